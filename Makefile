@@ -1,0 +1,47 @@
+# Everything sets itself up: Python 3.10+, Rust and a C compiler are all a machine needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DATA ?= ../shared/data
+export FLWR_TELEMETRY_ENABLED := 0
+SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
+
+.PHONY: demo test test-rust test-python check bench build clean
+
+build: $(VENV)/.built
+
+$(BIN)/maturin:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet 'maturin>=1.9,<2'
+
+$(VENV)/.built: $(BIN)/maturin $(SOURCES)
+	. $(BIN)/activate && maturin develop --release --quiet --extras flower,demo,bench,dev
+	touch $@
+
+demo: build
+	$(BIN)/fedcipher train --scheme bfv --dataset digits --clients 12 --rounds 10 --out runs/demo
+
+test: test-rust test-python
+
+test-rust:
+	cargo test --workspace --quiet
+
+test-python: build
+	$(BIN)/python -m pytest
+
+check: build
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
+	$(BIN)/ruff check python tests benches examples
+	$(BIN)/ruff format --check python tests benches examples
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python tools/licences.py --check
+
+bench: build
+	cargo bench -p fedcipher-core --bench kernels -- --quick --noplot
+	$(BIN)/python benches/report.py
+
+clean:
+	rm -rf $(VENV) target runs

@@ -1,0 +1,75 @@
+//! How many bits a sum needs: `clients * max_weight * (2^b - 2) < 2^w`, checked before any round.
+
+use crate::{Error, Result};
+
+/// A field of a sum never exceeds this many bits, so that every sum is a non-negative `i64`.
+pub const MAX_FIELD_BITS: u32 = 63;
+
+/// Who may take part in one sum, and how heavily.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Most clients whose updates are added in one round.
+    pub clients: u64,
+    /// Largest weight of one client.
+    pub max_weight: u64,
+}
+
+impl Bounds {
+    pub fn new(clients: u64, max_weight: u64) -> Result<Self> {
+        if !(1..=1 << 20).contains(&clients) {
+            return Err(Error::parameter("clients", format!("{clients} is outside 1..=1048576")));
+        }
+        if !(1..=1 << 32).contains(&max_weight) {
+            return Err(Error::parameter("max_weight", format!("{max_weight} is outside 1..=4294967296")));
+        }
+        Ok(Bounds { clients, max_weight })
+    }
+
+    /// Largest total weight of a round.
+    #[must_use]
+    pub fn total_weight(&self) -> u64 {
+        self.clients * self.max_weight
+    }
+
+    /// Largest field of a sum of `bits`-bit values.
+    #[must_use]
+    pub fn max_sum(&self, bits: u32) -> u128 {
+        u128::from(self.total_weight()) * u128::from(max_level(bits))
+    }
+
+    /// Bits of a field that holds the sum of `bits`-bit values (FedBit theorem 1: beta + delta).
+    #[must_use]
+    pub fn field_bits(&self, bits: u32) -> u32 {
+        128 - self.max_sum(bits).leading_zeros()
+    }
+
+    /// [`Self::field_bits`], or what would fit when it is more than `limit`.
+    pub fn checked_field_bits(&self, bits: u32, limit: u32) -> Result<u32> {
+        let needed = self.field_bits(bits);
+        if needed <= limit {
+            return Ok(needed);
+        }
+        let fits_bits = (2..bits).rev().find(|b| self.field_bits(*b) <= limit);
+        let fits_weight = ((1u128 << limit) - 1) / u128::from(max_level(bits)) / u128::from(self.clients);
+        let cure = match (fits_bits, fits_weight) {
+            (Some(b), w) if w >= 1 => format!("bits={b}, or max_weight={w}, or a modulus of {needed} bits"),
+            (Some(b), _) => format!("bits={b}, or a modulus of {needed} bits"),
+            (None, w) if w >= 1 => format!("max_weight={w}, or a modulus of {needed} bits"),
+            (None, _) => format!("a modulus of {needed} bits, or fewer clients"),
+        };
+        Err(Error::Bound {
+            clients: self.clients,
+            max_weight: self.max_weight,
+            bits,
+            needed_bits: needed,
+            modulus_bits: limit,
+            cure,
+        })
+    }
+}
+
+/// Largest quantised value of `bits` bits. It is even, so that zero is exactly half of it.
+#[must_use]
+pub fn max_level(bits: u32) -> u64 {
+    (1u64 << bits) - 2
+}

@@ -1,0 +1,360 @@
+//! Float tensors to unsigned integers and back: clip to [-alpha, alpha], quantise to b bits.
+//!
+//! `q = round((clip(x) + alpha) * L / (2 alpha))` with `L = 2^b - 2`, so zero is exactly `L / 2`.
+//! Clipping and quantisation follow FLASHE section 5 and FedBit section III.
+
+use crate::bounds::max_level;
+use crate::prf::Prf;
+use crate::wire::Reader;
+use crate::{Error, Result};
+use multiversion::multiversion;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Fewest and most bits a value is quantised to.
+pub const BITS: std::ops::RangeInclusive<u32> = 4..=24;
+const MAX_DIMS: usize = 8;
+
+/// One tensor of an update: how it is shaped and how it is quantised.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tensor {
+    /// The host's code of the element type to restore; opaque here.
+    pub dtype: u8,
+    pub bits: u32,
+    pub alpha: f32,
+    pub shape: Vec<u32>,
+}
+
+impl Tensor {
+    /// Number of elements; `Layout::new` has checked that it fits.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shape.iter().map(|d| *d as usize).product()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A run of consecutive tensors quantised to the same number of bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    pub bits: u32,
+    pub start: usize,
+    pub len: usize,
+}
+
+/// The public shape of an update; every frame of a round carries the same one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layout {
+    tensors: Vec<Tensor>,
+    starts: Vec<usize>,
+    elements: usize,
+}
+
+impl Layout {
+    pub fn new(tensors: Vec<Tensor>) -> Result<Self> {
+        if tensors.is_empty() || tensors.len() > usize::from(u16::MAX) {
+            return Err(Error::layout(format!("{} tensors, expected 1 to 65535", tensors.len())));
+        }
+        let mut starts = Vec::with_capacity(tensors.len());
+        let mut elements = 0usize;
+        for (i, t) in tensors.iter().enumerate() {
+            if !BITS.contains(&t.bits) {
+                return Err(Error::layout(format!("tensor {i}: {} bits is outside 4..=24", t.bits)));
+            }
+            if !(t.alpha.is_finite() && t.alpha > 0.0) {
+                return Err(Error::layout(format!("tensor {i}: clip range {} is not a positive number", t.alpha)));
+            }
+            if t.shape.len() > MAX_DIMS {
+                return Err(Error::layout(format!("tensor {i}: {} dimensions, at most {MAX_DIMS}", t.shape.len())));
+            }
+            let len = t.shape.iter().try_fold(1u64, |n, d| n.checked_mul(u64::from(*d)));
+            starts.push(elements);
+            elements = len
+                .and_then(|n| usize::try_from(n).ok())
+                .and_then(|n| elements.checked_add(n))
+                .filter(|n| *n <= 1 << 36)
+                .ok_or_else(|| Error::layout(format!("tensor {i} makes the update larger than 2^36 elements")))?;
+        }
+        Ok(Layout { tensors, starts, elements })
+    }
+
+    #[must_use]
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// Elements of all tensors together.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.elements
+    }
+
+    /// The update as runs of equal bit width, in order, without empty ones.
+    #[must_use]
+    pub fn segments(&self) -> Vec<Segment> {
+        let mut out: Vec<Segment> = Vec::new();
+        for (t, start) in self.tensors.iter().zip(&self.starts).filter(|(t, _)| !t.is_empty()) {
+            match out.last_mut() {
+                Some(last) if last.bits == t.bits => last.len += t.len(),
+                _ => out.push(Segment { bits: t.bits, start: *start, len: t.len() }),
+            }
+        }
+        out
+    }
+
+    /// The wire form: `count u16 | count x (dtype u8, bits u8, dims u8, alpha f32, dims x u32)`.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(2 + self.tensors.len() * 16);
+        out.extend_from_slice(&(self.tensors.len() as u16).to_le_bytes());
+        for t in &self.tensors {
+            out.extend_from_slice(&[t.dtype, t.bits as u8, t.shape.len() as u8]);
+            out.extend_from_slice(&t.alpha.to_le_bytes());
+            for d in &t.shape {
+                out.extend_from_slice(&d.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new(bytes);
+        let count = r.u16()?;
+        let mut tensors = Vec::new();
+        for _ in 0..count {
+            let (dtype, bits, dims) = (r.u8()?, r.u8()?, r.u8()?);
+            let alpha = f32::from_le_bytes(r.array()?);
+            let shape = (0..dims).map(|_| r.u32()).collect::<Result<Vec<_>>>()?;
+            tensors.push(Tensor { dtype, bits: u32::from(bits), alpha, shape });
+        }
+        r.finish()?;
+        Layout::new(tensors)
+    }
+
+    /// Says where two layouts differ, for the error message.
+    #[must_use]
+    pub fn difference(&self, other: &Layout) -> String {
+        if self.tensors.len() != other.tensors.len() {
+            return format!("{} tensors instead of {}", other.tensors.len(), self.tensors.len());
+        }
+        self.tensors.iter().zip(&other.tensors).enumerate().find(|(_, (a, b))| a != b).map_or_else(
+            || "nothing".into(),
+            |(i, (a, b))| {
+                format!(
+                    "tensor {i} is {:?} with {} bits, clip {}, dtype {} instead of {:?} with {} bits, clip {}, dtype {}",
+                    b.shape, b.bits, b.alpha, b.dtype, a.shape, a.bits, a.alpha, a.dtype
+                )
+            },
+        )
+    }
+
+    /// The pieces of tensors that make up elements `start..start + len`: (tensor, offset, length).
+    fn pieces(&self, start: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
+        let first = self.starts.partition_point(|s| *s <= start).saturating_sub(1);
+        let end = start + len;
+        (first..self.tensors.len()).take_while(move |i| self.starts[*i] < end).filter_map(move |i| {
+            let (from, to) = (self.starts[i].max(start), (self.starts[i] + self.tensors[i].len()).min(end));
+            (from < to).then(|| (i, from - self.starts[i], to - from))
+        })
+    }
+}
+
+/// How a real number becomes one of its two neighbouring integers.
+#[derive(Debug)]
+pub enum Rounding {
+    Nearest,
+    /// Up with a probability equal to the fraction: unbiased. The stream need not be secret.
+    Stochastic(Prf),
+}
+
+impl Rounding {
+    /// Stochastic rounding with randomness from the operating system.
+    pub fn stochastic() -> Result<Self> {
+        Ok(Rounding::Stochastic(Prf::new(crate::prf::random_bytes::<16>()?.as_slice())?))
+    }
+}
+
+/// One client's float tensors with the layout that says how to quantise them.
+#[derive(Debug)]
+pub struct Update<'a> {
+    layout: &'a Layout,
+    tensors: Vec<&'a [f32]>,
+    rounding: Rounding,
+    clipped: Vec<AtomicU64>,
+    nanos: AtomicU64,
+}
+
+impl<'a> Update<'a> {
+    pub fn new(layout: &'a Layout, tensors: Vec<&'a [f32]>, rounding: Rounding) -> Result<Self> {
+        if tensors.len() != layout.tensors.len() {
+            return Err(Error::layout(format!("{} tensors instead of {}", tensors.len(), layout.tensors.len())));
+        }
+        for (i, (t, x)) in layout.tensors.iter().zip(&tensors).enumerate() {
+            if t.len() != x.len() {
+                return Err(Error::layout(format!("tensor {i} has {} elements instead of {}", x.len(), t.len())));
+            }
+        }
+        let clipped = tensors.iter().map(|_| AtomicU64::new(0)).collect();
+        Ok(Update { layout, tensors, rounding, clipped, nanos: AtomicU64::new(0) })
+    }
+
+    #[must_use]
+    pub fn layout(&self) -> &'a Layout {
+        self.layout
+    }
+
+    #[must_use]
+    pub fn tensors(&self) -> &[&'a [f32]] {
+        &self.tensors
+    }
+
+    /// How many values of each tensor lay beyond the clip range, of those quantised so far.
+    #[must_use]
+    pub fn clipped(&self) -> Vec<u64> {
+        self.clipped.iter().map(|n| n.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Seconds spent quantising so far, summed over threads.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.nanos.load(Ordering::Relaxed) as f64 / 1e9
+    }
+
+    /// Quantises elements `start..start + out.len()`.
+    pub fn quantise(&self, start: usize, out: &mut [u32]) -> Result<()> {
+        let began = std::time::Instant::now();
+        let mut done = 0;
+        for (i, offset, len) in self.layout.pieces(start, out.len()) {
+            let tensor = &self.layout.tensors[i];
+            let x = &self.tensors[i][offset..offset + len];
+            let slot = &mut out[done..done + len];
+            let alpha = f64::from(tensor.alpha);
+            let scale = max_level(tensor.bits) as f64 / (2.0 * alpha);
+            let (clipped, finite) = match &self.rounding {
+                Rounding::Nearest => quantise_nearest(x, alpha, scale, slot),
+                Rounding::Stochastic(prf) => quantise_stochastic(x, alpha, scale, prf, start + done, slot),
+            };
+            if !finite {
+                let found = x.iter().enumerate().find(|(_, v)| !v.is_finite());
+                let (index, value) = found.map_or((offset, f32::NAN), |(k, v)| (offset + k, *v));
+                return Err(Error::NotFinite { tensor: i, index, value });
+            }
+            self.clipped[i].fetch_add(clipped, Ordering::Relaxed);
+            done += len;
+        }
+        self.nanos.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[inline(always)]
+fn level(x: f32, alpha: f64, scale: f64, rounding: f64) -> u32 {
+    let x = f64::from(x);
+    let x = if x > alpha { alpha } else { x };
+    let x = if x < -alpha { -alpha } else { x };
+    ((x + alpha) * scale + rounding) as i32 as u32
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2+fma"))]
+fn quantise_nearest(x: &[f32], alpha: f64, scale: f64, out: &mut [u32]) -> (u64, bool) {
+    let (mut clipped, mut bad) = (0u64, 0u32);
+    for (group, out) in x.chunks(1024).zip(out.chunks_mut(1024)) {
+        let mut beyond = 0u32;
+        for (x, slot) in group.iter().zip(out) {
+            beyond += u32::from(f64::from(*x).abs() > alpha);
+            bad |= u32::from(!x.is_finite());
+            *slot = level(*x, alpha, scale, 0.5);
+        }
+        clipped += u64::from(beyond);
+    }
+    (clipped, bad == 0)
+}
+
+/// Element d takes lane `d % 4` of block `d / 4`, so the result does not depend on chunking.
+fn quantise_stochastic(x: &[f32], alpha: f64, scale: f64, prf: &Prf, start: usize, out: &mut [u32]) -> (u64, bool) {
+    const LANES: usize = 1024;
+    let mut blocks = [[0u8; 16]; LANES / 4 + 1];
+    let (mut clipped, mut finite, mut at) = (0u64, true, start);
+    for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)) {
+        let mut prefix = [0u8; 12];
+        prefix[4..].copy_from_slice(&((at / 4) as u64 >> 32).to_be_bytes());
+        prf.blocks(prefix, (at / 4) as u32, &mut blocks);
+        let draws = blocks.as_flattened().as_chunks::<4>().0.iter().skip(at % 4);
+        for ((x, slot), draw) in x.iter().zip(out).zip(draws) {
+            clipped += u64::from(f64::from(*x).abs() > alpha);
+            finite &= x.is_finite();
+            // A draw of 0..2^32 over 2^32 lies in [0, 1): the top level is never exceeded.
+            *slot = level(*x, alpha, scale, f64::from(u32::from_le_bytes(*draw)) / 4_294_967_296.0);
+        }
+        at += LANES;
+    }
+    (clipped, finite)
+}
+
+/// Takes the decrypted sums of one round, in order.
+pub trait SumSink {
+    /// Called once before the sums: the round's layout and total weight.
+    fn begin(&mut self, layout: &Layout, total_weight: u64) -> Result<()>;
+    /// Sums of elements `start..start + sums.len()`.
+    fn put(&mut self, start: usize, sums: &[u64]) -> Result<()>;
+}
+
+/// Keeps the sums themselves.
+#[derive(Debug, Default)]
+pub struct Sums(pub Vec<u64>);
+
+impl SumSink for Sums {
+    fn begin(&mut self, layout: &Layout, _total_weight: u64) -> Result<()> {
+        self.0 = vec![0; layout.elements()];
+        Ok(())
+    }
+
+    fn put(&mut self, start: usize, sums: &[u64]) -> Result<()> {
+        self.0[start..start + sums.len()].copy_from_slice(sums);
+        Ok(())
+    }
+}
+
+/// Turns the sums into weighted means: `(S - W L / 2) * 2 alpha / (L W)`.
+#[derive(Debug, Default)]
+pub struct Means {
+    layout: Option<Layout>,
+    weight: u64,
+    pub values: Vec<f32>,
+}
+
+impl SumSink for Means {
+    fn begin(&mut self, layout: &Layout, total_weight: u64) -> Result<()> {
+        self.values = vec![0.0; layout.elements()];
+        self.layout = Some(layout.clone());
+        self.weight = total_weight;
+        Ok(())
+    }
+
+    fn put(&mut self, start: usize, sums: &[u64]) -> Result<()> {
+        let Some(layout) = &self.layout else {
+            return Err(Error::layout("sums arrived before their layout"));
+        };
+        let mut done = 0;
+        for (i, _, len) in layout.pieces(start, sums.len()) {
+            let tensor = &layout.tensors[i];
+            let levels = max_level(tensor.bits);
+            let zero = self.weight.wrapping_mul(levels / 2);
+            let step = 2.0 * f64::from(tensor.alpha) / (levels as f64 * self.weight as f64);
+            let out = &mut self.values[start + done..start + done + len];
+            dequantise(&sums[done..done + len], zero, step, out);
+            done += len;
+        }
+        Ok(())
+    }
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2+fma"))]
+fn dequantise(sums: &[u64], zero: u64, step: f64, out: &mut [f32]) {
+    for (s, slot) in sums.iter().zip(out) {
+        *slot = (s.wrapping_sub(zero) as i64 as f64 * step) as f32;
+    }
+}

@@ -1,0 +1,130 @@
+//! The one error type of the core: every variant says what was wrong and what to do about it.
+
+/// What can go wrong between a float update and a decrypted average.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("parameter {name}: {reason}")]
+    Parameter { name: &'static str, reason: String },
+
+    #[error(
+        "aggregate bound exceeded: {clients} clients x weight {max_weight} x {bits}-bit values need \
+         {needed_bits} bits but the modulus has {modulus_bits}; use {cure}"
+    )]
+    Bound {
+        clients: u64,
+        max_weight: u64,
+        bits: u32,
+        needed_bits: u32,
+        modulus_bits: u32,
+        cure: String,
+    },
+
+    #[error(
+        "weight {weight} of client {client} is outside 1..={max_weight}; scale the weights down \
+         (for example divide sample counts by {divisor}) or create the scheme with a larger max_weight"
+    )]
+    Weight { client: u32, weight: u64, max_weight: u64, divisor: u64 },
+
+    #[error(
+        "tensor {tensor} holds {value} at flat index {index}; training diverged: lower the learning \
+         rate or drop this client from the round"
+    )]
+    NotFinite { tensor: usize, index: usize, value: f32 },
+
+    #[error("layout: {reason}")]
+    Layout { reason: String },
+
+    #[error("malformed frame: {reason}; the sender must transmit it again")]
+    Frame { reason: String },
+
+    #[error("frame is of kind {found}, expected {expected}")]
+    Kind { found: u8, expected: u8 },
+
+    #[error("frame is of scheme {found:?}, this object speaks {expected:?}; both sides must name the same scheme")]
+    Scheme { found: String, expected: String },
+
+    #[error("frame was made with other parameters (digest {found}, expected {expected}); give every party the same scheme parameters")]
+    Parameters { found: String, expected: String },
+
+    #[error("frame belongs to key epoch {found}, this key is of epoch {expected}; fetch the current epoch's keys")]
+    Epoch { found: u64, expected: u64 },
+
+    #[error("frame was made under another key set of epoch {epoch}; all clients of a round must hold keys of one keygen")]
+    KeySet { epoch: u64 },
+
+    #[error("frame is of round {found}, expected round {expected}; it is late or replayed and was not added")]
+    Round { found: u64, expected: u64 },
+
+    #[error("client {client} has already been added to round {round}; the first contribution stands")]
+    DuplicateClient { client: u32, round: u64 },
+
+    #[error("client {client} is not in the cohort of this key epoch; enrol it and rotate the keys")]
+    UnknownClient { client: u32 },
+
+    #[error("round has no contribution to aggregate; wait for at least one client")]
+    EmptyCohort,
+
+    #[error(
+        "nonce reuse refused: client {client} has already encrypted round {last} under this key and \
+         was asked for round {round}; rounds must increase, rotate the key to start over"
+    )]
+    NonceReuse { client: u32, round: u64, last: u64 },
+
+    #[error("nonce ledger {path}: {reason}")]
+    Ledger { path: String, reason: String },
+
+    #[error("key: {reason}")]
+    Key { reason: String },
+
+    #[error("decryption failed its plausibility check: {reason}; the aggregate is corrupt or was made under another key")]
+    Decrypt { reason: String },
+
+    #[error("{operation} is not supported by {scheme}: {reason}")]
+    Unsupported { scheme: &'static str, operation: &'static str, reason: &'static str },
+
+    #[error("the operating system's random number generator failed: {0}")]
+    Rng(String),
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Name of the class in `fedcipher.errors` that carries this error in Python.
+    #[must_use]
+    pub fn class(&self) -> &'static str {
+        match self {
+            Error::Parameter { .. } => "ParameterError",
+            Error::Bound { .. } => "BoundError",
+            Error::Weight { .. } => "WeightError",
+            Error::NotFinite { .. } => "NotFiniteError",
+            Error::Layout { .. } => "LayoutError",
+            Error::Frame { .. } | Error::Kind { .. } => "FrameError",
+            Error::Scheme { .. } => "WrongSchemeError",
+            Error::Parameters { .. } => "WrongParametersError",
+            Error::Epoch { .. } | Error::KeySet { .. } => "WrongEpochError",
+            Error::Round { .. } => "WrongRoundError",
+            Error::DuplicateClient { .. } => "DuplicateClientError",
+            Error::UnknownClient { .. } => "UnknownClientError",
+            Error::EmptyCohort => "EmptyCohortError",
+            Error::NonceReuse { .. } => "NonceReuseError",
+            Error::Ledger { .. } => "LedgerError",
+            Error::Key { .. } => "KeyFormatError",
+            Error::Decrypt { .. } => "DecryptError",
+            Error::Unsupported { .. } => "UnsupportedError",
+            Error::Rng(_) => "EntropyError",
+        }
+    }
+
+    pub(crate) fn frame(reason: impl Into<String>) -> Self {
+        Error::Frame { reason: reason.into() }
+    }
+
+    pub(crate) fn layout(reason: impl Into<String>) -> Self {
+        Error::Layout { reason: reason.into() }
+    }
+
+    pub(crate) fn parameter(name: &'static str, reason: impl Into<String>) -> Self {
+        Error::Parameter { name, reason: reason.into() }
+    }
+}

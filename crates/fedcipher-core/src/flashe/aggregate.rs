@@ -1,0 +1,140 @@
+//! The server's side: lane-wise sums mod 2^w, no key.
+
+use super::mask::Masking;
+use super::{Params, positions};
+use crate::admission::Admission;
+use crate::bits;
+use crate::keys::ServerKey;
+use crate::scheme::Aggregator;
+use crate::wire::{Contribution, Reader};
+use crate::{Error, Result};
+use std::collections::BTreeMap;
+
+fn no_scalar(scale: u64) -> Result<()> {
+    if scale == 1 {
+        return Ok(());
+    }
+    Err(Error::Unsupported {
+        scheme: "flashe",
+        operation: "a server-side weight",
+        reason: "scaled masks of neighbours no longer cancel; let the clients apply their weights",
+    })
+}
+
+fn same_masking(expected: &mut Option<Masking>, found: Masking) -> Result<()> {
+    match expected {
+        Some(expected) if *expected != found => Err(Error::frame(format!(
+            "{found:?} masking in a round of {expected:?} masking; the client missed the round's plan"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Running sum of dense updates, kept packed.
+pub struct Dense {
+    params: Params,
+    admission: Admission,
+    masking: Option<Masking>,
+    sum: Vec<u8>,
+}
+
+impl Dense {
+    pub fn new(params: Params, key: &ServerKey, round: Option<u64>) -> Self {
+        let admission = Admission::new(key, params.bounds, round);
+        Dense { params, admission, masking: None, sum: Vec::new() }
+    }
+}
+
+impl Aggregator for Dense {
+    fn add(&mut self, frame: &[u8], scale: u64) -> Result<Contribution> {
+        no_scalar(scale)?;
+        let admitted = self.admission.check(frame, scale)?;
+        let lanes = self.params.lanes(&admitted.layout)?;
+        let mut r = Reader::new(admitted.payload);
+        let masking = Masking::parse(r.u8()?)?;
+        same_masking(&mut self.masking, masking)?;
+        let payload = r.rest();
+        lanes.check(payload)?;
+        if self.sum.is_empty() {
+            self.sum = vec![0; lanes.bytes];
+        }
+        lanes.add(&mut self.sum, payload);
+        self.masking = Some(masking);
+        Ok(self.admission.commit(admitted))
+    }
+
+    fn finish(&mut self) -> Result<Vec<u8>> {
+        let header = self.admission.aggregate_header()?;
+        let masking = self.masking.ok_or(Error::EmptyCohort)?;
+        let sum = std::mem::take(&mut self.sum);
+        let mut out = header.begin(1 + sum.len());
+        out.push(masking as u8);
+        out.extend_from_slice(&sum);
+        Ok(crate::wire::seal(out))
+    }
+}
+
+/// Running sum of sparse updates by permuted position, and who sent what.
+pub struct Sparse {
+    params: Params,
+    admission: Admission,
+    masking: Option<Masking>,
+    /// Increasing positions and, beside them, their sums.
+    union: Vec<u32>,
+    sums: Vec<u64>,
+    sets: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Sparse {
+    pub fn new(params: Params, key: &ServerKey, round: Option<u64>) -> Self {
+        let admission = Admission::new(key, params.bounds, round);
+        Sparse { params, admission, masking: None, union: Vec::new(), sums: Vec::new(), sets: BTreeMap::new() }
+    }
+}
+
+impl Aggregator for Sparse {
+    fn add(&mut self, frame: &[u8], scale: u64) -> Result<Contribution> {
+        no_scalar(scale)?;
+        let admitted = self.admission.check(frame, scale)?;
+        let width = self.params.sparse_width(&admitted.layout)?;
+        let mut r = Reader::new(admitted.payload);
+        let masking = Masking::parse(r.u8()?)?;
+        same_masking(&mut self.masking, masking)?;
+        let sites = positions::decode(&mut r, admitted.layout.elements())?;
+        let packed = r.rest();
+        bits::check_stream(packed, sites.len(), width)?;
+        self.params.check_sparse(&admitted.layout, sites.len())?;
+        let mut lanes = vec![0u64; sites.len()];
+        bits::unpack(packed, width, &mut lanes);
+        let (mut old, mut new) = (self.sums.iter(), lanes.iter());
+        let take = |from: bool, lanes: &mut std::slice::Iter<'_, u64>| {
+            if from { lanes.next().copied().unwrap_or(0) } else { 0 }
+        };
+        let (union, sums) = positions::merge(&self.union, &sites)
+            .map(|(site, in_old, in_new)| {
+                let sum = take(in_old, &mut old).wrapping_add(take(in_new, &mut new));
+                (site, sum & bits::lane_mask(width))
+            })
+            .unzip();
+        (self.union, self.sums) = (union, sums);
+        self.masking = Some(masking);
+        self.sets.insert(admitted.contribution.client, sites);
+        Ok(self.admission.commit(admitted))
+    }
+
+    fn finish(&mut self) -> Result<Vec<u8>> {
+        let header = self.admission.aggregate_header()?;
+        let masking = self.masking.ok_or(Error::EmptyCohort)?;
+        let layout = self.admission.layout()?;
+        let width = self.params.sparse_width(layout)?;
+        let mut payload = vec![masking as u8];
+        for sites in std::mem::take(&mut self.sets).into_values() {
+            positions::encode(&sites, layout.elements(), &mut payload);
+        }
+        let lanes = std::mem::take(&mut self.sums);
+        let at = payload.len();
+        payload.resize(at + bits::packed_len(lanes.len(), width), 0);
+        bits::pack(&lanes, width, &mut payload[at..]);
+        Ok(header.frame(&payload))
+    }
+}

@@ -1,0 +1,179 @@
+//! The client's side: update to masked lanes.
+
+use super::mask::{MaskMaker, Masking, encrypt_run, per_block};
+use super::precompute::{Ahead, Job};
+use super::sparse::{Residual, permutation};
+use super::{Params, Policy, Secret, positions};
+use crate::admission::check_weight;
+use crate::bits;
+use crate::codec::{Layout, Rounding, Update};
+use crate::keys::{ClientKey, KeyTag};
+use crate::ledger::Ledger;
+use crate::prf::Prf;
+use crate::scheme::{Encryptor, Request};
+use crate::wire::{Contribution, Kind};
+use crate::Result;
+use std::path::Path;
+use std::sync::Arc;
+use zeroize::{Zeroize, Zeroizing};
+
+pub struct FlasheEncryptor {
+    params: Params,
+    tag: KeyTag,
+    client: u32,
+    prf: Arc<Prf>,
+    permutation: Zeroizing<[u8; 32]>,
+    ledger: Ledger,
+    ahead: Ahead,
+    residual: Residual,
+}
+
+impl FlasheEncryptor {
+    pub fn new(params: Params, key: &ClientKey, secret: Secret, state: Option<&Path>) -> Result<Self> {
+        Ok(FlasheEncryptor {
+            params,
+            tag: key.tag.clone(),
+            client: key.client,
+            prf: Arc::new(secret.mask),
+            permutation: secret.permutation,
+            ledger: Ledger::open(key, state)?,
+            ahead: Ahead::default(),
+            residual: Residual::default(),
+        })
+    }
+
+    /// A fixed policy stands whatever the server says; an adaptive cohort follows the round's plan.
+    fn masking(&self, plan: &[u8]) -> Result<Masking> {
+        match (self.params.policy, plan) {
+            (Policy::Fixed(masking), _) => Ok(masking),
+            (Policy::Adaptive, [byte]) => Masking::parse(*byte),
+            (Policy::Adaptive, _) => Ok(Masking::Double),
+        }
+    }
+
+    fn dense(&mut self, request: &Request<'_>, masking: Masking) -> Result<Vec<u8>> {
+        let layout = request.update.layout();
+        let lanes = self.params.lanes(layout)?;
+        let job = Job::new(request.round, masking.terms(self.client), &lanes);
+        let made = self.ahead.take(&job);
+        let mut out = self.header(request, layout).begin(1 + lanes.bytes);
+        out.push(masking as u8);
+        let head = out.len();
+        out.resize(head + lanes.bytes, 0);
+        let mut base = 0u32;
+        for (s, width, at) in &lanes.segments {
+            let range = *at..*at + bits::packed_len(s.len, *width);
+            let payload = &mut out[head..][range.clone()];
+            let mut maker = MaskMaker::new(&self.prf, request.round, *width);
+            let terms: &[_] = if made.is_some() { &[] } else { &job.terms };
+            let source = |d: usize, ints: &mut [u32]| request.update.quantise(s.start + d, ints);
+            encrypt_run(&mut maker, terms, base, s.len, request.weight, source, payload)?;
+            if let Some(made) = &made {
+                bits::add_assign(payload, &made[range], *width, s.len);
+            }
+            base = base.wrapping_add(s.len.div_ceil(per_block(*width)) as u32);
+        }
+        Ok(crate::wire::seal(out))
+    }
+
+    fn sparse(&mut self, request: &Request<'_>, masking: Masking, top: f64) -> Result<Vec<u8>> {
+        let layout = request.update.layout();
+        let width = self.params.sparse_width(layout)?;
+        let selection = self.residual.select(request.update, top)?;
+        let order = permutation(&self.permutation, request.round, layout.elements())?;
+
+        // Quantise input plus residual where it is sent; the layout is the same.
+        let tensors = split(layout, &selection.values);
+        let corrected = Update::new(layout, tensors, Rounding::Nearest)?;
+        let mut ints = vec![0u32; layout.elements()];
+        corrected.quantise(0, &mut ints)?;
+
+        let mut sent: Vec<(u32, u32)> = selection.chosen.iter().map(|d| (order[*d as usize], ints[*d as usize])).collect();
+        sent.sort_unstable_by_key(|(position, _)| *position);
+        let sites: Vec<u32> = sent.iter().map(|(position, _)| *position).collect();
+        let mut lanes: Vec<u64> = sent.iter().map(|(_, q)| u64::from(*q).wrapping_mul(request.weight)).collect();
+        let mut maker = MaskMaker::new(&self.prf, request.round, width);
+        for term in masking.terms(self.client) {
+            maker.at(term.client, &sites, |k, mask| {
+                let mask = if term.negative { mask.wrapping_neg() } else { mask };
+                lanes[k] = lanes[k].wrapping_add(mask) & bits::lane_mask(width);
+            });
+        }
+        let mut payload = vec![masking as u8];
+        positions::encode(&sites, layout.elements(), &mut payload);
+        let at = payload.len();
+        payload.resize(at + bits::packed_len(lanes.len(), width), 0);
+        bits::pack(&lanes, width, &mut payload[at..]);
+
+        let kept = selection.chosen.iter().map(|d| (*d as usize, dequantised(layout, *d as usize, ints[*d as usize])));
+        let kept: Vec<_> = kept.collect();
+        ints.zeroize();
+        self.residual.keep(selection.values, kept.into_iter());
+        Ok(self.header(request, layout).frame(&payload))
+    }
+
+    fn header(&self, request: &Request<'_>, layout: &Layout) -> crate::wire::Header {
+        let own = vec![Contribution { client: self.client, weight: request.weight }];
+        let mut header = self.tag.header(Kind::Update, request.round, own);
+        header.elements = layout.elements() as u64;
+        header.layout = layout.encode();
+        header
+    }
+}
+
+fn split<'a>(layout: &Layout, flat: &'a [f32]) -> Vec<&'a [f32]> {
+    let mut rest = flat;
+    layout
+        .tensors()
+        .iter()
+        .map(|t| {
+            let (head, tail) = rest.split_at(t.len());
+            rest = tail;
+            head
+        })
+        .collect()
+}
+
+/// The real value that integer `q` at element `d` stands for.
+fn dequantised(layout: &Layout, d: usize, q: u32) -> f32 {
+    let mut end = 0;
+    let tensor = layout.tensors().iter().find(|t| {
+        end += t.len();
+        d < end
+    });
+    tensor.map_or(0.0, |t| {
+        let levels = crate::bounds::max_level(t.bits) as f64;
+        ((f64::from(q) - levels / 2.0) * 2.0 * f64::from(t.alpha) / levels) as f32
+    })
+}
+
+impl Encryptor for FlasheEncryptor {
+    fn encrypt(&mut self, request: &Request<'_>) -> Result<Vec<u8>> {
+        check_weight(self.client, request.weight, self.params.bounds.max_weight)?;
+        let masking = self.masking(request.plan)?;
+        // The round is claimed before anything of it exists, also when encryption then fails.
+        self.ledger.claim(request.round)?;
+        match self.params.top {
+            None => self.dense(request, masking),
+            Some(top) => self.sparse(request, masking, top),
+        }
+    }
+
+    /// Makes the masks of `round` in a background thread (dense updates).
+    fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()> {
+        if self.params.top.is_none() {
+            let lanes = self.params.lanes(layout)?;
+            let job = Job::new(round, self.masking(plan)?.terms(self.client), &lanes);
+            self.ahead.start(&self.prf, job);
+        }
+        Ok(())
+    }
+
+    fn export_state(&self) -> Vec<u8> {
+        self.residual.export()
+    }
+
+    fn import_state(&mut self, state: &[u8]) -> Result<()> {
+        self.residual.import(state)
+    }
+}

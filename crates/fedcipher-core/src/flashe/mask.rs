@@ -1,0 +1,181 @@
+//! The mask streams `F_k(round || client || d)` and their signed sums, as packed lanes.
+
+use crate::bits;
+use crate::prf::{CHUNK_BLOCKS, Prf, round_client};
+use crate::{Error, Result};
+use zeroize::Zeroize;
+
+/// Masks per value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Masking {
+    Single = 1,
+    Double = 2,
+}
+
+impl Masking {
+    pub fn parse(byte: u8) -> Result<Self> {
+        match byte {
+            1 => Ok(Masking::Single),
+            2 => Ok(Masking::Double),
+            other => Err(Error::frame(format!("unknown masking {other}"))),
+        }
+    }
+
+    /// The terms that hide one client's value.
+    #[must_use]
+    pub fn terms(self, client: u32) -> Vec<Term> {
+        let own = Term { client, negative: false };
+        match self {
+            Masking::Single => vec![own],
+            Masking::Double => vec![own, Term { client: client + 1, negative: true }],
+        }
+    }
+}
+
+/// `+F(client)` or `-F(client)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Term {
+    pub client: u32,
+    pub negative: bool,
+}
+
+/// Masks of `width` bits in one 128-bit block.
+#[must_use]
+pub fn per_block(width: u32) -> usize {
+    (128 / width) as usize
+}
+
+/// Lanes made from one chunk of blocks; a multiple of 8, so chunks begin on a byte.
+#[must_use]
+pub fn chunk_lanes(width: u32) -> usize {
+    per_block(width) * CHUNK_BLOCKS
+}
+
+/// Scratch for mask generation: one chunk of key stream and of lanes, wiped when dropped.
+pub struct MaskMaker<'a> {
+    prf: &'a Prf,
+    round: u64,
+    width: u32,
+    blocks: Vec<[u8; 16]>,
+    lanes: Vec<u64>,
+    stream: Vec<u8>,
+}
+
+impl<'a> MaskMaker<'a> {
+    #[must_use]
+    pub fn new(prf: &'a Prf, round: u64, width: u32) -> Self {
+        let whole = width.is_power_of_two();
+        MaskMaker {
+            prf,
+            round,
+            width,
+            blocks: vec![[0; 16]; CHUNK_BLOCKS],
+            lanes: vec![0; if whole { 0 } else { chunk_lanes(width) }],
+            stream: vec![0; if whole { 0 } else { bits::packed_len(chunk_lanes(width), width) }],
+        }
+    }
+
+    /// Adds the masks of `lanes` (at most one chunk) lanes to the stream `acc`, reading key stream
+    /// from block `first` on; `negate` flips every sign.
+    pub fn apply(&mut self, terms: &[Term], negate: bool, first: u32, lanes: usize, acc: &mut [u8]) {
+        for term in terms {
+            let blocks = &mut self.blocks[..lanes.div_ceil(per_block(self.width))];
+            self.prf.blocks(round_client(self.round, term.client), first, blocks);
+            let stream = if self.width.is_power_of_two() {
+                &self.blocks.as_flattened()[..acc.len()]
+            } else {
+                split_blocks(blocks, self.width, &mut self.lanes);
+                bits::pack(&self.lanes[..lanes], self.width, &mut self.stream[..acc.len()]);
+                &self.stream[..acc.len()]
+            };
+            if term.negative == negate {
+                bits::add_assign(acc, stream, self.width, lanes);
+            } else {
+                bits::sub_assign(acc, stream, self.width, lanes);
+            }
+        }
+    }
+
+    /// The masks of `client` at `positions` (increasing coordinates): calls `put(index, mask)`.
+    pub fn at(&mut self, client: u32, positions: &[u32], mut put: impl FnMut(usize, u64)) {
+        let per = per_block(self.width) as u32;
+        let mut done = 0;
+        while done < positions.len() {
+            // Counter blocks of the next distinct block numbers, at most one chunk of them.
+            let mut count = 0;
+            let mut end = done;
+            let mut numbers = [0u32; CHUNK_BLOCKS];
+            while let Some(p) = positions.get(end) {
+                let number = p / per;
+                if count == 0 || numbers[count - 1] != number {
+                    if count == CHUNK_BLOCKS {
+                        break;
+                    }
+                    numbers[count] = number;
+                    count += 1;
+                }
+                end += 1;
+            }
+            let prefix = round_client(self.round, client);
+            for (block, number) in self.blocks.iter_mut().zip(&numbers[..count]) {
+                block[..12].copy_from_slice(&prefix);
+                block[12..].copy_from_slice(&number.to_be_bytes());
+            }
+            self.prf.permute(&mut self.blocks[..count]);
+            let mut at = 0;
+            for (k, p) in positions[done..end].iter().enumerate() {
+                while numbers[at] != p / per {
+                    at += 1;
+                }
+                let block = u128::from_le_bytes(self.blocks[at]);
+                put(done + k, (block >> (p % per * self.width)) as u64 & bits::lane_mask(self.width));
+            }
+            done = end;
+        }
+    }
+}
+
+impl Drop for MaskMaker<'_> {
+    fn drop(&mut self) {
+        self.blocks.zeroize();
+        self.lanes.zeroize();
+        self.stream.zeroize();
+    }
+}
+
+fn split_blocks(blocks: &[[u8; 16]], width: u32, lanes: &mut [u64]) {
+    let mask = bits::lane_mask(width);
+    for (block, group) in blocks.iter().zip(lanes.chunks_mut(per_block(width))) {
+        let mut word = u128::from_le_bytes(*block);
+        for lane in group {
+            *lane = word as u64 & mask;
+            word >>= width;
+        }
+    }
+}
+
+/// Encrypts one run of integers of equal width into the stream `out`: the kernel behind every dense
+/// FLASHE ciphertext. `source(d, buffer)` fills integers from coordinate d on; `base` is the first
+/// mask block of the run.
+pub fn encrypt_run(
+    maker: &mut MaskMaker<'_>,
+    terms: &[Term],
+    base: u32,
+    len: usize,
+    weight: u64,
+    mut source: impl FnMut(usize, &mut [u32]) -> Result<()>,
+    out: &mut [u8],
+) -> Result<()> {
+    let width = maker.width;
+    let step = chunk_lanes(width);
+    let mut ints = vec![0u32; step];
+    for (k, chunk) in out.chunks_mut(bits::packed_len(step, width)).enumerate() {
+        let lanes = (len - k * step).min(step);
+        source(k * step, &mut ints[..lanes])?;
+        bits::pack_scaled(&ints[..lanes], weight, width, chunk);
+        maker.apply(terms, false, base.wrapping_add((k * CHUNK_BLOCKS) as u32), lanes, chunk);
+    }
+    ints.zeroize();
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! FLASHE: additive symmetric masking (Jiang et al., arXiv 2109.00675).
+//!
+//! `c_d = m_d + F_k(i || j || d) - F_k(i || j+1 || d) mod 2^w` for round i, client j, coordinate d
+//! (double masking, section 4.2); single masking drops the third term (section 4.1).
+//! Withstands a server that does not collude: one client that leaks the key opens every update.
+
+mod aggregate;
+mod decrypt;
+mod encrypt;
+pub mod mask;
+mod participation;
+mod positions;
+mod precompute;
+mod sparse;
+
+use crate::bounds::{Bounds, MAX_FIELD_BITS};
+use crate::codec::Layout;
+use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
+use crate::plain::Lanes;
+use crate::prf::{Prf, random_bytes};
+use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Scheme};
+use crate::{Error, Result};
+pub use mask::Masking;
+use std::path::Path;
+use zeroize::Zeroizing;
+
+const NAME: &str = "flashe";
+
+/// Which masking a cohort uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    Fixed(Masking),
+    /// The aggregator counts masks before each round and tells the clients which is cheaper.
+    Adaptive,
+}
+
+/// What the cohort must agree on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Params {
+    pub bounds: Bounds,
+    pub policy: Policy,
+    /// AES key size: 128 or 256.
+    pub key_bits: u32,
+    /// Fraction of each layer that is sent; `None` sends everything.
+    pub top: Option<f64>,
+}
+
+/// FLASHE with validated parameters.
+#[derive(Debug, Clone)]
+pub struct Flashe {
+    params: Params,
+}
+
+/// The two halves of the cohort's secret: masks and, for sparse updates, the permutation.
+struct Secret {
+    mask: Prf,
+    permutation: Zeroizing<[u8; 32]>,
+}
+
+impl Flashe {
+    pub fn new(params: Params) -> Result<Self> {
+        if params.key_bits != 128 && params.key_bits != 256 {
+            return Err(Error::parameter("key_bits", format!("{} is not 128 or 256", params.key_bits)));
+        }
+        if let Some(top) = params.top
+            && !(top > 0.0 && top <= 1.0)
+        {
+            return Err(Error::parameter("top", format!("{top} is not a fraction in (0, 1]")));
+        }
+        Ok(Flashe { params })
+    }
+
+    fn secret(&self, key: &ClientKey) -> Result<Secret> {
+        key.tag.check_scheme(NAME, self.digest())?;
+        let mask_bytes = self.params.key_bits as usize / 8;
+        let (mask, permutation) = key
+            .secret
+            .split_at_checked(mask_bytes)
+            .filter(|(_, rest)| rest.len() == 32)
+            .ok_or_else(|| Error::Key { reason: format!("a FLASHE key has {} bytes", mask_bytes + 32) })?;
+        let mut own = Zeroizing::new([0u8; 32]);
+        own.copy_from_slice(permutation);
+        Ok(Secret { mask: Prf::new(mask)?, permutation: own })
+    }
+}
+
+impl Params {
+    /// Lane width of `bits`-bit values: w = b + ceil(log2 of the total weight), at least 8.
+    fn width(&self, bits: u32) -> Result<u32> {
+        Ok(self.bounds.checked_field_bits(bits, MAX_FIELD_BITS)?.max(8))
+    }
+
+    fn lanes(&self, layout: &Layout) -> Result<Lanes> {
+        let lanes = Lanes::of(layout, |b| self.width(b))?;
+        let blocks: usize = lanes.segments.iter().map(|(s, w, _)| s.len.div_ceil(mask::per_block(*w))).sum();
+        if u32::try_from(blocks).is_err() {
+            return Err(Error::layout(format!("{blocks} mask blocks exceed the 2^32 of one round and client")));
+        }
+        Ok(lanes)
+    }
+
+    /// How many coordinates a sparse update of `layout` carries: the top fraction of each layer.
+    fn sparse_count(&self, layout: &Layout) -> usize {
+        let top = self.top.unwrap_or(1.0);
+        layout.tensors().iter().map(|t| sparse::layer_count(t.len(), top)).sum()
+    }
+
+    /// Refuses a sparse update that carries any other number of coordinates.
+    fn check_sparse(&self, layout: &Layout, found: usize) -> Result<()> {
+        let expected = self.sparse_count(layout);
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::Frame { reason: format!("it carries {found} coordinates where this layout has {expected}") })
+    }
+
+    /// Sparse updates use one lane width: coordinates of all layers are permuted together.
+    fn sparse_width(&self, layout: &Layout) -> Result<u32> {
+        let bits = layout.tensors().iter().map(|t| t.bits).max().unwrap_or(8);
+        if u32::try_from(layout.elements()).is_err() {
+            return Err(Error::layout("sparse updates have at most 2^32 elements"));
+        }
+        self.width(bits)
+    }
+}
+
+impl Scheme for Flashe {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn digest(&self) -> [u8; 16] {
+        scheme::digest(&format!("{NAME}|{:?}", self.params))
+    }
+
+    fn check_layout(&self, layout: &Layout) -> Result<()> {
+        match self.params.top {
+            None => self.params.lanes(layout).map(drop),
+            Some(_) => self.params.sparse_width(layout).map(drop),
+        }
+    }
+
+    fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet> {
+        if cohort.contains(&u32::MAX) {
+            return Err(Error::parameter("cohort", "client id 4294967295 has no neighbour j + 1"));
+        }
+        let tag = KeyTag::fresh(NAME, self.digest(), epoch)?;
+        let bytes = random_bytes::<64>()?;
+        let secret = &bytes[..self.params.key_bits as usize / 8 + 32];
+        KeySet::build(tag, cohort, Vec::new(), |_| Ok(Zeroizing::new(secret.to_vec())))
+    }
+
+    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
+        let secret = self.secret(key)?;
+        Ok(Box::new(encrypt::FlasheEncryptor::new(self.params.clone(), key, secret, state)?))
+    }
+
+    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
+        key.tag.check_scheme(NAME, self.digest())?;
+        Ok(match self.params.top {
+            None => Box::new(aggregate::Dense::new(self.params.clone(), key, round)),
+            Some(_) => Box::new(aggregate::Sparse::new(self.params.clone(), key, round)),
+        })
+    }
+
+    fn decryptor(&self, key: &ClientKey) -> Result<Box<dyn Decryptor>> {
+        let secret = self.secret(key)?;
+        Ok(Box::new(decrypt::FlasheDecryptor::new(self.params.clone(), key.tag.clone(), secret)))
+    }
+
+    /// One byte, the cheaper masking for `sampled`; with sparse updates as counted in `last`.
+    fn plan(&self, sampled: &[u32], last: Option<&[u8]>) -> Result<Vec<u8>> {
+        let masking = match (self.params.policy, self.params.top, last) {
+            (Policy::Fixed(masking), ..) => masking,
+            (Policy::Adaptive, None, _) | (Policy::Adaptive, _, None) => participation::cheaper_dense(sampled),
+            (Policy::Adaptive, Some(_), Some(last)) => participation::cheaper_sparse(last)?,
+        };
+        Ok(vec![masking as u8])
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let masking = match self.params.policy {
+            Policy::Adaptive => "adaptive".into(),
+            Policy::Fixed(m) => format!("{m:?}").to_lowercase(),
+        };
+        vec![
+            ("masking".into(), masking),
+            ("AES key bits".into(), self.params.key_bits.to_string()),
+            ("top".into(), self.params.top.map_or("all".into(), |t| t.to_string())),
+            ("clients".into(), self.params.bounds.clients.to_string()),
+        ]
+    }
+}

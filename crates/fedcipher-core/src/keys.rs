@@ -1,0 +1,164 @@
+//! What the authority hands out: a secret key per client, and a public one for the server.
+
+use crate::wire::{self, Contribution, Header, Kind};
+use crate::{Error, Result};
+use zeroize::Zeroizing;
+
+/// What names a key set: scheme, parameters, a random id and the epoch. All public.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyTag {
+    pub scheme: [u8; 8],
+    pub params: [u8; 16],
+    pub key_id: [u8; 16],
+    pub epoch: u64,
+}
+
+impl KeyTag {
+    /// A new key set of `epoch`, with a fresh random id.
+    pub fn fresh(scheme: &str, params: [u8; 16], epoch: u64) -> Result<Self> {
+        Ok(KeyTag { scheme: wire::scheme_id(scheme)?, params, key_id: *crate::prf::random_bytes::<16>()?, epoch })
+    }
+
+    /// The header of a frame under this key set.
+    #[must_use]
+    pub fn header(&self, kind: Kind, round: u64, contributions: Vec<Contribution>) -> Header {
+        Header {
+            kind,
+            scheme: self.scheme,
+            params: self.params,
+            key_id: self.key_id,
+            epoch: self.epoch,
+            round,
+            elements: 0,
+            contributions,
+            layout: Vec::new(),
+        }
+    }
+
+    fn of(header: &Header) -> Self {
+        KeyTag { scheme: header.scheme, params: header.params, key_id: header.key_id, epoch: header.epoch }
+    }
+
+    /// The first thing about `header` that does not belong to this key set, as an error.
+    pub fn check(&self, header: &Header) -> Result<()> {
+        if header.scheme != self.scheme {
+            return Err(Error::Scheme {
+                found: wire::scheme_name(&header.scheme),
+                expected: wire::scheme_name(&self.scheme),
+            });
+        }
+        self.check_params(header.params)?;
+        if header.epoch != self.epoch {
+            return Err(Error::Epoch { found: header.epoch, expected: self.epoch });
+        }
+        if header.key_id != self.key_id {
+            return Err(Error::KeySet { epoch: self.epoch });
+        }
+        Ok(())
+    }
+
+    fn check_params(&self, found: [u8; 16]) -> Result<()> {
+        if found == self.params {
+            return Ok(());
+        }
+        Err(Error::Parameters { found: wire::hex(&found), expected: wire::hex(&self.params) })
+    }
+
+    /// This key set must have been made for `scheme` with parameters `params`.
+    pub fn check_scheme(&self, scheme: &str, params: [u8; 16]) -> Result<()> {
+        if self.scheme != wire::scheme_id(scheme)? {
+            return Err(Error::Scheme { found: wire::scheme_name(&self.scheme), expected: scheme.to_owned() });
+        }
+        KeyTag { params, ..self.clone() }.check_params(self.params)
+    }
+}
+
+/// A client's secret key. Its bytes are zeroised when dropped and never printed.
+#[derive(Clone)]
+pub struct ClientKey {
+    pub tag: KeyTag,
+    pub client: u32,
+    pub secret: Zeroizing<Vec<u8>>,
+}
+
+impl std::fmt::Debug for ClientKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ClientKey({}, client {}, epoch {})", wire::scheme_name(&self.tag.scheme), self.client, self.tag.epoch)
+    }
+}
+
+impl ClientKey {
+    /// Serialised form; it holds the secret.
+    #[must_use]
+    pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
+        let holder = vec![Contribution { client: self.client, weight: 1 }];
+        Zeroizing::new(self.tag.header(Kind::ClientKey, 0, holder).frame(&self.secret))
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let frame = wire::parse_kind(bytes, Kind::ClientKey)?;
+        match frame.header.contributions.as_slice() {
+            [holder] => Ok(ClientKey {
+                tag: KeyTag::of(&frame.header),
+                client: holder.client,
+                secret: Zeroizing::new(frame.payload.to_vec()),
+            }),
+            other => Err(Error::Key { reason: format!("a client key names one client, this one {}", other.len()) }),
+        }
+    }
+}
+
+/// What the aggregator needs: the cohort and public material, no secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerKey {
+    pub tag: KeyTag,
+    /// Client ids, strictly increasing.
+    pub cohort: Vec<u32>,
+    pub public: Vec<u8>,
+}
+
+impl ServerKey {
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let cohort = self.cohort.iter().map(|c| Contribution { client: *c, weight: 1 }).collect();
+        self.tag.header(Kind::ServerKey, 0, cohort).frame(&self.public)
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let frame = wire::parse_kind(bytes, Kind::ServerKey)?;
+        let cohort = frame.header.contributions.iter().map(|c| c.client).collect();
+        Ok(ServerKey { tag: KeyTag::of(&frame.header), cohort, public: frame.payload.to_vec() })
+    }
+}
+
+/// The result of one key generation.
+#[derive(Debug)]
+pub struct KeySet {
+    pub clients: Vec<ClientKey>,
+    pub server: ServerKey,
+}
+
+impl KeySet {
+    /// One key set for `cohort`; `secret` is called once per client.
+    pub fn build(
+        tag: KeyTag,
+        cohort: &[u32],
+        public: Vec<u8>,
+        mut secret: impl FnMut(u32) -> Result<Zeroizing<Vec<u8>>>,
+    ) -> Result<Self> {
+        if cohort.is_empty() {
+            return Err(Error::EmptyCohort);
+        }
+        let mut ids = cohort.to_vec();
+        ids.sort_unstable();
+        ids.dedup();
+        if ids.len() != cohort.len() {
+            return Err(Error::parameter("cohort", "names a client twice"));
+        }
+        let clients = ids
+            .iter()
+            .map(|id| Ok(ClientKey { tag: tag.clone(), client: *id, secret: secret(*id)? }))
+            .collect::<Result<_>>()?;
+        Ok(KeySet { clients, server: ServerKey { tag, cohort: ids, public } })
+    }
+}

@@ -1,0 +1,21 @@
+//! The mathematics of Fedcipher: float update -> integers -> packed integers -> ciphertext ->
+//! frame -> homomorphic weighted sum -> frame -> integers -> float average.
+//!
+//! No Python and no network here. `docs/architecture.md` draws how the modules follow each other.
+
+pub mod admission;
+pub mod bits;
+pub mod bounds;
+pub mod codec;
+pub mod error;
+pub mod flashe;
+pub mod keys;
+pub mod ledger;
+pub mod packing;
+pub mod plain;
+pub mod prf;
+pub mod rlwe;
+pub mod scheme;
+pub mod wire;
+
+pub use error::{Error, Result};

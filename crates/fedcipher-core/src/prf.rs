@@ -1,0 +1,128 @@
+//! AES in counter mode as pseudo-random function and generator (crate `aes`, hardware AES).
+
+use crate::{Error, Result};
+use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
+use aes::{Aes128, Aes256};
+use zeroize::Zeroizing;
+
+/// Blocks encrypted per call: 4 KiB of key stream stays in the L1 cache beside its consumer.
+pub const CHUNK_BLOCKS: usize = 256;
+
+enum Cipher {
+    Aes128(Aes128),
+    Aes256(Aes256),
+}
+
+/// `F_k`: 128-bit blocks addressed by (prefix, index), the block being `prefix_be96 || index_be32`.
+///
+/// With prefix = round (64 bits) || client (32 bits) this is exactly the key stream of AES-CTR with
+/// initial counter block `round || client || 0`, which is how the tests check it against a library.
+pub struct Prf(Cipher);
+
+impl std::fmt::Debug for Prf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Prf(secret)")
+    }
+}
+
+impl Prf {
+    /// A key of 16 (AES-128) or 32 bytes (AES-256).
+    pub fn new(key: &[u8]) -> Result<Self> {
+        match key.len() {
+            16 => Aes128::new_from_slice(key).map(Cipher::Aes128),
+            _ => Aes256::new_from_slice(key).map(Cipher::Aes256),
+        }
+        .map(Prf)
+        .map_err(|_| Error::Key { reason: format!("AES takes 16 or 32 key bytes, not {}", key.len()) })
+    }
+
+    /// Key stream blocks `first..first + out.len()` under `prefix`.
+    pub fn blocks(&self, prefix: [u8; 12], first: u32, out: &mut [[u8; 16]]) {
+        let mut template = [0u8; 16];
+        template[..12].copy_from_slice(&prefix);
+        for (i, block) in out.iter_mut().enumerate() {
+            *block = template;
+            block[12..].copy_from_slice(&first.wrapping_add(i as u32).to_be_bytes());
+        }
+        self.permute(out);
+    }
+
+    /// Encrypts prepared counter blocks in place.
+    pub fn permute(&self, blocks: &mut [[u8; 16]]) {
+        let blocks = Array::cast_slice_from_core_mut(blocks);
+        match &self.0 {
+            Cipher::Aes128(aes) => aes.encrypt_blocks(blocks),
+            Cipher::Aes256(aes) => aes.encrypt_blocks(blocks),
+        }
+    }
+}
+
+/// The prefix of FLASHE's PRF input `round || client` (FLASHE section 4).
+#[must_use]
+pub fn round_client(round: u64, client: u32) -> [u8; 12] {
+    let mut prefix = [0u8; 12];
+    prefix[..8].copy_from_slice(&round.to_be_bytes());
+    prefix[8..].copy_from_slice(&client.to_be_bytes());
+    prefix
+}
+
+/// A sequential generator over one PRF prefix, for sampling.
+pub struct Stream {
+    prf: Prf,
+    prefix: [u8; 12],
+    next: u32,
+    buffer: Zeroizing<Vec<[u8; 16]>>,
+    used: usize,
+}
+
+impl Stream {
+    pub fn new(key: &[u8], prefix: [u8; 12]) -> Result<Self> {
+        Ok(Stream {
+            prf: Prf::new(key)?,
+            prefix,
+            next: 0,
+            buffer: Zeroizing::new(vec![[0; 16]; CHUNK_BLOCKS]),
+            used: 2 * CHUNK_BLOCKS,
+        })
+    }
+
+    /// A generator seeded by the operating system.
+    pub fn from_os() -> Result<Self> {
+        Stream::new(random_bytes::<32>()?.as_slice(), [0; 12])
+    }
+
+    fn refill(&mut self) {
+        self.prf.blocks(self.prefix, self.next, &mut self.buffer);
+        // 2^32 blocks are 64 GiB: callers open a stream per polynomial or per permutation.
+        self.next = self.next.wrapping_add(CHUNK_BLOCKS as u32);
+        self.used = 0;
+    }
+
+    /// The next 64 bits, little-endian from the key stream.
+    pub fn next_u64(&mut self) -> u64 {
+        if self.used >= 2 * CHUNK_BLOCKS {
+            self.refill();
+        }
+        let block = u128::from_le_bytes(self.buffer[self.used / 2]);
+        let half = if self.used.is_multiple_of(2) { block as u64 } else { (block >> 64) as u64 };
+        self.used += 1;
+        half
+    }
+
+    /// Uniform in `0..bound` without bias (Lemire, ACM TOMACS 2019).
+    pub fn below(&mut self, bound: u64) -> u64 {
+        loop {
+            let product = u128::from(self.next_u64()) * u128::from(bound);
+            if (product as u64) >= bound.wrapping_neg() % bound {
+                return (product >> 64) as u64;
+            }
+        }
+    }
+}
+
+/// `N` bytes from the operating system's generator, zeroised when dropped.
+pub fn random_bytes<const N: usize>() -> Result<Zeroizing<[u8; N]>> {
+    let mut out = Zeroizing::new([0u8; N]);
+    getrandom::fill(out.as_mut_slice()).map_err(|e| Error::Rng(e.to_string()))?;
+    Ok(out)
+}

@@ -1,0 +1,165 @@
+//! The server's side: c0 added mod q; c1 only when clients do not derive it.
+
+use super::Form;
+use super::params::{Block, Derived};
+use crate::admission::Admission;
+use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
+use crate::keys::ServerKey;
+use crate::scheme::Aggregator;
+use crate::wire::{self, Contribution, Reader};
+use crate::{Error, Result};
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub struct BfvAggregator {
+    derived: Arc<Derived>,
+    admission: Admission,
+    /// Running sum of c0, one vector a ciphertext.
+    sum: Vec<Vec<u128>>,
+    seeds: BTreeMap<u32, ([u8; 32], u64)>,
+}
+
+impl BfvAggregator {
+    pub fn new(derived: Arc<Derived>, key: &ServerKey, round: Option<u64>) -> Self {
+        let admission = Admission::new(key, derived.params.bounds, round);
+        BfvAggregator { derived, admission, sum: Vec::new(), seeds: BTreeMap::new() }
+    }
+
+    /// `sum scale * a` of one ciphertext, as coefficients mod q, negated: the aggregate's c1.
+    fn c1(&self, index: usize) -> Result<Vec<u128>> {
+        let ring = &self.derived.ring;
+        let mut a = ring.zero();
+        for (seed, scale) in self.seeds.values() {
+            ring.accumulate_a(seed, index as u64, *scale, &mut a)?;
+        }
+        Ok(ring.coefficients(&a).into_iter().map(|x| ring.sub(0, x)).collect())
+    }
+}
+
+/// Coefficients in the wire's bits.
+fn pack(values: impl ExactSizeIterator<Item = u128>, bits: u32) -> Vec<u8> {
+    let mut out = vec![0u8; packed_len(values.len(), bits)];
+    let mut writer = BitWriter::new(&mut out);
+    values.for_each(|v| writer.push(v, bits));
+    writer.finish();
+    out
+}
+
+impl Aggregator for BfvAggregator {
+    fn add(&mut self, frame: &[u8], scale: u64) -> Result<Contribution> {
+        let d = Arc::clone(&self.derived);
+        let admitted = self.admission.check(frame, scale)?;
+        if scale != 1 && !d.params.server_weights {
+            return Err(Error::Unsupported {
+                scheme: "bfv",
+                operation: "a server-side weight",
+                reason: "these parameters leave no noise for it; create the scheme with server_weights=True",
+            });
+        }
+        // With server-side weights the frame's own weight is applied here too.
+        let factor = if d.params.server_weights { admitted.contribution.weight } else { 1 };
+        let blocks = d.shape(&admitted.layout)?;
+        let mut r = Reader::new(admitted.payload);
+        let seed = r.array()?;
+        let wire_bits = d.wire_bits(d.up_drop);
+        let mut parts = Vec::with_capacity(blocks.len());
+        for block in &blocks {
+            let bytes = r.bytes(packed_len(block.used, wire_bits))?;
+            check_stream(bytes, block.used, wire_bits)?;
+            parts.push(bytes);
+        }
+        r.finish()?;
+        let limit = d.compress(d.ring.q - 1, d.up_drop);
+        let valid = parts.par_iter().zip(&blocks).all(|(bytes, block)| {
+            (0..block.used).all(|k| read_bits(bytes, k * wire_bits as usize, wire_bits) <= limit)
+        });
+        if !valid {
+            return Err(Error::Frame { reason: "a ciphertext coefficient is not below q".into() });
+        }
+        if self.sum.is_empty() {
+            self.sum = blocks.iter().map(|b| vec![0; b.used]).collect();
+        }
+        self.sum.par_iter_mut().zip(&parts).try_for_each(|(sum, bytes)| {
+            for (k, slot) in sum.iter_mut().enumerate() {
+                let c0 = d.expand(read_bits(bytes, k * wire_bits as usize, wire_bits), d.up_drop)?;
+                let c0 = if factor == 1 { c0 } else { d.ring.scale(c0, factor) };
+                *slot = d.ring.add(*slot, c0);
+            }
+            Ok::<(), Error>(())
+        })?;
+        self.seeds.insert(admitted.contribution.client, (seed, factor));
+        Ok(self.admission.commit(admitted))
+    }
+
+    fn finish(&mut self) -> Result<Vec<u8>> {
+        let d = Arc::clone(&self.derived);
+        let header = self.admission.aggregate_header()?;
+        let sums = std::mem::take(&mut self.sum);
+        let mut payload = Vec::new();
+        if d.derive_c1 {
+            payload.push(Form::Derive as u8);
+            for (seed, scale) in self.seeds.values() {
+                payload.extend_from_slice(seed);
+                payload.extend_from_slice(&scale.to_le_bytes());
+            }
+            let bits = d.wire_bits(d.down_drop);
+            let parts: Vec<_> =
+                sums.par_iter().map(|c0| pack(c0.iter().map(|x| d.compress(*x, d.down_drop)), bits)).collect();
+            parts.iter().for_each(|part| payload.extend_from_slice(part));
+        } else {
+            let (form, bits) = match &d.small_ring {
+                Some(small) => (Form::Switched, small.log_q()),
+                None => (Form::Send, d.ring.log_q()),
+            };
+            let switch = |x: u128| if form == Form::Switched { d.ring.switch(x) } else { x };
+            payload.push(form as u8);
+            let parts = sums.par_iter().enumerate().map(|(index, c0)| {
+                let c1 = self.c1(index)?;
+                Ok([pack(c0.iter().map(|x| switch(*x)), bits), pack(c1.iter().map(|x| switch(*x)), bits)])
+            });
+            let parts = parts.collect::<Result<Vec<_>>>()?;
+            parts.iter().flatten().for_each(|part| payload.extend_from_slice(part));
+        }
+        let mut out = header.begin(payload.len());
+        out.extend_from_slice(&payload);
+        Ok(wire::seal(out))
+    }
+}
+
+/// What an aggregate's payload holds, split by ciphertext.
+pub enum Parts<'a> {
+    Derive { seeds: Vec<([u8; 32], u64)>, c0: Vec<&'a [u8]> },
+    Full { switched: bool, bits: u32, c0: Vec<&'a [u8]>, c1: Vec<&'a [u8]> },
+}
+
+/// Parses the payload of an aggregate of `clients` contributions.
+pub fn parse<'a>(d: &Derived, blocks: &[Block], clients: usize, payload: &'a [u8]) -> Result<Parts<'a>> {
+    let mut r = Reader::new(payload);
+    let form = Form::parse(r.u8()?)?;
+    let take = |lanes: usize, bits: u32, r: &mut Reader<'a>| -> Result<&'a [u8]> {
+        let bytes = r.bytes(packed_len(lanes, bits))?;
+        check_stream(bytes, lanes, bits)?;
+        Ok(bytes)
+    };
+    if form == Form::Derive {
+        let seeds = (0..clients).map(|_| Ok((r.array()?, r.u64()?))).collect::<Result<_>>()?;
+        let bits = d.wire_bits(d.down_drop);
+        let c0 = blocks.iter().map(|b| take(b.used, bits, &mut r)).collect::<Result<_>>()?;
+        r.finish()?;
+        return Ok(Parts::Derive { seeds, c0 });
+    }
+    let switched = form == Form::Switched;
+    let bits = match (&d.small_ring, switched) {
+        (Some(small), true) => small.log_q(),
+        (None, true) => return Err(Error::Frame { reason: "these parameters do not switch the modulus".into() }),
+        _ => d.ring.log_q(),
+    };
+    let (mut c0, mut c1) = (Vec::new(), Vec::new());
+    for block in blocks {
+        c0.push(take(block.used, bits, &mut r)?);
+        c1.push(take(d.ring.n, bits, &mut r)?);
+    }
+    r.finish()?;
+    Ok(Parts::Full { switched, bits, c0, c1 })
+}

@@ -1,0 +1,117 @@
+//! Additive BFV over RLWE with bit-interleaved packing (FedBit).
+//!
+//! Symmetric: `c0 = a s + e + delta M`, `c1 = -a` with `a` expanded from a 32-byte seed; only c0 and
+//! the seed travel. The server adds c0 and never needs c1 when clients derive `sum w_u a_u`.
+//! One secret for the cohort: a client that colludes with the server opens every update.
+
+mod aggregate;
+mod decrypt;
+mod encrypt;
+pub mod ntt;
+pub mod params;
+pub mod ring;
+
+use crate::codec::Layout;
+use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
+use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Scheme};
+use crate::{Error, Result};
+use params::{Derived, Params};
+use std::path::Path;
+use std::sync::Arc;
+
+const NAME: &str = "bfv";
+
+/// Payload of an aggregate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Form {
+    /// `clients x (seed [32], scale u64) | c0`.
+    Derive = 0,
+    /// `c0 | c1`, mod q.
+    Send = 1,
+    /// `c0 | c1`, mod the first prime.
+    Switched = 2,
+}
+
+impl Form {
+    fn parse(byte: u8) -> Result<Self> {
+        match byte {
+            0 => Ok(Form::Derive),
+            1 => Ok(Form::Send),
+            2 => Ok(Form::Switched),
+            other => Err(Error::Frame { reason: format!("unknown aggregate form {other}") }),
+        }
+    }
+}
+
+/// Additive BFV with validated parameters.
+#[derive(Clone)]
+pub struct Bfv {
+    derived: Arc<Derived>,
+}
+
+impl Bfv {
+    pub fn new(params: Params) -> Result<Self> {
+        Ok(Bfv { derived: Arc::new(Derived::new(params)?) })
+    }
+
+    #[must_use]
+    pub fn derived(&self) -> &Derived {
+        &self.derived
+    }
+}
+
+impl Scheme for Bfv {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn digest(&self) -> [u8; 16] {
+        scheme::digest(&format!("{NAME}|{:?}", self.derived.params))
+    }
+
+    fn check_layout(&self, layout: &Layout) -> Result<()> {
+        self.derived.shape(layout).map(drop)
+    }
+
+    fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet> {
+        let tag = KeyTag::fresh(NAME, self.digest(), epoch)?;
+        let secret = self.derived.ring.secret()?;
+        KeySet::build(tag, cohort, Vec::new(), |_| Ok(secret.clone()))
+    }
+
+    fn encryptor(&self, key: &ClientKey, _state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
+        key.tag.check_scheme(NAME, self.digest())?;
+        Ok(Box::new(encrypt::BfvEncryptor::new(Arc::clone(&self.derived), key)?))
+    }
+
+    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
+        key.tag.check_scheme(NAME, self.digest())?;
+        Ok(Box::new(aggregate::BfvAggregator::new(Arc::clone(&self.derived), key, round)))
+    }
+
+    fn decryptor(&self, key: &ClientKey) -> Result<Box<dyn Decryptor>> {
+        key.tag.check_scheme(NAME, self.digest())?;
+        Ok(Box::new(decrypt::BfvDecryptor::new(Arc::clone(&self.derived), key)?))
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let d = &self.derived;
+        let mut out = vec![
+            ("preset".into(), format!("{:?}", d.params.preset)),
+            ("N".into(), d.ring.n.to_string()),
+            ("log q".into(), d.ring.log_q().to_string()),
+            ("log t".into(), d.capacity.to_string()),
+            ("wire bits up".into(), d.wire_bits(d.up_drop).to_string()),
+            ("wire bits down".into(), d.wire_bits(d.down_drop).to_string()),
+            ("c1".into(), if d.derive_c1 { "derive".into() } else { "send".into() }),
+            ("NTT".into(), ntt::BACKEND.into()),
+        ];
+        for bits in &d.params.bits {
+            if let Ok(f) = d.fields(*bits) {
+                out.push((format!("fields of {bits} bits"), format!("{} x {} bits", f.count, f.width)));
+            }
+        }
+        out
+    }
+}

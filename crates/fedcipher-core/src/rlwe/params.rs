@@ -1,0 +1,242 @@
+//! Parameters of the additive BFV scheme: what the user picks, and what follows from it.
+
+use super::ring::{ERROR_BOUND, Ring};
+use crate::bounds::Bounds;
+use crate::codec::Layout;
+use crate::packing::Fields;
+use crate::{Error, Result};
+
+/// N = 4096, log q = 109: the 128-bit limit of the HE standard. Largest primes = 1 mod 8192.
+const PRIMES_4096: [u64; 2] = [36_028_797_018_652_673, 18_014_398_509_309_953];
+/// N = 2048, log q = 54. Largest prime = 1 mod 4096.
+const PRIMES_2048: [u64; 1] = [18_014_398_509_404_161];
+/// The plaintext modulus of FedBit's evaluation.
+const FEDBIT_T: u128 = 2_281_701_377;
+/// Above this cohort size `C1::Auto` sends c1 instead of seeds: `bench bfv` measures where a
+/// client's expansion of all seeds begins to cost more than receiving c1 at 100 Mbit/s.
+const AUTO_DERIVE_LIMIT: u64 = 1024;
+
+/// A named parameter set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preset {
+    /// N = 4096, t as large as the noise of the cohort allows, low bits of c0 dropped.
+    Compact,
+    /// N = 2048, one 54-bit prime, otherwise as compact.
+    Fast,
+    /// N = 4096, t = 2281701377, nothing dropped, modulus switching before broadcast.
+    FedbitPaper,
+}
+
+/// How clients get the aggregate's c1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum C1 {
+    /// From the cohort's seeds and weights.
+    Derive,
+    /// In full.
+    Send,
+    /// Derive up to a cohort of 1024, send above.
+    Auto,
+}
+
+/// What the cohort must agree on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Params {
+    pub bounds: Bounds,
+    pub preset: Preset,
+    /// Bits of the values, one entry or one for each kind of layer; the fields of t are cut for these.
+    pub bits: Vec<u32>,
+    /// Let the server multiply by the weights instead of the clients: noise grows by the weight.
+    pub server_weights: bool,
+    pub c1: C1,
+}
+
+/// Everything that follows from [`Params`].
+///
+/// Correctness. A fresh ciphertext's c0 is `a s + e + delta M` with |e| <= 21; dropping `up_drop`
+/// low bits with rounding adds at most `2^(up_drop-1)`. With S = the number of clients, or the
+/// total weight when the server multiplies, the sum carries at most `S (21 + 2^(up_drop-1))`, and
+/// dropping `down_drop` bits before broadcast adds `2^(down_drop-1)`. The constructor makes this
+/// total less than `delta / 2`, and `sum M < t` with `delta t <= q`, so rounding recovers the sum
+/// exactly: with a bounded error distribution the failure probability is zero.
+/// Security is that of the undropped ciphertext: dropping bits is public post-processing.
+pub struct Derived {
+    pub params: Params,
+    pub ring: Ring,
+    /// The ring after a modulus switch.
+    pub small_ring: Option<Ring>,
+    pub t: u128,
+    pub delta: u128,
+    /// floor(log2 t): bits of a coefficient that carry fields.
+    pub capacity: u32,
+    pub up_drop: u32,
+    pub down_drop: u32,
+    pub derive_c1: bool,
+    fields: Vec<(u32, Fields)>,
+}
+
+fn rounding_error(drop: u32) -> u128 {
+    if drop == 0 { 0 } else { 1 << (drop - 1) }
+}
+
+impl Derived {
+    pub fn new(params: Params) -> Result<Self> {
+        let mut params = params;
+        params.bits.sort_unstable();
+        params.bits.dedup();
+        if params.bits.is_empty() || params.bits.iter().any(|b| !crate::codec::BITS.contains(b)) {
+            return Err(Error::parameter("bits", format!("{:?} are not widths of 4..=24", params.bits)));
+        }
+        let ring = match params.preset {
+            Preset::Fast => Ring::new(2048, &PRIMES_2048)?,
+            Preset::Compact | Preset::FedbitPaper => Ring::new(4096, &PRIMES_4096)?,
+        };
+        let bounds = params.bounds;
+        // S of the proof above.
+        let terms = u128::from(if params.server_weights { bounds.total_weight() } else { bounds.clients });
+        let derive_c1 = match params.c1 {
+            C1::Derive => true,
+            C1::Send => false,
+            C1::Auto => bounds.clients <= AUTO_DERIVE_LIMIT,
+        };
+        let (t, delta) = if params.preset == Preset::FedbitPaper {
+            (FEDBIT_T, ring.q / FEDBIT_T)
+        } else {
+            largest_t(&ring, &params, terms)?
+        };
+        let capacity = 127 - t.leading_zeros();
+        let half = delta / 2;
+        if terms * ERROR_BOUND >= half {
+            return Err(noise_error(&params));
+        }
+        let fields = params
+            .bits
+            .iter()
+            .map(|b| Ok((*b, Fields::new(bounds, *b, capacity)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let (up_drop, down_drop) =
+            if params.preset == Preset::FedbitPaper { (0, 0) } else { best_drops(terms, half, ring.log_q()) };
+        let small_ring = Self::switch_ring(&params, &ring, t, terms, derive_c1)?;
+        Ok(Derived { params, ring, small_ring, t, delta, capacity, up_drop, down_drop, derive_c1, fields })
+    }
+
+    /// The one-prime ring to switch to before sending c1, when what is left there decrypts:
+    /// `S e / p1 + (1 + n) / 2 < p0 / (2 t) - 1`.
+    fn switch_ring(params: &Params, ring: &Ring, t: u128, terms: u128, derive_c1: bool) -> Result<Option<Ring>> {
+        let [first, second] = ring.primes.as_slice() else {
+            return Ok(None);
+        };
+        let noise = terms * ERROR_BOUND / u128::from(*second) + 1 + (1 + ring.n as u128) / 2;
+        let fits = noise + 1 < u128::from(*first) / (2 * t).max(1);
+        if derive_c1 || !fits || params.preset != Preset::FedbitPaper {
+            return Ok(None);
+        }
+        Ring::new(ring.n, &[*first]).map(Some)
+    }
+
+    /// The packing of `bits`-bit values.
+    pub fn fields(&self, bits: u32) -> Result<Fields> {
+        self.fields.iter().find(|(b, _)| *b == bits).map(|(_, f)| *f).ok_or_else(|| {
+            Error::parameter(
+                "bits",
+                format!("a layer has {bits} bits but the scheme was made for {:?}; list all widths", self.params.bits),
+            )
+        })
+    }
+
+    /// Bits of a c0 coefficient on the wire after dropping `drop` low bits.
+    #[must_use]
+    pub fn wire_bits(&self, drop: u32) -> u32 {
+        128 - self.compress(self.ring.q - 1, drop).leading_zeros()
+    }
+
+    /// `round(x / 2^drop)`.
+    #[must_use]
+    pub fn compress(&self, x: u128, drop: u32) -> u128 {
+        (x + rounding_error(drop)) >> drop
+    }
+
+    /// A wire value back to a coefficient mod q; values no sender can have made are refused.
+    pub fn expand(&self, value: u128, drop: u32) -> Result<u128> {
+        if value > self.compress(self.ring.q - 1, drop) {
+            return Err(Error::Frame { reason: "a ciphertext coefficient is not below q".into() });
+        }
+        let x = value << drop;
+        Ok(if x >= self.ring.q { x - self.ring.q } else { x })
+    }
+
+    /// The plaintext behind `delta M + e mod q`.
+    pub fn decode(&self, x: u128) -> Result<u128> {
+        let m = (x + self.delta / 2) / self.delta;
+        if m < self.t {
+            Ok(m)
+        } else if x >= self.ring.q - self.delta / 2 {
+            Ok(0)
+        } else {
+            Err(Error::Decrypt { reason: "a coefficient lies outside the plaintext space".into() })
+        }
+    }
+
+    /// The plaintext behind a coefficient mod p0 after a modulus switch.
+    #[must_use]
+    pub fn decode_switched(&self, x: u128, p: u128) -> u128 {
+        (x * self.t + p / 2) / p % self.t
+    }
+
+    /// How a layout falls into ciphertexts.
+    pub fn shape(&self, layout: &Layout) -> Result<Vec<Block>> {
+        let mut blocks = Vec::new();
+        for segment in layout.segments() {
+            let fields = self.fields(segment.bits)?;
+            let per = fields.count * self.ring.n;
+            let mut start = segment.start;
+            let end = segment.start + segment.len;
+            while start < end {
+                let len = per.min(end - start);
+                blocks.push(Block { start, len, bits: segment.bits, fields, used: fields.coefficients(len) });
+                start += len;
+            }
+        }
+        Ok(blocks)
+    }
+}
+
+/// One ciphertext: elements `start..start + len`, in the first `used` coefficients.
+#[derive(Debug, Clone, Copy)]
+pub struct Block {
+    pub start: usize,
+    pub len: usize,
+    pub bits: u32,
+    pub fields: Fields,
+    pub used: usize,
+}
+
+fn noise_error(params: &Params) -> Error {
+    Error::parameter(
+        "clients",
+        format!(
+            "the noise of {} clients of weight {} leaves no room for the plaintext; use a larger preset, client-side \
+             weights, or fewer clients",
+            params.bounds.clients, params.bounds.max_weight
+        ),
+    )
+}
+
+/// The largest power of two t, trimmed to whole fields, with room for the noise of the cohort.
+fn largest_t(ring: &Ring, params: &Params, terms: u128) -> Result<(u128, u128)> {
+    let log = ring.log_q() - 1;
+    let noise_bits = 128 - (2 * (terms * ERROR_BOUND + 1)).leading_zeros();
+    let capacity = log.checked_sub(noise_bits).filter(|c| *c >= 8).ok_or_else(|| noise_error(params))?;
+    let mut used = 0;
+    for bits in &params.bits {
+        let fields = Fields::new(params.bounds, *bits, capacity)?;
+        used = used.max(fields.width * fields.count as u32);
+    }
+    Ok((1 << used, 1 << (log - used)))
+}
+
+/// The low bits of c0 to drop on the way up and down: as many in all as the noise leaves room for.
+fn best_drops(terms: u128, half: u128, log_q: u32) -> (u32, u32) {
+    let fits = |up: u32, down: u32| terms * (ERROR_BOUND + rounding_error(up)) + rounding_error(down) < half;
+    let pairs = (0..log_q / 2).flat_map(|up| (0..log_q / 2).map(move |down| (up, down)));
+    pairs.filter(|(up, down)| fits(*up, *down)).max_by_key(|(up, down)| (up + down, *up)).unwrap_or((0, 0))
+}

@@ -1,0 +1,241 @@
+//! `Z_q[X]/(X^n + 1)` with q a product of one or two NTT primes, and the samplers over it.
+//!
+//! Coefficients live as integers mod the composite q (at most 109 bits, so a `u128` holds sums);
+//! residues appear only around a transform. The online path is then one addition, no reduction.
+
+use super::ntt::Ntt;
+use crate::prf::{CHUNK_BLOCKS, Prf, Stream};
+use crate::{Error, Result};
+use zeroize::Zeroizing;
+
+/// Largest modulus in bits for 128-bit security with a ternary secret
+/// (HomomorphicEncryption.org security standard, 2018, table 1).
+pub fn max_log_q(n: usize) -> Option<u32> {
+    match n {
+        1024 => Some(27),
+        2048 => Some(54),
+        4096 => Some(109),
+        _ => None,
+    }
+}
+
+/// Centred binomial with eta = 21: sigma = sqrt(21 / 2) = 3.24 >= 3.19, and |e| <= 21 always.
+pub const ERROR_BOUND: u128 = 21;
+
+/// A ring with its transforms.
+pub struct Ring {
+    pub n: usize,
+    pub primes: Vec<u64>,
+    pub q: u128,
+    ntts: Vec<Ntt>,
+    /// `primes[0]^-1 mod primes[1]` when there are two.
+    inverse: Option<Shoup>,
+}
+
+/// Multiplication by a constant mod p < 2^63 without division (Shoup).
+#[derive(Debug, Clone, Copy)]
+struct Shoup {
+    value: u64,
+    quotient: u64,
+    p: u64,
+}
+
+impl Shoup {
+    fn new(value: u64, p: u64) -> Self {
+        Shoup { value, quotient: ((u128::from(value) << 64) / u128::from(p)) as u64, p }
+    }
+
+    fn mul(self, x: u64) -> u64 {
+        let q = ((u128::from(x) * u128::from(self.quotient)) >> 64) as u64;
+        let r = x.wrapping_mul(self.value).wrapping_sub(q.wrapping_mul(self.p));
+        if r >= self.p { r - self.p } else { r }
+    }
+}
+
+fn power(mut base: u64, mut exponent: u64, p: u64) -> u64 {
+    let mul = |a: u64, b: u64| (u128::from(a) * u128::from(b) % u128::from(p)) as u64;
+    let mut out = 1;
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            out = mul(out, base);
+        }
+        base = mul(base, base);
+        exponent >>= 1;
+    }
+    out
+}
+
+impl Ring {
+    pub fn new(n: usize, primes: &[u64]) -> Result<Self> {
+        let q: u128 = primes.iter().map(|p| u128::from(*p)).product();
+        let bits = 128 - q.leading_zeros();
+        if max_log_q(n).is_none_or(|most| bits > most) || primes.is_empty() || primes.len() > 2 {
+            return Err(Error::Parameter {
+                name: "q",
+                reason: format!("log q = {bits} with N = {n} is outside the 128-bit table of the HE standard"),
+            });
+        }
+        let ntts = primes.iter().map(|p| Ntt::new(n, *p)).collect::<Result<_>>()?;
+        let inverse = match primes {
+            [first, second] => Some(Shoup::new(power(first % second, second - 2, *second), *second)),
+            _ => None,
+        };
+        Ok(Ring { n, primes: primes.to_vec(), q, ntts, inverse })
+    }
+
+    /// Bits of the largest coefficient.
+    #[must_use]
+    pub fn log_q(&self) -> u32 {
+        128 - self.q.leading_zeros()
+    }
+
+    #[must_use]
+    pub fn add(&self, a: u128, b: u128) -> u128 {
+        let sum = a + b;
+        if sum >= self.q { sum - self.q } else { sum }
+    }
+
+    #[must_use]
+    pub fn sub(&self, a: u128, b: u128) -> u128 {
+        if a >= b { a - b } else { a + self.q - b }
+    }
+
+    /// `a * scalar mod q` for a public scalar (double and add).
+    #[must_use]
+    pub fn scale(&self, mut a: u128, mut scalar: u64) -> u128 {
+        let mut out = 0;
+        while scalar > 0 {
+            if scalar & 1 == 1 {
+                out = self.add(out, a);
+            }
+            a = self.add(a, a);
+            scalar >>= 1;
+        }
+        out
+    }
+
+    /// The integer mod q behind its residues (Garner).
+    fn compose(&self, residues: &[Zeroizing<Vec<u64>>], k: usize) -> u128 {
+        let low = residues[0][k];
+        let Some(inverse) = self.inverse else {
+            return u128::from(low);
+        };
+        let (first, second) = (self.primes[0], inverse.p);
+        // low < first < 4 * second for the primes used here: a few conditional subtractions.
+        let mut reduced = low;
+        while reduced >= second {
+            reduced -= second;
+        }
+        let high = residues[1][k];
+        let difference = if high >= reduced { high - reduced } else { high + second - reduced };
+        u128::from(low) + u128::from(first) * u128::from(inverse.mul(difference))
+    }
+
+    /// A ternary secret from the operating system, one byte a coefficient: 0, 1 or 255 for -1.
+    pub fn secret(&self) -> Result<Zeroizing<Vec<u8>>> {
+        let mut stream = Stream::from_os()?;
+        Ok(Zeroizing::new((0..self.n).map(|_| (stream.below(3) as u8).wrapping_sub(1)).collect()))
+    }
+
+    /// The secret in the transform domain.
+    pub fn secret_ntt(&self, secret: &[u8]) -> Result<SecretNtt> {
+        if secret.len() != self.n || secret.iter().any(|c| !matches!(c, 0 | 1 | 255)) {
+            return Err(Error::Key { reason: format!("a BFV key has {} ternary coefficients", self.n) });
+        }
+        let transform = |(p, ntt): (&u64, &Ntt)| {
+            // -1 becomes p - 1 without a branch on the secret.
+            let lift = |c: &u8| u64::from(c & 1) + (p - 2) * u64::from(c >> 7);
+            let mut s = Zeroizing::new(secret.iter().map(lift).collect::<Vec<_>>());
+            ntt.forward(&mut s);
+            s
+        };
+        Ok(SecretNtt(self.primes.iter().zip(&self.ntts).map(transform).collect()))
+    }
+
+    /// One error coefficient mod q.
+    #[must_use]
+    pub fn error(&self, stream: &mut Stream) -> u128 {
+        let draw = stream.next_u64();
+        let ones = |x: u64| (x & 0x1f_ffff).count_ones();
+        let e = i64::from(ones(draw)) - i64::from(ones(draw >> 21));
+        // q + e reduced without a branch on e's sign.
+        let shifted = self.q.wrapping_add(i128::from(e) as u128);
+        shifted - (self.q & ((shifted >= self.q) as u128).wrapping_neg())
+    }
+
+    /// Adds `scale * a` to residue accumulators, a being the public polynomial number `index` of
+    /// `seed`: uniform mod each prime, from AES-256-CTR with rejection.
+    pub fn accumulate_a(&self, seed: &[u8; 32], index: u64, scale: u64, acc: &mut [Zeroizing<Vec<u64>>]) -> Result<()> {
+        let prf = Prf::new(seed)?;
+        let mut blocks = [[0u8; 16]; CHUNK_BLOCKS];
+        for (limb, (p, acc)) in self.primes.iter().zip(acc).enumerate() {
+            let mask = u64::MAX >> p.leading_zeros();
+            let factor = (scale != 1).then(|| Shoup::new(scale % p, *p));
+            let mut prefix = [0u8; 12];
+            prefix[..8].copy_from_slice(&index.to_be_bytes());
+            prefix[8..].copy_from_slice(&(limb as u32).to_be_bytes());
+            let (mut k, mut block) = (0, 0u32);
+            while k < self.n {
+                prf.blocks(prefix, block, &mut blocks);
+                block += CHUNK_BLOCKS as u32;
+                for word in blocks.as_flattened().as_chunks::<8>().0 {
+                    let a = u64::from_le_bytes(*word) & mask;
+                    if a < *p && k < self.n {
+                        let a = factor.map_or(a, |f| f.mul(a));
+                        let sum = acc[k] + a;
+                        acc[k] = if sum >= *p { sum - p } else { sum };
+                        k += 1;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Residue accumulators of zero.
+    #[must_use]
+    pub fn zero(&self) -> Vec<Zeroizing<Vec<u64>>> {
+        self.primes.iter().map(|_| Zeroizing::new(vec![0; self.n])).collect()
+    }
+
+    /// The first `used` coefficients mod q of `a * s`; `a` is consumed.
+    #[must_use]
+    pub fn times_secret(&self, mut a: Vec<Zeroizing<Vec<u64>>>, secret: &SecretNtt, used: usize) -> Zeroizing<Vec<u128>> {
+        for ((a, s), ntt) in a.iter_mut().zip(&secret.0).zip(&self.ntts) {
+            ntt.forward(a);
+            ntt.inverse_product(a, s);
+        }
+        Zeroizing::new((0..used).map(|k| self.compose(&a, k)).collect())
+    }
+
+    /// Coefficients mod q of accumulated residues.
+    #[must_use]
+    pub fn coefficients(&self, a: &[Zeroizing<Vec<u64>>]) -> Vec<u128> {
+        (0..self.n).map(|k| self.compose(a, k)).collect()
+    }
+
+    /// Residues of coefficients mod q.
+    #[must_use]
+    pub fn residues(&self, a: &[u128]) -> Vec<Zeroizing<Vec<u64>>> {
+        let residues = |p: &u64| Zeroizing::new(a.iter().map(|x| (x % u128::from(*p)) as u64).collect());
+        self.primes.iter().map(residues).collect()
+    }
+
+    /// `round(x * p0 / q)`: one coefficient switched from q = p0 p1 down to p0.
+    #[must_use]
+    pub fn switch(&self, x: u128) -> u128 {
+        let second = u128::from(self.primes.get(1).copied().unwrap_or(1));
+        (x + second / 2) / second % u128::from(self.primes[0])
+    }
+}
+
+/// A secret key in the transform domain of each prime; zeroised when dropped.
+pub struct SecretNtt(Vec<Zeroizing<Vec<u64>>>);
+
+impl SecretNtt {
+    /// The key for the ring of the first prime alone, after a modulus switch.
+    #[must_use]
+    pub fn first(&self) -> SecretNtt {
+        SecretNtt(self.0.iter().take(1).cloned().collect())
+    }
+}

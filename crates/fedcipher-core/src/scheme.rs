@@ -1,0 +1,99 @@
+//! The one interface of all schemes: three objects made from keys, speaking frames.
+
+use crate::codec::{Layout, SumSink, Update};
+use crate::keys::{ClientKey, KeySet, ServerKey};
+use crate::wire::{Contribution, Header};
+use crate::Result;
+use sha2::{Digest, Sha256};
+use std::path::Path;
+
+/// What a client is asked to encrypt.
+#[derive(Debug)]
+pub struct Request<'a> {
+    pub round: u64,
+    pub weight: u64,
+    pub update: &'a Update<'a>,
+    /// The server's plan of the round, as made by [`Scheme::plan`]; empty for the default.
+    pub plan: &'a [u8],
+}
+
+/// Client side, encrypting.
+pub trait Encryptor: Send {
+    /// One update to one frame.
+    fn encrypt(&mut self, request: &Request<'_>) -> Result<Vec<u8>>;
+
+    /// Does what does not depend on the data ahead of time, where the scheme can.
+    fn precompute(&mut self, _round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    /// State that must follow the client across processes (error feedback); secret to the client.
+    fn export_state(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn import_state(&mut self, _state: &[u8]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Server side: one running sum, however many clients.
+pub trait Aggregator: Send {
+    /// Checks a frame and adds it, times the public scalar `scale`. A refused frame changes nothing.
+    fn add(&mut self, frame: &[u8], scale: u64) -> Result<Contribution>;
+
+    /// The aggregate's frame; the object is spent afterwards.
+    fn finish(&mut self) -> Result<Vec<u8>>;
+}
+
+/// What a decrypted aggregate says beside its sums.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    pub header: Header,
+    pub layout: Layout,
+    /// Per element, how many clients contributed; only for sparse updates.
+    pub counts: Option<Vec<u32>>,
+}
+
+/// Client side, decrypting.
+pub trait Decryptor: Send + Sync {
+    /// Decrypts an aggregate into `sink`; `round` is checked when given.
+    fn decrypt(&self, frame: &[u8], round: Option<u64>, sink: &mut dyn SumSink) -> Result<Summary>;
+}
+
+/// A scheme with validated parameters.
+pub trait Scheme: Send + Sync {
+    fn name(&self) -> &'static str;
+
+    /// A digest of all parameters that two parties must share.
+    fn digest(&self) -> [u8; 16];
+
+    /// Fails, naming the cure, when a round of these values could overflow.
+    fn check_layout(&self, layout: &Layout) -> Result<()>;
+
+    fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet>;
+
+    /// `state` is the folder of the nonce ledger; schemes without nonces ignore it.
+    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>>;
+
+    /// `round` fixes the round to accept; otherwise the first frame does.
+    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>>;
+
+    fn decryptor(&self, key: &ClientKey) -> Result<Box<dyn Decryptor>>;
+
+    /// What the server tells the sampled clients before a round, given the last aggregate.
+    fn plan(&self, _sampled: &[u32], _last: Option<&[u8]>) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    /// Parameters and derived figures for people: (name, value).
+    fn describe(&self) -> Vec<(String, String)>;
+}
+
+/// Digest of a canonical parameter text.
+#[must_use]
+pub fn digest(text: &str) -> [u8; 16] {
+    let mut out = [0u8; 16];
+    out.copy_from_slice(&Sha256::digest(text.as_bytes())[..16]);
+    out
+}

@@ -1,0 +1,260 @@
+//! One framed, versioned byte format for updates, aggregates and keys.
+//!
+//! All integers little-endian:
+//! `"FEDC" | version u8 | kind u8 | 0 u16 | scheme [8] | params [16] | key_id [16] | epoch u64 |
+//! round u64 | elements u64 | clients u32 | layout_len u32 | payload_len u64 |
+//! clients x (id u32, weight u64) | layout | payload | crc64-nvme u64`.
+//!
+//! The checksum finds damage, not forgery: transport authentication (TLS) is the wire's business.
+
+use crate::{Error, Result};
+
+const MAGIC: [u8; 4] = *b"FEDC";
+const VERSION: u8 = 1;
+const FIXED: usize = 88;
+const PER_CLIENT: usize = 12;
+const CRC: usize = 8;
+
+/// What a frame carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    Update = 1,
+    Aggregate = 2,
+    ClientKey = 3,
+    ServerKey = 4,
+}
+
+impl Kind {
+    fn parse(byte: u8) -> Result<Self> {
+        match byte {
+            1 => Ok(Kind::Update),
+            2 => Ok(Kind::Aggregate),
+            3 => Ok(Kind::ClientKey),
+            4 => Ok(Kind::ServerKey),
+            other => Err(Error::frame(format!("unknown frame kind {other}"))),
+        }
+    }
+}
+
+/// A client and its integer weight in the sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contribution {
+    pub client: u32,
+    pub weight: u64,
+}
+
+/// Everything but the payload. `scheme` is an ASCII name padded with zeros.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    pub kind: Kind,
+    pub scheme: [u8; 8],
+    pub params: [u8; 16],
+    pub key_id: [u8; 16],
+    pub epoch: u64,
+    pub round: u64,
+    pub elements: u64,
+    /// Strictly increasing by client id.
+    pub contributions: Vec<Contribution>,
+    pub layout: Vec<u8>,
+}
+
+/// A parsed frame that borrows its payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame<'a> {
+    pub header: Header,
+    pub payload: &'a [u8],
+}
+
+/// Pads a scheme name to the eight bytes of the wire.
+pub fn scheme_id(name: &str) -> Result<[u8; 8]> {
+    let mut id = [0u8; 8];
+    if name.is_empty() || name.len() > id.len() || !name.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(Error::parameter("scheme", format!("{name:?} is not 1 to 8 printable ASCII characters")));
+    }
+    for (slot, byte) in id.iter_mut().zip(name.bytes()) {
+        *slot = byte;
+    }
+    Ok(id)
+}
+
+/// The name behind a padded scheme id, for messages.
+#[must_use]
+pub fn scheme_name(id: &[u8; 8]) -> String {
+    id.iter().take_while(|b| **b != 0).flat_map(|b| std::ascii::escape_default(*b)).map(char::from).collect()
+}
+
+/// Bytes in hexadecimal, for messages.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+impl Header {
+    /// Sum of the weights of all contributions; saturates, since every user checks it against a bound.
+    #[must_use]
+    pub fn total_weight(&self) -> u64 {
+        self.contributions.iter().fold(0, |sum, c| sum.saturating_add(c.weight))
+    }
+
+    /// Starts a frame whose payload the caller appends before [`seal`].
+    #[must_use]
+    pub fn begin(&self, payload_len: usize) -> Vec<u8> {
+        let head = FIXED + self.contributions.len() * PER_CLIENT + self.layout.len();
+        let mut out = Vec::with_capacity(head + payload_len + CRC);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&[VERSION, self.kind as u8, 0, 0]);
+        out.extend_from_slice(&self.scheme);
+        out.extend_from_slice(&self.params);
+        out.extend_from_slice(&self.key_id);
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        out.extend_from_slice(&self.round.to_le_bytes());
+        out.extend_from_slice(&self.elements.to_le_bytes());
+        out.extend_from_slice(&(self.contributions.len() as u32).to_le_bytes());
+        out.extend_from_slice(&(self.layout.len() as u32).to_le_bytes());
+        out.extend_from_slice(&(payload_len as u64).to_le_bytes());
+        for c in &self.contributions {
+            out.extend_from_slice(&c.client.to_le_bytes());
+            out.extend_from_slice(&c.weight.to_le_bytes());
+        }
+        out.extend_from_slice(&self.layout);
+        out
+    }
+
+    /// A whole frame around a payload that already exists.
+    #[must_use]
+    pub fn frame(&self, payload: &[u8]) -> Vec<u8> {
+        let mut out = self.begin(payload.len());
+        out.extend_from_slice(payload);
+        seal(out)
+    }
+}
+
+/// Appends the checksum to header and payload.
+#[must_use]
+pub fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+    let crc = checksum(&bytes);
+    bytes.extend_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn checksum(bytes: &[u8]) -> u64 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
+}
+
+/// Reads fixed-size fields off the front of a byte slice; every read is checked.
+pub struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Reader(bytes)
+    }
+
+    pub fn bytes(&mut self, n: usize) -> Result<&'a [u8]> {
+        let (head, tail) =
+            self.0.split_at_checked(n).ok_or_else(|| Error::frame(format!("ends {} bytes early", n - self.0.len())))?;
+        self.0 = tail;
+        Ok(head)
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut out = [0u8; N];
+        out.copy_from_slice(self.bytes(N)?);
+        Ok(out)
+    }
+
+    pub fn u8(&mut self) -> Result<u8> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub fn u16(&mut self) -> Result<u16> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    pub fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// A 64-bit length that must fit the address space.
+    pub fn length(&mut self) -> Result<usize> {
+        let n = self.u64()?;
+        usize::try_from(n).map_err(|_| Error::frame(format!("length {n} exceeds the address space")))
+    }
+
+    #[must_use]
+    pub fn rest(self) -> &'a [u8] {
+        self.0
+    }
+
+    pub fn finish(self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(Error::frame(format!("{} bytes too many", self.0.len()))) }
+    }
+}
+
+/// Parses and checks a frame; allocates only for contributions and layout that are really there.
+pub fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
+    let body_len = bytes
+        .len()
+        .checked_sub(CRC)
+        .filter(|n| *n >= FIXED)
+        .ok_or_else(|| Error::frame(format!("{} bytes is shorter than any frame", bytes.len())))?;
+    let (body, crc) = bytes.split_at(body_len);
+    let mut r = Reader::new(body);
+    if r.array::<4>()? != MAGIC {
+        return Err(Error::frame("it does not begin with FEDC"));
+    }
+    let version = r.u8()?;
+    if version != VERSION {
+        return Err(Error::frame(format!("version {version}, this build reads version {VERSION}")));
+    }
+    if Reader::new(crc).u64()? != checksum(body) {
+        return Err(Error::frame("checksum mismatch, bytes were damaged or lost on the way"));
+    }
+    let kind = Kind::parse(r.u8()?)?;
+    if r.u16()? != 0 {
+        return Err(Error::frame("reserved bytes are not zero"));
+    }
+    let scheme = r.array()?;
+    let params = r.array()?;
+    let key_id = r.array()?;
+    let epoch = r.u64()?;
+    let round = r.u64()?;
+    let elements = r.u64()?;
+    let clients = r.u32()? as usize;
+    let layout_len = r.u32()? as usize;
+    let payload_len = r.length()?;
+    let expected = clients
+        .checked_mul(PER_CLIENT)
+        .and_then(|n| n.checked_add(layout_len))
+        .and_then(|n| n.checked_add(payload_len))
+        .and_then(|n| n.checked_add(FIXED));
+    if expected != Some(body.len()) {
+        return Err(Error::frame("the lengths in its header do not add up to its size"));
+    }
+    let mut contributions = Vec::with_capacity(clients);
+    for _ in 0..clients {
+        let next = Contribution { client: r.u32()?, weight: r.u64()? };
+        if contributions.last().is_some_and(|last: &Contribution| last.client >= next.client) {
+            return Err(Error::frame("client ids are not strictly increasing"));
+        }
+        contributions.push(next);
+    }
+    let layout = r.bytes(layout_len)?.to_vec();
+    let payload = r.rest();
+    Ok(Frame { header: Header { kind, scheme, params, key_id, epoch, round, elements, contributions, layout }, payload })
+}
+
+/// [`parse`], and the frame must be of `kind`.
+pub fn parse_kind(bytes: &[u8], kind: Kind) -> Result<Frame<'_>> {
+    let frame = parse(bytes)?;
+    if frame.header.kind == kind {
+        Ok(frame)
+    } else {
+        Err(Error::Kind { found: frame.header.kind as u8, expected: kind as u8 })
+    }
+}

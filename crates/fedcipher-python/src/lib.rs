@@ -1,0 +1,402 @@
+//! Thin PyO3 layer: numpy in, bytes and numpy out, the GIL released, no logic.
+
+use fedcipher_core::bounds::Bounds;
+use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
+use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
+use fedcipher_core::plain::Plain;
+use fedcipher_core::rlwe::Bfv;
+use fedcipher_core::rlwe::params::{C1, Params as BfvParams, Preset};
+use fedcipher_core::scheme::{self, Request, Summary};
+use fedcipher_core::{Error, keys, wire};
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Raises the class of `fedcipher.errors` that the core names.
+fn raise(error: Error) -> PyErr {
+    Python::attach(|py| {
+        let made = py
+            .import("fedcipher.errors")
+            .and_then(|module| module.getattr(error.class()))
+            .and_then(|class| class.call1((error.to_string(),)));
+        match made {
+            Ok(instance) => PyErr::from_value(instance),
+            Err(import) => import,
+        }
+    })
+}
+
+/// Public shape of an update: `Layout([(dtype_code, bits, alpha, shape), ...])`.
+#[pyclass(frozen, eq, module = "fedcipher._native", skip_from_py_object)]
+#[derive(Clone, PartialEq)]
+struct Layout(codec::Layout);
+
+#[pymethods]
+impl Layout {
+    #[new]
+    fn new(tensors: Vec<(u8, u32, f32, Vec<u32>)>) -> PyResult<Self> {
+        let tensors =
+            tensors.into_iter().map(|(dtype, bits, alpha, shape)| Tensor { dtype, bits, alpha, shape }).collect();
+        codec::Layout::new(tensors).map(Layout).map_err(raise)
+    }
+
+    #[getter]
+    fn tensors(&self) -> Vec<(u8, u32, f32, Vec<u32>)> {
+        self.0.tensors().iter().map(|t| (t.dtype, t.bits, t.alpha, t.shape.clone())).collect()
+    }
+
+    #[getter]
+    fn elements(&self) -> usize {
+        self.0.elements()
+    }
+
+    /// Quantises flat float32 arrays: (uint32 array, clipped count per tensor).
+    #[pyo3(signature = (arrays, stochastic = false))]
+    fn quantise<'py>(
+        &self,
+        py: Python<'py>,
+        arrays: Vec<PyReadonlyArray1<'py, f32>>,
+        stochastic: bool,
+    ) -> PyResult<(Bound<'py, PyArray1<u32>>, Vec<u64>)> {
+        let slices = slices(&arrays)?;
+        let (ints, clipped) = py
+            .detach(|| {
+                let update = Update::new(&self.0, slices, rounding(stochastic)?)?;
+                let mut ints = vec![0u32; self.0.elements()];
+                update.quantise(0, &mut ints)?;
+                Ok((ints, update.clipped()))
+            })
+            .map_err(raise)?;
+        Ok((ints.into_pyarray(py), clipped))
+    }
+}
+
+fn slices<'a>(arrays: &'a [PyReadonlyArray1<'_, f32>]) -> PyResult<Vec<&'a [f32]>> {
+    arrays.iter().map(|a| Ok(a.as_slice()?)).collect()
+}
+
+fn rounding(stochastic: bool) -> fedcipher_core::Result<Rounding> {
+    if stochastic { Rounding::stochastic() } else { Ok(Rounding::Nearest) }
+}
+
+/// A client's secret key; never printed, zeroised when dropped.
+#[pyclass(frozen, module = "fedcipher._native", skip_from_py_object)]
+struct ClientKey(keys::ClientKey);
+
+#[pymethods]
+impl ClientKey {
+    #[staticmethod]
+    fn from_bytes(data: &[u8]) -> PyResult<Self> {
+        keys::ClientKey::from_bytes(data).map(ClientKey).map_err(raise)
+    }
+
+    /// Serialised key. It holds the secret: store it as you would a password.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.to_bytes())
+    }
+
+    #[getter]
+    fn client(&self) -> u32 {
+        self.0.client
+    }
+
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.0.tag.epoch
+    }
+
+    #[getter]
+    fn scheme(&self) -> String {
+        wire::scheme_name(&self.0.tag.scheme)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}
+
+/// The aggregator's key: cohort and public parameters, no secret.
+#[pyclass(frozen, module = "fedcipher._native", skip_from_py_object)]
+struct ServerKey(keys::ServerKey);
+
+#[pymethods]
+impl ServerKey {
+    #[staticmethod]
+    fn from_bytes(data: &[u8]) -> PyResult<Self> {
+        keys::ServerKey::from_bytes(data).map(ServerKey).map_err(raise)
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.to_bytes())
+    }
+
+    #[getter]
+    fn cohort(&self) -> Vec<u32> {
+        self.0.cohort.clone()
+    }
+
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.0.tag.epoch
+    }
+
+    #[getter]
+    fn scheme(&self) -> String {
+        wire::scheme_name(&self.0.tag.scheme)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("ServerKey({}, {} clients, epoch {})", self.scheme(), self.0.cohort.len(), self.0.tag.epoch)
+    }
+}
+
+/// A scheme of the core with validated parameters.
+#[pyclass(frozen, module = "fedcipher._native")]
+struct Scheme(Arc<dyn scheme::Scheme>);
+
+#[pymethods]
+impl Scheme {
+    #[staticmethod]
+    fn plain(clients: u64, max_weight: u64) -> PyResult<Self> {
+        let bounds = Bounds::new(clients, max_weight).map_err(raise)?;
+        Ok(Scheme(Arc::new(Plain::new(bounds))))
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (clients, max_weight, masking, key_bits, top))]
+    fn flashe(clients: u64, max_weight: u64, masking: &str, key_bits: u32, top: Option<f64>) -> PyResult<Self> {
+        let policy = match masking {
+            "single" => Policy::Fixed(Masking::Single),
+            "double" => Policy::Fixed(Masking::Double),
+            "adaptive" => Policy::Adaptive,
+            other => return Err(unknown("masking", other, "single, double or adaptive")),
+        };
+        let bounds = Bounds::new(clients, max_weight).map_err(raise)?;
+        let made = Flashe::new(FlasheParams { bounds, policy, key_bits, top }).map_err(raise)?;
+        Ok(Scheme(Arc::new(made)))
+    }
+
+    #[staticmethod]
+    fn bfv(
+        clients: u64,
+        max_weight: u64,
+        preset: &str,
+        bits: Vec<u32>,
+        server_weights: bool,
+        c1: &str,
+    ) -> PyResult<Self> {
+        let preset = match preset {
+            "compact" => Preset::Compact,
+            "fast" => Preset::Fast,
+            "fedbit-paper" => Preset::FedbitPaper,
+            other => return Err(unknown("preset", other, "compact, fast or fedbit-paper")),
+        };
+        let c1 = match c1 {
+            "derive" => C1::Derive,
+            "send" => C1::Send,
+            "auto" => C1::Auto,
+            other => return Err(unknown("c1", other, "derive, send or auto")),
+        };
+        let bounds = Bounds::new(clients, max_weight).map_err(raise)?;
+        let made = Bfv::new(BfvParams { bounds, preset, bits, server_weights, c1 }).map_err(raise)?;
+        Ok(Scheme(Arc::new(made)))
+    }
+
+    #[getter]
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.0.describe()
+    }
+
+    fn check_layout(&self, layout: &Layout) -> PyResult<()> {
+        self.0.check_layout(&layout.0).map_err(raise)
+    }
+
+    fn keygen(&self, py: Python<'_>, cohort: Vec<u32>, epoch: u64) -> PyResult<(Vec<ClientKey>, ServerKey)> {
+        let set = py.detach(|| self.0.keygen(&cohort, epoch)).map_err(raise)?;
+        Ok((set.clients.into_iter().map(ClientKey).collect(), ServerKey(set.server)))
+    }
+
+    #[pyo3(signature = (key, state = None))]
+    fn encryptor(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<Encryptor> {
+        self.0.encryptor(&key.0, state.as_deref()).map(Encryptor).map_err(raise)
+    }
+
+    #[pyo3(signature = (key, round = None))]
+    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> PyResult<Aggregator> {
+        self.0.aggregator(&key.0, round).map(Aggregator).map_err(raise)
+    }
+
+    fn decryptor(&self, key: &ClientKey) -> PyResult<Decryptor> {
+        self.0.decryptor(&key.0).map(Decryptor).map_err(raise)
+    }
+
+    #[pyo3(signature = (sampled, last = None))]
+    fn plan<'py>(&self, py: Python<'py>, sampled: Vec<u32>, last: Option<&[u8]>) -> PyResult<Bound<'py, PyBytes>> {
+        self.0.plan(&sampled, last).map(|plan| PyBytes::new(py, &plan)).map_err(raise)
+    }
+}
+
+fn unknown(name: &'static str, value: &str, choices: &str) -> PyErr {
+    raise(Error::Parameter { name, reason: format!("{value:?} is not one of {choices}") })
+}
+
+#[pyclass(module = "fedcipher._native", unsendable)]
+struct Encryptor(Box<dyn scheme::Encryptor>);
+
+#[pymethods]
+impl Encryptor {
+    /// One update to one frame: (bytes, clipped count per tensor, seconds spent quantising).
+    fn encrypt<'py>(
+        &mut self,
+        py: Python<'py>,
+        layout: &Layout,
+        arrays: Vec<PyReadonlyArray1<'py, f32>>,
+        round: u64,
+        weight: u64,
+        plan: &[u8],
+        stochastic: bool,
+    ) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, f64)> {
+        let slices = slices(&arrays)?;
+        let inner = &mut self.0;
+        let (frame, clipped, seconds) = py
+            .detach(|| {
+                let update = Update::new(&layout.0, slices, rounding(stochastic)?)?;
+                let frame = inner.encrypt(&Request { round, weight, update: &update, plan })?;
+                Ok((frame, update.clipped(), update.seconds()))
+            })
+            .map_err(raise)?;
+        Ok((PyBytes::new(py, &frame), clipped, seconds))
+    }
+
+    fn precompute(&mut self, py: Python<'_>, round: u64, layout: &Layout, plan: &[u8]) -> PyResult<()> {
+        let inner = &mut self.0;
+        py.detach(|| inner.precompute(round, &layout.0, plan)).map_err(raise)
+    }
+
+    fn export_state<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.export_state())
+    }
+
+    fn import_state(&mut self, state: &[u8]) -> PyResult<()> {
+        self.0.import_state(state).map_err(raise)
+    }
+}
+
+#[pyclass(module = "fedcipher._native", unsendable)]
+struct Aggregator(Box<dyn scheme::Aggregator>);
+
+#[pymethods]
+impl Aggregator {
+    /// Checks and adds a frame: (client, weight it counts with).
+    fn add(&mut self, py: Python<'_>, frame: &[u8], scale: u64) -> PyResult<(u32, u64)> {
+        let inner = &mut self.0;
+        let added = py.detach(|| inner.add(frame, scale)).map_err(raise)?;
+        Ok((added.client, added.weight))
+    }
+
+    fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let inner = &mut self.0;
+        let frame = py.detach(|| inner.finish()).map_err(raise)?;
+        Ok(PyBytes::new(py, &frame))
+    }
+}
+
+#[pyclass(frozen, module = "fedcipher._native")]
+struct Decryptor(Box<dyn scheme::Decryptor>);
+
+type Contributions = Vec<(u32, u64)>;
+
+fn contributions(summary: &Summary) -> Contributions {
+    summary.header.contributions.iter().map(|c| (c.client, c.weight)).collect()
+}
+
+#[pymethods]
+impl Decryptor {
+    /// Weighted means: (layout, round, contributions, flat float32 values, counts or None).
+    #[pyo3(signature = (frame, round = None))]
+    #[allow(clippy::type_complexity, reason = "one tuple for one thin call")]
+    fn decrypt<'py>(
+        &self,
+        py: Python<'py>,
+        frame: &[u8],
+        round: Option<u64>,
+    ) -> PyResult<(Layout, u64, Contributions, Bound<'py, PyArray1<f32>>, Option<Bound<'py, PyArray1<u32>>>)> {
+        let mut means = Means::default();
+        let summary = py.detach(|| self.0.decrypt(frame, round, &mut means)).map_err(raise)?;
+        let added = contributions(&summary);
+        let counts = summary.counts.map(|c| c.into_pyarray(py));
+        Ok((Layout(summary.layout), summary.header.round, added, means.values.into_pyarray(py), counts))
+    }
+
+    /// The integer sums themselves: (contributions, flat uint64 sums).
+    #[pyo3(signature = (frame, round = None))]
+    fn decrypt_sums<'py>(
+        &self,
+        py: Python<'py>,
+        frame: &[u8],
+        round: Option<u64>,
+    ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
+        let mut sums = Sums::default();
+        let summary = py.detach(|| self.0.decrypt(frame, round, &mut sums)).map_err(raise)?;
+        Ok((contributions(&summary), sums.0.into_pyarray(py)))
+    }
+}
+
+/// The public header of any frame: (kind, scheme, epoch, round, contributions, elements, payload bytes).
+#[pyfunction]
+#[allow(clippy::type_complexity, reason = "one tuple for one thin call")]
+fn inspect(frame: &[u8]) -> PyResult<(u8, String, u64, u64, Contributions, u64, usize)> {
+    let frame = wire::parse(frame).map_err(raise)?;
+    let h = frame.header;
+    let clients = h.contributions.iter().map(|c| (c.client, c.weight)).collect();
+    Ok((h.kind as u8, wire::scheme_name(&h.scheme), h.epoch, h.round, clients, h.elements, frame.payload.len()))
+}
+
+/// Runs the raw FLASHE kernel for benchmarks: 16-bit lanes, one thread; seconds per call.
+#[pyfunction]
+fn bench_flashe(py: Python<'_>, values: PyReadonlyArray1<'_, u32>, width: u32, repeats: u32) -> PyResult<f64> {
+    use fedcipher_core::{bits, flashe::mask, prf};
+    let values = values.as_slice()?;
+    if width == 0 || width > 63 || repeats == 0 {
+        return Err(PyValueError::new_err("width is 1..=63 and repeats at least 1"));
+    }
+    py.detach(|| {
+        let key = prf::random_bytes::<16>()?;
+        let prf = prf::Prf::new(key.as_slice())?;
+        let mut out = vec![0u8; bits::packed_len(values.len(), width)];
+        let terms = Masking::Double.terms(3);
+        let start = std::time::Instant::now();
+        for round in 0..repeats {
+            let mut maker = mask::MaskMaker::new(&prf, u64::from(round), width);
+            let source = |d: usize, ints: &mut [u32]| {
+                ints.copy_from_slice(&values[d..d + ints.len()]);
+                Ok(())
+            };
+            mask::encrypt_run(&mut maker, &terms, 0, values.len(), 1, source, &mut out)?;
+        }
+        std::hint::black_box(&out);
+        Ok(start.elapsed().as_secs_f64() / f64::from(repeats))
+    })
+    .map_err(raise)
+}
+
+#[pymodule]
+fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<Layout>()?;
+    m.add_class::<ClientKey>()?;
+    m.add_class::<ServerKey>()?;
+    m.add_class::<Scheme>()?;
+    m.add_class::<Encryptor>()?;
+    m.add_class::<Aggregator>()?;
+    m.add_class::<Decryptor>()?;
+    m.add_function(wrap_pyfunction!(inspect, m)?)?;
+    m.add_function(wrap_pyfunction!(bench_flashe, m)?)?;
+    m.add("version", env!("CARGO_PKG_VERSION"))
+}

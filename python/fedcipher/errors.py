@@ -1,0 +1,134 @@
+"""The one exception tree: every message names what was wrong and what to do."""
+
+__all__ = [
+    "BoundError",
+    "CodecError",
+    "DecryptError",
+    "DependencyError",
+    "DuplicateClientError",
+    "EmptyCohortError",
+    "EntropyError",
+    "FedcipherError",
+    "FrameError",
+    "KeyFormatError",
+    "LayoutError",
+    "LedgerError",
+    "NonceReuseError",
+    "NotFiniteError",
+    "ParameterError",
+    "PlaintextError",
+    "RoundError",
+    "StateError",
+    "StrategyError",
+    "UnknownClientError",
+    "UnsupportedError",
+    "WeightError",
+    "WrongEpochError",
+    "WrongParametersError",
+    "WrongRoundError",
+    "WrongSchemeError",
+]
+
+
+class FedcipherError(Exception):
+    """Anything Fedcipher refuses to do."""
+
+
+class ParameterError(FedcipherError, ValueError):
+    """A parameter is out of range."""
+
+
+class BoundError(ParameterError):
+    """The sum of a round could exceed the modulus; names what would fit."""
+
+
+class WeightError(ParameterError):
+    """A client's weight exceeds what the modulus was chosen for."""
+
+
+class CodecError(FedcipherError, ValueError):
+    """An update cannot be turned into integers."""
+
+
+class NotFiniteError(CodecError):
+    """An update holds NaN or infinity."""
+
+
+class LayoutError(CodecError):
+    """Shapes, types or clip ranges do not agree."""
+
+
+class FrameError(FedcipherError):
+    """Bytes are not a well-formed frame of the expected kind."""
+
+
+class WrongSchemeError(FrameError):
+    """A frame of another scheme."""
+
+
+class WrongParametersError(FrameError):
+    """A frame made with other parameters."""
+
+
+class WrongEpochError(FrameError):
+    """A frame or key of another key epoch or key set."""
+
+
+class RoundError(FedcipherError):
+    """A contribution does not belong in this round."""
+
+
+class WrongRoundError(RoundError):
+    """A late or replayed frame."""
+
+
+class DuplicateClientError(RoundError):
+    """The same client twice in one round."""
+
+
+class UnknownClientError(RoundError):
+    """A client outside the key epoch's cohort."""
+
+
+class EmptyCohortError(RoundError):
+    """Nothing to aggregate."""
+
+
+class PlaintextError(RoundError):
+    """A client sent its update unencrypted; it was not used."""
+
+
+class NonceReuseError(FedcipherError):
+    """A (key, round, client) triple would be used twice."""
+
+
+class LedgerError(FedcipherError):
+    """The nonce ledger cannot be read or written."""
+
+
+class KeyFormatError(FedcipherError):
+    """A key is malformed or missing."""
+
+
+class DecryptError(FedcipherError):
+    """A decrypted sum is impossible: wrong key or damaged aggregate."""
+
+
+class UnsupportedError(FedcipherError):
+    """The scheme cannot do this."""
+
+
+class EntropyError(FedcipherError):
+    """The operating system's random generator failed."""
+
+
+class StateError(FedcipherError):
+    """A client's stored state is missing or too old for this round."""
+
+
+class StrategyError(FedcipherError):
+    """The wrapped Flower strategy is not a weighted mean."""
+
+
+class DependencyError(FedcipherError, ImportError):
+    """An optional package is missing; the message names the extra to install."""

@@ -1,0 +1,54 @@
+"""All schemes, by name. A new scheme is a new file here and one line in `_SCHEMES`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedcipher.errors import ParameterError
+from fedcipher.schemes.base import Aggregator, Contribution, Decrypted, Decryptor, Encryptor, EncryptStats
+from fedcipher.schemes.base import KeySet, Scheme, SchemeInfo
+from fedcipher.schemes.bfv import Bfv
+from fedcipher.schemes.flashe import Flashe
+from fedcipher.schemes.plain import Plain
+
+__all__ = [
+    "Aggregator",
+    "Contribution",
+    "Decrypted",
+    "Decryptor",
+    "EncryptStats",
+    "Encryptor",
+    "KeySet",
+    "Scheme",
+    "SchemeInfo",
+    "scheme",
+    "scheme_class",
+    "scheme_names",
+]
+
+_SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in (Plain, Flashe, Bfv)}
+
+
+def scheme_names() -> list[str]:
+    """Names that `scheme` takes."""
+    return list(_SCHEMES)
+
+
+def scheme_class(name: str) -> type[Scheme]:
+    """The class behind a name; `ParameterError` when there is none."""
+    if name not in _SCHEMES:
+        raise ParameterError(f"scheme {name!r} is not one of {', '.join(_SCHEMES)}")
+    return _SCHEMES[name]
+
+
+def scheme(name: str, **params: Any) -> Scheme:
+    """Make a scheme by name.
+
+    Every scheme takes ``clients`` (most clients of a round), ``max_weight`` (largest integer weight of
+    one) and ``codec``; the class of the scheme documents the rest. Raises `ParameterError`.
+    """
+    cls = scheme_class(name)
+    try:
+        return cls(**params)
+    except TypeError as error:
+        raise ParameterError(f"scheme {name!r}: {error}") from error

@@ -1,0 +1,303 @@
+"""The common interface: a scheme makes keys, encryptors, aggregators and decryptors."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcipher import _native
+from fedcipher.codec import Array, Codec, flat_float32, restore
+from fedcipher.errors import UnknownClientError
+
+__all__ = [
+    "Aggregator",
+    "Contribution",
+    "Decrypted",
+    "Decryptor",
+    "EncryptStats",
+    "Encryptor",
+    "KeySet",
+    "NativeScheme",
+    "Scheme",
+    "SchemeInfo",
+    "state_dir",
+]
+
+
+@dataclass(frozen=True)
+class SchemeInfo:
+    """What a user needs to know before choosing a scheme."""
+
+    summary: str
+    withstands: str
+    broken_by: str
+    cost: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A client and the integer weight it counts with."""
+
+    client: int
+    weight: int
+
+
+@dataclass
+class EncryptStats:
+    """What one encryption did: seconds by phase, values clipped, bytes made."""
+
+    encode_seconds: float = 0.0
+    encrypt_seconds: float = 0.0
+    clipped: int = 0
+    elements: int = 0
+    frame_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Decrypted:
+    """A decrypted round: the weighted mean in the original shapes, and who is in it."""
+
+    arrays: list[Array]
+    round: int
+    contributions: list[Contribution]
+    counts: NDArray[np.uint32] | None = None
+
+
+@dataclass(frozen=True)
+class KeySet:
+    """The authority's product: one secret key a client, one public key for the server."""
+
+    clients: dict[int, _native.ClientKey] = field(repr=False)
+    server_key: _native.ServerKey
+
+    def client(self, client: int) -> _native.ClientKey:
+        """The key of ``client``; `UnknownClientError` when it is not in the cohort."""
+        if client not in self.clients:
+            raise UnknownClientError(f"client {client} is not in the cohort {sorted(self.clients)}")
+        return self.clients[client]
+
+    def server(self) -> _native.ServerKey:
+        """The aggregator's key."""
+        return self.server_key
+
+
+def state_dir() -> Path:
+    """Where nonce ledgers live: ``FEDCIPHER_STATE_DIR``, or the user's state folder."""
+    chosen = os.environ.get("FEDCIPHER_STATE_DIR")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "fedcipher"
+
+
+class Encryptor(ABC):
+    """Client side: updates to ciphertext frames."""
+
+    stats: EncryptStats
+
+    @abstractmethod
+    def encrypt(
+        self,
+        update: Sequence[Array],
+        *,
+        round: int,
+        weight: int = 1,
+        reference: Sequence[Array] | None = None,
+        plan: bytes = b"",
+    ) -> bytes:
+        """Encrypt ``update`` (float arrays of any shape) for ``round``.
+
+        ``weight`` is the client's integer weight in the mean; ``reference`` the public arrays that
+        clip ranges are fitted to; ``plan`` what the server announced for the round. Sets ``stats``.
+
+        Raises `NotFiniteError`, `WeightError`, `BoundError`, `LayoutError`, `NonceReuseError`.
+        """
+
+    def precompute(self, update: Sequence[Array], *, round: int, reference: Sequence[Array] | None = None) -> None:
+        """Do ahead what does not depend on the data, for an update shaped like ``update``."""
+
+    def export_state(self) -> bytes:
+        """State to carry to another process (error feedback); secret to this client."""
+        return b""
+
+    def import_state(self, state: bytes) -> None:
+        """Take up the state of `export_state`."""
+
+
+class Aggregator(ABC):
+    """Server side: one running sum, whatever the number of clients."""
+
+    @abstractmethod
+    def add(self, frame: bytes, *, scale: int = 1) -> Contribution:
+        """Check a client's frame and add it, times the public integer ``scale``.
+
+        A refused frame raises a `FrameError`, `RoundError`, `LayoutError` or `WeightError` and leaves
+        the sum as it was.
+        """
+
+    @abstractmethod
+    def finish(self) -> bytes:
+        """The aggregate to broadcast. Raises `EmptyCohortError` when nothing was added."""
+
+
+class Decryptor(ABC):
+    """Client side: aggregates to weighted means."""
+
+    @abstractmethod
+    def open(self, frame: bytes, *, round: int | None = None) -> Decrypted:
+        """Decrypt an aggregate; ``round`` is checked when given."""
+
+    def decrypt(self, frame: bytes, *, round: int | None = None) -> list[Array]:
+        """The weighted mean, in the original shapes and types."""
+        return self.open(frame, round=round).arrays
+
+    @abstractmethod
+    def sums(self, frame: bytes) -> NDArray[np.uint64]:
+        """The integer sums before division, flat, in tensor order."""
+
+
+class Scheme(ABC):
+    """A scheme with its parameters and codec; see `fedcipher.scheme`."""
+
+    name: ClassVar[str]
+    info: ClassVar[SchemeInfo]
+    codec: Codec
+    max_weight: int
+
+    @abstractmethod
+    def params(self) -> dict[str, Any]:
+        """The arguments that make this scheme again."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, str]:
+        """Derived figures for people."""
+
+    @abstractmethod
+    def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
+        """Keys for clients ``0..cohort-1``, or for the given ids."""
+
+    @abstractmethod
+    def encryptor(self, key: _native.ClientKey) -> Encryptor:
+        """An encryptor for the holder of ``key``."""
+
+    @abstractmethod
+    def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
+        """An aggregator for one round; without ``round`` the first frame fixes it."""
+
+    @abstractmethod
+    def decryptor(self, key: _native.ClientKey) -> Decryptor:
+        """A decryptor for the holder of ``key``."""
+
+    def plan(self, sampled: Sequence[int], last: bytes | None = None) -> bytes:
+        """What the server tells the ``sampled`` clients before a round; ``last`` is the last aggregate."""
+        return b""
+
+
+class NativeScheme(Scheme):
+    """A scheme whose kernel is in the Rust core; subclasses only construct it."""
+
+    def __init__(self, native: _native.Scheme, codec: Codec, max_weight: int, params: dict[str, Any]) -> None:
+        self._native = native
+        self._params = params
+        self.codec = codec
+        self.max_weight = max_weight
+
+    def params(self) -> dict[str, Any]:
+        return dict(self._params)
+
+    def describe(self) -> dict[str, str]:
+        return dict(self._native.describe())
+
+    def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
+        ids = list(range(cohort)) if isinstance(cohort, int) else list(cohort)
+        clients, server = self._native.keygen(ids, epoch)
+        return KeySet({key.client: key for key in clients}, server)
+
+    def encryptor(self, key: _native.ClientKey) -> Encryptor:
+        return _NativeEncryptor(self._native.encryptor(key, state_dir()), self.codec)
+
+    def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
+        return _NativeAggregator(self._native.aggregator(key, round))
+
+    def decryptor(self, key: _native.ClientKey) -> Decryptor:
+        return _NativeDecryptor(self._native.decryptor(key))
+
+    def plan(self, sampled: Sequence[int], last: bytes | None = None) -> bytes:
+        return self._native.plan(list(sampled), last)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._params.items())})"
+
+
+class _NativeEncryptor(Encryptor):
+    def __init__(self, native: _native.Encryptor, codec: Codec) -> None:
+        self._native = native
+        self._codec = codec
+        self.stats = EncryptStats()
+
+    def encrypt(
+        self,
+        update: Sequence[Array],
+        *,
+        round: int,
+        weight: int = 1,
+        reference: Sequence[Array] | None = None,
+        plan: bytes = b"",
+    ) -> bytes:
+        began = time.perf_counter()
+        layout = self._codec.layout(update, reference)
+        flat = flat_float32(update)
+        prepared = time.perf_counter()
+        stochastic = self._codec.rounding == "stochastic"
+        frame, clipped, quantising = self._native.encrypt(layout, flat, round, weight, plan, stochastic)
+        done = time.perf_counter()
+        self.stats = EncryptStats(
+            encode_seconds=prepared - began + quantising,
+            encrypt_seconds=max(0.0, done - prepared - quantising),
+            clipped=sum(clipped),
+            elements=layout.elements,
+            frame_bytes=len(frame),
+        )
+        return frame
+
+    def precompute(self, update: Sequence[Array], *, round: int, reference: Sequence[Array] | None = None) -> None:
+        self._native.precompute(round, self._codec.layout(update, reference), b"")
+
+    def export_state(self) -> bytes:
+        return self._native.export_state()
+
+    def import_state(self, state: bytes) -> None:
+        self._native.import_state(state)
+
+
+class _NativeAggregator(Aggregator):
+    def __init__(self, native: _native.Aggregator) -> None:
+        self._native = native
+
+    def add(self, frame: bytes, *, scale: int = 1) -> Contribution:
+        return Contribution(*self._native.add(frame, scale))
+
+    def finish(self) -> bytes:
+        return self._native.finish()
+
+
+class _NativeDecryptor(Decryptor):
+    def __init__(self, native: _native.Decryptor) -> None:
+        self._native = native
+
+    def open(self, frame: bytes, *, round: int | None = None) -> Decrypted:
+        layout, found, contributions, flat, counts = self._native.decrypt(frame, round)
+        return Decrypted(restore(layout, flat), found, [Contribution(*c) for c in contributions], counts)
+
+    def sums(self, frame: bytes) -> NDArray[np.uint64]:
+        return self._native.decrypt_sums(frame)[1]
+

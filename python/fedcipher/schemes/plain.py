@@ -1,0 +1,29 @@
+"""`plain`: no encryption, the yardstick for accuracy and cost."""
+
+from __future__ import annotations
+
+from fedcipher import _native
+from fedcipher.codec import Codec
+from fedcipher.schemes.base import NativeScheme, SchemeInfo
+
+__all__ = ["Plain"]
+
+
+class Plain(NativeScheme):
+    """Same codec, bounds and frames as every scheme, values in the clear.
+
+    Withstands nothing: the server and anyone on the wire read every update.
+    """
+
+    name = "plain"
+    info = SchemeInfo(
+        summary="no encryption, same codec and frames",
+        withstands="nothing",
+        broken_by="anyone who sees the wire",
+        cost="1.00x up and down",
+        source="yardstick",
+    )
+
+    def __init__(self, *, clients: int, max_weight: int = 1, codec: Codec | None = None) -> None:
+        params = {"clients": clients, "max_weight": max_weight}
+        super().__init__(_native.Scheme.plain(clients, max_weight), codec or Codec(), max_weight, params)
