@@ -13,7 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Raises the class of `fedcipher.errors` that the core names.
 fn raise(error: Error) -> PyErr {
@@ -225,12 +225,12 @@ impl Scheme {
 
     #[pyo3(signature = (key, state = None))]
     fn encryptor(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<Encryptor> {
-        self.0.encryptor(&key.0, state.as_deref()).map(Encryptor).map_err(raise)
+        self.0.encryptor(&key.0, state.as_deref()).map(|e| Encryptor(Mutex::new(e))).map_err(raise)
     }
 
     #[pyo3(signature = (key, round = None))]
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> PyResult<Aggregator> {
-        self.0.aggregator(&key.0, round).map(Aggregator).map_err(raise)
+        self.0.aggregator(&key.0, round).map(|a| Aggregator(Mutex::new(a))).map_err(raise)
     }
 
     fn decryptor(&self, key: &ClientKey) -> PyResult<Decryptor> {
@@ -247,14 +247,19 @@ fn unknown(name: &'static str, value: &str, choices: &str) -> PyErr {
     raise(Error::Parameter { name, reason: format!("{value:?} is not one of {choices}") })
 }
 
-#[pyclass(module = "fedcipher._native", unsendable)]
-struct Encryptor(Box<dyn scheme::Encryptor>);
+/// The lock is never contended in sane use; it lets Python move the object between threads.
+fn locked<T: ?Sized>(inner: &Mutex<Box<T>>) -> MutexGuard<'_, Box<T>> {
+    inner.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[pyclass(frozen, module = "fedcipher._native")]
+struct Encryptor(Mutex<Box<dyn scheme::Encryptor>>);
 
 #[pymethods]
 impl Encryptor {
     /// One update to one frame: (bytes, clipped count per tensor, seconds spent quantising).
     fn encrypt<'py>(
-        &mut self,
+        &self,
         py: Python<'py>,
         layout: &Layout,
         arrays: Vec<PyReadonlyArray1<'py, f32>>,
@@ -264,46 +269,42 @@ impl Encryptor {
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, f64)> {
         let slices = slices(&arrays)?;
-        let inner = &mut self.0;
         let (frame, clipped, seconds) = py
             .detach(|| {
                 let update = Update::new(&layout.0, slices, rounding(stochastic)?)?;
-                let frame = inner.encrypt(&Request { round, weight, update: &update, plan })?;
+                let frame = locked(&self.0).encrypt(&Request { round, weight, update: &update, plan })?;
                 Ok((frame, update.clipped(), update.seconds()))
             })
             .map_err(raise)?;
         Ok((PyBytes::new(py, &frame), clipped, seconds))
     }
 
-    fn precompute(&mut self, py: Python<'_>, round: u64, layout: &Layout, plan: &[u8]) -> PyResult<()> {
-        let inner = &mut self.0;
-        py.detach(|| inner.precompute(round, &layout.0, plan)).map_err(raise)
+    fn precompute(&self, py: Python<'_>, round: u64, layout: &Layout, plan: &[u8]) -> PyResult<()> {
+        py.detach(|| locked(&self.0).precompute(round, &layout.0, plan)).map_err(raise)
     }
 
     fn export_state<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.0.export_state())
+        PyBytes::new(py, &locked(&self.0).export_state())
     }
 
-    fn import_state(&mut self, state: &[u8]) -> PyResult<()> {
-        self.0.import_state(state).map_err(raise)
+    fn import_state(&self, state: &[u8]) -> PyResult<()> {
+        locked(&self.0).import_state(state).map_err(raise)
     }
 }
 
-#[pyclass(module = "fedcipher._native", unsendable)]
-struct Aggregator(Box<dyn scheme::Aggregator>);
+#[pyclass(frozen, module = "fedcipher._native")]
+struct Aggregator(Mutex<Box<dyn scheme::Aggregator>>);
 
 #[pymethods]
 impl Aggregator {
     /// Checks and adds a frame: (client, weight it counts with).
-    fn add(&mut self, py: Python<'_>, frame: &[u8], scale: u64) -> PyResult<(u32, u64)> {
-        let inner = &mut self.0;
-        let added = py.detach(|| inner.add(frame, scale)).map_err(raise)?;
+    fn add(&self, py: Python<'_>, frame: &[u8], scale: u64) -> PyResult<(u32, u64)> {
+        let added = py.detach(|| locked(&self.0).add(frame, scale)).map_err(raise)?;
         Ok((added.client, added.weight))
     }
 
-    fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let inner = &mut self.0;
-        let frame = py.detach(|| inner.finish()).map_err(raise)?;
+    fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let frame = py.detach(|| locked(&self.0).finish()).map_err(raise)?;
         Ok(PyBytes::new(py, &frame))
     }
 }

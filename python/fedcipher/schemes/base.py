@@ -122,7 +122,14 @@ class Encryptor(ABC):
         Raises `NotFiniteError`, `WeightError`, `BoundError`, `LayoutError`, `NonceReuseError`.
         """
 
-    def precompute(self, update: Sequence[Array], *, round: int, reference: Sequence[Array] | None = None) -> None:
+    def precompute(
+        self,
+        update: Sequence[Array],
+        *,
+        round: int,
+        reference: Sequence[Array] | None = None,
+        plan: bytes = b"",
+    ) -> None:
         """Do ahead what does not depend on the data, for an update shaped like ``update``."""
 
     def export_state(self) -> bytes:
@@ -269,8 +276,15 @@ class _NativeEncryptor(Encryptor):
         )
         return frame
 
-    def precompute(self, update: Sequence[Array], *, round: int, reference: Sequence[Array] | None = None) -> None:
-        self._native.precompute(round, self._codec.layout(update, reference), b"")
+    def precompute(
+        self,
+        update: Sequence[Array],
+        *,
+        round: int,
+        reference: Sequence[Array] | None = None,
+        plan: bytes = b"",
+    ) -> None:
+        self._native.precompute(round, self._codec.layout(update, reference), plan)
 
     def export_state(self) -> bytes:
         return self._native.export_state()

@@ -1,0 +1,417 @@
+//! What must be refused: each with the right error, nothing panics, and the sum of the others stands.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{Client, bfv, dense_schemes, encrypt, expected, flashe, floats, layout};
+use fedcipher_core::Error;
+use fedcipher_core::bounds::Bounds;
+use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
+use fedcipher_core::flashe::{Masking, Policy};
+use fedcipher_core::keys::{ClientKey, ServerKey};
+use fedcipher_core::rlwe::params::{C1, Preset};
+use fedcipher_core::scheme::{Request, Scheme};
+use fedcipher_core::wire::{self, Contribution, Header, Kind};
+use proptest::prelude::*;
+
+fn bounds() -> Bounds {
+    Bounds::new(4, 2).unwrap()
+}
+
+fn double() -> Box<dyn Scheme> {
+    flashe(bounds(), Policy::Fixed(Masking::Double), None)
+}
+
+fn all_schemes() -> Vec<Box<dyn Scheme>> {
+    let mut all = dense_schemes(bounds(), &[12]);
+    all.push(flashe(bounds(), Policy::Fixed(Masking::Double), Some(0.2)));
+    all
+}
+
+#[test]
+fn nan_and_infinity_name_tensor_and_index() {
+    for scheme in all_schemes() {
+        let keys = scheme.keygen(&[0], 1).unwrap();
+        let layout = layout(&[(5, 12), (4000, 12)]);
+        for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut values = floats(&layout, 1);
+            values[1][3999] = poison;
+            let update = common::update(&layout, &values);
+            let request = Request { round: 1, weight: 1, update: &update, plan: &[] };
+            let error = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap_err();
+            assert!(matches!(error, Error::NotFinite { tensor: 1, index: 3999, .. }), "{error}");
+        }
+    }
+}
+
+#[test]
+fn values_beyond_the_clip_are_clipped_and_counted() {
+    let layout = layout(&[(4, 12)]);
+    let values = vec![vec![5.0, -7.0, 1.0, 0.0]];
+    for rounding in [Rounding::Nearest, Rounding::stochastic().unwrap()] {
+        let update = Update::new(&layout, vec![&values[0]], rounding).unwrap();
+        let mut ints = [0u32; 4];
+        update.quantise(0, &mut ints).unwrap();
+        assert_eq!(ints, [4094, 0, 4094, 2047]);
+        assert_eq!(update.clipped(), [2]);
+    }
+}
+
+#[test]
+fn the_bound_is_checked_before_the_round_and_names_what_fits() {
+    let error = bfv_result(Bounds::new(1000, 1 << 30).unwrap(), Preset::Fast, 24).unwrap_err();
+    let Error::Bound { needed_bits, ref cure, .. } = error else { panic!("{error}") };
+    assert!(needed_bits >= 63 && cure.contains("max_weight="), "{error}");
+    let wide = flashe(Bounds::new(1 << 20, 1 << 32).unwrap(), Policy::Adaptive, None);
+    assert!(matches!(wide.check_layout(&layout(&[(3, 24)])), Err(Error::Bound { .. })));
+    // The cure works.
+    let text = error.to_string();
+    let weight: u64 = text.split("max_weight=").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
+    assert!(bfv_result(Bounds::new(1000, weight).unwrap(), Preset::Fast, 24).is_ok());
+    assert!(bfv_result(Bounds::new(1000, weight + 1).unwrap(), Preset::Fast, 24).is_err());
+}
+
+fn bfv_result(bounds: Bounds, preset: Preset, bits: u32) -> fedcipher_core::Result<()> {
+    use fedcipher_core::rlwe::{Bfv, params::Params};
+    Bfv::new(Params { bounds, preset, bits: vec![bits], server_weights: false, c1: C1::Auto }).map(drop)
+}
+
+#[test]
+fn a_weight_beyond_the_bound_is_refused_on_both_sides() {
+    for scheme in all_schemes() {
+        let layout = layout(&[(50, 12)]);
+        let keys = scheme.keygen(&[0], 1).unwrap();
+        let values = floats(&layout, 1);
+        let update = common::update(&layout, &values);
+        for weight in [0, 3] {
+            let request = Request { round: 1, weight, update: &update, plan: &[] };
+            let error = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap_err();
+            assert!(matches!(error, Error::Weight { client: 0, max_weight: 2, .. }), "{error}");
+            let frame = encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, values.clone()), &[]);
+            let forged = reframe(&frame, |h| h.contributions[0].weight = weight);
+            let error = scheme.aggregator(&keys.server, None).unwrap().add(&forged, 1).unwrap_err();
+            assert!(matches!(error, Error::Weight { .. }), "{error}");
+        }
+    }
+}
+
+/// The same frame with a changed header and a right checksum.
+fn reframe(frame: &[u8], change: impl FnOnce(&mut Header)) -> Vec<u8> {
+    let parsed = wire::parse(frame).unwrap();
+    let mut header = parsed.header;
+    change(&mut header);
+    header.frame(parsed.payload)
+}
+
+#[test]
+fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
+    for scheme in all_schemes().iter().filter(|s| s.name() != "flashe" || s.describe()[2].1 == "all") {
+        let layout = layout(&[(3000, 12)]);
+        let keys = scheme.keygen(&[0, 1, 2, 3], 1).unwrap();
+        let foreign = scheme.keygen(&[0, 1, 2, 3], 1).unwrap();
+        let later = scheme.keygen(&[0, 1, 2, 3], 2).unwrap();
+        let clients: Vec<Client> = (0..3).map(|id| (id, 1, floats(&layout, u64::from(id)))).collect();
+        let frame = |keys, round, client: &Client| encrypt(scheme.as_ref(), keys, &layout, round, client, &[]);
+        let mut aggregator = scheme.aggregator(&keys.server, Some(7)).unwrap();
+        assert!(matches!(aggregator.finish(), Err(Error::EmptyCohort)));
+        let good = frame(&keys, 7, &clients[0]);
+        aggregator.add(&good, 1).unwrap();
+
+        let mut refuse = |bytes: &[u8], class: &str| {
+            let error = aggregator.add(bytes, 1).unwrap_err();
+            assert_eq!(error.class(), class, "{error}");
+        };
+        refuse(&good, "DuplicateClientError");
+        refuse(&frame(&keys, 6, &clients[1]), "WrongRoundError");
+        refuse(&frame(&later, 7, &clients[1]), "WrongEpochError");
+        refuse(&frame(&foreign, 7, &clients[1]), "WrongEpochError");
+        let sound = frame(&keys, 7, &clients[1]);
+        refuse(&reframe(&sound, |h| h.scheme = *b"other\0\0\0"), "WrongSchemeError");
+        refuse(&reframe(&sound, |h| h.params[0] ^= 1), "WrongParametersError");
+        refuse(&reframe(&sound, |h| h.contributions[0].client = 99), "UnknownClientError");
+        refuse(&reframe(&sound, |h| h.elements += 1), "FrameError");
+        refuse(&reframe(&sound, |h| h.contributions.push(Contribution { client: 2, weight: 1 })), "FrameError");
+        refuse(&reframe(&sound, |h| h.kind = Kind::Aggregate), "FrameError");
+        let shorter = common::layout(&[(2999, 12)]);
+        let odd: Client = (1, 1, floats(&shorter, 1));
+        refuse(&encrypt(scheme.as_ref(), &keys, &shorter, 7, &odd, &[]), "LayoutError");
+        refuse(&sound[..sound.len() - 1], "FrameError");
+        refuse(&[], "FrameError");
+        let mut flipped = sound.clone();
+        flipped[200] ^= 4;
+        refuse(&flipped, "FrameError");
+        // Right checksum, wrong payload length.
+        let parsed = wire::parse(&sound).unwrap();
+        refuse(&parsed.header.frame(&parsed.payload[..parsed.payload.len() - 9]), "FrameError");
+        refuse(&parsed.header.frame(&[parsed.payload, &[0; 9]].concat()), "FrameError");
+
+        aggregator.add(&sound, 1).unwrap();
+        aggregator.add(&frame(&keys, 7, &clients[2]), 1).unwrap();
+        let aggregate = aggregator.finish().unwrap();
+        let mut sums = Sums::default();
+        let decryptor = scheme.decryptor(&keys.clients[3]).unwrap();
+        decryptor.decrypt(&aggregate, Some(7), &mut sums).unwrap();
+        assert_eq!(sums.0, expected(&layout, &clients), "{}", scheme.name());
+
+        let mut sink = Sums::default();
+        let wrong = decryptor.decrypt(&aggregate, Some(8), &mut sink).unwrap_err();
+        assert_eq!(wrong.class(), "WrongRoundError");
+        let error = scheme.decryptor(&foreign.clients[0]).unwrap().decrypt(&aggregate, None, &mut sink).unwrap_err();
+        assert_eq!(error.class(), "WrongEpochError");
+    }
+}
+
+/// A key of the right name but other bytes: the plausibility check notices, no wrong sum comes back.
+#[test]
+fn a_wrong_key_under_the_right_name_yields_an_error() {
+    let layout = layout(&[(2000, 12)]);
+    for scheme in all_schemes().iter().filter(|s| s.name() != "plain") {
+        let keys = scheme.keygen(&[0, 1], 1).unwrap();
+        let mut impostor = scheme.keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        impostor.tag = keys.server.tag.clone();
+        let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+        aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[]), 1).unwrap();
+        let frame = aggregator.finish().unwrap();
+        let error = scheme.decryptor(&impostor).unwrap().decrypt(&frame, None, &mut Sums::default()).unwrap_err();
+        assert_eq!(error.class(), "DecryptError", "{}: {error}", scheme.name());
+    }
+}
+
+#[test]
+fn too_many_clients_for_the_modulus() {
+    let layout = layout(&[(10, 12)]);
+    let scheme = bfv(Bounds::new(2, 1).unwrap(), Preset::Compact, &[12], false, C1::Auto);
+    let keys = scheme.keygen(&[0, 1, 2], 1).unwrap();
+    let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+    for id in 0..2 {
+        aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(id, 1, floats(&layout, 1)), &[]), 1).unwrap();
+    }
+    let third = encrypt(scheme.as_ref(), &keys, &layout, 1, &(2, 1, floats(&layout, 1)), &[]);
+    assert_eq!(aggregator.add(&third, 1).unwrap_err().class(), "ParameterError");
+}
+
+#[test]
+fn mixed_masking_in_one_round_is_refused() {
+    let layout = layout(&[(10, 12)]);
+    let scheme = flashe(bounds(), Policy::Adaptive, None);
+    let keys = scheme.keygen(&[0, 1], 1).unwrap();
+    let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+    aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[1]), 1).unwrap();
+    let other = encrypt(scheme.as_ref(), &keys, &layout, 1, &(1, 1, floats(&layout, 1)), &[2]);
+    assert_eq!(aggregator.add(&other, 1).unwrap_err().class(), "FrameError");
+    assert!(matches!(aggregator.add(&other, 2), Err(Error::Unsupported { .. })));
+}
+
+#[test]
+fn a_nonce_is_never_used_twice_even_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = layout(&[(10, 12)]);
+    let scheme = double();
+    let keys = scheme.keygen(&[0, 1], 1).unwrap();
+    let values = floats(&layout, 1);
+    let attempt = |key: &ClientKey, round| {
+        let update = common::update(&layout, &values);
+        let request = Request { round, weight: 1, update: &update, plan: &[] };
+        // A new encryptor each time: as after a restart.
+        scheme.encryptor(key, Some(folder.path())).unwrap().encrypt(&request).map(drop)
+    };
+    attempt(&keys.clients[0], 5).unwrap();
+    for round in [5, 4, 0] {
+        let error = attempt(&keys.clients[0], round).unwrap_err();
+        assert!(matches!(error, Error::NonceReuse { last: 5, .. }), "{error}");
+    }
+    attempt(&keys.clients[0], 6).unwrap();
+    attempt(&keys.clients[1], 5).unwrap();
+    // A torn newest entry falls back to the older one; a destroyed ledger refuses.
+    let path = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|f| f.unwrap().path())
+        .find(|p| p.to_string_lossy().ends_with("-0.nonce"))
+        .unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, vec![0xaa; bytes.len()]).unwrap();
+    assert_eq!(attempt(&keys.clients[0], 7).unwrap_err().class(), "LedgerError");
+    std::fs::write(&path, &bytes).unwrap();
+    attempt(&keys.clients[0], 7).unwrap();
+}
+
+#[test]
+fn two_processes_with_one_key_cannot_both_claim_a_round() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = double().keygen(&[0], 1).unwrap();
+    let claims: Vec<_> = (0..8)
+        .map(|_| {
+            let (key, path) = (keys.clients[0].clone(), folder.path().to_owned());
+            std::thread::spawn(move || fedcipher_core::ledger::Ledger::open(&key, Some(&path)).unwrap().claim(1).is_ok())
+        })
+        .collect();
+    let won = claims.into_iter().map(|t| t.join().unwrap()).filter(|won| *won).count();
+    assert_eq!(won, 1);
+}
+
+#[test]
+fn secrets_do_not_show_in_debug_output_and_server_keys_hold_none() {
+    for scheme in all_schemes() {
+        let keys = scheme.keygen(&[0, 1], 3).unwrap();
+        let text = format!("{:?}", keys.clients[0]);
+        assert!(text.contains("client 0") && !text.contains("secret"), "{text}");
+        let secret = &keys.clients[0].secret;
+        assert!(text.len() < 100);
+        if secret.len() >= 16 {
+            let public = keys.server.to_bytes();
+            assert!(!public.windows(16).any(|w| w == &secret[..16]));
+        }
+        let again = ClientKey::from_bytes(&keys.clients[0].to_bytes()).unwrap();
+        assert_eq!((again.client, again.secret.as_slice()), (0, secret.as_slice()));
+        assert_eq!(ServerKey::from_bytes(&keys.server.to_bytes()).unwrap(), keys.server);
+        assert!(ServerKey::from_bytes(&keys.clients[0].to_bytes()).is_err());
+        assert!(matches!(scheme.keygen(&[], 1), Err(Error::EmptyCohort)));
+        assert!(scheme.keygen(&[1, 1], 1).is_err());
+    }
+}
+
+/// No scheme but `plain` puts the packed integers on the wire.
+#[test]
+fn ciphertexts_are_not_the_plaintext() {
+    let layout = layout(&[(4000, 12)]);
+    let zeros = vec![vec![0.0f32; 4000]];
+    for scheme in all_schemes().iter().filter(|s| s.name() != "plain") {
+        let keys = scheme.keygen(&[0], 1).unwrap();
+        let frame = encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, zeros.clone()), &[]);
+        let payload = wire::parse(&frame).unwrap().payload;
+        // A constant plaintext must look random: no 8-byte word repeats, bytes are spread evenly.
+        let words: std::collections::BTreeSet<&[u8]> = payload[48..].chunks_exact(8).collect();
+        assert_eq!(words.len(), payload[48..].len() / 8, "{} repeats itself", scheme.name());
+        let mut histogram = [0f64; 256];
+        payload[48..].iter().for_each(|b| histogram[usize::from(*b)] += 1.0);
+        let mean = payload[48..].len() as f64 / 256.0;
+        let chi: f64 = histogram.iter().map(|n| (n - mean).powi(2) / mean).sum();
+        assert!(chi < 420.0, "{}: chi square {chi} of 255 degrees", scheme.name());
+    }
+}
+
+fn any_header() -> impl Strategy<Value = Header> {
+    let kinds = prop::sample::select(vec![Kind::Update, Kind::Aggregate, Kind::ClientKey, Kind::ServerKey]);
+    let clients = prop::collection::btree_map(any::<u32>(), any::<u64>(), 0..6);
+    let ids = (any::<[u8; 8]>(), any::<[u8; 16]>(), any::<[u8; 16]>());
+    let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
+    (kinds, clients, ids, numbers, prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(kind, clients, ids, n, layout)| {
+        Header {
+            kind,
+            scheme: ids.0,
+            params: ids.1,
+            key_id: ids.2,
+            epoch: n.0,
+            round: n.1,
+            elements: n.2,
+            contributions: clients.into_iter().map(|(client, weight)| Contribution { client, weight }).collect(),
+            layout,
+        }
+    })
+}
+
+/// Fuzz cases in CI; raise with PROPTEST_CASES for a long run.
+fn fuzz_cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(3000)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(fuzz_cases()))]
+
+    #[test]
+    fn frames_round_trip(header in any_header(), payload in prop::collection::vec(any::<u8>(), 0..200)) {
+        let bytes = header.frame(&payload);
+        let parsed = wire::parse(&bytes).unwrap();
+        prop_assert_eq!(parsed.header, header);
+        prop_assert_eq!(parsed.payload, payload);
+    }
+
+    /// Any change of any byte, and any truncation, is noticed.
+    #[test]
+    fn damage_is_noticed(header in any_header(), payload in prop::collection::vec(any::<u8>(), 0..50), at in any::<usize>(), flip in 1u8..) {
+        let mut bytes = header.frame(&payload);
+        let at = at % bytes.len();
+        prop_assert!(wire::parse(&bytes[..at]).is_err());
+        bytes[at] ^= flip;
+        prop_assert!(wire::parse(&bytes).is_err());
+    }
+
+    #[test]
+    fn the_frame_parser_survives_anything(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = wire::parse(&bytes);
+        let mut framed = b"FEDC\x01\x01\0\0".to_vec();
+        framed.extend(&bytes);
+        let _ = wire::parse(&wire::seal(framed));
+    }
+
+    #[test]
+    fn the_layout_parser_survives_anything(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(layout) = Layout::decode(&bytes) {
+            prop_assert_eq!(Layout::decode(&layout.encode()).unwrap(), layout);
+        }
+    }
+
+    /// Hostile payloads behind a sound header and checksum: errors, never panics, for every scheme.
+    #[test]
+    fn every_payload_parser_survives_anything(
+        which in any::<prop::sample::Index>(),
+        noise in prop::collection::vec(any::<u8>(), 0..300),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let cases = hostile_cases();
+        let (scheme, keys, update, aggregate) = which.get(cases);
+        for (frame, is_update) in [(update, true), (aggregate, false)] {
+            let parsed = wire::parse(frame).unwrap();
+            let keep = cut.index(parsed.payload.len() + 1);
+            let mut payload = parsed.payload[..keep].to_vec();
+            payload.extend(&noise);
+            let mixed: Vec<u8> = parsed.payload.iter().enumerate()
+                .map(|(i, b)| if i < keep { *b } else { b ^ noise.get(i % 301).copied().unwrap_or(0) })
+                .collect();
+            for payload in [payload, mixed] {
+                let bytes = parsed.header.frame(&payload);
+                if is_update {
+                    let _ = scheme.aggregator(&keys.server, None).unwrap().add(&bytes, 1);
+                } else {
+                    let _ = scheme.decryptor(&keys.clients[0]).unwrap().decrypt(&bytes, None, &mut Sums::default());
+                }
+            }
+        }
+    }
+}
+
+type Hostile = (Box<dyn Scheme>, fedcipher_core::keys::KeySet, Vec<u8>, Vec<u8>);
+
+fn hostile_cases() -> &'static Vec<Hostile> {
+    static CASES: std::sync::OnceLock<Vec<Hostile>> = std::sync::OnceLock::new();
+    CASES.get_or_init(|| {
+        let layout = layout(&[(40, 12), (0, 12), (3, 12)]);
+        all_schemes()
+            .into_iter()
+            .map(|scheme| {
+                let keys = scheme.keygen(&[0, 1], 1).unwrap();
+                let update = encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[]);
+                let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+                aggregator.add(&update, 1).unwrap();
+                let aggregate = aggregator.finish().unwrap();
+                (scheme, keys, update, aggregate)
+            })
+            .collect()
+    })
+}
+
+#[test]
+fn layouts_that_make_no_sense_are_refused() {
+    let tensor = |bits, alpha, shape: &[u32]| Tensor { dtype: 0, bits, alpha, shape: shape.to_vec() };
+    for bad in [
+        tensor(3, 1.0, &[1]),
+        tensor(25, 1.0, &[1]),
+        tensor(8, 0.0, &[1]),
+        tensor(8, f32::NAN, &[1]),
+        tensor(8, 1.0, &[u32::MAX, u32::MAX]),
+        tensor(8, 1.0, &[1; 9]),
+    ] {
+        assert!(matches!(Layout::new(vec![bad]), Err(Error::Layout { .. })));
+    }
+    assert!(Layout::new(vec![]).is_err());
+}

@@ -1,0 +1,97 @@
+//! Rounds as tests tell them: who takes part, with what weight, and what the sum must be.
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use fedcipher_core::bounds::{Bounds, max_level};
+use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
+use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
+use fedcipher_core::keys::KeySet;
+use fedcipher_core::plain::Plain;
+use fedcipher_core::rlwe::Bfv;
+use fedcipher_core::rlwe::params::{C1, Params as BfvParams, Preset};
+use fedcipher_core::scheme::{Request, Scheme};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+pub fn layout(sizes: &[(usize, u32)]) -> Layout {
+    let tensor = |(len, bits): &(usize, u32)| Tensor { dtype: 1, bits: *bits, alpha: 1.0, shape: vec![*len as u32] };
+    Layout::new(sizes.iter().map(tensor).collect()).unwrap()
+}
+
+pub fn floats(layout: &Layout, seed: u64) -> Vec<Vec<f32>> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    layout.tensors().iter().map(|t| (0..t.len()).map(|_| rng.random_range(-1.2f32..1.2)).collect()).collect()
+}
+
+pub fn update<'a>(layout: &'a Layout, values: &'a [Vec<f32>]) -> Update<'a> {
+    Update::new(layout, values.iter().map(Vec::as_slice).collect(), Rounding::Nearest).unwrap()
+}
+
+/// The integers a client encrypts.
+pub fn integers(layout: &Layout, values: &[Vec<f32>]) -> Vec<u64> {
+    let mut ints = vec![0u32; layout.elements()];
+    update(layout, values).quantise(0, &mut ints).unwrap();
+    ints.into_iter().map(u64::from).collect()
+}
+
+pub fn flashe(bounds: Bounds, policy: Policy, top: Option<f64>) -> Box<dyn Scheme> {
+    Box::new(Flashe::new(FlasheParams { bounds, policy, key_bits: 128, top }).unwrap())
+}
+
+pub fn bfv(bounds: Bounds, preset: Preset, bits: &[u32], server_weights: bool, c1: C1) -> Box<dyn Scheme> {
+    Box::new(Bfv::new(BfvParams { bounds, preset, bits: bits.to_vec(), server_weights, c1 }).unwrap())
+}
+
+/// Every dense scheme there is, for values of these bits.
+pub fn dense_schemes(bounds: Bounds, bits: &[u32]) -> Vec<Box<dyn Scheme>> {
+    vec![
+        Box::new(Plain::new(bounds)),
+        flashe(bounds, Policy::Fixed(Masking::Double), None),
+        flashe(bounds, Policy::Fixed(Masking::Single), None),
+        flashe(bounds, Policy::Adaptive, None),
+        bfv(bounds, Preset::Compact, bits, false, C1::Auto),
+        bfv(bounds, Preset::Compact, bits, true, C1::Derive),
+        bfv(bounds, Preset::Compact, bits, false, C1::Send),
+        bfv(bounds, Preset::Fast, bits, false, C1::Auto),
+        bfv(bounds, Preset::FedbitPaper, bits, false, C1::Send),
+        bfv(bounds, Preset::FedbitPaper, bits, false, C1::Derive),
+    ]
+}
+
+/// A client of a round: id, weight, values.
+pub type Client = (u32, u64, Vec<Vec<f32>>);
+
+pub fn encrypt(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, round: u64, client: &Client, plan: &[u8]) -> Vec<u8> {
+    let key = keys.clients.iter().find(|k| k.client == client.0).unwrap();
+    let update = update(layout, &client.2);
+    let request = Request { round, weight: client.1, update: &update, plan };
+    scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()
+}
+
+/// Encrypts, adds, broadcasts, decrypts; the integer sums.
+pub fn run_round(scheme: &dyn Scheme, layout: &Layout, cohort: &[u32], clients: &[Client]) -> Vec<u64> {
+    let keys = scheme.keygen(cohort, 1).unwrap();
+    let plan = scheme.plan(&clients.iter().map(|c| c.0).collect::<Vec<_>>(), None).unwrap();
+    let mut aggregator = scheme.aggregator(&keys.server, Some(9)).unwrap();
+    for client in clients {
+        aggregator.add(&encrypt(scheme, &keys, layout, 9, client, &plan), 1).unwrap();
+    }
+    let aggregate = aggregator.finish().unwrap();
+    let mut sums = Sums::default();
+    let key = keys.clients.last().unwrap();
+    scheme.decryptor(key).unwrap().decrypt(&aggregate, Some(9), &mut sums).unwrap();
+    sums.0
+}
+
+pub fn expected(layout: &Layout, clients: &[Client]) -> Vec<u64> {
+    let mut sum = vec![0u64; layout.elements()];
+    for (_, weight, values) in clients {
+        sum.iter_mut().zip(integers(layout, values)).for_each(|(s, q)| *s += weight * q);
+    }
+    sum
+}
+
+/// What zero quantises to.
+pub fn zero(bits: u32) -> u64 {
+    max_level(bits) / 2
+}

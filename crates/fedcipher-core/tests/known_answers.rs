@@ -1,0 +1,316 @@
+//! Known answers, and independent slow computations of what the fast code does.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use common::{Client, bfv, encrypt, floats, integers, layout};
+use fedcipher_core::bounds::Bounds;
+use fedcipher_core::codec::{Layout, Means, SumSink};
+use fedcipher_core::flashe::mask::{MaskMaker, Masking, encrypt_run};
+use fedcipher_core::prf::{Prf, round_client};
+use fedcipher_core::rlwe::Bfv;
+use fedcipher_core::rlwe::params::{C1, Params, Preset};
+use fedcipher_core::scheme::Scheme;
+use fedcipher_core::{bits, wire};
+use num_bigint::BigUint;
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
+}
+
+/// NIST SP 800-38A, F.5.1 and F.5.5: AES-CTR key streams are our PRF blocks.
+#[test]
+fn prf_matches_nist_ctr_vectors() {
+    // Counter blocks f0f1..fcfdfeff and on; key stream = plaintext xor ciphertext of the vectors.
+    for (key, stream) in [
+        (
+            "2b7e151628aed2a6abf7158809cf4f3c",
+            ["ec8cdf7398607cb0f2d21675ea9ea1e4", "362b7c3c6773516318a077d7fc5073ae"],
+        ),
+        (
+            "603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4",
+            ["0bdf7df1591716335e9a8b15c860c502", "5a6e699d536119065433863c8f657b94"],
+        ),
+    ] {
+        let prf = Prf::new(&unhex(key)).unwrap();
+        let counter = unhex("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff");
+        let mut prefix = [0u8; 12];
+        prefix.copy_from_slice(&counter[..12]);
+        let first = u32::from_be_bytes(counter[12..].try_into().unwrap());
+        let mut blocks = [[0u8; 16]; 2];
+        prf.blocks(prefix, first, &mut blocks);
+        assert_eq!(blocks[0].as_slice(), unhex(stream[0]));
+        assert_eq!(blocks[1].as_slice(), unhex(stream[1]));
+    }
+}
+
+/// The paper's formula, one coordinate at a time, with one AES call a mask.
+#[test]
+fn flashe_is_the_papers_formula() {
+    let key = [0x42u8; 16];
+    let (round, client) = (0x0102_0304_0506_0708u64, 77u32);
+    let aes = aes::Aes128::new(&key.into());
+    let mask = |client: u32, d: usize, width: u32| -> u64 {
+        let per = 128 / width as usize;
+        let mut block = [0u8; 16];
+        block[..12].copy_from_slice(&round_client(round, client));
+        block[12..].copy_from_slice(&((d / per) as u32).to_be_bytes());
+        let mut block = block.into();
+        aes.encrypt_block(&mut block);
+        let word = u128::from_le_bytes(block.into());
+        (word >> (d % per * width as usize)) as u64 & bits::lane_mask(width)
+    };
+    let prf = Prf::new(&key).unwrap();
+    let values: Vec<u32> = (0..5000u32).map(|v| v.wrapping_mul(2_654_435_761) >> 20).collect();
+    for width in [8, 12, 16, 20, 23, 32, 40, 63] {
+        for masking in [Masking::Single, Masking::Double] {
+            let mut out = vec![0u8; bits::packed_len(values.len(), width)];
+            let source = |d: usize, ints: &mut [u32]| {
+                ints.copy_from_slice(&values[d..d + ints.len()]);
+                Ok(())
+            };
+            let mut maker = MaskMaker::new(&prf, round, width);
+            encrypt_run(&mut maker, &masking.terms(client), 0, values.len(), 3, source, &mut out).unwrap();
+            let mut lanes = vec![0u64; values.len()];
+            bits::unpack(&out, width, &mut lanes);
+            for (d, (lane, v)) in lanes.iter().zip(&values).enumerate() {
+                let mut want = (u64::from(*v) * 3).wrapping_add(mask(client, d, width));
+                if masking == Masking::Double {
+                    want = want.wrapping_sub(mask(client + 1, d, width));
+                }
+                assert_eq!(*lane, want & bits::lane_mask(width), "w={width} {masking:?} d={d}");
+            }
+        }
+    }
+}
+
+/// `a` as the specification expands it: AES-256-CTR under the seed, rejection, one limb after another.
+fn expand(seed: &[u8], index: u64, limb: u32, p: u64, n: usize) -> Vec<u64> {
+    let aes = aes::Aes256::new_from_slice(seed).unwrap();
+    let mut out = Vec::new();
+    let mut counter = 0u32;
+    while out.len() < n {
+        let mut block = [0u8; 16];
+        block[..8].copy_from_slice(&index.to_be_bytes());
+        block[8..12].copy_from_slice(&limb.to_be_bytes());
+        block[12..].copy_from_slice(&counter.to_be_bytes());
+        let mut block = block.into();
+        aes.encrypt_block(&mut block);
+        let bytes: [u8; 16] = block.into();
+        for word in bytes.chunks(8) {
+            let a = u64::from_le_bytes(word.try_into().unwrap()) & (u64::MAX >> p.leading_zeros());
+            if a < p && out.len() < n {
+                out.push(a);
+            }
+        }
+        counter += 1;
+    }
+    out
+}
+
+/// Schoolbook negacyclic product with a ternary polynomial.
+fn times_ternary(a: &[u64], s: &[u8], p: u64) -> Vec<u64> {
+    let n = a.len();
+    let mut out = vec![0i128; n];
+    for (i, s) in s.iter().enumerate() {
+        let s = i128::from(*s as i8);
+        if s != 0 {
+            for (j, a) in a.iter().enumerate() {
+                let k = (i + j) % n;
+                let sign = if i + j >= n { -s } else { s };
+                out[k] += sign * i128::from(*a);
+            }
+        }
+    }
+    out.into_iter().map(|x| x.rem_euclid(i128::from(p)) as u64).collect()
+}
+
+/// Every coefficient of a fresh ciphertext, recomputed with schoolbook products and big integers:
+/// `c0 - a s = e + delta M` with |e| <= 21, and M the packed integers.
+#[test]
+fn bfv_ciphertext_matches_a_schoolbook_reference() {
+    for preset in [Preset::FedbitPaper, Preset::Compact] {
+        let params = Params {
+            bounds: Bounds::new(10, 1).unwrap(),
+            preset,
+            bits: vec![12],
+            server_weights: false,
+            c1: C1::Derive,
+        };
+        let scheme = Bfv::new(params).unwrap();
+        let d = scheme.derived();
+        let layout = layout(&[(4096, 12)]);
+        let keys = scheme.keygen(&[0], 1).unwrap();
+        let client: Client = (0, 1, floats(&layout, 1));
+        let frame = encrypt(&scheme, &keys, &layout, 1, &client, &[]);
+        let payload = wire::parse(&frame).unwrap().payload;
+        let (seed, c0) = payload.split_at(32);
+        let secret = &keys.clients[0].secret;
+
+        let products: Vec<Vec<u64>> = d
+            .ring
+            .primes
+            .iter()
+            .enumerate()
+            .map(|(limb, p)| times_ternary(&expand(seed, 0, limb as u32, *p, 4096), secret, *p))
+            .collect();
+        let [p0, p1] = [d.ring.primes[0], d.ring.primes[1]].map(BigUint::from);
+        let q = &p0 * &p1;
+        let inverse = (&p1).modpow(&(&p0 - 2u32), &p0);
+        let wire_bits = d.wire_bits(d.up_drop);
+        let fields = d.fields(12).unwrap();
+        let ints = integers(&layout, &client.2);
+        for (k, packed) in ints.chunks(fields.count).enumerate() {
+            // CRT: x = r1 + p1 * ((r0 - r1) p1^-1 mod p0).
+            let (r0, r1) = (BigUint::from(products[0][k]), BigUint::from(products[1][k]));
+            let difference = (&r0 + &p0 * 4u32 - &r1) % &p0;
+            let a_s = &r1 + &p1 * (difference * &inverse % &p0);
+            let c0 = BigUint::from(bits::read_bits(c0, k * wire_bits as usize, wire_bits)) << d.up_drop;
+            let noisy = (c0 + &q * 2u32 - a_s) % &q;
+            let mut m = BigUint::ZERO;
+            for (i, v) in packed.iter().enumerate() {
+                m += BigUint::from(*v) << (i * fields.width as usize);
+            }
+            let e = (noisy + &q - m * BigUint::from(d.delta)) % &q;
+            let magnitude = e.clone().min(&q - &e);
+            let bound = 21u32 + if d.up_drop > 0 { 1 << (d.up_drop - 1) } else { 0 };
+            assert!(magnitude <= BigUint::from(bound), "coefficient {k}: error {magnitude}");
+        }
+    }
+}
+
+/// A general HE library (fhe.rs) decrypts our `fedbit-paper` ciphertext at the same parameters.
+#[test]
+fn fhe_rs_decrypts_a_fedbit_paper_ciphertext() {
+    use fhe::bfv::{BfvParametersBuilder, Ciphertext, Encoding, Plaintext, SecretKey};
+    use fhe_math::rq::{Poly, Representation, traits::TryConvertFrom};
+    use fhe_traits::{DeserializeParametrized, FheDecoder, FheDecrypter};
+
+    let params = Params {
+        bounds: Bounds::new(10, 1).unwrap(),
+        preset: Preset::FedbitPaper,
+        bits: vec![12],
+        server_weights: false,
+        c1: C1::Send,
+    };
+    let scheme = Bfv::new(params).unwrap();
+    let d = scheme.derived();
+    let layout = layout(&[(4096, 12)]);
+    let keys = scheme.keygen(&[0], 1).unwrap();
+    let client: Client = (0, 1, floats(&layout, 2));
+    let frame = encrypt(&scheme, &keys, &layout, 1, &client, &[]);
+    let (seed, c0) = wire::parse(&frame).unwrap().payload.split_at(32);
+
+    let par = BfvParametersBuilder::new()
+        .set_degree(4096)
+        .set_plaintext_modulus(2_281_701_377)
+        .set_moduli(&d.ring.primes)
+        .build_arc()
+        .unwrap();
+    // Their key, from its protobuf: field 1, packed zigzag integers, holding our coefficients.
+    let zigzag: Vec<u8> =
+        keys.clients[0].secret.iter().map(|s| match s { 0 => 0u8, 1 => 2, _ => 1 }).collect();
+    let mut proto = vec![0x0a, 0x80, 0x20];
+    proto.extend_from_slice(&zigzag);
+    let key = SecretKey::from_bytes(&proto, &par).unwrap();
+
+    let to_poly = |coefficients: &[u128], negate: bool| {
+        let residues: Vec<u64> = d
+            .ring
+            .primes
+            .iter()
+            .flat_map(|p| {
+                coefficients.iter().map(move |x| {
+                    let r = (x % u128::from(*p)) as u64;
+                    if negate && r > 0 { p - r } else { r }
+                })
+            })
+            .collect();
+        let mut poly =
+            Poly::try_convert_from(residues, par.context_at_level(0).unwrap(), false, Representation::PowerBasis).unwrap();
+        poly.change_representation(Representation::Ntt);
+        poly
+    };
+    let c0: Vec<u128> = (0..4096).map(|k| bits::read_bits(c0, k * 109, 109)).collect();
+    let [a0, a1] = [0, 1].map(|limb| expand(seed, 0, limb as u32, d.ring.primes[limb], 4096));
+    let a = |limb: usize| if limb == 0 { &a0 } else { &a1 };
+    let residues: Vec<u64> =
+        (0..2).flat_map(|limb| a(limb).iter().map(move |x| (d.ring.primes[limb] - x) % d.ring.primes[limb])).collect();
+    let mut c1 =
+        Poly::try_convert_from(residues, par.context_at_level(0).unwrap(), false, Representation::PowerBasis).unwrap();
+    c1.change_representation(Representation::Ntt);
+
+    let ciphertext = Ciphertext::new(vec![to_poly(&c0, false), c1], &par).unwrap();
+    let plaintext: Plaintext = key.try_decrypt(&ciphertext).unwrap();
+    let got = Vec::<u64>::try_decode(&plaintext, Encoding::poly()).unwrap();
+    // One field a coefficient at these parameters: 31 bits hold one of 16.
+    let fields = d.fields(12).unwrap();
+    let want: Vec<u64> = integers(&layout, &client.2)
+        .chunks(fields.count)
+        .map(|f| f.iter().enumerate().map(|(i, v)| v << (i as u32 * fields.width)).sum())
+        .collect();
+    assert_eq!(&got[..want.len()], want.as_slice());
+    assert!(got[want.len()..].iter().all(|v| *v == 0) || want.len() == 4096);
+}
+
+/// The means of a hand-computed round: values quantised to 4 bits with clip 1 (L = 14).
+#[test]
+fn means_by_hand() {
+    let layout = layout(&[(3, 4)]);
+    let clients: Vec<Client> = vec![(0, 1, vec![vec![1.0, 0.0, -9.0]]), (1, 3, vec![vec![0.0, 0.5, -1.0]])];
+    // Quantised: [14, 7, 0] and [7, 11 (10.5 rounds up), 0]; sums with weights 1 and 3: [35, 40, 0].
+    let sums = [35u64, 40, 0];
+    assert_eq!(common::expected(&layout, &clients), sums);
+    let mut means = Means::default();
+    means.begin(&layout, 4).unwrap();
+    means.put(0, &sums).unwrap();
+    let want = [(35.0 - 28.0) / 28.0, (40.0 - 28.0) / 28.0, -1.0f32];
+    for (got, want) in means.values.iter().zip(want) {
+        assert!((got - want).abs() < 1e-6);
+    }
+}
+
+/// The binomial error of fresh ciphertexts has the deviation the security estimate assumes.
+#[test]
+fn error_distribution() {
+    let scheme = Bfv::new(Params {
+        bounds: Bounds::new(2, 1).unwrap(),
+        preset: Preset::Compact,
+        bits: vec![12],
+        server_weights: false,
+        c1: C1::Auto,
+    })
+    .unwrap();
+    let ring = &scheme.derived().ring;
+    let mut stream = fedcipher_core::prf::Stream::from_os().unwrap();
+    let n = 200_000;
+    let (mut sum, mut square) = (0f64, 0f64);
+    for _ in 0..n {
+        let e = ring.error(&mut stream);
+        let e = if e > ring.q / 2 { -((ring.q - e) as f64) } else { e as f64 };
+        assert!(e.abs() <= 21.0);
+        sum += e;
+        square += e * e;
+    }
+    let deviation = (square / f64::from(n)).sqrt();
+    assert!((sum / f64::from(n)).abs() < 0.05 && (deviation - 10.5f64.sqrt()).abs() < 0.05, "sigma {deviation}");
+    let secret = ring.secret().unwrap();
+    for value in [0u8, 1, 255] {
+        let count = secret.iter().filter(|s| **s == value).count();
+        assert!((1100..1650).contains(&count), "{count} coefficients are {value}");
+    }
+}
+
+/// Two encryptions of the same update share nothing.
+#[test]
+fn bfv_never_repeats_a_seed() {
+    let scheme = bfv(Bounds::new(2, 1).unwrap(), Preset::Fast, &[8], false, C1::Auto);
+    let layout: Layout = layout(&[(10, 8)]);
+    let keys = scheme.keygen(&[0], 1).unwrap();
+    let client: Client = (0, 1, floats(&layout, 1));
+    let frames: Vec<_> = (0..2).map(|_| encrypt(scheme.as_ref(), &keys, &layout, 1, &client, &[])).collect();
+    let payloads: Vec<_> = frames.iter().map(|f| wire::parse(f).unwrap().payload).collect();
+    assert_ne!(payloads[0][..32], payloads[1][..32]);
+    assert_ne!(payloads[0][32..], payloads[1][32..]);
+}

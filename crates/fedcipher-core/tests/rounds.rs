@@ -1,0 +1,173 @@
+//! For every scheme: the decrypted sum equals the sum of the quantised updates, exactly.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{Client, bfv, dense_schemes, encrypt, expected, flashe, floats, integers, layout, run_round, zero};
+use fedcipher_core::bounds::Bounds;
+use fedcipher_core::codec::{Layout, Sums};
+use fedcipher_core::flashe::{Masking, Policy};
+use fedcipher_core::rlwe::params::{C1, Preset};
+use fedcipher_core::scheme::Request;
+use proptest::prelude::*;
+
+fn cohort_of(ids: &[(u32, u64)], layout: &Layout, seed: u64) -> Vec<Client> {
+    ids.iter().map(|(id, weight)| (*id, *weight, floats(layout, seed + u64::from(*id)))).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// Random cohorts, drop-outs, weights, lengths and widths per layer.
+    #[test]
+    fn sums_are_exact(
+        members in prop::collection::btree_map(0u32..20, 1u64..=5, 1..8),
+        sizes in prop::collection::vec((0usize..3000, prop::sample::select(vec![4u32, 8, 12])), 1..5),
+        seed in any::<u64>(),
+    ) {
+        let layout = layout(&sizes);
+        let ids: Vec<(u32, u64)> = members.into_iter().collect();
+        let clients = cohort_of(&ids, &layout, seed >> 8);
+        let bounds = Bounds::new(8, 5).unwrap();
+        let want = expected(&layout, &clients);
+        for scheme in dense_schemes(bounds, &[4, 8, 12]) {
+            let got = run_round(scheme.as_ref(), &layout, &(0..20).collect::<Vec<_>>(), &clients);
+            prop_assert!(got == want, "{} {:?}", scheme.name(), scheme.describe());
+        }
+    }
+
+    /// FLASHE at every lane width.
+    #[test]
+    fn flashe_at_any_width(bits in 4u32..=24, max_weight in 1u64..1_000_000, len in 1usize..2000, seed in any::<u32>()) {
+        let layout = layout(&[(len, bits)]);
+        let clients = cohort_of(&[(3, max_weight), (4, 1), (9, max_weight / 2 + 1)], &layout, u64::from(seed));
+        let bounds = Bounds::new(3, max_weight).unwrap();
+        for masking in [Masking::Single, Masking::Double] {
+            let scheme = flashe(bounds, Policy::Fixed(masking), None);
+            prop_assert_eq!(run_round(scheme.as_ref(), &layout, &[3, 4, 9], &clients), expected(&layout, &clients));
+        }
+    }
+}
+
+#[test]
+fn a_layer_larger_than_one_ciphertext_just_works() {
+    let layout = layout(&[(100_000, 12), (1, 12), (50_001, 8)]);
+    let clients = cohort_of(&[(0, 1), (1, 1)], &layout, 5);
+    for scheme in dense_schemes(Bounds::new(2, 1).unwrap(), &[8, 12]) {
+        assert_eq!(run_round(scheme.as_ref(), &layout, &[0, 1], &clients), expected(&layout, &clients));
+    }
+}
+
+#[test]
+fn largest_values_of_the_largest_cohort_do_not_overflow() {
+    let layout = layout(&[(500, 12)]);
+    let clients: Vec<Client> = (0..100).map(|id| (id, 3, vec![vec![1.0; 500]])).collect();
+    for scheme in dense_schemes(Bounds::new(100, 3).unwrap(), &[12]) {
+        let got = run_round(scheme.as_ref(), &layout, &(0..100).collect::<Vec<_>>(), &clients);
+        assert!(got.iter().all(|s| *s == 300 * 4094), "{}", scheme.name());
+    }
+}
+
+#[test]
+fn precomputed_masks_give_the_same_ciphertext() {
+    let layout = layout(&[(5000, 16), (33, 9)]);
+    let scheme = flashe(Bounds::new(5, 1).unwrap(), Policy::Fixed(Masking::Double), None);
+    let keys = scheme.keygen(&[0, 1], 1).unwrap();
+    let client: Client = (0, 1, floats(&layout, 1));
+    let plain = encrypt(scheme.as_ref(), &keys, &layout, 4, &client, &[]);
+    let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
+    encryptor.precompute(4, &layout, &[]).unwrap();
+    let update = common::update(&layout, &client.2);
+    let ahead = encryptor.encrypt(&Request { round: 4, weight: 1, update: &update, plan: &[] }).unwrap();
+    assert_eq!(plain, ahead);
+    // Masks of another round are thrown away, not used.
+    encryptor.precompute(6, &layout, &[]).unwrap();
+    let other = encryptor.encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[] }).unwrap();
+    assert_eq!(other, encrypt(scheme.as_ref(), &keys, &layout, 5, &client, &[]));
+}
+
+#[test]
+fn server_side_weights_multiply() {
+    let layout = layout(&[(700, 12)]);
+    let clients = cohort_of(&[(0, 1), (1, 1)], &layout, 8);
+    for c1 in [C1::Derive, C1::Send] {
+        let scheme = bfv(Bounds::new(2, 9).unwrap(), Preset::Compact, &[12], true, c1);
+        let keys = scheme.keygen(&[0, 1], 1).unwrap();
+        let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+        for (client, scale) in clients.iter().zip([9, 4]) {
+            aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, client, &[]), scale).unwrap();
+        }
+        let mut sums = Sums::default();
+        let frame = aggregator.finish().unwrap();
+        let summary = scheme.decryptor(&keys.clients[1]).unwrap().decrypt(&frame, None, &mut sums).unwrap();
+        let ints: Vec<Vec<u64>> = clients.iter().map(|c| integers(&layout, &c.2)).collect();
+        let want: Vec<u64> = ints[0].iter().zip(&ints[1]).map(|(a, b)| 9 * a + 4 * b).collect();
+        assert_eq!(sums.0, want);
+        assert_eq!(summary.header.total_weight(), 13);
+    }
+}
+
+/// Top-s%: what was sent sums exactly, the rest counts as zero, and nothing is lost over rounds.
+#[test]
+fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
+    let layout = layout(&[(2000, 12), (0, 12), (37, 8)]);
+    let bounds = Bounds::new(4, 3).unwrap();
+    for policy in [Policy::Fixed(Masking::Single), Policy::Fixed(Masking::Double), Policy::Adaptive] {
+        let scheme = flashe(bounds, policy, Some(0.1));
+        let keys = scheme.keygen(&[0, 1, 2, 5], 1).unwrap();
+        let mut encryptors: Vec<_> = keys.clients.iter().map(|k| scheme.encryptor(k, None).unwrap()).collect();
+        let values: Vec<Vec<Vec<f32>>> = (0..4)
+            .map(|seed| floats(&layout, seed).into_iter().map(|x| x.into_iter().map(|v| v * 0.04).collect()).collect())
+            .collect();
+        let weights = [1u64, 3, 2, 1];
+        let mut total = vec![0f64; layout.elements()];
+        let mut last: Option<Vec<u8>> = None;
+        const ROUNDS: u64 = 40;
+        for round in 1..=ROUNDS {
+            let plan = scheme.plan(&[0, 1, 2, 5], last.as_deref()).unwrap();
+            let mut aggregator = scheme.aggregator(&keys.server, Some(round)).unwrap();
+            for ((encryptor, x), weight) in encryptors.iter_mut().zip(&values).zip(weights) {
+                let update = common::update(&layout, x);
+                let request = Request { round, weight, update: &update, plan: &plan };
+                aggregator.add(&encryptor.encrypt(&request).unwrap(), 1).unwrap();
+            }
+            let frame = aggregator.finish().unwrap();
+            let mut sums = Sums::default();
+            let summary = scheme.decryptor(&keys.clients[0]).unwrap().decrypt(&frame, None, &mut sums).unwrap();
+            let counts = summary.counts.unwrap();
+            let sent: u32 = counts.iter().sum();
+            assert_eq!(sent, 4 * (200 + 4));
+            for (d, (sum, count)) in sums.0.iter().zip(&counts).enumerate() {
+                let bits = if d < 2000 { 12 } else { 8 };
+                if *count == 0 {
+                    assert_eq!(*sum, 7 * zero(bits), "an unsent coordinate is zero");
+                }
+                total[d] += (*sum as f64 - 7.0 * zero(bits) as f64) / zero(bits) as f64;
+            }
+            last = Some(frame);
+        }
+        // Error feedback: over many rounds the sums approach the full updates' sums.
+        let mut worst = 0f64;
+        for (d, total) in total.iter().enumerate().take(2000) {
+            let full: f64 = values.iter().zip(weights).map(|(x, w)| f64::from(x[0][d]) * w as f64).sum();
+            worst = worst.max((full - total / ROUNDS as f64).abs());
+        }
+        assert!(worst < 0.04, "error feedback lost {worst}");
+    }
+}
+
+#[test]
+fn error_feedback_survives_export_and_import() {
+    let layout = layout(&[(300, 12)]);
+    let scheme = flashe(Bounds::new(2, 1).unwrap(), Policy::Fixed(Masking::Double), Some(0.05));
+    let keys = scheme.keygen(&[0, 1], 1).unwrap();
+    let x = floats(&layout, 3);
+    let update = common::update(&layout, &x);
+    let mut first = scheme.encryptor(&keys.clients[0], None).unwrap();
+    first.encrypt(&Request { round: 1, weight: 1, update: &update, plan: &[] }).unwrap();
+    let mut second = scheme.encryptor(&keys.clients[0], None).unwrap();
+    second.import_state(&first.export_state()).unwrap();
+    let request = Request { round: 2, weight: 1, update: &update, plan: &[] };
+    assert_eq!(first.encrypt(&request).unwrap(), second.encrypt(&request).unwrap());
+    assert!(second.import_state(&[1, 2, 3]).is_err());
+}

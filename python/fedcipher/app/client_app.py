@@ -1,0 +1,64 @@
+# pyright: basic
+"""The ClientApp: local training and evaluation, and the mod that encrypts."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedcipher.app.settings import Settings
+from fedcipher.data import load, partition
+from fedcipher.flower import client_mod
+from fedcipher.models import Learner
+
+__all__ = ["app", "make_client_app"]
+
+
+def make_client_app(settings: Settings | None = None) -> ClientApp:
+    """A ClientApp for ``settings``, or for the run config it is started with."""
+    made = ClientApp(mods=[client_mod])
+
+    def setup(context: Context) -> tuple[Settings, Learner, int]:
+        chosen = settings or Settings.from_config(context.run_config)
+        data = load(chosen.dataset, chosen.data_dir or None)
+        learner = Learner(
+            chosen.model, data.classes, data.train_x[0], learning_rate=chosen.learning_rate, batch=chosen.batch
+        )
+        return chosen, learner, int(cast(int, context.node_config["partition-id"]))
+
+    @made.train()
+    def train(message: Message, context: Context) -> Message:
+        chosen, learner, client = setup(context)
+        data = load(chosen.dataset, chosen.data_dir or None)
+        own = partition(data.train_y, chosen.clients, alpha=chosen.dirichlet or None, seed=chosen.seed)[client]
+        record = message.content.array_records["arrays"]
+        round_number = int(cast(int, message.content.config_records["config"]["server-round"]))
+        parameters, loss = learner.fit(
+            record.to_numpy_ndarrays(),
+            data.train_x[own],
+            data.train_y[own],
+            epochs=chosen.epochs,
+            seed=hash((chosen.seed, round_number, client)) & 0xFFFF_FFFF,
+        )
+        arrays = ArrayRecord({n: Array(p) for n, p in zip(learner.names, parameters, strict=True)})
+        metrics = MetricRecord({"num-examples": len(own), "loss": loss})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    @made.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        chosen, learner, client = setup(context)
+        data = load(chosen.dataset, chosen.data_dir or None)
+        own = partition(data.test_y, chosen.clients, seed=chosen.seed)[client]
+        record = message.content.array_records["arrays"]
+        result = learner.evaluate(record.to_numpy_ndarrays(), data.test_x[own], data.test_y[own])
+        metrics = MetricRecord(
+            {"num-examples": len(own), "loss": result.loss, "confusion": result.confusion.ravel().tolist()}
+        )
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return made
+
+
+app = make_client_app()

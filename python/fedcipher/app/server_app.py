@@ -1,0 +1,99 @@
+# pyright: basic
+"""The ServerApp: FedAvg inside `SecureStrategy`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, MetricRecord, RecordDict
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from fedcipher.app.settings import Settings
+from fedcipher.data import load
+from fedcipher.flower import RoundRecord, SecureStrategy
+from fedcipher.models import Learner
+
+__all__ = ["app", "make_server_app", "pool_evaluations"]
+
+OnRound = Callable[[RoundRecord, SecureStrategy], None]
+
+
+def pool_evaluations(records: list[RecordDict], weighted_by: str) -> MetricRecord:
+    """Accuracy, loss and macro precision, recall, F1 over all clients' test examples together."""
+    metrics = [next(iter(record.metric_records.values())) for record in records]
+    flat = np.sum([np.asarray(m["confusion"]) for m in metrics], axis=0)
+    confusion = flat.reshape(int(np.sqrt(flat.size)), -1)
+    hits, true, guessed = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    present = true > 0
+    recall = hits[present] / true[present]
+    precision = hits[present] / np.maximum(guessed[present], 1)
+    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
+    examples = [cast(float, m[weighted_by]) for m in metrics]
+    return MetricRecord(
+        {
+            "accuracy": float(hits.sum() / confusion.sum()),
+            "loss": float(np.average([cast(float, m["loss"]) for m in metrics], weights=examples)),
+            "precision": float(precision.mean()),
+            "recall": float(recall.mean()),
+            "f1": float(f1.mean()),
+        }
+    )
+
+
+class _Reporting(FedAvg):
+    """FedAvg that hands each round's pooled metrics on."""
+
+    def __init__(self, on_metrics: Callable[[MetricRecord], None], **kwargs: object) -> None:
+        super().__init__(**kwargs)  # type: ignore[arg-type]
+        self._on_metrics = on_metrics
+
+    def aggregate_evaluate(self, server_round: int, replies: object) -> MetricRecord | None:
+        metrics = super().aggregate_evaluate(server_round, replies)  # type: ignore[arg-type]
+        if metrics is not None:
+            self._on_metrics(metrics)
+        return metrics
+
+
+def make_server_app(
+    settings: Settings | None = None, on_round: Callable[[RoundRecord, MetricRecord], None] | None = None
+) -> ServerApp:
+    """A ServerApp for ``settings``, or for the run config it is started with."""
+    made = ServerApp()
+
+    @made.main()
+    def main(grid: Grid, context: Context) -> None:
+        chosen = settings or Settings.from_config(context.run_config)
+        random.seed(chosen.seed)
+        data = load(chosen.dataset, chosen.data_dir or None)
+        learner = Learner(chosen.model, data.classes, data.train_x[0])
+        initial = learner.initial(chosen.seed)
+        latest: list[MetricRecord] = [MetricRecord({})]
+
+        def finished(record: RoundRecord) -> None:
+            if on_round is not None:
+                on_round(record, latest[0])
+
+        strategy = SecureStrategy(
+            _Reporting(
+                lambda metrics: latest.__setitem__(0, metrics),
+                fraction_train=chosen.per_round / chosen.clients,
+                min_train_nodes=chosen.per_round,
+                min_evaluate_nodes=chosen.clients,
+                min_available_nodes=chosen.clients,
+                evaluate_metrics_aggr_fn=pool_evaluations,
+            ),
+            chosen.keys,
+            examples_per_weight=chosen.examples_per_weight or None,
+            on_round=finished,
+        )
+        arrays = ArrayRecord({n: Array(p) for n, p in zip(learner.names, initial, strict=True)})
+        strategy.start(grid, arrays, num_rounds=chosen.rounds)
+
+    return made
+
+
+app = make_server_app()

@@ -1,0 +1,115 @@
+"""Data sets: digits (bundled with scikit-learn), IDX folders, Shakespeare, or `flwr-datasets`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcipher.data import idx
+from fedcipher.errors import DependencyError, ParameterError
+
+__all__ = ["DATASETS", "Dataset", "load"]
+
+DATASETS = ["digits", "mnist", "fashion-mnist", "cifar10", "shakespeare"]
+_HUB = {"mnist": "ylecun/mnist", "fashion-mnist": "zalando-datasets/fashion_mnist", "cifar10": "uoft-cs/cifar10"}
+_SEQUENCE = 64
+_TEST_FRACTION = 0.2
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Arrays ready for training.
+
+    ``train_x``, ``test_x``: float32 images (n, height, width, channels) in [0, 1], or int32 token
+    sequences (n, length). ``train_y``, ``test_y``: int32 labels (n,), or next tokens (n, length).
+    """
+
+    name: str
+    train_x: NDArray[Any]
+    train_y: NDArray[np.int32]
+    test_x: NDArray[Any]
+    test_y: NDArray[np.int32]
+    classes: int
+
+
+@lru_cache(maxsize=2)
+def load(name: str, data_dir: str | None = None) -> Dataset:
+    """Load a data set; with ``data_dir`` from its files, else bundled or through `flwr-datasets`."""
+    if name not in DATASETS:
+        raise ParameterError(f"dataset {name!r} is not one of {', '.join(DATASETS)}")
+    if name == "digits":
+        return _digits()
+    if data_dir is None:
+        return _hub(name)
+    if name == "shakespeare":
+        return _text(Path(data_dir))
+    return _images(name, Path(data_dir))
+
+
+def _digits() -> Dataset:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise DependencyError("the digits need scikit-learn; install fedcipher[demo]") from error
+    bunch: Any = load_digits()
+    x = (bunch.images / 16.0).astype(np.float32)[..., None]
+    y = bunch.target.astype(np.int32)
+    order = np.random.default_rng(0).permutation(len(x))
+    test = int(len(x) * _TEST_FRACTION)
+    train_at, test_at = order[test:], order[:test]
+    return Dataset("digits", x[train_at], y[train_at], x[test_at], y[test_at], 10)
+
+
+def _images(name: str, folder: Path) -> Dataset:
+    def part(stem: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        x = idx.read(idx.find(folder, f"{stem}-images")).astype(np.float32) / 255.0
+        y = idx.read(idx.find(folder, f"{stem}-labels")).astype(np.int32)
+        if len(x) != len(y):
+            raise ParameterError(f"{folder}: {len(x)} {stem} images but {len(y)} labels")
+        return (x[..., None] if x.ndim == 3 else x), y
+
+    train_x, train_y = part("train")
+    test_x, test_y = part("t10k")
+    return Dataset(name, train_x, train_y, test_x, test_y, int(train_y.max()) + 1)
+
+
+def _text(folder: Path) -> Dataset:
+    path = folder / "input.txt"
+    if not path.is_file():
+        raise ParameterError(f"no input.txt in {folder}; pass --data-dir the folder of the text")
+    text = path.read_text(encoding="utf-8")
+    symbols = sorted(set(text))
+    codes = {symbol: code for code, symbol in enumerate(symbols)}
+    tokens = np.array([codes[symbol] for symbol in text], np.int32)
+    count = (len(tokens) - 1) // _SEQUENCE
+    x = tokens[: count * _SEQUENCE].reshape(count, _SEQUENCE)
+    y = tokens[1 : count * _SEQUENCE + 1].reshape(count, _SEQUENCE)
+    cut = int(count * (1 - _TEST_FRACTION / 2))
+    return Dataset("shakespeare", x[:cut], y[:cut], x[cut:], y[cut:], len(symbols))
+
+
+def _hub(name: str) -> Dataset:
+    if name not in _HUB:
+        raise ParameterError(f"{name} is read from files; pass --data-dir")
+    try:
+        from datasets import load_dataset  # pyright: ignore
+    except ImportError as error:
+        raise DependencyError(
+            f"{name} without --data-dir is fetched through flwr-datasets; pip install 'flwr-datasets[vision]', "
+            "or pass --data-dir a folder of IDX files"
+        ) from error
+
+    def part(split: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        rows: Any = load_dataset(_HUB[name], split=split)
+        image = "image" if "image" in rows.column_names else "img"
+        x = np.stack([np.asarray(i, np.float32) for i in rows[image]]) / 255.0
+        return (x[..., None] if x.ndim == 3 else x), np.asarray(rows["label"], np.int32)
+
+    train_x, train_y = part("train")
+    test_x, test_y = part("test")
+    return Dataset(name, train_x, train_y, test_x, test_y, 10)

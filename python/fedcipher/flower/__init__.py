@@ -1,0 +1,17 @@
+"""Two lines for an existing Flower app: a client mod and a strategy wrapper.
+
+>>> app = ClientApp(mods=[fedcipher.flower.client_mod])              # doctest: +SKIP
+>>> strategy = fedcipher.flower.SecureStrategy(FedAvg(), "keys")     # doctest: +SKIP
+"""
+
+from fedcipher.errors import DependencyError
+
+try:
+    import flwr  # noqa: F401
+except ImportError as error:
+    raise DependencyError("fedcipher.flower needs flwr; install fedcipher[flower]") from error
+
+from fedcipher.flower.client import client_mod
+from fedcipher.flower.strategy import ClientRecord, RoundRecord, SecureStrategy
+
+__all__ = ["ClientRecord", "RoundRecord", "SecureStrategy", "client_mod"]

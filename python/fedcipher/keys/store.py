@@ -1,0 +1,84 @@
+"""One JSON file a party: the scheme's parameters, the codec and that party's key.
+
+Client files hold a secret and are created readable by their owner only.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from fedcipher import _native
+from fedcipher.codec import Codec
+from fedcipher.errors import KeyFormatError
+from fedcipher.schemes import KeySet, Scheme, scheme
+
+__all__ = ["client_file", "load_client", "load_server", "save"]
+
+_VERSION = 1
+_SERVER_FILE = "server.key"
+
+
+def client_file(folder: str | Path, client: int) -> Path:
+    """Where `save` puts the key of ``client``."""
+    return Path(folder) / f"client-{client}.key"
+
+
+def save(keys: KeySet, made_by: Scheme, folder: str | Path) -> Path:
+    """Write ``server.key`` and one ``client-<id>.key`` per client; existing files are not replaced."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _write(folder / _SERVER_FILE, made_by, keys.server().to_bytes(), "server")
+    for client, key in keys.clients.items():
+        _write(client_file(folder, client), made_by, key.to_bytes(), "client")
+    return folder
+
+
+def _write(path: Path, made_by: Scheme, key: bytes, role: str) -> None:
+    content = {
+        "fedcipher": _VERSION,
+        "role": role,
+        "scheme": made_by.name,
+        "params": made_by.params(),
+        "codec": made_by.codec.to_dict(),
+        "key": base64.b64encode(key).decode(),
+    }
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise KeyFormatError(f"{path} exists; choose another folder or delete the old keys first") from None
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(content, file)
+
+
+def _read(path: Path, role: str) -> tuple[Scheme, bytes]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise KeyFormatError(f"no key file {path}; make keys with `fedcipher keygen`") from None
+    except (OSError, ValueError) as error:
+        raise KeyFormatError(f"key file {path} cannot be read: {error}") from error
+    try:
+        if content["fedcipher"] != _VERSION or content["role"] != role:
+            raise KeyFormatError(f"key file {path} is no version {_VERSION} {role} key")
+        made = scheme(content["scheme"], codec=Codec(**content["codec"]), **content["params"])
+        return made, base64.b64decode(content["key"], validate=True)
+    except (KeyError, TypeError, binascii.Error) as error:
+        raise KeyFormatError(f"key file {path} is damaged: {error}") from error
+
+
+def load_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
+    """The scheme and secret key in a client's file. Raises `KeyFormatError`."""
+    made, key = _read(Path(path), "client")
+    return made, _native.ClientKey.from_bytes(key)
+
+
+def load_server(path: str | Path) -> tuple[Scheme, _native.ServerKey]:
+    """The scheme and public key in the server's file, or in the folder that holds it."""
+    path = Path(path)
+    made, key = _read(path / _SERVER_FILE if path.is_dir() else path, "server")
+    return made, _native.ServerKey.from_bytes(key)

@@ -1,0 +1,130 @@
+# pyright: basic
+"""Training and evaluation of one model on one client's data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from numpy.typing import NDArray
+
+from fedcipher.codec import Array
+from fedcipher.errors import ParameterError
+from fedcipher.models.zoo import MODELS
+
+__all__ = ["Evaluation", "Learner"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean loss, and counts of (true class, predicted class): shape (classes, classes)."""
+
+    loss: float
+    confusion: NDArray[np.int64]
+
+
+class Learner:
+    """A model with Nadam; parameters go in and out as a named list of arrays.
+
+    Batch-norm statistics are part of the parameters: they are averaged like weights.
+    """
+
+    def __init__(
+        self, model: str, classes: int, example: Array, *, learning_rate: float = 1e-3, batch: int = 64
+    ) -> None:
+        if model not in MODELS:
+            raise ParameterError(f"model {model!r} is not one of {', '.join(MODELS)}")
+        self.batch = batch
+        self._example = np.asarray(example)
+        self._kernels = _kernels(model, classes, learning_rate)
+        self._classes = classes
+        shapes = jax.eval_shape(self._kernels.init, jax.random.key(0), self._example[None])
+        leaves, self._tree = jax.tree_util.tree_flatten_with_path(shapes)
+        self.names = ["/".join(str(p.key) for p in path) for path, _ in leaves]
+
+    def initial(self, seed: int = 0) -> list[Array]:
+        """Freshly initialised parameters."""
+        return self._flatten(self._kernels.init(jax.random.key(seed), self._example[None]))
+
+    def fit(
+        self, parameters: list[Array], x: Array, y: Array, *, epochs: int, seed: int
+    ) -> tuple[list[Array], float]:
+        """Train for ``epochs`` passes; new parameters and the mean loss of the last pass."""
+        variables = self._unflatten(parameters)
+        trained, rest = variables["params"], {k: v for k, v in variables.items() if k != "params"}
+        state = self._kernels.optimiser.init(trained)
+        rng, key = np.random.default_rng(seed), jax.random.key(seed)
+        loss = 0.0
+        for _ in range(epochs):
+            order = rng.permutation(len(x))
+            # Whole batches only, one shape to compile: the last is filled from the front.
+            order = np.resize(order, -(-len(order) // self.batch) * self.batch)
+            losses = []
+            for at in np.split(order, len(order) // self.batch):
+                key, dropout = jax.random.split(key)
+                trained, rest, state, step = self._kernels.step(trained, rest, state, x[at], y[at], dropout)
+                losses.append(step)
+            loss = float(np.mean(jax.device_get(losses)))
+        return self._flatten({"params": trained, **rest}), loss
+
+    def evaluate(self, parameters: list[Array], x: Array, y: Array, *, batch: int = 256) -> Evaluation:
+        """Loss and confusion counts on ``x``, ``y``."""
+        variables = self._unflatten(parameters)
+        loss, confusion = 0.0, np.zeros((self._classes, self._classes), np.int64)
+        for start in range(0, len(x), batch):
+            part_x, part_y = x[start : start + batch], y[start : start + batch]
+            at = np.resize(np.arange(len(part_x)), batch)
+            losses, predicted = jax.device_get(self._kernels.predict(variables, part_x[at], part_y[at]))
+            loss += float(np.sum(losses[: len(part_x)]))
+            np.add.at(confusion, (part_y.ravel(), predicted[: len(part_x)].ravel()), 1)
+        return Evaluation(loss / max(1, int(confusion.sum())), confusion)
+
+    def _flatten(self, variables: Any) -> list[Array]:
+        return [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(variables)]
+
+    def _unflatten(self, parameters: list[Array]) -> Any:
+        return jax.tree_util.tree_unflatten(self._tree, [jnp.asarray(p) for p in parameters])
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    init: Any
+    optimiser: Any
+    step: Any
+    predict: Any
+
+
+@lru_cache(maxsize=8)
+def _kernels(model: str, classes: int, learning_rate: float) -> _Kernels:
+    """Compiled once a process, shared by all its clients."""
+    module = MODELS[model](classes)
+    optimiser = optax.nadam(learning_rate)
+
+    @jax.jit
+    def init(key: Any, x: Any) -> Any:
+        return module.init(key, x, train=False)
+
+    @jax.jit
+    def step(trained: Any, rest: Any, state: Any, x: Any, y: Any, dropout: Any) -> Any:
+        def objective(p: Any) -> Any:
+            logits, updated = module.apply(
+                {"params": p, **rest}, x, train=True, mutable=list(rest), rngs={"dropout": dropout}
+            )
+            return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), updated
+
+        (loss, updated), gradient = jax.value_and_grad(objective, has_aux=True)(trained)
+        change, state = optimiser.update(gradient, state, trained)
+        return optax.apply_updates(trained, change), updated, state, loss
+
+    @jax.jit
+    def predict(variables: Any, x: Any, y: Any) -> Any:
+        logits = module.apply(variables, x, train=False)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, y)
+        return losses, logits.argmax(-1)
+
+    return _Kernels(init, optimiser, step, predict)

@@ -1,0 +1,110 @@
+# pyright: basic
+"""The architectures: one Flax module each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+__all__ = ["MODELS", "default_model"]
+
+
+class Cnn8k(nn.Module):
+    """The CNN of the hybrid-HE study: 8,016 trainable parameters on 28 x 28 grey images."""
+
+    classes: int
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool) -> Any:
+        for features in (8, 14):
+            x = nn.Conv(features, (3, 3))(x)
+            x = nn.leaky_relu(x)
+            x = nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+            x = nn.max_pool(x, (2, 2), strides=(2, 2))
+        x = x.reshape(x.shape[0], -1)
+        x = nn.Dropout(0.25, deterministic=not train)(x)
+        return nn.Dense(self.classes)(x)
+
+
+class LeNet5(nn.Module):
+    """LeNet-5 with ReLU: 61,706 parameters on 28 x 28 grey images."""
+
+    classes: int
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool) -> Any:
+        x = nn.max_pool(nn.relu(nn.Conv(6, (5, 5))(x)), (2, 2), strides=(2, 2))
+        x = nn.max_pool(nn.relu(nn.Conv(16, (5, 5), padding="VALID")(x)), (2, 2), strides=(2, 2))
+        x = x.reshape(x.shape[0], -1)
+        x = nn.relu(nn.Dense(120)(x))
+        x = nn.relu(nn.Dense(84)(x))
+        return nn.Dense(self.classes)(x)
+
+
+class Cnn1m2(nn.Module):
+    """Two convolutions and two dense layers: 1,199,882 parameters on 28 x 28 grey images."""
+
+    classes: int
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool) -> Any:
+        x = nn.relu(nn.Conv(32, (3, 3), padding="VALID")(x))
+        x = nn.relu(nn.Conv(64, (3, 3), padding="VALID")(x))
+        x = nn.max_pool(x, (2, 2), strides=(2, 2))
+        x = nn.Dropout(0.25, deterministic=not train)(x)
+        x = x.reshape(x.shape[0], -1)
+        x = nn.relu(nn.Dense(128)(x))
+        x = nn.Dropout(0.5, deterministic=not train)(x)
+        return nn.Dense(self.classes)(x)
+
+
+class ResNet20(nn.Module):
+    """ResNet-20 for CIFAR (He et al. 2015, section 4.2): 0.27 M parameters."""
+
+    classes: int
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool) -> Any:
+        def norm(y: Any) -> Any:
+            return nn.BatchNorm(use_running_average=not train, momentum=0.9)(y)
+
+        x = nn.relu(norm(nn.Conv(16, (3, 3), use_bias=False)(x)))
+        for stage, features in enumerate((16, 32, 64)):
+            for block in range(3):
+                stride = 2 if stage > 0 and block == 0 else 1
+                y = nn.relu(norm(nn.Conv(features, (3, 3), strides=stride, use_bias=False)(x)))
+                y = norm(nn.Conv(features, (3, 3), use_bias=False)(y))
+                if stride > 1:
+                    # Identity shortcut with zero padding, as in the paper (option A).
+                    x = jnp.pad(x[:, ::2, ::2], ((0, 0), (0, 0), (0, 0), (0, features - x.shape[-1])))
+                x = nn.relu(x + y)
+        return nn.Dense(self.classes)(x.mean(axis=(1, 2)))
+
+
+class GruLanguageModel(nn.Module):
+    """Character language model: embedding, one GRU, softmax."""
+
+    classes: int
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool) -> Any:
+        x = nn.Embed(self.classes, 32)(x)
+        x = nn.RNN(nn.GRUCell(96))(x)
+        return nn.Dense(self.classes)(x)
+
+
+MODELS: dict[str, Callable[[int], nn.Module]] = {
+    "cnn-8k": Cnn8k,
+    "lenet5": LeNet5,
+    "cnn-1.2m": Cnn1m2,
+    "resnet20": ResNet20,
+    "gru": GruLanguageModel,
+}
+
+
+def default_model(dataset: str) -> str:
+    """The model a data set is trained with unless another is named."""
+    return {"cifar10": "resnet20", "shakespeare": "gru"}.get(dataset, "cnn-8k")
