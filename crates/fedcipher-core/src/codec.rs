@@ -1,6 +1,7 @@
 //! Float tensors to unsigned integers and back: clip to [-alpha, alpha], quantise to b bits.
 //!
-//! `q = round((clip(x) + alpha) * L / (2 alpha))` with `L = 2^b - 2`, so zero is exactly `L / 2`.
+//! `q = round((clip(x) + alpha) * L / (2 alpha))`, ties to even, with `L = 2^b - 2`, so zero is
+//! exactly `L / 2`.
 //! Clipping and quantisation follow FLASHE section 5 and FedBit section III.
 
 use crate::bounds::max_level;
@@ -231,8 +232,8 @@ impl<'a> Update<'a> {
             let tensor = &self.layout.tensors[i];
             let x = &self.tensors[i][offset..offset + len];
             let slot = &mut out[done..done + len];
-            let alpha = f64::from(tensor.alpha);
-            let scale = max_level(tensor.bits) as f64 / (2.0 * alpha);
+            let alpha = tensor.alpha;
+            let scale = max_level(tensor.bits) as f64 / (2.0 * f64::from(alpha));
             let (clipped, finite) = match &self.rounding {
                 Rounding::Nearest => quantise_nearest(x, alpha, scale, slot),
                 Rounding::Stochastic(prf) => quantise_stochastic(x, alpha, scale, prf, start + done, slot),
@@ -250,31 +251,35 @@ impl<'a> Update<'a> {
     }
 }
 
+/// The level nearest to `x + shift` levels, |shift| <= 1/2: adding 1.5 * 2^52 leaves the rounded
+/// integer in the low bits of the double (also for a sum just below zero), which vectorises where a
+/// saturating conversion does not.
 #[inline(always)]
-fn level(x: f32, alpha: f64, scale: f64, rounding: f64) -> u32 {
-    let x = f64::from(x);
+fn level(x: f32, alpha: f32, scale: f64, shift: f64) -> u32 {
+    const ROUND: f64 = 6_755_399_441_055_744.0;
     let x = if x > alpha { alpha } else { x };
     let x = if x < -alpha { -alpha } else { x };
-    ((x + alpha) * scale + rounding) as i32 as u32
+    ((f64::from(x) + f64::from(alpha)) * scale + shift + ROUND).to_bits() as u32
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2+fma"))]
-fn quantise_nearest(x: &[f32], alpha: f64, scale: f64, out: &mut [u32]) -> (u64, bool) {
-    let (mut clipped, mut bad) = (0u64, 0u32);
+fn quantise_nearest(x: &[f32], alpha: f32, scale: f64, out: &mut [u32]) -> (u64, bool) {
+    let (mut clipped, mut finite) = (0u64, true);
     for (group, out) in x.chunks(1024).zip(out.chunks_mut(1024)) {
-        let mut beyond = 0u32;
+        let (mut beyond, mut bad) = (0u32, 0u32);
         for (x, slot) in group.iter().zip(out) {
-            beyond += u32::from(f64::from(*x).abs() > alpha);
+            beyond += u32::from(x.abs() > alpha);
             bad |= u32::from(!x.is_finite());
-            *slot = level(*x, alpha, scale, 0.5);
+            *slot = level(*x, alpha, scale, 0.0);
         }
         clipped += u64::from(beyond);
+        finite &= bad == 0;
     }
-    (clipped, bad == 0)
+    (clipped, finite)
 }
 
 /// Element d takes lane `d % 4` of block `d / 4`, so the result does not depend on chunking.
-fn quantise_stochastic(x: &[f32], alpha: f64, scale: f64, prf: &Prf, start: usize, out: &mut [u32]) -> (u64, bool) {
+fn quantise_stochastic(x: &[f32], alpha: f32, scale: f64, prf: &Prf, start: usize, out: &mut [u32]) -> (u64, bool) {
     const LANES: usize = 1024;
     let mut blocks = [[0u8; 16]; LANES / 4 + 1];
     let (mut clipped, mut finite, mut at) = (0u64, true, start);
@@ -284,10 +289,10 @@ fn quantise_stochastic(x: &[f32], alpha: f64, scale: f64, prf: &Prf, start: usiz
         prf.blocks(prefix, (at / 4) as u32, &mut blocks);
         let draws = blocks.as_flattened().as_chunks::<4>().0.iter().skip(at % 4);
         for ((x, slot), draw) in x.iter().zip(out).zip(draws) {
-            clipped += u64::from(f64::from(*x).abs() > alpha);
+            clipped += u64::from(x.abs() > alpha);
             finite &= x.is_finite();
-            // A draw of 0..2^32 over 2^32 lies in [0, 1): the top level is never exceeded.
-            *slot = level(*x, alpha, scale, f64::from(u32::from_le_bytes(*draw)) / 4_294_967_296.0);
+            // The draw over 2^32 lies in [0, 1), so the shift is below 1/2 and the top level is the last.
+            *slot = level(*x, alpha, scale, f64::from(u32::from_le_bytes(*draw)) / 4_294_967_296.0 - 0.5);
         }
         at += LANES;
     }

@@ -31,20 +31,39 @@ impl Fields {
     }
 
     /// The coefficients of `values[..] * weight`; every product is below 2^width.
-    pub fn pack(&self, values: &[u32], weight: u64, mut put: impl FnMut(u128)) {
-        // Fields are gathered in 64-bit words first: 128-bit shifts are several instructions each.
-        let group = (64 / self.width) as usize;
-        for coefficient in values.chunks(self.count) {
-            let mut packed = 0u128;
-            for (g, fields) in coefficient.chunks(group).enumerate() {
-                let mut word = 0u64;
-                for (i, v) in fields.iter().enumerate() {
-                    word |= u64::from(*v).wrapping_mul(weight) << (i as u32 * self.width);
-                }
-                packed |= u128::from(word) << ((g * group) as u32 * self.width);
-            }
-            put(packed);
+    pub fn pack(&self, values: &[u32], weight: u64, put: impl FnMut(u128)) {
+        // A constant number of fields lets the compiler unroll: these counts cover 12 to 24 bits.
+        match self.count {
+            1 => self.pack_const::<1>(values, weight, put),
+            2 => self.pack_const::<2>(values, weight, put),
+            3 => self.pack_const::<3>(values, weight, put),
+            4 => self.pack_const::<4>(values, weight, put),
+            5 => self.pack_const::<5>(values, weight, put),
+            6 => self.pack_const::<6>(values, weight, put),
+            7 => self.pack_const::<7>(values, weight, put),
+            8 => self.pack_const::<8>(values, weight, put),
+            count => self.pack_some(values.chunks(count), weight, put),
         }
+    }
+
+    #[inline(always)]
+    fn pack_const<const N: usize>(&self, values: &[u32], weight: u64, mut put: impl FnMut(u128)) {
+        let (whole, rest) = values.as_chunks::<N>();
+        for fields in whole {
+            put(self.coefficient(fields, weight));
+        }
+        if !rest.is_empty() {
+            put(self.coefficient(rest, weight));
+        }
+    }
+
+    fn pack_some<'a>(&self, chunks: impl Iterator<Item = &'a [u32]>, weight: u64, put: impl FnMut(u128)) {
+        chunks.map(|fields| self.coefficient(fields, weight)).for_each(put);
+    }
+
+    #[inline(always)]
+    fn coefficient(&self, fields: &[u32], weight: u64) -> u128 {
+        fields.iter().rev().fold(0, |packed, v| packed << self.width | u128::from(u64::from(*v).wrapping_mul(weight)))
     }
 
     /// The fields of `coefficient` into `out` (at most `count` of them).

@@ -6,7 +6,7 @@ use crate::bounds::{Bounds, MAX_FIELD_BITS};
 use crate::codec::{Layout, Segment, SumSink};
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Request, Scheme, Summary};
-use crate::wire::{Contribution, Kind};
+use crate::wire::{Contribution, Kind, Place};
 use crate::{Error, Result};
 use std::path::Path;
 use zeroize::Zeroizing;
@@ -119,25 +119,26 @@ struct PlainEncryptor {
 }
 
 impl Encryptor for PlainEncryptor {
-    fn encrypt(&mut self, request: &Request<'_>) -> Result<Vec<u8>> {
+    fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
         admission::check_weight(self.client, request.weight, self.bounds.max_weight)?;
         let layout = request.update.layout();
         let lanes = lanes(self.bounds, layout)?;
-        let mut payload = vec![0u8; lanes.bytes];
-        let mut ints = vec![0u32; CHUNK];
-        for (segment, width, at) in &lanes.segments {
-            let out = &mut payload[*at..*at + bits::packed_len(segment.len, *width)];
-            for (k, chunk) in out.chunks_mut(bits::packed_len(CHUNK, *width)).enumerate() {
-                let n = (segment.len - k * CHUNK).min(CHUNK);
-                request.update.quantise(segment.start + k * CHUNK, &mut ints[..n])?;
-                bits::pack_scaled(&ints[..n], request.weight, *width, chunk);
-            }
-        }
         let own = vec![Contribution { client: self.client, weight: request.weight }];
         let mut header = self.tag.header(Kind::Update, request.round, own);
         header.elements = layout.elements() as u64;
         header.layout = layout.encode();
-        Ok(header.frame(&payload))
+        header.build(lanes.bytes, place, |payload| {
+            let mut ints = vec![0u32; CHUNK];
+            for (segment, width, at) in &lanes.segments {
+                let out = &mut payload[*at..*at + bits::packed_len(segment.len, *width)];
+                for (k, chunk) in out.chunks_mut(bits::packed_len(CHUNK, *width)).enumerate() {
+                    let n = (segment.len - k * CHUNK).min(CHUNK);
+                    request.update.quantise(segment.start + k * CHUNK, &mut ints[..n])?;
+                    bits::pack_scaled(&ints[..n], request.weight, *width, chunk);
+                }
+            }
+            Ok(())
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, ServerKey};
-use crate::wire::{Contribution, Header};
+use crate::wire::{Contribution, Header, Place};
 use crate::Result;
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -19,8 +19,15 @@ pub struct Request<'a> {
 
 /// Client side, encrypting.
 pub trait Encryptor: Send {
+    /// One update to one frame, in memory from `place`.
+    fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()>;
+
     /// One update to one frame.
-    fn encrypt(&mut self, request: &Request<'_>) -> Result<Vec<u8>>;
+    fn encrypt(&mut self, request: &Request<'_>) -> Result<Vec<u8>> {
+        let mut frame = Vec::new();
+        self.encrypt_into(request, &mut frame)?;
+        Ok(frame)
+    }
 
     /// Does what does not depend on the data ahead of time, where the scheme can.
     fn precompute(&mut self, _round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {

@@ -97,11 +97,33 @@ impl Header {
         self.contributions.iter().fold(0, |sum, c| sum.saturating_add(c.weight))
     }
 
-    /// Starts a frame whose payload the caller appends before [`seal`].
+    /// Bytes of a frame with a payload of this size.
     #[must_use]
-    pub fn begin(&self, payload_len: usize) -> Vec<u8> {
-        let head = FIXED + self.contributions.len() * PER_CLIENT + self.layout.len();
-        let mut out = Vec::with_capacity(head + payload_len + CRC);
+    pub fn frame_len(&self, payload_len: usize) -> usize {
+        FIXED + self.contributions.len() * PER_CLIENT + self.layout.len() + payload_len + CRC
+    }
+
+    /// Builds a frame in `place`, which gives memory of the asked length: `fill` writes the payload
+    /// where it will stay. A large ciphertext is written once, not copied from buffer to buffer.
+    pub fn build(
+        &self,
+        payload_len: usize,
+        place: &mut dyn Place,
+        fill: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let out = place.reserve(self.frame_len(payload_len))?;
+        let head = self.head(payload_len);
+        let (start, rest) = out.split_at_mut(head.len());
+        start.copy_from_slice(&head);
+        fill(&mut rest[..payload_len])?;
+        let end = head.len() + payload_len;
+        let crc = checksum(&out[..end]);
+        out[end..].copy_from_slice(&crc.to_le_bytes());
+        Ok(())
+    }
+
+    fn head(&self, payload_len: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.frame_len(0));
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&[VERSION, self.kind as u8, 0, 0]);
         out.extend_from_slice(&self.scheme);
@@ -124,9 +146,23 @@ impl Header {
     /// A whole frame around a payload that already exists.
     #[must_use]
     pub fn frame(&self, payload: &[u8]) -> Vec<u8> {
-        let mut out = self.begin(payload.len());
+        let mut out = self.head(payload.len());
         out.extend_from_slice(payload);
         seal(out)
+    }
+}
+
+/// Gives memory for one frame.
+pub trait Place {
+    /// Exactly `len` zero bytes.
+    fn reserve(&mut self, len: usize) -> Result<&mut [u8]>;
+}
+
+impl Place for Vec<u8> {
+    fn reserve(&mut self, len: usize) -> Result<&mut [u8]> {
+        // Fresh zero pages from the system, touched only when they are written.
+        *self = vec![0; len];
+        Ok(self)
     }
 }
 

@@ -259,13 +259,13 @@ fn fhe_rs_decrypts_a_fedbit_paper_ciphertext() {
 fn means_by_hand() {
     let layout = layout(&[(3, 4)]);
     let clients: Vec<Client> = vec![(0, 1, vec![vec![1.0, 0.0, -9.0]]), (1, 3, vec![vec![0.0, 0.5, -1.0]])];
-    // Quantised: [14, 7, 0] and [7, 11 (10.5 rounds up), 0]; sums with weights 1 and 3: [35, 40, 0].
-    let sums = [35u64, 40, 0];
+    // Quantised: [14, 7, 0] and [7, 10 (10.5 to even), 0]; sums with weights 1 and 3: [35, 37, 0].
+    let sums = [35u64, 37, 0];
     assert_eq!(common::expected(&layout, &clients), sums);
     let mut means = Means::default();
     means.begin(&layout, 4).unwrap();
     means.put(0, &sums).unwrap();
-    let want = [(35.0 - 28.0) / 28.0, (40.0 - 28.0) / 28.0, -1.0f32];
+    let want = [(35.0 - 28.0) / 28.0, (37.0 - 28.0) / 28.0, -1.0f32];
     for (got, want) in means.values.iter().zip(want) {
         assert!((got - want).abs() < 1e-6);
     }

@@ -12,6 +12,8 @@ use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use rayon::prelude::*;
+use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,7 +32,7 @@ fn raise(error: Error) -> PyErr {
 }
 
 /// Public shape of an update: `Layout([(dtype_code, bits, alpha, shape), ...])`.
-#[pyclass(frozen, eq, module = "fedcipher._native", skip_from_py_object)]
+#[pyclass(frozen, eq, module = "fedcipher._native")]
 #[derive(Clone, PartialEq)]
 struct Layout(codec::Layout);
 
@@ -83,7 +85,7 @@ fn rounding(stochastic: bool) -> fedcipher_core::Result<Rounding> {
 }
 
 /// A client's secret key; never printed, zeroised when dropped.
-#[pyclass(frozen, module = "fedcipher._native", skip_from_py_object)]
+#[pyclass(frozen, module = "fedcipher._native")]
 struct ClientKey(keys::ClientKey);
 
 #[pymethods]
@@ -119,7 +121,7 @@ impl ClientKey {
 }
 
 /// The aggregator's key: cohort and public parameters, no secret.
-#[pyclass(frozen, module = "fedcipher._native", skip_from_py_object)]
+#[pyclass(frozen, module = "fedcipher._native")]
 struct ServerKey(keys::ServerKey);
 
 #[pymethods]
@@ -252,6 +254,31 @@ fn locked<T: ?Sized>(inner: &Mutex<Box<T>>) -> MutexGuard<'_, Box<T>> {
     inner.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Memory of a Python `bytes` object that nothing else has seen yet: a frame is made where it stays.
+struct PlaceInPython(Option<Py<PyBytes>>);
+
+impl wire::Place for PlaceInPython {
+    #[expect(unsafe_code, reason = "PyBytes::new_with would touch every page in one thread first")]
+    fn reserve(&mut self, len: usize) -> fedcipher_core::Result<&mut [u8]> {
+        let failed = |e: PyErr| Error::Layout { reason: format!("no memory for a frame of {len} bytes: {e}") };
+        Python::attach(|py| {
+            let size = isize::try_from(len).map_err(|e| failed(PyValueError::new_err(e.to_string())))?;
+            // SAFETY: the object is new and referenced only here, so its buffer of `len` bytes may be
+            // written; it stays in place while `self.0` owns it, which the returned borrow does not
+            // outlive. All bytes are written as `MaybeUninit` before a slice of `u8` exists.
+            unsafe {
+                let object = pyo3::ffi::PyBytes_FromStringAndSize(std::ptr::null(), size);
+                let bytes = Bound::from_owned_ptr_or_err(py, object).map_err(failed)?;
+                let buffer = pyo3::ffi::PyBytes_AsString(object).cast::<MaybeUninit<u8>>();
+                let fresh = std::slice::from_raw_parts_mut(buffer, len);
+                fresh.par_chunks_mut(1 << 20).for_each(|part| part.fill(MaybeUninit::new(0)));
+                self.0 = Some(bytes.cast_into_unchecked::<PyBytes>().unbind());
+                Ok(fresh.assume_init_mut())
+            }
+        })
+    }
+}
+
 #[pyclass(frozen, module = "fedcipher._native")]
 struct Encryptor(Mutex<Box<dyn scheme::Encryptor>>);
 
@@ -269,14 +296,16 @@ impl Encryptor {
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, f64)> {
         let slices = slices(&arrays)?;
-        let (frame, clipped, seconds) = py
+        let mut place = PlaceInPython(None);
+        let (clipped, seconds) = py
             .detach(|| {
                 let update = Update::new(&layout.0, slices, rounding(stochastic)?)?;
-                let frame = locked(&self.0).encrypt(&Request { round, weight, update: &update, plan })?;
-                Ok((frame, update.clipped(), update.seconds()))
+                locked(&self.0).encrypt_into(&Request { round, weight, update: &update, plan }, &mut place)?;
+                Ok((update.clipped(), update.seconds()))
             })
             .map_err(raise)?;
-        Ok((PyBytes::new(py, &frame), clipped, seconds))
+        let frame = place.0.ok_or_else(|| PyValueError::new_err("the scheme made no frame"))?;
+        Ok((frame.into_bound(py), clipped, seconds))
     }
 
     fn precompute(&self, py: Python<'_>, round: u64, layout: &Layout, plan: &[u8]) -> PyResult<()> {

@@ -67,10 +67,13 @@ impl Aggregator for Dense {
         let header = self.admission.aggregate_header()?;
         let masking = self.masking.ok_or(Error::EmptyCohort)?;
         let sum = std::mem::take(&mut self.sum);
-        let mut out = header.begin(1 + sum.len());
-        out.push(masking as u8);
-        out.extend_from_slice(&sum);
-        Ok(crate::wire::seal(out))
+        let mut frame = Vec::new();
+        header.build(1 + sum.len(), &mut frame, |payload| {
+            payload[0] = masking as u8;
+            payload[1..].copy_from_slice(&sum);
+            Ok(())
+        })?;
+        Ok(frame)
     }
 }
 

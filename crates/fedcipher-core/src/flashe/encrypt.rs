@@ -11,7 +11,7 @@ use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::Ledger;
 use crate::prf::Prf;
 use crate::scheme::{Encryptor, Request};
-use crate::wire::{Contribution, Kind};
+use crate::wire::{Contribution, Kind, Place};
 use crate::Result;
 use std::path::Path;
 use std::sync::Arc;
@@ -51,32 +51,32 @@ impl FlasheEncryptor {
         }
     }
 
-    fn dense(&mut self, request: &Request<'_>, masking: Masking) -> Result<Vec<u8>> {
+    fn dense(&mut self, request: &Request<'_>, masking: Masking, place: &mut dyn Place) -> Result<()> {
         let layout = request.update.layout();
         let lanes = self.params.lanes(layout)?;
         let job = Job::new(request.round, masking.terms(self.client), &lanes);
         let made = self.ahead.take(&job);
-        let mut out = self.header(request, layout).begin(1 + lanes.bytes);
-        out.push(masking as u8);
-        let head = out.len();
-        out.resize(head + lanes.bytes, 0);
-        let mut base = 0u32;
-        for (s, width, at) in &lanes.segments {
-            let range = *at..*at + bits::packed_len(s.len, *width);
-            let payload = &mut out[head..][range.clone()];
-            let mut maker = MaskMaker::new(&self.prf, request.round, *width);
-            let terms: &[_] = if made.is_some() { &[] } else { &job.terms };
-            let source = |d: usize, ints: &mut [u32]| request.update.quantise(s.start + d, ints);
-            encrypt_run(&mut maker, terms, base, s.len, request.weight, source, payload)?;
-            if let Some(made) = &made {
-                bits::add_assign(payload, &made[range], *width, s.len);
+        self.header(request, layout).build(1 + lanes.bytes, place, |payload| {
+            let (head, payload) = payload.split_at_mut(1);
+            head.fill(masking as u8);
+            let mut base = 0u32;
+            for (s, width, at) in &lanes.segments {
+                let range = *at..*at + bits::packed_len(s.len, *width);
+                let out = &mut payload[range.clone()];
+                let mut maker = MaskMaker::new(&self.prf, request.round, *width);
+                let terms: &[_] = if made.is_some() { &[] } else { &job.terms };
+                let source = |d: usize, ints: &mut [u32]| request.update.quantise(s.start + d, ints);
+                encrypt_run(&mut maker, terms, base, s.len, request.weight, source, out)?;
+                if let Some(made) = &made {
+                    bits::add_assign(out, &made[range], *width, s.len);
+                }
+                base = base.wrapping_add(s.len.div_ceil(per_block(*width)) as u32);
             }
-            base = base.wrapping_add(s.len.div_ceil(per_block(*width)) as u32);
-        }
-        Ok(crate::wire::seal(out))
+            Ok(())
+        })
     }
 
-    fn sparse(&mut self, request: &Request<'_>, masking: Masking, top: f64) -> Result<Vec<u8>> {
+    fn sparse(&mut self, request: &Request<'_>, masking: Masking, top: f64, place: &mut dyn Place) -> Result<()> {
         let layout = request.update.layout();
         let width = self.params.sparse_width(layout)?;
         let selection = self.residual.select(request.update, top)?;
@@ -109,7 +109,10 @@ impl FlasheEncryptor {
         let kept: Vec<_> = kept.collect();
         ints.zeroize();
         self.residual.keep(selection.values, kept.into_iter());
-        Ok(self.header(request, layout).frame(&payload))
+        self.header(request, layout).build(payload.len(), place, |out| {
+            out.copy_from_slice(&payload);
+            Ok(())
+        })
     }
 
     fn header(&self, request: &Request<'_>, layout: &Layout) -> crate::wire::Header {
@@ -148,14 +151,14 @@ fn dequantised(layout: &Layout, d: usize, q: u32) -> f32 {
 }
 
 impl Encryptor for FlasheEncryptor {
-    fn encrypt(&mut self, request: &Request<'_>) -> Result<Vec<u8>> {
+    fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
         check_weight(self.client, request.weight, self.params.bounds.max_weight)?;
         let masking = self.masking(request.plan)?;
         // The round is claimed before anything of it exists, also when encryption then fails.
         self.ledger.claim(request.round)?;
         match self.params.top {
-            None => self.dense(request, masking),
-            Some(top) => self.sparse(request, masking, top),
+            None => self.dense(request, masking, place),
+            Some(top) => self.sparse(request, masking, top, place),
         }
     }
 

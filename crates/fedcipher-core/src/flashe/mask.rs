@@ -59,7 +59,6 @@ pub struct MaskMaker<'a> {
     width: u32,
     blocks: Vec<[u8; 16]>,
     lanes: Vec<u64>,
-    stream: Vec<u8>,
 }
 
 impl<'a> MaskMaker<'a> {
@@ -72,28 +71,32 @@ impl<'a> MaskMaker<'a> {
             width,
             blocks: vec![[0; 16]; CHUNK_BLOCKS],
             lanes: vec![0; if whole { 0 } else { chunk_lanes(width) }],
-            stream: vec![0; if whole { 0 } else { bits::packed_len(chunk_lanes(width), width) }],
         }
     }
 
     /// Adds the masks of `lanes` (at most one chunk) lanes to the stream `acc`, reading key stream
     /// from block `first` on; `negate` flips every sign.
     pub fn apply(&mut self, terms: &[Term], negate: bool, first: u32, lanes: usize, acc: &mut [u8]) {
+        let whole = self.width.is_power_of_two();
+        if !whole {
+            bits::unpack(acc, self.width, &mut self.lanes[..lanes]);
+        }
         for term in terms {
             let blocks = &mut self.blocks[..lanes.div_ceil(per_block(self.width))];
             self.prf.blocks(round_client(self.round, term.client), first, blocks);
-            let stream = if self.width.is_power_of_two() {
-                &self.blocks.as_flattened()[..acc.len()]
+            let add = term.negative == negate;
+            if !whole {
+                add_blocks(blocks, self.width, add, &mut self.lanes[..lanes]);
+            } else if add {
+                bits::add_assign(acc, &blocks.as_flattened()[..acc.len()], self.width, lanes);
             } else {
-                split_blocks(blocks, self.width, &mut self.lanes);
-                bits::pack(&self.lanes[..lanes], self.width, &mut self.stream[..acc.len()]);
-                &self.stream[..acc.len()]
-            };
-            if term.negative == negate {
-                bits::add_assign(acc, stream, self.width, lanes);
-            } else {
-                bits::sub_assign(acc, stream, self.width, lanes);
+                bits::sub_assign(acc, &blocks.as_flattened()[..acc.len()], self.width, lanes);
             }
+        }
+        if !whole {
+            let mask = bits::lane_mask(self.width);
+            self.lanes[..lanes].iter_mut().for_each(|lane| *lane &= mask);
+            bits::pack(&self.lanes[..lanes], self.width, acc);
         }
     }
 
@@ -140,16 +143,17 @@ impl Drop for MaskMaker<'_> {
     fn drop(&mut self) {
         self.blocks.zeroize();
         self.lanes.zeroize();
-        self.stream.zeroize();
     }
 }
 
-fn split_blocks(blocks: &[[u8; 16]], width: u32, lanes: &mut [u64]) {
+/// Adds or subtracts the masks in `blocks`; bits above the width are left for the caller to drop.
+fn add_blocks(blocks: &[[u8; 16]], width: u32, add: bool, lanes: &mut [u64]) {
     let mask = bits::lane_mask(width);
     for (block, group) in blocks.iter().zip(lanes.chunks_mut(per_block(width))) {
         let mut word = u128::from_le_bytes(*block);
         for lane in group {
-            *lane = word as u64 & mask;
+            let value = word as u64 & mask;
+            *lane = if add { lane.wrapping_add(value) } else { lane.wrapping_sub(value) };
             word >>= width;
         }
     }

@@ -6,7 +6,7 @@ use crate::admission::Admission;
 use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
 use crate::keys::ServerKey;
 use crate::scheme::Aggregator;
-use crate::wire::{self, Contribution, Reader};
+use crate::wire::{Contribution, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -121,9 +121,7 @@ impl Aggregator for BfvAggregator {
             let parts = parts.collect::<Result<Vec<_>>>()?;
             parts.iter().flatten().for_each(|part| payload.extend_from_slice(part));
         }
-        let mut out = header.begin(payload.len());
-        out.extend_from_slice(&payload);
-        Ok(wire::seal(out))
+        Ok(header.frame(&payload))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::codec::Layout;
 use crate::keys::{ClientKey, KeyTag};
 use crate::prf::{Stream, random_bytes};
 use crate::scheme::{Encryptor, Request};
-use crate::wire::{self, Contribution, Kind};
+use crate::wire::{Contribution, Kind, Place};
 use crate::{Error, Result};
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl BfvEncryptor {
 }
 
 impl Encryptor for BfvEncryptor {
-    fn encrypt(&mut self, request: &Request<'_>) -> Result<Vec<u8>> {
+    fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
         let d = Arc::clone(&self.derived);
         check_weight(self.client, request.weight, d.params.bounds.max_weight)?;
         let layout = request.update.layout();
@@ -100,22 +100,20 @@ impl Encryptor for BfvEncryptor {
 
         let sizes: Vec<usize> = blocks.iter().map(|b| packed_len(b.used, d.wire_bits(d.up_drop))).collect();
         let total: usize = sizes.iter().sum();
-        let mut out = header.begin(offline.seed.len() + total);
-        out.extend_from_slice(&offline.seed);
-        let head = out.len();
-        out.resize(head + total, 0);
-        let mut rest = &mut out[head..];
-        let mut jobs = Vec::with_capacity(blocks.len());
-        for ((block, mask), size) in blocks.iter().zip(offline.masks).zip(&sizes) {
-            let (slice, tail) = rest.split_at_mut(*size);
-            rest = tail;
-            jobs.push((block, mask, slice));
-        }
-        let encrypt = |(block, mask, slice): (&Block, Zeroizing<Vec<u128>>, &mut [u8])| {
-            self.online(request, block, &mask, slice)
-        };
-        jobs.into_par_iter().map(encrypt).collect::<Result<Vec<()>>>()?;
-        Ok(wire::seal(out))
+        header.build(offline.seed.len() + total, place, |payload| {
+            let (seed, mut rest) = payload.split_at_mut(offline.seed.len());
+            seed.copy_from_slice(&offline.seed);
+            let mut jobs = Vec::with_capacity(blocks.len());
+            for ((block, mask), size) in blocks.iter().zip(offline.masks).zip(&sizes) {
+                let (slice, tail) = rest.split_at_mut(*size);
+                rest = tail;
+                jobs.push((block, mask, slice));
+            }
+            let encrypt = |(block, mask, slice): (&Block, Zeroizing<Vec<u128>>, &mut [u8])| {
+                self.online(request, block, &mask, slice)
+            };
+            jobs.into_par_iter().try_for_each(encrypt)
+        })
     }
 
     /// The offline phase for the next update of this layout.

@@ -12,9 +12,9 @@ const PRIMES_4096: [u64; 2] = [36_028_797_018_652_673, 18_014_398_509_309_953];
 const PRIMES_2048: [u64; 1] = [18_014_398_509_404_161];
 /// The plaintext modulus of FedBit's evaluation.
 const FEDBIT_T: u128 = 2_281_701_377;
-/// Above this cohort size `C1::Auto` sends c1 instead of seeds: `bench bfv` measures where a
+/// Above this cohort size `C1::Auto` sends c1 instead of seeds: docs/benchmarks.md has where a
 /// client's expansion of all seeds begins to cost more than receiving c1 at 100 Mbit/s.
-const AUTO_DERIVE_LIMIT: u64 = 1024;
+const AUTO_DERIVE_LIMIT: u64 = 300;
 
 /// A named parameter set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum C1 {
     Derive,
     /// In full.
     Send,
-    /// Derive up to a cohort of 1024, send above.
+    /// Derive up to a cohort of 300, send above.
     Auto,
 }
 

@@ -1,0 +1,263 @@
+"""The measured cases; each runs in its own process and prints one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measure import median_seconds, openssl_ctr_rate
+
+import fedcipher
+from fedcipher import _native
+
+LENET5 = [(5, 5, 1, 6), (6,), (5, 5, 6, 16), (16,), (400, 120), (120,), (120, 84), (84,), (84, 10), (10,)]
+LINK_BYTES = 100e6 / 8
+
+
+def gaussian(shapes: list[tuple[int, ...]], seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(0, 0.1, shape).astype(np.float32) for shape in shapes]
+
+
+def flashe_rate() -> dict[str, float]:
+    """Raw kernel: 16-bit values, double masking, one thread, against AES-CTR of OpenSSL and PyCryptodome."""
+    from Crypto.Cipher import AES
+
+    values = np.random.default_rng(0).integers(0, 65536, 1 << 20, dtype=np.uint32)
+    seconds = min(_native.bench_flashe(values, 16, 50) for _ in range(5))
+    openssl = openssl_ctr_rate()
+
+    small = values.astype(np.uint16)
+    key = bytes(range(16))
+
+    count = np.arange(len(small), dtype=">u4").view(np.uint8).reshape(-1, 4)
+
+    def peer() -> np.ndarray:
+        # The paper's formula, F_k(i || j || d) for every d, vectorised: one ECB call over an array of blocks.
+        def masks(client: int) -> np.ndarray:
+            blocks = np.empty((len(small), 16), np.uint8)
+            blocks[:, :12] = np.frombuffer((7).to_bytes(8, "big") + client.to_bytes(4, "big"), np.uint8)
+            blocks[:, 12:] = count
+            out = AES.new(key, AES.MODE_ECB).encrypt(blocks.tobytes())
+            return np.frombuffer(out, np.uint16)[::8]
+
+        return small + masks(3) - masks(4)
+
+    def peer_ctr() -> np.ndarray:
+        # With our eight masks a block: two CTR key streams, lane-wise mod 2^16.
+        def stream(client: int) -> np.ndarray:
+            nonce = (7).to_bytes(8, "big") + client.to_bytes(4, "big")
+            cipher = AES.new(key, AES.MODE_CTR, nonce=nonce, initial_value=0)
+            return np.frombuffer(cipher.encrypt(bytes(2 * len(small))), np.uint16)
+
+        return small + stream(3) - stream(4)
+
+    general = min(_native.bench_flashe(values, 20, 20) for _ in range(3))
+    return {
+        "bytes_per_second": 2 * len(values) / seconds,
+        "w20_values_per_second": len(values) / general,
+        "openssl": openssl,
+        "peer": 2 * len(values) / median_seconds(peer, repeats=5),
+        "peer_ctr": 2 * len(values) / median_seconds(peer_ctr, repeats=5),
+    }
+
+
+def flashe_round() -> dict[str, float]:
+    """Encrypt, aggregate, decrypt 1.2 M parameters of 10 clients against one local epoch of that CNN."""
+    from fedcipher.data import load
+    from fedcipher.models import Learner
+
+    folder = os.environ.get("FEDCIPHER_DATA", "../shared/data") + "/mnist"
+    data = load("mnist", folder)
+    examples = len(data.train_x) // 10
+    learner = Learner("cnn-1.2m", 10, data.train_x[0])
+    model, _ = learner.fit(learner.initial(), data.train_x[:640], data.train_y[:640], epochs=1, seed=0)
+    began = time.perf_counter()
+    trained, _ = learner.fit(model, data.train_x[:examples], data.train_y[:examples], epochs=1, seed=1)
+    epoch = time.perf_counter() - began
+
+    scheme = fedcipher.scheme("flashe", clients=10, codec=fedcipher.Codec(bits=16))
+    keys = scheme.keygen(10)
+    encryptors = [scheme.encryptor(keys.client(j)) for j in range(10)]
+    decryptor = scheme.decryptor(keys.client(0))
+    encrypt, aggregate, decrypt = [], [], []
+    for round_number in range(1, 8):
+        frames = []
+        for encryptor in encryptors:
+            began = time.perf_counter()
+            frames.append(encryptor.encrypt(trained, round=round_number, reference=model))
+            encrypt.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        aggregator = scheme.aggregator(keys.server())
+        for frame in frames:
+            aggregator.add(frame)
+        total = aggregator.finish()
+        aggregate.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        decryptor.decrypt(total)
+        decrypt.append(time.perf_counter() - began)
+    mid = [float(np.median(x)) for x in (encrypt, aggregate, decrypt)]
+    return {"epoch": epoch, "encrypt": mid[0], "aggregate": mid[1], "decrypt": mid[2], "examples": examples}
+
+
+def bfv_lenet() -> dict[str, Any]:
+    """LeNet-5, 12 bits, 10 clients, one core: online encryption and decryption; TenSEAL CKKS beside it."""
+    import tenseal
+
+    update = gaussian(LENET5)
+    out: dict[str, Any] = {"weights": sum(x.size for x in update)}
+    for preset in ("compact", "fast", "fedbit-paper"):
+        scheme = fedcipher.scheme("bfv", clients=10, preset=preset, codec=fedcipher.Codec(bits=12, clip=0.5))
+        keys = scheme.keygen(10)
+        encryptor, decryptor = scheme.encryptor(keys.client(0)), scheme.decryptor(keys.client(0))
+        ready = lambda e=encryptor: e.precompute(update, round=1)  # noqa: E731
+        online = median_seconds(lambda e=encryptor: e.encrypt(update, round=1), setup=ready, repeats=21)
+        frames = [scheme.encryptor(keys.client(j)).encrypt(update, round=1) for j in range(10)]
+
+        def aggregate(made=scheme, cohort=keys, sent=frames) -> bytes:
+            aggregator = made.aggregator(cohort.server())
+            for frame in sent:
+                aggregator.add(frame)
+            return aggregator.finish()
+
+        total = aggregate()
+        out[preset] = {
+            "online": online,
+            "offline": median_seconds(ready, repeats=21),
+            "aggregate": median_seconds(aggregate, repeats=5),
+            "decrypt": median_seconds(lambda d=decryptor, t=total: d.decrypt(t), repeats=21),
+        }
+    context = tenseal.context(
+        tenseal.SCHEME_TYPE.CKKS,
+        poly_modulus_degree=8192,
+        coeff_mod_bit_sizes=[60, 40, 40, 60],
+        n_threads=1,
+    )
+    context.global_scale = 2**40
+    flat = np.concatenate([x.ravel() for x in update]).tolist()
+    out["tenseal"] = median_seconds(lambda: tenseal.ckks_vector(context, flat), repeats=5)
+    vector = tenseal.ckks_vector(context, flat)
+    out["tenseal_bytes"] = len(vector.serialize())
+    out["tenseal_decrypt"] = median_seconds(vector.decrypt, repeats=5)
+    return out
+
+
+def bfv_sizes() -> list[dict[str, Any]]:
+    """Bytes up and down of LeNet-5 at 12 bits against the packed plaintext, by cohort size."""
+    rows = []
+    update = gaussian(LENET5)
+    count = sum(x.size for x in update)
+    for preset in ("compact", "fast", "fedbit-paper"):
+        for clients in (10, 30, 100):
+            scheme = fedcipher.scheme("bfv", clients=clients, preset=preset, codec=fedcipher.Codec(bits=12, clip=0.5))
+            keys = scheme.keygen(clients)
+            aggregator = scheme.aggregator(keys.server())
+            for j in range(clients):
+                frame = scheme.encryptor(keys.client(j)).encrypt(update, round=1)
+                aggregator.add(frame)
+            down = aggregator.finish()
+            field = (clients * (2**12 - 2)).bit_length()
+            packed = count * field / 8
+            rows.append(
+                {
+                    "preset": preset,
+                    "clients": clients,
+                    "field": field,
+                    "packed": packed,
+                    "up": len(frame),
+                    "down": len(down),
+                    "raw": count * 12 / 8,
+                }
+            )
+    return rows
+
+
+def bfv_derive() -> list[dict[str, float]]:
+    """What deriving c1 from seeds costs a client against receiving it at 100 Mbit/s."""
+    rows = []
+    update = gaussian([(24576,)])
+    for clients in (10, 100, 300, 1000):
+        times, sizes = {}, {}
+        for form in ("derive", "send"):
+            codec = fedcipher.Codec(bits=8, clip=0.5)
+            scheme = fedcipher.scheme("bfv", clients=clients, c1=form, codec=codec)
+            keys = scheme.keygen(clients)
+            aggregator = scheme.aggregator(keys.server())
+            for j in range(clients):
+                aggregator.add(scheme.encryptor(keys.client(j)).encrypt(update, round=1))
+            total = aggregator.finish()
+            decryptor = scheme.decryptor(keys.client(0))
+            times[form] = median_seconds(lambda d=decryptor, t=total: d.decrypt(t), repeats=5)
+            sizes[form] = len(total)
+        rows.append(
+            {
+                "clients": clients,
+                "derive_seconds": times["derive"],
+                "send_seconds": times["send"],
+                "derive_total": times["derive"] + sizes["derive"] / LINK_BYTES,
+                "send_total": times["send"] + sizes["send"] / LINK_BYTES,
+            }
+        )
+    return rows
+
+
+def bfv_large() -> dict[str, float]:
+    """11 M parameters: online rate in packed plaintext, and peak memory of the encryption."""
+    update = gaussian([(11_000_000,)])
+    codec = fedcipher.Codec(bits=12, clip=0.5)
+    scheme = fedcipher.scheme("bfv", clients=10, codec=codec)
+    keys = scheme.keygen(10)
+    encryptor = scheme.encryptor(keys.client(0))
+    encryptor.encrypt([update[0][:50_000]], round=1)
+    before = _reset_peak()
+    encryptor.precompute(update, round=1)
+    began = time.perf_counter()
+    frame = encryptor.encrypt(update, round=1)
+    first = time.perf_counter() - began
+    peak = _status("VmHWM") - before
+    times = [first]
+    for _ in range(5):
+        del frame
+        encryptor.precompute(update, round=1)
+        began = time.perf_counter()
+        frame = encryptor.encrypt(update, round=1)
+        times.append(time.perf_counter() - began)
+    packed = 11e6 * 16 / 8
+    seconds = float(np.median(times))
+    cores = encryptor.stats.encode_seconds
+    return {
+        "seconds": seconds,
+        "rate": packed / seconds,
+        "quantise_core_seconds": cores,
+        "peak_bytes": peak,
+        "frame_bytes": len(frame),
+    }
+
+
+def _status(field: str) -> int:
+    """A line of /proc/self/status in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def _reset_peak() -> int:
+    """Forget the peak so far; the present resident size."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    case.__name__: case for case in (flashe_rate, flashe_round, bfv_lenet, bfv_sizes, bfv_derive, bfv_large)
+}
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["FEDCIPHER_STATE_DIR"] = scratch
+        print(json.dumps(CASES[sys.argv[1]]()))

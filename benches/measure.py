@@ -1,0 +1,55 @@
+"""Shared by the benchmarks: repeated timing, and what machine this is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def median_seconds(work: Callable[[], Any], *, repeats: int = 9, setup: Callable[[], Any] | None = None) -> float:
+    """Median wall seconds of ``work``, with ``setup`` before each run untimed, after one warm-up."""
+    times: list[float] = []
+    for k in range(repeats + 1):
+        if setup is not None:
+            setup()
+        began = time.perf_counter()
+        work()
+        if k > 0:
+            times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def machine() -> str:
+    """One line about the processor."""
+    model = platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        model = lines[0].partition(":")[2].strip() if lines else model
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def openssl_ctr_rate() -> float:
+    """Bytes per second of ``openssl speed -evp aes-128-ctr`` at 16 KiB blocks, one process."""
+    command = ["openssl", "speed", "-seconds", "1", "-bytes", "16384", "-evp", "aes-128-ctr"]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return float(out.strip().splitlines()[-1].split()[-1].rstrip("k")) * 1000
+
+
+def in_own_process(function: str, threads: int) -> dict[str, Any]:
+    """Run ``benches/cases.py FUNCTION`` with this many native threads; its JSON."""
+    import json
+
+    env = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
+    command = [sys.executable, str(ROOT / "benches" / "cases.py"), function]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
+    return json.loads(done.stdout.strip().splitlines()[-1])

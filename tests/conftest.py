@@ -1,0 +1,31 @@
+"""Shared fixtures: a private ledger folder, the real data sets, random updates."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+DATA = Path(os.environ.get("FEDCIPHER_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def data_dir():
+    def folder(name):
+        path = DATA / name
+        if not path.is_dir():
+            pytest.skip(f"{path} is absent; set FEDCIPHER_DATA to the folder of data sets")
+        return str(path)
+
+    return folder
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)

@@ -1,0 +1,86 @@
+"""Clip ranges, and the quantiser against its definition."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedcipher import Codec, errors
+from fedcipher.codec import gaussian_clip
+
+finite = st.floats(-100, 100, width=32)
+
+
+@settings(max_examples=200, deadline=None)
+@given(x=hnp.arrays(np.float32, st.integers(0, 300), elements=finite), bits=st.integers(4, 24), clip=st.floats(0.01, 50))
+def test_quantiser_is_its_definition(x, bits, clip):
+    alpha = float(np.float32(clip))
+    layout = Codec(bits=bits, clip=alpha).layout([x])
+    ints, clipped = layout.quantise([x])
+    levels = 2**bits - 2
+    exact = (np.clip(x.astype(np.float64), -alpha, alpha) + alpha) * (levels / (2 * alpha))
+    # Half a level, and the rounding of doubles near 2^52.
+    assert np.all(np.abs(ints - exact) <= 0.5 + 1e-6)
+    assert clipped == [int(np.sum(np.abs(x) > np.float32(alpha)))]
+    assert ints.max(initial=0) <= levels
+
+
+@settings(max_examples=50, deadline=None)
+@given(value=st.floats(-1, 1, width=32), bits=st.integers(4, 16))
+def test_stochastic_rounding_is_unbiased_and_adjacent(value, bits):
+    x = np.full(4096, value, np.float32)
+    ints, _ = Codec(bits=bits, clip=1.0).layout([x]).quantise([x], stochastic=True)
+    levels = 2**bits - 2
+    exact = (float(np.float32(value)) + 1) * levels / 2
+    assert set(np.unique(ints)) <= {np.floor(exact), np.ceil(exact), np.rint(exact)}
+    # Six deviations of the mean of 4096 coins.
+    assert abs(ints.mean() - exact) <= 6 * 0.5 / 64 + 1e-3
+
+
+def test_zero_is_exact():
+    for bits in (4, 12, 24):
+        ints, _ = Codec(bits=bits, clip=0.3).layout([np.zeros(3, np.float32)]).quantise([np.zeros(3, np.float32)])
+        assert ints.tolist() == [2 ** (bits - 1) - 1] * 3
+
+
+def test_auto_ranges_follow_the_public_reference(rng):
+    codec = Codec(bits=8, margin=2.0, floor=0.25)
+    reference = [np.array([0.5, -3.0], np.float32), np.zeros(4, np.float32)]
+    layout = codec.layout([np.zeros(2, np.float32), np.zeros(4, np.float32)], reference)
+    assert [t[2] for t in layout.tensors] == [6.0, 0.25]
+    with pytest.raises(errors.CodecError, match="reference"):
+        codec.layout([np.zeros(2, np.float32)])
+    with pytest.raises(errors.LayoutError, match="shapes"):
+        codec.layout([np.zeros(2, np.float32)], [np.zeros(3, np.float32)])
+    with pytest.raises(errors.CodecError, match="NaN"):
+        codec.layout([np.zeros(1, np.float32)], [np.array([np.nan], np.float32)])
+    assert [t[2] for t in Codec(target="delta").layout([np.zeros(2, np.float32)]).tensors] == [1.0]
+
+
+def test_aciq_minimises_the_error_it_claims_to(rng):
+    x = rng.normal(0, 1, 200_000)
+    for bits in (4, 6, 8):
+        best = gaussian_clip(bits)
+
+        def error(alpha, bits=bits):
+            levels = 2**bits - 2
+            q = np.rint((np.clip(x, -alpha, alpha) + alpha) * levels / (2 * alpha)) * 2 * alpha / levels - alpha
+            return np.mean((q - x) ** 2)
+
+        grid = np.linspace(0.5 * best, 1.6 * best, 45)
+        assert error(best) < 1.05 * min(error(a) for a in grid)
+    layout = Codec(bits=8, clip="aciq", margin=1.0, floor=0.01).layout([x.astype(np.float32)], [x])
+    assert abs(layout.tensors[0][2] - gaussian_clip(8)) < 0.05
+
+
+def test_bad_codecs():
+    for bad in ({"bits": 3}, {"bits": [8, 30]}, {"clip": "tight"}, {"margin": 0}, {"floor": float("nan")}):
+        with pytest.raises(errors.ParameterError):
+            Codec(**bad)
+    with pytest.raises(errors.LayoutError):
+        Codec(clip=-1.0).layout([np.zeros(1, np.float32)])
+    with pytest.raises(errors.LayoutError, match="bits names 2"):
+        Codec(bits=[8, 8], clip=1.0).layout([np.zeros(1, np.float32)])
+    with pytest.raises(errors.LayoutError, match="clip names 2"):
+        Codec(clip=[1.0, 1.0]).layout([np.zeros(1, np.float32)])

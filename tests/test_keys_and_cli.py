@@ -1,0 +1,91 @@
+"""Key files and the command line."""
+
+import json
+import stat
+
+import numpy as np
+import pytest
+
+import fedcipher
+from fedcipher import cli, errors, keys
+
+
+def test_key_files_round_trip(tmp_path):
+    scheme = fedcipher.scheme("bfv", clients=3, max_weight=2, codec=fedcipher.Codec(bits=[8, 10], clip=[1.0, 2.0]))
+    folder = keys.save(scheme.keygen(3), scheme, tmp_path / "keys")
+    assert stat.S_IMODE((folder / "client-1.key").stat().st_mode) == 0o600
+    with pytest.raises(errors.KeyFormatError, match="exists"):
+        keys.save(scheme.keygen(3), scheme, folder)
+    server_scheme, server = keys.load_server(folder)
+    update = [np.full(3, 0.5, np.float32), np.full(2, -1.5, np.float32)]
+    aggregator = server_scheme.aggregator(server)
+    for j in range(3):
+        made, key = keys.load_client(folder / f"client-{j}.key")
+        assert made.codec == scheme.codec and key.client == j
+        aggregator.add(made.encryptor(key).encrypt(update, round=1, weight=j % 2 + 1))
+    got = made.decryptor(key).decrypt(aggregator.finish())
+    np.testing.assert_allclose(got[0], 0.5, atol=1e-2)
+    np.testing.assert_allclose(got[1], -1.5, atol=1e-2)
+
+
+def test_damaged_key_files(tmp_path):
+    scheme = fedcipher.scheme("flashe", clients=1)
+    folder = keys.save(scheme.keygen(1), scheme, tmp_path / "keys")
+    path = folder / "client-0.key"
+    content = json.loads(path.read_text())
+    with pytest.raises(errors.KeyFormatError, match="fedcipher keygen"):
+        keys.load_client(folder / "client-9.key")
+    with pytest.raises(errors.KeyFormatError, match="server key"):
+        keys.load_server(path)
+    for damage in ({"key": "!!"}, {"params": {"wrong": 1}}, {"fedcipher": 99}):
+        path.write_text(json.dumps({**content, **damage}))
+        with pytest.raises((errors.KeyFormatError, errors.ParameterError)):
+            keys.load_client(path)
+    path.write_text("not json")
+    with pytest.raises(errors.KeyFormatError):
+        keys.load_client(path)
+
+
+def test_schemes_command_lists_threats_and_cost(capsys):
+    assert cli.main(["schemes"]) == 0
+    out = capsys.readouterr().out
+    for word in ("plain", "flashe", "bfv", "withstands:", "broken by:", "expansion, cost:"):
+        assert word in out
+
+
+def test_keygen_and_inspect(tmp_path, capsys):
+    out = tmp_path / "keys"
+    assert cli.main(["keygen", "--scheme", "flashe", "--clients", "2", "--out", str(out), "--set", "masking=single"]) == 0
+    made, key = keys.load_client(out / "client-0.key")
+    assert made.params()["masking"] == "single"
+    frame = made.encryptor(key).encrypt([np.ones(4, np.float32)], round=5, reference=[np.ones(4, np.float32)])
+    (tmp_path / "frame").write_bytes(frame)
+    assert cli.main(["inspect", str(tmp_path / "frame")]) == 0
+    assert "update of scheme flashe, key epoch 1, round 5" in capsys.readouterr().out
+    (tmp_path / "frame").write_bytes(frame[:-1])
+    assert cli.main(["inspect", str(tmp_path / "frame")]) == 2
+    assert "FrameError" in capsys.readouterr().err
+    assert cli.main(["keygen", "--clients", "2", "--out", str(out)]) == 2
+
+
+def test_core_needs_only_numpy():
+    """The package imports with every optional dependency blocked."""
+    import subprocess
+    import sys
+
+    code = """
+import sys
+for name in ("flwr", "jax", "flax", "rich", "matplotlib", "sklearn", "tenseal", "Crypto"):
+    sys.modules[name] = None
+import fedcipher, fedcipher.cli
+from fedcipher.errors import DependencyError
+assert fedcipher.cli.main(["schemes"]) == 0
+assert fedcipher.cli.main(["train"]) == 2
+try:
+    import fedcipher.flower
+except DependencyError as error:
+    assert "fedcipher[flower]" in str(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "fedcipher[demo]" in done.stderr

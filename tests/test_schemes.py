@@ -1,0 +1,224 @@
+"""Every scheme through the common interface, against a plain computation in numpy."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fedcipher
+from fedcipher import Codec, errors
+
+VARIANTS = [
+    ("plain", {}),
+    ("flashe", {}),
+    ("flashe", {"masking": "single"}),
+    ("flashe", {"masking": "adaptive", "key_bits": 256}),
+    ("bfv", {}),
+    ("bfv", {"preset": "fast"}),
+    ("bfv", {"preset": "fedbit-paper"}),
+    ("bfv", {"c1": "send"}),
+    ("bfv", {"server_weights": True}),
+]
+NAMES = [f"{name}-{'-'.join(map(str, params.values())) or 'default'}" for name, params in VARIANTS]
+
+
+def reference_integers(update, bits, alpha):
+    """The codec's definition, written again in float64."""
+    levels = 2**bits - 2
+    flat = np.concatenate([np.asarray(x, np.float32).ravel() for x in update]).astype(np.float64)
+    alpha = float(np.float32(alpha))
+    return np.rint((np.clip(flat, -alpha, alpha) + alpha) * (levels / (2 * alpha))).astype(np.uint64)
+
+
+def run_round(scheme, updates, weights, round_number=1, drop=()):
+    keys = scheme.keygen(max(updates) + 1)
+    aggregator = scheme.aggregator(keys.server(), round=round_number)
+    plan = scheme.plan(list(updates))
+    for client, update in updates.items():
+        frame = scheme.encryptor(keys.client(client)).encrypt(
+            update, round=round_number, weight=weights[client], plan=plan
+        )
+        if client not in drop:
+            aggregator.add(frame)
+    return scheme.decryptor(keys.client(0)), aggregator.finish()
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS, ids=NAMES)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_decrypted_mean_is_the_quantised_mean(name, params, data):
+    shapes = data.draw(st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=4))
+    ids = data.draw(st.sets(st.integers(0, 15), min_size=1, max_size=6))
+    weights = {j: data.draw(st.integers(1, 5)) for j in ids}
+    drop = data.draw(st.sets(st.sampled_from(sorted(ids)), max_size=len(ids) - 1))
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    updates = {j: [rng.normal(0, 0.5, s).astype(np.float32) for s in shapes] for j in ids}
+    scheme = fedcipher.scheme(name, clients=6, max_weight=5, codec=Codec(bits=11, clip=1.25), **params)
+    decryptor, aggregate = run_round(scheme, updates, weights, drop=drop)
+
+    kept = [j for j in ids if j not in drop]
+    want = sum(weights[j] * reference_integers(updates[j], 11, 1.25) for j in kept)
+    assert np.array_equal(decryptor.sums(aggregate), want)
+
+    opened = decryptor.open(aggregate)
+    total = sum(weights[j] for j in kept)
+    assert [(c.client, c.weight) for c in opened.contributions] == [(j, weights[j]) for j in sorted(kept)]
+    step = 2 * 1.25 / (2**11 - 2)
+    mean = ((np.asarray(want, np.float64) - total * (2**11 - 2) / 2) * step / total).astype(np.float32)
+    flat = np.concatenate([x.ravel() for x in opened.arrays])
+    assert [x.shape for x in opened.arrays] == [tuple(s) for s in shapes]
+    np.testing.assert_allclose(flat, mean, atol=1e-6)
+    true = sum(weights[j] * np.concatenate([np.clip(x, -1.25, 1.25).ravel() for x in updates[j]]) for j in kept)
+    np.testing.assert_allclose(flat, true / total, atol=step / 2 + 1e-5)
+
+
+def test_bits_per_layer(rng):
+    codec = Codec(bits=[8, 16, 8], clip=[1.0, 2.0, 0.5])
+    update = [rng.normal(size=s).astype(np.float32) for s in ((30, 3), (1000,), ())]
+    for name in ("plain", "flashe", "bfv"):
+        scheme = fedcipher.scheme(name, clients=2, codec=codec)
+        decryptor, aggregate = run_round(scheme, {0: update, 1: update}, {0: 1, 1: 1})
+        for got, x, clip, bits in zip(decryptor.decrypt(aggregate), update, codec.clip, codec.bits, strict=True):
+            np.testing.assert_allclose(got, np.clip(x, -clip, clip), atol=clip / (2**bits - 2) * 1.01)
+
+
+def test_dtypes_come_back(rng):
+    update = [
+        rng.normal(size=5).astype(np.float16),
+        rng.normal(size=5),
+        np.array([3, -2, 0], np.int64),
+        np.array(True),
+        np.array([200, 0], np.uint8),
+    ]
+    scheme = fedcipher.scheme("flashe", clients=1, codec=Codec(bits=24, clip=256.0))
+    decryptor, aggregate = run_round(scheme, {0: update}, {0: 1})
+    for got, x in zip(decryptor.decrypt(aggregate), update, strict=True):
+        assert got.dtype == x.dtype and got.shape == x.shape
+        np.testing.assert_allclose(got.astype(float), x.astype(float), atol=1e-3)
+    with pytest.raises(errors.LayoutError, match="complex128"):
+        scheme.codec.layout([np.zeros(2, complex)])
+
+
+def test_flashe_ciphertext_is_the_papers_formula_by_pycryptodome(rng):
+    """An independent AES: two CTR key streams, added and subtracted lane by lane."""
+    from Crypto.Cipher import AES
+
+    scheme = fedcipher.scheme("flashe", clients=16, codec=Codec(bits=12, clip=1.0))  # w = 16
+    key = scheme.keygen(16).client(5)
+    update = [rng.uniform(-1, 1, 10_000).astype(np.float32)]
+    frame = scheme.encryptor(key).encrypt(update, round=9)
+    secret = key.to_bytes()[-8 - 48 : -8 - 32]
+
+    def stream(client):
+        nonce = (9).to_bytes(8, "big") + client.to_bytes(4, "big")
+        return np.frombuffer(AES.new(secret, AES.MODE_CTR, nonce=nonce, initial_value=0).encrypt(bytes(20_000)), "<u2")
+
+    ints = reference_integers(update, 12, 1.0).astype(np.uint16)
+    want = ints + stream(5) - stream(6)
+    assert frame[-8 - 20_000 : -8] == want.astype("<u2").tobytes()
+
+
+def test_sparse_flashe_sends_less_and_loses_nothing(rng):
+    codec = Codec(bits=12, clip=1.0, target="delta")
+    scheme = fedcipher.scheme("flashe", clients=3, top=0.05, codec=codec)
+    dense = fedcipher.scheme("flashe", clients=3, codec=codec)
+    keys = scheme.keygen(3)
+    updates = [[rng.normal(0, 0.02, 2000).astype(np.float32)] for _ in range(3)]
+    encryptors = [scheme.encryptor(keys.client(j)) for j in range(3)]
+    total = np.zeros(2000)
+    rounds = 60
+    for round_number in range(1, rounds + 1):
+        aggregator = scheme.aggregator(keys.server(), round=round_number)
+        for encryptor, update in zip(encryptors, updates, strict=True):
+            frame = encryptor.encrypt(update, round=round_number)
+            aggregator.add(frame)
+        opened = scheme.decryptor(keys.client(1)).open(aggregator.finish())
+        assert opened.counts is not None and opened.counts.sum() == 3 * 100
+        total += opened.arrays[0]
+    whole = dense.encryptor(dense.keygen(3).client(0)).encrypt(updates[0], round=1)
+    assert len(frame) < 0.2 * len(whole)
+    mean = np.mean([u[0] for u in updates], axis=0)
+    # What was not sent waits in the residuals, whose size does not grow with the rounds.
+    np.testing.assert_allclose(total / rounds, mean, atol=0.03)
+    with pytest.raises(errors.ParameterError, match="delta"):
+        fedcipher.scheme("flashe", clients=3, top=0.05, codec=Codec())
+
+
+def test_nonce_reuse_is_refused_across_encryptors():
+    scheme = fedcipher.scheme("flashe", clients=2, codec=Codec(clip=1.0))
+    key = scheme.keygen(2).client(0)
+    update = [np.zeros(3, np.float32)]
+    scheme.encryptor(key).encrypt(update, round=3)
+    with pytest.raises(errors.NonceReuseError, match="rotate the key"):
+        scheme.encryptor(key).encrypt(update, round=3)
+
+
+def test_nan_names_its_place():
+    scheme = fedcipher.scheme("bfv", clients=2, codec=Codec(bits=8, clip=1.0))
+    encryptor = scheme.encryptor(scheme.keygen(2).client(0))
+    for bad in (np.nan, np.inf):
+        with pytest.raises(errors.NotFiniteError, match="tensor 1 .* index 2"):
+            encryptor.encrypt([np.zeros(2, np.float32), np.array([0, 0, bad], np.float32)], round=1)
+    with pytest.raises(errors.NotFiniteError):
+        encryptor.encrypt([np.array([np.inf])], round=1)
+    # Finite in float64, beyond float32: clipped, not refused.
+    encryptor.encrypt([np.array([1e300, -1e300])], round=1)
+    assert encryptor.stats.clipped == 2
+
+
+def test_bound_error_says_what_fits():
+    with pytest.raises(errors.BoundError, match="bits=") as caught:
+        fedcipher.scheme("bfv", clients=10, max_weight=2**32, preset="fast", codec=Codec(bits=20, clip=1.0))
+    assert isinstance(caught.value, ValueError)
+
+
+def test_unknown_names():
+    with pytest.raises(errors.ParameterError, match="plain, flashe, bfv"):
+        fedcipher.scheme("rot13", clients=2)
+    with pytest.raises(errors.ParameterError, match="bogus"):
+        fedcipher.scheme("plain", clients=2, bogus=1)
+    with pytest.raises(errors.ParameterError, match="preset"):
+        fedcipher.scheme("bfv", clients=2, preset="huge")
+
+
+def test_secrets_stay_out_of_reprs():
+    for name in ("flashe", "bfv"):
+        keys = fedcipher.scheme(name, clients=2).keygen(2)
+        for text in (repr(keys), repr(keys.client(0)), str(keys.client(0))):
+            assert len(text) < 120
+            assert "client" in text or "ServerKey" in text
+        with pytest.raises(errors.UnknownClientError):
+            keys.client(9)
+
+
+@pytest.mark.parametrize("name", ["flashe", "bfv"])
+def test_wire_bytes_are_not_plaintext(name):
+    codec = Codec(bits=12, clip=1.0)
+    scheme, plain = (fedcipher.scheme(n, clients=2, codec=codec) for n in (name, "plain"))
+    update = [np.zeros(5000, np.float32)]
+    secret = scheme.encryptor(scheme.keygen(2).client(0)).encrypt(update, round=1)
+    clear = plain.encryptor(plain.keygen(2).client(0)).encrypt(update, round=1)
+    marker = clear[-500:-100]
+    assert marker not in secret
+    counts = np.bincount(np.frombuffer(secret[-6000:-8], np.uint8), minlength=256)
+    assert counts.max() < 60, "bytes of a constant update are spread as random ones are"
+
+
+def test_garbage_frames(rng):
+    for name, params in VARIANTS:
+        scheme = fedcipher.scheme(name, clients=2, codec=Codec(bits=8, clip=1.0), **params)
+        keys = scheme.keygen(2)
+        good = scheme.encryptor(keys.client(0)).encrypt([np.ones(7, np.float32)], round=1)
+        aggregator = scheme.aggregator(keys.server())
+        for bad in (b"", b"FEDC", good[:-3], good + b"x", rng.bytes(500), keys.server().to_bytes()):
+            with pytest.raises(errors.FrameError):
+                aggregator.add(bad)
+        aggregator.add(good)
+        with pytest.raises(errors.DuplicateClientError):
+            aggregator.add(good)
+        aggregate = aggregator.finish()
+        with pytest.raises(errors.WrongRoundError):
+            scheme.decryptor(keys.client(1)).decrypt(aggregate, round=2)
+        with pytest.raises(errors.WrongEpochError):
+            scheme.decryptor(scheme.keygen(2).client(1)).decrypt(aggregate)
