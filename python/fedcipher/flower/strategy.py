@@ -14,8 +14,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fedcipher import _native
 from fedcipher.codec import Array as NumpyArray
-from fedcipher.errors import FedcipherError, PlaintextError, StrategyError
+from fedcipher.errors import FedcipherError, PlaintextError, StrategyError, UnknownClientError
 from fedcipher.flower import protocol
 from fedcipher.keys.store import load_server
 from fedcipher.schemes import Decryptor
@@ -94,6 +95,7 @@ class SecureStrategy(Strategy):
         self._aggregates: list[bytes] = []
         self._delivered: dict[int, int] = {}
         self._client_of: dict[int, int] = {}
+        self._node_of: dict[int, int] = {}
         self._warned_weights = False
 
     @property
@@ -188,7 +190,9 @@ class SecureStrategy(Strategy):
             node = reply.metadata.src_node_id
             phases = self._take_phases(reply)
             try:
-                contribution = aggregator.add(self._frame_of(reply))
+                frame = self._frame_of(reply)
+                self._check_owner(node, frame)
+                contribution = aggregator.add(frame)
             except FedcipherError as error:
                 reason = f"{type(error).__name__}: {error}"
                 _log.warning("node %s is left out of round %s: %s", node, server_round, reason)
@@ -196,6 +200,7 @@ class SecureStrategy(Strategy):
                 self._delivered.pop(node, None)
                 continue
             self._client_of[node] = contribution.client
+            self._node_of[contribution.client] = node
             self._delivered[node] = len(self._aggregates)
             record.clients.append(ClientRecord(node, contribution.client, phases))
             accepted.append(reply)
@@ -210,6 +215,13 @@ class SecureStrategy(Strategy):
         record.aggregate_seconds = time.perf_counter() - began
         metrics = self._probe(server_round, accepted)
         return protocol.wire_record({protocol.aggregate_key(len(self._aggregates)): self._aggregates[-1]}), metrics
+
+    def _check_owner(self, node: int, frame: bytes) -> None:
+        """A client id belongs to the node that used it first."""
+        for client, _ in _native.inspect(frame)[4]:
+            owner = self._node_of.get(client, node)
+            if owner != node:
+                raise UnknownClientError(f"node {node} sent a frame of client {client}, which belongs to node {owner}")
 
     @staticmethod
     def _frame_of(reply: Message) -> bytes:

@@ -1,0 +1,95 @@
+"""Runs a ClientApp and a strategy in one process: Flower's messages, no network, no Ray."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedcipher.flower import client_mod
+
+TaskIdentity.run_id = 1
+TaskIdentity.task_id = 1
+TaskIdentity.node_id = 0
+
+NAMES = ["layer/weight", "layer/bias"]
+
+
+def initial():
+    return [np.zeros((20, 30), np.float32), np.zeros(7, np.float32)]
+
+
+def record(arrays, names=NAMES):
+    return ArrayRecord({n: Array(a) for n, a in zip(names, arrays, strict=True)})
+
+
+def make_app(targets, examples, seen=None, mods=(client_mod,)):
+    """Clients that move half way from the global model to their own target."""
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(msg, ctxt):
+        client = ctxt.node_config["partition-id"]
+        arrays = msg.content["arrays"].to_numpy_ndarrays()
+        if seen is not None:
+            seen.append((msg.content["config"]["server-round"], client, arrays))
+        moved = [(0.5 * (a + t)).astype(np.float32) for a, t in zip(arrays, targets[client], strict=True)]
+        metrics = MetricRecord({"num-examples": examples[client], "loss": float(client)})
+        return Message(RecordDict({"arrays": record(moved), "metrics": metrics}), reply_to=msg)
+
+    @app.evaluate()
+    def evaluate(msg, ctxt):
+        client = ctxt.node_config["partition-id"]
+        arrays = msg.content["arrays"].to_numpy_ndarrays()
+        distance = float(np.abs(arrays[0] - targets[client][0]).mean())
+        metrics = MetricRecord({"num-examples": examples[client], "distance": distance})
+        return Message(RecordDict({"metrics": metrics}), reply_to=msg)
+
+    return app
+
+
+class LocalGrid:
+    """A grid of clients in this process; ``tamper(message, reply)`` may change or lose a reply."""
+
+    def __init__(self, app, clients, keys, tamper=None):
+        self.app, self.tamper = app, tamper
+        self.run_config = {"fedcipher-keys": str(keys)}
+        self.contexts = {
+            1000 + k: Context(
+                run_id=1,
+                node_id=1000 + k,
+                node_config={"partition-id": k, "num-partitions": clients},
+                state=RecordDict(),
+                run_config=self.run_config,
+            )
+            for k in range(clients)
+        }
+        self.sent, self.received = [], []
+
+    def get_node_ids(self):
+        return list(self.contexts)
+
+    def forget(self, client):
+        """The client loses its disk."""
+        self.contexts[1000 + client].state = RecordDict()
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            # A copy, as the wire would make one.
+            content = RecordDict(dict(message.content.items()))
+            self.sent.append((node - 1000, RecordDict(dict(content.items()))))
+            delivered = Message(content, dst_node_id=node, message_type=message.metadata.message_type)
+            try:
+                reply = self.app(delivered, self.contexts[node])
+            except Exception as error:
+                reply = Message(Error(code=2, reason=repr(error)), reply_to=delivered)
+            if self.tamper is not None:
+                reply = self.tamper(delivered, reply, node - 1000)
+            if reply is not None:
+                # As it left: the strategy strips what it has read.
+                left = reply if reply.has_error() else Message(RecordDict(dict(reply.content.items())), reply_to=delivered)
+                self.received.append((node - 1000, left))
+                replies.append(reply)
+        return replies

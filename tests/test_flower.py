@@ -1,0 +1,252 @@
+"""The Flower integration, told as rounds."""
+
+import logging
+
+import numpy as np
+import pytest
+from flower_harness import LocalGrid, initial, make_app, record
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
+
+import fedcipher
+from fedcipher import errors, keys
+from fedcipher.flower import SecureStrategy, protocol
+
+CLIENTS = 5
+SCHEMES = [("plain", {}), ("flashe", {"masking": "adaptive"}), ("bfv", {})]
+
+
+def targets(rng):
+    return [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
+
+
+def setup(tmp_path, rng, name, *, params=None, codec=None, examples=None, inner=None, tamper=None, unit=None, weight=1):
+    codec = codec or fedcipher.Codec(bits=16, clip=2.0)
+    scheme = fedcipher.scheme(name, clients=CLIENTS, max_weight=weight, codec=codec, **(params or {}))
+    folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
+    goals, seen = targets(rng), []
+    app = make_app(goals, examples or [10] * CLIENTS, seen)
+    grid = LocalGrid(app, CLIENTS, folder, tamper)
+    options = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
+    strategy = SecureStrategy(inner or FedAvg(**options), folder, examples_per_weight=unit)
+    decryptor = scheme.decryptor(keys.load_client(folder / "client-0.key")[1])
+    return strategy, grid, goals, seen, decryptor
+
+
+def simulate(goals, weights, rounds):
+    """The same federation in the clear."""
+    model = initial()
+    for _ in range(rounds):
+        moved = [[0.5 * (a + t) for a, t in zip(model, goal, strict=True)] for goal in goals]
+        model = [np.average([m[k] for m in moved], axis=0, weights=weights) for k in range(len(model))]
+    return model
+
+
+@pytest.mark.parametrize("target", ["weights", "delta"])
+@pytest.mark.parametrize(("name", "params"), SCHEMES)
+def test_the_federation_computes_what_it_would_in_the_clear(tmp_path, rng, name, params, target):
+    codec = fedcipher.Codec(bits=16, clip=2.0, target=target)
+    strategy, grid, goals, _, decryptor = setup(tmp_path, rng, name, params=params, codec=codec)
+    result = strategy.start(grid, record(initial()), num_rounds=4)
+    want = simulate(goals, [1] * CLIENTS, 4)
+    for got, x in zip(strategy.open_model(decryptor), want, strict=True):
+        np.testing.assert_allclose(got, x, atol=4 * 2.0 / 2**16)
+    # The inner strategy's metrics are its own, without ours.
+    assert dict(result.train_metrics_clientapp[4]) == {"loss": pytest.approx(2.0)}
+    assert set(result.evaluate_metrics_clientapp[4]) == {"distance"}
+    assert all(c.left_out is None for r in strategy.rounds for c in r.clients)
+    phases = strategy.rounds[-1].clients[0].phases
+    assert phases["upload_bytes"] > 0 and phases["elements"] == 607
+    if name != "plain":
+        values = np.concatenate([a.ravel() for a in want]).astype(np.float32).tobytes()
+        for _, content in grid.sent[2 * CLIENTS :]:
+            for arrays in content.array_records.values():
+                for array in arrays.values():
+                    assert values[:64] not in array.data
+
+
+def test_weights_follow_the_examples(tmp_path, rng):
+    examples = [10, 20, 30, 40, 80]
+    strategy, grid, goals, _, decryptor = setup(tmp_path, rng, "bfv", examples=examples, unit=10, weight=8)
+    strategy.start(grid, record(initial()), num_rounds=3)
+    for got, x in zip(strategy.open_model(decryptor), simulate(goals, examples, 3), strict=True):
+        np.testing.assert_allclose(got, x, atol=4 * 2.0 / 2**16)
+
+
+def test_a_weight_that_does_not_fit_leaves_that_client_out(tmp_path, rng, caplog):
+    examples = [10, 10, 10, 10, 900]
+    strategy, grid, goals, _, decryptor = setup(tmp_path, rng, "flashe", examples=examples, unit=10, weight=8)
+    strategy.start(grid, record(initial()), num_rounds=1)
+    for got, x in zip(strategy.open_model(decryptor), simulate(goals[:4], [1] * 4, 1), strict=True):
+        np.testing.assert_allclose(got, x, atol=1e-3)
+    assert "WeightError" in caplog.text and "divide sample counts by 12" in caplog.text
+
+
+def test_unequal_examples_with_equal_weights_are_mentioned_once(tmp_path, rng, caplog):
+    strategy, grid, *_ = setup(tmp_path, rng, "flashe", examples=[1, 2, 3, 4, 50])
+    strategy.start(grid, record(initial()), num_rounds=2)
+    assert caplog.text.count("examples_per_weight") == 1
+
+
+@pytest.mark.parametrize(("name", "params"), SCHEMES)
+def test_garbage_and_drop_outs_leave_the_others_right(tmp_path, rng, name, params, caplog):
+    stored = {}
+
+    def tamper(message, reply, client):
+        if message.metadata.message_type != "train":
+            return reply
+        key = next(iter(reply.content.array_records))
+        frame = protocol.frame_bytes(reply.content.array_records[key][protocol.UPDATE])
+        first = stored.setdefault(client, frame)
+        if frame is first:
+            return reply
+        if client == 1:  # flips a bit
+            frame = frame[:300] + bytes([frame[300] ^ 8]) + frame[301:]
+        elif client == 2:  # replays its first round
+            frame = first
+        elif client == 3:  # never answers
+            return None
+        reply.content.array_records[key] = protocol.wire_record({protocol.UPDATE: frame})
+        return reply
+
+    strategy, grid, goals, _, decryptor = setup(tmp_path, rng, name, params=params, tamper=tamper)
+    strategy.start(grid, record(initial()), num_rounds=2)
+    middle = simulate(goals, [1] * CLIENTS, 1)
+    moved = [[0.5 * (a + t) for a, t in zip(middle, goals[j], strict=True)] for j in (0, 4)]
+    for k, got in enumerate(strategy.open_model(decryptor)):
+        np.testing.assert_allclose(got, np.mean([m[k] for m in moved], axis=0), atol=1e-3)
+    assert "FrameError" in caplog.text and "WrongRoundError" in caplog.text
+    assert [len([c for c in r.clients if c.left_out]) for r in strategy.rounds] == [0, 2]
+
+
+def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog):
+    frames = {}
+
+    def tamper(message, reply, client):
+        if message.metadata.message_type == "train":
+            (key,) = reply.content.array_records
+            frames[client] = reply.content.array_records[key]
+            if len(frames) == CLIENTS and client == 2 and message.content["config"]["server-round"] == 2:
+                other = make_frame()
+                reply.content.array_records[key] = protocol.wire_record({protocol.UPDATE: other})
+        return reply
+
+    def make_frame():
+        scheme, key = keys.load_client(tmp_path / "keys" / "client-4.key")
+        return scheme.encryptor(key).encrypt(initial(), round=strategy._base + 2)
+
+    # plain has no nonces, so a thief with client 4's key could make this frame.
+    strategy, grid, *_ = setup(tmp_path, rng, "plain", tamper=tamper)
+    strategy.start(grid, record(initial()), num_rounds=2)
+    assert "belongs to node 1004" in caplog.text
+    assert [c.client for c in strategy.rounds[1].clients if c.left_out] == [2]
+
+
+def test_a_client_without_the_mod_is_refused_loudly(tmp_path, rng, caplog):
+    strategy, grid, goals, *_ = setup(tmp_path, rng, "bfv")
+    grid.app = make_app(goals, [10] * CLIENTS, mods=())
+    strategy.start(grid, record(initial()), num_rounds=1)
+    assert caplog.text.count("PlaintextError") == CLIENTS
+    assert "has no usable update" in caplog.text
+
+
+def test_the_mod_refuses_a_server_without_the_wrapper(tmp_path, rng):
+    _, grid, *_ = setup(tmp_path, rng, "bfv")
+    inner = FedAvg(min_train_nodes=CLIENTS, min_available_nodes=CLIENTS, min_evaluate_nodes=CLIENTS)
+    inner.start(grid, record(initial()), num_rounds=1)
+    assert grid.received and all("PlaintextError" in r.error.reason for _, r in grid.received)
+
+
+def test_every_array_that_leaves_is_a_frame_of_the_scheme(tmp_path, rng):
+    strategy, grid, *_ = setup(tmp_path, rng, "flashe")
+    strategy.start(grid, record(initial()), num_rounds=2)
+    trained = [r for _, r in grid.received if r.content.array_records]
+    assert len(trained) == 2 * CLIENTS
+    for reply in trained:
+        (arrays,) = reply.content.array_records.values()
+        assert list(arrays) == [protocol.UPDATE]
+        assert fedcipher._native.inspect(protocol.frame_bytes(arrays[protocol.UPDATE]))[1] == "flashe"
+
+
+def test_extra_arrays_in_a_reply_are_refused_not_sent(tmp_path, rng):
+    strategy, grid, goals, *_ = setup(tmp_path, rng, "flashe")
+    honest = make_app(goals, [10] * CLIENTS, mods=())
+
+    def leaky(msg, ctxt):
+        reply = honest(msg, ctxt)
+        reply.content.array_records["spare"] = ArrayRecord({"copy": Array(np.ones(3))})
+        return reply
+
+    grid.app = lambda msg, ctxt: fedcipher.flower.client_mod(msg, ctxt, leaky)
+    strategy.start(grid, record(initial()), num_rounds=1)
+    train_replies = [r for _, r in grid.received][:CLIENTS]
+    assert all(r.has_error() and "exactly one can be protected" in r.error.reason for r in train_replies)
+
+
+@pytest.mark.parametrize("inner", [FedMedian, FedAdam])
+def test_strategies_that_are_no_weighted_mean_are_refused(tmp_path, rng, inner):
+    options = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
+    strategy, grid, *_ = setup(tmp_path, rng, "flashe", inner=inner(**options))
+    with pytest.raises(errors.StrategyError, match=inner.__name__):
+        strategy.start(grid, record(initial()), num_rounds=1)
+
+
+def test_fedprox_works_unchanged(tmp_path, rng):
+    options = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
+    strategy, grid, goals, _, decryptor = setup(tmp_path, rng, "bfv", inner=FedProx(proximal_mu=0.1, **options))
+    strategy.start(grid, record(initial()), num_rounds=2)
+    np.testing.assert_allclose(strategy.open_model(decryptor)[0], simulate(goals, [1] * 5, 2)[0], atol=1e-3)
+    assert grid.sent[0][1]["config"]["proximal-mu"] == 0.1
+
+
+def test_delta_mode_catches_up_and_recovers_lost_state(tmp_path, rng, caplog):
+    caplog.set_level(logging.WARNING)
+    codec = fedcipher.Codec(bits=16, clip=2.0, target="delta")
+    inner = FedAvg(
+        fraction_train=0.4, fraction_evaluate=0.0, min_train_nodes=2, min_available_nodes=CLIENTS
+    )
+    strategy, grid, goals, seen, decryptor = setup(tmp_path, rng, "bfv", codec=codec, inner=inner)
+    lost = []
+
+    original = strategy.configure_train
+
+    def lose_one(server_round, arrays, config, used):
+        messages = list(original(server_round, arrays, config, used))
+        if server_round == 6:
+            lost.append(messages[0].metadata.dst_node_id - 1000)
+            grid.forget(lost[0])
+        return messages
+
+    strategy.configure_train = lose_one
+    strategy.start(grid, record(initial()), num_rounds=12)
+    # Whoever is sampled sees the very same global model, however long it was away.
+    for number in range(1, 13):
+        models = [arrays for r, _, arrays in seen if r == number]
+        for other in models[1:]:
+            for a, b in zip(models[0], other, strict=True):
+                np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(strategy.open_model(decryptor)[0].shape, (20, 30))
+    final = [arrays for r, _, arrays in seen if r == 12][0]
+    before = strategy._aggregates.pop()
+    np.testing.assert_array_equal(strategy.open_model(decryptor)[0], final[0])
+    strategy._aggregates.append(before)
+    failed = [c for r in strategy.rounds for c in r.clients if c.left_out]
+    assert all("StateError" in c.left_out for c in failed) and len(failed) <= 1
+
+
+def test_sparse_flashe_through_flower(tmp_path, rng):
+    codec = fedcipher.Codec(bits=16, clip=2.0, target="delta")
+    params = {"top": 0.2, "masking": "adaptive"}
+    strategy, grid, goals, _, decryptor = setup(tmp_path, rng, "flashe", params=params, codec=codec)
+    goals[:] = [goals[0]] * CLIENTS
+    strategy.start(grid, record(initial()), num_rounds=40)
+    assert np.abs(strategy.open_model(decryptor)[0] - goals[0][0]).max() < 0.05
+    assert strategy.rounds[-1].clients[0].phases["upload_bytes"] < 800
+
+
+def test_missing_keys_are_named(tmp_path, rng):
+    strategy, grid, *_ = setup(tmp_path, rng, "bfv")
+    for context in grid.contexts.values():
+        context.run_config["fedcipher-keys"] = str(tmp_path / "elsewhere")
+    strategy.start(grid, record(initial()), num_rounds=1)
+    assert all("fedcipher keygen" in r.error.reason for _, r in grid.received)
