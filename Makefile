@@ -6,7 +6,7 @@ DATA ?= ../shared/data
 export FLWR_TELEMETRY_ENABLED := 0
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: demo test test-rust test-python check bench build clean
+.PHONY: demo test test-rust test-python check bench results build clean
 
 build: $(VENV)/.built
 
@@ -34,14 +34,19 @@ check: build
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
-	$(BIN)/ruff check python tests benches examples
-	$(BIN)/ruff format --check python tests benches examples
+	$(BIN)/ruff check python tests benches examples tools
+	$(BIN)/ruff format --check python tests benches examples tools
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python tools/licences.py --check
 
 bench: build
 	cargo bench -p fedcipher-core --bench kernels -- --quick --noplot
 	$(BIN)/python benches/report.py
+
+# The committed reports and the README's tables, made anew.
+results: build
+	DATA=$(DATA) tools/results.sh
+	$(BIN)/python tools/readme_tables.py
 
 clean:
 	rm -rf $(VENV) target runs

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from measure import median_seconds, openssl_ctr_rate
-
 import fedcipher
+import numpy as np
 from fedcipher import _native
+from measure import median_seconds, openssl_ctr_rate
 
 LENET5 = [(5, 5, 1, 6), (6,), (5, 5, 6, 16), (16,), (400, 120), (120,), (120, 84), (84,), (84, 10), (10,)]
 LINK_BYTES = 100e6 / 8

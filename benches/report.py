@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import json
 from typing import Any
 
 from measure import ROOT, in_own_process, machine
+
 
 def table(head: list[str], rows: list[list[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
@@ -31,7 +33,11 @@ def flashe() -> str:
             f"{r['peer_ctr'] / 1e6:.0f} MB/s, {r['bytes_per_second'] / r['peer_ctr']:.0f}x",
             "",
         ],
-        ["FLASHE encrypt at w = 20 (six masks a block, lanes not byte-aligned)", f"{r['w20_values_per_second'] / 1e6:.0f} M values/s", ""],
+        [
+            "FLASHE encrypt at w = 20 (six masks a block, lanes not byte-aligned)",
+            f"{r['w20_values_per_second'] / 1e6:.0f} M values/s",
+            "",
+        ],
     ]
     t = in_own_process("flashe_round", 1)
     added = t["encrypt"] + t["aggregate"] + t["decrypt"]
@@ -67,7 +73,9 @@ def bfv() -> str:
         ]
         for preset in ("compact", "fast", "fedbit-paper")
     ]
-    rows.append(["TenSEAL CKKS, 8192, [60,40,40,60]", "", f"{r['tenseal'] * 1e3:.1f}", "", f"{r['tenseal_decrypt'] * 1e3:.1f}"])
+    rows.append(
+        ["TenSEAL CKKS, 8192, [60,40,40,60]", "", f"{r['tenseal'] * 1e3:.1f}", "", f"{r['tenseal_decrypt'] * 1e3:.1f}"]
+    )
     goals = [
         ["online encryption, `compact`", f"{c['online'] * 1e3:.2f} ms", f"under 1 ms: {verdict(c['online'] < 1e-3)}"],
         ["decryption, `compact`", f"{c['decrypt'] * 1e3:.2f} ms", f"under 2 ms: {verdict(c['decrypt'] < 2e-3)}"],
@@ -130,14 +138,29 @@ def bfv() -> str:
     )
 
 
+def transforms() -> str:
+    """The two NTT crates, from criterion's own estimates of the run before this."""
+    folder = ROOT / "target" / "criterion" / "ntt-forward-4096"
+    seconds = {}
+    for crate in ("tfhe-ntt", "fhe-math"):
+        estimates = json.loads((folder / crate / "new" / "estimates.json").read_text())
+        seconds[crate] = estimates["median"]["point_estimate"] / 1e9
+    rows = [
+        ["tfhe-ntt (BSD-3-Clause-Clear, default)", f"{seconds['tfhe-ntt'] * 1e6:.1f} us"],
+        ["fhe-math (MIT, feature `ntt-fhe-math`)", f"{seconds['fhe-math'] * 1e6:.1f} us"],
+        ["ratio", f"{seconds['fhe-math'] / seconds['tfhe-ntt']:.1f}x"],
+    ]
+    return "## NTT crates, forward, N = 4096, 54-bit prime\n\n" + table(["crate", "median"], rows)
+
+
 def main() -> None:
     parts = [
         "# Benchmarks",
         f"Written by `make bench` on {datetime.date.today()}: {machine()}. Medians; ratios within one run.",
         flashe(),
         bfv(),
-        "Kernel benchmarks (NTT backends side by side, wire frames, packing) are in criterion: "
-        "`cargo bench -p fedcipher-core`.",
+        transforms(),
+        "More kernels (masks by width, ciphertexts, frame parsing) are in criterion: `cargo bench -p fedcipher-core`.",
     ]
     text = "\n\n".join(parts) + "\n"
     (ROOT / "docs").mkdir(exist_ok=True)

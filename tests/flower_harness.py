@@ -1,12 +1,10 @@
 """Runs a ClientApp and a strategy in one process: Flower's messages, no network, no Ray."""
 
 import numpy as np
+from fedcipher.flower import client_mod
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-
 from flwr.supercore.task_identity import TaskIdentity
-
-from fedcipher.flower import client_mod
 
 TaskIdentity.run_id = 1
 TaskIdentity.task_id = 1
@@ -89,7 +87,9 @@ class LocalGrid:
                 reply = self.tamper(delivered, reply, node - 1000)
             if reply is not None:
                 # As it left: the strategy strips what it has read.
-                left = reply if reply.has_error() else Message(RecordDict(dict(reply.content.items())), reply_to=delivered)
+                left = (
+                    reply if reply.has_error() else Message(RecordDict(dict(reply.content.items())), reply_to=delivered)
+                )
                 self.received.append((node - 1000, left))
                 replies.append(reply)
         return replies

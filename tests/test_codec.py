@@ -2,18 +2,19 @@
 
 import numpy as np
 import pytest
+from fedcipher import Codec, errors
+from fedcipher.codec import gaussian_clip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-
-from fedcipher import Codec, errors
-from fedcipher.codec import gaussian_clip
 
 finite = st.floats(-100, 100, width=32)
 
 
 @settings(max_examples=200, deadline=None)
-@given(x=hnp.arrays(np.float32, st.integers(0, 300), elements=finite), bits=st.integers(4, 24), clip=st.floats(0.01, 50))
+@given(
+    x=hnp.arrays(np.float32, st.integers(0, 300), elements=finite), bits=st.integers(4, 24), clip=st.floats(0.01, 50)
+)
 def test_quantiser_is_its_definition(x, bits, clip):
     alpha = float(np.float32(clip))
     layout = Codec(bits=bits, clip=alpha).layout([x])

@@ -4,7 +4,6 @@ import gzip
 
 import numpy as np
 import pytest
-
 from fedcipher.data import idx, load, partition
 from fedcipher.errors import ParameterError
 from fedcipher.models import Learner

@@ -2,15 +2,14 @@
 
 import logging
 
+import fedcipher
 import numpy as np
 import pytest
+from fedcipher import errors, keys
+from fedcipher.flower import SecureStrategy, protocol
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
-
-import fedcipher
-from fedcipher import errors, keys
-from fedcipher.flower import SecureStrategy, protocol
 
 CLIENTS = 5
 SCHEMES = [("plain", {}), ("flashe", {"masking": "adaptive"}), ("bfv", {})]
@@ -202,9 +201,7 @@ def test_fedprox_works_unchanged(tmp_path, rng):
 def test_delta_mode_catches_up_and_recovers_lost_state(tmp_path, rng, caplog):
     caplog.set_level(logging.WARNING)
     codec = fedcipher.Codec(bits=16, clip=2.0, target="delta")
-    inner = FedAvg(
-        fraction_train=0.4, fraction_evaluate=0.0, min_train_nodes=2, min_available_nodes=CLIENTS
-    )
+    inner = FedAvg(fraction_train=0.4, fraction_evaluate=0.0, min_train_nodes=2, min_available_nodes=CLIENTS)
     strategy, grid, goals, seen, decryptor = setup(tmp_path, rng, "bfv", codec=codec, inner=inner)
     lost = []
 
@@ -226,7 +223,7 @@ def test_delta_mode_catches_up_and_recovers_lost_state(tmp_path, rng, caplog):
             for a, b in zip(models[0], other, strict=True):
                 np.testing.assert_array_equal(a, b)
     np.testing.assert_allclose(strategy.open_model(decryptor)[0].shape, (20, 30))
-    final = [arrays for r, _, arrays in seen if r == 12][0]
+    final = next(arrays for r, _, arrays in seen if r == 12)
     before = strategy._aggregates.pop()
     np.testing.assert_array_equal(strategy.open_model(decryptor)[0], final[0])
     strategy._aggregates.append(before)

@@ -3,10 +3,9 @@
 import json
 import stat
 
+import fedcipher
 import numpy as np
 import pytest
-
-import fedcipher
 from fedcipher import cli, errors, keys
 
 
@@ -55,7 +54,9 @@ def test_schemes_command_lists_threats_and_cost(capsys):
 
 def test_keygen_and_inspect(tmp_path, capsys):
     out = tmp_path / "keys"
-    assert cli.main(["keygen", "--scheme", "flashe", "--clients", "2", "--out", str(out), "--set", "masking=single"]) == 0
+    assert (
+        cli.main(["keygen", "--scheme", "flashe", "--clients", "2", "--out", str(out), "--set", "masking=single"]) == 0
+    )
     made, key = keys.load_client(out / "client-0.key")
     assert made.params()["masking"] == "single"
     frame = made.encryptor(key).encrypt([np.ones(4, np.float32)], round=5, reference=[np.ones(4, np.float32)])

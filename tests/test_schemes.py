@@ -1,12 +1,11 @@
 """Every scheme through the common interface, against a plain computation in numpy."""
 
+import fedcipher
 import numpy as np
 import pytest
+from fedcipher import Codec, errors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-import fedcipher
-from fedcipher import Codec, errors
 
 VARIANTS = [
     ("plain", {}),
@@ -158,7 +157,7 @@ def test_nan_names_its_place():
     scheme = fedcipher.scheme("bfv", clients=2, codec=Codec(bits=8, clip=1.0))
     encryptor = scheme.encryptor(scheme.keygen(2).client(0))
     for bad in (np.nan, np.inf):
-        with pytest.raises(errors.NotFiniteError, match="tensor 1 .* index 2"):
+        with pytest.raises(errors.NotFiniteError, match=r"tensor 1 .* index 2"):
             encryptor.encrypt([np.zeros(2, np.float32), np.array([0, 0, bad], np.float32)], round=1)
     with pytest.raises(errors.NotFiniteError):
         encryptor.encrypt([np.array([np.inf])], round=1)

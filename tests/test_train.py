@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-
 from fedcipher import cli
 from fedcipher.app.simulate import weight_unit
 

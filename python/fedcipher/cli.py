@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedcipher import __version__, _native, keys
+from fedcipher._optional import require
 from fedcipher.codec import Codec
-from fedcipher.errors import DependencyError, FedcipherError
+from fedcipher.errors import FedcipherError
 from fedcipher.schemes import Scheme, scheme, scheme_class, scheme_names
 
 __all__ = ["main"]
@@ -60,9 +61,13 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--data-dir", default="", help="folder of IDX files, or of input.txt")
     train.add_argument("--model", default="", help="cnn-8k, lenet5, cnn-1.2m, resnet20, gru")
     train.add_argument("--clients", type=int, default=12)
-    train.add_argument("--per-round", type=int, default=0, help="clients sampled a round (default: all)")
+    train.add_argument(
+        "--per-round", type=int, default=0, help="clients sampled a round (default: a third; digits: all)"
+    )
     train.add_argument("--rounds", type=int, default=10)
-    train.add_argument("--epochs", type=int, default=0, help="passes over the local data a round (default: 1; digits: 5)")
+    train.add_argument(
+        "--epochs", type=int, default=0, help="passes over the local data a round (default: 1; digits: 5)"
+    )
     train.add_argument("--batch", type=int, default=0, help="examples a step (default: 64; digits: 16)")
     train.add_argument("--learning-rate", type=float, default=1e-3)
     train.add_argument("--dirichlet", type=float, default=0.0, help="label skew: Dirichlet alpha (0: IID)")
@@ -140,13 +145,9 @@ def _keygen(options: argparse.Namespace, __: list[str]) -> int:
 
 
 def _train(options: argparse.Namespace, arguments: list[str]) -> int:
-    try:
-        from fedcipher.app.settings import Settings
-        from fedcipher.app.simulate import client_sizes, train, weight_unit
-    except DependencyError:
-        raise
-    except ImportError as error:
-        raise DependencyError(f"training needs {error.name}; pip install 'fedcipher[demo]'") from error
+    require("fedcipher train", "demo", "flwr", "ray", "jax", "flax", "optax", "rich", "matplotlib")
+    from fedcipher.app.settings import Settings
+    from fedcipher.app.simulate import client_sizes, train, weight_unit
 
     with tempfile.TemporaryDirectory(prefix="fedcipher-") as scratch:
         data_dir = str(Path(options.data_dir).resolve()) if options.data_dir else ""

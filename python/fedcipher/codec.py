@@ -21,8 +21,11 @@ __all__ = ["Array", "Codec", "Layout", "flat_float32", "restore"]
 Array = NDArray[Any]
 
 # The position is the code on the wire: append only.
-_DTYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"]
-_DTYPES += ["uint64", "bool"]
+_DTYPES = (
+    *("float16", "float32", "float64"),
+    *("int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64", "bool"),
+)
 
 _GAUSS_MIN_ELEMENTS = 32
 
@@ -162,8 +165,8 @@ def flat_float32(update: Sequence[Array]) -> list[NDArray[np.float32]]:
     """Flat contiguous float32 views or copies; finite float64 beyond float32 saturates, to be clipped."""
     flat: list[NDArray[np.float32]] = []
     limit = float(np.finfo(np.float32).max)
-    for x in update:
-        x = np.asarray(x)
+    for tensor in update:
+        x = np.asarray(tensor)
         if x.dtype == np.float64:
             x = np.where(np.isinf(x), x, np.clip(x, -limit, limit))
         flat.append(np.ascontiguousarray(x, dtype=np.float32).reshape(-1))

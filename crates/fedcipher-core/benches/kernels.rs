@@ -1,1 +1,86 @@
-fn main(){}
+//! Kernels: masks, transforms of both NTT crates side by side, ciphertexts, frames.
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to measure")]
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use fedcipher_core::bounds::Bounds;
+use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
+use fedcipher_core::flashe::mask::{MaskMaker, Masking, encrypt_run};
+use fedcipher_core::prf::Prf;
+use fedcipher_core::rlwe::Bfv;
+use fedcipher_core::rlwe::params::{C1, Params, Preset};
+use fedcipher_core::scheme::{Request, Scheme};
+use fedcipher_core::{bits, wire};
+use std::hint::black_box;
+
+const PRIME: u64 = 18_014_398_509_309_953;
+
+fn masks(c: &mut Criterion) {
+    let prf = Prf::new(&[7; 16]).unwrap();
+    let values: Vec<u32> = (0..1 << 20).map(|v: u32| v & 0xffff).collect();
+    let mut group = c.benchmark_group("flashe-encrypt-2e20");
+    for (width, masking) in [(16, Masking::Double), (16, Masking::Single), (20, Masking::Double), (32, Masking::Double)] {
+        group.throughput(Throughput::Elements(values.len() as u64));
+        let mut out = vec![0u8; bits::packed_len(values.len(), width)];
+        group.bench_function(format!("w={width} {masking:?}"), |b| {
+            b.iter(|| {
+                let mut maker = MaskMaker::new(&prf, 1, width);
+                let source = |d: usize, ints: &mut [u32]| {
+                    ints.copy_from_slice(&values[d..d + ints.len()]);
+                    Ok(())
+                };
+                encrypt_run(&mut maker, &masking.terms(3), 0, values.len(), 1, source, black_box(&mut out)).unwrap();
+            });
+        });
+    }
+}
+
+/// The default NTT crate against the permissively licensed one: forward transform, N = 4096.
+fn transforms(c: &mut Criterion) {
+    let mut group = c.benchmark_group("ntt-forward-4096");
+    let mut a: Vec<u64> = (0..4096).map(|i| i * 1_000_003 % PRIME).collect();
+    let tfhe = tfhe_ntt::prime64::Plan::try_new(4096, PRIME).unwrap();
+    group.bench_function("tfhe-ntt", |b| b.iter(|| tfhe.fwd(black_box(&mut a))));
+    let modulus = fhe_math::zq::Modulus::new(PRIME).unwrap();
+    let math = fhe_math::ntt::NttOperator::new(&modulus, 4096).unwrap();
+    group.bench_function("fhe-math", |b| b.iter(|| math.forward(black_box(&mut a))));
+}
+
+fn ciphertexts(c: &mut Criterion) {
+    let layout = Layout::new(vec![Tensor { dtype: 1, bits: 12, alpha: 1.0, shape: vec![61_706] }]).unwrap();
+    let values: Vec<f32> = (0..61_706).map(|i| (i as f32 * 0.37).sin()).collect();
+    let update = Update::new(&layout, vec![&values], Rounding::Nearest).unwrap();
+    let mut group = c.benchmark_group("bfv-lenet5-12bit-10");
+    for preset in [Preset::Compact, Preset::Fast, Preset::FedbitPaper] {
+        let scheme = Bfv::new(Params {
+            bounds: Bounds::new(10, 1).unwrap(),
+            preset,
+            bits: vec![12],
+            server_weights: false,
+            c1: C1::Derive,
+        })
+        .unwrap();
+        let keys = scheme.keygen(&(0..10).collect::<Vec<_>>(), 1).unwrap();
+        let request = Request { round: 1, weight: 1, update: &update, plan: &[] };
+        let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
+        group.bench_function(format!("{preset:?} offline + online"), |b| {
+            b.iter(|| encryptor.encrypt(&request).unwrap());
+        });
+        let frame = encryptor.encrypt(&request).unwrap();
+        group.bench_function(format!("{preset:?} parse frame"), |b| b.iter(|| wire::parse(black_box(&frame)).unwrap()));
+        group.bench_function(format!("{preset:?} add"), |b| {
+            b.iter(|| scheme.aggregator(&keys.server, None).unwrap().add(&frame, 1).unwrap());
+        });
+        let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+        for key in &keys.clients {
+            aggregator.add(&scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap(), 1).unwrap();
+        }
+        let aggregate = aggregator.finish().unwrap();
+        let decryptor = scheme.decryptor(&keys.clients[0]).unwrap();
+        group.bench_function(format!("{preset:?} decrypt"), |b| {
+            b.iter(|| decryptor.decrypt(&aggregate, None, &mut Sums::default()).unwrap());
+        });
+    }
+}
+
+criterion_group!(benches, masks, transforms, ciphertexts);
+criterion_main!(benches);

@@ -63,7 +63,7 @@ impl Admission {
                 format!("this round already has the {} clients its modulus was chosen for", self.bounds.clients),
             ));
         }
-        let scaled = weight.checked_mul(scale).unwrap_or(u64::MAX);
+        let scaled = weight.saturating_mul(scale);
         check_weight(client, scaled, self.bounds.max_weight)?;
         let layout = layout_of(&header)?;
         if let Some(expected) = &self.layout

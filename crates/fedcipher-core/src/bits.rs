@@ -67,11 +67,8 @@ fn pack_lanes(values: impl Iterator<Item = u64>, width: u32, out: &mut [u8]) {
 pub fn unpack(bytes: &[u8], width: u32, out: &mut [u64]) {
     let mask = lane_mask(width);
     // One unaligned 64-bit load holds a whole lane while width + 7 <= 64 and 8 bytes remain.
-    let fast = if width > 57 || bytes.len() < 8 {
-        0
-    } else {
-        (((bytes.len() - 8) * 8) / width as usize).min(out.len())
-    };
+    let fast =
+        if width > 57 || bytes.len() < 8 { 0 } else { (((bytes.len() - 8) * 8) / width as usize).min(out.len()) };
     let (head, tail) = out.split_at_mut(fast);
     let mut bit = 0usize;
     for slot in head {

@@ -168,13 +168,14 @@ impl Layout {
 pub enum Rounding {
     Nearest,
     /// Up with a probability equal to the fraction: unbiased. The stream need not be secret.
-    Stochastic(Prf),
+    Stochastic(Box<Prf>),
 }
 
 impl Rounding {
     /// Stochastic rounding with randomness from the operating system.
     pub fn stochastic() -> Result<Self> {
-        Ok(Rounding::Stochastic(Prf::new(crate::prf::random_bytes::<16>()?.as_slice())?))
+        let prf = Prf::new(crate::prf::random_bytes::<16>()?.as_slice())?;
+        Ok(Rounding::Stochastic(Box::new(prf)))
     }
 }
 

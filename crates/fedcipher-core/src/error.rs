@@ -11,14 +11,7 @@ pub enum Error {
         "aggregate bound exceeded: {clients} clients x weight {max_weight} x {bits}-bit values need \
          {needed_bits} bits but the modulus has {modulus_bits}; use {cure}"
     )]
-    Bound {
-        clients: u64,
-        max_weight: u64,
-        bits: u32,
-        needed_bits: u32,
-        modulus_bits: u32,
-        cure: String,
-    },
+    Bound { clients: u64, max_weight: u64, bits: u32, needed_bits: u32, modulus_bits: u32, cure: String },
 
     #[error(
         "weight {weight} of client {client} is outside 1..={max_weight}; scale the weights down \
@@ -44,13 +37,17 @@ pub enum Error {
     #[error("frame is of scheme {found:?}, this object speaks {expected:?}; both sides must name the same scheme")]
     Scheme { found: String, expected: String },
 
-    #[error("frame was made with other parameters (digest {found}, expected {expected}); give every party the same scheme parameters")]
+    #[error(
+        "frame was made with other parameters (digest {found}, expected {expected}); give every party the same scheme parameters"
+    )]
     Parameters { found: String, expected: String },
 
     #[error("frame belongs to key epoch {found}, this key is of epoch {expected}; fetch the current epoch's keys")]
     Epoch { found: u64, expected: u64 },
 
-    #[error("frame was made under another key set of epoch {epoch}; all clients of a round must hold keys of one keygen")]
+    #[error(
+        "frame was made under another key set of epoch {epoch}; all clients of a round must hold keys of one keygen"
+    )]
     KeySet { epoch: u64 },
 
     #[error("frame is of round {found}, expected round {expected}; it is late or replayed and was not added")]
@@ -77,7 +74,9 @@ pub enum Error {
     #[error("key: {reason}")]
     Key { reason: String },
 
-    #[error("decryption failed its plausibility check: {reason}; the aggregate is corrupt or was made under another key")]
+    #[error(
+        "decryption failed its plausibility check: {reason}; the aggregate is corrupt or was made under another key"
+    )]
     Decrypt { reason: String },
 
     #[error("{operation} is not supported by {scheme}: {reason}")]

@@ -83,7 +83,13 @@ pub struct ClientKey {
 
 impl std::fmt::Debug for ClientKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ClientKey({}, client {}, epoch {})", wire::scheme_name(&self.tag.scheme), self.client, self.tag.epoch)
+        write!(
+            f,
+            "ClientKey({}, client {}, epoch {})",
+            wire::scheme_name(&self.tag.scheme),
+            self.client,
+            self.tag.epoch
+        )
     }
 }
 

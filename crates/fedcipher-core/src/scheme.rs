@@ -1,9 +1,9 @@
 //! The one interface of all schemes: three objects made from keys, speaking frames.
 
+use crate::Result;
 use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, ServerKey};
 use crate::wire::{Contribution, Header, Place};
-use crate::Result;
 use sha2::{Digest, Sha256};
 use std::path::Path;
 

@@ -282,7 +282,10 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
     }
     let layout = r.bytes(layout_len)?.to_vec();
     let payload = r.rest();
-    Ok(Frame { header: Header { kind, scheme, params, key_id, epoch, round, elements, contributions, layout }, payload })
+    Ok(Frame {
+        header: Header { kind, scheme, params, key_id, epoch, round, elements, contributions, layout },
+        payload,
+    })
 }
 
 /// [`parse`], and the frame must be of `kind`.

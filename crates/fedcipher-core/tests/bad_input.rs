@@ -1,5 +1,5 @@
 //! What must be refused: each with the right error, nothing panics, and the sum of the others stands.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap is a failed test")]
 
 mod common;
 
@@ -47,7 +47,7 @@ fn nan_and_infinity_name_tensor_and_index() {
 #[test]
 fn values_beyond_the_clip_are_clipped_and_counted() {
     let layout = layout(&[(4, 12)]);
-    let values = vec![vec![5.0, -7.0, 1.0, 0.0]];
+    let values = [vec![5.0, -7.0, 1.0, 0.0]];
     for rounding in [Rounding::Nearest, Rounding::stochastic().unwrap()] {
         let update = Update::new(&layout, vec![&values[0]], rounding).unwrap();
         let mut ints = [0u32; 4];
@@ -242,7 +242,9 @@ fn two_processes_with_one_key_cannot_both_claim_a_round() {
     let claims: Vec<_> = (0..8)
         .map(|_| {
             let (key, path) = (keys.clients[0].clone(), folder.path().to_owned());
-            std::thread::spawn(move || fedcipher_core::ledger::Ledger::open(&key, Some(&path)).unwrap().claim(1).is_ok())
+            std::thread::spawn(move || {
+                fedcipher_core::ledger::Ledger::open(&key, Some(&path)).unwrap().claim(1).is_ok()
+            })
         })
         .collect();
     let won = claims.into_iter().map(|t| t.join().unwrap()).filter(|won| *won).count();
@@ -295,8 +297,8 @@ fn any_header() -> impl Strategy<Value = Header> {
     let clients = prop::collection::btree_map(any::<u32>(), any::<u64>(), 0..6);
     let ids = (any::<[u8; 8]>(), any::<[u8; 16]>(), any::<[u8; 16]>());
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
-    (kinds, clients, ids, numbers, prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(kind, clients, ids, n, layout)| {
-        Header {
+    (kinds, clients, ids, numbers, prop::collection::vec(any::<u8>(), 0..40)).prop_map(
+        |(kind, clients, ids, n, layout)| Header {
             kind,
             scheme: ids.0,
             params: ids.1,
@@ -306,8 +308,8 @@ fn any_header() -> impl Strategy<Value = Header> {
             elements: n.2,
             contributions: clients.into_iter().map(|(client, weight)| Contribution { client, weight }).collect(),
             layout,
-        }
-    })
+        },
+    )
 }
 
 /// Fuzz cases in CI; raise with PROPTEST_CASES for a long run.

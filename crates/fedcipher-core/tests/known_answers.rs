@@ -24,10 +24,7 @@ fn unhex(text: &str) -> Vec<u8> {
 fn prf_matches_nist_ctr_vectors() {
     // Counter blocks f0f1..fcfdfeff and on; key stream = plaintext xor ciphertext of the vectors.
     for (key, stream) in [
-        (
-            "2b7e151628aed2a6abf7158809cf4f3c",
-            ["ec8cdf7398607cb0f2d21675ea9ea1e4", "362b7c3c6773516318a077d7fc5073ae"],
-        ),
+        ("2b7e151628aed2a6abf7158809cf4f3c", ["ec8cdf7398607cb0f2d21675ea9ea1e4", "362b7c3c6773516318a077d7fc5073ae"]),
         (
             "603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4",
             ["0bdf7df1591716335e9a8b15c860c502", "5a6e699d536119065433863c8f657b94"],
@@ -157,7 +154,7 @@ fn bfv_ciphertext_matches_a_schoolbook_reference() {
             .collect();
         let [p0, p1] = [d.ring.primes[0], d.ring.primes[1]].map(BigUint::from);
         let q = &p0 * &p1;
-        let inverse = (&p1).modpow(&(&p0 - 2u32), &p0);
+        let inverse = p1.modpow(&(&p0 - 2u32), &p0);
         let wire_bits = d.wire_bits(d.up_drop);
         let fields = d.fields(12).unwrap();
         let ints = integers(&layout, &client.2);
@@ -209,8 +206,15 @@ fn fhe_rs_decrypts_a_fedbit_paper_ciphertext() {
         .build_arc()
         .unwrap();
     // Their key, from its protobuf: field 1, packed zigzag integers, holding our coefficients.
-    let zigzag: Vec<u8> =
-        keys.clients[0].secret.iter().map(|s| match s { 0 => 0u8, 1 => 2, _ => 1 }).collect();
+    let zigzag: Vec<u8> = keys.clients[0]
+        .secret
+        .iter()
+        .map(|s| match s {
+            0 => 0u8,
+            1 => 2,
+            _ => 1,
+        })
+        .collect();
     let mut proto = vec![0x0a, 0x80, 0x20];
     proto.extend_from_slice(&zigzag);
     let key = SecretKey::from_bytes(&proto, &par).unwrap();
@@ -228,7 +232,8 @@ fn fhe_rs_decrypts_a_fedbit_paper_ciphertext() {
             })
             .collect();
         let mut poly =
-            Poly::try_convert_from(residues, par.context_at_level(0).unwrap(), false, Representation::PowerBasis).unwrap();
+            Poly::try_convert_from(residues, par.context_at_level(0).unwrap(), false, Representation::PowerBasis)
+                .unwrap();
         poly.change_representation(Representation::Ntt);
         poly
     };

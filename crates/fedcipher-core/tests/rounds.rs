@@ -136,7 +136,7 @@ fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
             let summary = scheme.decryptor(&keys.clients[0]).unwrap().decrypt(&frame, None, &mut sums).unwrap();
             let counts = summary.counts.unwrap();
             let sent: u32 = counts.iter().sum();
-            assert_eq!(sent, 4 * (200 + 4));
+            assert_eq!(sent, 4 * (200 + 37));
             for (d, (sum, count)) in sums.0.iter().zip(&counts).enumerate() {
                 let bits = if d < 2000 { 12 } else { 8 };
                 if *count == 0 {

@@ -40,6 +40,7 @@ class RoundResult:
     seconds: dict[str, float]
     upload_bytes: float
     download_bytes: float
+    evaluation_download_bytes: float
     clipped: float
     elements: float
     wall_seconds: float
@@ -48,9 +49,10 @@ class RoundResult:
     def of(cls, record: RoundRecord, metrics: dict[str, Any], wall: float) -> RoundResult:
         """Averages a server's record over the clients that took part."""
         took_part = [c.phases for c in record.clients if c.left_out is None]
+        evaluated = [c.phases for c in record.evaluations if c.left_out is None]
 
-        def mean(key: str) -> float:
-            return sum(p.get(key, 0.0) for p in took_part) / max(1, len(took_part))
+        def mean(key: str, of: list[dict[str, float]] = took_part) -> float:
+            return sum(p.get(key, 0.0) for p in of) / max(1, len(of))
 
         seconds = {phase: mean(f"{phase}_seconds") for phase in _CLIENT_PHASES}
         seconds["aggregate"] = record.aggregate_seconds
@@ -63,6 +65,7 @@ class RoundResult:
             seconds=seconds,
             upload_bytes=mean("upload_bytes"),
             download_bytes=mean("download_bytes"),
+            evaluation_download_bytes=mean("download_bytes", evaluated),
             clipped=mean("clipped"),
             elements=mean("elements"),
             wall_seconds=wall,
@@ -88,7 +91,7 @@ class Report:
         """An empty report that knows its circumstances."""
         packages = {name: version(name) for name in ("fedcipher", "flwr", "jax", "numpy")}
         machine = {"processor": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version()}
-        kept = {k: v for k, v in settings.items() if k != "keys"}
+        kept = {k: v for k, v in settings.items() if k not in ("keys", "data_dir")}
         return cls(
             command=command,
             settings=kept,
@@ -108,6 +111,7 @@ class Report:
         # The first download is the initial model in the clear, as in any federation.
         later = [r.download_bytes for r in self.rounds if r.round > 1] or [0.0]
         out["download_bytes"] = sum(later) / len(later)
+        out["evaluation_download_bytes"] = sum(r.evaluation_download_bytes for r in self.rounds) / count
         out["clipped_fraction"] = sum(r.clipped for r in self.rounds) / max(1.0, sum(r.elements for r in self.rounds))
         out["wall_seconds"] = sum(r.wall_seconds for r in self.rounds)
         return {**out, **(self.rounds[-1].metrics if self.rounds else {})}
@@ -120,10 +124,11 @@ class Report:
         t = self.totals()
         rows = [(name, f"{t[name]:.4f}") for name in ("accuracy", "loss", "precision", "recall", "f1") if name in t]
         rows += [(f"{name}, seconds per client and round", f"{t[name]:.6f}") for name in _CLIENT_PHASES]
-        for way in ("upload", "download"):
+        for way in ("upload", "download", "evaluation_download"):
             size = t[f"{way}_bytes"]
-            rows.append((f"{way}, bytes per client and round", f"{size:,.0f}"))
-            rows.append((f"{way}, seconds at {self.link_mbit:g} Mbit/s (computed)", f"{self._link_seconds(size):.6f}"))
+            name = way.replace("evaluation_download", "download for evaluation")
+            rows.append((f"{name}, bytes per client and round", f"{size:,.0f}"))
+            rows.append((f"{name}, s at {self.link_mbit:g} Mbit/s (computed)", f"{self._link_seconds(size):.6f}"))
         rows.append(("aggregate, server seconds per round", f"{t['aggregate']:.6f}"))
         rows.append(("values clipped", f"{t['clipped_fraction']:.4%}"))
         rows.append(("wall seconds", f"{t['wall_seconds']:.1f}"))

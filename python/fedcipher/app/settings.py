@@ -11,9 +11,10 @@ from fedcipher.models import default_model
 
 __all__ = ["Settings"]
 
-# (epochs, batch): a client of the digits holds 120 examples, two batches of the usual size.
-_TRAINING = {"digits": (5, 16)}
-_USUAL = (1, 64)
+# (epochs, batch, one in how many clients trains a round): a client of the digits holds 120 examples,
+# two batches of the usual size.
+_TRAINING = {"digits": (5, 16, 1)}
+_USUAL = (1, 64, 3)
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,11 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.model:
             object.__setattr__(self, "model", default_model(self.dataset))
-        epochs, batch = _TRAINING.get(self.dataset, _USUAL)
+        epochs, batch, one_in = _TRAINING.get(self.dataset, _USUAL)
         object.__setattr__(self, "epochs", self.epochs or epochs)
         object.__setattr__(self, "batch", self.batch or batch)
         if not self.per_round:
-            object.__setattr__(self, "per_round", self.clients)
+            object.__setattr__(self, "per_round", max(1, self.clients // one_in))
         if not 1 <= self.per_round <= self.clients:
             raise ParameterError(f"{self.per_round} clients per round is outside 1..{self.clients}")
         if self.rounds < 1 or self.epochs < 1 or self.batch < 1:
@@ -53,5 +54,6 @@ class Settings:
         if "fedcipher-keys" not in config:
             raise ParameterError("the run config lacks fedcipher-keys, the folder made by `fedcipher keygen`")
         known = {f.name.replace("_", "-"): f.name for f in fields(cls)}
-        values = {known[key]: value for key, value in config.items() if key in known}
-        return cls(**{**values, "keys": str(config["fedcipher-keys"])})
+        values: dict[str, Any] = {known[key]: value for key, value in config.items() if key in known}
+        values["keys"] = str(config["fedcipher-keys"])
+        return cls(**values)

@@ -4,12 +4,9 @@
 >>> strategy = fedcipher.flower.SecureStrategy(FedAvg(), "keys")     # doctest: +SKIP
 """
 
-from fedcipher.errors import DependencyError
+from fedcipher._optional import require
 
-try:
-    import flwr  # noqa: F401
-except ImportError as error:
-    raise DependencyError("fedcipher.flower needs flwr; install fedcipher[flower]") from error
+require("fedcipher.flower", "flower", "flwr")
 
 from fedcipher.flower.client import client_mod
 from fedcipher.flower.strategy import ClientRecord, RoundRecord, SecureStrategy

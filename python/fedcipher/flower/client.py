@@ -182,9 +182,7 @@ class _Call:
         if stored is not None and "encryptor" in stored:
             self.party.encryptor.import_state(cast(bytes, stored["encryptor"]))
 
-    def _encrypt_reply(
-        self, reply: Message, model: list[NumpyArray], reference: list[NumpyArray] | None
-    ) -> None:
+    def _encrypt_reply(self, reply: Message, model: list[NumpyArray], reference: list[NumpyArray] | None) -> None:
         key, record = self._only(reply.content.array_records, "training reply")
         update = record.to_numpy_ndarrays()
         if list(record.keys()) != list(self.names):

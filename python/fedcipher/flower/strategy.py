@@ -229,9 +229,7 @@ class SecureStrategy(Strategy):
             raise StrategyError(str(reply.error.reason))
         arrays = [a for record in reply.content.array_records.values() for a in record.items()]
         if len(arrays) != 1 or arrays[0][0] != protocol.UPDATE:
-            raise PlaintextError(
-                "the update is not encrypted; add fedcipher.flower.client_mod to the ClientApp's mods"
-            )
+            raise PlaintextError("the update is not encrypted; add fedcipher.flower.client_mod to the ClientApp's mods")
         return protocol.frame_bytes(arrays[0][1])
 
     @staticmethod

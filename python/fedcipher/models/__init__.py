@@ -1,13 +1,8 @@
 """Models of the demo and the benchmarks, in JAX on the CPU."""
 
-from fedcipher.errors import DependencyError
+from fedcipher._optional import require
 
-try:
-    import flax  # noqa: F401
-    import jax  # noqa: F401
-    import optax  # noqa: F401
-except ImportError as error:
-    raise DependencyError("the built-in models need JAX, Flax and Optax; install fedcipher[demo]") from error
+require("a built-in model", "demo", "jax", "flax", "optax")
 
 from fedcipher.models.learner import Evaluation, Learner
 from fedcipher.models.zoo import MODELS, default_model

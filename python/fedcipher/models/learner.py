@@ -51,9 +51,7 @@ class Learner:
         """Freshly initialised parameters."""
         return self._flatten(self._kernels.init(jax.random.key(seed), self._example[None]))
 
-    def fit(
-        self, parameters: list[Array], x: Array, y: Array, *, epochs: int, seed: int
-    ) -> tuple[list[Array], float]:
+    def fit(self, parameters: list[Array], x: Array, y: Array, *, epochs: int, seed: int) -> tuple[list[Array], float]:
         """Train for ``epochs`` passes; new parameters and the mean loss of the last pass."""
         variables = self._unflatten(parameters)
         trained, rest = variables["params"], {k: v for k, v in variables.items() if k != "params"}
@@ -67,7 +65,7 @@ class Learner:
             losses = []
             for at in np.split(order, len(order) // self.batch):
                 key, dropout = jax.random.split(key)
-                trained, rest, state, step = self._kernels.step(trained, rest, state, x[at], y[at], dropout)
+                trained, rest, state, step = self._kernels.step(trained, rest, state, (x[at], y[at]), dropout)
                 losses.append(step)
             loss = float(np.mean(jax.device_get(losses)))
         return self._flatten({"params": trained, **rest}), loss
@@ -110,7 +108,9 @@ def _kernels(model: str, classes: int, learning_rate: float) -> _Kernels:
         return module.init(key, x, train=False)
 
     @jax.jit
-    def step(trained: Any, rest: Any, state: Any, x: Any, y: Any, dropout: Any) -> Any:
+    def step(trained: Any, rest: Any, state: Any, batch: tuple[Any, Any], dropout: Any) -> Any:
+        x, y = batch
+
         def objective(p: Any) -> Any:
             logits, updated = module.apply(
                 {"params": p, **rest}, x, train=True, mutable=list(rest), rngs={"dropout": dropout}
@@ -123,7 +123,7 @@ def _kernels(model: str, classes: int, learning_rate: float) -> _Kernels:
 
     @jax.jit
     def predict(variables: Any, x: Any, y: Any) -> Any:
-        logits = module.apply(variables, x, train=False)
+        logits: Any = module.apply(variables, x, train=False)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, y)
         return losses, logits.argmax(-1)
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from fedcipher.errors import ParameterError
-from fedcipher.schemes.base import Aggregator, Contribution, Decrypted, Decryptor, Encryptor, EncryptStats
-from fedcipher.schemes.base import KeySet, Scheme, SchemeInfo
+from fedcipher.schemes.base import (
+    Aggregator,
+    Contribution,
+    Decrypted,
+    Decryptor,
+    Encryptor,
+    EncryptStats,
+    KeySet,
+    Scheme,
+    SchemeInfo,
+)
 from fedcipher.schemes.bfv import Bfv
 from fedcipher.schemes.flashe import Flashe
 from fedcipher.schemes.plain import Plain

@@ -314,4 +314,3 @@ class _NativeDecryptor(Decryptor):
 
     def sums(self, frame: bytes) -> NDArray[np.uint64]:
         return self._native.decrypt_sums(frame)[1]
-

@@ -29,7 +29,7 @@ class Flashe(NativeScheme):
         AES-128 or AES-256.
     top
         Send only this fraction of each layer, largest magnitudes first, the rest kept for the next
-        round (section 5.3). Needs ``Codec(target="delta")``.
+        round (section 5.3); layers below 256 elements whole. Needs ``Codec(target="delta")``.
     """
 
     name = "flashe"

@@ -4,6 +4,7 @@ use super::mask::{MaskMaker, Masking, chunk_lanes, per_block};
 use super::participation::residual;
 use super::sparse::permutation;
 use super::{Params, Secret, positions};
+use crate::Result;
 use crate::admission::{check_sums, open_aggregate};
 use crate::bits;
 use crate::bounds::max_level;
@@ -12,7 +13,6 @@ use crate::keys::KeyTag;
 use crate::prf::CHUNK_BLOCKS;
 use crate::scheme::{Decryptor, Summary};
 use crate::wire::{Header, Reader};
-use crate::Result;
 
 pub struct FlasheDecryptor {
     params: Params,

@@ -4,6 +4,7 @@ use super::mask::{MaskMaker, Masking, encrypt_run, per_block};
 use super::precompute::{Ahead, Job};
 use super::sparse::{Residual, permutation};
 use super::{Params, Policy, Secret, positions};
+use crate::Result;
 use crate::admission::check_weight;
 use crate::bits;
 use crate::codec::{Layout, Rounding, Update};
@@ -12,7 +13,6 @@ use crate::ledger::Ledger;
 use crate::prf::Prf;
 use crate::scheme::{Encryptor, Request};
 use crate::wire::{Contribution, Kind, Place};
-use crate::Result;
 use std::path::Path;
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
@@ -88,7 +88,8 @@ impl FlasheEncryptor {
         let mut ints = vec![0u32; layout.elements()];
         corrected.quantise(0, &mut ints)?;
 
-        let mut sent: Vec<(u32, u32)> = selection.chosen.iter().map(|d| (order[*d as usize], ints[*d as usize])).collect();
+        let mut sent: Vec<(u32, u32)> =
+            selection.chosen.iter().map(|d| (order[*d as usize], ints[*d as usize])).collect();
         sent.sort_unstable_by_key(|(position, _)| *position);
         let sites: Vec<u32> = sent.iter().map(|(position, _)| *position).collect();
         let mut lanes: Vec<u64> = sent.iter().map(|(_, q)| u64::from(*q).wrapping_mul(request.weight)).collect();

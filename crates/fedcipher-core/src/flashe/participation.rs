@@ -2,8 +2,8 @@
 
 use super::mask::{Masking, Term};
 use super::positions;
-use crate::wire::{self, Kind};
 use crate::Result;
+use crate::wire::{self, Kind};
 
 /// The masks left in a sum over `clients` (increasing): for double masking one pair for each
 /// maximal run of consecutive ids (FLASHE section 4.2), for single masking one a client.

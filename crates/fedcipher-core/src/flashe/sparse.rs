@@ -18,10 +18,14 @@ pub fn permutation(secret: &[u8; 32], round: u64, len: usize) -> Result<Zeroizin
     Ok(order)
 }
 
+/// Smaller layers are sent whole. They cost next to nothing, and they hold biases and batch-norm
+/// statistics, which error feedback would push past their goal (a variance below zero).
+const WHOLE_BELOW: usize = 256;
+
 /// Coordinates sent of a layer of `len` elements.
 #[must_use]
 pub fn layer_count(len: usize, top: f64) -> usize {
-    ((len as f64 * top).ceil() as usize).min(len)
+    if len < WHOLE_BELOW { len } else { ((len as f64 * top).ceil() as usize).min(len) }
 }
 
 /// What was not sent yet, added to the next update (error feedback).
@@ -35,7 +39,7 @@ pub struct Selection {
 }
 
 impl Residual {
-    /// Picks the `top` fraction of each layer by magnitude, at least one element a layer.
+    /// Picks the `top` fraction of each layer by magnitude; small layers whole.
     pub fn select(&self, update: &Update<'_>, top: f64) -> Result<Selection> {
         let mut values = Vec::with_capacity(update.layout().elements());
         let mut chosen = Vec::new();
@@ -53,9 +57,8 @@ impl Residual {
                 continue;
             }
             let mut order: Vec<u32> = (start as u32..(start + x.len()) as u32).collect();
-            let by_magnitude = |a: &u32, b: &u32| {
-                values[*b as usize].abs().total_cmp(&values[*a as usize].abs()).then(a.cmp(b))
-            };
+            let by_magnitude =
+                |a: &u32, b: &u32| values[*b as usize].abs().total_cmp(&values[*a as usize].abs()).then(a.cmp(b));
             order.select_nth_unstable_by(count - 1, by_magnitude);
             order.truncate(count);
             order.sort_unstable();

@@ -86,9 +86,8 @@ impl Encryptor for BfvEncryptor {
         check_weight(self.client, request.weight, d.params.bounds.max_weight)?;
         let layout = request.update.layout();
         let blocks = d.shape(layout)?;
-        let fits = |o: &Offline| {
-            o.masks.len() == blocks.len() && o.masks.iter().zip(&blocks).all(|(m, b)| m.len() == b.used)
-        };
+        let fits =
+            |o: &Offline| o.masks.len() == blocks.len() && o.masks.iter().zip(&blocks).all(|(m, b)| m.len() == b.used);
         let offline = match self.ready.take().filter(fits) {
             Some(ready) => ready,
             None => self.offline(&blocks)?,

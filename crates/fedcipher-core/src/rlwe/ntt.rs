@@ -55,8 +55,9 @@ pub struct Ntt(backend::Plan);
 
 impl Ntt {
     pub fn new(n: usize, prime: u64) -> Result<Self> {
-        backend::Plan::new(n, prime).map(Ntt).ok_or_else(|| {
-            Error::Parameter { name: "q", reason: format!("{prime} is no prime with a root of order {}", 2 * n) }
+        backend::Plan::new(n, prime).map(Ntt).ok_or_else(|| Error::Parameter {
+            name: "q",
+            reason: format!("{prime} is no prime with a root of order {}", 2 * n),
         })
     }
 

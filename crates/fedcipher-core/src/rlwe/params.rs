@@ -108,11 +108,8 @@ impl Derived {
         if terms * ERROR_BOUND >= half {
             return Err(noise_error(&params));
         }
-        let fields = params
-            .bits
-            .iter()
-            .map(|b| Ok((*b, Fields::new(bounds, *b, capacity)?)))
-            .collect::<Result<Vec<_>>>()?;
+        let fields =
+            params.bits.iter().map(|b| Ok((*b, Fields::new(bounds, *b, capacity)?))).collect::<Result<Vec<_>>>()?;
         let (up_drop, down_drop) =
             if params.preset == Preset::FedbitPaper { (0, 0) } else { best_drops(terms, half, ring.log_q()) };
         let small_ring = Self::switch_ring(&params, &ring, t, terms, derive_c1)?;
@@ -125,7 +122,7 @@ impl Derived {
         let [first, second] = ring.primes.as_slice() else {
             return Ok(None);
         };
-        let noise = terms * ERROR_BOUND / u128::from(*second) + 1 + (1 + ring.n as u128) / 2;
+        let noise = terms * ERROR_BOUND / u128::from(*second) + 1 + (ring.n as u128).div_ceil(2);
         let fits = noise + 1 < u128::from(*first) / (2 * t).max(1);
         if derive_c1 || !fits || params.preset != Preset::FedbitPaper {
             return Ok(None);

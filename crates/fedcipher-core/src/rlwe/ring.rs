@@ -200,7 +200,12 @@ impl Ring {
 
     /// The first `used` coefficients mod q of `a * s`; `a` is consumed.
     #[must_use]
-    pub fn times_secret(&self, mut a: Vec<Zeroizing<Vec<u64>>>, secret: &SecretNtt, used: usize) -> Zeroizing<Vec<u128>> {
+    pub fn times_secret(
+        &self,
+        mut a: Vec<Zeroizing<Vec<u64>>>,
+        secret: &SecretNtt,
+        used: usize,
+    ) -> Zeroizing<Vec<u128>> {
         for ((a, s), ntt) in a.iter_mut().zip(&secret.0).zip(&self.ntts) {
             ntt.forward(a);
             ntt.inverse_product(a, s);

@@ -61,7 +61,14 @@ pub fn dense_schemes(bounds: Bounds, bits: &[u32]) -> Vec<Box<dyn Scheme>> {
 /// A client of a round: id, weight, values.
 pub type Client = (u32, u64, Vec<Vec<f32>>);
 
-pub fn encrypt(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, round: u64, client: &Client, plan: &[u8]) -> Vec<u8> {
+pub fn encrypt(
+    scheme: &dyn Scheme,
+    keys: &KeySet,
+    layout: &Layout,
+    round: u64,
+    client: &Client,
+    plan: &[u8],
+) -> Vec<u8> {
     let key = keys.clients.iter().find(|k| k.client == client.0).unwrap();
     let update = update(layout, &client.2);
     let request = Request { round, weight: client.1, update: &update, plan };

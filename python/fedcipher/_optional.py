@@ -1,0 +1,24 @@
+"""Which optional packages are here."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from fedcipher.errors import DependencyError
+
+__all__ = ["require"]
+
+
+def require(purpose: str, extra: str, *packages: str) -> None:
+    """Raise `DependencyError`, naming the extra to install, unless all ``packages`` can be imported."""
+    missing = [name for name in packages if not _present(name)]
+    if missing:
+        raise DependencyError(f"{purpose} needs {', '.join(missing)}; pip install 'fedcipher[{extra}]'")
+
+
+def _present(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ValueError:
+        # A blocked module is None in sys.modules.
+        return False

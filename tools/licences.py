@@ -1,0 +1,89 @@
+"""Lists every Rust dependency's licence in docs/licences.md; ``--check`` fails on an unlisted or unwelcome one."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "licences.md"
+# A crate is welcome when one side of each OR is made of these.
+WELCOME = {
+    *("MIT", "MIT-0", "Apache-2.0", "BSD-1-Clause", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "0BSD", "CC0-1.0"),
+    *("Unlicense", "Unicode-3.0", "BSL-1.0", "Apache-2.0 WITH LLVM-exception"),
+}
+# Welcome with a reason, and named in the README: no patent grant.
+NAMED = {"tfhe-ntt": "BSD-3-Clause-Clear"}
+
+
+def crates() -> list[tuple[str, str, str, bool]]:
+    """(name, version, licence, shipped) of every dependency; shipped means not for tests only."""
+    metadata = json.loads(
+        subprocess.run(
+            ["cargo", "metadata", "--format-version", "1", "--locked"],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        ).stdout
+    )
+    packages = {p["id"]: p for p in metadata["packages"]}
+    nodes = {n["id"]: n for n in metadata["resolve"]["nodes"]}
+    shipped, pending = set(), list(metadata["workspace_members"])
+    while pending:
+        node = pending.pop()
+        if node in shipped:
+            continue
+        shipped.add(node)
+        for dependency in nodes[node]["deps"]:
+            if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
+                pending.append(dependency["pkg"])
+    rows = [
+        (p["name"], p["version"], p["license"] or "none stated", i in shipped)
+        for i, p in packages.items()
+        if p["source"] is not None
+    ]
+    return sorted(rows)
+
+
+def welcome(name: str, licence: str) -> bool:
+    if NAMED.get(name) == licence:
+        return True
+    sides = re.split(r" OR |/", licence.replace("(", "").replace(")", ""))
+    return any(all(part in WELCOME for part in side.split(" AND ")) for side in sides)
+
+
+def page(rows: list[tuple[str, str, str, bool]]) -> str:
+    lines = [
+        "# Licences of the Rust dependencies",
+        "",
+        "Written by `python tools/licences.py`. Python dependencies are installed by their own packages.",
+        "",
+        "| crate | version | licence | in the wheel |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {n} | {v} | {licence} | {'yes' if s else 'tests only'} |" for n, v, licence, s in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    rows = crates()
+    unwelcome = [f"{n} {v}: {licence}" for n, v, licence, _ in rows if not welcome(n, licence)]
+    if unwelcome:
+        print("licences nobody has agreed to:\n  " + "\n  ".join(unwelcome), file=sys.stderr)
+        return 1
+    text = page(rows)
+    if "--check" in sys.argv:
+        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
+            print("docs/licences.md is out of date; run python tools/licences.py", file=sys.stderr)
+            return 1
+        return 0
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
