@@ -18,7 +18,8 @@ fn masks(c: &mut Criterion) {
     let prf = Prf::new(&[7; 16]).unwrap();
     let values: Vec<u32> = (0..1 << 20).map(|v: u32| v & 0xffff).collect();
     let mut group = c.benchmark_group("flashe-encrypt-2e20");
-    for (width, masking) in [(16, Masking::Double), (16, Masking::Single), (20, Masking::Double), (32, Masking::Double)] {
+    for (width, masking) in [(16, Masking::Double), (16, Masking::Single), (20, Masking::Double), (32, Masking::Double)]
+    {
         group.throughput(Throughput::Elements(values.len() as u64));
         let mut out = vec![0u8; bits::packed_len(values.len(), width)];
         group.bench_function(format!("w={width} {masking:?}"), |b| {

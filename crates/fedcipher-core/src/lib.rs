@@ -12,6 +12,7 @@ pub mod flashe;
 pub mod keys;
 pub mod ledger;
 pub mod packing;
+pub mod pasta;
 pub mod plain;
 pub mod prf;
 pub mod rlwe;

@@ -1,0 +1,4 @@
+//! PASTA (ePrint 2021/731), the HE-friendly stream cipher of hybrid homomorphic encryption.
+
+pub mod cipher;
+pub mod field;
