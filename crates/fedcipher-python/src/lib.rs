@@ -285,6 +285,7 @@ struct Encryptor(Mutex<Box<dyn scheme::Encryptor>>);
 #[pymethods]
 impl Encryptor {
     /// One update to one frame: (bytes, clipped count per tensor, seconds spent quantising).
+    #[allow(clippy::too_many_arguments, reason = "the Python signature, one to one")]
     fn encrypt<'py>(
         &self,
         py: Python<'py>,
