@@ -31,15 +31,19 @@ def test_damaged_key_files(tmp_path):
     scheme = fedcipher.scheme("flashe", clients=1)
     folder = keys.save(scheme.keygen(1), scheme, tmp_path / "keys")
     path = folder / "client-0.key"
-    content = json.loads(path.read_text())
+    head, _, key = path.read_bytes().partition(b"\n")
+    content = json.loads(head)
     with pytest.raises(errors.KeyFormatError, match="fedcipher keygen"):
         keys.load_client(folder / "client-9.key")
     with pytest.raises(errors.KeyFormatError, match="server key"):
         keys.load_server(path)
-    for damage in ({"key": "!!"}, {"params": {"wrong": 1}}, {"fedcipher": 99}):
-        path.write_text(json.dumps({**content, **damage}))
+    for damage in ({"params": {"wrong": 1}}, {"fedcipher": 99}, {"codec": None}):
+        path.write_bytes(json.dumps({**content, **damage}).encode() + b"\n" + key)
         with pytest.raises((errors.KeyFormatError, errors.ParameterError)):
             keys.load_client(path)
+    path.write_bytes(head + b"\n" + key[:-1])
+    with pytest.raises(errors.FrameError):
+        keys.load_client(path)
     path.write_text("not json")
     with pytest.raises(errors.KeyFormatError):
         keys.load_client(path)

@@ -2,6 +2,7 @@
 
 __all__ = [
     "BoundError",
+    "CancelledError",
     "CodecError",
     "DecryptError",
     "DependencyError",
@@ -116,6 +117,10 @@ class DecryptError(FedcipherError):
 
 class UnsupportedError(FedcipherError):
     """The scheme cannot do this."""
+
+
+class CancelledError(FedcipherError):
+    """A long job was cancelled; nothing is lost."""
 
 
 class EntropyError(FedcipherError):

@@ -82,6 +82,9 @@ pub enum Error {
     #[error("{operation} is not supported by {scheme}: {reason}")]
     Unsupported { scheme: &'static str, operation: &'static str, reason: &'static str },
 
+    #[error("cancelled after {done} of {total} steps; finish() again takes the round up from the start")]
+    Cancelled { done: usize, total: usize },
+
     #[error("the operating system's random number generator failed: {0}")]
     Rng(String),
 }
@@ -111,6 +114,7 @@ impl Error {
             Error::Key { .. } => "KeyFormatError",
             Error::Decrypt { .. } => "DecryptError",
             Error::Unsupported { .. } => "UnsupportedError",
+            Error::Cancelled { .. } => "CancelledError",
             Error::Rng(_) => "EntropyError",
         }
     }

@@ -1,13 +1,13 @@
 //! What the authority hands out: a secret key per client, and a public one for the server.
 
-use crate::wire::{self, Contribution, Header, Kind};
+use crate::wire::{self, Contribution, Header, Kind, SchemeId};
 use crate::{Error, Result};
 use zeroize::Zeroizing;
 
 /// What names a key set: scheme, parameters, a random id and the epoch. All public.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyTag {
-    pub scheme: [u8; 8],
+    pub scheme: SchemeId,
     pub params: [u8; 16],
     pub key_id: [u8; 16],
     pub epoch: u64,

@@ -5,7 +5,7 @@ use crate::bits;
 use crate::bounds::{Bounds, MAX_FIELD_BITS};
 use crate::codec::{Layout, Segment, SumSink};
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
-use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Request, Scheme, Summary};
+use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Progress, Request, Scheme, Summary};
 use crate::wire::{Contribution, Kind, Place};
 use crate::{Error, Result};
 use std::path::Path;
@@ -172,7 +172,7 @@ impl Aggregator for PlainAggregator {
         Ok(self.admission.commit(admitted))
     }
 
-    fn finish(&mut self) -> Result<Vec<u8>> {
+    fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
         let header = self.admission.aggregate_header()?;
         Ok(header.frame(&std::mem::take(&mut self.sum)))
     }

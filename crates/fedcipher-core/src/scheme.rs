@@ -34,6 +34,11 @@ pub trait Encryptor: Send {
         Ok(())
     }
 
+    /// Bytes of the last frame that are sent once a key epoch and not again.
+    fn setup_bytes(&self) -> usize {
+        0
+    }
+
     /// State that must follow the client across processes (error feedback); secret to the client.
     fn export_state(&self) -> Vec<u8> {
         Vec::new()
@@ -50,8 +55,17 @@ pub trait Aggregator: Send {
     fn add(&mut self, frame: &[u8], scale: u64) -> Result<Contribution>;
 
     /// The aggregate's frame; the object is spent afterwards.
-    fn finish(&mut self) -> Result<Vec<u8>>;
+    fn finish(&mut self) -> Result<Vec<u8>> {
+        self.finish_with(&mut |_, _| true)
+    }
+
+    /// [`Self::finish`] that calls `progress(done, total)` from this thread as it goes; when that says
+    /// false the work stops with [`crate::Error::Cancelled`] and nothing is lost: it can be finished later.
+    fn finish_with(&mut self, progress: &mut Progress<'_>) -> Result<Vec<u8>>;
 }
+
+/// Told how many units of a long job are done of how many; false cancels.
+pub type Progress<'a> = dyn FnMut(usize, usize) -> bool + 'a;
 
 /// What a decrypted aggregate says beside its sums.
 #[derive(Debug, Clone)]

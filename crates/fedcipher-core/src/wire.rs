@@ -1,7 +1,7 @@
 //! One framed, versioned byte format for updates, aggregates and keys.
 //!
 //! All integers little-endian:
-//! `"FEDC" | version u8 | kind u8 | 0 u16 | scheme [8] | params [16] | key_id [16] | epoch u64 |
+//! `"FEDC" | version u8 | kind u8 | 0 u16 | scheme [16] | params [16] | key_id [16] | epoch u64 |
 //! round u64 | elements u64 | clients u32 | layout_len u32 | payload_len u64 |
 //! clients x (id u32, weight u64) | layout | payload | crc64-nvme u64`.
 //!
@@ -11,7 +11,9 @@ use crate::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"FEDC";
 const VERSION: u8 = 1;
-const FIXED: usize = 88;
+const FIXED: usize = 96;
+/// A scheme id: its ASCII name padded with zeros.
+pub type SchemeId = [u8; 16];
 const PER_CLIENT: usize = 12;
 const CRC: usize = 8;
 
@@ -48,7 +50,7 @@ pub struct Contribution {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     pub kind: Kind,
-    pub scheme: [u8; 8],
+    pub scheme: SchemeId,
     pub params: [u8; 16],
     pub key_id: [u8; 16],
     pub epoch: u64,
@@ -66,11 +68,11 @@ pub struct Frame<'a> {
     pub payload: &'a [u8],
 }
 
-/// Pads a scheme name to the eight bytes of the wire.
-pub fn scheme_id(name: &str) -> Result<[u8; 8]> {
-    let mut id = [0u8; 8];
+/// Pads a scheme name to the sixteen bytes of the wire.
+pub fn scheme_id(name: &str) -> Result<SchemeId> {
+    let mut id = [0u8; 16];
     if name.is_empty() || name.len() > id.len() || !name.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(Error::parameter("scheme", format!("{name:?} is not 1 to 8 printable ASCII characters")));
+        return Err(Error::parameter("scheme", format!("{name:?} is not 1 to 16 printable ASCII characters")));
     }
     for (slot, byte) in id.iter_mut().zip(name.bytes()) {
         *slot = byte;
@@ -80,7 +82,7 @@ pub fn scheme_id(name: &str) -> Result<[u8; 8]> {
 
 /// The name behind a padded scheme id, for messages.
 #[must_use]
-pub fn scheme_name(id: &[u8; 8]) -> String {
+pub fn scheme_name(id: &SchemeId) -> String {
     id.iter().take_while(|b| **b != 0).flat_map(|b| std::ascii::escape_default(*b)).map(char::from).collect()
 }
 

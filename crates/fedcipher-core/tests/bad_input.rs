@@ -126,7 +126,7 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
         refuse(&frame(&later, 7, &clients[1]), "WrongEpochError");
         refuse(&frame(&foreign, 7, &clients[1]), "WrongEpochError");
         let sound = frame(&keys, 7, &clients[1]);
-        refuse(&reframe(&sound, |h| h.scheme = *b"other\0\0\0"), "WrongSchemeError");
+        refuse(&reframe(&sound, |h| h.scheme = *b"other\0\0\0\0\0\0\0\0\0\0\0"), "WrongSchemeError");
         refuse(&reframe(&sound, |h| h.params[0] ^= 1), "WrongParametersError");
         refuse(&reframe(&sound, |h| h.contributions[0].client = 99), "UnknownClientError");
         refuse(&reframe(&sound, |h| h.elements += 1), "FrameError");
@@ -295,7 +295,7 @@ fn ciphertexts_are_not_the_plaintext() {
 fn any_header() -> impl Strategy<Value = Header> {
     let kinds = prop::sample::select(vec![Kind::Update, Kind::Aggregate, Kind::ClientKey, Kind::ServerKey]);
     let clients = prop::collection::btree_map(any::<u32>(), any::<u64>(), 0..6);
-    let ids = (any::<[u8; 8]>(), any::<[u8; 16]>(), any::<[u8; 16]>());
+    let ids = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<[u8; 16]>());
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
     (kinds, clients, ids, numbers, prop::collection::vec(any::<u8>(), 0..40)).prop_map(
         |(kind, clients, ids, n, layout)| Header {

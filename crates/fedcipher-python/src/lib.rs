@@ -3,6 +3,7 @@
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
+use fedcipher_core::pasta::scheme::{Params as PastaParams, PastaBfv};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{C1, Params as BfvParams, Preset};
@@ -207,6 +208,13 @@ impl Scheme {
         Ok(Scheme(Arc::new(made)))
     }
 
+    #[staticmethod]
+    fn pasta_bfv(clients: u64, max_weight: u64, variant: u32, prime: u64) -> PyResult<Self> {
+        let bounds = Bounds::new(clients, max_weight).map_err(raise)?;
+        let made = PastaBfv::new(PastaParams { bounds, variant, prime }).map_err(raise)?;
+        Ok(Scheme(Arc::new(made)))
+    }
+
     #[getter]
     fn name(&self) -> &'static str {
         self.0.name()
@@ -313,6 +321,11 @@ impl Encryptor {
         py.detach(|| locked(&self.0).precompute(round, &layout.0, plan)).map_err(raise)
     }
 
+    /// Bytes of the last frame that are sent once a key epoch.
+    fn setup_bytes(&self) -> usize {
+        locked(&self.0).setup_bytes()
+    }
+
     fn export_state<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &locked(&self.0).export_state())
     }
@@ -333,9 +346,33 @@ impl Aggregator {
         Ok((added.client, added.weight))
     }
 
-    fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let frame = py.detach(|| locked(&self.0).finish()).map_err(raise)?;
-        Ok(PyBytes::new(py, &frame))
+    /// `progress(done, total)` is called as a long aggregation goes; what it raises cancels the work.
+    #[pyo3(signature = (progress = None))]
+    fn finish<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyBytes>> {
+        let mut raised: Option<PyErr> = None;
+        let result = py.detach(|| {
+            locked(&self.0).finish_with(&mut |done, total| {
+                Python::attach(|py| {
+                    let called = match &progress {
+                        Some(call) => call.call1(py, (done, total)).map(drop),
+                        None => Ok(()),
+                    };
+                    // Ctrl-C arrives here, between two steps.
+                    match called.and_then(|()| py.check_signals()) {
+                        Ok(()) => true,
+                        Err(error) => {
+                            raised = Some(error);
+                            false
+                        }
+                    }
+                })
+            })
+        });
+        match (result, raised) {
+            (_, Some(error)) => Err(error),
+            (Ok(frame), None) => Ok(PyBytes::new(py, &frame)),
+            (Err(error), None) => Err(raise(error)),
+        }
     }
 }
 

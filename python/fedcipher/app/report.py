@@ -39,6 +39,7 @@ class RoundResult:
     metrics: dict[str, float]
     seconds: dict[str, float]
     upload_bytes: float
+    setup_bytes: float
     download_bytes: float
     evaluation_download_bytes: float
     clipped: float
@@ -63,7 +64,8 @@ class RoundResult:
             left_out=[f"client {c.client}: {c.left_out}" for c in everyone if c.left_out],
             metrics={k: float(v) for k, v in metrics.items()},
             seconds=seconds,
-            upload_bytes=mean("upload_bytes"),
+            upload_bytes=mean("upload_bytes") - mean("setup_bytes"),
+            setup_bytes=mean("setup_bytes"),
             download_bytes=mean("download_bytes"),
             evaluation_download_bytes=mean("download_bytes", evaluated),
             clipped=mean("clipped"),
@@ -108,6 +110,7 @@ class Report:
         count = max(1, len(self.rounds))
         out = {name: sum(r.seconds[name] for r in self.rounds) / count for name in [*_CLIENT_PHASES, "aggregate"]}
         out["upload_bytes"] = sum(r.upload_bytes for r in self.rounds) / count
+        out["setup_bytes"] = max((r.setup_bytes for r in self.rounds), default=0.0)
         # The first download is the initial model in the clear, as in any federation.
         later = [r.download_bytes for r in self.rounds if r.round > 1] or [0.0]
         out["download_bytes"] = sum(later) / len(later)
@@ -129,6 +132,8 @@ class Report:
             name = way.replace("evaluation_download", "download for evaluation")
             rows.append((f"{name}, bytes per client and round", f"{size:,.0f}"))
             rows.append((f"{name}, s at {self.link_mbit:g} Mbit/s (computed)", f"{self._link_seconds(size):.6f}"))
+        if t["setup_bytes"]:
+            rows.append(("upload once a key epoch, bytes per client", f"{t['setup_bytes']:,.0f}"))
         rows.append(("aggregate, server seconds per round", f"{t['aggregate']:.6f}"))
         rows.append(("values clipped", f"{t['clipped_fraction']:.4%}"))
         rows.append(("wall seconds", f"{t['wall_seconds']:.1f}"))

@@ -19,8 +19,6 @@ from fedcipher.models import Learner
 
 __all__ = ["app", "make_server_app", "pool_evaluations"]
 
-OnRound = Callable[[RoundRecord, SecureStrategy], None]
-
 
 def pool_evaluations(records: list[RecordDict], weighted_by: str) -> MetricRecord:
     """Accuracy, loss and macro precision, recall, F1 over all clients' test examples together."""
@@ -59,7 +57,9 @@ class _Reporting(FedAvg):
 
 
 def make_server_app(
-    settings: Settings | None = None, on_round: Callable[[RoundRecord, MetricRecord], None] | None = None
+    settings: Settings | None = None,
+    on_round: Callable[[RoundRecord, MetricRecord], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> ServerApp:
     """A ServerApp for ``settings``, or for the run config it is started with."""
     made = ServerApp()
@@ -89,6 +89,7 @@ def make_server_app(
             chosen.keys,
             examples_per_weight=chosen.examples_per_weight or None,
             on_round=finished,
+            on_progress=on_progress,
         )
         arrays = ArrayRecord({n: Array(p) for n, p in zip(learner.names, initial, strict=True)})
         strategy.start(grid, arrays, num_rounds=chosen.rounds)

@@ -83,9 +83,14 @@ def train(settings: Settings, scheme: Scheme, out: Path, command: list[str], *, 
             accuracy = result.metrics.get("accuracy", float("nan"))
             progress.update(task, advance=1, description=f"accuracy {accuracy:.2%}")
 
+        steps = progress.add_task("server", total=None, visible=False)
+
+        def on_progress(done: int, total: int) -> None:
+            progress.update(steps, completed=done, total=total, visible=total > 0, description="aggregating")
+
         try:
             run_simulation(
-                server_app=make_server_app(settings, on_round),
+                server_app=make_server_app(settings, on_round, on_progress),
                 client_app=make_client_app(settings),
                 num_supernodes=settings.clients,
                 backend_config=_backend(),

@@ -199,6 +199,7 @@ class _Call:
         self.phases["encode_seconds"] = stats.encode_seconds
         self.phases["encrypt_seconds"] = stats.encrypt_seconds
         self.phases["upload_bytes"] = len(frame)
+        self.phases["setup_bytes"] = stats.setup_bytes
         self.phases["clipped"] = stats.clipped
         self.phases["elements"] = stats.elements
         reply.content.array_records[key] = protocol.wire_record({protocol.UPDATE: frame})

@@ -68,6 +68,8 @@ class SecureStrategy(Strategy):
         scheme's ``max_weight``.
     on_round
         Called with each finished `RoundRecord`.
+    on_progress
+        Called with (done, total) steps of a long aggregation.
 
     Notes
     -----
@@ -82,11 +84,13 @@ class SecureStrategy(Strategy):
         *,
         examples_per_weight: float | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.inner = strategy
         self.scheme, self._key = load_server(keys)
         self._unit = examples_per_weight or 0.0
         self._on_round = on_round
+        self._on_progress = on_progress
         self.rounds: list[RoundRecord] = []
         # Rounds must increase over the life of a key, also when the app is run again.
         self._base = int(time.time()) << 20
@@ -139,7 +143,7 @@ class SecureStrategy(Strategy):
         known = [self._client_of.get(m.metadata.dst_node_id) for m in messages]
         last = self._aggregates[-1] if self._aggregates else None
         sampled = [client for client in known if client is not None]
-        plan = self.scheme.plan(sampled, last) if len(sampled) == len(known) else b""
+        plan = self.scheme.plan(sampled, last)
         config = ConfigRecord(
             {
                 "round": self._base + server_round,
@@ -207,7 +211,7 @@ class SecureStrategy(Strategy):
         if not accepted:
             _log.warning("round %s has no usable update; the global model stays", server_round)
             return None, None
-        self._aggregates.append(aggregator.finish())
+        self._aggregates.append(aggregator.finish(self._on_progress))
         if self.scheme.codec.target == "weights":
             # Older aggregates are of no use to anyone; their place keeps the numbering.
             self._aggregates[:-1] = [b""] * (len(self._aggregates) - 1)

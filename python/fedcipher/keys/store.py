@@ -1,12 +1,10 @@
-"""One JSON file a party: the scheme's parameters, the codec and that party's key.
+"""One file a party: a line of JSON (scheme, parameters, codec), then that party's key as bytes.
 
 Client files hold a secret and are created readable by their owner only.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import os
 from pathlib import Path
@@ -45,19 +43,19 @@ def _write(path: Path, made_by: Scheme, key: bytes, role: str) -> None:
         "scheme": made_by.name,
         "params": made_by.params(),
         "codec": made_by.codec.to_dict(),
-        "key": base64.b64encode(key).decode(),
     }
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise KeyFormatError(f"{path} exists; choose another folder or delete the old keys first") from None
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(content, file)
+    with os.fdopen(handle, "wb") as file:
+        file.write(json.dumps(content).encode() + b"\n" + key)
 
 
 def _read(path: Path, role: str) -> tuple[Scheme, bytes]:
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        head, _, key = path.read_bytes().partition(b"\n")
+        content: dict[str, Any] = json.loads(head)
     except FileNotFoundError:
         raise KeyFormatError(f"no key file {path}; make keys with `fedcipher keygen`") from None
     except (OSError, ValueError) as error:
@@ -66,9 +64,9 @@ def _read(path: Path, role: str) -> tuple[Scheme, bytes]:
         if content["fedcipher"] != _VERSION or content["role"] != role:
             raise KeyFormatError(f"key file {path} is no version {_VERSION} {role} key")
         made = scheme(content["scheme"], codec=Codec(**content["codec"]), **content["params"])
-        return made, base64.b64decode(content["key"], validate=True)
-    except (KeyError, TypeError, binascii.Error) as error:
+    except (KeyError, TypeError) as error:
         raise KeyFormatError(f"key file {path} is damaged: {error}") from error
+    return made, key
 
 
 def load_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:

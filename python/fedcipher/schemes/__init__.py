@@ -18,6 +18,7 @@ from fedcipher.schemes.base import (
 )
 from fedcipher.schemes.bfv import Bfv
 from fedcipher.schemes.flashe import Flashe
+from fedcipher.schemes.pasta_bfv import PastaBfv
 from fedcipher.schemes.plain import Plain
 
 __all__ = [
@@ -35,7 +36,7 @@ __all__ = [
     "scheme_names",
 ]
 
-_SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in (Plain, Flashe, Bfv)}
+_SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in (Plain, Flashe, Bfv, PastaBfv)}
 
 
 def scheme_names() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -60,6 +60,8 @@ class EncryptStats:
     clipped: int = 0
     elements: int = 0
     frame_bytes: int = 0
+    setup_bytes: int = 0
+    """Of the frame's bytes, those that are sent once a key epoch."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,12 @@ class Aggregator(ABC):
         """
 
     @abstractmethod
-    def finish(self) -> bytes:
-        """The aggregate to broadcast. Raises `EmptyCohortError` when nothing was added."""
+    def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
+        """The aggregate to broadcast. Raises `EmptyCohortError` when nothing was added.
+
+        ``progress(done, total)`` is called as a long aggregation goes; what it raises cancels the work,
+        which can then be finished again.
+        """
 
 
 class Decryptor(ABC):
@@ -273,6 +279,7 @@ class _NativeEncryptor(Encryptor):
             clipped=sum(clipped),
             elements=layout.elements,
             frame_bytes=len(frame),
+            setup_bytes=self._native.setup_bytes(),
         )
         return frame
 
@@ -300,8 +307,8 @@ class _NativeAggregator(Aggregator):
     def add(self, frame: bytes, *, scale: int = 1) -> Contribution:
         return Contribution(*self._native.add(frame, scale))
 
-    def finish(self) -> bytes:
-        return self._native.finish()
+    def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
+        return self._native.finish(progress)
 
 
 class _NativeDecryptor(Decryptor):

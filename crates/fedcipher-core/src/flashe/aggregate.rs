@@ -5,7 +5,7 @@ use super::{Params, positions};
 use crate::admission::Admission;
 use crate::bits;
 use crate::keys::ServerKey;
-use crate::scheme::Aggregator;
+use crate::scheme::{Aggregator, Progress};
 use crate::wire::{Contribution, Reader};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Aggregator for Dense {
         Ok(self.admission.commit(admitted))
     }
 
-    fn finish(&mut self) -> Result<Vec<u8>> {
+    fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
         let header = self.admission.aggregate_header()?;
         let masking = self.masking.ok_or(Error::EmptyCohort)?;
         let sum = std::mem::take(&mut self.sum);
@@ -125,7 +125,7 @@ impl Aggregator for Sparse {
         Ok(self.admission.commit(admitted))
     }
 
-    fn finish(&mut self) -> Result<Vec<u8>> {
+    fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
         let header = self.admission.aggregate_header()?;
         let masking = self.masking.ok_or(Error::EmptyCohort)?;
         let layout = self.admission.layout()?;

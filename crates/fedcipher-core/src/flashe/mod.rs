@@ -170,6 +170,9 @@ impl Scheme for Flashe {
 
     /// One byte, the cheaper masking for `sampled`; with sparse updates as counted in `last`.
     fn plan(&self, sampled: &[u32], last: Option<&[u8]>) -> Result<Vec<u8>> {
+        if sampled.is_empty() {
+            return Ok(Vec::new());
+        }
         let masking = match (self.params.policy, self.params.top, last) {
             (Policy::Fixed(masking), ..) => masking,
             (Policy::Adaptive, None, _) | (Policy::Adaptive, _, None) => participation::cheaper_dense(sampled),

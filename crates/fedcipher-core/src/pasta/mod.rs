@@ -2,3 +2,7 @@
 
 pub mod cipher;
 pub mod field;
+#[cfg(feature = "hhe")]
+pub mod transcipher;
+#[cfg(feature = "hhe")]
+pub mod scheme;

@@ -5,7 +5,7 @@ use super::params::{Block, Derived};
 use crate::admission::Admission;
 use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
 use crate::keys::ServerKey;
-use crate::scheme::Aggregator;
+use crate::scheme::{Aggregator, Progress};
 use crate::wire::{Contribution, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
@@ -92,7 +92,7 @@ impl Aggregator for BfvAggregator {
         Ok(self.admission.commit(admitted))
     }
 
-    fn finish(&mut self) -> Result<Vec<u8>> {
+    fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
         let d = Arc::clone(&self.derived);
         let header = self.admission.aggregate_header()?;
         let sums = std::mem::take(&mut self.sum);

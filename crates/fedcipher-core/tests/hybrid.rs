@@ -1,0 +1,208 @@
+//! Hybrid HE: what comes out of BFV is what went into PASTA, and nothing of the cipher's state beside it.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(unsafe_code, reason = "fhe.rs marks measuring noise unsafe because its time depends on the noise")]
+
+mod common;
+
+use common::{Client, encrypt, expected, floats, layout, run_round};
+use fedcipher_core::Error;
+use fedcipher_core::bounds::Bounds;
+use fedcipher_core::codec::Sums;
+use fedcipher_core::keys::KeySet;
+use fedcipher_core::pasta::cipher::{PASTA_3, PASTA_4, Pasta, Variant};
+use fedcipher_core::pasta::field::{Field, PRIMES};
+use fedcipher_core::pasta::scheme::{Params, PastaBfv, predicted_noise};
+use fedcipher_core::pasta::transcipher::{Context, Diagonals, EvaluationKeys, Transcipher};
+use fedcipher_core::scheme::{Request, Scheme};
+use fedcipher_core::wire::{self, Contribution};
+use fhe::bfv::SecretKey;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+fn scheme(variant: u32, prime: u64, clients: u64, max_weight: u64) -> PastaBfv {
+    PastaBfv::new(Params { bounds: Bounds::new(clients, max_weight).unwrap(), variant, prime }).unwrap()
+}
+
+/// Deciphers part of a chunk and looks at everything a holder of the BFV key can see.
+fn one_evaluation(variant: Variant, p: u64) {
+    let mut rng = StdRng::seed_from_u64(p ^ variant.t as u64);
+    let field = Field::new(p).unwrap();
+    let context = Context::new(variant, field).unwrap();
+    let secret = SecretKey::random(&context.par, &mut rng);
+    let keys = EvaluationKeys::new(&context, &secret, &mut rng).unwrap();
+    let key = Pasta::random_key(variant, field).unwrap();
+    let encrypted_key = context.encrypt_key(&key, &secret, &mut rng).unwrap();
+    let present = context.blocks() - 3;
+    let values: Vec<u64> = (0..present * variant.t).map(|_| rng.random_range(0..p)).collect();
+    let mut words = values.clone();
+    let pasta = Pasta::new(variant, field, &key).unwrap();
+    pasta.encrypt(77, &mut words);
+    let diagonals = Diagonals::new(&context, 77, 0, present).unwrap();
+    let transcipher = Transcipher::new(&context, &keys).unwrap();
+    let result = transcipher.decipher(&words, &encrypted_key, &diagonals).unwrap();
+
+    let [row0, row1] = context.decrypt(&result, &secret).unwrap();
+    assert_eq!(&row0[..values.len()], values.as_slice());
+    // Row 1, where the right half of the final state would be, holds the same message; slots without a
+    // message hold zero, not key stream. So nothing in the result depends on the state.
+    assert_eq!(row0.as_slice(), row1.as_slice());
+    assert!(row0[values.len()..].iter().all(|x| *x == 0));
+
+    // SAFETY: the key is the test's own; its timing tells nobody anything.
+    let noise = unsafe { secret.measure_noise(&result).unwrap() } as u32;
+    let predicted = predicted_noise(variant, field);
+    assert!(noise <= predicted && noise + 24 > predicted, "{noise} bits of noise, predicted {predicted}");
+}
+
+#[test]
+fn pasta_4_over_17_bits() {
+    one_evaluation(PASTA_4, PRIMES[0]);
+}
+
+#[test]
+fn pasta_3_over_17_bits() {
+    one_evaluation(PASTA_3, PRIMES[0]);
+}
+
+#[test]
+fn pasta_4_over_33_bits() {
+    one_evaluation(PASTA_4, PRIMES[1]);
+}
+
+#[test]
+fn pasta_3_over_33_bits() {
+    one_evaluation(PASTA_3, PRIMES[1]);
+}
+
+/// Several clients with weights, more values than one ciphertext: three chunks, two of them folded.
+#[test]
+fn weighted_sums_are_exact_over_several_chunks() {
+    let s = scheme(4, PRIMES[0], 3, 5);
+    let layout = layout(&[(9_000, 8), (0, 8), (8_500, 12)]);
+    let clients: Vec<Client> = vec![(1, 5, floats(&layout, 1)), (4, 2, floats(&layout, 2)), (6, 1, floats(&layout, 3))];
+    assert_eq!(run_round(&s, &layout, &[1, 4, 6, 7], &clients), expected(&layout, &clients));
+}
+
+/// 33 bits hold what 17 cannot: 20-bit values, weights in the hundreds.
+#[test]
+fn wide_values_need_the_wide_prime() {
+    let layout = layout(&[(100, 20)]);
+    let error = scheme(4, PRIMES[0], 2, 100).check_layout(&layout).unwrap_err();
+    assert!(matches!(error, Error::Bound { .. }), "{error}");
+    let s = scheme(4, PRIMES[1], 2, 100);
+    let clients: Vec<Client> = vec![(0, 100, floats(&layout, 1)), (1, 37, floats(&layout, 2))];
+    assert_eq!(run_round(&s, &layout, &[0, 1], &clients), expected(&layout, &clients));
+}
+
+fn add(s: &PastaBfv, keys: &KeySet, frames: &[Vec<u8>]) -> Result<Vec<u8>, Error> {
+    let mut aggregator = s.aggregator(&keys.server, None).unwrap();
+    for frame in frames {
+        aggregator.add(frame, 1)?;
+    }
+    aggregator.finish()
+}
+
+#[test]
+fn bad_input_is_refused_before_the_work_starts() {
+    let s = scheme(4, PRIMES[0], 4, 2);
+    let layout = layout(&[(50, 12)]);
+    let keys = s.keygen(&[0, 1, 2], 1).unwrap();
+    let client = |id: u32| -> Client { (id, 1, floats(&layout, u64::from(id))) };
+    let first = encrypt(&s, &keys, &layout, 5, &client(0), &[]);
+    let second = encrypt(&s, &keys, &layout, 5, &client(1), &[]);
+
+    // The key travels once: the plan names who need not send it again.
+    assert!(s.plan(&[0, 1], None).unwrap().is_empty());
+    add(&s, &keys, &[first.clone()]).unwrap();
+    let plan = s.plan(&[0, 1], None).unwrap();
+    assert_eq!(plan, 0u32.to_le_bytes());
+    let short = encrypt(&s, &keys, &layout, 6, &client(0), &plan);
+    assert!(short.len() < 400 && first.len() > 100 * short.len());
+    add(&s, &keys, &[short]).unwrap();
+
+    // Another server process does not know the key yet, and says so.
+    let fresh = scheme(4, PRIMES[0], 4, 2);
+    let unknown = encrypt(&s, &keys, &layout, 7, &client(0), &plan);
+    let error = add(&fresh, &keys, &[unknown]).unwrap_err();
+    assert!(matches!(error, Error::Key { .. }) && error.to_string().contains("send it again"), "{error}");
+
+    // Client 1 with client 0's encrypted key.
+    let (theirs, ours) = (wire::parse(&first).unwrap(), wire::parse(&second).unwrap());
+    let key_bytes = 8 + u64::from_le_bytes(theirs.payload[..8].try_into().unwrap()) as usize;
+    let own = 8 + u64::from_le_bytes(ours.payload[..8].try_into().unwrap()) as usize;
+    let mixed = [&theirs.payload[..key_bytes], &ours.payload[own..]].concat();
+    let error = add(&s, &keys, &[ours.header.frame(&mixed)]).unwrap_err();
+    assert!(error.to_string().contains("not the one issued"), "{error}");
+
+    // A word that is not below p, a short payload, a wrong round.
+    let mut bad = ours.payload.to_vec();
+    bad[own..own + 3].fill(0xff);
+    assert_eq!(add(&s, &keys, &[ours.header.frame(&bad)]).unwrap_err().class(), "FrameError");
+    let cut = &ours.payload[..ours.payload.len() - 1];
+    assert_eq!(add(&s, &keys, &[ours.header.frame(cut)]).unwrap_err().class(), "FrameError");
+    let mut aggregator = s.aggregator(&keys.server, Some(9)).unwrap();
+    assert_eq!(aggregator.add(&first, 1).unwrap_err().class(), "WrongRoundError");
+
+    // A repeated nonce.
+    let values = floats(&layout, 0);
+    let update = common::update(&layout, &values);
+    let mut encryptor = s.encryptor(&keys.clients[0], None).unwrap();
+    encryptor.encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[] }).unwrap();
+    let again = encryptor.encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[] }).unwrap_err();
+    assert_eq!(again.class(), "NonceReuseError");
+
+    // Galois keys that are missing or damaged.
+    let mut crippled = s.keygen(&[0], 1).unwrap().server;
+    crippled.public.truncate(3 * 32 + 1000);
+    assert!(scheme(4, PRIMES[0], 4, 2).aggregator(&crippled, None).is_err());
+
+    // Damaged and hostile aggregates: errors, no panic, no wrong sum.
+    let aggregate = add(&s, &keys, &[first]).unwrap();
+    let parsed = wire::parse(&aggregate).unwrap();
+    let decryptor = s.decryptor(&keys.clients[2]).unwrap();
+    let mut rng = StdRng::seed_from_u64(3);
+    for _ in 0..20 {
+        let mut payload = parsed.payload.to_vec();
+        let at = rng.random_range(0..payload.len().min(2000));
+        payload[at] ^= rng.random_range(1..=255u8);
+        // A flip in the lowest bits is noise and changes nothing; any other must be noticed.
+        let mut sums = Sums::default();
+        if decryptor.decrypt(&parsed.header.frame(&payload), None, &mut sums).is_ok() {
+            assert_eq!(sums.0, expected(&layout, &[client(0)]));
+        }
+        let cut = rng.random_range(0..payload.len());
+        assert!(decryptor.decrypt(&parsed.header.frame(&payload[..cut]), None, &mut Sums::default()).is_err());
+    }
+}
+
+#[test]
+fn a_noise_budget_that_would_run_out_is_an_error_beforehand() {
+    let params = Params { bounds: Bounds::new(1 << 20, 1 << 32).unwrap(), variant: 4, prime: PRIMES[0] };
+    let error = PastaBfv::new(params).err().unwrap();
+    assert!(error.to_string().contains("exceeds the budget"), "{error}");
+}
+
+#[test]
+fn the_work_can_be_watched_and_cancelled() {
+    let s = scheme(4, PRIMES[0], 4, 1);
+    let layout = layout(&[(9_000, 8)]);
+    let keys = s.keygen(&[0, 1, 2], 1).unwrap();
+    let clients: Vec<Client> = (0..3).map(|id| (id, 1, floats(&layout, u64::from(id)))).collect();
+    let mut aggregator = s.aggregator(&keys.server, None).unwrap();
+    for client in &clients {
+        aggregator.add(&encrypt(&s, &keys, &layout, 1, client, &[]), 1).unwrap();
+    }
+    let error = aggregator.finish_with(&mut |done, _| done < 2).unwrap_err();
+    assert!(matches!(error, Error::Cancelled { total: 6, .. }), "{error}");
+    let mut seen = Vec::new();
+    let frame = aggregator
+        .finish_with(&mut |done, total| {
+            seen.push((done, total));
+            true
+        })
+        .unwrap();
+    assert_eq!((seen[0], seen[seen.len() - 1]), ((0, 6), (6, 6)));
+    let mut sums = Sums::default();
+    let summary = s.decryptor(&keys.clients[0]).unwrap().decrypt(&frame, None, &mut sums).unwrap();
+    assert_eq!(sums.0, expected(&layout, &clients));
+    assert_eq!(summary.header.contributions[2], Contribution { client: 2, weight: 1 });
+}
