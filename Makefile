@@ -6,7 +6,7 @@ DATA ?= ../shared/data
 export FLWR_TELEMETRY_ENABLED := 0
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: demo test test-rust test-python check bench results build clean
+.PHONY: demo test test-rust test-python check bench bench-hhe results build clean
 
 build: $(VENV)/.built
 
@@ -43,9 +43,14 @@ bench: build
 	cargo bench -p fedcipher-core --bench kernels -- --quick --noplot
 	$(BIN)/python benches/report.py
 
+bench-hhe: build
+	cargo bench -p fedcipher-core --features hhe --bench hybrid -- --quick --noplot
+	$(BIN)/python benches/hhe.py
+
 # The committed reports and the README's tables, made anew.
 results: build
 	DATA=$(DATA) tools/results.sh
+	DATA=$(DATA) tools/results_hhe.sh
 	$(BIN)/python tools/readme_tables.py
 
 clean:

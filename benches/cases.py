@@ -240,6 +240,111 @@ def bfv_large() -> dict[str, float]:
     }
 
 
+def _hhe(clients: int, **params: Any) -> tuple[Any, Any]:
+    codec = fedcipher.Codec(bits=12, clip=0.5)
+    scheme = fedcipher.scheme("pasta-bfv", clients=clients, codec=codec, **params)
+    return scheme, scheme.keygen(clients)
+
+
+def _hhe_server(scheme: Any, keys: Any, clients: int, values: int, round_number: int) -> float:
+    """Seconds of the server's work for one round, keys parsed and known beforehand."""
+    update = gaussian([(values,)])
+    aggregator = scheme.aggregator(keys.server(), round=round_number)
+    for j in range(clients):
+        aggregator.add(scheme.encryptor(keys.client(j)).encrypt(update, round=round_number))
+    began = time.perf_counter()
+    aggregator.finish()
+    return time.perf_counter() - began
+
+
+def hhe_block() -> dict[str, float]:
+    """One block of 32 words, as published systems evaluate PASTA: one thread, same circuit and library."""
+    scheme, keys = _hhe(1)
+    return {"seconds": float(np.median([_hhe_server(scheme, keys, 1, 32, r) for r in range(1, 4)]))}
+
+
+def hhe_rounds() -> dict[str, float]:
+    """Rounds of one, two and four clients with 8,000 parameters, and a full ciphertext of 8,192."""
+    scheme, keys = _hhe(4)
+    rounds = iter(range(1, 100))
+    out = {"server_key": float(len(keys.server().to_bytes()))}
+    _hhe_server(scheme, keys, 1, 8000, next(rounds))
+    before = _reset_peak()
+    out["1"] = float(np.median([_hhe_server(scheme, keys, 1, 8000, next(rounds)) for _ in range(5)]))
+    out["peak"] = float(max(_status("VmHWM"), before))
+    for clients in (2, 4):
+        out[str(clients)] = float(np.median([_hhe_server(scheme, keys, clients, 8000, next(rounds)) for _ in range(3)]))
+    out["full"] = float(np.median([_hhe_server(scheme, keys, 1, 8192, next(rounds)) for _ in range(5)]))
+    return out
+
+
+def hhe_client() -> dict[str, float]:
+    """A client's side: encryption, decryption, bytes."""
+    scheme, keys = _hhe(1)
+    update = gaussian([(8000,)])
+    encryptor, decryptor = scheme.encryptor(keys.client(0)), scheme.decryptor(keys.client(0))
+    aggregator = scheme.aggregator(keys.server())
+    aggregator.add(encryptor.encrypt(update, round=1))
+    total = aggregator.finish()
+    setup = encryptor.stats.setup_bytes
+    plan = scheme.plan([0])
+    rounds = iter(range(2, 1000))
+    seconds = median_seconds(lambda: encryptor.encrypt(update, round=next(rounds), plan=plan), repeats=15)
+    frame = encryptor.encrypt(update, round=next(rounds), plan=plan)
+    limb = 54
+    return {
+        "encrypt": seconds,
+        "decrypt": median_seconds(lambda: decryptor.decrypt(total), repeats=9),
+        "upload": len(frame) / 8000,
+        "setup": setup,
+        "download": len(total),
+        "switch": int(scheme.describe()["log q"]) / limb,
+    }
+
+
+def hhe_variants() -> list[dict[str, Any]]:
+    """Every variant and prime."""
+    rows = []
+    for variant in (4, 3):
+        for bits in (17, 33):
+            scheme, keys = _hhe(1, variant=variant, prime_bits=bits)
+            seconds = min(_hhe_server(scheme, keys, 1, 8000, r) for r in (1, 2))
+            spare = scheme.describe()["noise bits to spare"]
+            rows.append({"name": f"PASTA-{variant}, {bits}-bit p", "seconds": seconds, "spare": spare})
+    return rows
+
+
+def seal_operations() -> dict[str, float]:
+    """SEAL's rotation, row swap and multiplication at the same N, primes and p."""
+    from tenseal import sealapi
+
+    parms = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
+    parms.set_poly_modulus_degree(16384)
+    parms.set_coeff_modulus(sealapi.CoeffModulus.Create(16384, [54] * 7 + [60]))
+    parms.set_plain_modulus(65537)
+    context = sealapi.SEALContext(parms, True, sealapi.SEC_LEVEL_TYPE.TC128)
+    keygen = sealapi.KeyGenerator(context)
+    public, relin, galois = sealapi.PublicKey(), sealapi.RelinKeys(), sealapi.GaloisKeys()
+    keygen.create_public_key(public)
+    keygen.create_relin_keys(relin)
+    keygen.create_galois_keys(galois)
+    evaluator, encoder = sealapi.Evaluator(context), sealapi.BatchEncoder(context)
+    plain, x, out = sealapi.Plaintext(), sealapi.Ciphertext(), sealapi.Ciphertext()
+    encoder.encode(list(range(16384)), plain)
+    sealapi.Encryptor(context, public).encrypt(plain, x)
+
+    def multiply() -> None:
+        evaluator.multiply(x, x, out)
+        evaluator.relinearize_inplace(out, relin)
+
+    return {
+        "encode": median_seconds(lambda: encoder.encode(list(range(16384)), plain), repeats=5),
+        "rotate": median_seconds(lambda: evaluator.rotate_rows(x, 256, galois, out), repeats=5),
+        "row-swap": median_seconds(lambda: evaluator.rotate_columns(x, galois, out), repeats=5),
+        "multiply-relinearise": median_seconds(multiply, repeats=5),
+    }
+
+
 def _status(field: str) -> int:
     """A line of /proc/self/status in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -253,7 +358,11 @@ def _reset_peak() -> int:
 
 
 CASES: dict[str, Callable[[], Any]] = {
-    case.__name__: case for case in (flashe_rate, flashe_round, bfv_lenet, bfv_sizes, bfv_derive, bfv_large)
+    case.__name__: case
+    for case in (
+        *(flashe_rate, flashe_round, bfv_lenet, bfv_sizes, bfv_derive, bfv_large),
+        *(hhe_block, hhe_rounds, hhe_client, hhe_variants, seal_operations),
+    )
 }
 
 if __name__ == "__main__":

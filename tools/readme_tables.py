@@ -1,4 +1,4 @@
-"""Fills the tables of README.md from docs/benchmarks.md and docs/results; nothing is typed by hand."""
+"""Fills the tables of README.md and docs/hybrid.md from what was measured; nothing is typed by hand."""
 
 from __future__ import annotations
 
@@ -29,6 +29,36 @@ def results() -> str:
     return "\n".join(lines)
 
 
+HHE = ["hhe-pasta-delta", "hhe-plain-delta", "hhe-bfv-delta", "hhe-pasta-published"]
+
+
+def hybrid() -> str:
+    """The hybrid-HE runs side by side."""
+    rows: dict[str, list[str]] = {}
+    for name in HHE:
+        report = json.loads((ROOT / "docs" / "results" / name / "report.json").read_text())
+        t, per_round = report["totals"], report["settings"]["per_round"]
+        figures = {
+            "accuracy": f"{t['accuracy']:.2%}",
+            "loss": f"{t['loss']:.4f}",
+            "precision": f"{t['precision']:.4f}",
+            "recall": f"{t['recall']:.4f}",
+            "F1": f"{t['f1']:.4f}",
+            "client training, s a round": f"{t['train']:.2f}",
+            "client encoding + encryption, ms": f"{(t['encode'] + t['encrypt']) * 1e3:.2f}",
+            "client decryption, ms": f"{t['decrypt'] * 1e3:.2f}",
+            "server, s a round": f"{t['aggregate']:.3f}",
+            "server, s a client": f"{t['aggregate'] / per_round:.3f}",
+            "upload, bytes a round": f"{t['upload_bytes']:,.0f}",
+            "upload once a key epoch, bytes": f"{t['setup_bytes']:,.0f}",
+            "download, bytes a round (training or evaluation)": f"{t['evaluation_download_bytes']:,.0f}",
+        }
+        for figure, value in figures.items():
+            rows.setdefault(figure, []).append(value)
+    lines = ["| figure | " + " | ".join(HHE) + " |", "|---" * (len(HHE) + 1) + "|"]
+    return "\n".join(lines + [f"| {figure} | " + " | ".join(values) + " |" for figure, values in rows.items()])
+
+
 def filled(text: str, marker: str, content: str) -> str:
     """Replaces what stands between the marker's two comments."""
     pattern = rf"(<!-- {marker} -->).*?(<!-- /{marker} -->)"
@@ -36,10 +66,12 @@ def filled(text: str, marker: str, content: str) -> str:
 
 
 def main() -> None:
-    """Rewrite README.md in place."""
+    """Rewrite both pages in place."""
     page = ROOT / "README.md"
     text = filled(page.read_text(encoding="utf-8"), "benchmarks", targets())
     page.write_text(filled(text, "results", results()), encoding="utf-8")
+    page = ROOT / "docs" / "hybrid.md"
+    page.write_text(filled(page.read_text(encoding="utf-8"), "hhe", hybrid()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ fn bad_input_is_refused_before_the_work_starts() {
 
     // The key travels once: the plan names who need not send it again.
     assert!(s.plan(&[0, 1], None).unwrap().is_empty());
-    add(&s, &keys, &[first.clone()]).unwrap();
+    add(&s, &keys, std::slice::from_ref(&first)).unwrap();
     let plan = s.plan(&[0, 1], None).unwrap();
     assert_eq!(plan, 0u32.to_le_bytes());
     let short = encrypt(&s, &keys, &layout, 6, &client(0), &plan);

@@ -29,6 +29,11 @@ _PROBE_SIZE = 4
 _UNEQUAL = 1.05
 
 
+def _short(reason: str, most: int = 300) -> str:
+    """A client's error may carry a whole traceback; a report wants its beginning."""
+    return reason if len(reason) <= most else reason[:most] + " ..."
+
+
 @dataclass(frozen=True)
 class ClientRecord:
     """One client in one round: seconds and bytes by phase, or why it was left out."""
@@ -198,7 +203,7 @@ class SecureStrategy(Strategy):
                 self._check_owner(node, frame)
                 contribution = aggregator.add(frame)
             except FedcipherError as error:
-                reason = f"{type(error).__name__}: {error}"
+                reason = _short(f"{type(error).__name__}: {error}")
                 _log.warning("node %s is left out of round %s: %s", node, server_round, reason)
                 record.clients.append(ClientRecord(node, self._client_of.get(node), phases, reason))
                 self._delivered.pop(node, None)
@@ -290,7 +295,7 @@ class SecureStrategy(Strategy):
             phases = self._take_phases(reply)
             if reply.has_error():
                 self._delivered.pop(node, None)
-                reason = str(reply.error.reason)
+                reason = _short(str(reply.error.reason))
                 self.rounds[-1].evaluations.append(ClientRecord(node, self._client_of.get(node), {}, reason))
             else:
                 self._delivered[node] = len(self._aggregates)

@@ -3,6 +3,6 @@
 pub mod cipher;
 pub mod field;
 #[cfg(feature = "hhe")]
-pub mod transcipher;
-#[cfg(feature = "hhe")]
 pub mod scheme;
+#[cfg(feature = "hhe")]
+pub mod transcipher;

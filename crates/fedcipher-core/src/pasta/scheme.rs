@@ -48,7 +48,7 @@ type KeyCache = HashMap<([u8; 16], u32), Arc<Ciphertext>>;
 /// What all objects of one scheme share: parameters, and on a server the keys it has parsed.
 struct Shared {
     params: Params,
-    context: Context,
+    context: Arc<Context>,
     evaluation: Mutex<Option<([u8; 16], Arc<EvaluationKeys>)>>,
     client_keys: Mutex<KeyCache>,
 }
@@ -87,7 +87,7 @@ impl PastaBfv {
             other => return Err(Error::parameter("variant", format!("PASTA-{other} is not PASTA-3 or PASTA-4"))),
         };
         let field = Field::new(params.prime)?;
-        let context = Context::new(variant, field)?;
+        let context = Context::shared(variant, field)?;
         let shared = Shared { params, context, evaluation: Mutex::new(None), client_keys: Mutex::new(HashMap::new()) };
         let spare = shared.spare_bits(true);
         if spare < 0 {
@@ -230,7 +230,8 @@ impl Scheme for PastaBfv {
             let encrypted = c.encrypt_key(&words, &secret, &mut rng)?.to_bytes();
             // The server accepts no other key from this client.
             public.extend_from_slice(&Sha256::digest(&encrypted));
-            let mut own = Zeroizing::new(Vec::with_capacity(16 * c.variant.t + 8 + encrypted.len() + secret_bytes.len()));
+            let mut own =
+                Zeroizing::new(Vec::with_capacity(16 * c.variant.t + 8 + encrypted.len() + secret_bytes.len()));
             words.iter().for_each(|w| own.extend_from_slice(&w.to_le_bytes()));
             own.extend_from_slice(&(encrypted.len() as u64).to_le_bytes());
             own.extend_from_slice(&encrypted);
@@ -386,7 +387,9 @@ impl PastaAggregator {
 
     fn key_of(&self, client: u32) -> Result<Arc<Ciphertext>> {
         locked(&self.shared.client_keys).get(&(self.key_id, client)).cloned().ok_or_else(|| Error::Key {
-            reason: format!("client {client} has not sent its encrypted PASTA key in this epoch; it must send it again"),
+            reason: format!(
+                "client {client} has not sent its encrypted PASTA key in this epoch; it must send it again"
+            ),
         })
     }
 
@@ -417,7 +420,8 @@ impl PastaAggregator {
                     if update.weight == 1 {
                         return Ok(result);
                     }
-                    let scalar = Plaintext::try_encode(&[update.weight], Encoding::poly_at_level(1), &c.par).map_err(he)?;
+                    let scalar =
+                        Plaintext::try_encode(&[update.weight], Encoding::poly_at_level(1), &c.par).map_err(he)?;
                     Ok(&result * &scalar)
                 })
                 .collect::<Result<Vec<_>>>()?;

@@ -21,7 +21,7 @@ use fhe::bfv::{
 use fhe_traits::{FheDecoder, FheDecrypter, FheEncoder, FheEncrypter};
 use rand::{CryptoRng, RngCore};
 use rayon::prelude::*;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use zeroize::Zeroizing;
 
 /// Ciphertexts live one level below the keys: the last prime is the special prime of key switching.
@@ -45,11 +45,8 @@ impl Context {
     /// N and the primes' bits, within the 128-bit table of the HE standard (438 bits at N = 16384, 881 at
     /// 32768): 17-bit p fits N = 16384, 33-bit p needs 32768.
     pub fn new(variant: Variant, field: Field) -> Result<Self> {
-        let (degree, sizes): (usize, Vec<usize>) = if field.bits() <= 17 {
-            (16_384, [vec![54; 7], vec![60]].concat())
-        } else {
-            (32_768, vec![60; 11])
-        };
+        let (degree, sizes): (usize, Vec<usize>) =
+            if field.bits() <= 17 { (16_384, [vec![54; 7], vec![60]].concat()) } else { (32_768, vec![60; 11]) };
         let par = BfvParametersBuilder::new()
             .set_degree(degree)
             .set_plaintext_modulus(field.p())
@@ -59,6 +56,21 @@ impl Context {
         // Baby steps share their rotations between two matrices, giants do not: a few more babies.
         let baby = if variant.t == 32 { 8 } else { 16 };
         Ok(Context { variant, field, par, baby })
+    }
+
+    /// The context of these parameters, one a process: its tables take hundreds of megabytes, and a process
+    /// may hold the keys of many clients.
+    pub fn shared(variant: Variant, field: Field) -> Result<Arc<Self>> {
+        static MADE: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |c: &Arc<Context>| c.variant == variant && c.field == field;
+        if let Some(found) = made.iter().filter_map(Weak::upgrade).find(fits) {
+            return Ok(found);
+        }
+        let context = Arc::new(Context::new(variant, field)?);
+        made.retain(|c| c.strong_count() > 0);
+        made.push(Arc::downgrade(&context));
+        Ok(context)
     }
 
     /// Slots of a row: values deciphered by one evaluation.

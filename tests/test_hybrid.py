@@ -1,0 +1,73 @@
+"""The scheme pasta-bfv through the Python interface and through Flower."""
+
+import fedcipher
+import numpy as np
+import pytest
+from fedcipher import Codec, errors, keys
+from fedcipher.flower import SecureStrategy
+from flower_harness import LocalGrid, initial, make_app, record
+from flwr.serverapp.strategy import FedAvg
+
+
+def make(**params):
+    scheme = fedcipher.scheme("pasta-bfv", codec=Codec(bits=12, clip=1.0), **params)
+    return scheme, scheme.keygen(3)
+
+
+def test_weighted_mean_progress_and_one_time_key(rng):
+    scheme, issued = make(clients=3, max_weight=4)
+    updates = [[rng.normal(0, 0.4, (70, 30)).astype(np.float32), rng.normal(size=3)] for _ in range(3)]
+    encryptors = [scheme.encryptor(issued.client(j)) for j in range(3)]
+    for round_number in (1, 2):
+        plan = scheme.plan([0, 1, 2])
+        aggregator = scheme.aggregator(issued.server(), round=round_number)
+        for encryptor, update, weight in zip(encryptors, updates, (4, 1, 2), strict=True):
+            aggregator.add(encryptor.encrypt(update, round=round_number, weight=weight, plan=plan))
+        assert (encryptors[0].stats.setup_bytes > 0) == (round_number == 1)
+        steps = []
+        aggregate = aggregator.finish(lambda done, total, seen=steps: seen.append((done, total)))
+        assert steps[0] == (0, 3) and steps[-1] == (3, 3)
+        got = scheme.decryptor(issued.client(2)).decrypt(aggregate)
+        for k, x in enumerate(got):
+            want = np.average([np.clip(u[k], -1, 1) for u in updates], axis=0, weights=(4, 1, 2))
+            np.testing.assert_allclose(x, want, atol=1 / 4094 * 1.01)
+
+
+def test_an_exception_in_progress_cancels_and_nothing_is_lost():
+    scheme, issued = make(clients=1)
+    aggregator = scheme.aggregator(issued.server())
+    aggregator.add(scheme.encryptor(issued.client(0)).encrypt([np.full(5, 0.5, np.float32)], round=1))
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        aggregator.finish(stop)
+    np.testing.assert_allclose(scheme.decryptor(issued.client(0)).decrypt(aggregator.finish())[0], 0.5, atol=1e-3)
+
+
+def test_sums_beyond_the_prime_are_refused_and_the_cure_named():
+    scheme, issued = make(clients=30)
+    with pytest.raises(errors.BoundError, match="bits=11"):
+        scheme.encryptor(issued.client(0)).encrypt([np.zeros(3, np.float32)], round=1)
+    with pytest.raises(errors.ParameterError, match="PASTA-5"):
+        fedcipher.scheme("pasta-bfv", clients=2, variant=5)
+    with pytest.raises(errors.ParameterError, match="not one of"):
+        fedcipher.scheme("pasta-bfv", clients=2, prime_bits=20)
+
+
+def test_rounds_through_flower(tmp_path, rng):
+    codec = Codec(bits=13, clip=2.0, target="delta")
+    scheme = fedcipher.scheme("pasta-bfv", clients=2, codec=codec)
+    folder = keys.save(scheme.keygen(2), scheme, tmp_path / "keys")
+    goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(2)]
+    steps = []
+    strategy = SecureStrategy(FedAvg(), folder, on_progress=lambda done, total: steps.append((done, total)))
+    grid = LocalGrid(make_app(goals, [10, 10]), 2, folder)
+    strategy.start(grid, record(initial()), num_rounds=3)
+    decryptor = scheme.decryptor(keys.load_client(folder / "client-0.key")[1])
+    want = (1 - 0.5**3) * np.mean([g[0] for g in goals], axis=0)
+    np.testing.assert_allclose(strategy.open_model(decryptor)[0], want, atol=3 * 2 / 2**13)
+    setup = [[c.phases["setup_bytes"] for c in r.clients] for r in strategy.rounds]
+    assert all(s > 500_000 for s in setup[0]) and not any(setup[1] + setup[2])
+    assert steps.count((2, 2)) == 3
