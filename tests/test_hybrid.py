@@ -7,6 +7,7 @@ from fedcipher import Codec, errors, keys
 from fedcipher.flower import SecureStrategy
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg
+from pasta_reference import VARIANTS, key_stream
 
 
 def make(**params):
@@ -71,3 +72,26 @@ def test_rounds_through_flower(tmp_path, rng):
     setup = [[c.phases["setup_bytes"] for c in r.clients] for r in strategy.rounds]
     assert all(s > 500_000 for s in setup[0]) and not any(setup[1] + setup[2])
     assert steps.count((2, 2)) == 3
+
+
+@pytest.mark.parametrize(("variant", "bits"), [(4, 17), (3, 17), (4, 33)])
+def test_the_wire_carries_pasta_as_the_paper_writes_it(variant, bits):
+    """Every word of a frame, from a second implementation of the cipher."""
+    scheme = fedcipher.scheme("pasta-bfv", clients=1, variant=variant, prime_bits=bits, codec=Codec(bits=8, clip=1.0))
+    key = scheme.keygen(1).client(0)
+    encryptor = scheme.encryptor(key)
+    frame = encryptor.encrypt([np.linspace(-1, 1, 150, dtype=np.float32)], round=12345)
+    t = VARIANTS[variant][0]
+    p = {17: 65537, 33: 8088322049}[bits]
+    # A client key's payload, behind 96 bytes of header and its one client, begins with the PASTA key.
+    secret = np.frombuffer(key.to_bytes(), "<u8", count=2 * t, offset=96 + 12).tolist()
+    padded = -(-150 // t) * t
+    payload = frame[-8 - -(-padded * bits // 8) : -8]
+    packed = int.from_bytes(payload, "little")
+    words = [packed >> (k * bits) & ((1 << bits) - 1) for k in range(padded)]
+    values = np.rint((np.linspace(-1, 1, 150, dtype=np.float32).astype(np.float64) + 1) * 127).astype(int).tolist()
+    values += [0] * (padded - 150)
+    for block in range(padded // t):
+        stream = key_stream(variant, p, secret, 12345, block)
+        for j, mask in enumerate(stream):
+            assert words[block * t + j] == (values[block * t + j] + mask) % p
