@@ -35,7 +35,7 @@ class PastaBfv(NativeScheme):
         summary="PASTA stream cipher on the client, transciphered into BFV on the server",
         withstands="honest-but-curious server, eavesdroppers",
         broken_by="one client colluding with the server (shared BFV key)",
-        cost="17 or 33 bits a value up, 120 or more down; about a second of server time per 8192 values",
+        cost="17 or 33 bits a value up, from 108 down; the server evaluates a circuit per 8192 values",
         source="PASTA, ePrint 2021/731; hybrid HE",
     )
 

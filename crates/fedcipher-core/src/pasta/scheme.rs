@@ -172,6 +172,8 @@ impl Shared {
             relinearisation: parsed("relinearisation key", || RelinearizationKey::from_bytes(relinearisation, par))
                 .map_err(missing)?,
         });
+        // A new epoch: nobody needs the keys of the old one.
+        locked(&self.client_keys).retain(|(id, _), _| *id == key.tag.key_id);
         *cached = Some((key.tag.key_id, Arc::clone(&keys)));
         Ok(keys)
     }
