@@ -97,15 +97,17 @@ def _hub(name: str) -> Dataset:
     if name not in _HUB:
         raise ParameterError(f"{name} is read from files; pass --data-dir")
     try:
-        from datasets import load_dataset  # pyright: ignore
+        from flwr_datasets import FederatedDataset  # pyright: ignore
     except ImportError as error:
         raise DependencyError(
             f"{name} without --data-dir is fetched through flwr-datasets; pip install 'flwr-datasets[vision]', "
             "or pass --data-dir a folder of IDX files"
         ) from error
 
+    source: Any = FederatedDataset(dataset=_HUB[name], partitioners={"train": 1})
+
     def part(split: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        rows: Any = load_dataset(_HUB[name], split=split)
+        rows = source.load_split(split)
         image = "image" if "image" in rows.column_names else "img"
         x = np.stack([np.asarray(i, np.float32) for i in rows[image]]) / 255.0
         return (x[..., None] if x.ndim == 3 else x), np.asarray(rows["label"], np.int32)
