@@ -30,15 +30,21 @@ def main() -> None:
     one = in_own_process("hhe_rounds", 2)
     cipher = in_own_process("hhe_client", 1)
     per_block = block["seconds"] / 32
-    per_batch = one["full"] / 8192
-    ratio = per_block / per_batch
     first, four = one["1"], one["4"]
+    alone = per_block / (one["full"] / 8192)
+    # The published configuration trains four clients a round.
+    ratio = per_block / (four / 4 / 8000)
     further = (four - first) / 3 / first
     head = ["figure", "measured", "target"]
     rows = [
         ["one block of 32 words, one thread (the published way)", f"{block['seconds']:.2f} s", ""],
         ["8,192 parameters at once, two cores", f"{one['full']:.2f} s", ""],
-        ["cheaper per parameter", f"{ratio:.0f}x", f"at least 400x: {verdict(ratio >= 400)}"],
+        [
+            "cheaper per parameter, a round of four clients as published",
+            f"{ratio:.0f}x",
+            f"at least 400x: {verdict(ratio >= 400)}",
+        ],
+        ["cheaper per parameter, a round of one client", f"{alone:.0f}x", ""],
         [
             "one client, 8,000 parameters, diagonals included, two cores",
             f"{first:.2f} s",

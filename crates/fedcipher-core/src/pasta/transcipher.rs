@@ -289,22 +289,26 @@ impl<'a> Transcipher<'a> {
                 .into_par_iter()
                 .map(|words| self.rotate(&x, words))
                 .collect::<Result<Vec<_>>>()?;
-            let u = self.affine(&babies, &step.state)?;
+            let (u, v) = rayon::join(
+                || self.affine(&babies, &step.state),
+                || step.moved.as_ref().map(|moved| self.affine(&babies, moved)).transpose(),
+            );
+            let u = u?;
             x = if round == last {
                 // The left half comes doubled: one addition gives 2 l + r in both rows.
                 let mut sum = self.keys.galois.rotates_rows(&u).map_err(he)?;
                 sum += &u;
                 sum
-            } else if let Some(moved) = &step.moved {
-                let (y, z) = rayon::join(
+            } else if let Some(v) = v? {
+                let (y, square) = rayon::join(
                     || self.mix(u),
                     || {
-                        let z = self.mix(self.affine(&babies, moved)?)?;
+                        let z = self.mix(v)?;
                         self.multiplicator.multiply(&z, &z).map_err(he)
                     },
                 );
                 let mut y = y?;
-                y += &z?;
+                y += &square?;
                 y
             } else {
                 let y = self.mix(u)?;
