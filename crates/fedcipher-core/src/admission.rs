@@ -93,10 +93,7 @@ impl Admission {
         };
         let contributions =
             self.weights.iter().map(|(client, weight)| Contribution { client: *client, weight: *weight }).collect();
-        let mut header = self.tag.header(Kind::Aggregate, round, contributions);
-        header.elements = layout.elements() as u64;
-        header.layout = layout.encode();
-        Ok(header)
+        Ok(self.tag.round_header(Kind::Aggregate, round, contributions, layout))
     }
 
     /// The layout all committed frames share.

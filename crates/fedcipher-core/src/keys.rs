@@ -1,5 +1,6 @@
 //! What the authority hands out: a secret key per client, and a public one for the server.
 
+use crate::codec::Layout;
 use crate::wire::{self, Contribution, Header, Kind, SchemeId};
 use crate::{Error, Result};
 use zeroize::Zeroizing;
@@ -32,6 +33,16 @@ impl KeyTag {
             elements: 0,
             contributions,
             layout: Vec::new(),
+        }
+    }
+
+    /// The header of an update or an aggregate of `layout` under this key set.
+    #[must_use]
+    pub fn round_header(&self, kind: Kind, round: u64, contributions: Vec<Contribution>, layout: &Layout) -> Header {
+        Header {
+            elements: layout.elements() as u64,
+            layout: layout.encode(),
+            ..self.header(kind, round, contributions)
         }
     }
 

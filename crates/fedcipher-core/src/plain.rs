@@ -124,9 +124,7 @@ impl Encryptor for PlainEncryptor {
         let layout = request.update.layout();
         let lanes = lanes(self.bounds, layout)?;
         let own = vec![Contribution { client: self.client, weight: request.weight }];
-        let mut header = self.tag.header(Kind::Update, request.round, own);
-        header.elements = layout.elements() as u64;
-        header.layout = layout.encode();
+        let header = self.tag.round_header(Kind::Update, request.round, own, layout);
         header.build(lanes.bytes, place, |payload| {
             let mut ints = vec![0u32; CHUNK];
             for (segment, width, at) in &lanes.segments {

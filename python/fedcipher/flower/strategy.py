@@ -123,9 +123,7 @@ class SecureStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the inner strategy sample, then replace what it sends by ciphertext."""
-        if self._initial is None:
-            self._initial = arrays
-            self._names = list(arrays.keys())
+        self._keep_initial(arrays)
         self.rounds.append(RoundRecord(server_round))
         messages = list(self.inner.configure_train(server_round, self._placeholder(), config, grid))
         return self._dress(server_round, messages)
@@ -134,11 +132,15 @@ class SecureStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Like `configure_train`."""
+        self._keep_initial(arrays)
+        messages = list(self.inner.configure_evaluate(server_round, self._placeholder(), config, grid))
+        return self._dress(server_round, messages)
+
+    def _keep_initial(self, arrays: ArrayRecord) -> None:
+        """The first arrays are the initial model; later ones are our own ciphertext."""
         if self._initial is None:
             self._initial = arrays
             self._names = list(arrays.keys())
-        messages = list(self.inner.configure_evaluate(server_round, self._placeholder(), config, grid))
-        return self._dress(server_round, messages)
 
     @staticmethod
     def _placeholder() -> ArrayRecord:

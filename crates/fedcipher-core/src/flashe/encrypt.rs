@@ -118,10 +118,7 @@ impl FlasheEncryptor {
 
     fn header(&self, request: &Request<'_>, layout: &Layout) -> crate::wire::Header {
         let own = vec![Contribution { client: self.client, weight: request.weight }];
-        let mut header = self.tag.header(Kind::Update, request.round, own);
-        header.elements = layout.elements() as u64;
-        header.layout = layout.encode();
-        header
+        self.tag.round_header(Kind::Update, request.round, own, layout)
     }
 }
 

@@ -336,9 +336,7 @@ impl Encryptor for PastaEncryptor {
         self.pasta.encrypt(request.round, &mut words);
 
         let own = vec![Contribution { client: self.client, weight: request.weight }];
-        let mut header = self.tag.header(Kind::Update, request.round, own);
-        header.elements = layout.elements() as u64;
-        header.layout = layout.encode();
+        let header = self.tag.round_header(Kind::Update, request.round, own, layout);
         let bits = shared.context.field.bits();
         header.build(8 + key.len() + packed_len(words.len(), bits), place, |payload| {
             let (head, packed) = payload.split_at_mut(8 + key.len());

@@ -93,9 +93,7 @@ impl Encryptor for BfvEncryptor {
             None => self.offline(&blocks)?,
         };
         let own = vec![Contribution { client: self.client, weight: request.weight }];
-        let mut header = self.tag.header(Kind::Update, request.round, own);
-        header.elements = layout.elements() as u64;
-        header.layout = layout.encode();
+        let header = self.tag.round_header(Kind::Update, request.round, own, layout);
 
         let sizes: Vec<usize> = blocks.iter().map(|b| packed_len(b.used, d.wire_bits(d.up_drop))).collect();
         let total: usize = sizes.iter().sum();
