@@ -130,7 +130,13 @@ pub fn open_aggregate<'a>(
     round: Option<u64>,
 ) -> Result<(Header, Layout, &'a [u8])> {
     let Frame { header, payload } = wire::parse_kind(bytes, Kind::Aggregate)?;
-    tag.check(&header)?;
+    let layout = check_aggregate(tag, bounds, &header, round)?;
+    Ok((header, layout, payload))
+}
+
+/// [`open_aggregate`] where only the header is here yet.
+pub fn check_aggregate(tag: &KeyTag, bounds: Bounds, header: &Header, round: Option<u64>) -> Result<Layout> {
+    tag.check(header)?;
     if let Some(expected) = round
         && header.round != expected
     {
@@ -149,8 +155,7 @@ pub fn open_aggregate<'a>(
     for c in &header.contributions {
         check_weight(c.client, c.weight, bounds.max_weight)?;
     }
-    let layout = layout_of(&header)?;
-    Ok((header, layout, payload))
+    layout_of(header)
 }
 
 /// No decrypted sum may exceed what its clients can have sent: a wrong key or damage shows here.

@@ -9,6 +9,7 @@ use crate::prf::Prf;
 use crate::wire::Reader;
 use crate::{Error, Result};
 use multiversion::multiversion;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Fewest and most bits a value is quantised to.
@@ -164,26 +165,35 @@ impl Layout {
 }
 
 /// How a real number becomes one of its two neighbouring integers.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Rounding {
     Nearest,
     /// Up with a probability equal to the fraction: unbiased. The stream need not be secret.
-    Stochastic(Box<Prf>),
+    Stochastic(Arc<Prf>),
 }
 
 impl Rounding {
     /// Stochastic rounding with randomness from the operating system.
     pub fn stochastic() -> Result<Self> {
         let prf = Prf::new(crate::prf::random_bytes::<16>()?.as_slice())?;
-        Ok(Rounding::Stochastic(Box::new(prf)))
+        Ok(Rounding::Stochastic(Arc::new(prf)))
     }
+}
+
+/// Where the floats of an update are.
+#[derive(Debug)]
+enum Values<'a> {
+    /// All of them, tensor by tensor.
+    Tensors(Vec<&'a [f32]>),
+    /// Elements `first..first + flat.len()` of all tensors in a row.
+    Window { first: usize, flat: &'a [f32] },
 }
 
 /// One client's float tensors with the layout that says how to quantise them.
 #[derive(Debug)]
 pub struct Update<'a> {
     layout: &'a Layout,
-    tensors: Vec<&'a [f32]>,
+    values: Values<'a>,
     rounding: Rounding,
     clipped: Vec<AtomicU64>,
     nanos: AtomicU64,
@@ -199,8 +209,20 @@ impl<'a> Update<'a> {
                 return Err(Error::layout(format!("tensor {i} has {} elements instead of {}", x.len(), t.len())));
             }
         }
-        let clipped = tensors.iter().map(|_| AtomicU64::new(0)).collect();
-        Ok(Update { layout, tensors, rounding, clipped, nanos: AtomicU64::new(0) })
+        Ok(Self::of(layout, Values::Tensors(tensors), rounding))
+    }
+
+    /// Elements `first..first + flat.len()` only; [`Self::quantise`] must not ask for others.
+    pub fn window(layout: &'a Layout, first: usize, flat: &'a [f32], rounding: Rounding) -> Result<Self> {
+        if first.checked_add(flat.len()).is_none_or(|end| end > layout.elements()) {
+            return Err(Error::layout(format!("{} elements from {first} on exceed the update", flat.len())));
+        }
+        Ok(Self::of(layout, Values::Window { first, flat }, rounding))
+    }
+
+    fn of(layout: &'a Layout, values: Values<'a>, rounding: Rounding) -> Self {
+        let clipped = layout.tensors.iter().map(|_| AtomicU64::new(0)).collect();
+        Update { layout, values, rounding, clipped, nanos: AtomicU64::new(0) }
     }
 
     #[must_use]
@@ -208,9 +230,22 @@ impl<'a> Update<'a> {
         self.layout
     }
 
-    #[must_use]
-    pub fn tensors(&self) -> &[&'a [f32]] {
-        &self.tensors
+    /// All tensors, flat; of a window there are none.
+    pub fn tensors(&self) -> Result<&[&'a [f32]]> {
+        match &self.values {
+            Values::Tensors(tensors) => Ok(tensors),
+            Values::Window { .. } => Err(Error::layout("a part of an update where all of it is needed")),
+        }
+    }
+
+    /// Values `offset..offset + len` of tensor `i`.
+    fn piece(&self, i: usize, offset: usize, len: usize) -> Result<&'a [f32]> {
+        let (from, all) = match &self.values {
+            Values::Tensors(tensors) => (Some(offset), tensors[i]),
+            Values::Window { first, flat } => ((self.layout.starts[i] + offset).checked_sub(*first), *flat),
+        };
+        from.and_then(|from| all.get(from..from + len))
+            .ok_or_else(|| Error::layout(format!("{len} elements at {offset} of tensor {i} are not in this window")))
     }
 
     /// How many values of each tensor lay beyond the clip range, of those quantised so far.
@@ -231,7 +266,7 @@ impl<'a> Update<'a> {
         let mut done = 0;
         for (i, offset, len) in self.layout.pieces(start, out.len()) {
             let tensor = &self.layout.tensors[i];
-            let x = &self.tensors[i][offset..offset + len];
+            let x = self.piece(i, offset, len)?;
             let slot = &mut out[done..done + len];
             let alpha = tensor.alpha;
             let scale = max_level(tensor.bits) as f64 / (2.0 * f64::from(alpha));
@@ -344,17 +379,21 @@ impl SumSink for Means {
         let Some(layout) = &self.layout else {
             return Err(Error::layout("sums arrived before their layout"));
         };
-        let mut done = 0;
-        for (i, _, len) in layout.pieces(start, sums.len()) {
-            let tensor = &layout.tensors[i];
-            let levels = max_level(tensor.bits);
-            let zero = self.weight.wrapping_mul(levels / 2);
-            let step = 2.0 * f64::from(tensor.alpha) / (levels as f64 * self.weight as f64);
-            let out = &mut self.values[start + done..start + done + len];
-            dequantise(&sums[done..done + len], zero, step, out);
-            done += len;
-        }
+        means(layout, self.weight, start, sums, &mut self.values[start..start + sums.len()]);
         Ok(())
+    }
+}
+
+/// The weighted means behind the sums of elements `start..start + sums.len()`.
+pub fn means(layout: &Layout, total_weight: u64, start: usize, sums: &[u64], out: &mut [f32]) {
+    let mut done = 0;
+    for (i, _, len) in layout.pieces(start, sums.len()) {
+        let tensor = &layout.tensors[i];
+        let levels = max_level(tensor.bits);
+        let zero = total_weight.wrapping_mul(levels / 2);
+        let step = 2.0 * f64::from(tensor.alpha) / (levels as f64 * total_weight as f64);
+        dequantise(&sums[done..done + len], zero, step, &mut out[done..done + len]);
+        done += len;
     }
 }
 

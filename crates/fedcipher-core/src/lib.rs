@@ -15,8 +15,10 @@ pub mod packing;
 pub mod pasta;
 pub mod plain;
 pub mod prf;
+pub mod registry;
 pub mod rlwe;
 pub mod scheme;
+pub mod stream;
 pub mod wire;
 
 pub use error::{Error, Result};

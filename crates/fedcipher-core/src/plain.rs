@@ -3,16 +3,19 @@
 use crate::admission::{self, Admission};
 use crate::bits;
 use crate::bounds::{Bounds, MAX_FIELD_BITS};
-use crate::codec::{Layout, Segment, SumSink};
+use crate::codec::{Layout, Segment, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
-use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Progress, Request, Scheme, Summary};
-use crate::wire::{Contribution, Kind, Place};
+use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Opening, Progress, Request, Scheme, Summary, Terms};
+use crate::stream::{self, Opener, Piece, Sealer, Sealing, Threads};
+use crate::wire::{self, Contribution, Frame, Header, Kind, Place};
 use crate::{Error, Result};
 use std::path::Path;
 use zeroize::Zeroizing;
 
 const NAME: &str = "plain";
 const CHUNK: usize = 4096;
+/// Lanes of a piece: a quarter of a megabyte of floats.
+const PIECE: usize = 16 * CHUNK;
 
 /// Packs integers in `field_bits` lanes and adds them in the clear.
 #[derive(Debug, Clone)]
@@ -34,7 +37,31 @@ pub(crate) struct Lanes {
     pub bytes: usize,
 }
 
+/// A payload of lanes cut into pieces that begin on a byte, each with its lane width and value bits.
+#[derive(Debug)]
+pub(crate) struct Cuts {
+    pub pieces: Vec<Piece>,
+    pub widths: Vec<u32>,
+    pub bits: Vec<u32>,
+}
+
 impl Lanes {
+    /// Pieces of at most `step(width)` lanes, a multiple of 8, behind `prefix` bytes.
+    pub fn cut(&self, prefix: usize, step: impl Fn(u32) -> usize) -> Cuts {
+        let mut cuts = Cuts { pieces: Vec::new(), widths: Vec::new(), bits: Vec::new() };
+        for (segment, width, at) in &self.segments {
+            let step = step(*width);
+            for done in (0..segment.len).step_by(step) {
+                let len = step.min(segment.len - done);
+                let at = prefix + at + bits::packed_len(done, *width);
+                cuts.pieces.push(Piece { start: segment.start + done, len, at, bytes: bits::packed_len(len, *width) });
+                cuts.widths.push(*width);
+                cuts.bits.push(segment.bits);
+            }
+        }
+        cuts
+    }
+
     pub fn of(layout: &Layout, width: impl Fn(u32) -> Result<u32>) -> Result<Self> {
         let mut bytes = 0;
         let mut segments = Vec::new();
@@ -118,25 +145,55 @@ struct PlainEncryptor {
     client: u32,
 }
 
+impl PlainEncryptor {
+    fn start(&self, terms: &Terms<'_>) -> Result<PlainSealer> {
+        admission::check_weight(self.client, terms.weight, self.bounds.max_weight)?;
+        let lanes = lanes(self.bounds, terms.layout)?;
+        let own = vec![Contribution { client: self.client, weight: terms.weight }];
+        let header = self.tag.round_header(Kind::Update, terms.round, own, terms.layout);
+        let cuts = lanes.cut(0, |_| PIECE);
+        Ok(PlainSealer { header, weight: terms.weight, cuts })
+    }
+}
+
 impl Encryptor for PlainEncryptor {
     fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
-        admission::check_weight(self.client, request.weight, self.bounds.max_weight)?;
-        let layout = request.update.layout();
-        let lanes = lanes(self.bounds, layout)?;
-        let own = vec![Contribution { client: self.client, weight: request.weight }];
-        let header = self.tag.round_header(Kind::Update, request.round, own, layout);
-        header.build(lanes.bytes, place, |payload| {
-            let mut ints = vec![0u32; CHUNK];
-            for (segment, width, at) in &lanes.segments {
-                let out = &mut payload[*at..*at + bits::packed_len(segment.len, *width)];
-                for (k, chunk) in out.chunks_mut(bits::packed_len(CHUNK, *width)).enumerate() {
-                    let n = (segment.len - k * CHUNK).min(CHUNK);
-                    request.update.quantise(segment.start + k * CHUNK, &mut ints[..n])?;
-                    bits::pack_scaled(&ints[..n], request.weight, *width, chunk);
-                }
-            }
-            Ok(())
-        })
+        stream::seal_all(&self.start(&request.terms())?, request.update, place, Threads::One)
+    }
+
+    fn sealer(&mut self, terms: &Terms<'_>) -> Result<Option<Sealing>> {
+        Ok(Some(Sealing::new(self.start(terms)?)))
+    }
+}
+
+struct PlainSealer {
+    header: Header,
+    weight: u64,
+    cuts: Cuts,
+}
+
+impl Sealer for PlainSealer {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn prefix(&self) -> &[u8] {
+        &[]
+    }
+
+    fn pieces(&self) -> &[Piece] {
+        &self.cuts.pieces
+    }
+
+    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<()> {
+        let (piece, width) = (&self.cuts.pieces[index], self.cuts.widths[index]);
+        let mut ints = vec![0u32; CHUNK];
+        for (k, chunk) in out.chunks_mut(bits::packed_len(CHUNK, width)).enumerate() {
+            let n = (piece.len - k * CHUNK).min(CHUNK);
+            update.quantise(piece.start + k * CHUNK, &mut ints[..n])?;
+            bits::pack_scaled(&ints[..n], self.weight, width, chunk);
+        }
+        Ok(())
     }
 }
 
@@ -183,20 +240,44 @@ struct PlainDecryptor {
 
 impl Decryptor for PlainDecryptor {
     fn decrypt(&self, frame: &[u8], round: Option<u64>, sink: &mut dyn SumSink) -> Result<Summary> {
-        let (header, layout, payload) = admission::open_aggregate(&self.tag, self.bounds, frame, round)?;
-        let lanes = lanes(self.bounds, &layout)?;
-        lanes.check(payload)?;
-        let weight = header.total_weight();
-        sink.begin(&layout, weight)?;
-        let mut sums = vec![0u64; CHUNK];
-        for (segment, width, bytes) in lanes.split(payload) {
-            for (k, chunk) in bytes.chunks(bits::packed_len(CHUNK, width)).enumerate() {
-                let n = (segment.len - k * CHUNK).min(CHUNK);
-                bits::unpack(chunk, width, &mut sums[..n]);
-                admission::check_sums(&sums[..n], weight, segment.bits)?;
-                sink.put(segment.start + k * CHUNK, &sums[..n])?;
-            }
-        }
+        let Frame { header, payload } = wire::parse_kind(frame, Kind::Aggregate)?;
+        let (layout, opener) = self.start(&header, round)?;
+        stream::open_all(&opener, &layout, header.total_weight(), payload, sink, Threads::One)?;
         Ok(Summary { header, layout, counts: None })
+    }
+
+    fn opener(&self, header: &Header, round: Option<u64>, _prefix: &[u8]) -> Result<Option<Opening>> {
+        let (layout, opener) = self.start(header, round)?;
+        Ok(Some(Opening { layout, opener: Box::new(opener) }))
+    }
+}
+
+impl PlainDecryptor {
+    fn start(&self, header: &Header, round: Option<u64>) -> Result<(Layout, PlainOpener)> {
+        let layout = admission::check_aggregate(&self.tag, self.bounds, header, round)?;
+        let cuts = lanes(self.bounds, &layout)?.cut(0, |_| PIECE);
+        Ok((layout, PlainOpener { cuts, weight: header.total_weight() }))
+    }
+}
+
+struct PlainOpener {
+    cuts: Cuts,
+    weight: u64,
+}
+
+impl Opener for PlainOpener {
+    fn prefix(&self) -> usize {
+        0
+    }
+
+    fn pieces(&self) -> &[Piece] {
+        &self.cuts.pieces
+    }
+
+    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<()> {
+        let (width, values) = (self.cuts.widths[index], self.cuts.bits[index]);
+        bits::check_stream(bytes, sums.len(), width)?;
+        bits::unpack(bytes, width, sums);
+        admission::check_sums(sums, self.weight, values)
     }
 }

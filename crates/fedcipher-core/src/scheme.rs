@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, ServerKey};
+use crate::stream::{Opener, Sealing};
 use crate::wire::{Contribution, Header, Place};
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -17,6 +18,23 @@ pub struct Request<'a> {
     pub plan: &'a [u8],
 }
 
+impl<'a> Request<'a> {
+    /// The request without its data.
+    #[must_use]
+    pub fn terms(&self) -> Terms<'a> {
+        Terms { round: self.round, weight: self.weight, layout: self.update.layout(), plan: self.plan }
+    }
+}
+
+/// What is known of an update before its data: enough to claim its nonce and make its header.
+#[derive(Debug)]
+pub struct Terms<'a> {
+    pub round: u64,
+    pub weight: u64,
+    pub layout: &'a Layout,
+    pub plan: &'a [u8],
+}
+
 /// Client side, encrypting.
 pub trait Encryptor: Send {
     /// One update to one frame, in memory from `place`.
@@ -27,6 +45,11 @@ pub trait Encryptor: Send {
         let mut frame = Vec::new();
         self.encrypt_into(request, &mut frame)?;
         Ok(frame)
+    }
+
+    /// One update to encrypt piece by piece; none where a piece depends on all of the update.
+    fn sealer(&mut self, _terms: &Terms<'_>) -> Result<Option<Sealing>> {
+        Ok(None)
     }
 
     /// Does what does not depend on the data ahead of time, where the scheme can.
@@ -80,6 +103,23 @@ pub struct Summary {
 pub trait Decryptor: Send + Sync {
     /// Decrypts an aggregate into `sink`; `round` is checked when given.
     fn decrypt(&self, frame: &[u8], round: Option<u64>, sink: &mut dyn SumSink) -> Result<Summary>;
+
+    /// At most how many payload bytes [`Self::opener`] needs to see, with so many contributions.
+    fn prefix_len(&self, _contributions: usize) -> usize {
+        0
+    }
+
+    /// One aggregate to decrypt piece by piece, from its header and the beginning of its payload; none
+    /// where a piece depends on all of it.
+    fn opener(&self, _header: &Header, _round: Option<u64>, _prefix: &[u8]) -> Result<Option<Opening>> {
+        Ok(None)
+    }
+}
+
+/// An aggregate whose header has been checked, to be decrypted piece by piece.
+pub struct Opening {
+    pub layout: Layout,
+    pub opener: Box<dyn Opener>,
 }
 
 /// A scheme with validated parameters.

@@ -124,7 +124,9 @@ impl Header {
         Ok(())
     }
 
-    fn head(&self, payload_len: usize) -> Vec<u8> {
+    /// Everything before the payload, as bytes.
+    #[must_use]
+    pub fn head(&self, payload_len: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.frame_len(0));
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&[VERSION, self.kind as u8, 0, 0]);
@@ -234,15 +236,21 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Parses and checks a frame; allocates only for contributions and layout that are really there.
-pub fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
-    let body_len = bytes
-        .len()
-        .checked_sub(CRC)
-        .filter(|n| *n >= FIXED)
-        .ok_or_else(|| Error::frame(format!("{} bytes is shorter than any frame", bytes.len())))?;
-    let (body, crc) = bytes.split_at(body_len);
-    let mut r = Reader::new(body);
+/// Bytes of the part of a frame that has a fixed length; [`head_len`] reads them.
+pub const FIXED_LEN: usize = FIXED;
+/// Bytes after the payload.
+pub const CRC_LEN: usize = CRC;
+
+/// Everything before the payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    pub header: Header,
+    pub payload_len: usize,
+}
+
+/// Magic and version; behind them the fields of this version.
+fn preamble<'a>(bytes: &'a [u8]) -> Result<Reader<'a>> {
+    let mut r = Reader::new(bytes);
     if r.array::<4>()? != MAGIC {
         return Err(Error::frame("it does not begin with FEDC"));
     }
@@ -250,9 +258,30 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
     if version != VERSION {
         return Err(Error::frame(format!("version {version}, this build reads version {VERSION}")));
     }
-    if Reader::new(crc).u64()? != checksum(body) {
-        return Err(Error::frame("checksum mismatch, bytes were damaged or lost on the way"));
-    }
+    Ok(r)
+}
+
+/// (clients, layout bytes, payload bytes) of a head, from its first [`FIXED_LEN`] bytes.
+fn lengths(fixed: &[u8]) -> Result<(usize, usize, usize)> {
+    let mut r = preamble(fixed)?;
+    r.bytes(FIXED - 5 - 16)?;
+    Ok((r.u32()? as usize, r.u32()? as usize, r.length()?))
+}
+
+/// Bytes before the payload, from the first [`FIXED_LEN`] bytes of a frame.
+pub fn head_len(fixed: &[u8]) -> Result<usize> {
+    let (clients, layout_len, _) = lengths(fixed)?;
+    clients
+        .checked_mul(PER_CLIENT)
+        .and_then(|n| n.checked_add(layout_len))
+        .and_then(|n| n.checked_add(FIXED))
+        .ok_or_else(|| Error::frame("the lengths in its header do not add up to its size"))
+}
+
+/// Parses [`head_len`] bytes. The checksum comes last in a frame: whoever reads it as a stream keeps a
+/// [`Checksum`] and throws away all it made of the frame when that differs.
+pub fn parse_head(bytes: &[u8]) -> Result<Head> {
+    let mut r = preamble(bytes)?;
     let kind = Kind::parse(r.u8()?)?;
     if r.u16()? != 0 {
         return Err(Error::frame("reserved bytes are not zero"));
@@ -263,15 +292,9 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
     let epoch = r.u64()?;
     let round = r.u64()?;
     let elements = r.u64()?;
-    let clients = r.u32()? as usize;
-    let layout_len = r.u32()? as usize;
+    let (clients, layout_len) = (r.u32()? as usize, r.u32()? as usize);
     let payload_len = r.length()?;
-    let expected = clients
-        .checked_mul(PER_CLIENT)
-        .and_then(|n| n.checked_add(layout_len))
-        .and_then(|n| n.checked_add(payload_len))
-        .and_then(|n| n.checked_add(FIXED));
-    if expected != Some(body.len()) {
+    if head_len(bytes)? != bytes.len() {
         return Err(Error::frame("the lengths in its header do not add up to its size"));
     }
     let mut contributions = Vec::with_capacity(clients);
@@ -283,11 +306,59 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
         contributions.push(next);
     }
     let layout = r.bytes(layout_len)?.to_vec();
-    let payload = r.rest();
-    Ok(Frame {
-        header: Header { kind, scheme, params, key_id, epoch, round, elements, contributions, layout },
-        payload,
-    })
+    let header = Header { kind, scheme, params, key_id, epoch, round, elements, contributions, layout };
+    Ok(Head { header, payload_len })
+}
+
+/// The checksum of a frame that comes or goes in parts.
+pub struct Checksum(crc_fast::Digest);
+
+impl Default for Checksum {
+    fn default() -> Self {
+        Checksum(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme))
+    }
+}
+
+impl Checksum {
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The last bytes of the frame.
+    #[must_use]
+    pub fn finish(&self) -> [u8; CRC] {
+        self.0.finalize().to_le_bytes()
+    }
+
+    /// Refuses a frame whose last bytes are not these.
+    pub fn check(&self, tail: &[u8]) -> Result<()> {
+        if tail == self.finish() { Ok(()) } else { Err(damaged()) }
+    }
+}
+
+fn damaged() -> Error {
+    Error::frame("checksum mismatch, bytes were damaged or lost on the way")
+}
+
+/// Parses and checks a frame; allocates only for contributions and layout that are really there.
+pub fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
+    let body_len = bytes
+        .len()
+        .checked_sub(CRC)
+        .filter(|n| *n >= FIXED)
+        .ok_or_else(|| Error::frame(format!("{} bytes is shorter than any frame", bytes.len())))?;
+    let (body, crc) = bytes.split_at(body_len);
+    preamble(body)?;
+    if Reader::new(crc).u64()? != checksum(body) {
+        return Err(damaged());
+    }
+    let (_, _, payload_len) = lengths(body)?;
+    let head_len = head_len(body)?;
+    if head_len.checked_add(payload_len) != Some(body.len()) {
+        return Err(Error::frame("the lengths in its header do not add up to its size"));
+    }
+    let (head, payload) = body.split_at(head_len);
+    Ok(Frame { header: parse_head(head)?.header, payload })
 }
 
 /// [`parse`], and the frame must be of `kind`.

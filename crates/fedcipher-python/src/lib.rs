@@ -1,14 +1,9 @@
 //! Thin PyO3 layer: numpy in, bytes and numpy out, the GIL released, no logic.
 
-use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
-use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
-use fedcipher_core::pasta::scheme::{Params as PastaParams, PastaBfv};
-use fedcipher_core::plain::Plain;
-use fedcipher_core::rlwe::Bfv;
-use fedcipher_core::rlwe::params::{C1, Params as BfvParams, Preset};
+use fedcipher_core::flashe::Masking;
 use fedcipher_core::scheme::{self, Request, Summary};
-use fedcipher_core::{Error, keys, wire};
+use fedcipher_core::{Error, keys, registry, wire};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -162,57 +157,10 @@ struct Scheme(Arc<dyn scheme::Scheme>);
 
 #[pymethods]
 impl Scheme {
-    #[staticmethod]
-    fn plain(clients: u64, max_weight: u64) -> PyResult<Self> {
-        let bounds = Bounds::new(clients, max_weight).map_err(raise)?;
-        Ok(Scheme(Arc::new(Plain::new(bounds))))
-    }
-
-    #[staticmethod]
-    #[pyo3(signature = (clients, max_weight, masking, key_bits, top))]
-    fn flashe(clients: u64, max_weight: u64, masking: &str, key_bits: u32, top: Option<f64>) -> PyResult<Self> {
-        let policy = match masking {
-            "single" => Policy::Fixed(Masking::Single),
-            "double" => Policy::Fixed(Masking::Double),
-            "adaptive" => Policy::Adaptive,
-            other => return Err(unknown("masking", other, "single, double or adaptive")),
-        };
-        let bounds = Bounds::new(clients, max_weight).map_err(raise)?;
-        let made = Flashe::new(FlasheParams { bounds, policy, key_bits, top }).map_err(raise)?;
-        Ok(Scheme(Arc::new(made)))
-    }
-
-    #[staticmethod]
-    fn bfv(
-        clients: u64,
-        max_weight: u64,
-        preset: &str,
-        bits: Vec<u32>,
-        server_weights: bool,
-        c1: &str,
-    ) -> PyResult<Self> {
-        let preset = match preset {
-            "compact" => Preset::Compact,
-            "fast" => Preset::Fast,
-            "fedbit-paper" => Preset::FedbitPaper,
-            other => return Err(unknown("preset", other, "compact, fast or fedbit-paper")),
-        };
-        let c1 = match c1 {
-            "derive" => C1::Derive,
-            "send" => C1::Send,
-            "auto" => C1::Auto,
-            other => return Err(unknown("c1", other, "derive, send or auto")),
-        };
-        let bounds = Bounds::new(clients, max_weight).map_err(raise)?;
-        let made = Bfv::new(BfvParams { bounds, preset, bits, server_weights, c1 }).map_err(raise)?;
-        Ok(Scheme(Arc::new(made)))
-    }
-
-    #[staticmethod]
-    fn pasta_bfv(clients: u64, max_weight: u64, variant: u32, prime: u64) -> PyResult<Self> {
-        let bounds = Bounds::new(clients, max_weight).map_err(raise)?;
-        let made = PastaBfv::new(PastaParams { bounds, variant, prime }).map_err(raise)?;
-        Ok(Scheme(Arc::new(made)))
+    /// From JSON with the entries `scheme`, `params` and `codec`, as in a key file.
+    #[new]
+    fn new(spec: &str) -> PyResult<Self> {
+        registry::make(spec).map(Scheme).map_err(raise)
     }
 
     #[getter]
@@ -251,10 +199,6 @@ impl Scheme {
     fn plan<'py>(&self, py: Python<'py>, sampled: Vec<u32>, last: Option<&[u8]>) -> PyResult<Bound<'py, PyBytes>> {
         self.0.plan(&sampled, last).map(|plan| PyBytes::new(py, &plan)).map_err(raise)
     }
-}
-
-fn unknown(name: &'static str, value: &str, choices: &str) -> PyErr {
-    raise(Error::Parameter { name, reason: format!("{value:?} is not one of {choices}") })
 }
 
 /// The lock is never contended in sane use; it lets Python move the object between threads.

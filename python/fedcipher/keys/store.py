@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedcipher import _native
-from fedcipher.codec import Codec
 from fedcipher.errors import KeyFormatError
-from fedcipher.schemes import KeySet, Scheme, scheme
+from fedcipher.schemes import KeySet, Scheme, from_spec
 
 __all__ = ["client_file", "load_client", "load_server", "save"]
 
@@ -40,9 +39,7 @@ def _write(path: Path, made_by: Scheme, key: bytes, role: str) -> None:
     content = {
         "fedcipher": _VERSION,
         "role": role,
-        "scheme": made_by.name,
-        "params": made_by.params(),
-        "codec": made_by.codec.to_dict(),
+        **made_by.spec(),
     }
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -63,7 +60,7 @@ def _read(path: Path, role: str) -> tuple[Scheme, bytes]:
     try:
         if content["fedcipher"] != _VERSION or content["role"] != role:
             raise KeyFormatError(f"key file {path} is no version {_VERSION} {role} key")
-        made = scheme(content["scheme"], codec=Codec(**content["codec"]), **content["params"])
+        made = from_spec(content)
     except (KeyError, TypeError) as error:
         raise KeyFormatError(f"key file {path} is damaged: {error}") from error
     return made, key

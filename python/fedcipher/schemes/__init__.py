@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedcipher.codec import Codec
 from fedcipher.errors import ParameterError
 from fedcipher.schemes.base import (
     Aggregator,
@@ -31,6 +32,7 @@ __all__ = [
     "KeySet",
     "Scheme",
     "SchemeInfo",
+    "from_spec",
     "scheme",
     "scheme_class",
     "scheme_names",
@@ -62,3 +64,8 @@ def scheme(name: str, **params: Any) -> Scheme:
         return cls(**params)
     except TypeError as error:
         raise ParameterError(f"scheme {name!r}: {error}") from error
+
+
+def from_spec(spec: dict[str, Any]) -> Scheme:
+    """The scheme behind `Scheme.spec`. Raises `ParameterError`, and `KeyError` for a missing entry."""
+    return scheme(spec["scheme"], codec=Codec(**spec["codec"]), **spec["params"])

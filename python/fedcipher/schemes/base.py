@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from abc import ABC, abstractmethod
@@ -190,6 +191,10 @@ class Scheme(ABC):
     def params(self) -> dict[str, Any]:
         """The arguments that make this scheme again."""
 
+    def spec(self) -> dict[str, Any]:
+        """Name, parameters and codec as plain values: what a key file says of the scheme."""
+        return {"scheme": self.name, "params": self.params(), "codec": self.codec.to_dict()}
+
     @abstractmethod
     def describe(self) -> dict[str, str]:
         """Derived figures for people."""
@@ -218,11 +223,11 @@ class Scheme(ABC):
 class NativeScheme(Scheme):
     """A scheme whose kernel is in the Rust core; subclasses only construct it."""
 
-    def __init__(self, native: _native.Scheme, codec: Codec, max_weight: int, params: dict[str, Any]) -> None:
-        self._native = native
-        self._params = params
+    def __init__(self, codec: Codec, params: dict[str, Any]) -> None:
         self.codec = codec
-        self.max_weight = max_weight
+        self.max_weight = params["max_weight"]
+        self._params = params
+        self._native = _native.Scheme(json.dumps(self.spec()))
 
     def params(self) -> dict[str, Any]:
         return dict(self._params)

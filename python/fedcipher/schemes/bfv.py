@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fedcipher import _native
 from fedcipher.codec import Codec
 from fedcipher.schemes.base import NativeScheme, SchemeInfo
 
@@ -59,5 +58,4 @@ class Bfv(NativeScheme):
             "server_weights": server_weights,
             "c1": c1,
         }
-        native = _native.Scheme.bfv(clients, max_weight, preset, codec.bit_widths, server_weights, c1)
-        super().__init__(native, codec, max_weight, params)
+        super().__init__(codec, params)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fedcipher import _native
 from fedcipher.codec import Codec
 from fedcipher.errors import ParameterError
 from fedcipher.schemes.base import NativeScheme, SchemeInfo
@@ -61,5 +60,4 @@ class Flashe(NativeScheme):
             "key_bits": key_bits,
             "top": top,
         }
-        native = _native.Scheme.flashe(clients, max_weight, masking, key_bits, top)
-        super().__init__(native, codec, max_weight, params)
+        super().__init__(codec, params)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fedcipher import _native
 from fedcipher.codec import Codec
 from fedcipher.schemes.base import NativeScheme, SchemeInfo
 
 __all__ = ["PastaBfv"]
-
-_PRIMES = {17: 65_537, 33: 8_088_322_049}
 
 
 class PastaBfv(NativeScheme):
@@ -50,5 +47,4 @@ class PastaBfv(NativeScheme):
     ) -> None:
         codec = codec or Codec(bits=12)
         params = {"clients": clients, "max_weight": max_weight, "variant": variant, "prime_bits": prime_bits}
-        native = _native.Scheme.pasta_bfv(clients, max_weight, variant, _PRIMES.get(prime_bits, prime_bits))
-        super().__init__(native, codec, max_weight, params)
+        super().__init__(codec, params)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fedcipher import _native
 from fedcipher.codec import Codec
 from fedcipher.schemes.base import NativeScheme, SchemeInfo
 
@@ -26,4 +25,4 @@ class Plain(NativeScheme):
 
     def __init__(self, *, clients: int, max_weight: int = 1, codec: Codec | None = None) -> None:
         params = {"clients": clients, "max_weight": max_weight}
-        super().__init__(_native.Scheme.plain(clients, max_weight), codec or Codec(), max_weight, params)
+        super().__init__(codec or Codec(), params)

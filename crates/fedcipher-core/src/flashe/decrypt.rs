@@ -1,58 +1,42 @@
 //! The client's side: removing the masks that are left in a sum.
 
-use super::mask::{MaskMaker, Masking, chunk_lanes, per_block};
+use super::mask::{MaskMaker, Masking, Pieces, Term, chunk_lanes};
 use super::participation::residual;
 use super::sparse::permutation;
 use super::{Params, Secret, positions};
 use crate::Result;
-use crate::admission::{check_sums, open_aggregate};
+use crate::admission::{check_aggregate, check_sums, open_aggregate};
 use crate::bits;
 use crate::bounds::max_level;
 use crate::codec::{Layout, SumSink};
 use crate::keys::KeyTag;
 use crate::prf::CHUNK_BLOCKS;
-use crate::scheme::{Decryptor, Summary};
+use crate::scheme::{Decryptor, Opening, Summary};
+use crate::stream::{self, Opener, Piece, Threads};
 use crate::wire::{Header, Reader};
+use std::sync::Arc;
 
 pub struct FlasheDecryptor {
     params: Params,
     tag: KeyTag,
-    secret: Secret,
+    secret: Arc<Secret>,
 }
 
 impl FlasheDecryptor {
     pub fn new(params: Params, tag: KeyTag, secret: Secret) -> Self {
-        FlasheDecryptor { params, tag, secret }
+        FlasheDecryptor { params, tag, secret: Arc::new(secret) }
     }
 
-    fn dense(&self, header: &Header, layout: &Layout, payload: &[u8], sink: &mut dyn SumSink) -> Result<()> {
-        let mut r = Reader::new(payload);
-        let masking = Masking::parse(r.u8()?)?;
-        let payload = r.rest();
-        let lanes = self.params.lanes(layout)?;
-        lanes.check(payload)?;
+    fn dense(&self, header: &Header, layout: &Layout, prefix: &[u8]) -> Result<DenseOpener> {
+        let masking = Masking::parse(Reader::new(prefix).u8()?)?;
         let clients: Vec<u32> = header.contributions.iter().map(|c| c.client).collect();
-        let terms = residual(&clients, masking);
-        let weight = header.total_weight();
-        sink.begin(layout, weight)?;
-        let mut base = 0u32;
-        for (segment, width, bytes) in lanes.split(payload) {
-            let mut maker = MaskMaker::new(&self.secret.mask, header.round, width);
-            let step = chunk_lanes(width);
-            let mut chunk = vec![0u8; bits::packed_len(step, width)];
-            let mut sums = vec![0u64; step];
-            for (k, masked) in bytes.chunks(chunk.len()).enumerate() {
-                let n = (segment.len - k * step).min(step);
-                let chunk = &mut chunk[..masked.len()];
-                chunk.copy_from_slice(masked);
-                maker.apply(&terms, true, base.wrapping_add((k * CHUNK_BLOCKS) as u32), n, chunk);
-                bits::unpack(chunk, width, &mut sums[..n]);
-                check_sums(&sums[..n], weight, segment.bits)?;
-                sink.put(segment.start + k * step, &sums[..n])?;
-            }
-            base = base.wrapping_add(segment.len.div_ceil(per_block(width)) as u32);
-        }
-        Ok(())
+        Ok(DenseOpener {
+            secret: Arc::clone(&self.secret),
+            pieces: Pieces::of(&self.params.lanes(layout)?),
+            terms: residual(&clients, masking),
+            round: header.round,
+            weight: header.total_weight(),
+        })
     }
 
     fn sparse(&self, header: &Header, layout: &Layout, payload: &[u8], sink: &mut dyn SumSink) -> Result<Vec<u32>> {
@@ -139,16 +123,66 @@ impl FlasheDecryptor {
     }
 }
 
+/// A dense aggregate: a piece is a run of masked sums.
+struct DenseOpener {
+    secret: Arc<Secret>,
+    pieces: Pieces,
+    terms: Vec<Term>,
+    round: u64,
+    weight: u64,
+}
+
+impl Opener for DenseOpener {
+    fn prefix(&self) -> usize {
+        1
+    }
+
+    fn pieces(&self) -> &[Piece] {
+        &self.pieces.cuts.pieces
+    }
+
+    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<()> {
+        let (width, values) = (self.pieces.cuts.widths[index], self.pieces.cuts.bits[index]);
+        bits::check_stream(bytes, sums.len(), width)?;
+        let mut maker = MaskMaker::new(&self.secret.mask, self.round, width);
+        let step = chunk_lanes(width);
+        let mut chunk = vec![0u8; bits::packed_len(step, width)];
+        for (k, (masked, sums)) in bytes.chunks(chunk.len()).zip(sums.chunks_mut(step)).enumerate() {
+            let chunk = &mut chunk[..masked.len()];
+            chunk.copy_from_slice(masked);
+            let first = self.pieces.blocks[index].wrapping_add((k * CHUNK_BLOCKS) as u32);
+            maker.apply(&self.terms, true, first, sums.len(), chunk);
+            bits::unpack(chunk, width, sums);
+            check_sums(sums, self.weight, values)?;
+        }
+        Ok(())
+    }
+}
+
 impl Decryptor for FlasheDecryptor {
     fn decrypt(&self, frame: &[u8], round: Option<u64>, sink: &mut dyn SumSink) -> Result<Summary> {
         let (header, layout, payload) = open_aggregate(&self.tag, self.params.bounds, frame, round)?;
         let counts = match self.params.top {
             None => {
-                self.dense(&header, &layout, payload, sink)?;
+                let opener = self.dense(&header, &layout, payload)?;
+                stream::open_all(&opener, &layout, header.total_weight(), payload, sink, Threads::One)?;
                 None
             }
             Some(_) => Some(self.sparse(&header, &layout, payload, sink)?),
         };
         Ok(Summary { header, layout, counts })
+    }
+
+    fn prefix_len(&self, _contributions: usize) -> usize {
+        1
+    }
+
+    fn opener(&self, header: &Header, round: Option<u64>, prefix: &[u8]) -> Result<Option<Opening>> {
+        let layout = check_aggregate(&self.tag, self.params.bounds, header, round)?;
+        if self.params.top.is_some() {
+            return Ok(None);
+        }
+        let opener = Box::new(self.dense(header, &layout, prefix)?);
+        Ok(Some(Opening { layout, opener }))
     }
 }

@@ -1,6 +1,6 @@
 //! The client's side: update to masked lanes.
 
-use super::mask::{MaskMaker, Masking, encrypt_run, per_block};
+use super::mask::{MaskMaker, Masking, Pieces, Term, encrypt_run};
 use super::precompute::{Ahead, Job};
 use super::sparse::{Residual, permutation};
 use super::{Params, Policy, Secret, positions};
@@ -11,8 +11,9 @@ use crate::codec::{Layout, Rounding, Update};
 use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::Ledger;
 use crate::prf::Prf;
-use crate::scheme::{Encryptor, Request};
-use crate::wire::{Contribution, Kind, Place};
+use crate::scheme::{Encryptor, Request, Terms};
+use crate::stream::{self, Piece, Sealer, Sealing, Threads};
+use crate::wire::{Contribution, Header, Kind, Place};
 use std::path::Path;
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
@@ -51,28 +52,27 @@ impl FlasheEncryptor {
         }
     }
 
-    fn dense(&mut self, request: &Request<'_>, masking: Masking, place: &mut dyn Place) -> Result<()> {
-        let layout = request.update.layout();
-        let lanes = self.params.lanes(layout)?;
-        let job = Job::new(request.round, masking.terms(self.client), &lanes);
-        let made = self.ahead.take(&job);
-        self.header(request, layout).build(1 + lanes.bytes, place, |payload| {
-            let (head, payload) = payload.split_at_mut(1);
-            head.fill(masking as u8);
-            let mut base = 0u32;
-            for (s, width, at) in &lanes.segments {
-                let range = *at..*at + bits::packed_len(s.len, *width);
-                let out = &mut payload[range.clone()];
-                let mut maker = MaskMaker::new(&self.prf, request.round, *width);
-                let terms: &[_] = if made.is_some() { &[] } else { &job.terms };
-                let source = |d: usize, ints: &mut [u32]| request.update.quantise(s.start + d, ints);
-                encrypt_run(&mut maker, terms, base, s.len, request.weight, source, out)?;
-                if let Some(made) = &made {
-                    bits::add_assign(out, &made[range], *width, s.len);
-                }
-                base = base.wrapping_add(s.len.div_ceil(per_block(*width)) as u32);
-            }
-            Ok(())
+    /// Claims the round: on disk before anything of it exists, also when encryption then fails.
+    fn claim(&mut self, terms: &Terms<'_>) -> Result<Masking> {
+        check_weight(self.client, terms.weight, self.params.bounds.max_weight)?;
+        let masking = self.masking(terms.plan)?;
+        self.ledger.claim(terms.round)?;
+        Ok(masking)
+    }
+
+    fn dense(&mut self, terms: &Terms<'_>) -> Result<DenseSealer> {
+        let lanes = self.params.lanes(terms.layout)?;
+        let masking = self.claim(terms)?;
+        let job = Job::new(terms.round, masking.terms(self.client), &lanes);
+        Ok(DenseSealer {
+            header: self.header(terms),
+            masking: [masking as u8],
+            weight: terms.weight,
+            round: terms.round,
+            prf: Arc::clone(&self.prf),
+            pieces: Pieces::of(&lanes),
+            ahead: self.ahead.take(&job),
+            terms: job.terms,
         })
     }
 
@@ -110,15 +110,55 @@ impl FlasheEncryptor {
         let kept: Vec<_> = kept.collect();
         ints.zeroize();
         self.residual.keep(selection.values, kept.into_iter());
-        self.header(request, layout).build(payload.len(), place, |out| {
+        self.header(&request.terms()).build(payload.len(), place, |out| {
             out.copy_from_slice(&payload);
             Ok(())
         })
     }
 
-    fn header(&self, request: &Request<'_>, layout: &Layout) -> crate::wire::Header {
-        let own = vec![Contribution { client: self.client, weight: request.weight }];
-        self.tag.round_header(Kind::Update, request.round, own, layout)
+    fn header(&self, terms: &Terms<'_>) -> Header {
+        let own = vec![Contribution { client: self.client, weight: terms.weight }];
+        self.tag.round_header(Kind::Update, terms.round, own, terms.layout)
+    }
+}
+
+/// A dense update: every piece of it is a run of masked lanes.
+struct DenseSealer {
+    header: Header,
+    masking: [u8; 1],
+    weight: u64,
+    round: u64,
+    prf: Arc<Prf>,
+    terms: Vec<Term>,
+    pieces: Pieces,
+    /// The masks, when they were made ahead.
+    ahead: Option<Zeroizing<Vec<u8>>>,
+}
+
+impl Sealer for DenseSealer {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn prefix(&self) -> &[u8] {
+        &self.masking
+    }
+
+    fn pieces(&self) -> &[Piece] {
+        &self.pieces.cuts.pieces
+    }
+
+    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<()> {
+        let (piece, width) = (&self.pieces.cuts.pieces[index], self.pieces.cuts.widths[index]);
+        let mut maker = MaskMaker::new(&self.prf, self.round, width);
+        let terms: &[Term] = if self.ahead.is_some() { &[] } else { &self.terms };
+        let source = |d: usize, ints: &mut [u32]| update.quantise(piece.start + d, ints);
+        encrypt_run(&mut maker, terms, self.pieces.blocks[index], piece.len, self.weight, source, out)?;
+        if let Some(masks) = &self.ahead {
+            let at = piece.at - self.masking.len();
+            bits::add_assign(out, &masks[at..at + piece.bytes], width, piece.len);
+        }
+        Ok(())
     }
 }
 
@@ -150,13 +190,19 @@ fn dequantised(layout: &Layout, d: usize, q: u32) -> f32 {
 
 impl Encryptor for FlasheEncryptor {
     fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
-        check_weight(self.client, request.weight, self.params.bounds.max_weight)?;
-        let masking = self.masking(request.plan)?;
-        // The round is claimed before anything of it exists, also when encryption then fails.
-        self.ledger.claim(request.round)?;
         match self.params.top {
-            None => self.dense(request, masking, place),
-            Some(top) => self.sparse(request, masking, top, place),
+            None => stream::seal_all(&self.dense(&request.terms())?, request.update, place, Threads::One),
+            Some(top) => {
+                let masking = self.claim(&request.terms())?;
+                self.sparse(request, masking, top, place)
+            }
+        }
+    }
+
+    fn sealer(&mut self, terms: &Terms<'_>) -> Result<Option<Sealing>> {
+        match self.params.top {
+            None => Ok(Some(Sealing::new(self.dense(terms)?))),
+            Some(_) => Ok(None),
         }
     }
 

@@ -1,9 +1,13 @@
 //! The mask streams `F_k(round || client || d)` and their signed sums, as packed lanes.
 
 use crate::bits;
+use crate::plain::{Cuts, Lanes};
 use crate::prf::{CHUNK_BLOCKS, Prf, round_client};
 use crate::{Error, Result};
 use zeroize::Zeroize;
+
+/// Chunks of mask blocks in a piece: a quarter of a megabyte of floats.
+const CHUNKS_PER_PIECE: usize = 32;
 
 /// Masks per value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +54,26 @@ pub fn per_block(width: u32) -> usize {
 #[must_use]
 pub fn chunk_lanes(width: u32) -> usize {
     per_block(width) * CHUNK_BLOCKS
+}
+
+/// The pieces of a dense payload, each with the number of its first mask block.
+pub(super) struct Pieces {
+    pub cuts: Cuts,
+    pub blocks: Vec<u32>,
+}
+
+impl Pieces {
+    /// Behind one byte that names the masking. A piece is whole chunks, so it begins on a mask block.
+    pub fn of(lanes: &Lanes) -> Self {
+        let cuts = lanes.cut(1, |width| CHUNKS_PER_PIECE * chunk_lanes(width));
+        let mut first = 0u32;
+        let mut blocks = Vec::with_capacity(cuts.pieces.len());
+        for (piece, width) in cuts.pieces.iter().zip(&cuts.widths) {
+            blocks.push(first);
+            first = first.wrapping_add(piece.len.div_ceil(per_block(*width)) as u32);
+        }
+        Pieces { cuts, blocks }
+    }
 }
 
 /// Scratch for mask generation: one chunk of key stream and of lanes, wiped when dropped.

@@ -43,7 +43,7 @@ impl Residual {
     pub fn select(&self, update: &Update<'_>, top: f64) -> Result<Selection> {
         let mut values = Vec::with_capacity(update.layout().elements());
         let mut chosen = Vec::new();
-        for (i, x) in update.tensors().iter().enumerate() {
+        for (i, x) in update.tensors()?.iter().enumerate() {
             if let Some((index, value)) = x.iter().enumerate().find(|(_, v)| !v.is_finite()) {
                 return Err(Error::NotFinite { tensor: i, index, value: *value });
             }

@@ -125,39 +125,53 @@ impl Aggregator for BfvAggregator {
     }
 }
 
-/// What an aggregate's payload holds, split by ciphertext.
-pub enum Parts<'a> {
-    Derive { seeds: Vec<([u8; 32], u64)>, c0: Vec<&'a [u8]> },
-    Full { switched: bool, bits: u32, c0: Vec<&'a [u8]>, c1: Vec<&'a [u8]> },
+/// How an aggregate gives its c1; in the payload each c0 is followed by its c1, if that is sent.
+pub enum Second {
+    /// Seeds and scales of all clients.
+    Derive(Vec<([u8; 32], u64)>),
+    Sent {
+        switched: bool,
+    },
 }
 
-/// Parses the payload of an aggregate of `clients` contributions.
-pub fn parse<'a>(d: &Derived, blocks: &[Block], clients: usize, payload: &'a [u8]) -> Result<Parts<'a>> {
-    let mut r = Reader::new(payload);
-    let form = Form::parse(r.u8()?)?;
-    let take = |lanes: usize, bits: u32, r: &mut Reader<'a>| -> Result<&'a [u8]> {
-        let bytes = r.bytes(packed_len(lanes, bits))?;
-        check_stream(bytes, lanes, bits)?;
-        Ok(bytes)
-    };
-    if form == Form::Derive {
-        let seeds = (0..clients).map(|_| Ok((r.array()?, r.u64()?))).collect::<Result<_>>()?;
-        let bits = d.wire_bits(d.down_drop);
-        let c0 = blocks.iter().map(|b| take(b.used, bits, &mut r)).collect::<Result<_>>()?;
-        r.finish()?;
-        return Ok(Parts::Derive { seeds, c0 });
+impl Second {
+    /// Most bytes before the first ciphertext of an aggregate of `clients` contributions.
+    pub fn prefix_len(clients: usize) -> usize {
+        1 + 40 * clients
     }
-    let switched = form == Form::Switched;
-    let bits = match (&d.small_ring, switched) {
-        (Some(small), true) => small.log_q(),
-        (None, true) => return Err(Error::Frame { reason: "these parameters do not switch the modulus".into() }),
-        _ => d.ring.log_q(),
-    };
-    let (mut c0, mut c1) = (Vec::new(), Vec::new());
-    for block in blocks {
-        c0.push(take(block.used, bits, &mut r)?);
-        c1.push(take(d.ring.n, bits, &mut r)?);
+
+    /// Parses the beginning of a payload: (c1, bytes before the first ciphertext).
+    pub fn parse(d: &Derived, clients: usize, payload: &[u8]) -> Result<(Self, usize)> {
+        let mut r = Reader::new(payload);
+        let switched = match Form::parse(r.u8()?)? {
+            Form::Derive => {
+                let seeds = (0..clients).map(|_| Ok((r.array()?, r.u64()?))).collect::<Result<_>>()?;
+                return Ok((Second::Derive(seeds), Self::prefix_len(clients)));
+            }
+            form => form == Form::Switched,
+        };
+        if switched && d.small_ring.is_none() {
+            return Err(Error::Frame { reason: "these parameters do not switch the modulus".into() });
+        }
+        Ok((Second::Sent { switched }, 1))
     }
-    r.finish()?;
-    Ok(Parts::Full { switched, bits, c0, c1 })
+
+    /// Wire bits of a coefficient.
+    pub fn bits(&self, d: &Derived) -> u32 {
+        match (self, &d.small_ring) {
+            (Second::Derive(_), _) => d.wire_bits(d.down_drop),
+            (Second::Sent { switched: true }, Some(small)) => small.log_q(),
+            (Second::Sent { .. }, _) => d.ring.log_q(),
+        }
+    }
+
+    /// Bytes of a ciphertext's c0 and c1.
+    pub fn lens(&self, d: &Derived, block: &Block) -> [usize; 2] {
+        let bits = self.bits(d);
+        let second = match self {
+            Second::Derive(_) => 0,
+            Second::Sent { .. } => packed_len(d.ring.n, bits),
+        };
+        [packed_len(block.used, bits), second]
+    }
 }

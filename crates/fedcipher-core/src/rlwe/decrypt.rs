@@ -1,104 +1,138 @@
 //! The client's side: `round((c0 + c1 s) / delta)`, with c1 derived from the cohort's seeds or received.
 
-use super::aggregate::{Parts, parse};
+use super::aggregate::Second;
+use super::encrypt::cut;
 use super::params::{Block, Derived};
 use super::ring::SecretNtt;
-use crate::admission::{check_sums, open_aggregate};
-use crate::bits::read_bits;
-use crate::codec::SumSink;
+use crate::admission::{check_aggregate, check_sums};
+use crate::bits::{check_stream, read_bits};
+use crate::codec::{Layout, SumSink};
 use crate::keys::{ClientKey, KeyTag};
-use crate::scheme::{Decryptor, Summary};
+use crate::scheme::{Decryptor, Opening, Summary};
+use crate::stream::{self, Opener, Piece, Threads};
+use crate::wire::{self, Frame, Header, Kind};
 use crate::{Error, Result};
-use rayon::prelude::*;
 use std::sync::Arc;
-
-/// Ciphertexts decrypted before their sums go to the sink: bounds memory for large models.
-const BATCH: usize = 64;
 
 pub struct BfvDecryptor {
     derived: Arc<Derived>,
     tag: KeyTag,
-    secret: SecretNtt,
+    secret: Arc<SecretNtt>,
+}
+
+/// An aggregate: a piece is one ciphertext.
+struct BfvOpener {
+    derived: Arc<Derived>,
+    secret: Arc<SecretNtt>,
+    blocks: Vec<Block>,
+    pieces: Vec<Piece>,
+    c1: Second,
+    prefix: usize,
+    weight: u64,
 }
 
 impl BfvDecryptor {
     pub fn new(derived: Arc<Derived>, key: &ClientKey) -> Result<Self> {
-        let secret = derived.ring.secret_ntt(&key.secret)?;
+        let secret = Arc::new(derived.ring.secret_ntt(&key.secret)?);
         Ok(BfvDecryptor { derived, tag: key.tag.clone(), secret })
     }
 
-    /// The plaintext coefficients of ciphertext `index`.
-    fn plaintext(&self, parts: &Parts<'_>, index: usize, block: &Block) -> Result<Vec<u128>> {
+    fn start(&self, header: &Header, round: Option<u64>, prefix: &[u8]) -> Result<(Layout, BfvOpener)> {
         let d = &self.derived;
-        let read = |bytes: &[u8], k: usize, bits: u32| read_bits(bytes, k * bits as usize, bits);
-        match parts {
-            Parts::Derive { seeds, c0 } => {
+        let layout = check_aggregate(&self.tag, d.params.bounds, header, round)?;
+        let blocks = d.shape(&layout)?;
+        let (c1, prefix) = Second::parse(d, header.contributions.len(), prefix)?;
+        let pieces = cut(&blocks, prefix, |block| c1.lens(d, block).iter().sum());
+        let (derived, secret, weight) = (Arc::clone(d), Arc::clone(&self.secret), header.total_weight());
+        Ok((layout, BfvOpener { derived, secret, blocks, pieces, c1, prefix, weight }))
+    }
+}
+
+impl BfvOpener {
+    /// The plaintext coefficients of ciphertext `index`.
+    fn plaintext(&self, index: usize, bytes: &[u8]) -> Result<Vec<u128>> {
+        let (d, block) = (&self.derived, &self.blocks[index]);
+        let [first, second] = self.c1.lens(d, block);
+        let (c0, c1) = bytes.split_at_checked(first).filter(|(_, c1)| c1.len() == second).ok_or_else(|| {
+            Error::Frame { reason: format!("a ciphertext has {} bytes instead of {}", bytes.len(), first + second) }
+        })?;
+        let bits = self.c1.bits(d);
+        check_stream(c0, block.used, bits)?;
+        match &self.c1 {
+            Second::Derive(seeds) => {
                 let mut a = d.ring.zero();
                 for (seed, scale) in seeds {
                     d.ring.accumulate_a(seed, index as u64, *scale, &mut a)?;
                 }
                 let product = d.ring.times_secret(a, &self.secret, block.used);
-                let bits = d.wire_bits(d.down_drop);
-                let c0 = c0[index];
                 let coefficient = |(k, a_s): (usize, &u128)| {
-                    let c0 = d.expand(read(c0, k, bits), d.down_drop)?;
+                    let c0 = d.expand(read_bits(c0, k * bits as usize, bits), d.down_drop)?;
                     d.decode(d.ring.sub(c0, *a_s))
                 };
                 product.iter().enumerate().map(coefficient).collect()
             }
-            Parts::Full { switched, bits, c0, c1 } => {
+            Second::Sent { switched } => {
                 let small = d.small_ring.as_ref().filter(|_| *switched);
                 let ring = small.unwrap_or(&d.ring);
+                check_stream(c1, ring.n, bits)?;
                 let coefficient = |bytes: &[u8], k: usize| {
-                    Some(read(bytes, k, *bits))
+                    Some(read_bits(bytes, k * bits as usize, bits))
                         .filter(|x| *x < ring.q)
                         .ok_or_else(|| Error::Frame { reason: "a ciphertext coefficient is not below q".into() })
                 };
-                let c1 = (0..ring.n).map(|k| coefficient(c1[index], k)).collect::<Result<Vec<_>>>()?;
+                let c1 = (0..ring.n).map(|k| coefficient(c1, k)).collect::<Result<Vec<_>>>()?;
                 let first;
                 let secret = if small.is_some() {
                     first = self.secret.first();
                     &first
                 } else {
-                    &self.secret
+                    &*self.secret
                 };
                 let product = ring.times_secret(ring.residues(&c1), secret, block.used);
                 let plaintext = |(k, c1_s): (usize, &u128)| {
-                    let x = ring.add(coefficient(c0[index], k)?, *c1_s);
+                    let x = ring.add(coefficient(c0, k)?, *c1_s);
                     if small.is_some() { Ok(d.decode_switched(x, ring.q)) } else { d.decode(x) }
                 };
                 product.iter().enumerate().map(plaintext).collect()
             }
         }
     }
+}
 
-    fn sums(&self, parts: &Parts<'_>, index: usize, block: &Block, weight: u64) -> Result<Vec<u64>> {
-        let mut sums = vec![0u64; block.len];
-        let plaintext = self.plaintext(parts, index, block)?;
+impl Opener for BfvOpener {
+    fn prefix(&self) -> usize {
+        self.prefix
+    }
+
+    fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<()> {
+        let block = &self.blocks[index];
+        let plaintext = self.plaintext(index, bytes)?;
         for (m, fields) in plaintext.iter().zip(sums.chunks_mut(block.fields.count)) {
             block.fields.check(*m)?;
             block.fields.unpack(*m, fields);
         }
-        check_sums(&sums, weight, block.bits)?;
-        Ok(sums)
+        check_sums(sums, self.weight, block.bits)
     }
 }
 
 impl Decryptor for BfvDecryptor {
     fn decrypt(&self, frame: &[u8], round: Option<u64>, sink: &mut dyn SumSink) -> Result<Summary> {
-        let d = &self.derived;
-        let (header, layout, payload) = open_aggregate(&self.tag, d.params.bounds, frame, round)?;
-        let blocks = d.shape(&layout)?;
-        let parts = parse(d, &blocks, header.contributions.len(), payload)?;
-        let weight = header.total_weight();
-        sink.begin(&layout, weight)?;
-        for (batch, group) in blocks.chunks(BATCH).enumerate() {
-            let first = batch * BATCH;
-            let sums = group.par_iter().enumerate().map(|(k, block)| self.sums(&parts, first + k, block, weight));
-            for (block, sums) in group.iter().zip(sums.collect::<Result<Vec<_>>>()?) {
-                sink.put(block.start, &sums)?;
-            }
-        }
+        let Frame { header, payload } = wire::parse_kind(frame, Kind::Aggregate)?;
+        let (layout, opener) = self.start(&header, round, payload)?;
+        stream::open_all(&opener, &layout, header.total_weight(), payload, sink, Threads::All)?;
         Ok(Summary { header, layout, counts: None })
+    }
+
+    fn prefix_len(&self, contributions: usize) -> usize {
+        Second::prefix_len(contributions)
+    }
+
+    fn opener(&self, header: &Header, round: Option<u64>, prefix: &[u8]) -> Result<Option<Opening>> {
+        let (layout, opener) = self.start(header, round, prefix)?;
+        Ok(Some(Opening { layout, opener: Box::new(opener) }))
     }
 }

@@ -5,11 +5,12 @@ use super::params::{Block, Derived};
 use super::ring::SecretNtt;
 use crate::admission::check_weight;
 use crate::bits::{BitWriter, packed_len};
-use crate::codec::Layout;
+use crate::codec::{Layout, Update};
 use crate::keys::{ClientKey, KeyTag};
 use crate::prf::{Stream, random_bytes};
-use crate::scheme::{Encryptor, Request};
-use crate::wire::{Contribution, Kind, Place};
+use crate::scheme::{Encryptor, Request, Terms};
+use crate::stream::{self, Piece, Sealer, Sealing, Threads};
+use crate::wire::{Contribution, Header, Kind, Place};
 use crate::{Error, Result};
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -25,37 +26,84 @@ pub struct BfvEncryptor {
     derived: Arc<Derived>,
     tag: KeyTag,
     client: u32,
-    secret: SecretNtt,
+    secret: Arc<SecretNtt>,
     ready: Option<Offline>,
+}
+
+/// `a s + e` of ciphertext `index`.
+fn mask(d: &Derived, secret: &SecretNtt, seed: &[u8; 32], index: usize, block: &Block) -> Result<Zeroizing<Vec<u128>>> {
+    let ring = &d.ring;
+    let mut a = ring.zero();
+    ring.accumulate_a(seed, index as u64, 1, &mut a)?;
+    let mut mask = ring.times_secret(a, secret, block.used);
+    let mut errors = Stream::from_os()?;
+    for c in mask.iter_mut() {
+        *c = ring.add(*c, ring.error(&mut errors));
+    }
+    Ok(mask)
 }
 
 impl BfvEncryptor {
     pub fn new(derived: Arc<Derived>, key: &ClientKey) -> Result<Self> {
-        let secret = derived.ring.secret_ntt(&key.secret)?;
+        let secret = Arc::new(derived.ring.secret_ntt(&key.secret)?);
         Ok(BfvEncryptor { derived, tag: key.tag.clone(), client: key.client, secret, ready: None })
     }
 
-    fn offline(&self, blocks: &[Block]) -> Result<Offline> {
-        let ring = &self.derived.ring;
-        let seed = *random_bytes::<32>()?;
-        let mask = |(index, block): (usize, &Block)| {
-            let mut a = ring.zero();
-            ring.accumulate_a(&seed, index as u64, 1, &mut a)?;
-            let mut mask = ring.times_secret(a, &self.secret, block.used);
-            let mut errors = Stream::from_os()?;
-            for c in mask.iter_mut() {
-                *c = ring.add(*c, ring.error(&mut errors));
-            }
-            Ok(mask)
+    fn start(&mut self, terms: &Terms<'_>) -> Result<BfvSealer> {
+        let d = Arc::clone(&self.derived);
+        check_weight(self.client, terms.weight, d.params.bounds.max_weight)?;
+        let blocks = d.shape(terms.layout)?;
+        let fits =
+            |o: &Offline| o.masks.len() == blocks.len() && o.masks.iter().zip(&blocks).all(|(m, b)| m.len() == b.used);
+        let (seed, masks) = match self.ready.take().filter(fits) {
+            Some(ready) => (ready.seed, ready.masks),
+            None => (*random_bytes::<32>()?, Vec::new()),
         };
-        let masks = blocks.par_iter().enumerate().map(mask).collect::<Result<_>>()?;
-        Ok(Offline { seed, masks })
+        let own = vec![Contribution { client: self.client, weight: terms.weight }];
+        let header = self.tag.round_header(Kind::Update, terms.round, own, terms.layout);
+        let wire_bits = d.wire_bits(d.up_drop);
+        let pieces = cut(&blocks, seed.len(), |block| packed_len(block.used, wire_bits));
+        let weight = if d.params.server_weights { 1 } else { terms.weight };
+        Ok(BfvSealer { derived: d, secret: Arc::clone(&self.secret), header, seed, masks, blocks, pieces, weight })
+    }
+}
+
+/// An update: a piece is one ciphertext's c0.
+struct BfvSealer {
+    derived: Arc<Derived>,
+    secret: Arc<SecretNtt>,
+    header: Header,
+    seed: [u8; 32],
+    /// Made in the offline phase, or none.
+    masks: Vec<Zeroizing<Vec<u128>>>,
+    blocks: Vec<Block>,
+    pieces: Vec<Piece>,
+    weight: u64,
+}
+
+impl Sealer for BfvSealer {
+    fn header(&self) -> &Header {
+        &self.header
     }
 
-    /// One ciphertext's c0 into its slice of the payload.
-    fn online(&self, request: &Request<'_>, block: &Block, mask: &[u128], out: &mut [u8]) -> Result<()> {
-        let d = &self.derived;
-        let weight = if d.params.server_weights { 1 } else { request.weight };
+    fn prefix(&self) -> &[u8] {
+        &self.seed
+    }
+
+    fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<()> {
+        let (d, block) = (&self.derived, &self.blocks[index]);
+        let made;
+        let mask = match self.masks.get(index) {
+            Some(mask) => mask,
+            None => {
+                made = mask(d, &self.secret, &self.seed, index, block)?;
+                &made
+            }
+        };
         let wire_bits = d.wire_bits(d.up_drop);
         let mut writer = BitWriter::new(out);
         let mut masks = mask.iter();
@@ -66,8 +114,8 @@ impl BfvEncryptor {
             let n = step.min(block.len - done);
             // A field has at least 4 bits and a coefficient at most 108: 27 fields fit the buffer.
             let ints = &mut ints[..n];
-            request.update.quantise(block.start + done, ints)?;
-            block.fields.pack(ints, weight, |m| {
+            update.quantise(block.start + done, ints)?;
+            block.fields.pack(ints, self.weight, |m| {
                 let mask = masks.next().copied().unwrap_or_default();
                 let c0 = d.ring.add(mask, d.delta.wrapping_mul(m));
                 writer.push(d.compress(c0, d.up_drop), wire_bits);
@@ -80,42 +128,32 @@ impl BfvEncryptor {
     }
 }
 
+/// One piece a ciphertext, of `bytes(block)` bytes, behind `prefix` bytes.
+pub(super) fn cut(blocks: &[Block], prefix: usize, bytes: impl Fn(&Block) -> usize) -> Vec<Piece> {
+    let mut at = prefix;
+    let piece = |block: &Block| {
+        let piece = Piece { start: block.start, len: block.len, at, bytes: bytes(block) };
+        at += piece.bytes;
+        piece
+    };
+    blocks.iter().map(piece).collect()
+}
+
 impl Encryptor for BfvEncryptor {
     fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
-        let d = Arc::clone(&self.derived);
-        check_weight(self.client, request.weight, d.params.bounds.max_weight)?;
-        let layout = request.update.layout();
-        let blocks = d.shape(layout)?;
-        let fits =
-            |o: &Offline| o.masks.len() == blocks.len() && o.masks.iter().zip(&blocks).all(|(m, b)| m.len() == b.used);
-        let offline = match self.ready.take().filter(fits) {
-            Some(ready) => ready,
-            None => self.offline(&blocks)?,
-        };
-        let own = vec![Contribution { client: self.client, weight: request.weight }];
-        let header = self.tag.round_header(Kind::Update, request.round, own, layout);
+        stream::seal_all(&self.start(&request.terms())?, request.update, place, Threads::All)
+    }
 
-        let sizes: Vec<usize> = blocks.iter().map(|b| packed_len(b.used, d.wire_bits(d.up_drop))).collect();
-        let total: usize = sizes.iter().sum();
-        header.build(offline.seed.len() + total, place, |payload| {
-            let (seed, mut rest) = payload.split_at_mut(offline.seed.len());
-            seed.copy_from_slice(&offline.seed);
-            let mut jobs = Vec::with_capacity(blocks.len());
-            for ((block, mask), size) in blocks.iter().zip(offline.masks).zip(&sizes) {
-                let (slice, tail) = rest.split_at_mut(*size);
-                rest = tail;
-                jobs.push((block, mask, slice));
-            }
-            let encrypt = |(block, mask, slice): (&Block, Zeroizing<Vec<u128>>, &mut [u8])| {
-                self.online(request, block, &mask, slice)
-            };
-            jobs.into_par_iter().try_for_each(encrypt)
-        })
+    fn sealer(&mut self, terms: &Terms<'_>) -> Result<Option<Sealing>> {
+        Ok(Some(Sealing::new(self.start(terms)?)))
     }
 
     /// The offline phase for the next update of this layout.
     fn precompute(&mut self, _round: u64, layout: &Layout, _plan: &[u8]) -> Result<()> {
-        self.ready = Some(self.offline(&self.derived.shape(layout)?)?);
+        let seed = *random_bytes::<32>()?;
+        let blocks = self.derived.shape(layout)?;
+        let masks = blocks.par_iter().enumerate().map(|(k, block)| mask(&self.derived, &self.secret, &seed, k, block));
+        self.ready = Some(Offline { seed, masks: masks.collect::<Result<_>>()? });
         Ok(())
     }
 

@@ -1,0 +1,150 @@
+//! Schemes by name: the one place that turns the text of a key file into a scheme.
+
+use crate::bounds::Bounds;
+use crate::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
+use crate::plain::Plain;
+use crate::rlwe::Bfv;
+use crate::rlwe::params::{C1, Params as BfvParams, Preset};
+use crate::scheme::Scheme;
+use crate::{Error, Result};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// What a key file's first line says of the scheme; other entries are the host's.
+#[derive(Debug, Deserialize)]
+struct Spec {
+    scheme: String,
+    params: serde_json::Value,
+    codec: Codec,
+}
+
+#[derive(Debug, Deserialize)]
+struct Codec {
+    bits: Widths,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Widths {
+    All(u32),
+    PerTensor(Vec<u32>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlainSpec {
+    clients: u64,
+    max_weight: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FlasheSpec {
+    clients: u64,
+    max_weight: u64,
+    masking: MaskingSpec,
+    key_bits: u32,
+    top: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum MaskingSpec {
+    Single,
+    Double,
+    Adaptive,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BfvSpec {
+    clients: u64,
+    max_weight: u64,
+    preset: PresetSpec,
+    server_weights: bool,
+    c1: C1Spec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum PresetSpec {
+    Compact,
+    Fast,
+    FedbitPaper,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum C1Spec {
+    Derive,
+    Send,
+    Auto,
+}
+
+#[cfg(feature = "hhe")]
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PastaSpec {
+    clients: u64,
+    max_weight: u64,
+    variant: u32,
+    prime_bits: u32,
+}
+
+fn read<T: DeserializeOwned>(params: serde_json::Value) -> Result<T> {
+    serde_path_to_error::deserialize(params).map_err(|e| Error::parameter("params", e.to_string()))
+}
+
+/// The scheme of `spec`, JSON with the entries `scheme`, `params` and `codec`.
+pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
+    let spec: Spec = serde_json::from_str(spec).map_err(|e| Error::parameter("scheme", e.to_string()))?;
+    let bits = match spec.codec.bits {
+        Widths::All(bits) => vec![bits],
+        Widths::PerTensor(bits) => bits,
+    };
+    match spec.scheme.as_str() {
+        "plain" => {
+            let p: PlainSpec = read(spec.params)?;
+            Ok(Arc::new(Plain::new(Bounds::new(p.clients, p.max_weight)?)))
+        }
+        "flashe" => {
+            let p: FlasheSpec = read(spec.params)?;
+            let policy = match p.masking {
+                MaskingSpec::Single => Policy::Fixed(Masking::Single),
+                MaskingSpec::Double => Policy::Fixed(Masking::Double),
+                MaskingSpec::Adaptive => Policy::Adaptive,
+            };
+            let bounds = Bounds::new(p.clients, p.max_weight)?;
+            Ok(Arc::new(Flashe::new(FlasheParams { bounds, policy, key_bits: p.key_bits, top: p.top })?))
+        }
+        "bfv" => {
+            let p: BfvSpec = read(spec.params)?;
+            let preset = match p.preset {
+                PresetSpec::Compact => Preset::Compact,
+                PresetSpec::Fast => Preset::Fast,
+                PresetSpec::FedbitPaper => Preset::FedbitPaper,
+            };
+            let c1 = match p.c1 {
+                C1Spec::Derive => C1::Derive,
+                C1Spec::Send => C1::Send,
+                C1Spec::Auto => C1::Auto,
+            };
+            let bounds = Bounds::new(p.clients, p.max_weight)?;
+            Ok(Arc::new(Bfv::new(BfvParams { bounds, preset, bits, server_weights: p.server_weights, c1 })?))
+        }
+        #[cfg(feature = "hhe")]
+        "pasta-bfv" => {
+            use crate::pasta::scheme::{Params, PastaBfv};
+            let p: PastaSpec = read(spec.params)?;
+            let prime = match p.prime_bits {
+                17 => 65_537,
+                33 => 8_088_322_049,
+                other => return Err(Error::parameter("prime_bits", format!("{other} is not one of 17, 33"))),
+            };
+            let bounds = Bounds::new(p.clients, p.max_weight)?;
+            Ok(Arc::new(PastaBfv::new(Params { bounds, variant: p.variant, prime })?))
+        }
+        other => Err(Error::parameter("scheme", format!("this build has no kernel for {other:?}"))),
+    }
+}

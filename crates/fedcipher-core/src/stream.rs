@@ -1,0 +1,162 @@
+//! Updates and aggregates piece by piece, in memory that does not grow with the model.
+//!
+//! A [`Sealer`] is one update on its way out, an [`Opener`] one aggregate on its way in. Their pieces do
+//! not depend on each other: a process can hold one at a time (the offload engine), or work on several
+//! at once (a library call over memory that is all there).
+
+use crate::codec::{Layout, SumSink, Update};
+use crate::wire::{Header, Place};
+use crate::{Error, Result};
+use rayon::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Elements `start..start + len` of the update, and the payload bytes `at..at + bytes` that carry them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    pub start: usize,
+    pub len: usize,
+    pub at: usize,
+    pub bytes: usize,
+}
+
+impl Piece {
+    /// End of the last piece: elements and payload bytes of the whole.
+    #[must_use]
+    pub fn end(pieces: &[Piece], prefix: usize) -> usize {
+        pieces.last().map_or(prefix, |p| p.at + p.bytes)
+    }
+}
+
+/// One update under encryption; its nonce is spent. A piece may be sealed once: twice would put two
+/// messages under one mask. [`Sealing`] sees to that.
+pub trait Sealer: Send + Sync {
+    fn header(&self) -> &Header;
+
+    /// Payload bytes before the first piece.
+    fn prefix(&self) -> &[u8];
+
+    /// Contiguous and increasing, in elements and in bytes.
+    fn pieces(&self) -> &[Piece];
+
+    /// Encrypts piece `index` of `update`, which must hold that piece's elements.
+    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<()>;
+
+    /// Bytes of the payload.
+    fn payload_len(&self) -> usize {
+        Piece::end(self.pieces(), self.prefix().len())
+    }
+}
+
+/// A [`Sealer`] that refuses to seal a piece twice.
+pub struct Sealing {
+    inner: Box<dyn Sealer>,
+    sealed: Vec<AtomicBool>,
+}
+
+impl Sealing {
+    #[must_use]
+    pub fn new(sealer: impl Sealer + 'static) -> Self {
+        let sealed = sealer.pieces().iter().map(|_| AtomicBool::new(false)).collect();
+        Sealing { inner: Box::new(sealer), sealed }
+    }
+
+    #[must_use]
+    pub fn sealer(&self) -> &dyn Sealer {
+        self.inner.as_ref()
+    }
+
+    /// [`Sealer::seal`], once a piece, also when it fails.
+    pub fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<()> {
+        let first = self.sealed.get(index).is_some_and(|sealed| !sealed.swap(true, Ordering::Relaxed));
+        if !first {
+            return Err(Error::layout(format!("piece {index} has been encrypted already, or does not exist")));
+        }
+        self.inner.seal(index, update, out)
+    }
+}
+
+/// One aggregate under decryption.
+pub trait Opener: Send + Sync {
+    /// Payload bytes before the first piece.
+    fn prefix(&self) -> usize;
+
+    /// Contiguous and increasing, in elements and in bytes.
+    fn pieces(&self) -> &[Piece];
+
+    /// The sums of piece `index` from its payload bytes.
+    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<()>;
+
+    /// Refuses a payload of any other length than this aggregate has.
+    fn check_len(&self, payload_len: usize) -> Result<()> {
+        let expected = Piece::end(self.pieces(), self.prefix());
+        if payload_len == expected {
+            return Ok(());
+        }
+        Err(Error::frame(format!("payload has {payload_len} bytes instead of {expected}")))
+    }
+}
+
+/// Who works on the pieces of an update that is all in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threads {
+    /// This thread: a client a core, as simulations run them, gains nothing from more.
+    One,
+    /// All of rayon's.
+    All,
+}
+
+/// A whole update to a whole frame.
+pub fn seal_all(sealer: &dyn Sealer, update: &Update<'_>, place: &mut dyn Place, threads: Threads) -> Result<()> {
+    sealer.header().build(sealer.payload_len(), place, |payload| {
+        let (head, mut rest) = payload.split_at_mut(sealer.prefix().len());
+        head.copy_from_slice(sealer.prefix());
+        let mut jobs = Vec::with_capacity(sealer.pieces().len());
+        for (index, piece) in sealer.pieces().iter().enumerate() {
+            let (slice, tail) = rest.split_at_mut(piece.bytes);
+            rest = tail;
+            jobs.push((index, slice));
+        }
+        let seal = |(index, slice): (usize, &mut [u8])| sealer.seal(index, update, slice);
+        match threads {
+            Threads::One => jobs.into_iter().try_for_each(seal),
+            Threads::All => jobs.into_par_iter().try_for_each(seal),
+        }
+    })
+}
+
+/// Pieces decrypted before their sums go to the sink: bounds memory for large models.
+const BATCH: usize = 64;
+
+/// A whole payload's sums into `sink`.
+pub fn open_all(
+    opener: &dyn Opener,
+    layout: &Layout,
+    total_weight: u64,
+    payload: &[u8],
+    sink: &mut dyn SumSink,
+    threads: Threads,
+) -> Result<()> {
+    opener.check_len(payload.len())?;
+    sink.begin(layout, total_weight)?;
+    let open = |index: usize, piece: &Piece, sums: &mut [u64]| {
+        opener.open(index, &payload[piece.at..piece.at + piece.bytes], sums)
+    };
+    if threads == Threads::One {
+        let mut sums = vec![0u64; opener.pieces().iter().map(|p| p.len).max().unwrap_or(0)];
+        for (index, piece) in opener.pieces().iter().enumerate() {
+            open(index, piece, &mut sums[..piece.len])?;
+            sink.put(piece.start, &sums[..piece.len])?;
+        }
+        return Ok(());
+    }
+    for (batch, group) in opener.pieces().chunks(BATCH).enumerate() {
+        let sums = group.par_iter().enumerate().map(|(k, piece)| {
+            let mut sums = vec![0u64; piece.len];
+            open(batch * BATCH + k, piece, &mut sums).map(|()| sums)
+        });
+        for (piece, sums) in group.iter().zip(sums.collect::<Result<Vec<_>>>()?) {
+            sink.put(piece.start, &sums)?;
+        }
+    }
+    Ok(())
+}
