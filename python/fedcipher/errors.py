@@ -1,6 +1,7 @@
 """The one exception tree: every message names what was wrong and what to do."""
 
 __all__ = [
+    "AccessError",
     "BoundError",
     "CancelledError",
     "CodecError",
@@ -8,9 +9,12 @@ __all__ = [
     "DependencyError",
     "DuplicateClientError",
     "EmptyCohortError",
+    "EngineError",
+    "EngineUnavailableError",
     "EntropyError",
     "FedcipherError",
     "FrameError",
+    "IdentityInUseError",
     "KeyFormatError",
     "LayoutError",
     "LedgerError",
@@ -18,10 +22,14 @@ __all__ = [
     "NotFiniteError",
     "ParameterError",
     "PlaintextError",
+    "RevokedError",
     "RoundError",
+    "StalledError",
     "StateError",
     "StrategyError",
+    "TruncatedError",
     "UnknownClientError",
+    "UnknownDeviceError",
     "UnsupportedError",
     "WeightError",
     "WrongEpochError",
@@ -133,6 +141,38 @@ class StateError(FedcipherError):
 
 class StrategyError(FedcipherError):
     """The wrapped Flower strategy is not a weighted mean."""
+
+
+class EngineError(FedcipherError):
+    """The offload engine or the key authority cannot do what it was asked."""
+
+
+class EngineUnavailableError(EngineError):
+    """The engine or the authority cannot be reached, or died in mid-stream."""
+
+
+class AccessError(EngineError):
+    """A certificate, a user or a role is not accepted."""
+
+
+class RevokedError(AccessError):
+    """The device has been revoked."""
+
+
+class IdentityInUseError(AccessError):
+    """Another engine holds this identity in this epoch."""
+
+
+class UnknownDeviceError(EngineError):
+    """The engine does not serve this device."""
+
+
+class StalledError(EngineError):
+    """A stream stood still for too long."""
+
+
+class TruncatedError(EngineError):
+    """A stream broke off."""
 
 
 class DependencyError(FedcipherError, ImportError):

@@ -142,8 +142,8 @@ pub trait Scheme: Send + Sync {
 
     fn decryptor(&self, key: &ClientKey) -> Result<Box<dyn Decryptor>>;
 
-    /// What the server tells the sampled clients before a round, given the last aggregate.
-    fn plan(&self, _sampled: &[u32], _last: Option<&[u8]>) -> Result<Vec<u8>> {
+    /// What the server tells the sampled clients before a round under `key`, given the last aggregate.
+    fn plan(&self, _key: &ServerKey, _sampled: &[u32], _last: Option<&[u8]>) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
 

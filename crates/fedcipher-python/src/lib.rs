@@ -1,5 +1,7 @@
 //! Thin PyO3 layer: numpy in, bytes and numpy out, the GIL released, no logic.
 
+mod engine;
+
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::Masking;
 use fedcipher_core::scheme::{self, Request, Summary};
@@ -15,11 +17,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Raises the class of `fedcipher.errors` that the core names.
 fn raise(error: Error) -> PyErr {
+    raise_as(error.class(), &error.to_string())
+}
+
+fn raise_as(class: &str, message: &str) -> PyErr {
     Python::attach(|py| {
         let made = py
             .import("fedcipher.errors")
-            .and_then(|module| module.getattr(error.class()))
-            .and_then(|class| class.call1((error.to_string(),)));
+            .and_then(|module| module.getattr(class))
+            .and_then(|class| class.call1((message,)));
         match made {
             Ok(instance) => PyErr::from_value(instance),
             Err(import) => import,
@@ -195,9 +201,15 @@ impl Scheme {
         self.0.decryptor(&key.0).map(Decryptor).map_err(raise)
     }
 
-    #[pyo3(signature = (sampled, last = None))]
-    fn plan<'py>(&self, py: Python<'py>, sampled: Vec<u32>, last: Option<&[u8]>) -> PyResult<Bound<'py, PyBytes>> {
-        self.0.plan(&sampled, last).map(|plan| PyBytes::new(py, &plan)).map_err(raise)
+    #[pyo3(signature = (key, sampled, last = None))]
+    fn plan<'py>(
+        &self,
+        py: Python<'py>,
+        key: &ServerKey,
+        sampled: Vec<u32>,
+        last: Option<&[u8]>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.0.plan(&key.0, &sampled, last).map(|plan| PyBytes::new(py, &plan)).map_err(raise)
     }
 }
 
@@ -408,6 +420,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Encryptor>()?;
     m.add_class::<Aggregator>()?;
     m.add_class::<Decryptor>()?;
+    m.add_class::<engine::EngineClient>()?;
+    m.add_class::<engine::AuthorityClient>()?;
     m.add_function(wrap_pyfunction!(inspect, m)?)?;
     m.add_function(wrap_pyfunction!(bench_flashe, m)?)?;
     m.add("version", env!("CARGO_PKG_VERSION"))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -14,10 +11,10 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fedcipher import _native
 from fedcipher.codec import Array as NumpyArray
-from fedcipher.errors import FedcipherError, KeyFormatError, PlaintextError, StateError
+from fedcipher.errors import FedcipherError, PlaintextError, StateError
 from fedcipher.flower import protocol
-from fedcipher.keys.store import client_file, load_client
-from fedcipher.schemes import Decryptor, Encryptor, Scheme
+from fedcipher.flower.party import party_of
+from fedcipher.schemes import Scheme
 
 __all__ = ["client_mod"]
 
@@ -30,8 +27,7 @@ _STATE = protocol.PREFIX + "state"
 def client_mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
     """Encrypt every update this ClientApp sends and decrypt every aggregate it receives.
 
-    The key file is ``fedcipher-key`` of the node config; else ``client-<partition-id>.key`` in the
-    folder named by ``fedcipher-keys`` of the run config or by the variable ``FEDCIPHER_KEYS``.
+    The key is in an engine or in a file; `fedcipher.flower.party` says which settings name it.
 
     What Fedcipher refuses becomes an error reply that names the cause, so that the round goes on
     without this client; an update never leaves unencrypted.
@@ -51,41 +47,6 @@ def _refuse(msg: Message, error: FedcipherError) -> Message:
     return Message(Error(code=_MOD_FAILED, reason=f"{type(error).__name__}: {error}"), reply_to=msg)
 
 
-@dataclass
-class _Party:
-    scheme: Scheme
-    encryptor: Encryptor
-    decryptor: Decryptor
-
-
-# One process serves many messages, and in simulation many clients: keys are opened once.
-_parties: dict[tuple[str, float], _Party] = {}
-
-
-def _party(ctxt: Context) -> _Party:
-    path = _key_path(ctxt)
-    try:
-        cached = (str(path.resolve()), path.stat().st_mtime)
-    except OSError:
-        cached = (str(path), 0.0)
-    if cached not in _parties:
-        made, key = load_client(path)
-        _parties[cached] = _Party(made, made.encryptor(key), made.decryptor(key))
-    return _parties[cached]
-
-
-def _key_path(ctxt: Context) -> Path:
-    if "fedcipher-key" in ctxt.node_config:
-        return Path(str(ctxt.node_config["fedcipher-key"]))
-    folder = ctxt.run_config.get("fedcipher-keys") or os.environ.get("FEDCIPHER_KEYS")
-    if not folder or "partition-id" not in ctxt.node_config:
-        raise KeyFormatError(
-            "no key for this client: set fedcipher-key in the node config, or fedcipher-keys in the run "
-            "config (or FEDCIPHER_KEYS) to the folder made by `fedcipher keygen`"
-        )
-    return client_file(str(folder), int(cast(int, ctxt.node_config["partition-id"])))
-
-
 class _Call:
     """One message: its configuration, its global model and its reply."""
 
@@ -93,7 +54,8 @@ class _Call:
         self.msg = msg
         self.ctxt = ctxt
         self.config = msg.content.config_records.pop(protocol.CONFIG)
-        self.party = _party(ctxt)
+        self.party = party_of(ctxt)
+        self.encryptor = self.party.encryptor(int(cast(int, self.config.get("epoch", 0))))
         self.round = int(cast(int, self.config["round"]))
         self.names = cast(list[str], self.config["names"])
         self.plan = cast(bytes, self.config["plan"])
@@ -111,7 +73,7 @@ class _Call:
         if training:
             began = time.perf_counter()
             self._restore_state()
-            self.party.encryptor.precompute(model, round=self.round, reference=reference, plan=self.plan)
+            self.encryptor.precompute(model, round=self.round, reference=reference, plan=self.plan)
             self.phases["offline_seconds"] = time.perf_counter() - began
         began = time.perf_counter()
         reply = call_next(self.msg, self.ctxt)
@@ -137,7 +99,7 @@ class _Call:
         frames = sorted((k, protocol.frame_bytes(v)) for k, v in record.items() if _is_aggregate(k))
         initial = [v.numpy() for k, v in record.items() if not _is_aggregate(k)]
         if self.party.scheme.codec.target == "weights":
-            model = self.party.decryptor.decrypt(frames[-1][1]) if frames else initial
+            model = self.party.decryptor().decrypt(frames[-1][1]) if frames else initial
             return model, model
         return self._apply_deltas(frames, initial)
 
@@ -161,7 +123,7 @@ class _Call:
                 continue
             if sequence != have + 1:
                 raise StateError(f"aggregate {have + 1} is missing; the server sends all again next round")
-            delta = self.party.decryptor.decrypt(frame)
+            delta = self.party.decryptor().decrypt(frame)
             model = [(m + d).astype(m.dtype) for m, d in zip(model, delta, strict=True)]
             have = sequence
         state[_MODEL] = _named(self.names, model)
@@ -180,7 +142,7 @@ class _Call:
     def _restore_state(self) -> None:
         stored = self.ctxt.state.config_records.get(_STATE)
         if stored is not None and "encryptor" in stored:
-            self.party.encryptor.import_state(cast(bytes, stored["encryptor"]))
+            self.encryptor.import_state(cast(bytes, stored["encryptor"]))
 
     def _encrypt_reply(self, reply: Message, model: list[NumpyArray], reference: list[NumpyArray] | None) -> None:
         key, record = self._only(reply.content.array_records, "training reply")
@@ -189,13 +151,13 @@ class _Call:
             raise PlaintextError(f"the reply has arrays {list(record.keys())}, expected {list(self.names)}")
         if self.party.scheme.codec.target == "delta":
             update = [np.subtract(u, m, dtype=np.float32) for u, m in zip(update, model, strict=True)]
-        frame = self.party.encryptor.encrypt(
+        frame = self.encryptor.encrypt(
             update, round=self.round, weight=self._weight(reply), reference=reference, plan=self.plan
         )
-        state = self.party.encryptor.export_state()
+        state = self.encryptor.export_state()
         if state:
             self._remember(encryptor=state)
-        stats = self.party.encryptor.stats
+        stats = self.encryptor.stats
         self.phases["encode_seconds"] = stats.encode_seconds
         self.phases["encrypt_seconds"] = stats.encrypt_seconds
         self.phases["upload_bytes"] = len(frame)

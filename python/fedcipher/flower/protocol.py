@@ -21,7 +21,7 @@ __all__ = [
 
 PREFIX = "fedcipher."
 CONFIG = PREFIX + "round"
-"""ConfigRecord of a message: round, names, plan, unit, weighted_by."""
+"""ConfigRecord of a message: round, epoch, names, plan, unit, weighted_by."""
 METRICS = PREFIX + "metrics"
 """MetricRecord of a reply: seconds and bytes by phase; removed before the strategy sees it."""
 UPDATE = PREFIX + "update"

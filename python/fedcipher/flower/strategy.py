@@ -16,9 +16,9 @@ from flwr.serverapp.strategy import Strategy
 
 from fedcipher import _native
 from fedcipher.codec import Array as NumpyArray
-from fedcipher.errors import FedcipherError, PlaintextError, StrategyError, UnknownClientError
+from fedcipher.errors import FedcipherError, PlaintextError, RevokedError, StrategyError, UnknownClientError
 from fedcipher.flower import protocol
-from fedcipher.keys.store import load_server
+from fedcipher.keys.provider import FileKeys, ServerKeys
 from fedcipher.schemes import Decryptor
 
 __all__ = ["ClientRecord", "RoundRecord", "SecureStrategy"]
@@ -49,6 +49,7 @@ class RoundRecord:
     """One round as the server saw it."""
 
     round: int
+    epoch: int = 0
     clients: list[ClientRecord] = field(default_factory=list)
     evaluations: list[ClientRecord] = field(default_factory=list)
     aggregate_seconds: float = 0.0
@@ -66,7 +67,10 @@ class SecureStrategy(Strategy):
         what it makes of them is not their weighted mean, `StrategyError` is raised, because then the
         encrypted aggregate would not be what the strategy means.
     keys
-        ``server.key``, or the folder of `fedcipher keygen` that holds it.
+        ``server.key``, the folder of `fedcipher keygen` that holds it, or a
+        `fedcipher.engine.Authority`: then each round is of the newest key epoch, and the epoch before
+        ends with the round. With deltas a run keeps its first epoch, because a client that was away
+        needs every aggregate since.
     examples_per_weight
         How many examples make one unit of weight. ``None``: all clients weigh the same. With a value,
         a client of n examples counts ``round(n / examples_per_weight)``, which must not exceed the
@@ -85,14 +89,15 @@ class SecureStrategy(Strategy):
     def __init__(
         self,
         strategy: Strategy,
-        keys: str | Path,
+        keys: str | Path | ServerKeys,
         *,
         examples_per_weight: float | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.inner = strategy
-        self.scheme, self._key = load_server(keys)
+        self._keys = keys if isinstance(keys, ServerKeys) else FileKeys(keys)
+        self.scheme, self._key = self._keys.scheme, self._keys.current()
         self._unit = examples_per_weight or 0.0
         self._on_round = on_round
         self._on_progress = on_progress
@@ -124,7 +129,8 @@ class SecureStrategy(Strategy):
     ) -> Iterable[Message]:
         """Let the inner strategy sample, then replace what it sends by ciphertext."""
         self._keep_initial(arrays)
-        self.rounds.append(RoundRecord(server_round))
+        self._follow_epochs()
+        self.rounds.append(RoundRecord(server_round, epoch=self._key.epoch))
         messages = list(self.inner.configure_train(server_round, self._placeholder(), config, grid))
         return self._dress(server_round, messages)
 
@@ -135,6 +141,17 @@ class SecureStrategy(Strategy):
         self._keep_initial(arrays)
         messages = list(self.inner.configure_evaluate(server_round, self._placeholder(), config, grid))
         return self._dress(server_round, messages)
+
+    def _follow_epochs(self) -> None:
+        """A round is of one epoch, the newest at its start."""
+        newest = self._keys.current()
+        if newest.epoch == self._key.epoch:
+            return
+        if self.scheme.codec.target == "delta" and self._aggregates:
+            _log.warning("key epoch %s waits: with deltas this run keeps epoch %s", newest.epoch, self._key.epoch)
+            return
+        _log.info("key epoch %s follows %s", newest.epoch, self._key.epoch)
+        self._key = newest
 
     def _keep_initial(self, arrays: ArrayRecord) -> None:
         """The first arrays are the initial model; later ones are our own ciphertext."""
@@ -150,10 +167,11 @@ class SecureStrategy(Strategy):
         known = [self._client_of.get(m.metadata.dst_node_id) for m in messages]
         last = self._aggregates[-1] if self._aggregates else None
         sampled = [client for client in known if client is not None]
-        plan = self.scheme.plan(sampled, last)
+        plan = self.scheme.plan(self._key, sampled, last)
         config = ConfigRecord(
             {
                 "round": self._base + server_round,
+                "epoch": self._key.epoch,
                 "names": list(self._names),
                 "plan": plan,
                 "unit": self._unit,
@@ -197,12 +215,13 @@ class SecureStrategy(Strategy):
         record = self.rounds[-1]
         aggregator = self.scheme.aggregator(self._key, round=self._base + server_round)
         accepted: list[Message] = []
+        revoked = self._keys.revoked()
         for reply in replies:
             node = reply.metadata.src_node_id
             phases = self._take_phases(reply)
             try:
                 frame = self._frame_of(reply)
-                self._check_owner(node, frame)
+                self._check_owner(node, frame, revoked)
                 contribution = aggregator.add(frame)
             except FedcipherError as error:
                 reason = _short(f"{type(error).__name__}: {error}")
@@ -222,14 +241,17 @@ class SecureStrategy(Strategy):
         if self.scheme.codec.target == "weights":
             # Older aggregates are of no use to anyone; their place keeps the numbering.
             self._aggregates[:-1] = [b""] * (len(self._aggregates) - 1)
+            self._keys.settle(self._key.epoch)
         record.aggregate_bytes = len(self._aggregates[-1])
         record.aggregate_seconds = time.perf_counter() - began
         metrics = self._probe(server_round, accepted)
         return protocol.wire_record({protocol.aggregate_key(len(self._aggregates)): self._aggregates[-1]}), metrics
 
-    def _check_owner(self, node: int, frame: bytes) -> None:
-        """A client id belongs to the node that used it first."""
+    def _check_owner(self, node: int, frame: bytes, revoked: frozenset[int]) -> None:
+        """A client id belongs to the node that used it first, until it is revoked."""
         for client, _ in _native.inspect(frame)[4]:
+            if client in revoked:
+                raise RevokedError(f"client {client} has been revoked; its update is not used")
             owner = self._node_of.get(client, node)
             if owner != node:
                 raise UnknownClientError(f"node {node} sent a frame of client {client}, which belongs to node {owner}")

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,14 @@ from fedcipher.errors import UnknownClientError
 __all__ = [
     "Aggregator",
     "Contribution",
+    "DecryptKernel",
     "Decrypted",
     "Decryptor",
+    "EncryptKernel",
     "EncryptStats",
     "Encryptor",
+    "KernelDecryptor",
+    "KernelEncryptor",
     "KeySet",
     "NativeScheme",
     "Scheme",
@@ -215,7 +219,7 @@ class Scheme(ABC):
     def decryptor(self, key: _native.ClientKey) -> Decryptor:
         """A decryptor for the holder of ``key``."""
 
-    def plan(self, sampled: Sequence[int], last: bytes | None = None) -> bytes:
+    def plan(self, key: _native.ServerKey, sampled: Sequence[int], last: bytes | None = None) -> bytes:
         """What the server tells the ``sampled`` clients before a round; ``last`` is the last aggregate."""
         return b""
 
@@ -241,23 +245,52 @@ class NativeScheme(Scheme):
         return KeySet({key.client: key for key in clients}, server)
 
     def encryptor(self, key: _native.ClientKey) -> Encryptor:
-        return _NativeEncryptor(self._native.encryptor(key, state_dir()), self.codec)
+        return KernelEncryptor(self._native.encryptor(key, state_dir()), self.codec)
 
     def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
         return _NativeAggregator(self._native.aggregator(key, round))
 
     def decryptor(self, key: _native.ClientKey) -> Decryptor:
-        return _NativeDecryptor(self._native.decryptor(key))
+        return KernelDecryptor(self._native.decryptor(key))
 
-    def plan(self, sampled: Sequence[int], last: bytes | None = None) -> bytes:
-        return self._native.plan(list(sampled), last)
+    def plan(self, key: _native.ServerKey, sampled: Sequence[int], last: bytes | None = None) -> bytes:
+        return self._native.plan(key, list(sampled), last)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._params.items())})"
 
 
-class _NativeEncryptor(Encryptor):
-    def __init__(self, native: _native.Encryptor, codec: Codec) -> None:
+class EncryptKernel(Protocol):
+    """What encrypts flat arrays: the core in this process, or an engine in another."""
+
+    def encrypt(
+        self,
+        layout: _native.Layout,
+        arrays: list[NDArray[np.float32]],
+        round: int,
+        weight: int,
+        plan: bytes,
+        stochastic: bool,
+    ) -> tuple[bytes, list[int], float]: ...
+    def precompute(self, round: int, layout: _native.Layout, plan: bytes) -> None: ...
+    def setup_bytes(self) -> int: ...
+    def export_state(self) -> bytes: ...
+    def import_state(self, state: bytes) -> None: ...
+
+
+class DecryptKernel(Protocol):
+    """What decrypts to flat arrays."""
+
+    def decrypt(
+        self, frame: bytes, round: int | None = None
+    ) -> tuple[_native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None]: ...
+    def decrypt_sums(self, frame: bytes) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
+
+
+class KernelEncryptor(Encryptor):
+    """The codec in front of a kernel."""
+
+    def __init__(self, native: EncryptKernel, codec: Codec) -> None:
         self._native = native
         self._codec = codec
         self.stats = EncryptStats()
@@ -316,8 +349,10 @@ class _NativeAggregator(Aggregator):
         return self._native.finish(progress)
 
 
-class _NativeDecryptor(Decryptor):
-    def __init__(self, native: _native.Decryptor) -> None:
+class KernelDecryptor(Decryptor):
+    """Shapes and types behind a kernel."""
+
+    def __init__(self, native: DecryptKernel) -> None:
         self._native = native
 
     def open(self, frame: bytes, *, round: int | None = None) -> Decrypted:

@@ -169,7 +169,7 @@ impl Scheme for Flashe {
     }
 
     /// One byte, the cheaper masking for `sampled`; with sparse updates as counted in `last`.
-    fn plan(&self, sampled: &[u32], last: Option<&[u8]>) -> Result<Vec<u8>> {
+    fn plan(&self, _key: &ServerKey, sampled: &[u32], last: Option<&[u8]>) -> Result<Vec<u8>> {
         if sampled.is_empty() {
             return Ok(Vec::new());
         }

@@ -1,0 +1,342 @@
+//! The authority's state: devices, epochs, who got which key. One SQLite file (WAL); every change is one
+//! transaction, so that a kill at any point leaves the state before or the state after.
+
+use crate::certificates::{Party, Role, Root, Terms, check_name};
+use crate::error::{Error, Result};
+use fedcipher_core::registry;
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use zeroize::Zeroizing;
+
+const FILE: &str = "authority.db";
+/// `secure_delete` overwrites what is deleted: ended epochs leave no keys in free pages.
+const PRAGMAS: &str =
+    "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA secure_delete = ON; PRAGMA foreign_keys = ON;";
+const SCHEMA: &str = "
+CREATE TABLE config (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE parties (
+    name TEXT PRIMARY KEY, role TEXT NOT NULL, client INTEGER UNIQUE, revoked INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE epochs (
+    epoch INTEGER PRIMARY KEY, state TEXT NOT NULL CHECK (state IN ('current', 'previous', 'ended')),
+    made TEXT NOT NULL, server_key BLOB
+);
+CREATE UNIQUE INDEX one_current ON epochs (state) WHERE state = 'current';
+CREATE TABLE keys (
+    epoch INTEGER NOT NULL REFERENCES epochs, device TEXT NOT NULL REFERENCES parties, key BLOB, instance BLOB,
+    PRIMARY KEY (epoch, device)
+);
+CREATE TABLE audit (id INTEGER PRIMARY KEY, at TEXT NOT NULL, party TEXT NOT NULL, action TEXT NOT NULL, epoch INTEGER);
+";
+
+/// An open store. Several processes may hold one: `serve`, and the commands beside it.
+pub struct Authority {
+    connection: Connection,
+    folder: PathBuf,
+}
+
+/// A device's key of one epoch, not yet sealed.
+pub struct DeviceKey {
+    pub epoch: u64,
+    pub key: Zeroizing<Vec<u8>>,
+}
+
+/// A line of `status`.
+#[derive(Debug)]
+pub struct Status {
+    pub parties: Vec<(String, String, Option<u32>, bool)>,
+    pub epochs: Vec<(u64, String, String, usize)>,
+    pub audit: Vec<(String, String, String, Option<u64>)>,
+}
+
+fn now() -> Result<String> {
+    OffsetDateTime::now_utc().format(&Rfc3339).map_err(|e| Error::Store(e.to_string()))
+}
+
+impl Authority {
+    /// A new authority in `folder`, for the scheme of `spec` (JSON, as `fedcipher spec` prints it).
+    pub fn init(folder: &Path, spec: &str, reached_as: Vec<String>) -> Result<Self> {
+        registry::make(spec)?;
+        std::fs::create_dir_all(folder).map_err(|e| Error::file(folder, &e))?;
+        std::fs::set_permissions(folder, PermissionsExt::from_mode(0o700)).map_err(|e| Error::file(folder, &e))?;
+        let path = folder.join(FILE);
+        // Made by us, for us alone: SQLite would follow the umask.
+        let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        made.map_err(|e| Error::file(&path, &format!("{e}; an authority is made once")))?;
+        let mut this = Self::connect(folder)?;
+        let root = Root::generate()?;
+        let service = Party { role: Role::Authority, name: "authority".into() };
+        let (certificate, key) = root.issue(&service, &Terms::days(3650, reached_as))?;
+        let tx = this.begin()?;
+        tx.execute_batch(SCHEMA)?;
+        let entries = [("spec", spec), ("root_certificate", &root.certificate), ("root_key", &root.key)];
+        for (name, value) in entries {
+            tx.execute("INSERT INTO config VALUES (?1, ?2)", params![name, value])?;
+        }
+        log(&tx, "authority", "init", None)?;
+        tx.commit()?;
+        write_party(&folder.join("service"), &root.certificate, &certificate, Some(&key))?;
+        Ok(this)
+    }
+
+    pub fn open(folder: &Path) -> Result<Self> {
+        let path = folder.join(FILE);
+        let mode = std::fs::metadata(&path).map_err(|e| Error::file(&path, &e))?.permissions().mode();
+        if mode & 0o077 != 0 {
+            return Err(Error::file(&path, &format!("mode {mode:o} lets others read all keys; chmod 600 it")));
+        }
+        let this = Self::connect(folder)?;
+        this.config("spec")?;
+        Ok(this)
+    }
+
+    fn connect(folder: &Path) -> Result<Self> {
+        let connection = Connection::open(folder.join(FILE))?;
+        connection.busy_timeout(Duration::from_secs(60))?;
+        connection.execute_batch(PRAGMAS)?;
+        Ok(Authority { connection, folder: folder.to_owned() })
+    }
+
+    /// The folder with the credentials of the service.
+    #[must_use]
+    pub fn service_folder(&self) -> PathBuf {
+        self.folder.join("service")
+    }
+
+    fn begin(&mut self) -> Result<Transaction<'_>> {
+        Ok(self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?)
+    }
+
+    fn config(&self, name: &str) -> Result<String> {
+        let value = self.connection.query_row("SELECT value FROM config WHERE name = ?1", [name], |r| r.get(0));
+        value.optional()?.ok_or_else(|| Error::Store(format!("it lacks {name}; was init interrupted? delete it and init again")))
+    }
+
+    pub fn spec(&self) -> Result<String> {
+        self.config("spec")
+    }
+
+    /// Enrols `party` and writes its credentials to `out`. A request keeps the key where it was made.
+    /// Returns a device's client id.
+    pub fn enrol(&mut self, party: &Party, terms: &Terms, request: Option<&str>, out: &Path) -> Result<Option<u32>> {
+        check_name(&party.name)?;
+        if party.role == Role::Authority {
+            return Err(Error::Configuration("the authority has its certificate from init".into()));
+        }
+        let root = Root { certificate: self.config("root_certificate")?, key: self.config("root_key")? };
+        let tx = self.begin()?;
+        let taken: bool =
+            tx.query_row("SELECT EXISTS (SELECT 1 FROM parties WHERE name = ?1)", [&party.name], |r| r.get(0))?;
+        if taken {
+            return Err(Error::Configuration(format!("{} is enrolled already; names are not used twice", party.name)));
+        }
+        let client: Option<u32> = match party.role {
+            Role::Device => Some(tx.query_row("SELECT COALESCE(MAX(client) + 1, 0) FROM parties", [], |r| r.get(0))?),
+            _ => None,
+        };
+        tx.execute(
+            "INSERT INTO parties (name, role, client) VALUES (?1, ?2, ?3)",
+            params![party.name, party.role.name(), client],
+        )?;
+        log(&tx, &party.name, "enrol", None)?;
+        match request {
+            Some(csr) => write_party(out, &root.certificate, &root.sign(csr, party, terms)?, None)?,
+            None => {
+                let (certificate, key) = root.issue(party, terms)?;
+                write_party(out, &root.certificate, &certificate, Some(&key))?;
+            }
+        }
+        tx.commit()?;
+        Ok(client)
+    }
+
+    /// The next epoch, for all devices that are not revoked. The current one becomes the previous and
+    /// stays usable until a round of the new one is settled; what was previous ends.
+    pub fn rotate(&mut self) -> Result<u64> {
+        let scheme = registry::make(&self.spec()?)?;
+        let tx = self.begin()?;
+        let devices: Vec<(u32, String)> = {
+            let mut query = tx.prepare("SELECT client, name FROM parties WHERE role = 'device' AND revoked = 0")?;
+            let rows = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?;
+            rows.collect::<rusqlite::Result<_>>()?
+        };
+        let epoch: u64 = tx.query_row("SELECT COALESCE(MAX(epoch), 0) + 1 FROM epochs", [], |r| r.get(0))?;
+        let cohort: Vec<u32> = devices.iter().map(|(client, _)| *client).collect();
+        let set = scheme.keygen(&cohort, epoch)?;
+        end_epochs(&tx, "state = 'previous'", [])?;
+        tx.execute("UPDATE epochs SET state = 'previous' WHERE state = 'current'", [])?;
+        tx.execute(
+            "INSERT INTO epochs VALUES (?1, 'current', ?2, ?3)",
+            params![epoch, now()?, set.server.to_bytes()],
+        )?;
+        for key in &set.clients {
+            let name = devices.iter().find(|(client, _)| *client == key.client).map(|(_, name)| name);
+            tx.execute("INSERT INTO keys VALUES (?1, ?2, ?3, NULL)", params![epoch, name, key.to_bytes().as_slice()])?;
+        }
+        log(&tx, "authority", "rotate", Some(epoch))?;
+        tx.commit()?;
+        Ok(epoch)
+    }
+
+    /// Ends all epochs before `epoch`, which must be the current one or has ended itself.
+    pub fn settle(&mut self, epoch: u64) -> Result<()> {
+        let tx = self.begin()?;
+        if end_epochs(&tx, "state = 'previous' AND epoch < ?1", [epoch])? > 0 {
+            log(&tx, "authority", "settle", Some(epoch))?;
+        }
+        tx.commit()?;
+        Ok(())
+    }
+
+    /// No further epoch for `name`, and its ciphertexts are refused from now on.
+    pub fn revoke(&mut self, name: &str) -> Result<()> {
+        let tx = self.begin()?;
+        if tx.execute("UPDATE parties SET revoked = 1 WHERE name = ?1", [name])? == 0 {
+            return Err(Error::Configuration(format!("no party {name} is enrolled")));
+        }
+        log(&tx, name, "revoke", None)?;
+        tx.commit()?;
+        Ok(())
+    }
+
+    /// The authority's record of whom a certificate names.
+    pub fn check(&self, party: &Party) -> Result<()> {
+        let found = self.connection.query_row("SELECT role, revoked FROM parties WHERE name = ?1", [&party.name], |r| {
+            Ok((r.get::<_, String>(0)?, r.get::<_, bool>(1)?))
+        });
+        match found.optional()? {
+            Some((_, true)) => Err(Error::Revoked(party.name.clone())),
+            Some((role, false)) if role == party.role.name() => Ok(()),
+            _ => Err(Error::Access(format!("{party} is not enrolled here"))),
+        }
+    }
+
+    /// The keys of `device` in all usable epochs but the `held`, bound to `instance` from now on.
+    pub fn device_keys(&mut self, device: &str, instance: &[u8], held: &[u64]) -> Result<Vec<DeviceKey>> {
+        let tx = self.begin()?;
+        let rows: Vec<(u64, Vec<u8>, Option<Vec<u8>>)> = {
+            let mut query = tx.prepare(
+                "SELECT epoch, key, instance FROM keys JOIN epochs USING (epoch)
+                 WHERE device = ?1 AND state != 'ended' ORDER BY epoch",
+            )?;
+            let rows = query.query_map([device], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)))?;
+            rows.collect::<rusqlite::Result<_>>()?
+        };
+        let other = |owner: &Option<Vec<u8>>| owner.as_deref().is_some_and(|o| o != instance);
+        if let Some((epoch, ..)) = rows.last().filter(|(_, _, owner)| other(owner)) {
+            let epoch = *epoch;
+            log(&tx, device, "refuse second engine", Some(epoch))?;
+            tx.commit()?;
+            return Err(Error::IdentityInUse { device: device.to_owned(), epoch });
+        }
+        let mut keys = Vec::new();
+        for (epoch, key, owner) in rows {
+            let key = Zeroizing::new(key);
+            if held.contains(&epoch) || other(&owner) {
+                continue;
+            }
+            tx.execute(
+                "UPDATE keys SET instance = ?3 WHERE epoch = ?1 AND device = ?2",
+                params![epoch, device, instance],
+            )?;
+            log(&tx, device, if owner.is_none() { "issue" } else { "issue again" }, Some(epoch))?;
+            keys.push(DeviceKey { epoch, key });
+        }
+        tx.commit()?;
+        Ok(keys)
+    }
+
+    /// (epoch, server key) of all usable epochs but the `held`.
+    pub fn server_keys(&self, held: &[u64]) -> Result<Vec<(u64, Vec<u8>)>> {
+        let mut query = self.connection.prepare("SELECT epoch, server_key FROM epochs WHERE state != 'ended' ORDER BY epoch")?;
+        let rows = query.query_map([], |r| Ok((r.get::<_, u64>(0)?, r.get(1)?)))?;
+        let keys: Vec<(u64, Vec<u8>)> = rows.collect::<rusqlite::Result<_>>()?;
+        Ok(keys.into_iter().filter(|(epoch, _)| !held.contains(epoch)).collect())
+    }
+
+    /// Usable epochs, the newest last.
+    pub fn usable(&self) -> Result<Vec<u64>> {
+        let mut query = self.connection.prepare("SELECT epoch FROM epochs WHERE state != 'ended' ORDER BY epoch")?;
+        let rows = query.query_map([], |r| r.get(0))?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
+    /// Client ids of revoked devices.
+    pub fn revoked(&self) -> Result<Vec<u32>> {
+        let mut query =
+            self.connection.prepare("SELECT client FROM parties WHERE revoked = 1 AND client IS NOT NULL")?;
+        let rows = query.query_map([], |r| r.get(0))?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
+    /// Seconds since the current epoch was made.
+    pub fn age(&self) -> Result<Option<Duration>> {
+        let made: Option<String> =
+            self.connection.query_row("SELECT made FROM epochs WHERE state = 'current'", [], |r| r.get(0)).optional()?;
+        let Some(made) = made else { return Ok(None) };
+        let made = OffsetDateTime::parse(&made, &Rfc3339).map_err(|e| Error::Store(e.to_string()))?;
+        // A clock that was set back makes the epoch young, not the process fail.
+        Ok(Some((OffsetDateTime::now_utc() - made).try_into().unwrap_or(Duration::ZERO)))
+    }
+
+    pub fn status(&self) -> Result<Status> {
+        let all = |sql: &str| self.connection.prepare(sql);
+        let mut query = all("SELECT name, role, client, revoked FROM parties ORDER BY role, client, name")?;
+        let parties = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?;
+        let parties = parties.collect::<rusqlite::Result<_>>()?;
+        let mut query = all(
+            "SELECT epoch, state, made, (SELECT COUNT(*) FROM keys WHERE keys.epoch = epochs.epoch AND key IS NOT NULL)
+             FROM epochs ORDER BY epoch",
+        )?;
+        let epochs = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?;
+        let epochs = epochs.collect::<rusqlite::Result<_>>()?;
+        let mut query = all("SELECT at, party, action, epoch FROM audit ORDER BY id")?;
+        let audit = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?;
+        let audit = audit.collect::<rusqlite::Result<_>>()?;
+        Ok(Status { parties, epochs, audit })
+    }
+}
+
+fn log(tx: &Transaction<'_>, party: &str, action: &str, epoch: Option<u64>) -> Result<()> {
+    tx.execute(
+        "INSERT INTO audit (at, party, action, epoch) VALUES (?1, ?2, ?3, ?4)",
+        params![now()?, party, action, epoch],
+    )?;
+    Ok(())
+}
+
+/// Ends the epochs that `condition` names, and with them their keys.
+fn end_epochs(tx: &Transaction<'_>, condition: &str, bound: impl rusqlite::Params + Clone) -> Result<usize> {
+    let which = format!("SELECT epoch FROM epochs WHERE {condition}");
+    tx.execute(&format!("UPDATE keys SET key = NULL WHERE epoch IN ({which})"), bound.clone())?;
+    Ok(tx.execute(&format!("UPDATE epochs SET state = 'ended', server_key = NULL WHERE {condition}"), bound)?)
+}
+
+/// A party's folder; existing files are not replaced, secrets are for their owner only.
+fn write_party(folder: &Path, root: &str, certificate: &str, key: Option<&str>) -> Result<()> {
+    use crate::tls::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE};
+    std::fs::create_dir_all(folder).map_err(|e| Error::file(folder, &e))?;
+    let files = [(AUTHORITY_FILE, Some(root)), (CERTIFICATE_FILE, Some(certificate)), (KEY_FILE, key)];
+    for (name, content) in files {
+        if let Some(content) = content {
+            write_secret(&folder.join(name), content)?;
+        }
+    }
+    Ok(())
+}
+
+/// A new file of mode 600.
+pub fn write_secret(path: &Path, content: &str) -> Result<()> {
+    use std::io::Write;
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|e| Error::file(path, &e))?;
+    file.write_all(content.as_bytes()).map_err(|e| Error::file(path, &e))
+}

@@ -1,0 +1,202 @@
+//! The key authority: enrols devices, makes each epoch's keys, hands every device its own.
+
+use clap::{Parser, Subcommand};
+use fedcipher_engine::authority::Authority;
+use fedcipher_engine::authority_service::AuthorityService;
+use fedcipher_engine::certificates::{Party, Role, Terms};
+use fedcipher_engine::client::Target;
+use fedcipher_engine::proto::authority_server::AuthorityServer;
+use fedcipher_engine::tls::Credentials;
+use fedcipher_engine::{Error, MAX_MESSAGE, Result, listen, lockdown};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_stream::wrappers::TcpListenerStream;
+
+/// Enrols devices, makes each epoch's keys, hands every device its own.
+#[derive(Parser)]
+#[command(version)]
+struct Options {
+    /// Folder of the authority's state.
+    #[arg(long, global = true, default_value = "authority")]
+    state: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a new authority.
+    Init {
+        /// JSON of the scheme, as `fedcipher spec` prints it.
+        #[arg(long)]
+        spec: PathBuf,
+        /// DNS name or address under which engines and the server reach this authority.
+        #[arg(long = "name", default_values = ["localhost", "127.0.0.1"])]
+        names: Vec<String>,
+    },
+    /// Enrol an engine, a training host or the aggregator, and write its credentials.
+    Enrol {
+        name: String,
+        #[arg(long, default_value = "device")]
+        role: Role,
+        /// Folder for the credentials.
+        #[arg(long)]
+        out: PathBuf,
+        /// A request of `fedcipher-engine request`: the private key stays where it was made.
+        #[arg(long)]
+        request: Option<PathBuf>,
+        /// DNS name or address under which training hosts reach this engine.
+        #[arg(long = "name", default_values = ["localhost", "127.0.0.1"])]
+        names: Vec<String>,
+        #[arg(long, default_value_t = 365)]
+        days: i64,
+        /// When the certificate begins to hold (RFC 3339); an hour ago by default.
+        #[arg(long)]
+        from: Option<String>,
+    },
+    /// Serve engines and the aggregator.
+    Serve {
+        #[arg(long)]
+        listen: Target,
+        /// Rotate when the current epoch is this old, seconds; 0: on demand only.
+        #[arg(long, default_value_t = 0)]
+        rotate_every: u64,
+        /// Go on where memory cannot be locked.
+        #[arg(long)]
+        allow_swap: bool,
+        /// End when the process that started this one ends.
+        #[arg(long)]
+        exit_with_parent: bool,
+    },
+    /// Make the next epoch.
+    Rotate,
+    /// Give a party no further epoch, refuse what it sends, and rotate.
+    Revoke {
+        name: String,
+        /// Leave the current epoch as it is: the device still holds its key.
+        #[arg(long)]
+        no_rotate: bool,
+    },
+    /// Parties, epochs and the audit log.
+    Status {
+        #[arg(long)]
+        audit: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_target(false).init();
+    match run(Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("fedcipher-authority: {}: {error}", error.class());
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|e| Error::file(path, &e))
+}
+
+fn run(options: Options) -> Result<()> {
+    match options.command {
+        Command::Init { spec, names } => Authority::init(&options.state, &read(&spec)?, names).map(drop),
+        Command::Enrol { name, role, out, request, names, days, from } => {
+            let mut terms = Terms::days(days, names);
+            if let Some(from) = from {
+                let parsed = OffsetDateTime::parse(&from, &Rfc3339);
+                terms.from = parsed.map_err(|e| Error::Configuration(format!("--from {from}: {e}")))?;
+            }
+            let request = request.as_deref().map(read).transpose()?;
+            let party = Party { role, name };
+            let client = Authority::open(&options.state)?.enrol(&party, &terms, request.as_deref(), &out)?;
+            match client {
+                Some(client) => println!("{party} enrolled as client {client}; it takes part from the next epoch on"),
+                None => println!("{party} enrolled"),
+            }
+            Ok(())
+        }
+        Command::Rotate => {
+            println!("epoch {}", Authority::open(&options.state)?.rotate()?);
+            Ok(())
+        }
+        Command::Revoke { name, no_rotate } => {
+            let mut store = Authority::open(&options.state)?;
+            store.revoke(&name)?;
+            println!("{name} revoked");
+            if !no_rotate && !store.usable()?.is_empty() {
+                println!("epoch {}", store.rotate()?);
+            }
+            Ok(())
+        }
+        Command::Status { audit } => status(&Authority::open(&options.state)?, audit),
+        Command::Serve { listen, rotate_every, allow_swap, exit_with_parent } => {
+            lockdown::lock_down(allow_swap)?;
+            if exit_with_parent {
+                lockdown::exit_with_parent()?;
+            }
+            let store = Authority::open(&options.state)?;
+            let failed = |e: std::io::Error| Error::Configuration(format!("no event loop: {e}"));
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
+            runtime.block_on(serve(store, &listen, rotate_every))
+        }
+    }
+}
+
+fn status(store: &Authority, audit: bool) -> Result<()> {
+    let status = store.status()?;
+    for (name, role, client, revoked) in status.parties {
+        let client = client.map_or(String::new(), |c| format!(", client {c}"));
+        println!("{role} {name}{client}{}", if revoked { ", revoked" } else { "" });
+    }
+    for (epoch, state, made, keys) in status.epochs {
+        println!("epoch {epoch}: {state}, made {made}, {keys} keys");
+    }
+    if audit {
+        for (at, party, action, epoch) in status.audit {
+            println!("{at} {party}: {action}{}", epoch.map_or(String::new(), |e| format!(" epoch {e}")));
+        }
+    }
+    Ok(())
+}
+
+async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<()> {
+    let credentials = Credentials::new(&store.service_folder());
+    let service = AuthorityService::new(store);
+    let listener = listen::tcp(listen).await?;
+    let failed = |e: tonic::transport::Error| Error::of_transport("the authority's service", &e);
+    let mut server = listen::server().tls_config(credentials.server()?).map_err(failed)?;
+    if rotate_every > 0 {
+        tokio::spawn(rotate_on_schedule(service.clone(), Duration::from_secs(rotate_every)));
+    }
+    let mut terminate =
+        signal(SignalKind::terminate()).map_err(|e| Error::Configuration(format!("signals: {e}")))?;
+    let until = async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = tokio::signal::ctrl_c() => {} }
+    };
+    let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
+    tracing::info!("listening on {address}");
+    let router = server.add_service(AuthorityServer::new(service).max_decoding_message_size(MAX_MESSAGE));
+    router.serve_with_incoming_shutdown(TcpListenerStream::new(listener), until).await.map_err(failed)
+}
+
+/// By the age of the epoch in the store: a restart neither skips nor repeats a rotation.
+async fn rotate_on_schedule(service: AuthorityService, every: Duration) {
+    let mut tick = tokio::time::interval(every.min(Duration::from_secs(1)));
+    loop {
+        tick.tick().await;
+        let due = service.with(|store| Ok(store.age()?.is_some_and(|age| age >= every)));
+        let rotated = due.and_then(|due| if due { service.with(Authority::rotate).map(Some) } else { Ok(None) });
+        match rotated {
+            Ok(None) => {}
+            Ok(Some(epoch)) => tracing::info!(epoch, "rotated on schedule"),
+            Err(error) => tracing::warn!(class = error.class(), "rotation: {error}"),
+        }
+    }
+}

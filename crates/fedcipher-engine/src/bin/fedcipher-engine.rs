@@ -1,0 +1,263 @@
+//! The offload engine: encrypts and decrypts for training hosts that hold no key.
+
+use clap::{Parser, Subcommand};
+use fedcipher_core::keys::ClientKey;
+use fedcipher_engine::client::Target;
+use fedcipher_engine::engine_service::{EngineService, KeySource, NoSource};
+use fedcipher_engine::key_source::{AuthoritySource, device_of};
+use fedcipher_engine::keyring::Keyring;
+use fedcipher_engine::listen::{self, Guard};
+use fedcipher_engine::metrics::Metrics;
+use fedcipher_engine::proto::engine_server::EngineServer;
+use fedcipher_engine::tls::{Credentials, KEY_FILE};
+use fedcipher_engine::{Error, MAX_MESSAGE, Result, authority, certificates, lockdown};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tonic::service::interceptor::InterceptedService;
+
+/// Holds keys; encrypts and decrypts for training hosts that have none.
+#[derive(Parser)]
+#[command(version)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a key and a certificate request for `fedcipher-authority enrol --request`.
+    Request {
+        name: String,
+        /// Folder for key.pem and request.pem.
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// Serve training hosts.
+    Serve(Box<Serve>),
+}
+
+#[derive(clap::Args)]
+struct Serve {
+    /// unix:/path, or host:port for mutual TLS.
+    #[arg(long)]
+    listen: Target,
+    /// Folder of the nonce ledgers; it must survive restarts.
+    #[arg(long)]
+    state: PathBuf,
+    /// host:port of the authority that gives the keys.
+    #[arg(long, requires = "credentials")]
+    authority: Option<Target>,
+    /// Credentials folder of a device; several for several devices. The first also serves TLS.
+    #[arg(long)]
+    credentials: Vec<PathBuf>,
+    /// A client key file of `fedcipher keygen`, instead of an authority; the device is the file's stem.
+    #[arg(long, conflicts_with = "authority")]
+    key_file: Vec<PathBuf>,
+    /// Name of a training host that may use this engine over TCP; several for several.
+    #[arg(long)]
+    host: Vec<String>,
+    /// User id that may use this engine over its Unix socket, beside its own and root.
+    #[arg(long)]
+    allow_uid: Vec<u32>,
+    /// host:port of the Prometheus page.
+    #[arg(long)]
+    metrics: Option<std::net::SocketAddr>,
+    /// Seconds between two looks for a new key epoch.
+    #[arg(long, default_value_t = 5)]
+    refresh: u64,
+    /// Longest silence of a host in mid-stream, seconds.
+    #[arg(long, default_value_t = 30)]
+    stall: u64,
+    /// Longest wait for streams under way after SIGTERM, seconds.
+    #[arg(long, default_value_t = 30)]
+    drain: u64,
+    /// Largest update that is precomputed, in values: what is made ahead stays in memory.
+    #[arg(long, default_value_t = 4 << 20)]
+    ahead: usize,
+    /// Threads that encrypt; 0 for one a core.
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// Go on where memory cannot be locked.
+    #[arg(long)]
+    allow_swap: bool,
+    /// End when the process that started this one ends.
+    #[arg(long)]
+    exit_with_parent: bool,
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_target(false).init();
+    match run(Options::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("fedcipher-engine: {}: {error}", error.class());
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Request { name, out } => {
+            let (request, key) = certificates::request(&name)?;
+            std::fs::create_dir_all(&out).map_err(|e| Error::file(&out, &e))?;
+            authority::write_secret(&out.join(KEY_FILE), &key)?;
+            authority::write_secret(&out.join("request.pem"), &request)
+        }
+        Command::Serve(options) => {
+            lockdown::lock_down(options.allow_swap)?;
+            if options.exit_with_parent {
+                lockdown::exit_with_parent()?;
+            }
+            if options.threads > 0 {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(options.threads).build_global();
+                pool.map_err(|e| Error::Configuration(e.to_string()))?;
+            }
+            let failed = |e: std::io::Error| Error::Configuration(format!("no event loop: {e}"));
+            tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?.block_on(serve(&options))
+        }
+    }
+}
+
+/// The first line of a key file is the scheme's, the rest the key.
+fn load_key(keyring: &Keyring, path: &Path) -> Result<()> {
+    let content = zeroize::Zeroizing::new(std::fs::read(path).map_err(|e| Error::file(path, &e))?);
+    let end = content.iter().position(|b| *b == b'\n').ok_or_else(|| Error::file(path, &"is no key file"))?;
+    let spec = std::str::from_utf8(&content[..end]).map_err(|e| Error::file(path, &e))?;
+    let key = ClientKey::from_bytes(&content[end + 1..])?;
+    keyring.insert(&stem(path), spec, &key)
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+async fn serve(options: &Serve) -> Result<()> {
+    let mut devices = Vec::new();
+    for folder in &options.credentials {
+        devices.push((device_of(folder)?, folder.clone()));
+    }
+    let names: Vec<String> = match options.authority {
+        Some(_) => devices.iter().map(|(name, _)| name.clone()).collect(),
+        None => options.key_file.iter().map(|path| stem(path)).collect(),
+    };
+    if names.is_empty() {
+        return Err(Error::Configuration("no keys: give --authority and --credentials, or --key-file".into()));
+    }
+    let keyring = Arc::new(Keyring::new(&options.state, &names));
+    let metrics = Metrics::new().map_err(|e| Error::Configuration(e.to_string()))?;
+    let source: Arc<dyn KeySource> = match &options.authority {
+        None => {
+            options.key_file.iter().try_for_each(|path| load_key(&keyring, path))?;
+            Arc::new(NoSource)
+        }
+        Some(target) => {
+            let source = Arc::new(AuthoritySource::new(Arc::clone(&keyring), target, &devices)?);
+            first_keys(&source).await?;
+            tokio::spawn(follow(Arc::clone(&source), Duration::from_secs(options.refresh.max(1))));
+            source
+        }
+    };
+    let service = EngineService {
+        keyring,
+        source,
+        metrics: Arc::clone(&metrics),
+        stall: Duration::from_secs(options.stall),
+        ahead_elements: options.ahead,
+    };
+    if let Some(address) = options.metrics {
+        let listener = tokio::net::TcpListener::bind(address).await;
+        let listener = listener.map_err(|e| Error::Configuration(format!("metrics on {address}: {e}")))?;
+        tokio::spawn(async move { axum::serve(listener, metrics.router()).await });
+    }
+    listen_until_told(options, service).await
+}
+
+/// Keys before the first host comes. What more tries cannot mend ends the start.
+async fn first_keys(source: &AuthoritySource) -> Result<()> {
+    for device in source.devices() {
+        match source.refresh(device).await {
+            Err(error @ Error::Unavailable { .. }) => tracing::warn!("{error}; trying again"),
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// Follows the authority's epochs.
+async fn follow(source: Arc<AuthoritySource>, every: Duration) {
+    let mut tick = tokio::time::interval(every);
+    loop {
+        tick.tick().await;
+        for device in source.devices() {
+            if let Err(error) = source.refresh(device).await {
+                tracing::warn!(device, class = error.class(), "{error}");
+            }
+        }
+    }
+}
+
+async fn listen_until_told(options: &Serve, service: EngineService) -> Result<()> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<EngineServer<EngineService>>().await;
+    let guard = Guard {
+        hosts: options.host.iter().cloned().collect(),
+        users: options.allow_uid.iter().copied().collect(),
+    };
+    let engine = EngineServer::new(service).max_decoding_message_size(MAX_MESSAGE);
+    let guarded = InterceptedService::new(engine, guard);
+
+    let signals = || signal(SignalKind::terminate()).and_then(|t| Ok((t, signal(SignalKind::interrupt())?)));
+    let (mut terminate, mut interrupt) = signals().map_err(|e| Error::Configuration(format!("signals: {e}")))?;
+    let (told, mut stop) = watch::channel(false);
+    tokio::spawn(async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        tracing::info!("draining: no new calls, streams under way may end");
+        health.set_not_serving::<EngineServer<EngineService>>().await;
+        let _ = told.send(true);
+    });
+    let mut draining = stop.clone();
+    let until = async move {
+        let _ = stop.wait_for(|told| *told).await;
+    };
+    let mut server = listen::server();
+    let failed = |e: tonic::transport::Error| Error::of_transport("the engine's service", &e);
+    if let Target::Tls { .. } = options.listen {
+        let folder = options.credentials.first().ok_or_else(|| Error::Configuration("TCP needs --credentials".into()))?;
+        server = server.tls_config(Credentials::new(folder).server()?).map_err(failed)?;
+    }
+    let router = server.add_service(health_service).add_service(guarded);
+    let serving = async {
+        match &options.listen {
+            Target::Unix(path) => {
+                let incoming = UnixListenerStream::new(listen::unix(path)?);
+                tracing::info!("listening on {}", options.listen);
+                let served = router.serve_with_incoming_shutdown(incoming, until).await.map_err(failed);
+                let _ = std::fs::remove_file(path);
+                served
+            }
+            Target::Tls { .. } => {
+                let listener = listen::tcp(&options.listen).await?;
+                let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
+                tracing::info!("listening on {address}");
+                router.serve_with_incoming_shutdown(TcpListenerStream::new(listener), until).await.map_err(failed)
+            }
+        }
+    };
+    tokio::select! {
+        result = serving => result,
+        () = async {
+            let _ = draining.wait_for(|told| *told).await;
+            tokio::time::sleep(Duration::from_secs(options.drain)).await;
+        } => {
+            tracing::warn!("streams were still under way after {} s; they are cut off", options.drain);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Who a certificate names, and making them: one authority, short names, roles in a URI.
+
+use crate::{Error, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
+};
+use time::{Duration, OffsetDateTime};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+const SCHEME: &str = "urn:fedcipher:";
+/// A clock may be behind the authority's by this much.
+const BACKDATE: Duration = Duration::hours(1);
+const CA_DAYS: i64 = 3650;
+
+/// What a party may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Role {
+    /// An engine: receives its own key of each epoch.
+    Device,
+    /// A training host: may use the engines that list it.
+    Host,
+    /// The aggregator: receives public keys, settles epochs.
+    Server,
+    /// The authority's own service.
+    Authority,
+}
+
+impl Role {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Device => "device",
+            Role::Host => "host",
+            Role::Server => "server",
+            Role::Authority => "authority",
+        }
+    }
+
+    pub fn parse(name: &str) -> Result<Self> {
+        [Role::Device, Role::Host, Role::Server, Role::Authority]
+            .into_iter()
+            .find(|role| role.name() == name)
+            .ok_or_else(|| Error::Access(format!("unknown role {name:?}")))
+    }
+}
+
+/// A certificate's holder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Party {
+    pub role: Role,
+    pub name: String,
+}
+
+impl std::fmt::Display for Party {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.role.name(), self.name)
+    }
+}
+
+/// Letters, digits, dot, dash and underscore: names go into files, URIs and logs.
+pub fn check_name(name: &str) -> Result<()> {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b".-_".contains(&b);
+    if (1..=64).contains(&name.len()) && name.bytes().all(fine) && !name.starts_with(['.', '-']) {
+        return Ok(());
+    }
+    Err(Error::Configuration(format!("{name:?} is no name: 1 to 64 letters, digits, dots, dashes, underscores")))
+}
+
+/// Who a verified certificate names.
+pub fn party(der: &[u8]) -> Result<Party> {
+    let bad = |reason: &str| Error::Access(format!("the certificate {reason}; use one made by fedcipher-authority"));
+    let (_, certificate) = X509Certificate::from_der(der).map_err(|e| bad(&format!("cannot be read ({e})")))?;
+    let names = certificate.subject_alternative_name().map_err(|e| bad(&e.to_string()))?;
+    let uri = names.iter().flat_map(|n| &n.value.general_names).find_map(|n| match n {
+        GeneralName::URI(uri) => uri.strip_prefix(SCHEME),
+        _ => None,
+    });
+    let (role, name) = uri.and_then(|uri| uri.split_once(':')).ok_or_else(|| bad("names no fedcipher party"))?;
+    check_name(name)?;
+    Ok(Party { role: Role::parse(role)?, name: name.to_owned() })
+}
+
+/// Who a PEM certificate names.
+pub fn party_of_pem(pem: &[u8]) -> Result<Party> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(pem)
+        .map_err(|e| Error::Access(format!("the certificate is no PEM ({e})")))?;
+    party(&pem.contents)
+}
+
+fn failed(error: rcgen::Error) -> Error {
+    Error::Configuration(format!("certificate: {error}"))
+}
+
+/// The authority's signing certificate and key, PEM.
+pub struct Root {
+    pub certificate: String,
+    pub key: String,
+}
+
+/// How long a certificate holds, and under which names its service is reached.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    pub from: OffsetDateTime,
+    pub days: i64,
+    /// DNS names and addresses.
+    pub reached_as: Vec<String>,
+}
+
+impl Terms {
+    #[must_use]
+    pub fn days(days: i64, reached_as: Vec<String>) -> Self {
+        Terms { from: OffsetDateTime::now_utc() - BACKDATE, days, reached_as }
+    }
+}
+
+impl Root {
+    pub fn generate() -> Result<Self> {
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = root_params()?.self_signed(&key).map_err(failed)?;
+        Ok(Root { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+
+    fn issuer(&self) -> Result<Issuer<'static, KeyPair>> {
+        Ok(Issuer::new(root_params()?, KeyPair::from_pem(&self.key).map_err(failed)?))
+    }
+
+    /// A certificate and a new key for it, PEM.
+    pub fn issue(&self, party: &Party, terms: &Terms) -> Result<(String, String)> {
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = leaf(party, terms)?.signed_by(&key, &self.issuer()?).map_err(failed)?;
+        Ok((certificate.pem(), key.serialize_pem()))
+    }
+
+    /// A certificate for the key of a request; all else the request says is ignored.
+    pub fn sign(&self, request: &str, party: &Party, terms: &Terms) -> Result<String> {
+        let request = CertificateSigningRequestParams::from_pem(request).map_err(failed)?;
+        let certificate = leaf(party, terms)?.signed_by(&request.public_key, &self.issuer()?).map_err(failed)?;
+        Ok(certificate.pem())
+    }
+}
+
+/// A new key and a request for a certificate over it, PEM: the key never leaves the device.
+pub fn request(name: &str) -> Result<(String, String)> {
+    check_name(name)?;
+    let key = KeyPair::generate().map_err(failed)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    let request = params.serialize_request(&key).map_err(failed)?;
+    Ok((request.pem().map_err(failed)?, key.serialize_pem()))
+}
+
+fn root_params() -> Result<CertificateParams> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "Fedcipher authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.not_before = OffsetDateTime::now_utc() - BACKDATE;
+    params.not_after = params.not_before + Duration::days(CA_DAYS);
+    Ok(params)
+}
+
+fn leaf(party: &Party, terms: &Terms) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(terms.reached_as.clone()).map_err(failed)?;
+    let uri = format!("{SCHEME}{}:{}", party.role.name(), party.name);
+    params.subject_alt_names.push(SanType::URI(uri.try_into().map_err(failed)?));
+    params.distinguished_name.push(DnType::CommonName, party.name.as_str());
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+    params.not_before = terms.from;
+    params.not_after = terms.from + Duration::days(terms.days);
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_names_its_party_whatever_the_request_says() {
+        let root = Root::generate().unwrap();
+        let nic = Party { role: Role::Device, name: "nic-1".into() };
+        let terms = Terms::days(1, vec!["localhost".into(), "127.0.0.1".into()]);
+        let (certificate, _) = root.issue(&nic, &terms).unwrap();
+        assert_eq!(party_of_pem(certificate.as_bytes()).unwrap(), nic);
+        let (csr, _) = request("nic-99").unwrap();
+        assert_eq!(party_of_pem(root.sign(&csr, &nic, &terms).unwrap().as_bytes()).unwrap(), nic);
+        assert!(root.sign("nonsense", &nic, &terms).is_err());
+        assert!(party_of_pem(root.certificate.as_bytes()).is_err());
+        assert!(party_of_pem(b"nonsense").is_err());
+        for name in ["", "a b", "../x", "-x", "a:b"] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+}

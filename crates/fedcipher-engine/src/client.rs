@@ -1,0 +1,368 @@
+//! The host's side of the engine, and the aggregator's side of the authority: blocking calls, no keys.
+
+use crate::error::{Error, Result};
+use crate::proto::{self, authority_client, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request, engine_client};
+use crate::tls::Credentials;
+use crate::{CHUNK, MAX_MESSAGE, WINDOW};
+use bytes::Bytes;
+use fedcipher_core::codec::Layout;
+use fedcipher_core::wire::Place;
+use hyper_util::rt::TokioIo;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+/// Messages a sender may be ahead of the connection.
+const AHEAD: usize = 4;
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Where a service listens: `unix:/path`, or `host:port` for mTLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    Unix(PathBuf),
+    Tls { host: String, port: u16 },
+}
+
+impl std::str::FromStr for Target {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Ok(Target::Unix(PathBuf::from(path)));
+        }
+        let host_port = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+        match host_port {
+            Some((host, port)) if !host.is_empty() => Ok(Target::Tls { host: host.to_owned(), port }),
+            _ => Err(Error::Configuration(format!("{text:?} is neither unix:/path nor host:port"))),
+        }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::Unix(path) => write!(f, "unix:{}", path.display()),
+            Target::Tls { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// A channel that connects when it is used, and again after a loss.
+pub fn channel(target: &Target, credentials: Option<&Path>) -> Result<Channel> {
+    let common = |endpoint: Endpoint| {
+        endpoint.initial_stream_window_size(WINDOW).initial_connection_window_size(2 * WINDOW).connect_timeout(CONNECT)
+    };
+    let failed = |e: tonic::transport::Error| Error::of_transport(&target.to_string(), &e);
+    match target {
+        Target::Unix(path) => {
+            let path = path.clone();
+            let connect = tower::service_fn(move |_: Uri| {
+                let path = path.clone();
+                async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
+            });
+            Ok(common(Endpoint::from_static("http://engine")).connect_with_connector_lazy(connect))
+        }
+        Target::Tls { host, port } => {
+            let folder = credentials.ok_or_else(|| {
+                Error::Configuration(format!("{target} needs credentials, a folder made by fedcipher-authority enrol"))
+            })?;
+            let endpoint = Endpoint::from_shared(format!("https://{host}:{port}")).map_err(failed)?;
+            let endpoint = endpoint.tls_config(Credentials::new(folder).client(host)?).map_err(failed)?;
+            Ok(common(endpoint.tcp_nodelay(true)).connect_lazy())
+        }
+    }
+}
+
+fn runtime() -> Result<Runtime> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Error::Configuration(format!("no event loop for the connection: {e}")))
+}
+
+/// What an engine says of a device.
+#[derive(Debug, Clone)]
+pub struct Description {
+    pub spec: String,
+    pub client: u32,
+    pub epochs: Vec<u64>,
+}
+
+/// What an aggregate decrypts to.
+#[derive(Debug)]
+pub enum Values {
+    Means(Vec<f32>),
+    Sums(Vec<u64>),
+}
+
+impl Values {
+    fn zeros(sums: bool, elements: usize) -> Self {
+        if sums { Values::Sums(vec![0; elements]) } else { Values::Means(vec![0.0; elements]) }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Values::Means(values) => bytemuck::cast_slice_mut(values),
+            Values::Sums(values) => bytemuck::cast_slice_mut(values),
+        }
+    }
+}
+
+/// An aggregate's decrypted values, and who is in it.
+#[derive(Debug)]
+pub struct Decrypted {
+    pub layout: Layout,
+    pub round: u64,
+    pub contributions: Vec<(u32, u64)>,
+    pub values: Values,
+    pub counts: Option<Vec<u32>>,
+}
+
+/// A host's connection to its engine, for one device.
+pub struct EngineClient {
+    runtime: Runtime,
+    client: engine_client::EngineClient<Channel>,
+    target: String,
+    device: String,
+}
+
+/// What a host asks an engine to encrypt.
+#[derive(Debug)]
+pub struct Sealed<'a> {
+    pub epoch: u64,
+    pub round: u64,
+    pub weight: u64,
+    pub layout: &'a Layout,
+    pub plan: &'a [u8],
+    pub stochastic: bool,
+}
+
+impl EngineClient {
+    /// `device` may be empty where the engine has only one.
+    pub fn new(target: &str, device: &str, credentials: Option<&Path>) -> Result<Self> {
+        let runtime = runtime()?;
+        let parsed: Target = target.parse()?;
+        let channel = runtime.block_on(async { channel(&parsed, credentials) })?;
+        let client = engine_client::EngineClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        Ok(EngineClient { runtime, client, target: parsed.to_string(), device: device.to_owned() })
+    }
+
+    fn failed(&self) -> impl Fn(tonic::Status) -> Error + '_ {
+        |status| Error::of_status(&self.target, &status)
+    }
+
+    fn lost(&self) -> Error {
+        Error::Unavailable { target: self.target.clone(), reason: "its answer ended early".into() }
+    }
+
+    pub fn describe(&self) -> Result<Description> {
+        let mut client = self.client.clone();
+        let request = proto::DescribeRequest { device: self.device.clone() };
+        let reply = self.runtime.block_on(client.describe(request)).map_err(self.failed())?.into_inner();
+        Ok(Description { spec: reply.spec, client: reply.client, epochs: reply.epochs })
+    }
+
+    /// Streams `tensors` to the engine and its frame into `place`.
+    pub fn encrypt(&self, what: &Sealed<'_>, tensors: &[&[f32]], place: &mut dyn Place) -> Result<proto::EncryptDone> {
+        let begin = proto::EncryptBegin {
+            device: self.device.clone(),
+            epoch: what.epoch,
+            round: what.round,
+            weight: what.weight,
+            layout: what.layout.encode().into(),
+            plan: Bytes::copy_from_slice(what.plan),
+            stochastic: what.stochastic,
+        };
+        let (sender, receiver) = mpsc::channel(AHEAD);
+        let send = async move {
+            let message = |part| proto::EncryptRequest { part: Some(part) };
+            let mut open = sender.send(message(encrypt_request::Part::Begin(begin))).await.is_ok();
+            for chunk in tensors.iter().flat_map(|t| t.chunks(CHUNK / 4)) {
+                // A closed stream has its reason in the answer.
+                open = open && sender.send(message(encrypt_request::Part::Values(Bytes::copy_from_slice(bytemuck::cast_slice(chunk))))).await.is_ok();
+            }
+        };
+        let mut client = self.client.clone();
+        let receive = async {
+            let reply = client.encrypt(ReceiverStream::new(receiver)).await.map_err(self.failed())?;
+            let mut parts = reply.into_inner();
+            let (mut frame, mut at): (&mut [u8], usize) = (&mut [], 0);
+            let mut place = Some(place);
+            while let Some(part) = parts.next().await {
+                match part.map_err(self.failed())?.part {
+                    Some(encrypt_reply::Part::FrameLen(len)) => {
+                        let len = usize::try_from(len).map_err(|_| self.lost())?;
+                        frame = place.take().ok_or_else(|| self.lost())?.reserve(len)?;
+                    }
+                    Some(encrypt_reply::Part::Frame(bytes)) => {
+                        let slot = frame.get_mut(at..at + bytes.len()).ok_or_else(|| self.lost())?;
+                        slot.copy_from_slice(&bytes);
+                        at += bytes.len();
+                    }
+                    Some(encrypt_reply::Part::Done(done)) if at == frame.len() && at > 0 => return Ok(done),
+                    _ => break,
+                }
+            }
+            Err(self.lost())
+        };
+        self.runtime.block_on(answered(send, receive))
+    }
+
+    /// Streams an aggregate to the engine and its values back; `sums` asks for integers.
+    pub fn decrypt(&self, frame: &[u8], round: Option<u64>, sums: bool) -> Result<Decrypted> {
+        let begin = proto::DecryptBegin { device: self.device.clone(), round, sums };
+        let (sender, receiver) = mpsc::channel(AHEAD);
+        let send = async move {
+            let message = |part| proto::DecryptRequest { part: Some(part) };
+            let mut open = sender.send(message(decrypt_request::Part::Begin(begin))).await.is_ok();
+            for chunk in frame.chunks(CHUNK) {
+                let part = decrypt_request::Part::Frame(Bytes::copy_from_slice(chunk));
+                open = open && sender.send(message(part)).await.is_ok();
+            }
+        };
+        let mut client = self.client.clone();
+        let receive = async {
+            let reply = client.decrypt(ReceiverStream::new(receiver)).await.map_err(self.failed())?;
+            let mut parts = reply.into_inner();
+            let decrypt_reply::Part::Opened(opened) = self.part(parts.next().await)? else {
+                return Err(self.lost());
+            };
+            let layout = Layout::decode(&opened.layout)?;
+            let mut values = Values::zeros(sums, layout.elements());
+            let mut at = 0;
+            loop {
+                match self.part(parts.next().await)? {
+                    decrypt_reply::Part::Values(bytes) => {
+                        let slot = values.bytes().get_mut(at..at + bytes.len()).ok_or_else(|| self.lost())?;
+                        slot.copy_from_slice(&bytes);
+                        at += bytes.len();
+                    }
+                    decrypt_reply::Part::Done(done) if at == values.bytes().len() => {
+                        let counts: Vec<u32> =
+                            done.counts.as_chunks::<4>().0.iter().map(|c| u32::from_le_bytes(*c)).collect();
+                        let contributions = opened.contributions.iter().map(|c| (c.client, c.weight)).collect();
+                        let counts = (!counts.is_empty()).then_some(counts);
+                        return Ok(Decrypted { layout, round: opened.round, contributions, values, counts });
+                    }
+                    decrypt_reply::Part::Done(_) | decrypt_reply::Part::Opened(_) => return Err(self.lost()),
+                }
+            }
+        };
+        self.runtime.block_on(answered(send, receive))
+    }
+
+    fn part(
+        &self,
+        next: Option<std::result::Result<proto::DecryptReply, tonic::Status>>,
+    ) -> Result<decrypt_reply::Part> {
+        next.ok_or_else(|| self.lost())?.map_err(self.failed())?.part.ok_or_else(|| self.lost())
+    }
+
+    /// Whether the engine made what it can make ahead.
+    pub fn precompute(&self, epoch: u64, round: u64, layout: &Layout, plan: &[u8]) -> Result<bool> {
+        let request = proto::PrecomputeRequest {
+            device: self.device.clone(),
+            epoch,
+            round,
+            layout: layout.encode().into(),
+            plan: Bytes::copy_from_slice(plan),
+        };
+        let mut client = self.client.clone();
+        Ok(self.runtime.block_on(client.precompute(request)).map_err(self.failed())?.into_inner().made)
+    }
+
+    fn state_request(&self, epoch: u64) -> proto::StateRequest {
+        proto::StateRequest { device: self.device.clone(), epoch }
+    }
+
+    pub fn export_state(&self, epoch: u64) -> Result<Vec<u8>> {
+        let mut client = self.client.clone();
+        self.runtime.block_on(async {
+            let mut chunks = client.export_state(self.state_request(epoch)).await.map_err(self.failed())?.into_inner();
+            let mut state = Vec::new();
+            while let Some(chunk) = chunks.next().await {
+                state.extend_from_slice(&chunk.map_err(self.failed())?.data);
+            }
+            Ok(state)
+        })
+    }
+
+    pub fn import_state(&self, epoch: u64, state: &[u8]) -> Result<()> {
+        use proto::import_state_request::Part;
+        let begin = Part::Begin(self.state_request(epoch));
+        let data = state.chunks(CHUNK).map(|chunk| Part::Data(Bytes::copy_from_slice(chunk)));
+        let parts: Vec<_> =
+            std::iter::once(begin).chain(data).map(|part| proto::ImportStateRequest { part: Some(part) }).collect();
+        let mut client = self.client.clone();
+        self.runtime.block_on(client.import_state(tokio_stream::iter(parts))).map_err(self.failed())?;
+        Ok(())
+    }
+}
+
+/// Sends while it receives; the answer ends both.
+async fn answered<T>(send: impl Future<Output = ()>, receive: impl Future<Output = Result<T>>) -> Result<T> {
+    let (mut send, mut receive) = (std::pin::pin!(send), std::pin::pin!(receive));
+    let mut sent = false;
+    loop {
+        tokio::select! {
+            answer = &mut receive => return answer,
+            () = &mut send, if !sent => sent = true,
+        }
+    }
+}
+
+/// Numbers go as they lie in memory; the wire is little-endian.
+const _: () = assert!(cfg!(target_endian = "little"));
+
+/// What the aggregator knows of the key epochs.
+#[derive(Debug, Clone)]
+pub struct ServerKeys {
+    pub spec: String,
+    /// (epoch, server key), those not yet held.
+    pub issued: Vec<(u64, Vec<u8>)>,
+    pub usable: Vec<u64>,
+    pub revoked: Vec<u32>,
+}
+
+/// The aggregator's connection to the authority.
+pub struct AuthorityClient {
+    runtime: Runtime,
+    client: authority_client::AuthorityClient<Channel>,
+    target: String,
+}
+
+impl AuthorityClient {
+    pub fn new(target: &str, credentials: &Path) -> Result<Self> {
+        let runtime = runtime()?;
+        let parsed: Target = target.parse()?;
+        let channel = runtime.block_on(async { channel(&parsed, Some(credentials)) })?;
+        let client = authority_client::AuthorityClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        Ok(AuthorityClient { runtime, client, target: parsed.to_string() })
+    }
+
+    /// Keys of the usable epochs beyond those `held`.
+    pub fn server_keys(&self, held: &[u64]) -> Result<ServerKeys> {
+        let mut client = self.client.clone();
+        let request = proto::ServerKeysRequest { held: held.to_vec() };
+        let reply = self.runtime.block_on(client.server_keys(request));
+        let reply = reply.map_err(|status| Error::of_status(&self.target, &status))?.into_inner();
+        Ok(ServerKeys {
+            spec: reply.spec,
+            issued: reply.issued.into_iter().map(|k| (k.epoch, k.key.to_vec())).collect(),
+            usable: reply.usable,
+            revoked: reply.revoked,
+        })
+    }
+
+    /// A round under `epoch` is done: the epochs before it end.
+    pub fn settle(&self, epoch: u64) -> Result<()> {
+        let mut client = self.client.clone();
+        let reply = self.runtime.block_on(client.settle(proto::SettleRequest { epoch }));
+        reply.map(drop).map_err(|status| Error::of_status(&self.target, &status))
+    }
+}

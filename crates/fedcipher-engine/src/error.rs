@@ -1,0 +1,159 @@
+//! What goes wrong between host, engine and authority, and its form on the wire: a gRPC status whose
+//! metadata names the class of `fedcipher.errors`.
+
+use fedcipher_core::Error as CoreError;
+use tonic::{Code, Status};
+
+/// Metadata entry with the class of the error.
+const CLASS: &str = "fedcipher-class";
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error(transparent)]
+    Core(#[from] CoreError),
+
+    #[error("{target} cannot be reached or went away: {reason}; start it, or leave this client out of the round")]
+    Unavailable { target: String, reason: String },
+
+    #[error("{0}")]
+    Access(String),
+
+    #[error("device {0} has been revoked; its operator must enrol it again under another name")]
+    Revoked(String),
+
+    #[error(
+        "the key of device {device} in epoch {epoch} was issued to another engine; two engines with one identity \
+         would use nonces twice: stop this one, or rotate to give it the next epoch"
+    )]
+    IdentityInUse { device: String, epoch: u64 },
+
+    #[error("this engine does not serve device {asked:?}; it serves {served}")]
+    UnknownDevice { asked: String, served: String },
+
+    #[error("the other side has been still for {seconds} s in mid-stream; the stream is closed")]
+    Stalled { seconds: u64 },
+
+    #[error("the stream broke off: {0}; the host must start again with a new round")]
+    Truncated(String),
+
+    #[error("protocol: {0}")]
+    Protocol(String),
+
+    #[error("{path}: {reason}")]
+    File { path: String, reason: String },
+
+    #[error("configuration: {0}")]
+    Configuration(String),
+
+    #[error("authority's store: {0}")]
+    Store(String),
+
+    /// What another process said, with the class it gave.
+    #[error("{message}")]
+    Remote { class: String, message: String },
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Name of the class in `fedcipher.errors`.
+    #[must_use]
+    pub fn class(&self) -> &str {
+        match self {
+            Error::Core(core) => core.class(),
+            Error::Unavailable { .. } => "EngineUnavailableError",
+            Error::Access(_) => "AccessError",
+            Error::Revoked(_) => "RevokedError",
+            Error::IdentityInUse { .. } => "IdentityInUseError",
+            Error::UnknownDevice { .. } => "UnknownDeviceError",
+            Error::Stalled { .. } => "StalledError",
+            Error::Truncated(_) => "TruncatedError",
+            Error::Protocol(_) | Error::Configuration(_) | Error::Store(_) | Error::File { .. } => "EngineError",
+            Error::Remote { class, .. } => class,
+        }
+    }
+
+    fn code(&self) -> Code {
+        match self {
+            Error::Access(_) | Error::Revoked(_) => Code::PermissionDenied,
+            Error::IdentityInUse { .. } => Code::AlreadyExists,
+            Error::UnknownDevice { .. } => Code::NotFound,
+            Error::Unavailable { .. } => Code::Unavailable,
+            Error::Stalled { .. } => Code::DeadlineExceeded,
+            Error::Store(_) | Error::File { .. } | Error::Configuration(_) => Code::Internal,
+            Error::Core(_) | Error::Truncated(_) | Error::Protocol(_) | Error::Remote { .. } => Code::InvalidArgument,
+        }
+    }
+
+    #[must_use]
+    pub fn file(path: &std::path::Path, reason: &impl std::fmt::Display) -> Self {
+        Error::File { path: path.display().to_string(), reason: reason.to_string() }
+    }
+
+    /// A status that came from `target`: its own error where it names one, otherwise the connection's.
+    #[must_use]
+    pub fn of_status(target: &str, status: &Status) -> Self {
+        if let Some(class) = status.metadata().get(CLASS).and_then(|c| c.to_str().ok()) {
+            return Error::Remote { class: class.to_owned(), message: status.message().to_owned() };
+        }
+        if status.code() == Code::Unimplemented {
+            return Error::Protocol(format!("{target} does not speak this version: {}", status.message()));
+        }
+        Self::of_transport(target, status)
+    }
+
+    /// A connection that failed; TLS says why in the chain of causes.
+    #[must_use]
+    pub fn of_transport(target: &str, error: &dyn std::error::Error) -> Self {
+        let mut reason = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            let text = inner.to_string();
+            if !reason.contains(&text) {
+                reason = format!("{reason}: {text}");
+            }
+            cause = inner.source();
+        }
+        let lower = reason.to_lowercase();
+        if ["certificate", "unknownca", "fatal alert", "unknownissuer"].iter().any(|word| lower.contains(word)) {
+            return Error::Access(format!(
+                "{target} and this side do not accept each other's certificate: {reason}; both must come from one \
+                 authority, be in date (check both clocks) and not be revoked"
+            ));
+        }
+        Error::Unavailable { target: target.to_owned(), reason }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let mut status = Status::new(error.code(), error.to_string());
+        if let Ok(class) = error.class().parse() {
+            status.metadata_mut().insert(CLASS, class);
+        }
+        status
+    }
+}
+
+#[cfg(feature = "server")]
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Self {
+        Error::Store(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_survives_the_wire_with_its_class() {
+        let sent: Status = Error::IdentityInUse { device: "nic-3".into(), epoch: 7 }.into();
+        let got = Error::of_status("unix:/x", &sent);
+        assert_eq!(got.class(), "IdentityInUseError");
+        assert!(got.to_string().contains("nic-3"));
+        let lost = Error::of_status("unix:/x", &Status::unavailable("broken pipe"));
+        assert_eq!(lost.class(), "EngineUnavailableError");
+    }
+}

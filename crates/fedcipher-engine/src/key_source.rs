@@ -1,0 +1,100 @@
+//! An engine's side of the authority: fetches each device's keys, forgets ended epochs.
+
+use crate::client::{Target, channel};
+use crate::engine_service::KeySource;
+use crate::error::{Error, Result};
+use crate::keyring::Keyring;
+use crate::proto::{self, authority_client::AuthorityClient};
+use crate::sealed_keys::Recipient;
+use crate::tls::Credentials;
+use crate::{MAX_MESSAGE, certificates};
+use fedcipher_core::keys::ClientKey;
+use fedcipher_core::prf::random_bytes;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use tonic::transport::Channel;
+
+const INSTANCE_FILE: &str = "instance";
+
+/// The connection to one authority, for all devices of an engine.
+pub struct AuthoritySource {
+    keyring: Arc<Keyring>,
+    target: String,
+    instance: Vec<u8>,
+    clients: BTreeMap<String, AuthorityClient<Channel>>,
+}
+
+/// The device that a credentials folder belongs to.
+pub fn device_of(folder: &Path) -> Result<String> {
+    let party = certificates::party_of_pem(&Credentials::new(folder).certificate()?)?;
+    if party.role == certificates::Role::Device {
+        return Ok(party.name);
+    }
+    Err(Error::Configuration(format!("{} holds the credentials of {party}, not of a device", folder.display())))
+}
+
+/// This engine's random name, kept beside the nonce ledgers: who has both may use a key again.
+fn instance(state: &Path) -> Result<Vec<u8>> {
+    let path = state.join(INSTANCE_FILE);
+    std::fs::create_dir_all(state).map_err(|e| Error::file(state, &e))?;
+    match std::fs::read(&path) {
+        Ok(bytes) if bytes.len() == 16 => return Ok(bytes),
+        Ok(_) => return Err(Error::file(&path, &"is damaged; delete the state folder and rotate the keys")),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Error::file(&path, &e)),
+        Err(_) => {}
+    }
+    let fresh = random_bytes::<16>()?;
+    std::fs::write(&path, fresh.as_slice()).map_err(|e| Error::file(&path, &e))?;
+    Ok(fresh.to_vec())
+}
+
+impl AuthoritySource {
+    /// `devices`: name and credentials folder.
+    pub fn new(keyring: Arc<Keyring>, target: &Target, devices: &[(String, std::path::PathBuf)]) -> Result<Self> {
+        let mut clients = BTreeMap::new();
+        for (name, folder) in devices {
+            let client = AuthorityClient::new(channel(target, Some(folder))?).max_decoding_message_size(MAX_MESSAGE);
+            clients.insert(name.clone(), client);
+        }
+        let instance = instance(keyring.state())?;
+        Ok(AuthoritySource { keyring, target: target.to_string(), instance, clients })
+    }
+
+    /// Names of the devices.
+    pub fn devices(&self) -> impl Iterator<Item = &String> {
+        self.clients.keys()
+    }
+}
+
+#[tonic::async_trait]
+impl KeySource for AuthoritySource {
+    async fn refresh(&self, device: &str) -> Result<()> {
+        let Some(client) = self.clients.get(device) else { return Ok(()) };
+        let recipient = Recipient::default();
+        let request = proto::KeysRequest {
+            device: device.to_owned(),
+            instance: self.instance.clone().into(),
+            hpke_public: recipient.public().into(),
+            held: self.keyring.epochs(device),
+        };
+        let reply = client.clone().keys(request).await.map_err(|status| Error::of_status(&self.target, &status));
+        let reply = match reply {
+            Ok(reply) => reply.into_inner(),
+            Err(error) => {
+                if error.class() == "RevokedError" {
+                    self.keyring.keep(device, &[]);
+                }
+                return Err(error);
+            }
+        };
+        for issued in reply.issued {
+            let bytes = recipient.open(device, issued.epoch, &issued.encapped, &issued.sealed)?;
+            let key = ClientKey::from_bytes(&bytes)?;
+            tokio::task::block_in_place(|| self.keyring.insert(device, &reply.spec, &key))?;
+            tracing::info!(device, epoch = issued.epoch, "key received");
+        }
+        self.keyring.keep(device, &reply.usable);
+        Ok(())
+    }
+}

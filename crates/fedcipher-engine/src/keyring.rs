@@ -1,0 +1,136 @@
+//! The keys an engine holds: for each device, a party per key epoch. They leave no other way than drop.
+
+use crate::{Error, Result};
+use fedcipher_core::keys::ClientKey;
+use fedcipher_core::registry;
+use fedcipher_core::scheme::{Decryptor, Encryptor, Scheme};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// One device in one epoch.
+pub struct Party {
+    pub epoch: u64,
+    pub client: u32,
+    pub spec: Arc<str>,
+    encryptor: Mutex<Box<dyn Encryptor>>,
+    pub decryptor: Box<dyn Decryptor>,
+}
+
+impl Party {
+    fn new(spec: Arc<str>, scheme: &dyn Scheme, key: &ClientKey, state: &Path) -> Result<Self> {
+        Ok(Party {
+            epoch: key.tag.epoch,
+            client: key.client,
+            spec,
+            encryptor: Mutex::new(scheme.encryptor(key, Some(state))?),
+            decryptor: scheme.decryptor(key)?,
+        })
+    }
+
+    pub fn encryptor(&self) -> MutexGuard<'_, Box<dyn Encryptor>> {
+        self.encryptor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Default)]
+struct Device {
+    scheme: Option<(Arc<str>, Arc<dyn Scheme>)>,
+    parties: BTreeMap<u64, Arc<Party>>,
+}
+
+/// All devices of one engine.
+pub struct Keyring {
+    state: PathBuf,
+    devices: RwLock<BTreeMap<String, Device>>,
+}
+
+impl Keyring {
+    /// `state` is the folder of the nonce ledgers.
+    #[must_use]
+    pub fn new(state: &Path, devices: &[String]) -> Self {
+        let devices = devices.iter().map(|name| (name.clone(), Device::default())).collect();
+        Keyring { state: state.to_owned(), devices: RwLock::new(devices) }
+    }
+
+    /// The folder of the nonce ledgers.
+    #[must_use]
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// Takes up the key of one epoch. The scheme of a device does not change.
+    pub fn insert(&self, device: &str, spec: &str, key: &ClientKey) -> Result<()> {
+        let known = self.read().get(device).and_then(|d| d.scheme.clone());
+        let (spec, scheme) = match known {
+            Some((text, scheme)) if *text == *spec => (text, scheme),
+            Some(_) => {
+                return Err(Error::Configuration(format!(
+                    "the authority changed the scheme of device {device}; restart the engine to follow"
+                )));
+            }
+            None => (Arc::from(spec), registry::make(spec)?),
+        };
+        let party = Arc::new(Party::new(Arc::clone(&spec), scheme.as_ref(), key, &self.state)?);
+        let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
+        let slot = devices.entry(device.to_owned()).or_default();
+        slot.scheme = Some((spec, scheme));
+        slot.parties.insert(party.epoch, party);
+        Ok(())
+    }
+
+    /// Forgets all epochs of `device` that are not `usable`; streams under way end under their own.
+    pub fn keep(&self, device: &str, usable: &[u64]) {
+        let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = devices.get_mut(device) {
+            device.parties.retain(|epoch, _| usable.contains(epoch));
+        }
+    }
+
+    /// Epochs held for `device`, the newest last.
+    #[must_use]
+    pub fn epochs(&self, device: &str) -> Vec<u64> {
+        self.read().get(device).map(|d| d.parties.keys().copied().collect()).unwrap_or_default()
+    }
+
+    /// The party of a device in `epoch`, or in the newest; an empty name is the only device.
+    pub fn party(&self, device: &str, epoch: Option<u64>) -> Result<Arc<Party>> {
+        let devices = self.read();
+        let name = self.resolve(&devices, device)?;
+        let parties = devices.get(&name).map(|d| &d.parties);
+        let newest = parties.and_then(|p| p.last_key_value()).map(|(epoch, party)| (*epoch, Arc::clone(party)));
+        let Some((last, newest)) = newest else {
+            return Err(Error::Access(format!("device {name} has no key yet; see that the authority serves it")));
+        };
+        match epoch {
+            None => Ok(newest),
+            Some(epoch) => parties
+                .and_then(|p| p.get(&epoch))
+                .cloned()
+                .ok_or(Error::Core(fedcipher_core::Error::Epoch { found: epoch, expected: last })),
+        }
+    }
+
+    /// The device that a host means.
+    pub fn device(&self, device: &str) -> Result<String> {
+        self.resolve(&self.read(), device)
+    }
+
+    fn resolve(&self, devices: &BTreeMap<String, Device>, asked: &str) -> Result<String> {
+        let mut names = devices.keys();
+        if asked.is_empty()
+            && let (Some(only), None) = (names.next(), names.next())
+        {
+            return Ok(only.clone());
+        }
+        if devices.contains_key(asked) {
+            return Ok(asked.to_owned());
+        }
+        let served = devices.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        Err(Error::UnknownDevice { asked: asked.to_owned(), served })
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Device>> {
+        self.devices.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,48 @@
+//! Encryption in a process that alone holds keys (FedNIC), and the authority that hands the keys out.
+//!
+//! `fedcipher-engine` holds keys and talks to a training host; `fedcipher-authority` enrols devices,
+//! makes the keys of each epoch and gives every device its own. A host has [`client`] and no key.
+//! docs/offload.md draws who trusts whom.
+
+pub mod client;
+pub mod error;
+pub mod tls;
+
+#[cfg(feature = "server")]
+pub mod authority;
+#[cfg(feature = "server")]
+pub mod authority_service;
+#[cfg(feature = "server")]
+pub mod certificates;
+#[cfg(feature = "server")]
+pub mod engine_service;
+#[cfg(feature = "server")]
+pub mod key_source;
+#[cfg(feature = "server")]
+pub mod keyring;
+#[cfg(feature = "server")]
+pub mod listen;
+#[cfg(feature = "server")]
+pub mod lockdown;
+#[cfg(feature = "server")]
+pub mod metrics;
+#[cfg(feature = "server")]
+pub mod sealed_keys;
+#[cfg(feature = "server")]
+pub mod streams;
+
+pub use error::{Error, Result};
+
+/// The protocol, from `proto/`.
+#[allow(clippy::all, clippy::pedantic, missing_docs, reason = "generated")]
+pub mod proto {
+    tonic::include_proto!("fedcipher.v1");
+}
+
+/// Bytes of values or ciphertext in one message: large enough to amortise a message, small enough that a
+/// few of them are nothing.
+pub const CHUNK: usize = 1 << 20;
+/// Flow-control window of one stream: what a sender may be ahead of its reader.
+pub const WINDOW: u32 = 4 << 20;
+/// Largest message other than a chunk: a server's evaluation keys.
+pub const MAX_MESSAGE: usize = 1 << 30;

@@ -1,0 +1,39 @@
+//! What the process gives up before it holds a key: core dumps, tracing by its own user, swap.
+
+use crate::{Error, Result};
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+
+/// No core dumps, no `ptrace` and no `/proc/<pid>/mem` for the same user, no pages in swap.
+///
+/// Memory is locked as a whole, because derived secrets (key schedules, transformed ring secrets) live
+/// beside the keys. `allow_swap` goes on without the lock where the limit of locked memory is too low.
+pub fn lock_down(allow_swap: bool) -> Result<()> {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    setrlimit(Resource::Core, none).map_err(|e| Error::Configuration(format!("core dumps stay on: {e}")))?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|e| Error::Configuration(format!("the process stays traceable: {e}")))?;
+    let unlimited = rustix::process::getrlimit(Resource::Memlock).current.is_none();
+    let locked = if unlimited || rustix::process::geteuid().is_root() {
+        mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).map_err(|e| e.to_string())
+    } else {
+        Err("the limit of locked memory is finite".to_owned())
+    };
+    match locked {
+        Ok(()) => Ok(()),
+        Err(reason) if allow_swap => {
+            tracing::warn!("memory is not locked ({reason}): keys may reach swap");
+            Ok(())
+        }
+        Err(reason) => Err(Error::Configuration(format!(
+            "memory cannot be locked: {reason}; raise it (LimitMEMLOCK=infinity, ulimit -l unlimited), or start with \
+             --allow-swap on a machine without swap"
+        ))),
+    }
+}
+
+/// SIGTERM when the parent dies: a local run leaves no orphans.
+pub fn exit_with_parent() -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+        .map_err(|e| Error::Configuration(format!("cannot follow the parent: {e}")))
+}

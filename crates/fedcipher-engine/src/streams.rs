@@ -1,0 +1,422 @@
+//! The two pumps: values in and ciphertext out, ciphertext in and values out, a few pieces at a time.
+//!
+//! Backpressure is the connection's: a pump reads no more while its reader does not take what it made.
+
+use crate::error::{Error, Result};
+use crate::keyring::Party;
+use crate::metrics::Metrics;
+use crate::proto::{self, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request};
+use crate::{CHUNK, MAX_MESSAGE};
+use bytes::{Buf, Bytes, BytesMut};
+use fedcipher_core::codec::{self, Layout, Means, Rounding, SumSink, Sums, Update};
+use fedcipher_core::scheme::{Opening, Request, Terms};
+use fedcipher_core::stream::{Piece, Sealing};
+use fedcipher_core::wire::{self, Checksum, Kind};
+use rayon::prelude::*;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::Sender;
+use tokio::task::block_in_place;
+use tokio_stream::{Stream, StreamExt};
+use tonic::Status;
+
+/// Largest head of an aggregate: a million contributions and a layout of some thousand tensors.
+const MAX_HEAD: usize = 64 << 20;
+
+/// One stream's ends.
+pub struct Pump<'a, In, Out> {
+    pub requests: &'a mut In,
+    pub replies: &'a Sender<std::result::Result<Out, Status>>,
+    pub metrics: &'a Metrics,
+    /// Longest silence of the host.
+    pub stall: Duration,
+}
+
+impl<In, Message, Out> Pump<'_, In, Out>
+where
+    In: Stream<Item = std::result::Result<Message, Status>> + Unpin,
+{
+    /// The next message, or none at the end of the stream.
+    pub async fn next(&mut self) -> Result<Option<Message>> {
+        let began = Instant::now();
+        let next = tokio::time::timeout(self.stall, self.requests.next()).await;
+        self.metrics.phase("wait", began.elapsed().as_secs_f64());
+        next.map_err(|_| self.stalled())?.transpose().map_err(|status| Error::Truncated(status.message().to_owned()))
+    }
+
+    async fn send(&self, reply: Out) -> Result<()> {
+        let began = Instant::now();
+        let sent = tokio::time::timeout(self.stall, self.replies.send(Ok(reply))).await;
+        self.metrics.phase("wait", began.elapsed().as_secs_f64());
+        sent.map_err(|_| self.stalled())?.map_err(|_| Error::Truncated("the host has gone".into()))
+    }
+
+    fn stalled(&self) -> Error {
+        Error::Stalled { seconds: self.stall.as_secs() }
+    }
+}
+
+fn missing(done: usize, of: usize, what: &str) -> Error {
+    Error::Truncated(format!("{done} of {of} {what} arrived"))
+}
+
+/// How many whole pieces, from `next` on, `have` units hold; and how many units those are.
+fn ready(pieces: &[Piece], next: usize, have: usize, size: impl Fn(&Piece) -> usize) -> (usize, usize) {
+    let mut used = 0;
+    let count = pieces[next..].iter().take_while(|piece| {
+        let fits = used + size(piece) <= have;
+        used += if fits { size(piece) } else { 0 };
+        fits
+    });
+    (count.count(), used)
+}
+
+// --- encrypting ------------------------------------------------------------------------------
+
+impl<In> Pump<'_, In, proto::EncryptReply>
+where
+    In: Stream<Item = std::result::Result<proto::EncryptRequest, Status>> + Unpin,
+{
+    /// The rest of an Encrypt call after its `begin`.
+    pub async fn encrypt(&mut self, party: &Party, begin: &proto::EncryptBegin) -> Result<()> {
+        let layout = Layout::decode(&begin.layout)?;
+        let terms = Terms { round: begin.round, weight: begin.weight, layout: &layout, plan: &begin.plan };
+        let rounding = if begin.stochastic { Rounding::stochastic()? } else { Rounding::Nearest };
+        // The round is on disk before anything of it exists.
+        let sealing = block_in_place(|| party.encryptor().sealer(&terms))?;
+        let done = match sealing {
+            Some(sealing) => self.encrypt_pieces(&layout, &sealing, rounding).await?,
+            None => self.encrypt_whole(party, &terms, rounding).await?,
+        };
+        self.metrics.phase("encode", done.encode_seconds);
+        self.metrics.phase("encrypt", done.encrypt_seconds);
+        self.send(proto::EncryptReply { part: Some(encrypt_reply::Part::Done(done)) }).await
+    }
+
+    async fn values(&mut self) -> Result<Option<Bytes>> {
+        match self.next().await? {
+            None => Ok(None),
+            Some(proto::EncryptRequest { part: Some(encrypt_request::Part::Values(bytes)) }) if bytes.len() % 4 == 0 => {
+                self.metrics.moved("values_in", bytes.len());
+                Ok(Some(bytes))
+            }
+            Some(_) => Err(Error::Protocol("values are whole float32 numbers, after one begin".into())),
+        }
+    }
+
+    async fn frame(&self, bytes: Bytes) -> Result<()> {
+        self.metrics.moved("frame_out", bytes.len());
+        self.send(proto::EncryptReply { part: Some(encrypt_reply::Part::Frame(bytes)) }).await
+    }
+
+    async fn frame_len(&self, len: usize) -> Result<()> {
+        self.send(proto::EncryptReply { part: Some(encrypt_reply::Part::FrameLen(len as u64)) }).await
+    }
+
+    async fn encrypt_pieces(
+        &mut self,
+        layout: &Layout,
+        sealing: &Sealing,
+        rounding: Rounding,
+    ) -> Result<proto::EncryptDone> {
+        let sealer = sealing.sealer();
+        let (pieces, elements) = (sealer.pieces(), layout.elements());
+        self.frame_len(sealer.header().frame_len(sealer.payload_len())).await?;
+        let mut out = BytesMut::from(sealer.header().head(sealer.payload_len()).as_slice());
+        out.extend_from_slice(sealer.prefix());
+        let mut checksum = Checksum::default();
+        checksum.update(&out);
+        let mut done = proto::EncryptDone::default();
+        let (mut window, mut first, mut next) = (Vec::<f32>::new(), 0, 0);
+        while first < elements {
+            let Some(bytes) = self.values().await? else {
+                return Err(missing(first + window.len(), elements, "values"));
+            };
+            push_floats(&mut window, &bytes);
+            if first + window.len() > elements {
+                return Err(Error::Protocol(format!("more values than the {elements} of the layout")));
+            }
+            let (count, used) = ready(pieces, next, window.len(), |p| p.len);
+            if count == 0 {
+                continue;
+            }
+            let began = Instant::now();
+            let at = out.len();
+            let group = &pieces[next..next + count];
+            out.resize(at + group.iter().map(|p| p.bytes).sum::<usize>(), 0);
+            let part = block_in_place(|| {
+                let part = Update::window(layout, first, &window[..used], rounding.clone())?;
+                let mut rest = &mut out[at..];
+                let mut jobs = Vec::with_capacity(count);
+                for (k, piece) in group.iter().enumerate() {
+                    let (slot, tail) = rest.split_at_mut(piece.bytes);
+                    rest = tail;
+                    jobs.push((next + k, slot));
+                }
+                jobs.into_par_iter().try_for_each(|(k, slot)| sealing.seal(k, &part, slot))?;
+                checksum.update(&out[at..]);
+                Ok::<_, Error>((part.clipped().iter().sum::<u64>(), part.seconds()))
+            });
+            let (clipped, quantising) = part?;
+            done.clipped += clipped;
+            done.encode_seconds += quantising;
+            done.encrypt_seconds += (began.elapsed().as_secs_f64() - quantising).max(0.0);
+            window.drain(..used);
+            first += used;
+            next += count;
+            self.frame(out.split().freeze()).await?;
+        }
+        if self.values().await?.is_some_and(|bytes| !bytes.is_empty()) {
+            return Err(Error::Protocol(format!("more values than the {elements} of the layout")));
+        }
+        out.extend_from_slice(&checksum.finish());
+        self.frame(out.freeze()).await?;
+        Ok(done)
+    }
+
+    /// For updates whose every byte depends on all values: sparse ones.
+    async fn encrypt_whole(
+        &mut self,
+        party: &Party,
+        terms: &Terms<'_>,
+        rounding: Rounding,
+    ) -> Result<proto::EncryptDone> {
+        let elements = terms.layout.elements();
+        if elements > MAX_MESSAGE / 4 {
+            let reason = format!("{elements} elements are more than this scheme can take through an engine");
+            return Err(Error::Configuration(reason));
+        }
+        let mut flat = Vec::<f32>::new();
+        while let Some(bytes) = self.values().await? {
+            push_floats(&mut flat, &bytes);
+            if flat.len() > elements {
+                return Err(Error::Protocol(format!("more values than the {elements} of the layout")));
+            }
+        }
+        if flat.len() < elements {
+            return Err(missing(flat.len(), elements, "values"));
+        }
+        let began = Instant::now();
+        let (frame, mut done) = block_in_place(|| {
+            let mut rest = flat.as_slice();
+            let mut tensors = Vec::with_capacity(terms.layout.tensors().len());
+            for tensor in terms.layout.tensors() {
+                let (head, tail) = rest.split_at(tensor.len());
+                rest = tail;
+                tensors.push(head);
+            }
+            let update = Update::new(terms.layout, tensors, rounding)?;
+            let request = Request { round: terms.round, weight: terms.weight, update: &update, plan: terms.plan };
+            let mut encryptor = party.encryptor();
+            let frame = encryptor.encrypt(&request)?;
+            let done = proto::EncryptDone {
+                clipped: update.clipped().iter().sum(),
+                setup_bytes: encryptor.setup_bytes() as u64,
+                encode_seconds: update.seconds(),
+                encrypt_seconds: 0.0,
+            };
+            Ok::<_, Error>((frame, done))
+        })?;
+        done.encrypt_seconds = (began.elapsed().as_secs_f64() - done.encode_seconds).max(0.0);
+        self.frame_len(frame.len()).await?;
+        let mut frame = Bytes::from(frame);
+        while frame.has_remaining() {
+            self.frame(frame.split_to(CHUNK.min(frame.len()))).await?;
+        }
+        Ok(done)
+    }
+}
+
+fn push_floats(window: &mut Vec<f32>, bytes: &[u8]) {
+    let start = window.len();
+    window.resize(start + bytes.len() / 4, 0.0);
+    bytemuck::cast_slice_mut::<f32, u8>(&mut window[start..]).copy_from_slice(bytes);
+}
+
+// --- decrypting ------------------------------------------------------------------------------
+
+/// What a decrypting host gets.
+enum Output {
+    Means,
+    Sums,
+}
+
+impl Output {
+    /// One piece's values as they go out.
+    fn of(&self, layout: &Layout, weight: u64, start: usize, sums: &[u64]) -> Vec<u8> {
+        match self {
+            Output::Sums => bytemuck::cast_slice(sums).to_vec(),
+            Output::Means => {
+                let mut out = vec![0u8; sums.len() * 4];
+                let mut means = vec![0f32; sums.len()];
+                codec::means(layout, weight, start, sums, &mut means);
+                out.copy_from_slice(bytemuck::cast_slice(&means));
+                out
+            }
+        }
+    }
+}
+
+impl<In> Pump<'_, In, proto::DecryptReply>
+where
+    In: Stream<Item = std::result::Result<proto::DecryptRequest, Status>> + Unpin,
+{
+    /// At least `len` bytes in `buffer`.
+    async fn fill(&mut self, buffer: &mut BytesMut, len: usize) -> Result<()> {
+        while buffer.len() < len {
+            match self.next().await? {
+                Some(proto::DecryptRequest { part: Some(decrypt_request::Part::Frame(bytes)) }) => {
+                    self.metrics.moved("frame_in", bytes.len());
+                    buffer.extend_from_slice(&bytes);
+                }
+                Some(_) => return Err(Error::Protocol("an aggregate's bytes come after one begin".into())),
+                None => return Err(missing(buffer.len(), len, "bytes of the next part")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The head of the aggregate, left at the front of `buffer`: (head bytes, head).
+    pub async fn head(&mut self, buffer: &mut BytesMut) -> Result<(usize, wire::Head)> {
+        self.fill(buffer, wire::FIXED_LEN).await?;
+        let head_len = wire::head_len(&buffer[..wire::FIXED_LEN])?;
+        if head_len > MAX_HEAD {
+            return Err(Error::Protocol(format!("a head of {head_len} bytes")));
+        }
+        self.fill(buffer, head_len).await?;
+        let head = wire::parse_head(&buffer[..head_len])?;
+        if head.header.kind != Kind::Aggregate {
+            let (found, expected) = (head.header.kind as u8, Kind::Aggregate as u8);
+            return Err(fedcipher_core::Error::Kind { found, expected }.into());
+        }
+        Ok((head_len, head))
+    }
+
+    /// The rest of a Decrypt call after its `begin` and [`Self::head`].
+    pub async fn decrypt(
+        &mut self,
+        party: &Party,
+        begin: &proto::DecryptBegin,
+        mut buffer: BytesMut,
+        head_len: usize,
+        head: wire::Head,
+    ) -> Result<()> {
+        let prefix_len = party.decryptor.prefix_len(head.header.contributions.len()).min(head.payload_len);
+        self.fill(&mut buffer, head_len + prefix_len).await?;
+        let prefix = &buffer[head_len..head_len + prefix_len];
+        let output = if begin.sums { Output::Sums } else { Output::Means };
+        let opening = block_in_place(|| party.decryptor.opener(&head.header, begin.round, prefix))?;
+        let done = match opening {
+            Some(opening) => self.decrypt_pieces(opening, &output, buffer, head_len, &head).await?,
+            None => self.decrypt_whole(party, begin, &output, buffer, head_len, &head).await?,
+        };
+        self.send(proto::DecryptReply { part: Some(decrypt_reply::Part::Done(done)) }).await
+    }
+
+    async fn values(&self, bytes: Bytes) -> Result<()> {
+        self.metrics.moved("values_out", bytes.len());
+        self.send(proto::DecryptReply { part: Some(decrypt_reply::Part::Values(bytes)) }).await
+    }
+
+    async fn opened(&self, header: &wire::Header) -> Result<()> {
+        let contributions = header.contributions.iter();
+        let opened = proto::Opened {
+            layout: Bytes::copy_from_slice(&header.layout),
+            round: header.round,
+            contributions: contributions.map(|c| proto::Contribution { client: c.client, weight: c.weight }).collect(),
+        };
+        self.send(proto::DecryptReply { part: Some(decrypt_reply::Part::Opened(opened)) }).await
+    }
+
+    async fn decrypt_pieces(
+        &mut self,
+        opening: Opening,
+        output: &Output,
+        mut buffer: BytesMut,
+        head_len: usize,
+        head: &wire::Head,
+    ) -> Result<proto::DecryptDone> {
+        let Opening { layout, opener } = opening;
+        let (pieces, weight) = (opener.pieces(), head.header.total_weight());
+        opener.check_len(head.payload_len)?;
+        self.opened(&head.header).await?;
+        let mut checksum = Checksum::default();
+        let start = head_len + opener.prefix();
+        checksum.update(&buffer[..start]);
+        buffer.advance(start);
+        let mut next = 0;
+        while next < pieces.len() {
+            self.fill(&mut buffer, pieces[next].bytes).await?;
+            let (count, used) = ready(pieces, next, buffer.len(), |p| p.bytes);
+            let began = Instant::now();
+            let opened = block_in_place(|| {
+                let base = pieces[next].at;
+                checksum.update(&buffer[..used]);
+                let open = |(k, piece): (usize, &Piece)| {
+                    let mut sums = vec![0u64; piece.len];
+                    let from = piece.at - base;
+                    opener.open(next + k, &buffer[from..from + piece.bytes], &mut sums)?;
+                    Ok(output.of(&layout, weight, piece.start, &sums))
+                };
+                pieces[next..next + count].par_iter().enumerate().map(open).collect::<Result<Vec<_>>>()
+            });
+            let opened = opened?;
+            self.metrics.phase("decrypt", began.elapsed().as_secs_f64());
+            buffer.advance(used);
+            next += count;
+            for values in opened {
+                self.values(values.into()).await?;
+            }
+        }
+        self.fill(&mut buffer, wire::CRC_LEN).await?;
+        checksum.check(&buffer)?;
+        self.end().await?;
+        Ok(proto::DecryptDone::default())
+    }
+
+    async fn end(&mut self) -> Result<()> {
+        match self.next().await? {
+            None => Ok(()),
+            Some(_) => Err(Error::Protocol("more bytes than the aggregate's header announced".into())),
+        }
+    }
+
+    async fn decrypt_whole(
+        &mut self,
+        party: &Party,
+        begin: &proto::DecryptBegin,
+        output: &Output,
+        mut buffer: BytesMut,
+        head_len: usize,
+        head: &wire::Head,
+    ) -> Result<proto::DecryptDone> {
+        let total = head_len.saturating_add(head.payload_len).saturating_add(wire::CRC_LEN);
+        if total > MAX_MESSAGE {
+            return Err(Error::Configuration(format!("an aggregate of {total} bytes is more than an engine takes")));
+        }
+        self.fill(&mut buffer, total).await?;
+        self.end().await?;
+        let began = Instant::now();
+        let (summary, values) = block_in_place(|| {
+            let mut sums = Sums::default();
+            let mut means = Means::default();
+            let sink: &mut dyn SumSink = match output {
+                Output::Sums => &mut sums,
+                Output::Means => &mut means,
+            };
+            let summary = party.decryptor.decrypt(&buffer, begin.round, sink)?;
+            let values: Vec<u8> = match output {
+                Output::Sums => bytemuck::cast_slice(&sums.0).to_vec(),
+                Output::Means => bytemuck::cast_slice(&means.values).to_vec(),
+            };
+            Ok::<_, Error>((summary, values))
+        })?;
+        self.metrics.phase("decrypt", began.elapsed().as_secs_f64());
+        self.opened(&summary.header).await?;
+        let mut values = Bytes::from(values);
+        while values.has_remaining() {
+            self.values(values.split_to(CHUNK.min(values.len()))).await?;
+        }
+        let counts = summary.counts.unwrap_or_default();
+        Ok(proto::DecryptDone { counts: Bytes::copy_from_slice(bytemuck::cast_slice(&counts)) })
+    }
+}

@@ -1,0 +1,133 @@
+//! The host's side of the offload engine and of the authority.
+
+use crate::{Contributions, Layout, PlaceInPython, raise_as, slices};
+use fedcipher_engine::client::{self, Sealed, Values};
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+fn raise(error: fedcipher_engine::Error) -> PyErr {
+    raise_as(error.class(), &error.to_string())
+}
+
+/// One call at a time over one connection; a second thread waits.
+fn locked<T>(inner: &Mutex<T>) -> MutexGuard<'_, T> {
+    inner.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A connection to an engine, for one device.
+#[pyclass(frozen, module = "fedcipher._native")]
+pub struct EngineClient(Mutex<client::EngineClient>);
+
+#[pymethods]
+impl EngineClient {
+    #[new]
+    #[pyo3(signature = (target, device = "", credentials = None))]
+    fn new(target: &str, device: &str, credentials: Option<PathBuf>) -> PyResult<Self> {
+        let made = client::EngineClient::new(target, device, credentials.as_deref()).map_err(raise)?;
+        Ok(EngineClient(Mutex::new(made)))
+    }
+
+    /// (scheme's JSON, client id, key epochs held).
+    fn describe(&self, py: Python<'_>) -> PyResult<(String, u32, Vec<u64>)> {
+        let said = py.detach(|| locked(&self.0).describe()).map_err(raise)?;
+        Ok((said.spec, said.client, said.epochs))
+    }
+
+    /// One update to one frame: (bytes, values clipped, set-up bytes, seconds quantising, seconds encrypting).
+    #[allow(clippy::too_many_arguments, clippy::type_complexity, reason = "the Python signature, one to one")]
+    fn encrypt<'py>(
+        &self,
+        py: Python<'py>,
+        layout: &Layout,
+        arrays: Vec<PyReadonlyArray1<'py, f32>>,
+        epoch: u64,
+        round: u64,
+        weight: u64,
+        plan: &[u8],
+        stochastic: bool,
+    ) -> PyResult<(Bound<'py, PyBytes>, u64, u64, f64, f64)> {
+        let tensors = slices(&arrays)?;
+        let mut place = PlaceInPython(None);
+        let what = Sealed { epoch, round, weight, layout: &layout.0, plan, stochastic };
+        let done = py.detach(|| locked(&self.0).encrypt(&what, &tensors, &mut place)).map_err(raise)?;
+        let frame = place.0.ok_or_else(|| PyValueError::new_err("the engine made no frame"))?;
+        Ok((frame.into_bound(py), done.clipped, done.setup_bytes, done.encode_seconds, done.encrypt_seconds))
+    }
+
+    /// Weighted means: (layout, round, contributions, flat float32 values, counts or None).
+    #[pyo3(signature = (frame, round = None))]
+    #[allow(clippy::type_complexity, reason = "one tuple for one thin call")]
+    fn decrypt<'py>(
+        &self,
+        py: Python<'py>,
+        frame: &[u8],
+        round: Option<u64>,
+    ) -> PyResult<(Layout, u64, Contributions, Bound<'py, PyArray1<f32>>, Option<Bound<'py, PyArray1<u32>>>)> {
+        let got = py.detach(|| locked(&self.0).decrypt(frame, round, false)).map_err(raise)?;
+        let Values::Means(values) = got.values else {
+            return Err(PyValueError::new_err("the engine sent sums for means"));
+        };
+        let counts = got.counts.map(|c| c.into_pyarray(py));
+        Ok((Layout(got.layout), got.round, got.contributions, values.into_pyarray(py), counts))
+    }
+
+    /// The integer sums themselves: (contributions, flat uint64 sums).
+    fn decrypt_sums<'py>(
+        &self,
+        py: Python<'py>,
+        frame: &[u8],
+    ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
+        let got = py.detach(|| locked(&self.0).decrypt(frame, None, true)).map_err(raise)?;
+        let Values::Sums(values) = got.values else {
+            return Err(PyValueError::new_err("the engine sent means for sums"));
+        };
+        Ok((got.contributions, values.into_pyarray(py)))
+    }
+
+    /// Whether the engine made ahead what it can.
+    fn precompute(&self, py: Python<'_>, epoch: u64, round: u64, layout: &Layout, plan: &[u8]) -> PyResult<bool> {
+        py.detach(|| locked(&self.0).precompute(epoch, round, &layout.0, plan)).map_err(raise)
+    }
+
+    fn export_state<'py>(&self, py: Python<'py>, epoch: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let state = py.detach(|| locked(&self.0).export_state(epoch)).map_err(raise)?;
+        Ok(PyBytes::new(py, &state))
+    }
+
+    fn import_state(&self, py: Python<'_>, epoch: u64, state: &[u8]) -> PyResult<()> {
+        py.detach(|| locked(&self.0).import_state(epoch, state)).map_err(raise)
+    }
+}
+
+/// The aggregator's connection to the authority.
+#[pyclass(frozen, module = "fedcipher._native")]
+pub struct AuthorityClient(Mutex<client::AuthorityClient>);
+
+#[pymethods]
+impl AuthorityClient {
+    #[new]
+    fn new(target: &str, credentials: PathBuf) -> PyResult<Self> {
+        client::AuthorityClient::new(target, &credentials).map(|c| AuthorityClient(Mutex::new(c))).map_err(raise)
+    }
+
+    /// (scheme's JSON, (epoch, server key) beyond those held, usable epochs, revoked client ids).
+    #[allow(clippy::type_complexity, reason = "one tuple for one thin call")]
+    fn server_keys<'py>(
+        &self,
+        py: Python<'py>,
+        held: Vec<u64>,
+    ) -> PyResult<(String, Vec<(u64, Bound<'py, PyBytes>)>, Vec<u64>, Vec<u32>)> {
+        let said = py.detach(|| locked(&self.0).server_keys(&held)).map_err(raise)?;
+        let issued = said.issued.into_iter().map(|(epoch, key)| (epoch, PyBytes::new(py, &key))).collect();
+        Ok((said.spec, issued, said.usable, said.revoked))
+    }
+
+    /// A round under `epoch` is done: the epochs before it end.
+    fn settle(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        py.detach(|| locked(&self.0).settle(epoch)).map_err(raise)
+    }
+}

@@ -1,0 +1,66 @@
+"""The aggregator's view of the key authority: public keys of the usable epochs, and whom to refuse."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from fedcipher import _native
+from fedcipher.errors import EngineError, EngineUnavailableError
+from fedcipher.keys.provider import ServerKeys
+from fedcipher.schemes import from_spec
+
+__all__ = ["Authority"]
+
+_log = logging.getLogger("fedcipher.engine")
+
+
+class Authority(ServerKeys):
+    """Pass it to `SecureStrategy` as ``keys``: rounds follow the authority's epochs.
+
+    Parameters
+    ----------
+    target
+        ``host:port`` of ``fedcipher-authority serve``.
+    credentials
+        The folder made by ``fedcipher-authority enrol NAME --role server``.
+
+    Raises `EngineUnavailableError` and `AccessError` at the start; later an authority that is away is
+    logged and rounds go on under the keys that are here.
+    """
+
+    def __init__(self, target: str, credentials: str | Path) -> None:
+        self._client = _native.AuthorityClient(target, credentials)
+        self._keys: dict[int, _native.ServerKey] = {}
+        self._revoked: frozenset[int] = frozenset()
+        self.scheme = from_spec(json.loads(self._fetch()))
+        if not self._keys:
+            raise EngineError("the authority has made no epoch yet; enrol the devices, then run its rotate command")
+
+    def _fetch(self) -> str:
+        spec, issued, usable, revoked = self._client.server_keys(list(self._keys))
+        self._keys.update((epoch, _native.ServerKey.from_bytes(key)) for epoch, key in issued)
+        self._keys = {epoch: key for epoch, key in self._keys.items() if epoch in usable}
+        self._revoked = frozenset(revoked)
+        return spec
+
+    def _refresh(self) -> None:
+        try:
+            self._fetch()
+        except EngineUnavailableError as error:
+            _log.warning("going on with the keys of epoch %s: %s", max(self._keys), error)
+
+    def current(self) -> _native.ServerKey:
+        self._refresh()
+        return self._keys[max(self._keys)]
+
+    def revoked(self) -> frozenset[int]:
+        self._refresh()
+        return self._revoked
+
+    def settle(self, epoch: int) -> None:
+        try:
+            self._client.settle(epoch)
+        except EngineUnavailableError as error:
+            _log.warning("epochs before %s stay open for now: %s", epoch, error)

@@ -1,0 +1,91 @@
+"""A training host's view of its engine: the objects of a scheme, without a key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcipher import _native
+from fedcipher.schemes import Decryptor, Encryptor, Scheme, from_spec
+from fedcipher.schemes.base import KernelDecryptor, KernelEncryptor
+
+__all__ = ["Engine", "connect"]
+
+
+def connect(target: str, *, device: str = "", credentials: str | Path | None = None) -> Engine:
+    """The engine at ``target``.
+
+    Parameters
+    ----------
+    target
+        ``unix:/path``, or ``host:port`` for mutual TLS.
+    device
+        Which of the engine's devices this host encrypts as; needed only where it has several.
+    credentials
+        For TLS: the folder made by ``fedcipher-authority enrol NAME --role host``.
+
+    Raises `EngineUnavailableError`, `AccessError`, `UnknownDeviceError`.
+    """
+    return Engine(_native.EngineClient(target, device, credentials))
+
+
+class Engine:
+    """One device of an engine. A lost connection is made again at the next call."""
+
+    def __init__(self, client: _native.EngineClient) -> None:
+        self._client = client
+        spec, self.client, self.epochs = client.describe()
+        self.scheme: Scheme = from_spec(json.loads(spec))
+        self._encryptors: dict[int, Encryptor] = {}
+
+    def encryptor(self, epoch: int = 0) -> Encryptor:
+        """Encrypts under the key of ``epoch``; 0: the newest the engine has at each call."""
+        if epoch not in self._encryptors:
+            # Two epochs are usable at a time; what came before them is of no use.
+            self._encryptors = {e: made for e, made in self._encryptors.items() if e in (0, epoch - 1)}
+            self._encryptors[epoch] = KernelEncryptor(_Remote(self._client, epoch), self.scheme.codec)
+        return self._encryptors[epoch]
+
+    def decryptor(self) -> Decryptor:
+        """Decrypts aggregates of every epoch the engine still has: a frame names its own."""
+        return KernelDecryptor(self._client)
+
+    def __repr__(self) -> str:
+        return f"Engine({self.scheme!r}, client {self.client})"
+
+
+class _Remote:
+    """An `EncryptKernel` behind a connection."""
+
+    def __init__(self, client: _native.EngineClient, epoch: int) -> None:
+        self._client = client
+        self._epoch = epoch
+        self._setup_bytes = 0
+
+    def encrypt(
+        self,
+        layout: _native.Layout,
+        arrays: list[NDArray[np.float32]],
+        round: int,
+        weight: int,
+        plan: bytes,
+        stochastic: bool,
+    ) -> tuple[bytes, list[int], float]:
+        made = self._client.encrypt(layout, arrays, self._epoch, round, weight, plan, stochastic)
+        frame, clipped, self._setup_bytes, encode_seconds, _ = made
+        return frame, [clipped], encode_seconds
+
+    def precompute(self, round: int, layout: _native.Layout, plan: bytes) -> None:
+        self._client.precompute(self._epoch, round, layout, plan)
+
+    def setup_bytes(self) -> int:
+        return self._setup_bytes
+
+    def export_state(self) -> bytes:
+        return self._client.export_state(self._epoch)
+
+    def import_state(self, state: bytes) -> None:
+        self._client.import_state(self._epoch, state)

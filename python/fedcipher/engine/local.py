@@ -1,0 +1,148 @@
+"""An authority and an engine as child processes, for a run on one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedcipher.errors import EngineError
+from fedcipher.schemes import Scheme
+
+__all__ = ["LocalEngines", "Service", "find_program", "run_program", "start_engines", "started"]
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 40.0
+
+
+def find_program(name: str) -> str:
+    """``fedcipher-engine`` or ``fedcipher-authority``: beside Python, or on the path."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if not found:
+        raise EngineError(f"{name} is not installed: build it with `make engine` and put it on the PATH")
+    return found
+
+
+def run_program(name: str, *arguments: str | Path) -> str:
+    """Run a command of a program to its end; what it printed. Raises `EngineError`."""
+    command = [find_program(name), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EngineError(done.stderr.strip() or f"{name} ended with status {done.returncode}")
+    return done.stdout
+
+
+@dataclass
+class Service:
+    """A running service: its process, where it listens, its log."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    log: Path
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL for what does not drain."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def started(name: str, *arguments: str | Path, log: Path) -> Iterator[Service]:
+    """Start a service and wait until it says where it listens. Raises `EngineError` with what it said."""
+    command = [find_program(name), *map(str, arguments)]
+    with log.open("ab") as output:
+        begin = log.stat().st_size
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    service = Service(process, "", log)
+    try:
+        service.address = _address(service, begin)
+        yield service
+    finally:
+        service.stop()
+
+
+def _address(service: Service, begin: int) -> str:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        with service.log.open("rb") as file:
+            file.seek(begin)
+            text = file.read().decode(errors="replace")
+        for line in text.splitlines():
+            _, found, address = line.partition("listening on ")
+            if found:
+                return address.split("\x1b")[0].strip()
+        if service.process.poll() is not None:
+            said = [line for line in text.splitlines() if line.strip()]
+            raise EngineError(said[-1] if said else f"it ended with status {service.process.returncode}")
+        if time.monotonic() > deadline:
+            raise EngineError(f"it does not listen after {_START_SECONDS:.0f} s; its log: {service.log}")
+        time.sleep(0.02)
+
+
+@dataclass
+class LocalEngines:
+    """What a run needs to know of its engine and authority."""
+
+    engine: Service
+    authority: Service
+    state: Path
+    server_credentials: Path
+
+    @property
+    def target(self) -> str:
+        """Where the engine listens."""
+        return self.engine.address
+
+    def rotate(self) -> int:
+        """The next key epoch."""
+        return int(run_program("fedcipher-authority", "--state", self.state, "rotate").split()[-1])
+
+
+def _lock_arguments() -> Sequence[str]:
+    """A user's limit of locked memory is finite; a local run goes on without."""
+    return [] if os.geteuid() == 0 else ["--allow-swap"]
+
+
+@contextmanager
+def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: int = 0) -> Iterator[LocalEngines]:
+    """One engine with the devices ``client-0`` to ``client-<n-1>``, and their authority, over ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    spec, state = folder / "spec.json", folder / "authority"
+    spec.write_text(json.dumps(scheme.spec()))
+    authority = ("fedcipher-authority", "--state", state)
+    run_program(*authority, "init", "--spec", spec)
+    devices = [f"client-{k}" for k in range(clients)]
+    for device in devices:
+        run_program(*authority, "enrol", device, "--out", folder / device)
+    run_program(*authority, "enrol", "aggregator", "--role", "server", "--out", folder / "aggregator")
+    run_program(*authority, "rotate")
+    with ExitStack() as stack:
+        serving = stack.enter_context(
+            started(
+                *authority,
+                *("serve", "--listen", "127.0.0.1:0", "--rotate-every", str(rotate_every), "--exit-with-parent"),
+                *_lock_arguments(),
+                log=folder / "authority.log",
+            )
+        )
+        arguments: list[str | Path] = ["serve", "--listen", f"unix:{folder / 'engine.sock'}"]
+        arguments += ["--state", folder / "engine", "--authority", serving.address, "--refresh", "1"]
+        arguments += ["--exit-with-parent", *_lock_arguments()]
+        for device in devices:
+            arguments += ["--credentials", folder / device]
+        engine = stack.enter_context(started("fedcipher-engine", *arguments, log=folder / "engine.log"))
+        yield LocalEngines(engine, serving, state, folder / "aggregator")

@@ -1,0 +1,94 @@
+"""Who a ClientApp encrypts as: the holder of a key file, or a host with an engine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol, cast
+
+from flwr.app import Context
+
+from fedcipher.engine import connect
+from fedcipher.errors import KeyFormatError, WrongEpochError
+from fedcipher.keys.store import client_file, load_client
+from fedcipher.schemes import Decryptor, Encryptor, Scheme
+
+__all__ = ["Party", "party_of"]
+
+
+class Party(Protocol):
+    """An encryptor and a decryptor, wherever the key is."""
+
+    scheme: Scheme
+
+    def encryptor(self, epoch: int = 0) -> Encryptor: ...
+    def decryptor(self) -> Decryptor: ...
+
+
+class _KeyFile:
+    def __init__(self, path: Path) -> None:
+        self.scheme, key = load_client(path)
+        self._path, self._epoch = path, key.epoch
+        self._encryptor, self._decryptor = self.scheme.encryptor(key), self.scheme.decryptor(key)
+
+    def encryptor(self, epoch: int = 0) -> Encryptor:
+        if epoch not in (0, self._epoch):
+            raise WrongEpochError(
+                f"the round is of key epoch {epoch}, {self._path.name} of epoch {self._epoch}; get the current key file"
+            )
+        return self._encryptor
+
+    def decryptor(self) -> Decryptor:
+        return self._decryptor
+
+
+# One process serves many messages, and in simulation many clients: keys and connections are opened once.
+_parties: dict[tuple[str, str, float], Party] = {}
+
+
+def party_of(ctxt: Context) -> Party:
+    """The party of this node.
+
+    An engine where ``fedcipher-engine`` (node config, run config, or the variable ``FEDCIPHER_ENGINE``)
+    names one, as the device ``fedcipher-device``, else ``client-<partition-id>``, else its only one;
+    ``fedcipher-credentials`` is the folder for TLS. Otherwise the key file that ``fedcipher-key`` names,
+    else ``client-<partition-id>.key`` in the folder ``fedcipher-keys`` (or ``FEDCIPHER_KEYS``).
+    """
+    target = _setting(ctxt, "fedcipher-engine")
+    if target:
+        device = _setting(ctxt, "fedcipher-device") or _partition_name(ctxt)
+        slot = (target, device, 0.0)
+        if slot not in _parties:
+            _parties[slot] = connect(target, device=device, credentials=_setting(ctxt, "fedcipher-credentials") or None)
+        return _parties[slot]
+    path = _key_path(ctxt)
+    try:
+        slot = (str(path.resolve()), "", path.stat().st_mtime)
+    except OSError:
+        slot = (str(path), "", 0.0)
+    if slot not in _parties:
+        _parties[slot] = _KeyFile(path)
+    return _parties[slot]
+
+
+def _setting(ctxt: Context, name: str) -> str:
+    for config in (ctxt.node_config, ctxt.run_config):
+        if name in config:
+            return str(config[name])
+    return os.environ.get(name.replace("-", "_").upper(), "")
+
+
+def _partition_name(ctxt: Context) -> str:
+    return f"client-{ctxt.node_config['partition-id']}" if "partition-id" in ctxt.node_config else ""
+
+
+def _key_path(ctxt: Context) -> Path:
+    if "fedcipher-key" in ctxt.node_config:
+        return Path(str(ctxt.node_config["fedcipher-key"]))
+    folder = _setting(ctxt, "fedcipher-keys")
+    if not folder or "partition-id" not in ctxt.node_config:
+        raise KeyFormatError(
+            "no key for this client: set fedcipher-engine, or fedcipher-key in the node config, or fedcipher-keys in "
+            "the run config (or FEDCIPHER_KEYS) to the folder made by `fedcipher keygen`"
+        )
+    return client_file(folder, int(cast(int, ctxt.node_config["partition-id"])))
