@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data
 export FLWR_TELEMETRY_ENABLED := 0
-SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
+SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: demo test test-rust test-python check bench bench-hhe results build clean
 
-build: $(VENV)/.built
+.PHONY: demo engine test test-rust test-python check bench bench-hhe results build clean
+
+build: $(VENV)/.built $(BIN)/fedcipher-engine
 
 $(BIN)/maturin:
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +18,14 @@ $(BIN)/maturin:
 
 $(VENV)/.built: $(BIN)/maturin $(SOURCES)
 	. $(BIN)/activate && maturin develop --release --quiet --extras flower,demo,bench,dev
+	touch $@
+
+# The offload engine and the key authority, beside Python where `fedcipher train --engine auto` looks.
+engine: $(BIN)/fedcipher-engine
+
+$(BIN)/fedcipher-engine: $(BIN)/maturin $(SOURCES)
+	cargo build --release --quiet -p fedcipher-engine
+	install target/release/fedcipher-engine target/release/fedcipher-authority $(BIN)
 	touch $@
 
 demo: build

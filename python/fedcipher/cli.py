@@ -1,8 +1,9 @@
-"""The command line: schemes, keygen, inspect, train."""
+"""The command line: schemes, keygen, spec, inspect, train."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -55,6 +56,12 @@ def _parser() -> argparse.ArgumentParser:
     keygen.add_argument("--out", type=Path, default=Path("keys"))
     keygen.set_defaults(run=_keygen)
 
+    spec = commands.add_parser("spec", help="print a scheme as JSON, for fedcipher-authority init")
+    _scheme_options(spec)
+    spec.add_argument("--per-round", type=int, required=True, help="most clients in one round")
+    spec.add_argument("--max-weight", type=int, default=1, help="largest integer weight of a client")
+    spec.set_defaults(run=_spec)
+
     train = commands.add_parser("train", help="train a model under encryption, in simulation")
     _scheme_options(train)
     train.add_argument("--dataset", default="digits", help="digits, mnist, fashion-mnist, cifar10, shakespeare")
@@ -72,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--learning-rate", type=float, default=1e-3)
     train.add_argument("--dirichlet", type=float, default=0.0, help="label skew: Dirichlet alpha (0: IID)")
     train.add_argument("--seed", type=int, default=0)
+    train.add_argument(
+        "--engine", default="off", choices=["off", "auto"], help="auto: keys in an engine process, from an authority"
+    )
     train.add_argument("--link-mbit", type=float, default=100.0, help="link for computed transfer seconds")
     train.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder of the report")
     train.set_defaults(run=_train)
@@ -137,6 +147,11 @@ def _inspect(options: argparse.Namespace, __: list[str]) -> int:
     return 0
 
 
+def _spec(options: argparse.Namespace, __: list[str]) -> int:
+    print(json.dumps(_made(options, options.per_round, options.max_weight).spec()))
+    return 0
+
+
 def _keygen(options: argparse.Namespace, __: list[str]) -> int:
     made = _made(options, options.per_round or options.clients, options.max_weight)
     folder = keys.save(made.keygen(options.clients, epoch=options.epoch), made, options.out)
@@ -163,7 +178,8 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         unit, max_weight = weight_unit(client_sizes(settings), _WEIGHT_LEVELS)
         settings = Settings(keys=keys_folder, data_dir=data_dir, examples_per_weight=unit, **shape)
         made = _made(options, settings.per_round, max_weight)
-        train(settings, made, options.out, arguments, link_mbit=options.link_mbit)
+        engine = options.engine == "auto"
+        train(settings, made, options.out, arguments, link_mbit=options.link_mbit, engine=engine)
     return 0
 
 

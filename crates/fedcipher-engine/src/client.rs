@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::proto::{self, authority_client, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request, engine_client};
 use crate::tls::Credentials;
-use crate::{CHUNK, MAX_MESSAGE, WINDOW};
+use crate::{CHUNK, FRAME, MAX_MESSAGE, WINDOW};
 use bytes::Bytes;
 use fedcipher_core::codec::Layout;
 use fedcipher_core::wire::Place;
@@ -55,7 +55,11 @@ impl std::fmt::Display for Target {
 /// A channel that connects when it is used, and again after a loss.
 pub fn channel(target: &Target, credentials: Option<&Path>) -> Result<Channel> {
     let common = |endpoint: Endpoint| {
-        endpoint.initial_stream_window_size(WINDOW).initial_connection_window_size(2 * WINDOW).connect_timeout(CONNECT)
+        endpoint
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(2 * WINDOW)
+            .max_frame_size(FRAME)
+            .connect_timeout(CONNECT)
     };
     let failed = |e: tonic::transport::Error| Error::of_transport(&target.to_string(), &e);
     match target {

@@ -2,7 +2,7 @@
 
 use crate::client::Target;
 use crate::error::{Error, Result};
-use crate::{WINDOW, authority_service, certificates};
+use crate::{FRAME, WINDOW, authority_service, certificates};
 use certificates::Role;
 use rustix::fs::Mode;
 use std::collections::BTreeSet;
@@ -10,11 +10,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tokio::net::{TcpListener, UnixListener};
 use tonic::transport::Server;
-use tonic::transport::server::UdsConnectInfo;
+use tonic::transport::server::{TcpIncoming, UdsConnectInfo};
 use tonic::{Request, Status};
 
-/// Largest HTTP/2 frame: a chunk goes in one.
-const FRAME: u32 = 1 << 20;
 /// Connections are told apart by the streams on them; one host needs no more.
 const STREAMS: u32 = 1024;
 
@@ -26,7 +24,6 @@ pub fn server() -> Server {
         .initial_connection_window_size(2 * WINDOW)
         .max_frame_size(FRAME)
         .max_concurrent_streams(STREAMS)
-        .tcp_nodelay(true)
 }
 
 /// A TCP listener, bound.
@@ -35,6 +32,12 @@ pub async fn tcp(target: &Target) -> Result<TcpListener> {
         return Err(Error::Configuration(format!("{target} is no host:port")));
     };
     TcpListener::bind((host.as_str(), *port)).await.map_err(|e| Error::Configuration(format!("{target}: {e}")))
+}
+
+/// Connections without Nagle's delay: a chunk's last packet does not wait for the other side's answer.
+#[must_use]
+pub fn incoming(listener: TcpListener) -> TcpIncoming {
+    TcpIncoming::from(listener).with_nodelay(Some(true))
 }
 
 /// A Unix socket only its owner may open, in a folder nobody else can write to.

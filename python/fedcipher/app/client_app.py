@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import cast
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -52,13 +54,21 @@ def make_client_app(settings: Settings | None = None) -> ClientApp:
         data = load(chosen.dataset, chosen.data_dir or None)
         own = partition(data.test_y, chosen.clients, seed=chosen.seed)[client]
         record = message.content.array_records["arrays"]
-        result = learner.evaluate(record.to_numpy_ndarrays(), data.test_x[own], data.test_y[own])
+        model = record.to_numpy_ndarrays()
+        result = learner.evaluate(model, data.test_x[own], data.test_y[own])
+        confusion = result.confusion.ravel().tolist()
         metrics = MetricRecord(
-            {"num-examples": len(own), "loss": result.loss, "confusion": result.confusion.ravel().tolist()}
+            {"num-examples": len(own), "loss": result.loss, "confusion": confusion, "model": _fingerprint(model)}
         )
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return made
+
+
+def _fingerprint(model: list[np.ndarray]) -> int:
+    """48 bits of the model's SHA-256: every client must have decrypted the same."""
+    digest = hashlib.sha256(b"".join(x.tobytes() for x in model)).digest()
+    return int.from_bytes(digest[:6], "big")
 
 
 app = make_client_app()

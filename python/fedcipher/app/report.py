@@ -125,7 +125,8 @@ class Report:
     def rows(self) -> list[tuple[str, str]]:
         """The closing table."""
         t = self.totals()
-        rows = [(name, f"{t[name]:.4f}") for name in ("accuracy", "loss", "precision", "recall", "f1") if name in t]
+        rows = [("model (first bits of its SHA-256)", f"{int(t['model']):012x}")] if "model" in t else []
+        rows += [(name, f"{t[name]:.4f}") for name in ("accuracy", "loss", "precision", "recall", "f1") if name in t]
         rows += [(f"{name}, seconds per client and round", f"{t[name]:.6f}") for name in _CLIENT_PHASES]
         for way in ("upload", "download", "evaluation_download"):
             size = t[f"{way}_bytes"]

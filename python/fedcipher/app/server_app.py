@@ -14,7 +14,9 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
+from fedcipher.errors import StrategyError
 from fedcipher.flower import RoundRecord, SecureStrategy
+from fedcipher.keys.provider import ServerKeys
 from fedcipher.models import Learner
 
 __all__ = ["app", "make_server_app", "pool_evaluations"]
@@ -31,6 +33,9 @@ def pool_evaluations(records: list[RecordDict], weighted_by: str) -> MetricRecor
     precision = hits[present] / np.maximum(guessed[present], 1)
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
     examples = [cast(float, m[weighted_by]) for m in metrics]
+    models = {cast(int, m["model"]) for m in metrics}
+    if len(models) != 1:
+        raise StrategyError(f"the clients evaluated {len(models)} different models; some decrypted another aggregate")
     return MetricRecord(
         {
             "accuracy": float(hits.sum() / confusion.sum()),
@@ -38,6 +43,7 @@ def pool_evaluations(records: list[RecordDict], weighted_by: str) -> MetricRecor
             "precision": float(precision.mean()),
             "recall": float(recall.mean()),
             "f1": float(f1.mean()),
+            "model": models.pop(),
         }
     )
 
@@ -60,8 +66,9 @@ def make_server_app(
     settings: Settings | None = None,
     on_round: Callable[[RoundRecord, MetricRecord], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    keys: ServerKeys | None = None,
 ) -> ServerApp:
-    """A ServerApp for ``settings``, or for the run config it is started with."""
+    """A ServerApp for ``settings``, or for the run config it is started with; ``keys`` before ``settings.keys``."""
     made = ServerApp()
 
     @made.main()
@@ -86,7 +93,7 @@ def make_server_app(
                 min_available_nodes=chosen.clients,
                 evaluate_metrics_aggr_fn=pool_evaluations,
             ),
-            chosen.keys,
+            keys or chosen.keys,
             examples_per_weight=chosen.examples_per_weight or None,
             on_round=finished,
             on_progress=on_progress,

@@ -8,6 +8,8 @@ import os
 import shlex
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,11 @@ from fedcipher.app.report import Report, RoundResult
 from fedcipher.app.server_app import make_server_app
 from fedcipher.app.settings import Settings
 from fedcipher.data import load, partition
+from fedcipher.engine import Authority
+from fedcipher.engine.local import start_engines
 from fedcipher.errors import FedcipherError
 from fedcipher.flower import RoundRecord
+from fedcipher.keys.provider import FileKeys, ServerKeys
 from fedcipher.schemes import Scheme
 
 __all__ = ["train", "weight_unit"]
@@ -46,8 +51,14 @@ def client_sizes(settings: Settings) -> list[int]:
     return [len(p) for p in partition(labels, settings.clients, alpha=settings.dirichlet or None, seed=settings.seed)]
 
 
-def train(settings: Settings, scheme: Scheme, out: Path, command: list[str], *, link_mbit: float) -> Report:
-    """Run the app in Flower's simulation; writes ``report.json`` and ``report.html`` to ``out``."""
+def train(
+    settings: Settings, scheme: Scheme, out: Path, command: list[str], *, link_mbit: float, engine: bool = False
+) -> Report:
+    """Run the app in Flower's simulation; writes ``report.json`` and ``report.html`` to ``out``.
+
+    With ``engine``, an authority and an engine are started as processes of their own; the clients have
+    no keys.
+    """
     console = Console()
     logging.basicConfig(handlers=[RichHandler(console=console, show_path=False)], format="%(message)s", force=True)
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -58,8 +69,6 @@ def train(settings: Settings, scheme: Scheme, out: Path, command: list[str], *, 
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     # Ray forks to start its daemons before any of this process's JAX threads hold locks.
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
-    os.environ["FEDCIPHER_KEYS"] = settings.keys
-    key_files.save(scheme.keygen(settings.clients), scheme, settings.keys)
     report = Report.begin(asdict(settings), scheme, shlex.join(["fedcipher", *command]), link_mbit)
     columns = (
         TextColumn("[bold]round"),
@@ -71,7 +80,9 @@ def train(settings: Settings, scheme: Scheme, out: Path, command: list[str], *, 
     )
     from flwr.simulation import run_simulation
 
-    with Progress(*columns, console=console) as progress:
+    with ExitStack() as stack:
+        keys = stack.enter_context(_keys(settings, scheme, engine))
+        progress = stack.enter_context(Progress(*columns, console=console))
         task = progress.add_task("starting clients", total=settings.rounds)
         began = [time.perf_counter()]
 
@@ -90,7 +101,7 @@ def train(settings: Settings, scheme: Scheme, out: Path, command: list[str], *, 
 
         try:
             run_simulation(
-                server_app=make_server_app(settings, on_round, on_progress),
+                server_app=make_server_app(settings, on_round, on_progress, keys),
                 client_app=make_client_app(settings),
                 num_supernodes=settings.clients,
                 backend_config=_backend(),
@@ -108,6 +119,29 @@ def train(settings: Settings, scheme: Scheme, out: Path, command: list[str], *, 
     report.show(console)
     console.print(f"report: {out / 'report.html'}")
     return report
+
+
+@contextmanager
+def _keys(settings: Settings, scheme: Scheme, engine: bool) -> Iterator[ServerKeys]:
+    """The aggregator's keys; the clients' are in files, or in an engine that the environment names."""
+    if not engine:
+        key_files.save(scheme.keygen(settings.clients), scheme, settings.keys)
+        with _environment("FEDCIPHER_KEYS", settings.keys):
+            yield FileKeys(settings.keys)
+        return
+    with start_engines(scheme, settings.clients, Path(settings.keys)) as local:
+        with _environment("FEDCIPHER_ENGINE", local.target):
+            yield Authority(local.authority.address, local.server_credentials)
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Ray's workers inherit it."""
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def _backend() -> dict[str, Any]:

@@ -6,8 +6,8 @@ use crate::prf::{CHUNK_BLOCKS, Prf, round_client};
 use crate::{Error, Result};
 use zeroize::Zeroize;
 
-/// Chunks of mask blocks in a piece: a quarter of a megabyte of floats.
-const CHUNKS_PER_PIECE: usize = 32;
+/// Chunks of mask blocks in a piece: at most a quarter of a megabyte of floats.
+const CHUNKS_PER_PIECE: usize = 16;
 
 /// Masks per value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

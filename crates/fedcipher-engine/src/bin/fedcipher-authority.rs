@@ -14,7 +14,6 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_stream::wrappers::TcpListenerStream;
 
 /// Enrols devices, makes each epoch's keys, hands every device its own.
 #[derive(Parser)]
@@ -87,6 +86,9 @@ enum Command {
         audit: bool,
     },
 }
+
+/// For calls under way at SIGTERM.
+const GRACE: Duration = Duration::from_millis(300);
 
 fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
@@ -179,11 +181,16 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
         signal(SignalKind::terminate()).map_err(|e| Error::Configuration(format!("signals: {e}")))?;
     let until = async move {
         tokio::select! { _ = terminate.recv() => {}, _ = tokio::signal::ctrl_c() => {} }
+        // Calls are single and short; idle connections of engines do not hold the authority up.
+        tokio::time::sleep(GRACE).await;
     };
     let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
     tracing::info!("listening on {address}");
     let router = server.add_service(AuthorityServer::new(service).max_decoding_message_size(MAX_MESSAGE));
-    router.serve_with_incoming_shutdown(TcpListenerStream::new(listener), until).await.map_err(failed)
+    tokio::select! {
+        result = router.serve_with_incoming(listen::incoming(listener)) => result.map_err(failed),
+        () = until => Ok(()),
+    }
 }
 
 /// By the age of the epoch in the store: a restart neither skips nor repeats a rotation.

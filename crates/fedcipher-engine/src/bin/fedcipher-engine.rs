@@ -17,8 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::interceptor::InterceptedService;
+
+/// Chunks come and go; musl's own allocator would ask the kernel for each.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Holds keys; encrypts and decrypts for training hosts that have none.
 #[derive(Parser)]
@@ -174,9 +178,10 @@ async fn serve(options: &Serve) -> Result<()> {
     if let Some(address) = options.metrics {
         let listener = tokio::net::TcpListener::bind(address).await;
         let listener = listener.map_err(|e| Error::Configuration(format!("metrics on {address}: {e}")))?;
-        tokio::spawn(async move { axum::serve(listener, metrics.router()).await });
+        let page = Arc::clone(&metrics).router();
+        tokio::spawn(async move { axum::serve(listener, page).await });
     }
-    listen_until_told(options, service).await
+    listen_until_told(options, service, Arc::clone(&metrics)).await
 }
 
 /// Keys before the first host comes. What more tries cannot mend ends the start.
@@ -203,7 +208,7 @@ async fn follow(source: Arc<AuthoritySource>, every: Duration) {
     }
 }
 
-async fn listen_until_told(options: &Serve, service: EngineService) -> Result<()> {
+async fn listen_until_told(options: &Serve, service: EngineService, metrics: Arc<Metrics>) -> Result<()> {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<EngineServer<EngineService>>().await;
     let guard = Guard {
@@ -238,26 +243,41 @@ async fn listen_until_told(options: &Serve, service: EngineService) -> Result<()
             Target::Unix(path) => {
                 let incoming = UnixListenerStream::new(listen::unix(path)?);
                 tracing::info!("listening on {}", options.listen);
-                let served = router.serve_with_incoming_shutdown(incoming, until).await.map_err(failed);
-                let _ = std::fs::remove_file(path);
-                served
+                router.serve_with_incoming_shutdown(incoming, until).await.map_err(failed)
             }
             Target::Tls { .. } => {
                 let listener = listen::tcp(&options.listen).await?;
                 let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
                 tracing::info!("listening on {address}");
-                router.serve_with_incoming_shutdown(TcpListenerStream::new(listener), until).await.map_err(failed)
+                router.serve_with_incoming_shutdown(listen::incoming(listener), until).await.map_err(failed)
             }
         }
     };
-    tokio::select! {
+    let served = tokio::select! {
         result = serving => result,
         () = async {
             let _ = draining.wait_for(|told| *told).await;
-            tokio::time::sleep(Duration::from_secs(options.drain)).await;
-        } => {
-            tracing::warn!("streams were still under way after {} s; they are cut off", options.drain);
-            Ok(())
+            drained(&metrics, Duration::from_secs(options.drain)).await;
+        } => Ok(()),
+    };
+    if let Target::Unix(path) = &options.listen {
+        let _ = std::fs::remove_file(path);
+    }
+    served
+}
+
+/// Until no stream is under way: idle connections, which a host keeps open, do not hold the engine up.
+async fn drained(metrics: &Metrics, most: Duration) {
+    const LOOK: Duration = Duration::from_millis(50);
+    let end = tokio::time::Instant::now() + most;
+    // The last replies are handed over some time after their stream's work has ended.
+    let mut quiet = 0;
+    while quiet < 3 {
+        if tokio::time::Instant::now() > end {
+            tracing::warn!("streams were still under way after {} s; they are cut off", most.as_secs());
+            return;
         }
+        quiet = if metrics.streams.get() == 0 { quiet + 1 } else { 0 };
+        tokio::time::sleep(LOOK).await;
     }
 }
