@@ -113,7 +113,9 @@ impl Authority {
 
     fn config(&self, name: &str) -> Result<String> {
         let value = self.connection.query_row("SELECT value FROM config WHERE name = ?1", [name], |r| r.get(0));
-        value.optional()?.ok_or_else(|| Error::Store(format!("it lacks {name}; was init interrupted? delete it and init again")))
+        value
+            .optional()?
+            .ok_or_else(|| Error::Store(format!("it lacks {name}; was init interrupted? delete it and init again")))
     }
 
     pub fn spec(&self) -> Result<String> {
@@ -169,10 +171,7 @@ impl Authority {
         let set = scheme.keygen(&cohort, epoch)?;
         end_epochs(&tx, "state = 'previous'", [])?;
         tx.execute("UPDATE epochs SET state = 'previous' WHERE state = 'current'", [])?;
-        tx.execute(
-            "INSERT INTO epochs VALUES (?1, 'current', ?2, ?3)",
-            params![epoch, now()?, set.server.to_bytes()],
-        )?;
+        tx.execute("INSERT INTO epochs VALUES (?1, 'current', ?2, ?3)", params![epoch, now()?, set.server.to_bytes()])?;
         for key in &set.clients {
             let name = devices.iter().find(|(client, _)| *client == key.client).map(|(_, name)| name);
             tx.execute("INSERT INTO keys VALUES (?1, ?2, ?3, NULL)", params![epoch, name, key.to_bytes().as_slice()])?;
@@ -205,9 +204,10 @@ impl Authority {
 
     /// The authority's record of whom a certificate names.
     pub fn check(&self, party: &Party) -> Result<()> {
-        let found = self.connection.query_row("SELECT role, revoked FROM parties WHERE name = ?1", [&party.name], |r| {
-            Ok((r.get::<_, String>(0)?, r.get::<_, bool>(1)?))
-        });
+        let found =
+            self.connection.query_row("SELECT role, revoked FROM parties WHERE name = ?1", [&party.name], |r| {
+                Ok((r.get::<_, String>(0)?, r.get::<_, bool>(1)?))
+            });
         match found.optional()? {
             Some((_, true)) => Err(Error::Revoked(party.name.clone())),
             Some((role, false)) if role == party.role.name() => Ok(()),
@@ -252,7 +252,8 @@ impl Authority {
 
     /// (epoch, server key) of all usable epochs but the `held`.
     pub fn server_keys(&self, held: &[u64]) -> Result<Vec<(u64, Vec<u8>)>> {
-        let mut query = self.connection.prepare("SELECT epoch, server_key FROM epochs WHERE state != 'ended' ORDER BY epoch")?;
+        let mut query =
+            self.connection.prepare("SELECT epoch, server_key FROM epochs WHERE state != 'ended' ORDER BY epoch")?;
         let rows = query.query_map([], |r| Ok((r.get::<_, u64>(0)?, r.get(1)?)))?;
         let keys: Vec<(u64, Vec<u8>)> = rows.collect::<rusqlite::Result<_>>()?;
         Ok(keys.into_iter().filter(|(epoch, _)| !held.contains(epoch)).collect())
@@ -275,8 +276,10 @@ impl Authority {
 
     /// Seconds since the current epoch was made.
     pub fn age(&self) -> Result<Option<Duration>> {
-        let made: Option<String> =
-            self.connection.query_row("SELECT made FROM epochs WHERE state = 'current'", [], |r| r.get(0)).optional()?;
+        let made: Option<String> = self
+            .connection
+            .query_row("SELECT made FROM epochs WHERE state = 'current'", [], |r| r.get(0))
+            .optional()?;
         let Some(made) = made else { return Ok(None) };
         let made = OffsetDateTime::parse(&made, &Rfc3339).map_err(|e| Error::Store(e.to_string()))?;
         // A clock that was set back makes the epoch young, not the process fail.

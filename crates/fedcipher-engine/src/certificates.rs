@@ -2,8 +2,8 @@
 
 use crate::{Error, Result};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
@@ -83,8 +83,8 @@ pub fn party(der: &[u8]) -> Result<Party> {
 
 /// Who a PEM certificate names.
 pub fn party_of_pem(pem: &[u8]) -> Result<Party> {
-    let (_, pem) = x509_parser::pem::parse_x509_pem(pem)
-        .map_err(|e| Error::Access(format!("the certificate is no PEM ({e})")))?;
+    let (_, pem) =
+        x509_parser::pem::parse_x509_pem(pem).map_err(|e| Error::Access(format!("the certificate is no PEM ({e})")))?;
     party(&pem.contents)
 }
 

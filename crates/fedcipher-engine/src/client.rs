@@ -1,7 +1,9 @@
 //! The host's side of the engine, and the aggregator's side of the authority: blocking calls, no keys.
 
 use crate::error::{Error, Result};
-use crate::proto::{self, authority_client, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request, engine_client};
+use crate::proto::{
+    self, authority_client, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request, engine_client,
+};
 use crate::tls::Credentials;
 use crate::{CHUNK, FRAME, MAX_MESSAGE, WINDOW};
 use bytes::Bytes;
@@ -167,7 +169,8 @@ impl EngineClient {
     pub fn describe(&self) -> Result<Description> {
         let mut client = self.client.clone();
         let request = proto::DescribeRequest { device: self.device.clone() };
-        let reply = self.runtime.block_on(client.describe(request)).map_err(self.failed())?.into_inner();
+        let reply = self.runtime.block_on(client.describe(request));
+        let reply = reply.map_err(|status| Error::of_first_call(&self.target, &status))?.into_inner();
         Ok(Description { spec: reply.spec, client: reply.client, epochs: reply.epochs })
     }
 
@@ -188,7 +191,13 @@ impl EngineClient {
             let mut open = sender.send(message(encrypt_request::Part::Begin(begin))).await.is_ok();
             for chunk in tensors.iter().flat_map(|t| t.chunks(CHUNK / 4)) {
                 // A closed stream has its reason in the answer.
-                open = open && sender.send(message(encrypt_request::Part::Values(Bytes::copy_from_slice(bytemuck::cast_slice(chunk))))).await.is_ok();
+                open = open
+                    && sender
+                        .send(message(encrypt_request::Part::Values(Bytes::copy_from_slice(bytemuck::cast_slice(
+                            chunk,
+                        )))))
+                        .await
+                        .is_ok();
             }
         };
         let mut client = self.client.clone();
@@ -354,7 +363,7 @@ impl AuthorityClient {
         let mut client = self.client.clone();
         let request = proto::ServerKeysRequest { held: held.to_vec() };
         let reply = self.runtime.block_on(client.server_keys(request));
-        let reply = reply.map_err(|status| Error::of_status(&self.target, &status))?.into_inner();
+        let reply = reply.map_err(|status| Error::of_first_call(&self.target, &status))?.into_inner();
         Ok(ServerKeys {
             spec: reply.spec,
             issued: reply.issued.into_iter().map(|k| (k.epoch, k.key.to_vec())).collect(),

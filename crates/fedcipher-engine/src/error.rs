@@ -103,6 +103,27 @@ impl Error {
         Self::of_transport(target, status)
     }
 
+    /// [`Self::of_status`] of the first call on a connection: a TLS 1.3 server that refuses a certificate
+    /// closes after the handshake, and its reason is often lost on the way.
+    #[must_use]
+    pub fn of_first_call(target: &str, status: &Status) -> Self {
+        match Self::of_status(target, status) {
+            Error::Unavailable { reason, .. }
+                if !target.starts_with("unix:")
+                    && ["connection closed", "broken pipe", "reset"]
+                        .iter()
+                        .any(|w| reason.to_lowercase().contains(w)) =>
+            {
+                Error::Access(format!(
+                    "{target} closed the connection before it answered ({reason}); most likely it does not accept this \
+                     side's certificate: both must come from one authority, be in date (check both clocks) and not be \
+                     revoked"
+                ))
+            }
+            other => other,
+        }
+    }
+
     /// A connection that failed; TLS says why in the chain of causes.
     #[must_use]
     pub fn of_transport(target: &str, error: &dyn std::error::Error) -> Self {

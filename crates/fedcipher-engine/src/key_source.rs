@@ -78,7 +78,7 @@ impl KeySource for AuthoritySource {
             hpke_public: recipient.public().into(),
             held: self.keyring.epochs(device),
         };
-        let reply = client.clone().keys(request).await.map_err(|status| Error::of_status(&self.target, &status));
+        let reply = client.clone().keys(request).await.map_err(|status| Error::of_first_call(&self.target, &status));
         let reply = match reply {
             Ok(reply) => reply.into_inner(),
             Err(error) => {

@@ -57,8 +57,6 @@ impl Metrics {
 async fn page(State(metrics): State<Arc<Metrics>>) -> impl IntoResponse {
     match TextEncoder::new().encode_to_string(&metrics.registry.gather()) {
         Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text),
-        Err(error) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], format!("{error}\n"))
-        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], format!("{error}\n")),
     }
 }

@@ -95,7 +95,9 @@ where
     async fn values(&mut self) -> Result<Option<Bytes>> {
         match self.next().await? {
             None => Ok(None),
-            Some(proto::EncryptRequest { part: Some(encrypt_request::Part::Values(bytes)) }) if bytes.len() % 4 == 0 => {
+            Some(proto::EncryptRequest { part: Some(encrypt_request::Part::Values(bytes)) })
+                if bytes.len() % 4 == 0 =>
+            {
                 self.metrics.moved("values_in", bytes.len());
                 Ok(Some(bytes))
             }

@@ -76,11 +76,7 @@ impl EngineClient {
     }
 
     /// The integer sums themselves: (contributions, flat uint64 sums).
-    fn decrypt_sums<'py>(
-        &self,
-        py: Python<'py>,
-        frame: &[u8],
-    ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
+    fn decrypt_sums<'py>(&self, py: Python<'py>, frame: &[u8]) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
         let got = py.detach(|| locked(&self.0).decrypt(frame, None, true)).map_err(raise)?;
         let Values::Sums(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent means for sums"));

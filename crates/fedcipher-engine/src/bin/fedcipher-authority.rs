@@ -177,8 +177,7 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
     if rotate_every > 0 {
         tokio::spawn(rotate_on_schedule(service.clone(), Duration::from_secs(rotate_every)));
     }
-    let mut terminate =
-        signal(SignalKind::terminate()).map_err(|e| Error::Configuration(format!("signals: {e}")))?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(|e| Error::Configuration(format!("signals: {e}")))?;
     let until = async move {
         tokio::select! { _ = terminate.recv() => {}, _ = tokio::signal::ctrl_c() => {} }
         // Calls are single and short; idle connections of engines do not hold the authority up.

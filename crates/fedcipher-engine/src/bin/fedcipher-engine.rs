@@ -211,10 +211,8 @@ async fn follow(source: Arc<AuthoritySource>, every: Duration) {
 async fn listen_until_told(options: &Serve, service: EngineService, metrics: Arc<Metrics>) -> Result<()> {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<EngineServer<EngineService>>().await;
-    let guard = Guard {
-        hosts: options.host.iter().cloned().collect(),
-        users: options.allow_uid.iter().copied().collect(),
-    };
+    let guard =
+        Guard { hosts: options.host.iter().cloned().collect(), users: options.allow_uid.iter().copied().collect() };
     let engine = EngineServer::new(service).max_decoding_message_size(MAX_MESSAGE);
     let guarded = InterceptedService::new(engine, guard);
 
@@ -234,7 +232,8 @@ async fn listen_until_told(options: &Serve, service: EngineService, metrics: Arc
     let mut server = listen::server();
     let failed = |e: tonic::transport::Error| Error::of_transport("the engine's service", &e);
     if let Target::Tls { .. } = options.listen {
-        let folder = options.credentials.first().ok_or_else(|| Error::Configuration("TCP needs --credentials".into()))?;
+        let folder =
+            options.credentials.first().ok_or_else(|| Error::Configuration("TCP needs --credentials".into()))?;
         server = server.tls_config(Credentials::new(folder).server()?).map_err(failed)?;
     }
     let router = server.add_service(health_service).add_service(guarded);
@@ -242,6 +241,7 @@ async fn listen_until_told(options: &Serve, service: EngineService, metrics: Arc
         match &options.listen {
             Target::Unix(path) => {
                 let incoming = UnixListenerStream::new(listen::unix(path)?);
+                let _socket = SocketFile(path);
                 tracing::info!("listening on {}", options.listen);
                 router.serve_with_incoming_shutdown(incoming, until).await.map_err(failed)
             }
@@ -253,17 +253,22 @@ async fn listen_until_told(options: &Serve, service: EngineService, metrics: Arc
             }
         }
     };
-    let served = tokio::select! {
+    tokio::select! {
         result = serving => result,
         () = async {
             let _ = draining.wait_for(|told| *told).await;
             drained(&metrics, Duration::from_secs(options.drain)).await;
         } => Ok(()),
-    };
-    if let Target::Unix(path) = &options.listen {
-        let _ = std::fs::remove_file(path);
     }
-    served
+}
+
+/// The socket that this engine has bound, removed when it ends.
+struct SocketFile<'a>(&'a Path);
+
+impl Drop for SocketFile<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.0);
+    }
 }
 
 /// Until no stream is under way: idle connections, which a host keeps open, do not hold the engine up.
