@@ -83,18 +83,17 @@ def test_the_round_goes_on_without_the_client_whose_engine_died(tmp_path):
         run.enrol("client-9")
         run.local.rotate()
         own = run.engine("own", "--credentials", run.folder / "client-9")
-        rounds = []
-        strategy = strategy_of(run, 3, rounds.append)
-        killed = []
+        rounds, killed = [], []
 
-        def tamper(message, reply, client):
+        def after(finished):
             # Client 2 loses its engine after the first round.
-            if len(rounds) == 1 and not killed:
+            rounds.append(finished)
+            if not killed:
                 own.process.kill()
                 killed.append(own.process.wait())
-            return reply
 
-        grid, _ = grid_of(run, 3, tamper)
+        strategy = strategy_of(run, 3, after)
+        grid, _ = grid_of(run, 3)
         grid.contexts[1002].node_config.update({"fedcipher-engine": own.address, "fedcipher-device": "client-9"})
         strategy.start(grid, record(initial()), num_rounds=3)
         assert killed == [-signal.SIGKILL]
@@ -267,8 +266,8 @@ def test_bad_certificates_are_refused_by_the_authority(tmp_path):
         host = run.enrol("trainer", "--role", "host")
         run.local.rotate()
         for name, folder, said in [
-            ("expired", expired, "AccessError.*(?i:expired).*clocks"),
-            ("early", early, "AccessError.*clocks"),
+            ("expired", expired, "AccessError.*has expired.*clocks"),
+            ("early", early, "AccessError.*not valid yet.*clocks"),
             ("foreign", foreign, "AccessError.*authority"),
             ("revoked", revoked, "RevokedError"),
         ]:
@@ -436,7 +435,8 @@ def test_a_slow_reader_costs_no_memory_and_is_let_go(tmp_path):
             assert next(call)
             # The host reads no more; gRPC's own window fills, then ours.
             time.sleep(1.5)
-            assert resident(pid) - before < 64 << 20
+            # 240 MB come and 150 MB go.
+            assert resident(pid) - before < 96 << 20
             # Others are served meanwhile.
             assert connect(served.address).encryptor().encrypt(updates(1)[0], round=2)
             time.sleep(3)

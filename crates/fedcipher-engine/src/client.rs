@@ -12,11 +12,13 @@ use fedcipher_core::wire::Place;
 use hyper_util::rt::TokioIo;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 /// Messages a sender may be ahead of the connection.
@@ -84,6 +86,44 @@ pub fn channel(target: &Target, credentials: Option<&Path>) -> Result<Channel> {
     }
 }
 
+/// The other side of a connection: what its failures mean depends on whether it has answered before.
+#[derive(Debug)]
+pub struct Peer {
+    target: String,
+    answered: AtomicBool,
+}
+
+impl Peer {
+    #[must_use]
+    pub fn new(target: &Target) -> Self {
+        Peer { target: target.to_string(), answered: AtomicBool::new(false) }
+    }
+
+    /// The answer to a call, or the error of this connection.
+    pub fn answer<T>(&self, reply: std::result::Result<tonic::Response<T>, Status>) -> Result<T> {
+        match reply {
+            Ok(reply) => {
+                self.answered.store(true, Ordering::Relaxed);
+                Ok(reply.into_inner())
+            }
+            Err(status) => Err(self.error(&status)),
+        }
+    }
+
+    fn error(&self, status: &Status) -> Error {
+        let error = Error::of_status(&self.target, status);
+        if self.answered.load(Ordering::Relaxed) || self.target.starts_with("unix:") {
+            error
+        } else {
+            error.of_stranger()
+        }
+    }
+
+    fn lost(&self) -> Error {
+        Error::Unavailable { target: self.target.clone(), reason: "its answer ended early".into() }
+    }
+}
+
 fn runtime() -> Result<Runtime> {
     Builder::new_current_thread()
         .enable_all()
@@ -133,7 +173,7 @@ pub struct Decrypted {
 pub struct EngineClient {
     runtime: Runtime,
     client: engine_client::EngineClient<Channel>,
-    target: String,
+    peer: Peer,
     device: String,
 }
 
@@ -155,22 +195,13 @@ impl EngineClient {
         let parsed: Target = target.parse()?;
         let channel = runtime.block_on(async { channel(&parsed, credentials) })?;
         let client = engine_client::EngineClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        Ok(EngineClient { runtime, client, target: parsed.to_string(), device: device.to_owned() })
-    }
-
-    fn failed(&self) -> impl Fn(tonic::Status) -> Error + '_ {
-        |status| Error::of_status(&self.target, &status)
-    }
-
-    fn lost(&self) -> Error {
-        Error::Unavailable { target: self.target.clone(), reason: "its answer ended early".into() }
+        Ok(EngineClient { runtime, client, peer: Peer::new(&parsed), device: device.to_owned() })
     }
 
     pub fn describe(&self) -> Result<Description> {
         let mut client = self.client.clone();
         let request = proto::DescribeRequest { device: self.device.clone() };
-        let reply = self.runtime.block_on(client.describe(request));
-        let reply = reply.map_err(|status| Error::of_first_call(&self.target, &status))?.into_inner();
+        let reply = self.peer.answer(self.runtime.block_on(client.describe(request)))?;
         Ok(Description { spec: reply.spec, client: reply.client, epochs: reply.epochs })
     }
 
@@ -202,18 +233,17 @@ impl EngineClient {
         };
         let mut client = self.client.clone();
         let receive = async {
-            let reply = client.encrypt(ReceiverStream::new(receiver)).await.map_err(self.failed())?;
-            let mut parts = reply.into_inner();
+            let mut parts = self.peer.answer(client.encrypt(ReceiverStream::new(receiver)).await)?;
             let (mut frame, mut at): (&mut [u8], usize) = (&mut [], 0);
             let mut place = Some(place);
             while let Some(part) = parts.next().await {
-                match part.map_err(self.failed())?.part {
+                match part.map_err(|status| self.peer.error(&status))?.part {
                     Some(encrypt_reply::Part::FrameLen(len)) => {
-                        let len = usize::try_from(len).map_err(|_| self.lost())?;
-                        frame = place.take().ok_or_else(|| self.lost())?.reserve(len)?;
+                        let len = usize::try_from(len).map_err(|_| self.peer.lost())?;
+                        frame = place.take().ok_or_else(|| self.peer.lost())?.reserve(len)?;
                     }
                     Some(encrypt_reply::Part::Frame(bytes)) => {
-                        let slot = frame.get_mut(at..at + bytes.len()).ok_or_else(|| self.lost())?;
+                        let slot = frame.get_mut(at..at + bytes.len()).ok_or_else(|| self.peer.lost())?;
                         slot.copy_from_slice(&bytes);
                         at += bytes.len();
                     }
@@ -221,7 +251,7 @@ impl EngineClient {
                     _ => break,
                 }
             }
-            Err(self.lost())
+            Err(self.peer.lost())
         };
         self.runtime.block_on(answered(send, receive))
     }
@@ -240,10 +270,9 @@ impl EngineClient {
         };
         let mut client = self.client.clone();
         let receive = async {
-            let reply = client.decrypt(ReceiverStream::new(receiver)).await.map_err(self.failed())?;
-            let mut parts = reply.into_inner();
+            let mut parts = self.peer.answer(client.decrypt(ReceiverStream::new(receiver)).await)?;
             let decrypt_reply::Part::Opened(opened) = self.part(parts.next().await)? else {
-                return Err(self.lost());
+                return Err(self.peer.lost());
             };
             let layout = Layout::decode(&opened.layout)?;
             let mut values = Values::zeros(sums, layout.elements());
@@ -251,7 +280,7 @@ impl EngineClient {
             loop {
                 match self.part(parts.next().await)? {
                     decrypt_reply::Part::Values(bytes) => {
-                        let slot = values.bytes().get_mut(at..at + bytes.len()).ok_or_else(|| self.lost())?;
+                        let slot = values.bytes().get_mut(at..at + bytes.len()).ok_or_else(|| self.peer.lost())?;
                         slot.copy_from_slice(&bytes);
                         at += bytes.len();
                     }
@@ -262,18 +291,18 @@ impl EngineClient {
                         let counts = (!counts.is_empty()).then_some(counts);
                         return Ok(Decrypted { layout, round: opened.round, contributions, values, counts });
                     }
-                    decrypt_reply::Part::Done(_) | decrypt_reply::Part::Opened(_) => return Err(self.lost()),
+                    decrypt_reply::Part::Done(_) | decrypt_reply::Part::Opened(_) => return Err(self.peer.lost()),
                 }
             }
         };
         self.runtime.block_on(answered(send, receive))
     }
 
-    fn part(
-        &self,
-        next: Option<std::result::Result<proto::DecryptReply, tonic::Status>>,
-    ) -> Result<decrypt_reply::Part> {
-        next.ok_or_else(|| self.lost())?.map_err(self.failed())?.part.ok_or_else(|| self.lost())
+    fn part(&self, next: Option<std::result::Result<proto::DecryptReply, Status>>) -> Result<decrypt_reply::Part> {
+        next.ok_or_else(|| self.peer.lost())?
+            .map_err(|status| self.peer.error(&status))?
+            .part
+            .ok_or_else(|| self.peer.lost())
     }
 
     /// Whether the engine made what it can make ahead.
@@ -286,7 +315,7 @@ impl EngineClient {
             plan: Bytes::copy_from_slice(plan),
         };
         let mut client = self.client.clone();
-        Ok(self.runtime.block_on(client.precompute(request)).map_err(self.failed())?.into_inner().made)
+        Ok(self.peer.answer(self.runtime.block_on(client.precompute(request)))?.made)
     }
 
     fn state_request(&self, epoch: u64) -> proto::StateRequest {
@@ -296,10 +325,10 @@ impl EngineClient {
     pub fn export_state(&self, epoch: u64) -> Result<Vec<u8>> {
         let mut client = self.client.clone();
         self.runtime.block_on(async {
-            let mut chunks = client.export_state(self.state_request(epoch)).await.map_err(self.failed())?.into_inner();
+            let mut chunks = self.peer.answer(client.export_state(self.state_request(epoch)).await)?;
             let mut state = Vec::new();
             while let Some(chunk) = chunks.next().await {
-                state.extend_from_slice(&chunk.map_err(self.failed())?.data);
+                state.extend_from_slice(&chunk.map_err(|status| self.peer.error(&status))?.data);
             }
             Ok(state)
         })
@@ -312,8 +341,7 @@ impl EngineClient {
         let parts: Vec<_> =
             std::iter::once(begin).chain(data).map(|part| proto::ImportStateRequest { part: Some(part) }).collect();
         let mut client = self.client.clone();
-        self.runtime.block_on(client.import_state(tokio_stream::iter(parts))).map_err(self.failed())?;
-        Ok(())
+        self.peer.answer(self.runtime.block_on(client.import_state(tokio_stream::iter(parts)))).map(drop)
     }
 }
 
@@ -346,7 +374,7 @@ pub struct ServerKeys {
 pub struct AuthorityClient {
     runtime: Runtime,
     client: authority_client::AuthorityClient<Channel>,
-    target: String,
+    peer: Peer,
 }
 
 impl AuthorityClient {
@@ -355,15 +383,14 @@ impl AuthorityClient {
         let parsed: Target = target.parse()?;
         let channel = runtime.block_on(async { channel(&parsed, Some(credentials)) })?;
         let client = authority_client::AuthorityClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        Ok(AuthorityClient { runtime, client, target: parsed.to_string() })
+        Ok(AuthorityClient { runtime, client, peer: Peer::new(&parsed) })
     }
 
     /// Keys of the usable epochs beyond those `held`.
     pub fn server_keys(&self, held: &[u64]) -> Result<ServerKeys> {
         let mut client = self.client.clone();
         let request = proto::ServerKeysRequest { held: held.to_vec() };
-        let reply = self.runtime.block_on(client.server_keys(request));
-        let reply = reply.map_err(|status| Error::of_first_call(&self.target, &status))?.into_inner();
+        let reply = self.peer.answer(self.runtime.block_on(client.server_keys(request)))?;
         Ok(ServerKeys {
             spec: reply.spec,
             issued: reply.issued.into_iter().map(|k| (k.epoch, k.key.to_vec())).collect(),
@@ -375,7 +402,6 @@ impl AuthorityClient {
     /// A round under `epoch` is done: the epochs before it end.
     pub fn settle(&self, epoch: u64) -> Result<()> {
         let mut client = self.client.clone();
-        let reply = self.runtime.block_on(client.settle(proto::SettleRequest { epoch }));
-        reply.map(drop).map_err(|status| Error::of_status(&self.target, &status))
+        self.peer.answer(self.runtime.block_on(client.settle(proto::SettleRequest { epoch }))).map(drop)
     }
 }

@@ -103,17 +103,13 @@ impl Error {
         Self::of_transport(target, status)
     }
 
-    /// [`Self::of_status`] of the first call on a connection: a TLS 1.3 server that refuses a certificate
+    /// This error where TLS's other side has never answered: a TLS 1.3 server that refuses a certificate
     /// closes after the handshake, and its reason is often lost on the way.
     #[must_use]
-    pub fn of_first_call(target: &str, status: &Status) -> Self {
-        match Self::of_status(target, status) {
-            Error::Unavailable { reason, .. }
-                if !target.starts_with("unix:")
-                    && ["connection closed", "broken pipe", "reset"]
-                        .iter()
-                        .any(|w| reason.to_lowercase().contains(w)) =>
-            {
+    pub fn of_stranger(self) -> Self {
+        let closed = ["connection closed", "broken pipe", "reset"];
+        match self {
+            Error::Unavailable { target, reason } if closed.iter().any(|w| reason.to_lowercase().contains(w)) => {
                 Error::Access(format!(
                     "{target} closed the connection before it answered ({reason}); most likely it does not accept this \
                      side's certificate: both must come from one authority, be in date (check both clocks) and not be \

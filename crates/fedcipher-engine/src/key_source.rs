@@ -1,6 +1,6 @@
 //! An engine's side of the authority: fetches each device's keys, forgets ended epochs.
 
-use crate::client::{Target, channel};
+use crate::client::{Peer, Target, channel};
 use crate::engine_service::KeySource;
 use crate::error::{Error, Result};
 use crate::keyring::Keyring;
@@ -20,9 +20,8 @@ const INSTANCE_FILE: &str = "instance";
 /// The connection to one authority, for all devices of an engine.
 pub struct AuthoritySource {
     keyring: Arc<Keyring>,
-    target: String,
     instance: Vec<u8>,
-    clients: BTreeMap<String, AuthorityClient<Channel>>,
+    clients: BTreeMap<String, (AuthorityClient<Channel>, Peer)>,
 }
 
 /// The device that a credentials folder belongs to.
@@ -55,10 +54,10 @@ impl AuthoritySource {
         let mut clients = BTreeMap::new();
         for (name, folder) in devices {
             let client = AuthorityClient::new(channel(target, Some(folder))?).max_decoding_message_size(MAX_MESSAGE);
-            clients.insert(name.clone(), client);
+            clients.insert(name.clone(), (client, Peer::new(target)));
         }
         let instance = instance(keyring.state())?;
-        Ok(AuthoritySource { keyring, target: target.to_string(), instance, clients })
+        Ok(AuthoritySource { keyring, instance, clients })
     }
 
     /// Names of the devices.
@@ -70,7 +69,7 @@ impl AuthoritySource {
 #[tonic::async_trait]
 impl KeySource for AuthoritySource {
     async fn refresh(&self, device: &str) -> Result<()> {
-        let Some(client) = self.clients.get(device) else { return Ok(()) };
+        let Some((client, peer)) = self.clients.get(device) else { return Ok(()) };
         let recipient = Recipient::default();
         let request = proto::KeysRequest {
             device: device.to_owned(),
@@ -78,9 +77,8 @@ impl KeySource for AuthoritySource {
             hpke_public: recipient.public().into(),
             held: self.keyring.epochs(device),
         };
-        let reply = client.clone().keys(request).await.map_err(|status| Error::of_first_call(&self.target, &status));
-        let reply = match reply {
-            Ok(reply) => reply.into_inner(),
+        let reply = match peer.answer(client.clone().keys(request).await) {
+            Ok(reply) => reply,
             Err(error) => {
                 if error.class() == "RevokedError" {
                     self.keyring.keep(device, &[]);

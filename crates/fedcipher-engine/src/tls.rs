@@ -3,6 +3,8 @@
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
+use x509_parser::pem::parse_x509_pem;
+use x509_parser::time::ASN1Time;
 
 /// Files of a party's folder, as `fedcipher-authority enrol` writes them.
 pub const AUTHORITY_FILE: &str = "authority.pem";
@@ -31,8 +33,21 @@ impl Credentials {
         self.read(CERTIFICATE_FILE)
     }
 
+    /// Refused here already when it is out of date: the other side's reason often gets lost in TLS.
     fn identity(&self) -> Result<Identity> {
-        Ok(Identity::from_pem(self.certificate()?, self.read(KEY_FILE)?))
+        let certificate = self.certificate()?;
+        let path = self.folder.join(CERTIFICATE_FILE);
+        let (_, pem) = parse_x509_pem(&certificate).map_err(|e| Error::file(&path, &e))?;
+        let validity = pem.parse_x509().map_err(|e| Error::file(&path, &e))?.validity().clone();
+        if !validity.is_valid() {
+            let (from, to, now) = (validity.not_before, validity.not_after, ASN1Time::now());
+            let what = if now < from { "is not valid yet" } else { "has expired" };
+            return Err(Error::Access(format!(
+                "{} {what}: it holds from {from} to {to} and this clock says {now}; check the clocks, or enrol again",
+                path.display()
+            )));
+        }
+        Ok(Identity::from_pem(certificate, self.read(KEY_FILE)?))
     }
 
     /// For a client that shows its certificate; the server's must name `domain`.
