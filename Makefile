@@ -7,7 +7,7 @@ export FLWR_TELEMETRY_ENABLED := 0
 SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 
 
-.PHONY: demo engine test test-rust test-python check bench bench-hhe results build clean
+.PHONY: demo engine test test-rust test-python check bench bench-hhe bench-offload results build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -55,6 +55,9 @@ bench: build
 bench-hhe: build
 	cargo bench -p fedcipher-core --features hhe --bench hybrid -- --quick --noplot
 	$(BIN)/python benches/hhe.py
+
+bench-offload: build
+	$(BIN)/python benches/offload.py
 
 # The committed reports and the README's tables, made anew.
 results: build

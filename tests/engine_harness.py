@@ -5,11 +5,10 @@ from contextlib import ExitStack, contextmanager
 
 import grpc
 import numpy as np
+from fedcipher import scheme
 from fedcipher.codec import Codec
 from fedcipher.engine import Authority, connect
-from fedcipher.engine.local import _lock_arguments, run_program, start_engines, started
-
-from fedcipher import scheme
+from fedcipher.engine.local import lock_arguments, run_program, start_engines, started
 
 CODEC = Codec(bits=16, clip=1.0)
 
@@ -46,7 +45,7 @@ class Deployment:
             *("fedcipher-engine", "serve", "--listen", target, "--refresh", "1", "--exit-with-parent"),
             *("--state", state or self.folder / f"{name}-state", "--authority", self.local.authority.address),
             *arguments,
-            *_lock_arguments(),
+            *lock_arguments(),
             log=self.folder / f"{name}.log",
         )
         return self.stack.enter_context(service)

@@ -12,17 +12,17 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import fedcipher
 import numpy as np
 import pytest
 from engine_harness import deployment, flashe, updates
+from fedcipher import errors
 from fedcipher.codec import Codec
 from fedcipher.engine import connect
 from fedcipher.engine.local import find_program, run_program, started
-
-from fedcipher import errors
 
 SCHEMES = {
     "plain": ("plain", {}),
@@ -166,6 +166,14 @@ def test_the_engine_gives_up_dumps_and_tracing(tmp_path):
             assert int(locked.split()[1]) > 0
 
 
+def _encrypt(engine, update, round_number):
+    return engine.encryptor().encrypt(update, round=round_number)
+
+
+def _decrypt(engine, aggregate):
+    return engine.decryptor().decrypt(aggregate)
+
+
 def test_thirty_two_clients_at_once(tmp_path):
     clients, rounds = 32, 3
     made = flashe(clients)
@@ -175,11 +183,11 @@ def test_thirty_two_clients_at_once(tmp_path):
         for number in range(1, rounds + 1):
             aggregator = engines[0].scheme.aggregator(run.keys().current())
             with ThreadPoolExecutor(clients) as pool:
-                made_frames = pool.map(lambda k: engines[k].encryptor().encrypt(inputs[k], round=number), range(clients))
-                for frame in made_frames:
+                encrypt = partial(_encrypt, round_number=number)
+                for frame in pool.map(encrypt, engines, inputs):
                     aggregator.add(frame)
                 aggregate = aggregator.finish()
-                models = list(pool.map(lambda k: engines[k].decryptor().decrypt(aggregate), range(clients)))
+                models = list(pool.map(_decrypt, engines, [aggregate] * clients))
             expected = np.mean([u[0].clip(-1, 1) for u in inputs], axis=0)
             for model in models:
                 assert np.array_equal(model[0], models[0][0])
@@ -206,14 +214,22 @@ def test_metrics_tell_phases_bytes_and_outcomes(tmp_path):
 def open_engine(tmp_path, keys, *arguments):
     from contextlib import contextmanager
 
-    from fedcipher.engine.local import _lock_arguments
+    from fedcipher.engine.local import lock_arguments
 
     @contextmanager
     def running():
         files = [part for path in sorted(Path(keys).glob("client-*.key")) for part in ("--key-file", path)]
         target = f"unix:{tmp_path / 'engine.sock'}"
-        command = ("fedcipher-engine", "serve", "--listen", target, "--state", tmp_path / "engine", "--exit-with-parent")
-        with started(*command, *files, *arguments, *_lock_arguments(), log=tmp_path / "engine.log") as service:
+        command = (
+            "fedcipher-engine",
+            "serve",
+            "--listen",
+            target,
+            "--state",
+            tmp_path / "engine",
+            "--exit-with-parent",
+        )
+        with started(*command, *files, *arguments, *lock_arguments(), log=tmp_path / "engine.log") as service:
             assert service.address == target
             yield target
 
@@ -231,7 +247,9 @@ def test_a_terminated_engine_finishes_what_is_under_way(tmp_path):
         thread = threading.Thread(target=lambda: frames.append(engine.encryptor().encrypt(update, round=1)))
         thread.start()
         time.sleep(0.15)
-        pids = subprocess.run(["pgrep", "-f", str(tmp_path / "engine.sock")], capture_output=True, text=True, check=True)
+        pids = subprocess.run(
+            ["pgrep", "-f", str(tmp_path / "engine.sock")], capture_output=True, text=True, check=True
+        )
         os.kill(int(pids.stdout.split()[0]), signal.SIGTERM)
         assert thread.is_alive(), "the update was too small to be cut short"
         thread.join()

@@ -26,13 +26,12 @@ from engine_harness import (
     updates,
     values,
 )
+from fedcipher import errors
 from fedcipher.engine import Authority, connect
 from fedcipher.engine.local import find_program
 from fedcipher.flower import SecureStrategy
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg
-
-from fedcipher import errors
 
 
 def resident(pid):
@@ -124,7 +123,7 @@ def test_two_engines_with_one_identity(tmp_path):
         run.enrol("client-9")
         run.local.rotate()
         run.engine("own", "--credentials", run.folder / "client-9")
-        with pytest.raises(errors.EngineError, match="IdentityInUseError.*another engine"):
+        with pytest.raises(errors.EngineError, match=r"IdentityInUseError.*another engine"):
             run.engine("twin", "--credentials", run.folder / "client-9")
         assert "refuse second engine epoch 2" in run.authority("status", "--audit")
 
@@ -287,14 +286,14 @@ def test_engines_over_tls_admit_their_hosts_only(tmp_path):
         run.local.rotate()
         from contextlib import ExitStack
 
-        from fedcipher.engine.local import _lock_arguments, started
+        from fedcipher.engine.local import lock_arguments, started
 
         with ExitStack() as stack:
             served = stack.enter_context(
                 started(
                     *("fedcipher-engine", "serve", "--listen", "127.0.0.1:0", "--state", tmp_path / "state"),
                     *("--authority", run.local.authority.address, "--credentials", nic, "--host", "trainer"),
-                    *("--exit-with-parent", *_lock_arguments()),
+                    *("--exit-with-parent", *lock_arguments()),
                     log=tmp_path / "nic.log",
                 )
             )
@@ -349,7 +348,7 @@ def test_a_device_gets_no_other_devices_key(tmp_path):
             with pytest.raises(grpc.RpcError) as caught:
                 channel.unary_unary("/fedcipher.v1.Authority/ServerKeys")(b"", timeout=10)
             assert error_class(caught.value) == "AccessError"
-        with pytest.raises(errors.UnknownDeviceError, match="client-7.*client-0, client-1"):
+        with pytest.raises(errors.UnknownDeviceError, match=r"client-7.*client-0, client-1"):
             connect(run.local.target, device="client-7")
 
 

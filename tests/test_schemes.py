@@ -32,7 +32,7 @@ def reference_integers(update, bits, alpha):
 def run_round(scheme, updates, weights, round_number=1, drop=()):
     keys = scheme.keygen(max(updates) + 1)
     aggregator = scheme.aggregator(keys.server(), round=round_number)
-    plan = scheme.plan(list(updates))
+    plan = scheme.plan(keys.server(), list(updates))
     for client, update in updates.items():
         frame = scheme.encryptor(keys.client(client)).encrypt(
             update, round=round_number, weight=weights[client], plan=plan

@@ -124,7 +124,7 @@ fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
         let mut last: Option<Vec<u8>> = None;
         const ROUNDS: u64 = 40;
         for round in 1..=ROUNDS {
-            let plan = scheme.plan(&[0, 1, 2, 5], last.as_deref()).unwrap();
+            let plan = scheme.plan(&keys.server, &[0, 1, 2, 5], last.as_deref()).unwrap();
             let mut aggregator = scheme.aggregator(&keys.server, Some(round)).unwrap();
             for ((encryptor, x), weight) in encryptors.iter_mut().zip(&values).zip(weights) {
                 let update = common::update(&layout, x);

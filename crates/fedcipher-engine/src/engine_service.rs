@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::keyring::{Keyring, Party};
 use crate::metrics::Metrics;
 use crate::proto::{self, decrypt_request, encrypt_request, engine_server, import_state_request};
-use crate::streams::Pump;
+use crate::streams::{Pump, compute};
 use crate::{CHUNK, MAX_MESSAGE};
 use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;
@@ -13,7 +13,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::task::block_in_place;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
@@ -75,7 +74,7 @@ impl EngineService {
             return Err(Error::Protocol("an Encrypt call starts with begin".into()));
         };
         let party = self.party(&begin.device, begin.epoch).await?;
-        pump.encrypt(&party, &begin).await
+        pump.encrypt(&party, begin).await
     }
 
     async fn run_decrypt(
@@ -161,8 +160,7 @@ impl engine_server::Engine for EngineService {
         let party = self.party(&request.device, request.epoch).await?;
         let made = layout.elements() <= self.ahead_elements;
         if made {
-            block_in_place(|| party.encryptor().precompute(request.round, &layout, &request.plan))
-                .map_err(Error::from)?;
+            compute(move || Ok(party.encryptor().precompute(request.round, &layout, &request.plan)?)).await?;
         }
         Ok(Response::new(proto::PrecomputeReply { made }))
     }

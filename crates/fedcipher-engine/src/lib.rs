@@ -43,7 +43,7 @@ pub mod proto {
 /// few of them are nothing.
 pub const CHUNK: usize = 1 << 19;
 /// Flow-control window of one stream: what a sender may be ahead of its reader.
-pub const WINDOW: u32 = 4 << 20;
+pub const WINDOW: u32 = 1 << 20;
 /// Largest HTTP/2 frame: a chunk goes in one.
 pub const FRAME: u32 = 1 << 20;
 /// Largest message other than a chunk: a server's evaluation keys.

@@ -13,9 +13,10 @@ use fedcipher_core::scheme::{Opening, Request, Terms};
 use fedcipher_core::stream::{Piece, Sealing};
 use fedcipher_core::wire::{self, Checksum, Kind};
 use rayon::prelude::*;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Sender;
-use tokio::task::block_in_place;
+use tokio::sync::oneshot;
 use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 
@@ -55,6 +56,17 @@ where
     }
 }
 
+/// Runs `work` on the threads that encrypt; the event loop goes on meanwhile.
+pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let (sender, done) = oneshot::channel();
+    rayon::spawn(move || {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        // A stream that was dropped meanwhile does not wait.
+        let _ = sender.send(result.unwrap_or_else(|_| Err(Error::Protocol("the engine failed on this input".into()))));
+    });
+    done.await.unwrap_or_else(|_| Err(Error::Protocol("the engine is ending".into())))
+}
+
 fn missing(done: usize, of: usize, what: &str) -> Error {
     Error::Truncated(format!("{done} of {of} {what} arrived"))
 }
@@ -77,15 +89,14 @@ where
     In: Stream<Item = std::result::Result<proto::EncryptRequest, Status>> + Unpin,
 {
     /// The rest of an Encrypt call after its `begin`.
-    pub async fn encrypt(&mut self, party: &Party, begin: &proto::EncryptBegin) -> Result<()> {
-        let layout = Layout::decode(&begin.layout)?;
-        let terms = Terms { round: begin.round, weight: begin.weight, layout: &layout, plan: &begin.plan };
-        let rounding = if begin.stochastic { Rounding::stochastic()? } else { Rounding::Nearest };
+    pub async fn encrypt(&mut self, party: &Arc<Party>, begin: proto::EncryptBegin) -> Result<()> {
+        let job = Arc::new(Job { layout: Layout::decode(&begin.layout)?, party: Arc::clone(party), begin });
+        let own = Arc::clone(&job);
         // The round is on disk before anything of it exists.
-        let sealing = block_in_place(|| party.encryptor().sealer(&terms))?;
+        let sealing = compute(move || Ok(own.party.encryptor().sealer(&own.terms())?)).await?;
         let done = match sealing {
-            Some(sealing) => self.encrypt_pieces(&layout, &sealing, rounding).await?,
-            None => self.encrypt_whole(party, &terms, rounding).await?,
+            Some(sealing) => self.encrypt_pieces(job, Arc::new(sealing)).await?,
+            None => self.encrypt_whole(job).await?,
         };
         self.metrics.phase("encode", done.encode_seconds);
         self.metrics.phase("encrypt", done.encrypt_seconds);
@@ -114,14 +125,10 @@ where
         self.send(proto::EncryptReply { part: Some(encrypt_reply::Part::FrameLen(len as u64)) }).await
     }
 
-    async fn encrypt_pieces(
-        &mut self,
-        layout: &Layout,
-        sealing: &Sealing,
-        rounding: Rounding,
-    ) -> Result<proto::EncryptDone> {
+    async fn encrypt_pieces(&mut self, job: Arc<Job>, sealing: Arc<Sealing>) -> Result<proto::EncryptDone> {
         let sealer = sealing.sealer();
-        let (pieces, elements) = (sealer.pieces(), layout.elements());
+        let (pieces, elements) = (sealer.pieces(), job.layout.elements());
+        let rounding = job.rounding()?;
         self.frame_len(sealer.header().frame_len(sealer.payload_len())).await?;
         let mut out = BytesMut::from(sealer.header().head(sealer.payload_len()).as_slice());
         out.extend_from_slice(sealer.prefix());
@@ -135,40 +142,33 @@ where
             };
             push_floats(&mut window, &bytes);
             if first + window.len() > elements {
-                return Err(Error::Protocol(format!("more values than the {elements} of the layout")));
+                return Err(too_many(elements));
             }
             let (count, used) = ready(pieces, next, window.len(), |p| p.len);
             if count == 0 {
                 continue;
             }
-            let began = Instant::now();
-            let at = out.len();
-            let group = &pieces[next..next + count];
-            out.resize(at + group.iter().map(|p| p.bytes).sum::<usize>(), 0);
-            let part = block_in_place(|| {
-                let part = Update::window(layout, first, &window[..used], rounding.clone())?;
-                let mut rest = &mut out[at..];
-                let mut jobs = Vec::with_capacity(count);
-                for (k, piece) in group.iter().enumerate() {
-                    let (slot, tail) = rest.split_at_mut(piece.bytes);
-                    rest = tail;
-                    jobs.push((next + k, slot));
-                }
-                jobs.into_par_iter().try_for_each(|(k, slot)| sealing.seal(k, &part, slot))?;
-                checksum.update(&out[at..]);
-                Ok::<_, Error>((part.clipped().iter().sum::<u64>(), part.seconds()))
-            });
-            let (clipped, quantising) = part?;
-            done.clipped += clipped;
-            done.encode_seconds += quantising;
-            done.encrypt_seconds += (began.elapsed().as_secs_f64() - quantising).max(0.0);
-            window.drain(..used);
+            let rest = window.split_off(used);
+            let part = Part {
+                job: Arc::clone(&job),
+                sealing: Arc::clone(&sealing),
+                rounding: rounding.clone(),
+                first,
+                next,
+                count,
+            };
+            // Less than a millisecond: handing it to another thread and waking up again would cost as much.
+            let sealed = part.seal(&window, out, checksum)?;
+            (out, checksum, window) = (sealed.out, sealed.checksum, rest);
+            done.clipped += sealed.clipped;
+            done.encode_seconds += sealed.encode_seconds;
+            done.encrypt_seconds += sealed.encrypt_seconds;
             first += used;
             next += count;
             self.frame(out.split().freeze()).await?;
         }
         if self.values().await?.is_some_and(|bytes| !bytes.is_empty()) {
-            return Err(Error::Protocol(format!("more values than the {elements} of the layout")));
+            return Err(too_many(elements));
         }
         out.extend_from_slice(&checksum.finish());
         self.frame(out.freeze()).await?;
@@ -176,13 +176,8 @@ where
     }
 
     /// For updates whose every byte depends on all values: sparse ones.
-    async fn encrypt_whole(
-        &mut self,
-        party: &Party,
-        terms: &Terms<'_>,
-        rounding: Rounding,
-    ) -> Result<proto::EncryptDone> {
-        let elements = terms.layout.elements();
+    async fn encrypt_whole(&mut self, job: Arc<Job>) -> Result<proto::EncryptDone> {
+        let elements = job.layout.elements();
         if elements > MAX_MESSAGE / 4 {
             let reason = format!("{elements} elements are more than this scheme can take through an engine");
             return Err(Error::Configuration(reason));
@@ -191,40 +186,107 @@ where
         while let Some(bytes) = self.values().await? {
             push_floats(&mut flat, &bytes);
             if flat.len() > elements {
-                return Err(Error::Protocol(format!("more values than the {elements} of the layout")));
+                return Err(too_many(elements));
             }
         }
         if flat.len() < elements {
             return Err(missing(flat.len(), elements, "values"));
         }
-        let began = Instant::now();
-        let (frame, mut done) = block_in_place(|| {
-            let mut rest = flat.as_slice();
-            let mut tensors = Vec::with_capacity(terms.layout.tensors().len());
-            for tensor in terms.layout.tensors() {
-                let (head, tail) = rest.split_at(tensor.len());
-                rest = tail;
-                tensors.push(head);
-            }
-            let update = Update::new(terms.layout, tensors, rounding)?;
-            let request = Request { round: terms.round, weight: terms.weight, update: &update, plan: terms.plan };
-            let mut encryptor = party.encryptor();
-            let frame = encryptor.encrypt(&request)?;
-            let done = proto::EncryptDone {
-                clipped: update.clipped().iter().sum(),
-                setup_bytes: encryptor.setup_bytes() as u64,
-                encode_seconds: update.seconds(),
-                encrypt_seconds: 0.0,
-            };
-            Ok::<_, Error>((frame, done))
-        })?;
-        done.encrypt_seconds = (began.elapsed().as_secs_f64() - done.encode_seconds).max(0.0);
+        let (frame, done) = compute(move || job.encrypt(&flat)).await?;
         self.frame_len(frame.len()).await?;
         let mut frame = Bytes::from(frame);
         while frame.has_remaining() {
             self.frame(frame.split_to(CHUNK.min(frame.len()))).await?;
         }
         Ok(done)
+    }
+}
+
+fn too_many(elements: usize) -> Error {
+    Error::Protocol(format!("more values than the {elements} of the layout"))
+}
+
+/// What an Encrypt call was asked for.
+struct Job {
+    layout: Layout,
+    party: Arc<Party>,
+    begin: proto::EncryptBegin,
+}
+
+impl Job {
+    fn terms(&self) -> Terms<'_> {
+        let begin = &self.begin;
+        Terms { round: begin.round, weight: begin.weight, layout: &self.layout, plan: &begin.plan }
+    }
+
+    fn rounding(&self) -> Result<Rounding> {
+        Ok(if self.begin.stochastic { Rounding::stochastic()? } else { Rounding::Nearest })
+    }
+
+    /// The whole update at once.
+    fn encrypt(&self, flat: &[f32]) -> Result<(Vec<u8>, proto::EncryptDone)> {
+        let began = Instant::now();
+        let mut rest = flat;
+        let mut tensors = Vec::with_capacity(self.layout.tensors().len());
+        for tensor in self.layout.tensors() {
+            let (head, tail) = rest.split_at(tensor.len());
+            rest = tail;
+            tensors.push(head);
+        }
+        let update = Update::new(&self.layout, tensors, self.rounding()?)?;
+        let Terms { round, weight, plan, .. } = self.terms();
+        let mut encryptor = self.party.encryptor();
+        let frame = encryptor.encrypt(&Request { round, weight, update: &update, plan })?;
+        let encode_seconds = update.seconds();
+        let done = proto::EncryptDone {
+            clipped: update.clipped().iter().sum(),
+            setup_bytes: encryptor.setup_bytes() as u64,
+            encode_seconds,
+            encrypt_seconds: (began.elapsed().as_secs_f64() - encode_seconds).max(0.0),
+        };
+        Ok((frame, done))
+    }
+}
+
+/// Pieces `next..next + count`, which begin at element `first`.
+struct Part {
+    job: Arc<Job>,
+    sealing: Arc<Sealing>,
+    rounding: Rounding,
+    first: usize,
+    next: usize,
+    count: usize,
+}
+
+struct Sealed {
+    out: BytesMut,
+    checksum: Checksum,
+    clipped: u64,
+    encode_seconds: f64,
+    encrypt_seconds: f64,
+}
+
+impl Part {
+    /// Appends the ciphertext of `window` to `out`.
+    fn seal(self, window: &[f32], mut out: BytesMut, mut checksum: Checksum) -> Result<Sealed> {
+        let began = Instant::now();
+        let pieces = &self.sealing.sealer().pieces()[self.next..self.next + self.count];
+        let at = out.len();
+        out.resize(at + pieces.iter().map(|p| p.bytes).sum::<usize>(), 0);
+        let part = Update::window(&self.job.layout, self.first, window, self.rounding)?;
+        let mut rest = &mut out[at..];
+        let mut jobs = Vec::with_capacity(self.count);
+        for (k, piece) in pieces.iter().enumerate() {
+            let (slot, tail) = rest.split_at_mut(piece.bytes);
+            rest = tail;
+            jobs.push((self.next + k, slot));
+        }
+        jobs.into_par_iter().try_for_each(|(k, slot)| self.sealing.seal(k, &part, slot))?;
+        checksum.update(&out[at..]);
+        let encode_seconds = part.seconds();
+        let encrypt_seconds = (began.elapsed().as_secs_f64() - encode_seconds).max(0.0);
+        let clipped = part.clipped().iter().sum();
+        Ok(Sealed { out, checksum, clipped, encode_seconds, encrypt_seconds })
     }
 }
 
@@ -237,6 +299,7 @@ fn push_floats(window: &mut Vec<f32>, bytes: &[u8]) {
 // --- decrypting ------------------------------------------------------------------------------
 
 /// What a decrypting host gets.
+#[derive(Clone, Copy)]
 enum Output {
     Means,
     Sums,
@@ -244,7 +307,7 @@ enum Output {
 
 impl Output {
     /// One piece's values as they go out.
-    fn of(&self, layout: &Layout, weight: u64, start: usize, sums: &[u64]) -> Vec<u8> {
+    fn of(self, layout: &Layout, weight: u64, start: usize, sums: &[u64]) -> Vec<u8> {
         match self {
             Output::Sums => bytemuck::cast_slice(sums).to_vec(),
             Output::Means => {
@@ -296,7 +359,7 @@ where
     /// The rest of a Decrypt call after its `begin` and [`Self::head`].
     pub async fn decrypt(
         &mut self,
-        party: &Party,
+        party: &Arc<Party>,
         begin: &proto::DecryptBegin,
         mut buffer: BytesMut,
         head_len: usize,
@@ -306,10 +369,9 @@ where
         self.fill(&mut buffer, head_len + prefix_len).await?;
         let prefix = &buffer[head_len..head_len + prefix_len];
         let output = if begin.sums { Output::Sums } else { Output::Means };
-        let opening = block_in_place(|| party.decryptor.opener(&head.header, begin.round, prefix))?;
-        let done = match opening {
-            Some(opening) => self.decrypt_pieces(opening, &output, buffer, head_len, &head).await?,
-            None => self.decrypt_whole(party, begin, &output, buffer, head_len, &head).await?,
+        let done = match party.decryptor.opener(&head.header, begin.round, prefix)? {
+            Some(opening) => self.decrypt_pieces(opening, output, buffer, head_len, &head).await?,
+            None => self.decrypt_whole(Arc::clone(party), begin.round, output, buffer, head_len, &head).await?,
         };
         self.send(proto::DecryptReply { part: Some(decrypt_reply::Part::Done(done)) }).await
     }
@@ -332,17 +394,16 @@ where
     async fn decrypt_pieces(
         &mut self,
         opening: Opening,
-        output: &Output,
+        output: Output,
         mut buffer: BytesMut,
         head_len: usize,
         head: &wire::Head,
     ) -> Result<proto::DecryptDone> {
-        let Opening { layout, opener } = opening;
-        let (pieces, weight) = (opener.pieces(), head.header.total_weight());
-        opener.check_len(head.payload_len)?;
+        let (pieces, weight) = (opening.opener.pieces(), head.header.total_weight());
+        opening.opener.check_len(head.payload_len)?;
         self.opened(&head.header).await?;
         let mut checksum = Checksum::default();
-        let start = head_len + opener.prefix();
+        let start = head_len + opening.opener.prefix();
         checksum.update(&buffer[..start]);
         buffer.advance(start);
         let mut next = 0;
@@ -350,20 +411,18 @@ where
             self.fill(&mut buffer, pieces[next].bytes).await?;
             let (count, used) = ready(pieces, next, buffer.len(), |p| p.bytes);
             let began = Instant::now();
-            let opened = block_in_place(|| {
-                let base = pieces[next].at;
-                checksum.update(&buffer[..used]);
-                let open = |(k, piece): (usize, &Piece)| {
-                    let mut sums = vec![0u64; piece.len];
-                    let from = piece.at - base;
-                    opener.open(next + k, &buffer[from..from + piece.bytes], &mut sums)?;
-                    Ok(output.of(&layout, weight, piece.start, &sums))
-                };
-                pieces[next..next + count].par_iter().enumerate().map(open).collect::<Result<Vec<_>>>()
-            });
-            let opened = opened?;
+            let bytes = buffer.split_to(used);
+            checksum.update(&bytes);
+            let base = pieces[next].at;
+            let open = |k: usize| {
+                let piece = &pieces[k];
+                let mut sums = vec![0u64; piece.len];
+                let from = piece.at - base;
+                opening.opener.open(k, &bytes[from..from + piece.bytes], &mut sums)?;
+                Ok(output.of(&opening.layout, weight, piece.start, &sums))
+            };
+            let opened = (next..next + count).into_par_iter().map(open).collect::<Result<Vec<_>>>()?;
             self.metrics.phase("decrypt", began.elapsed().as_secs_f64());
-            buffer.advance(used);
             next += count;
             for values in opened {
                 self.values(values.into()).await?;
@@ -384,9 +443,9 @@ where
 
     async fn decrypt_whole(
         &mut self,
-        party: &Party,
-        begin: &proto::DecryptBegin,
-        output: &Output,
+        party: Arc<Party>,
+        round: Option<u64>,
+        output: Output,
         mut buffer: BytesMut,
         head_len: usize,
         head: &wire::Head,
@@ -398,20 +457,21 @@ where
         self.fill(&mut buffer, total).await?;
         self.end().await?;
         let began = Instant::now();
-        let (summary, values) = block_in_place(|| {
+        let decrypted = compute(move || {
             let mut sums = Sums::default();
             let mut means = Means::default();
             let sink: &mut dyn SumSink = match output {
                 Output::Sums => &mut sums,
                 Output::Means => &mut means,
             };
-            let summary = party.decryptor.decrypt(&buffer, begin.round, sink)?;
+            let summary = party.decryptor.decrypt(&buffer, round, sink)?;
             let values: Vec<u8> = match output {
                 Output::Sums => bytemuck::cast_slice(&sums.0).to_vec(),
                 Output::Means => bytemuck::cast_slice(&means.values).to_vec(),
             };
-            Ok::<_, Error>((summary, values))
-        })?;
+            Ok((summary, values))
+        });
+        let (summary, values) = decrypted.await?;
         self.metrics.phase("decrypt", began.elapsed().as_secs_f64());
         self.opened(&summary.header).await?;
         let mut values = Bytes::from(values);

@@ -129,9 +129,11 @@ def _keys(settings: Settings, scheme: Scheme, engine: bool) -> Iterator[ServerKe
         with _environment("FEDCIPHER_KEYS", settings.keys):
             yield FileKeys(settings.keys)
         return
-    with start_engines(scheme, settings.clients, Path(settings.keys)) as local:
-        with _environment("FEDCIPHER_ENGINE", local.target):
-            yield Authority(local.authority.address, local.server_credentials)
+    with (
+        start_engines(scheme, settings.clients, Path(settings.keys)) as local,
+        _environment("FEDCIPHER_ENGINE", local.target),
+    ):
+        yield Authority(local.authority.address, local.server_credentials)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from pathlib import Path
 from fedcipher.errors import EngineError
 from fedcipher.schemes import Scheme
 
-__all__ = ["LocalEngines", "Service", "find_program", "run_program", "start_engines", "started"]
+__all__ = ["LocalEngines", "Service", "find_program", "lock_arguments", "run_program", "start_engines", "started"]
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 40.0
@@ -61,7 +61,7 @@ class Service:
 
 
 @contextmanager
-def started(name: str, *arguments: str | Path, log: Path) -> Iterator[Service]:
+def started(name: str, *arguments: str | Path, log: Path) -> Generator[Service]:
     """Start a service and wait until it says where it listens. Raises `EngineError` with what it said."""
     command = [find_program(name), *map(str, arguments)]
     with log.open("ab") as output:
@@ -112,13 +112,13 @@ class LocalEngines:
         return int(run_program("fedcipher-authority", "--state", self.state, "rotate").split()[-1])
 
 
-def _lock_arguments() -> Sequence[str]:
+def lock_arguments() -> Sequence[str]:
     """A user's limit of locked memory is finite; a local run goes on without."""
     return [] if os.geteuid() == 0 else ["--allow-swap"]
 
 
 @contextmanager
-def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: int = 0) -> Iterator[LocalEngines]:
+def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: int = 0) -> Generator[LocalEngines]:
     """One engine with the devices ``client-0`` to ``client-<n-1>``, and their authority, over ``folder``."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     spec, state = folder / "spec.json", folder / "authority"
@@ -135,13 +135,13 @@ def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: i
             started(
                 *authority,
                 *("serve", "--listen", "127.0.0.1:0", "--rotate-every", str(rotate_every), "--exit-with-parent"),
-                *_lock_arguments(),
+                *lock_arguments(),
                 log=folder / "authority.log",
             )
         )
         arguments: list[str | Path] = ["serve", "--listen", f"unix:{folder / 'engine.sock'}"]
         arguments += ["--state", folder / "engine", "--authority", serving.address, "--refresh", "1"]
-        arguments += ["--exit-with-parent", *_lock_arguments()]
+        arguments += ["--exit-with-parent", *lock_arguments()]
         for device in devices:
             arguments += ["--credentials", folder / device]
         engine = stack.enter_context(started("fedcipher-engine", *arguments, log=folder / "engine.log"))

@@ -78,7 +78,7 @@ pub fn encrypt(
 /// Encrypts, adds, broadcasts, decrypts; the integer sums.
 pub fn run_round(scheme: &dyn Scheme, layout: &Layout, cohort: &[u32], clients: &[Client]) -> Vec<u64> {
     let keys = scheme.keygen(cohort, 1).unwrap();
-    let plan = scheme.plan(&clients.iter().map(|c| c.0).collect::<Vec<_>>(), None).unwrap();
+    let plan = scheme.plan(&keys.server, &clients.iter().map(|c| c.0).collect::<Vec<_>>(), None).unwrap();
     let mut aggregator = scheme.aggregator(&keys.server, Some(9)).unwrap();
     for client in clients {
         aggregator.add(&encrypt(scheme, &keys, layout, 9, client, &plan), 1).unwrap();

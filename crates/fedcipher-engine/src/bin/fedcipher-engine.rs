@@ -124,7 +124,10 @@ fn run(command: Command) -> Result<()> {
                 pool.map_err(|e| Error::Configuration(e.to_string()))?;
             }
             let failed = |e: std::io::Error| Error::Configuration(format!("no event loop: {e}"));
-            tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?.block_on(serve(&options))
+            // A stream's chunk is encrypted where its message was read; others go on reading meanwhile.
+            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            runtime.worker_threads(cores.max(2)).enable_all().build().map_err(failed)?.block_on(serve(&options))
         }
     }
 }
