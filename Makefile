@@ -7,7 +7,7 @@ export FLWR_TELEMETRY_ENABLED := 0
 SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 
 
-.PHONY: demo engine test test-rust test-python check bench bench-hhe bench-offload results build clean
+.PHONY: demo engine engine-static test-static test test-rust test-python check bench bench-hhe bench-offload results build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -27,6 +27,17 @@ $(BIN)/fedcipher-engine: $(BIN)/maturin $(SOURCES)
 	cargo build --release --quiet -p fedcipher-engine
 	install target/release/fedcipher-engine target/release/fedcipher-authority $(BIN)
 	touch $@
+
+# Both programs as static binaries, for servers and for the aarch64 of SmartNICs.
+STATIC := x86_64-unknown-linux-musl aarch64-unknown-linux-musl
+engine-static: $(BIN)/maturin
+	$(BIN)/python -m pip install --quiet 'cargo-zigbuild>=0.20,<1' 'ziglang>=0.13,<0.16'
+	rustup target add $(STATIC)
+	. $(BIN)/activate && for target in $(STATIC); do \
+		cargo zigbuild --release --quiet -p fedcipher-engine --target $$target || exit 1; done
+
+test-static: build engine-static
+	$(BIN)/python -m pytest tests/test_static.py
 
 demo: build
 	$(BIN)/fedcipher train --scheme bfv --dataset digits --clients 12 --rounds 10 --out runs/demo

@@ -53,7 +53,7 @@ def welcome(name: str, licence: str) -> bool:
     if NAMED.get(name) == licence:
         return True
     sides = re.split(r" OR |/", licence.replace("(", "").replace(")", ""))
-    return any(all(part in WELCOME for part in side.split(" AND ")) for side in sides)
+    return any(all(part.strip() in WELCOME for part in side.split(" AND ")) for side in sides)
 
 
 def page(rows: list[tuple[str, str, str, bool]]) -> str:

@@ -17,7 +17,16 @@ from pathlib import Path
 from fedcipher.errors import EngineError
 from fedcipher.schemes import Scheme
 
-__all__ = ["LocalEngines", "Service", "find_program", "lock_arguments", "run_program", "start_engines", "started"]
+__all__ = [
+    "LocalEngines",
+    "Service",
+    "await_address",
+    "find_program",
+    "lock_arguments",
+    "run_program",
+    "start_engines",
+    "started",
+]
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 40.0
@@ -69,13 +78,14 @@ def started(name: str, *arguments: str | Path, log: Path) -> Generator[Service]:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     service = Service(process, "", log)
     try:
-        service.address = _address(service, begin)
+        service.address = await_address(service, begin)
         yield service
     finally:
         service.stop()
 
 
-def _address(service: Service, begin: int) -> str:
+def await_address(service: Service, begin: int = 0) -> str:
+    """Where ``service`` listens, from what its log says after byte ``begin``."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
         with service.log.open("rb") as file:
