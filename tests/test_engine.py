@@ -12,17 +12,18 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import fedcipher
 import numpy as np
 import pytest
-from engine_harness import deployment, flashe, updates
+from engine_harness import deployment, field, flashe, socket_channel, updates
 from fedcipher import errors
 from fedcipher.codec import Codec
 from fedcipher.engine import connect
-from fedcipher.engine.local import find_program, run_program, started
+from fedcipher.engine.local import find_program, lock_arguments, run_program, started
 
 SCHEMES = {
     "plain": ("plain", {}),
@@ -204,6 +205,9 @@ def test_metrics_tell_phases_bytes_and_outcomes(tmp_path):
             engine.encryptor().encrypt(updates(1)[0], round=1)
         with urllib.request.urlopen("http://127.0.0.1:19464/metrics") as page:
             text = page.read().decode()
+        with socket_channel(target) as channel:
+            health = channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert health(field(1, "fedcipher.v1.Engine"), timeout=10) == field(1, 1), "not SERVING"
     assert 'fedcipher_engine_bytes_total{direction="values_in"} 12040' in text
     assert 'fedcipher_engine_calls_total{call="encrypt",outcome="ok"} 1' in text
     assert 'fedcipher_engine_calls_total{call="encrypt",outcome="NonceReuseError"} 1' in text
@@ -211,29 +215,15 @@ def test_metrics_tell_phases_bytes_and_outcomes(tmp_path):
     assert "key" not in text.lower()
 
 
+@contextmanager
 def open_engine(tmp_path, keys, *arguments):
-    from contextlib import contextmanager
-
-    from fedcipher.engine.local import lock_arguments
-
-    @contextmanager
-    def running():
-        files = [part for path in sorted(Path(keys).glob("client-*.key")) for part in ("--key-file", path)]
-        target = f"unix:{tmp_path / 'engine.sock'}"
-        command = (
-            "fedcipher-engine",
-            "serve",
-            "--listen",
-            target,
-            "--state",
-            tmp_path / "engine",
-            "--exit-with-parent",
-        )
-        with started(*command, *files, *arguments, *lock_arguments(), log=tmp_path / "engine.log") as service:
-            assert service.address == target
-            yield target
-
-    return running()
+    """An engine over key files, without an authority; yields its target."""
+    files = [part for path in sorted(Path(keys).glob("client-*.key")) for part in ("--key-file", path)]
+    target = f"unix:{tmp_path / 'engine.sock'}"
+    command = ("fedcipher-engine", "serve", "--listen", target, "--state", tmp_path / "engine", "--exit-with-parent")
+    with started(*command, *files, *arguments, *lock_arguments(), log=tmp_path / "engine.log") as service:
+        assert service.address == target
+        yield target
 
 
 def test_a_terminated_engine_finishes_what_is_under_way(tmp_path):

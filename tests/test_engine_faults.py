@@ -28,7 +28,7 @@ from engine_harness import (
 )
 from fedcipher import errors
 from fedcipher.engine import Authority, connect
-from fedcipher.engine.local import find_program
+from fedcipher.engine.local import find_program, lock_arguments, started
 from fedcipher.flower import SecureStrategy
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg
@@ -224,6 +224,19 @@ def test_a_rotation_between_rounds_overlaps_by_one_round(tmp_path):
             engine.encryptor(1).encrypt(updates(1)[0], round=2**62)
 
 
+def test_an_epoch_that_a_federation_still_needs_is_not_rotated_away(tmp_path):
+    with deployment(flashe(), 2, tmp_path) as run:
+        keys = run.keys()
+        assert keys.current().epoch == 1
+        assert run.local.rotate() == 2
+        with pytest.raises(errors.EngineError, match="epoch 1 is still in use"):
+            run.local.rotate()
+        keys.settle(2)
+        assert run.local.rotate() == 3
+        run.keys()
+        assert "epoch 4" in run.authority("rotate", "--force")
+
+
 def test_a_revoked_device_is_refused_at_once_and_gets_no_further_epoch(tmp_path):
     with deployment(flashe(), 3, tmp_path) as run:
         rounds = []
@@ -284,19 +297,12 @@ def test_engines_over_tls_admit_their_hosts_only(tmp_path):
     with deployment(flashe(), 1, tmp_path / "a") as run, deployment(flashe(), 1, tmp_path / "b") as other:
         nic = run.enrol("nic")
         run.local.rotate()
-        from contextlib import ExitStack
-
-        from fedcipher.engine.local import lock_arguments, started
-
-        with ExitStack() as stack:
-            served = stack.enter_context(
-                started(
-                    *("fedcipher-engine", "serve", "--listen", "127.0.0.1:0", "--state", tmp_path / "state"),
-                    *("--authority", run.local.authority.address, "--credentials", nic, "--host", "trainer"),
-                    *("--exit-with-parent", *lock_arguments()),
-                    log=tmp_path / "nic.log",
-                )
-            )
+        with started(
+            *("fedcipher-engine", "serve", "--listen", "127.0.0.1:0", "--state", tmp_path / "state"),
+            *("--authority", run.local.authority.address, "--credentials", nic, "--host", "trainer"),
+            *("--exit-with-parent", *lock_arguments()),
+            log=tmp_path / "nic.log",
+        ) as served:
             trainer = run.enrol("trainer", "--role", "host")
             engine = connect(served.address, credentials=trainer)
             update = updates(1)[0]
@@ -386,7 +392,7 @@ def test_no_bytes_bring_the_engine_down(tmp_path):
     rng = random.Random(3)
     with deployment(flashe(), 1, tmp_path) as run, socket_channel(run.local.target) as channel:
         frame = run.connect(0).encryptor().encrypt(updates(1)[0], round=1)
-        aggregator = run.local and run.connect(0).scheme.aggregator(run.keys().current())
+        aggregator = run.connect(0).scheme.aggregator(run.keys().current())
         aggregator.add(frame)
         aggregate = aggregator.finish()
         for k in range(150):

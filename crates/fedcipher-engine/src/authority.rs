@@ -23,7 +23,7 @@ CREATE TABLE parties (
 );
 CREATE TABLE epochs (
     epoch INTEGER PRIMARY KEY, state TEXT NOT NULL CHECK (state IN ('current', 'previous', 'ended')),
-    made TEXT NOT NULL, server_key BLOB
+    made TEXT NOT NULL, server_key BLOB, taken INTEGER NOT NULL DEFAULT 0
 );
 CREATE UNIQUE INDEX one_current ON epochs (state) WHERE state = 'current';
 CREATE TABLE keys (
@@ -78,8 +78,8 @@ impl Authority {
             tx.execute("INSERT INTO config VALUES (?1, ?2)", params![name, value])?;
         }
         log(&tx, "authority", "init", None)?;
-        tx.commit()?;
         write_party(&folder.join("service"), &root.certificate, &certificate, Some(&key))?;
+        tx.commit()?;
         Ok(this)
     }
 
@@ -158,9 +158,18 @@ impl Authority {
 
     /// The next epoch, for all devices that are not revoked. The current one becomes the previous and
     /// stays usable until a round of the new one is settled; what was previous ends.
-    pub fn rotate(&mut self) -> Result<u64> {
+    ///
+    /// Refused, unless by `force`, while an aggregator that took the previous epoch has settled no round
+    /// of the current one: its last aggregate would be under keys that nobody has any more.
+    pub fn rotate(&mut self, force: bool) -> Result<u64> {
         let scheme = registry::make(&self.spec()?)?;
         let tx = self.begin()?;
+        let in_use: Option<u64> = tx
+            .query_row("SELECT epoch FROM epochs WHERE state = 'previous' AND taken = 1", [], |r| r.get(0))
+            .optional()?;
+        if let Some(epoch) = in_use.filter(|_| !force) {
+            return Err(Error::EpochInUse { epoch });
+        }
         let devices: Vec<(u32, String)> = {
             let mut query = tx.prepare("SELECT client, name FROM parties WHERE role = 'device' AND revoked = 0")?;
             let rows = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?;
@@ -171,7 +180,10 @@ impl Authority {
         let set = scheme.keygen(&cohort, epoch)?;
         end_epochs(&tx, "state = 'previous'", [])?;
         tx.execute("UPDATE epochs SET state = 'previous' WHERE state = 'current'", [])?;
-        tx.execute("INSERT INTO epochs VALUES (?1, 'current', ?2, ?3)", params![epoch, now()?, set.server.to_bytes()])?;
+        tx.execute(
+            "INSERT INTO epochs (epoch, state, made, server_key) VALUES (?1, 'current', ?2, ?3)",
+            params![epoch, now()?, set.server.to_bytes()],
+        )?;
         for key in &set.clients {
             let name = devices.iter().find(|(client, _)| *client == key.client).map(|(_, name)| name);
             tx.execute("INSERT INTO keys VALUES (?1, ?2, ?3, NULL)", params![epoch, name, key.to_bytes().as_slice()])?;
@@ -250,8 +262,9 @@ impl Authority {
         Ok(keys)
     }
 
-    /// (epoch, server key) of all usable epochs but the `held`.
-    pub fn server_keys(&self, held: &[u64]) -> Result<Vec<(u64, Vec<u8>)>> {
+    /// (epoch, server key) of all usable epochs but the `held`; they count as taken.
+    pub fn server_keys(&mut self, held: &[u64]) -> Result<Vec<(u64, Vec<u8>)>> {
+        self.connection.execute("UPDATE epochs SET taken = 1 WHERE state != 'ended' AND taken = 0", [])?;
         let mut query =
             self.connection.prepare("SELECT epoch, server_key FROM epochs WHERE state != 'ended' ORDER BY epoch")?;
         let rows = query.query_map([], |r| Ok((r.get::<_, u64>(0)?, r.get(1)?)))?;

@@ -28,6 +28,12 @@ pub enum Error {
     )]
     IdentityInUse { device: String, epoch: u64 },
 
+    #[error(
+        "epoch {epoch} is still in use: no round of the epoch after it has been settled; rotate after the next round, \
+         or with --force, and a federation that runs loses its last aggregate"
+    )]
+    EpochInUse { epoch: u64 },
+
     #[error("this engine does not serve device {asked:?}; it serves {served}")]
     UnknownDevice { asked: String, served: String },
 
@@ -69,7 +75,11 @@ impl Error {
             Error::UnknownDevice { .. } => "UnknownDeviceError",
             Error::Stalled { .. } => "StalledError",
             Error::Truncated(_) => "TruncatedError",
-            Error::Protocol(_) | Error::Configuration(_) | Error::Store(_) | Error::File { .. } => "EngineError",
+            Error::EpochInUse { .. }
+            | Error::Protocol(_)
+            | Error::Configuration(_)
+            | Error::Store(_)
+            | Error::File { .. } => "EngineError",
             Error::Remote { class, .. } => class,
         }
     }
@@ -81,6 +91,7 @@ impl Error {
             Error::UnknownDevice { .. } => Code::NotFound,
             Error::Unavailable { .. } => Code::Unavailable,
             Error::Stalled { .. } => Code::DeadlineExceeded,
+            Error::EpochInUse { .. } => Code::FailedPrecondition,
             Error::Store(_) | Error::File { .. } | Error::Configuration(_) => Code::Internal,
             Error::Core(_) | Error::Truncated(_) | Error::Protocol(_) | Error::Remote { .. } => Code::InvalidArgument,
         }

@@ -72,7 +72,11 @@ enum Command {
         exit_with_parent: bool,
     },
     /// Make the next epoch.
-    Rotate,
+    Rotate {
+        /// Also while an aggregator still uses the epoch that would end.
+        #[arg(long)]
+        force: bool,
+    },
     /// Give a party no further epoch, refuse what it sends, and rotate.
     Revoke {
         name: String,
@@ -124,8 +128,8 @@ fn run(options: Options) -> Result<()> {
             }
             Ok(())
         }
-        Command::Rotate => {
-            println!("epoch {}", Authority::open(&options.state)?.rotate()?);
+        Command::Rotate { force } => {
+            println!("epoch {}", Authority::open(&options.state)?.rotate(force)?);
             Ok(())
         }
         Command::Revoke { name, no_rotate } => {
@@ -133,7 +137,7 @@ fn run(options: Options) -> Result<()> {
             store.revoke(&name)?;
             println!("{name} revoked");
             if !no_rotate && !store.usable()?.is_empty() {
-                println!("epoch {}", store.rotate()?);
+                println!("epoch {}", store.rotate(false)?);
             }
             Ok(())
         }
@@ -198,9 +202,11 @@ async fn rotate_on_schedule(service: AuthorityService, every: Duration) {
     loop {
         tick.tick().await;
         let due = service.with(|store| Ok(store.age()?.is_some_and(|age| age >= every)));
-        let rotated = due.and_then(|due| if due { service.with(Authority::rotate).map(Some) } else { Ok(None) });
+        let rotated =
+            due.and_then(|due| if due { service.with(|store| store.rotate(false)).map(Some) } else { Ok(None) });
         match rotated {
-            Ok(None) => {}
+            // As soon as the round under way is settled.
+            Ok(None) | Err(Error::EpochInUse { .. }) => {}
             Ok(Some(epoch)) => tracing::info!(epoch, "rotated on schedule"),
             Err(error) => tracing::warn!(class = error.class(), "rotation: {error}"),
         }
