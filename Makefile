@@ -6,7 +6,6 @@ DATA ?= ../shared/data
 export FLWR_TELEMETRY_ENABLED := 0
 SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 
-
 .PHONY: demo engine engine-static test-static test test-rust test-python check bench bench-hhe bench-offload results build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine

@@ -14,7 +14,7 @@ from typing import Any
 import fedcipher
 import numpy as np
 from fedcipher import _native
-from measure import median_seconds, openssl_ctr_rate
+from measure import median_seconds, openssl_rate
 
 LENET5 = [(5, 5, 1, 6), (6,), (5, 5, 6, 16), (16,), (400, 120), (120,), (120, 84), (84,), (84, 10), (10,)]
 LINK_BYTES = 100e6 / 8
@@ -31,7 +31,7 @@ def flashe_rate() -> dict[str, float]:
 
     values = np.random.default_rng(0).integers(0, 65536, 1 << 20, dtype=np.uint32)
     seconds = min(_native.bench_flashe(values, 16, 50) for _ in range(5))
-    openssl = openssl_ctr_rate()
+    openssl = openssl_rate("aes-128-ctr")
 
     small = values.astype(np.uint16)
     key = bytes(range(16))

@@ -38,9 +38,9 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
-def openssl_ctr_rate() -> float:
-    """Bytes per second of ``openssl speed -evp aes-128-ctr`` at 16 KiB blocks, one process."""
-    command = ["openssl", "speed", "-seconds", "1", "-bytes", "16384", "-evp", "aes-128-ctr"]
+def openssl_rate(cipher: str) -> float:
+    """Bytes per second of ``openssl speed -evp CIPHER`` at 16 KiB blocks, one process."""
+    command = ["openssl", "speed", "-seconds", "1", "-bytes", "16384", "-evp", cipher]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(out.strip().splitlines()[-1].split()[-1].rstrip("k")) * 1000
 

@@ -6,7 +6,6 @@ import datetime
 import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,7 +20,7 @@ from fedcipher import Codec, _native
 from fedcipher.engine import Authority, Engine, connect
 from fedcipher.engine.local import LocalEngines, Service, lock_arguments, run_program, start_engines, started
 from fedcipher.schemes import Decryptor, Encryptor, Scheme, scheme
-from measure import ROOT, machine
+from measure import ROOT, machine, openssl_rate
 from report import BEGIN, END, table, verdict
 
 PARAMETERS = 1_200_000
@@ -155,13 +154,6 @@ def concurrent(clients: int, rounds: int) -> tuple[int, float]:
         return len(failures), time.perf_counter() - began
 
 
-def tls_rate() -> float:
-    """Bytes per second of AES-256-GCM, what both ends of this TLS agree on, in `openssl speed`."""
-    command = ["openssl", "speed", "-seconds", "1", "-bytes", "16384", "-evp", "aes-256-gcm"]
-    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return float(out.strip().splitlines()[-1].split()[-1].rstrip("k")) * 1000
-
-
 def scheme_rows(title: str, costs: dict[str, Cost], *, targets: bool) -> list[list[str]]:
     base = costs["in process"]
     rows = []
@@ -211,7 +203,7 @@ def main() -> None:
     )
     # Values and frame, each both ways, sealed on one side and opened on the other, over all cores.
     travelled = 2 * (PARAMETERS * 4 + PARAMETERS * 20 / 8)
-    floor = 2 * travelled / tls_rate() / (os.cpu_count() or 1)
+    floor = 2 * travelled / openssl_rate("aes-256-gcm") / (os.cpu_count() or 1)
     over = flashe["loopback mTLS"].wall - flashe["in process"].wall
     figures.append(
         [

@@ -136,6 +136,14 @@ impl Layout {
         Layout::new(tensors)
     }
 
+    /// The tensors of an update whose values lie in a row.
+    pub fn split<'a>(&self, flat: &'a [f32]) -> Result<Vec<&'a [f32]>> {
+        if flat.len() != self.elements {
+            return Err(Error::layout(format!("{} elements instead of {}", flat.len(), self.elements)));
+        }
+        Ok(self.tensors.iter().zip(&self.starts).map(|(t, start)| &flat[*start..*start + t.len()]).collect())
+    }
+
     /// Says where two layouts differ, for the error message.
     #[must_use]
     pub fn difference(&self, other: &Layout) -> String {

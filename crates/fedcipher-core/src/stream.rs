@@ -105,21 +105,27 @@ pub enum Threads {
     All,
 }
 
+/// The bytes of each of `pieces`, which lie in a row in `out`.
+pub fn slots<'a>(pieces: &[Piece], mut out: &'a mut [u8]) -> Vec<&'a mut [u8]> {
+    let mut slots = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let (slot, rest) = out.split_at_mut(piece.bytes);
+        slots.push(slot);
+        out = rest;
+    }
+    slots
+}
+
 /// A whole update to a whole frame.
 pub fn seal_all(sealer: &dyn Sealer, update: &Update<'_>, place: &mut dyn Place, threads: Threads) -> Result<()> {
     sealer.header().build(sealer.payload_len(), place, |payload| {
-        let (head, mut rest) = payload.split_at_mut(sealer.prefix().len());
+        let (head, rest) = payload.split_at_mut(sealer.prefix().len());
         head.copy_from_slice(sealer.prefix());
-        let mut jobs = Vec::with_capacity(sealer.pieces().len());
-        for (index, piece) in sealer.pieces().iter().enumerate() {
-            let (slice, tail) = rest.split_at_mut(piece.bytes);
-            rest = tail;
-            jobs.push((index, slice));
-        }
-        let seal = |(index, slice): (usize, &mut [u8])| sealer.seal(index, update, slice);
+        let slots = slots(sealer.pieces(), rest);
+        let seal = |(index, slot): (usize, &mut [u8])| sealer.seal(index, update, slot);
         match threads {
-            Threads::One => jobs.into_iter().try_for_each(seal),
-            Threads::All => jobs.into_par_iter().try_for_each(seal),
+            Threads::One => slots.into_iter().enumerate().try_for_each(seal),
+            Threads::All => slots.into_par_iter().enumerate().try_for_each(seal),
         }
     })
 }

@@ -93,6 +93,14 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 impl Header {
+    /// Refuses a frame of another kind.
+    pub fn check_kind(&self, kind: Kind) -> Result<()> {
+        if self.kind == kind {
+            return Ok(());
+        }
+        Err(Error::Kind { found: self.kind as u8, expected: kind as u8 })
+    }
+
     /// Sum of the weights of all contributions; saturates, since every user checks it against a bound.
     #[must_use]
     pub fn total_weight(&self) -> u64 {
@@ -364,9 +372,6 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
 /// [`parse`], and the frame must be of `kind`.
 pub fn parse_kind(bytes: &[u8], kind: Kind) -> Result<Frame<'_>> {
     let frame = parse(bytes)?;
-    if frame.header.kind == kind {
-        Ok(frame)
-    } else {
-        Err(Error::Kind { found: frame.header.kind as u8, expected: kind as u8 })
-    }
+    frame.header.check_kind(kind)?;
+    Ok(frame)
 }

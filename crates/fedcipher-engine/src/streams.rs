@@ -10,7 +10,7 @@ use crate::{CHUNK, MAX_MESSAGE};
 use bytes::{Buf, Bytes, BytesMut};
 use fedcipher_core::codec::{self, Layout, Means, Rounding, SumSink, Sums, Update};
 use fedcipher_core::scheme::{Opening, Request, Terms};
-use fedcipher_core::stream::{Piece, Sealing};
+use fedcipher_core::stream::{self, Piece, Sealing};
 use fedcipher_core::wire::{self, Checksum, Kind};
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ where
         // The round is on disk before anything of it exists.
         let sealing = compute(move || Ok(own.party.encryptor().sealer(&own.terms())?)).await?;
         let done = match sealing {
-            Some(sealing) => self.encrypt_pieces(job, Arc::new(sealing)).await?,
+            Some(sealing) => self.encrypt_pieces(&job, &sealing).await?,
             None => self.encrypt_whole(job).await?,
         };
         self.metrics.phase("encode", done.encode_seconds);
@@ -125,7 +125,7 @@ where
         self.send(proto::EncryptReply { part: Some(encrypt_reply::Part::FrameLen(len as u64)) }).await
     }
 
-    async fn encrypt_pieces(&mut self, job: Arc<Job>, sealing: Arc<Sealing>) -> Result<proto::EncryptDone> {
+    async fn encrypt_pieces(&mut self, job: &Job, sealing: &Sealing) -> Result<proto::EncryptDone> {
         let sealer = sealing.sealer();
         let (pieces, elements) = (sealer.pieces(), job.layout.elements());
         let rounding = job.rounding()?;
@@ -148,21 +148,12 @@ where
             if count == 0 {
                 continue;
             }
-            let rest = window.split_off(used);
-            let part = Part {
-                job: Arc::clone(&job),
-                sealing: Arc::clone(&sealing),
-                rounding: rounding.clone(),
-                first,
-                next,
-                count,
-            };
+            let at = out.len();
             // Less than a millisecond: handing it to another thread and waking up again would cost as much.
-            let sealed = part.seal(&window, out, checksum)?;
-            (out, checksum, window) = (sealed.out, sealed.checksum, rest);
-            done.clipped += sealed.clipped;
-            done.encode_seconds += sealed.encode_seconds;
-            done.encrypt_seconds += sealed.encrypt_seconds;
+            let part = Update::window(&job.layout, first, &window[..used], rounding.clone())?;
+            seal(sealing, next, count, &part, &mut out, &mut done)?;
+            checksum.update(&out[at..]);
+            window.drain(..used);
             first += used;
             next += count;
             self.frame(out.split().freeze()).await?;
@@ -226,14 +217,7 @@ impl Job {
     /// The whole update at once.
     fn encrypt(&self, flat: &[f32]) -> Result<(Vec<u8>, proto::EncryptDone)> {
         let began = Instant::now();
-        let mut rest = flat;
-        let mut tensors = Vec::with_capacity(self.layout.tensors().len());
-        for tensor in self.layout.tensors() {
-            let (head, tail) = rest.split_at(tensor.len());
-            rest = tail;
-            tensors.push(head);
-        }
-        let update = Update::new(&self.layout, tensors, self.rounding()?)?;
+        let update = Update::new(&self.layout, self.layout.split(flat)?, self.rounding()?)?;
         let Terms { round, weight, plan, .. } = self.terms();
         let mut encryptor = self.party.encryptor();
         let frame = encryptor.encrypt(&Request { round, weight, update: &update, plan })?;
@@ -248,46 +232,26 @@ impl Job {
     }
 }
 
-/// Pieces `next..next + count`, which begin at element `first`.
-struct Part {
-    job: Arc<Job>,
-    sealing: Arc<Sealing>,
-    rounding: Rounding,
-    first: usize,
+/// Appends the ciphertext of pieces `next..next + count`, which `part` holds, to `out`; counts in `done`.
+fn seal(
+    sealing: &Sealing,
     next: usize,
     count: usize,
-}
-
-struct Sealed {
-    out: BytesMut,
-    checksum: Checksum,
-    clipped: u64,
-    encode_seconds: f64,
-    encrypt_seconds: f64,
-}
-
-impl Part {
-    /// Appends the ciphertext of `window` to `out`.
-    fn seal(self, window: &[f32], mut out: BytesMut, mut checksum: Checksum) -> Result<Sealed> {
-        let began = Instant::now();
-        let pieces = &self.sealing.sealer().pieces()[self.next..self.next + self.count];
-        let at = out.len();
-        out.resize(at + pieces.iter().map(|p| p.bytes).sum::<usize>(), 0);
-        let part = Update::window(&self.job.layout, self.first, window, self.rounding)?;
-        let mut rest = &mut out[at..];
-        let mut jobs = Vec::with_capacity(self.count);
-        for (k, piece) in pieces.iter().enumerate() {
-            let (slot, tail) = rest.split_at_mut(piece.bytes);
-            rest = tail;
-            jobs.push((self.next + k, slot));
-        }
-        jobs.into_par_iter().try_for_each(|(k, slot)| self.sealing.seal(k, &part, slot))?;
-        checksum.update(&out[at..]);
-        let encode_seconds = part.seconds();
-        let encrypt_seconds = (began.elapsed().as_secs_f64() - encode_seconds).max(0.0);
-        let clipped = part.clipped().iter().sum();
-        Ok(Sealed { out, checksum, clipped, encode_seconds, encrypt_seconds })
-    }
+    part: &Update<'_>,
+    out: &mut BytesMut,
+    done: &mut proto::EncryptDone,
+) -> Result<()> {
+    let began = Instant::now();
+    let pieces = &sealing.sealer().pieces()[next..next + count];
+    let at = out.len();
+    out.resize(at + pieces.iter().map(|p| p.bytes).sum::<usize>(), 0);
+    let slots = stream::slots(pieces, &mut out[at..]);
+    slots.into_par_iter().enumerate().try_for_each(|(k, slot)| sealing.seal(next + k, part, slot))?;
+    let encode_seconds = part.seconds();
+    done.clipped += part.clipped().iter().sum::<u64>();
+    done.encode_seconds += encode_seconds;
+    done.encrypt_seconds += (began.elapsed().as_secs_f64() - encode_seconds).max(0.0);
+    Ok(())
 }
 
 fn push_floats(window: &mut Vec<f32>, bytes: &[u8]) {
@@ -311,11 +275,9 @@ impl Output {
         match self {
             Output::Sums => bytemuck::cast_slice(sums).to_vec(),
             Output::Means => {
-                let mut out = vec![0u8; sums.len() * 4];
                 let mut means = vec![0f32; sums.len()];
                 codec::means(layout, weight, start, sums, &mut means);
-                out.copy_from_slice(bytemuck::cast_slice(&means));
-                out
+                bytemuck::cast_slice(&means).to_vec()
             }
         }
     }
@@ -349,10 +311,7 @@ where
         }
         self.fill(buffer, head_len).await?;
         let head = wire::parse_head(&buffer[..head_len])?;
-        if head.header.kind != Kind::Aggregate {
-            let (found, expected) = (head.header.kind as u8, Kind::Aggregate as u8);
-            return Err(fedcipher_core::Error::Kind { found, expected }.into());
-        }
+        head.header.check_kind(Kind::Aggregate)?;
         Ok((head_len, head))
     }
 

@@ -1,6 +1,6 @@
 //! The host's side of the offload engine and of the authority.
 
-use crate::{Contributions, Layout, PlaceInPython, raise_as, slices};
+use crate::{Contributions, Layout, Opened, PlaceInPython, raise_as, slices};
 use fedcipher_engine::client::{self, Sealed, Values};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -60,13 +60,7 @@ impl EngineClient {
 
     /// Weighted means: (layout, round, contributions, flat float32 values, counts or None).
     #[pyo3(signature = (frame, round = None))]
-    #[allow(clippy::type_complexity, reason = "one tuple for one thin call")]
-    fn decrypt<'py>(
-        &self,
-        py: Python<'py>,
-        frame: &[u8],
-        round: Option<u64>,
-    ) -> PyResult<(Layout, u64, Contributions, Bound<'py, PyArray1<f32>>, Option<Bound<'py, PyArray1<u32>>>)> {
+    fn decrypt<'py>(&self, py: Python<'py>, frame: &[u8], round: Option<u64>) -> PyResult<Opened<'py>> {
         let got = py.detach(|| locked(&self.0).decrypt(frame, round, false)).map_err(raise)?;
         let Values::Means(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent sums for means"));

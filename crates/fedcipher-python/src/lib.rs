@@ -336,6 +336,8 @@ impl Aggregator {
 struct Decryptor(Box<dyn scheme::Decryptor>);
 
 type Contributions = Vec<(u32, u64)>;
+/// Layout, round, contributions, flat means, and counts of a sparse round.
+type Opened<'py> = (Layout, u64, Contributions, Bound<'py, PyArray1<f32>>, Option<Bound<'py, PyArray1<u32>>>);
 
 fn contributions(summary: &Summary) -> Contributions {
     summary.header.contributions.iter().map(|c| (c.client, c.weight)).collect()
@@ -345,13 +347,7 @@ fn contributions(summary: &Summary) -> Contributions {
 impl Decryptor {
     /// Weighted means: (layout, round, contributions, flat float32 values, counts or None).
     #[pyo3(signature = (frame, round = None))]
-    #[allow(clippy::type_complexity, reason = "one tuple for one thin call")]
-    fn decrypt<'py>(
-        &self,
-        py: Python<'py>,
-        frame: &[u8],
-        round: Option<u64>,
-    ) -> PyResult<(Layout, u64, Contributions, Bound<'py, PyArray1<f32>>, Option<Bound<'py, PyArray1<u32>>>)> {
+    fn decrypt<'py>(&self, py: Python<'py>, frame: &[u8], round: Option<u64>) -> PyResult<Opened<'py>> {
         let mut means = Means::default();
         let summary = py.detach(|| self.0.decrypt(frame, round, &mut means)).map_err(raise)?;
         let added = contributions(&summary);

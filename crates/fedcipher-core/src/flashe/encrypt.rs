@@ -83,7 +83,7 @@ impl FlasheEncryptor {
         let order = permutation(&self.permutation, request.round, layout.elements())?;
 
         // Quantise input plus residual where it is sent; the layout is the same.
-        let tensors = split(layout, &selection.values);
+        let tensors = layout.split(&selection.values)?;
         let corrected = Update::new(layout, tensors, Rounding::Nearest)?;
         let mut ints = vec![0u32; layout.elements()];
         corrected.quantise(0, &mut ints)?;
@@ -160,19 +160,6 @@ impl Sealer for DenseSealer {
         }
         Ok(())
     }
-}
-
-fn split<'a>(layout: &Layout, flat: &'a [f32]) -> Vec<&'a [f32]> {
-    let mut rest = flat;
-    layout
-        .tensors()
-        .iter()
-        .map(|t| {
-            let (head, tail) = rest.split_at(t.len());
-            rest = tail;
-            head
-        })
-        .collect()
 }
 
 /// The real value that integer `q` at element `d` stands for.
