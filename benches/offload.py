@@ -186,11 +186,16 @@ def main() -> None:
         goal = f"at least 90%: {verdict(saved >= 0.9)}"
         figures.append([f"host CPU saved, {name}, what moves the bytes included", f"{saved:.0%}", goal])
     for name in ("flashe", "bfv"):
-        (small, small_seconds), (large, large_seconds) = (engine_memory(name, n) for n in (25_000_000, 250_000_000))
+        runs = [[engine_memory(name, n) for _ in range(3)] for n in (25_000_000, 250_000_000)]
+        (small, small_seconds), (large, large_seconds) = (sorted(r)[1] for r in runs)
         ratio = max(small, large) / min(small, large)
         text = f"{small / 1e6:.0f} MB and {large / 1e6:.0f} MB ({small_seconds:.1f} s and {large_seconds:.1f} s)"
         figures.append(
-            [f"engine's peak memory, {name}, 100 MB and 1 GB update", text, f"within 10%: {verdict(ratio <= 1.1)}"]
+            [
+                f"engine's peak memory, {name}, 100 MB and 1 GB update (median of 3)",
+                text,
+                f"within 10%: {verdict(ratio <= 1.1)}",
+            ]
         )
     failed, seconds = concurrent(32, 4)
     moved = 32 * 4 * PARAMETERS * 4 / seconds / 1e9

@@ -86,8 +86,8 @@ def raw_call(channel, service, method):
     return channel.stream_stream(f"/fedcipher.v1.{service}/{method}")
 
 
-def encrypt_begin(device, layout, round_number):
-    return field(1, field(1, device) + field(3, round_number) + field(4, 1) + field(5, layout))
+def encrypt_begin(device, layout, round_number, more=b""):
+    return field(1, field(1, device) + field(3, round_number) + field(4, 1) + field(5, layout) + more)
 
 
 def values(count):

@@ -4,6 +4,7 @@ import os
 import random
 import re
 import signal
+import socket
 import sqlite3
 import struct
 import subprocess
@@ -375,9 +376,18 @@ def test_truncated_and_malformed_streams_are_named_and_harm_nobody(tmp_path):
             with pytest.raises(grpc.RpcError):
                 list(call)
             assert error_class(call) == expected, call.details()
-        for extra in ([values(count + 1)], [values(count), values(1)], [field(2, b"abc")], [begin]):
+        no_ring, shared = field(8, 1), field(3, count * 4)
+        for asked, *extra in (
+            [b"", values(count + 1)],
+            [b"", values(count), values(1)],
+            [b"", field(2, b"abc")],
+            [b"", begin],
+            [b"", shared],
+            [no_ring, shared],
+        ):
             number += 1
-            call = encrypt(iter([encrypt_begin("client-0", flat_layout(count), number), *extra]), timeout=20)
+            first = encrypt_begin("client-0", flat_layout(count), number, asked)
+            call = encrypt(iter([first, *extra]), timeout=20)
             with pytest.raises(grpc.RpcError):
                 list(call)
             assert error_class(call) == "EngineError", call.details()
@@ -416,6 +426,31 @@ def test_no_bytes_bring_the_engine_down(tmp_path):
                 assert error_class(error), error
         assert run.local.engine.process.poll() is None
         assert run.connect(0).decryptor().decrypt(aggregate)
+
+
+def test_only_a_sealed_ring_is_taken(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run, (tmp_path / "file").open("wb+") as file:
+        for passed in ([], [file.fileno()], [os.memfd_create("unsealed")]):
+            with socket.socket(socket.AF_UNIX) as raw:
+                raw.settimeout(5)
+                raw.connect(run.local.target.removeprefix("unix:"))
+                socket.send_fds(raw, [b"R"], passed)
+                assert raw.recv(100) == b"", "the connection is closed, not served"
+        assert run.connect(0).encryptor().encrypt(updates(1)[0], round=1)
+
+
+def test_updates_of_many_tensors_and_chunks_cross_the_ring(tmp_path):
+    """Larger than all places of the ring, in pieces that fit no chunk."""
+    rng = np.random.default_rng(3)
+    sizes = [1, 7, 131_071, 131_073, 3, 900_001, 5]
+    update = [rng.normal(0, 0.3, size).astype(np.float32) for size in sizes]
+    with deployment(flashe(), 1, tmp_path) as run:
+        engine = run.connect(0)
+        aggregator = engine.scheme.aggregator(run.keys().current())
+        aggregator.add(engine.encryptor().encrypt(update, round=1))
+        means = engine.decryptor().decrypt(aggregator.finish())
+        for sent, got in zip(update, means, strict=True):
+            np.testing.assert_allclose(got, sent.clip(-1, 1), atol=1e-4)
 
 
 def test_a_slow_reader_costs_no_memory_and_is_let_go(tmp_path):

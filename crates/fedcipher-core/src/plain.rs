@@ -48,7 +48,13 @@ pub(crate) struct Cuts {
 impl Lanes {
     /// Pieces of at most `step(width)` lanes, a multiple of 8, behind `prefix` bytes.
     pub fn cut(&self, prefix: usize, step: impl Fn(u32) -> usize) -> Cuts {
-        let mut cuts = Cuts { pieces: Vec::new(), widths: Vec::new(), bits: Vec::new() };
+        // Counted first: growing by doubling would hold the lists of a large model three times over.
+        let count = self.segments.iter().map(|(segment, width, _)| segment.len.div_ceil(step(*width))).sum();
+        let mut cuts = Cuts {
+            pieces: Vec::with_capacity(count),
+            widths: Vec::with_capacity(count),
+            bits: Vec::with_capacity(count),
+        };
         for (segment, width, at) in &self.segments {
             let step = step(*width);
             for done in (0..segment.len).step_by(step) {

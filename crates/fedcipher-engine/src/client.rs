@@ -4,18 +4,22 @@ use crate::error::{Error, Result};
 use crate::proto::{
     self, authority_client, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request, engine_client,
 };
+use crate::ring::{PLACES, Ring};
 use crate::tls::Credentials;
 use crate::{CHUNK, FRAME, MAX_MESSAGE, WINDOW};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;
 use fedcipher_core::wire::Place;
 use hyper_util::rt::TokioIo;
+use std::cell::Cell;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::io::Interest;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -56,8 +60,8 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// A channel that connects when it is used, and again after a loss.
-pub fn channel(target: &Target, credentials: Option<&Path>) -> Result<Channel> {
+/// A channel that connects when it is used, and again after a loss; over a Unix socket it can bring a ring.
+pub fn channel(target: &Target, credentials: Option<&Path>, ring: Option<Arc<Ring>>) -> Result<Channel> {
     let common = |endpoint: Endpoint| {
         endpoint
             .initial_stream_window_size(WINDOW)
@@ -70,8 +74,14 @@ pub fn channel(target: &Target, credentials: Option<&Path>) -> Result<Channel> {
         Target::Unix(path) => {
             let path = path.clone();
             let connect = tower::service_fn(move |_: Uri| {
-                let path = path.clone();
-                async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
+                let (path, ring) = (path.clone(), ring.clone());
+                async move {
+                    let socket = tokio::net::UnixStream::connect(path).await?;
+                    if let Some(ring) = ring {
+                        socket.async_io(Interest::WRITABLE, || ring.offer(&socket)).await?;
+                    }
+                    Ok::<_, std::io::Error>(TokioIo::new(socket))
+                }
             });
             Ok(common(Endpoint::from_static("http://engine")).connect_with_connector_lazy(connect))
         }
@@ -169,12 +179,146 @@ pub struct Decrypted {
     pub counts: Option<Vec<u32>>,
 }
 
+/// A connection, and what it shares with the engine.
+struct Link {
+    client: engine_client::EngineClient<Channel>,
+    ring: Option<Arc<Ring>>,
+}
+
+impl Link {
+    fn new(runtime: &Runtime, target: &Target, credentials: Option<&Path>) -> Result<Self> {
+        let ring = match target {
+            Target::Unix(_) => {
+                let made = Ring::make().map_err(|e| Error::Configuration(format!("no memory to share: {e}")))?;
+                Some(Arc::new(made))
+            }
+            Target::Tls { .. } => None,
+        };
+        let channel = runtime.block_on(async { channel(target, credentials, ring.clone()) })?;
+        let client = engine_client::EngineClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        Ok(Link { client, ring })
+    }
+}
+
 /// A host's connection to its engine, for one device.
 pub struct EngineClient {
     runtime: Runtime,
-    client: engine_client::EngineClient<Channel>,
+    target: Target,
+    credentials: Option<PathBuf>,
+    link: Link,
     peer: Peer,
     device: String,
+}
+
+/// How many of a call's chunks the engine has read.
+#[derive(Default)]
+struct Credit {
+    taken: Cell<u64>,
+    told: Notify,
+}
+
+impl Credit {
+    fn tell(&self, taken: u64) {
+        self.taken.set(taken);
+        self.told.notify_one();
+    }
+}
+
+/// One call's bytes on their way to the engine: through the ring where there is one.
+struct Upload<'a, Message> {
+    ring: Option<&'a Ring>,
+    credit: &'a Credit,
+    messages: mpsc::Sender<Message>,
+    inline: fn(Bytes) -> Message,
+    shared: fn(u32) -> Message,
+    sent: u64,
+    /// Bytes of the chunk that is not full yet; those themselves where there is no ring.
+    filled: usize,
+    pending: BytesMut,
+}
+
+impl<'a, Message> Upload<'a, Message> {
+    fn new(
+        ring: Option<&'a Ring>,
+        credit: &'a Credit,
+        messages: mpsc::Sender<Message>,
+        inline: fn(Bytes) -> Message,
+        shared: fn(u32) -> Message,
+    ) -> Self {
+        Upload { ring, credit, messages, inline, shared, sent: 0, filled: 0, pending: BytesMut::new() }
+    }
+
+    async fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let (part, rest) = bytes.split_at(bytes.len().min(CHUNK - self.filled));
+            match self.ring {
+                Some(ring) => {
+                    while self.sent.saturating_sub(self.credit.taken.get()) >= PLACES as u64 {
+                        self.credit.told.notified().await;
+                    }
+                    ring.put_up(self.sent, self.filled, part)?;
+                }
+                None => self.pending.extend_from_slice(part),
+            }
+            self.filled += part.len();
+            bytes = rest;
+            if self.filled == CHUNK {
+                self.flush().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what has been pushed. A closed stream has its reason in the answer.
+    async fn flush(&mut self) {
+        let message = match self.ring {
+            _ if self.filled == 0 => return,
+            Some(_) => {
+                self.sent += 1;
+                #[expect(clippy::cast_possible_truncation, reason = "at most CHUNK")]
+                (self.shared)(self.filled as u32)
+            }
+            None => (self.inline)(self.pending.split().freeze()),
+        };
+        self.filled = 0;
+        let _ = self.messages.send(message).await;
+    }
+}
+
+/// One call's bytes on their way from the engine, into memory that waits for them.
+struct Download<'a> {
+    ring: Option<&'a Ring>,
+    taken: u64,
+    at: usize,
+}
+
+impl<'a> Download<'a> {
+    /// Before the call begins.
+    fn new(ring: Option<&'a Ring>) -> Result<Self> {
+        ring.map_or(Ok(()), |ring| ring.taken(0))?;
+        Ok(Download { ring, taken: 0, at: 0 })
+    }
+
+    /// The next `len` bytes of `place`; none if it is not as large.
+    fn next<'p>(&mut self, place: &'p mut [u8], len: usize) -> Option<&'p mut [u8]> {
+        let end = self.at.checked_add(len)?;
+        let slot = place.get_mut(self.at..end);
+        self.at = end;
+        slot
+    }
+
+    fn bytes(&mut self, place: &mut [u8], bytes: &[u8]) -> Option<()> {
+        self.next(place, bytes.len())?.copy_from_slice(bytes);
+        Some(())
+    }
+
+    fn shared(&mut self, place: &mut [u8], len: u32) -> Option<()> {
+        let ring = self.ring?;
+        let slot = self.next(place, len as usize).filter(|slot| slot.len() <= CHUNK)?;
+        ring.take_down(self.taken, slot).ok()?;
+        self.taken += 1;
+        Some(())
+    }
 }
 
 /// What a host asks an engine to encrypt.
@@ -192,21 +336,47 @@ impl EngineClient {
     /// `device` may be empty where the engine has only one.
     pub fn new(target: &str, device: &str, credentials: Option<&Path>) -> Result<Self> {
         let runtime = runtime()?;
-        let parsed: Target = target.parse()?;
-        let channel = runtime.block_on(async { channel(&parsed, credentials) })?;
-        let client = engine_client::EngineClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        Ok(EngineClient { runtime, client, peer: Peer::new(&parsed), device: device.to_owned() })
+        let target: Target = target.parse()?;
+        let link = Link::new(&runtime, &target, credentials)?;
+        let peer = Peer::new(&target);
+        Ok(EngineClient {
+            runtime,
+            target,
+            credentials: credentials.map(Path::to_owned),
+            link,
+            peer,
+            device: device.to_owned(),
+        })
+    }
+
+    /// After a call that broke off: its ring may still be written to, so the next one gets its own.
+    fn again<T>(&mut self, result: Result<T>) -> Result<T> {
+        if result.is_err() && self.link.ring.is_some() {
+            self.link = Link::new(&self.runtime, &self.target, self.credentials.as_deref())?;
+        }
+        result
     }
 
     pub fn describe(&self) -> Result<Description> {
-        let mut client = self.client.clone();
+        let mut client = self.link.client.clone();
         let request = proto::DescribeRequest { device: self.device.clone() };
         let reply = self.peer.answer(self.runtime.block_on(client.describe(request)))?;
         Ok(Description { spec: reply.spec, client: reply.client, epochs: reply.epochs })
     }
 
     /// Streams `tensors` to the engine and its frame into `place`.
-    pub fn encrypt(&self, what: &Sealed<'_>, tensors: &[&[f32]], place: &mut dyn Place) -> Result<proto::EncryptDone> {
+    pub fn encrypt(
+        &mut self,
+        what: &Sealed<'_>,
+        tensors: &[&[f32]],
+        place: &mut dyn Place,
+    ) -> Result<proto::EncryptDone> {
+        let result = self.try_encrypt(what, tensors, place);
+        self.again(result)
+    }
+
+    fn try_encrypt(&self, what: &Sealed<'_>, tensors: &[&[f32]], place: &mut dyn Place) -> Result<proto::EncryptDone> {
+        let ring = self.link.ring.as_deref();
         let begin = proto::EncryptBegin {
             device: self.device.clone(),
             epoch: what.epoch,
@@ -215,41 +385,48 @@ impl EngineClient {
             layout: what.layout.encode().into(),
             plan: Bytes::copy_from_slice(what.plan),
             stochastic: what.stochastic,
+            ring: ring.is_some(),
         };
+        fn message(part: encrypt_request::Part) -> proto::EncryptRequest {
+            proto::EncryptRequest { part: Some(part) }
+        }
         let (sender, receiver) = mpsc::channel(AHEAD);
+        let credit = Credit::default();
+        let mut download = Download::new(ring)?;
+        let inline = |bytes| message(encrypt_request::Part::Values(bytes));
+        let shared = |len| message(encrypt_request::Part::Shared(len));
+        let mut upload = Upload::new(ring, &credit, sender, inline, shared);
         let send = async move {
-            let message = |part| proto::EncryptRequest { part: Some(part) };
-            let mut open = sender.send(message(encrypt_request::Part::Begin(begin))).await.is_ok();
-            for chunk in tensors.iter().flat_map(|t| t.chunks(CHUNK / 4)) {
-                // A closed stream has its reason in the answer.
-                open = open
-                    && sender
-                        .send(message(encrypt_request::Part::Values(Bytes::copy_from_slice(bytemuck::cast_slice(
-                            chunk,
-                        )))))
-                        .await
-                        .is_ok();
+            let _ = upload.messages.send(message(encrypt_request::Part::Begin(begin))).await;
+            for tensor in tensors {
+                upload.push(bytemuck::cast_slice(tensor)).await?;
             }
+            upload.flush().await;
+            Ok(())
         };
-        let mut client = self.client.clone();
+        let mut client = self.link.client.clone();
         let receive = async {
             let mut parts = self.peer.answer(client.encrypt(ReceiverStream::new(receiver)).await)?;
-            let (mut frame, mut at): (&mut [u8], usize) = (&mut [], 0);
+            let mut frame: &mut [u8] = &mut [];
             let mut place = Some(place);
-            while let Some(part) = parts.next().await {
-                match part.map_err(|status| self.peer.error(&status))?.part {
+            while let Some(reply) = parts.next().await {
+                let reply = reply.map_err(|status| self.peer.error(&status))?;
+                credit.tell(reply.taken);
+                let fits = match reply.part {
+                    None => Some(()),
                     Some(encrypt_reply::Part::FrameLen(len)) => {
                         let len = usize::try_from(len).map_err(|_| self.peer.lost())?;
                         frame = place.take().ok_or_else(|| self.peer.lost())?.reserve(len)?;
+                        Some(())
                     }
-                    Some(encrypt_reply::Part::Frame(bytes)) => {
-                        let slot = frame.get_mut(at..at + bytes.len()).ok_or_else(|| self.peer.lost())?;
-                        slot.copy_from_slice(&bytes);
-                        at += bytes.len();
+                    Some(encrypt_reply::Part::Frame(bytes)) => download.bytes(frame, &bytes),
+                    Some(encrypt_reply::Part::Shared(len)) => download.shared(frame, len),
+                    Some(encrypt_reply::Part::Done(done)) if download.at == frame.len() && download.at > 0 => {
+                        return Ok(done);
                     }
-                    Some(encrypt_reply::Part::Done(done)) if at == frame.len() && at > 0 => return Ok(done),
-                    _ => break,
-                }
+                    Some(encrypt_reply::Part::Done(_)) => None,
+                };
+                fits.ok_or_else(|| self.peer.lost())?;
             }
             Err(self.peer.lost())
         };
@@ -257,52 +434,62 @@ impl EngineClient {
     }
 
     /// Streams an aggregate to the engine and its values back; `sums` asks for integers.
-    pub fn decrypt(&self, frame: &[u8], round: Option<u64>, sums: bool) -> Result<Decrypted> {
-        let begin = proto::DecryptBegin { device: self.device.clone(), round, sums };
-        let (sender, receiver) = mpsc::channel(AHEAD);
-        let send = async move {
-            let message = |part| proto::DecryptRequest { part: Some(part) };
-            let mut open = sender.send(message(decrypt_request::Part::Begin(begin))).await.is_ok();
-            for chunk in frame.chunks(CHUNK) {
-                let part = decrypt_request::Part::Frame(Bytes::copy_from_slice(chunk));
-                open = open && sender.send(message(part)).await.is_ok();
-            }
-        };
-        let mut client = self.client.clone();
-        let receive = async {
-            let mut parts = self.peer.answer(client.decrypt(ReceiverStream::new(receiver)).await)?;
-            let decrypt_reply::Part::Opened(opened) = self.part(parts.next().await)? else {
-                return Err(self.peer.lost());
-            };
-            let layout = Layout::decode(&opened.layout)?;
-            let mut values = Values::zeros(sums, layout.elements());
-            let mut at = 0;
-            loop {
-                match self.part(parts.next().await)? {
-                    decrypt_reply::Part::Values(bytes) => {
-                        let slot = values.bytes().get_mut(at..at + bytes.len()).ok_or_else(|| self.peer.lost())?;
-                        slot.copy_from_slice(&bytes);
-                        at += bytes.len();
-                    }
-                    decrypt_reply::Part::Done(done) if at == values.bytes().len() => {
-                        let counts: Vec<u32> =
-                            done.counts.as_chunks::<4>().0.iter().map(|c| u32::from_le_bytes(*c)).collect();
-                        let contributions = opened.contributions.iter().map(|c| (c.client, c.weight)).collect();
-                        let counts = (!counts.is_empty()).then_some(counts);
-                        return Ok(Decrypted { layout, round: opened.round, contributions, values, counts });
-                    }
-                    decrypt_reply::Part::Done(_) | decrypt_reply::Part::Opened(_) => return Err(self.peer.lost()),
-                }
-            }
-        };
-        self.runtime.block_on(answered(send, receive))
+    pub fn decrypt(&mut self, frame: &[u8], round: Option<u64>, sums: bool) -> Result<Decrypted> {
+        let result = self.try_decrypt(frame, round, sums);
+        self.again(result)
     }
 
-    fn part(&self, next: Option<std::result::Result<proto::DecryptReply, Status>>) -> Result<decrypt_reply::Part> {
-        next.ok_or_else(|| self.peer.lost())?
-            .map_err(|status| self.peer.error(&status))?
-            .part
-            .ok_or_else(|| self.peer.lost())
+    fn try_decrypt(&self, frame: &[u8], round: Option<u64>, sums: bool) -> Result<Decrypted> {
+        let ring = self.link.ring.as_deref();
+        let begin = proto::DecryptBegin { device: self.device.clone(), round, sums, ring: ring.is_some() };
+        fn message(part: decrypt_request::Part) -> proto::DecryptRequest {
+            proto::DecryptRequest { part: Some(part) }
+        }
+        let (sender, receiver) = mpsc::channel(AHEAD);
+        let credit = Credit::default();
+        let mut download = Download::new(ring)?;
+        let inline = |bytes| message(decrypt_request::Part::Frame(bytes));
+        let shared = |len| message(decrypt_request::Part::Shared(len));
+        let mut upload = Upload::new(ring, &credit, sender, inline, shared);
+        let send = async move {
+            let _ = upload.messages.send(message(decrypt_request::Part::Begin(begin))).await;
+            upload.push(frame).await?;
+            upload.flush().await;
+            Ok(())
+        };
+        let mut client = self.link.client.clone();
+        let receive = async {
+            let mut parts = self.peer.answer(client.decrypt(ReceiverStream::new(receiver)).await)?;
+            let mut opened: Option<(proto::Opened, Layout, Values)> = None;
+            while let Some(reply) = parts.next().await {
+                let reply = reply.map_err(|status| self.peer.error(&status))?;
+                credit.tell(reply.taken);
+                let fits = match (reply.part, &mut opened) {
+                    (None, _) => Some(()),
+                    (Some(decrypt_reply::Part::Opened(said)), None) => {
+                        let layout = Layout::decode(&said.layout)?;
+                        let values = Values::zeros(sums, layout.elements());
+                        opened = Some((said, layout, values));
+                        Some(())
+                    }
+                    (Some(decrypt_reply::Part::Values(bytes)), Some((_, _, values))) => {
+                        download.bytes(values.bytes(), &bytes)
+                    }
+                    (Some(decrypt_reply::Part::Shared(len)), Some((_, _, values))) => {
+                        download.shared(values.bytes(), len)
+                    }
+                    (Some(decrypt_reply::Part::Done(done)), Some(_)) => {
+                        return opened
+                            .and_then(|opened| decrypted(opened, &done, download.at))
+                            .ok_or_else(|| self.peer.lost());
+                    }
+                    _ => None,
+                };
+                fits.ok_or_else(|| self.peer.lost())?;
+            }
+            Err(self.peer.lost())
+        };
+        self.runtime.block_on(answered(send, receive))
     }
 
     /// Whether the engine made what it can make ahead.
@@ -314,7 +501,7 @@ impl EngineClient {
             layout: layout.encode().into(),
             plan: Bytes::copy_from_slice(plan),
         };
-        let mut client = self.client.clone();
+        let mut client = self.link.client.clone();
         Ok(self.peer.answer(self.runtime.block_on(client.precompute(request)))?.made)
     }
 
@@ -323,7 +510,7 @@ impl EngineClient {
     }
 
     pub fn export_state(&self, epoch: u64) -> Result<Vec<u8>> {
-        let mut client = self.client.clone();
+        let mut client = self.link.client.clone();
         self.runtime.block_on(async {
             let mut chunks = self.peer.answer(client.export_state(self.state_request(epoch)).await)?;
             let mut state = Vec::new();
@@ -340,19 +527,34 @@ impl EngineClient {
         let data = state.chunks(CHUNK).map(|chunk| Part::Data(Bytes::copy_from_slice(chunk)));
         let parts: Vec<_> =
             std::iter::once(begin).chain(data).map(|part| proto::ImportStateRequest { part: Some(part) }).collect();
-        let mut client = self.client.clone();
+        let mut client = self.link.client.clone();
         self.peer.answer(self.runtime.block_on(client.import_state(tokio_stream::iter(parts)))).map(drop)
     }
 }
 
+/// The whole answer, if `at` bytes are all of its values.
+fn decrypted(opened: (proto::Opened, Layout, Values), done: &proto::DecryptDone, at: usize) -> Option<Decrypted> {
+    let (said, layout, mut values) = opened;
+    if at != values.bytes().len() {
+        return None;
+    }
+    let counts: Vec<u32> = done.counts.as_chunks::<4>().0.iter().map(|c| u32::from_le_bytes(*c)).collect();
+    let contributions = said.contributions.iter().map(|c| (c.client, c.weight)).collect();
+    let counts = (!counts.is_empty()).then_some(counts);
+    Some(Decrypted { layout, round: said.round, contributions, values, counts })
+}
+
 /// Sends while it receives; the answer ends both.
-async fn answered<T>(send: impl Future<Output = ()>, receive: impl Future<Output = Result<T>>) -> Result<T> {
+async fn answered<T>(send: impl Future<Output = Result<()>>, receive: impl Future<Output = Result<T>>) -> Result<T> {
     let (mut send, mut receive) = (std::pin::pin!(send), std::pin::pin!(receive));
     let mut sent = false;
     loop {
         tokio::select! {
             answer = &mut receive => return answer,
-            () = &mut send, if !sent => sent = true,
+            result = &mut send, if !sent => {
+                result?;
+                sent = true;
+            }
         }
     }
 }
@@ -381,7 +583,7 @@ impl AuthorityClient {
     pub fn new(target: &str, credentials: &Path) -> Result<Self> {
         let runtime = runtime()?;
         let parsed: Target = target.parse()?;
-        let channel = runtime.block_on(async { channel(&parsed, Some(credentials)) })?;
+        let channel = runtime.block_on(async { channel(&parsed, Some(credentials), None) })?;
         let client = authority_client::AuthorityClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
         Ok(AuthorityClient { runtime, client, peer: Peer::new(&parsed) })
     }

@@ -2,9 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::keyring::{Keyring, Party};
+use crate::listen;
 use crate::metrics::Metrics;
 use crate::proto::{self, decrypt_request, encrypt_request, engine_server, import_state_request};
-use crate::streams::{Pump, compute};
+use crate::ring::Ring;
+use crate::streams::{Pump, RingEnd, compute};
 use crate::{CHUNK, MAX_MESSAGE};
 use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;
@@ -67,12 +69,14 @@ impl EngineService {
     async fn run_encrypt(
         &self,
         mut requests: Streaming<proto::EncryptRequest>,
+        ring: Option<Arc<Ring>>,
         replies: &mpsc::Sender<std::result::Result<proto::EncryptReply, Status>>,
     ) -> Result<()> {
-        let mut pump = Pump { requests: &mut requests, replies, metrics: &self.metrics, stall: self.stall };
+        let mut pump = Pump { requests: &mut requests, replies, ring: None, metrics: &self.metrics, stall: self.stall };
         let Some(proto::EncryptRequest { part: Some(encrypt_request::Part::Begin(begin)) }) = pump.next().await? else {
             return Err(Error::Protocol("an Encrypt call starts with begin".into()));
         };
+        pump.ring = ring.filter(|_| begin.ring).map(RingEnd::new);
         let party = self.party(&begin.device, begin.epoch).await?;
         pump.encrypt(&party, begin).await
     }
@@ -80,12 +84,14 @@ impl EngineService {
     async fn run_decrypt(
         &self,
         mut requests: Streaming<proto::DecryptRequest>,
+        ring: Option<Arc<Ring>>,
         replies: &mpsc::Sender<std::result::Result<proto::DecryptReply, Status>>,
     ) -> Result<()> {
-        let mut pump = Pump { requests: &mut requests, replies, metrics: &self.metrics, stall: self.stall };
+        let mut pump = Pump { requests: &mut requests, replies, ring: None, metrics: &self.metrics, stall: self.stall };
         let Some(proto::DecryptRequest { part: Some(decrypt_request::Part::Begin(begin)) }) = pump.next().await? else {
             return Err(Error::Protocol("a Decrypt call starts with begin".into()));
         };
+        pump.ring = ring.filter(|_| begin.ring).map(RingEnd::new);
         let mut buffer = BytesMut::new();
         let (head_len, head) = pump.head(&mut buffer).await?;
         // The frame says which epoch it is of.
@@ -136,8 +142,9 @@ impl engine_server::Engine for EngineService {
         request: Request<Streaming<proto::EncryptRequest>>,
     ) -> std::result::Result<Response<Self::EncryptStream>, Status> {
         let (sender, receiver) = mpsc::channel(AHEAD);
-        let (service, replies, requests) = (self.clone(), sender.clone(), request.into_inner());
-        self.spawn("encrypt", sender, async move { service.run_encrypt(requests, &replies).await });
+        let (service, replies, ring) = (self.clone(), sender.clone(), listen::ring(&request));
+        let requests = request.into_inner();
+        self.spawn("encrypt", sender, async move { service.run_encrypt(requests, ring, &replies).await });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -146,8 +153,9 @@ impl engine_server::Engine for EngineService {
         request: Request<Streaming<proto::DecryptRequest>>,
     ) -> std::result::Result<Response<Self::DecryptStream>, Status> {
         let (sender, receiver) = mpsc::channel(AHEAD);
-        let (service, replies, requests) = (self.clone(), sender.clone(), request.into_inner());
-        self.spawn("decrypt", sender, async move { service.run_decrypt(requests, &replies).await });
+        let (service, replies, ring) = (self.clone(), sender.clone(), listen::ring(&request));
+        let requests = request.into_inner();
+        self.spawn("decrypt", sender, async move { service.run_decrypt(requests, ring, &replies).await });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 

@@ -53,7 +53,8 @@ impl AuthoritySource {
     pub fn new(keyring: Arc<Keyring>, target: &Target, devices: &[(String, std::path::PathBuf)]) -> Result<Self> {
         let mut clients = BTreeMap::new();
         for (name, folder) in devices {
-            let client = AuthorityClient::new(channel(target, Some(folder))?).max_decoding_message_size(MAX_MESSAGE);
+            let client =
+                AuthorityClient::new(channel(target, Some(folder), None)?).max_decoding_message_size(MAX_MESSAGE);
             clients.insert(name.clone(), (client, Peer::new(target)));
         }
         let instance = instance(keyring.state())?;

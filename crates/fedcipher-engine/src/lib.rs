@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod error;
+pub mod ring;
 pub mod tls;
 
 #[cfg(feature = "server")]
@@ -14,6 +15,8 @@ pub mod authority;
 pub mod authority_service;
 #[cfg(feature = "server")]
 pub mod certificates;
+#[cfg(feature = "server")]
+pub mod cores;
 #[cfg(feature = "server")]
 pub mod engine_service;
 #[cfg(feature = "server")]

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::keyring::Party;
 use crate::metrics::Metrics;
 use crate::proto::{self, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request};
+use crate::ring::Ring;
 use crate::{CHUNK, MAX_MESSAGE};
 use bytes::{Buf, Bytes, BytesMut};
 use fedcipher_core::codec::{self, Layout, Means, Rounding, SumSink, Sums, Update};
@@ -23,10 +24,95 @@ use tonic::Status;
 /// Largest head of an aggregate: a million contributions and a layout of some thousand tensors.
 const MAX_HEAD: usize = 64 << 20;
 
+/// A part of an update or an aggregate, on its way from the host.
+pub enum Chunk {
+    Bytes(Bytes),
+    /// So many bytes in the ring.
+    Shared(usize),
+}
+
+impl Chunk {
+    fn len(&self) -> usize {
+        match self {
+            Chunk::Bytes(bytes) => bytes.len(),
+            Chunk::Shared(len) => *len,
+        }
+    }
+}
+
+/// A message of the host.
+pub trait Carrier {
+    /// The chunk it carries, if it is not another part.
+    fn chunk(self) -> Option<Chunk>;
+}
+
+/// A message to the host.
+pub trait Reply: Sized {
+    type Part;
+    fn new(part: Option<Self::Part>, taken: u64) -> Self;
+    fn bytes(bytes: Bytes) -> Self::Part;
+    fn shared(len: u32) -> Self::Part;
+}
+
+macro_rules! carries {
+    ($request:ident, $in:ident :: $chunk:ident, $reply:ident, $out:ident :: $sent:ident) => {
+        impl Carrier for proto::$request {
+            fn chunk(self) -> Option<Chunk> {
+                match self.part? {
+                    $in::Part::$chunk(bytes) => Some(Chunk::Bytes(bytes)),
+                    $in::Part::Shared(len) => Some(Chunk::Shared(len as usize)),
+                    $in::Part::Begin(_) => None,
+                }
+            }
+        }
+
+        impl Reply for proto::$reply {
+            type Part = $out::Part;
+
+            fn new(part: Option<Self::Part>, taken: u64) -> Self {
+                proto::$reply { part, taken }
+            }
+
+            fn bytes(bytes: Bytes) -> Self::Part {
+                $out::Part::$sent(bytes)
+            }
+
+            fn shared(len: u32) -> Self::Part {
+                $out::Part::Shared(len)
+            }
+        }
+    };
+}
+
+carries!(EncryptRequest, encrypt_request::Values, EncryptReply, encrypt_reply::Frame);
+carries!(DecryptRequest, decrypt_request::Frame, DecryptReply, decrypt_reply::Values);
+
+/// The engine's side of a connection's ring, for one call.
+pub struct RingEnd {
+    ring: Arc<Ring>,
+    /// Chunks of the host that have been read.
+    taken: u64,
+    /// The host has not been told of all of them.
+    owed: bool,
+    /// Chunks for the host that have been written.
+    sent: u64,
+}
+
+impl RingEnd {
+    #[must_use]
+    pub fn new(ring: Arc<Ring>) -> Self {
+        RingEnd { ring, taken: 0, owed: false, sent: 0 }
+    }
+}
+
+/// Between two looks whether a full ring has a place again; the ring holds more than a host takes in that time.
+const LOOK: Duration = Duration::from_millis(1);
+
 /// One stream's ends.
 pub struct Pump<'a, In, Out> {
     pub requests: &'a mut In,
     pub replies: &'a Sender<std::result::Result<Out, Status>>,
+    pub ring: Option<RingEnd>,
     pub metrics: &'a Metrics,
     /// Longest silence of the host.
     pub stall: Duration,
@@ -35,18 +121,93 @@ pub struct Pump<'a, In, Out> {
 impl<In, Message, Out> Pump<'_, In, Out>
 where
     In: Stream<Item = std::result::Result<Message, Status>> + Unpin,
+    Message: Carrier,
+    Out: Reply,
 {
     /// The next message, or none at the end of the stream.
     pub async fn next(&mut self) -> Result<Option<Message>> {
+        if self.ring.as_ref().is_some_and(|ring| ring.owed) {
+            // The host may be waiting for a place.
+            self.reply(None).await?;
+        }
         let began = Instant::now();
         let next = tokio::time::timeout(self.stall, self.requests.next()).await;
         self.metrics.phase("wait", began.elapsed().as_secs_f64());
         next.map_err(|_| self.stalled())?.transpose().map_err(|status| Error::Truncated(status.message().to_owned()))
     }
 
-    async fn send(&self, reply: Out) -> Result<()> {
+    /// The next chunk of what the host sends, `counted` as that; none at the end.
+    async fn chunk(&mut self, counted: &str) -> Result<Option<Chunk>> {
+        let Some(message) = self.next().await? else { return Ok(None) };
+        let chunk = message.chunk().ok_or_else(|| Error::Protocol("data comes after one begin".into()))?;
+        if matches!(chunk, Chunk::Shared(len) if len > CHUNK || self.ring.is_none()) {
+            return Err(Error::Protocol("a shared chunk larger than its place, or without a ring".into()));
+        }
+        self.metrics.moved(counted, chunk.len());
+        Ok(Some(chunk))
+    }
+
+    /// `chunk`'s bytes into `place`, of its length.
+    fn take(&mut self, chunk: &Chunk, place: &mut [u8]) -> Result<()> {
+        match (chunk, &mut self.ring) {
+            (Chunk::Shared(_), Some(end)) => {
+                end.ring.take_up(end.taken, place)?;
+                end.taken += 1;
+                end.owed = true;
+            }
+            (Chunk::Shared(_), None) => return Err(Error::Protocol("a shared chunk without a ring".into())),
+            (Chunk::Bytes(bytes), _) => place.copy_from_slice(bytes),
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, part: Out::Part) -> Result<()> {
+        self.reply(Some(part)).await
+    }
+
+    /// Sends bytes through the ring if there is one, else in messages.
+    async fn give(&mut self, bytes: &[u8], counted: &str) -> Result<()> {
+        self.metrics.moved(counted, bytes.len());
+        for chunk in bytes.chunks(CHUNK) {
+            self.place().await?;
+            let part = match &mut self.ring {
+                Some(end) => {
+                    end.ring.put_down(end.sent, chunk)?;
+                    end.sent += 1;
+                    #[expect(clippy::cast_possible_truncation, reason = "at most CHUNK")]
+                    Out::shared(chunk.len() as u32)
+                }
+                None => Out::bytes(Bytes::copy_from_slice(chunk)),
+            };
+            self.send(part).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the host has taken enough that the ring has a free place.
+    async fn place(&self) -> Result<()> {
+        let Some(end) = &self.ring else { return Ok(()) };
         let began = Instant::now();
-        let sent = tokio::time::timeout(self.stall, self.replies.send(Ok(reply))).await;
+        while !end.ring.free_down(end.sent) {
+            if self.replies.is_closed() {
+                return Err(Error::Truncated("the host has gone".into()));
+            }
+            if began.elapsed() > self.stall {
+                return Err(self.stalled());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        self.metrics.phase("wait", began.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    async fn reply(&mut self, part: Option<Out::Part>) -> Result<()> {
+        let taken = self.ring.as_mut().map_or(0, |end| {
+            end.owed = false;
+            end.taken
+        });
+        let began = Instant::now();
+        let sent = tokio::time::timeout(self.stall, self.replies.send(Ok(Out::new(part, taken)))).await;
         self.metrics.phase("wait", began.elapsed().as_secs_f64());
         sent.map_err(|_| self.stalled())?.map_err(|_| Error::Truncated("the host has gone".into()))
     }
@@ -100,29 +261,27 @@ where
         };
         self.metrics.phase("encode", done.encode_seconds);
         self.metrics.phase("encrypt", done.encrypt_seconds);
-        self.send(proto::EncryptReply { part: Some(encrypt_reply::Part::Done(done)) }).await
+        self.send(encrypt_reply::Part::Done(done)).await
     }
 
-    async fn values(&mut self) -> Result<Option<Bytes>> {
-        match self.next().await? {
-            None => Ok(None),
-            Some(proto::EncryptRequest { part: Some(encrypt_request::Part::Values(bytes)) })
-                if bytes.len() % 4 == 0 =>
-            {
-                self.metrics.moved("values_in", bytes.len());
-                Ok(Some(bytes))
-            }
-            Some(_) => Err(Error::Protocol("values are whole float32 numbers, after one begin".into())),
+    /// Appends the next values to `window`; false at the end.
+    async fn values(&mut self, window: &mut Vec<f32>) -> Result<bool> {
+        let Some(chunk) = self.chunk("values_in").await? else { return Ok(false) };
+        if chunk.len() % 4 != 0 {
+            return Err(Error::Protocol("values are whole float32 numbers".into()));
         }
+        let start = window.len();
+        window.resize(start + chunk.len() / 4, 0.0);
+        self.take(&chunk, bytemuck::cast_slice_mut(&mut window[start..]))?;
+        Ok(true)
     }
 
-    async fn frame(&self, bytes: Bytes) -> Result<()> {
-        self.metrics.moved("frame_out", bytes.len());
-        self.send(proto::EncryptReply { part: Some(encrypt_reply::Part::Frame(bytes)) }).await
+    async fn frame(&mut self, bytes: &[u8]) -> Result<()> {
+        self.give(bytes, "frame_out").await
     }
 
-    async fn frame_len(&self, len: usize) -> Result<()> {
-        self.send(proto::EncryptReply { part: Some(encrypt_reply::Part::FrameLen(len as u64)) }).await
+    async fn frame_len(&mut self, len: usize) -> Result<()> {
+        self.send(encrypt_reply::Part::FrameLen(len as u64)).await
     }
 
     async fn encrypt_pieces(&mut self, job: &Job, sealing: &Sealing) -> Result<proto::EncryptDone> {
@@ -130,17 +289,16 @@ where
         let (pieces, elements) = (sealer.pieces(), job.layout.elements());
         let rounding = job.rounding()?;
         self.frame_len(sealer.header().frame_len(sealer.payload_len())).await?;
-        let mut out = BytesMut::from(sealer.header().head(sealer.payload_len()).as_slice());
+        let mut out = sealer.header().head(sealer.payload_len());
         out.extend_from_slice(sealer.prefix());
         let mut checksum = Checksum::default();
         checksum.update(&out);
         let mut done = proto::EncryptDone::default();
         let (mut window, mut first, mut next) = (Vec::<f32>::new(), 0, 0);
         while first < elements {
-            let Some(bytes) = self.values().await? else {
+            if !self.values(&mut window).await? {
                 return Err(missing(first + window.len(), elements, "values"));
-            };
-            push_floats(&mut window, &bytes);
+            }
             if first + window.len() > elements {
                 return Err(too_many(elements));
             }
@@ -156,13 +314,14 @@ where
             window.drain(..used);
             first += used;
             next += count;
-            self.frame(out.split().freeze()).await?;
+            self.frame(&out).await?;
+            out.clear();
         }
-        if self.values().await?.is_some_and(|bytes| !bytes.is_empty()) {
+        if self.values(&mut window).await? {
             return Err(too_many(elements));
         }
         out.extend_from_slice(&checksum.finish());
-        self.frame(out.freeze()).await?;
+        self.frame(&out).await?;
         Ok(done)
     }
 
@@ -174,8 +333,7 @@ where
             return Err(Error::Configuration(reason));
         }
         let mut flat = Vec::<f32>::new();
-        while let Some(bytes) = self.values().await? {
-            push_floats(&mut flat, &bytes);
+        while self.values(&mut flat).await? {
             if flat.len() > elements {
                 return Err(too_many(elements));
             }
@@ -185,10 +343,7 @@ where
         }
         let (frame, done) = compute(move || job.encrypt(&flat)).await?;
         self.frame_len(frame.len()).await?;
-        let mut frame = Bytes::from(frame);
-        while frame.has_remaining() {
-            self.frame(frame.split_to(CHUNK.min(frame.len()))).await?;
-        }
+        self.frame(&frame).await?;
         Ok(done)
     }
 }
@@ -238,7 +393,7 @@ fn seal(
     next: usize,
     count: usize,
     part: &Update<'_>,
-    out: &mut BytesMut,
+    out: &mut Vec<u8>,
     done: &mut proto::EncryptDone,
 ) -> Result<()> {
     let began = Instant::now();
@@ -254,12 +409,6 @@ fn seal(
     Ok(())
 }
 
-fn push_floats(window: &mut Vec<f32>, bytes: &[u8]) {
-    let start = window.len();
-    window.resize(start + bytes.len() / 4, 0.0);
-    bytemuck::cast_slice_mut::<f32, u8>(&mut window[start..]).copy_from_slice(bytes);
-}
-
 // --- decrypting ------------------------------------------------------------------------------
 
 /// What a decrypting host gets.
@@ -270,15 +419,19 @@ enum Output {
 }
 
 impl Output {
-    /// One piece's values as they go out.
-    fn of(self, layout: &Layout, weight: u64, start: usize, sums: &[u64]) -> Vec<u8> {
+    /// Bytes of one value.
+    fn width(self) -> usize {
         match self {
-            Output::Sums => bytemuck::cast_slice(sums).to_vec(),
-            Output::Means => {
-                let mut means = vec![0f32; sums.len()];
-                codec::means(layout, weight, start, sums, &mut means);
-                bytemuck::cast_slice(&means).to_vec()
-            }
+            Output::Means => size_of::<f32>(),
+            Output::Sums => size_of::<u64>(),
+        }
+    }
+
+    /// One piece's values as they go out, into `place`.
+    fn write(self, layout: &Layout, weight: u64, start: usize, sums: &[u64], place: &mut [u8]) {
+        match self {
+            Output::Sums => place.copy_from_slice(bytemuck::cast_slice(sums)),
+            Output::Means => codec::means(layout, weight, start, sums, bytemuck::cast_slice_mut(place)),
         }
     }
 }
@@ -290,14 +443,12 @@ where
     /// At least `len` bytes in `buffer`.
     async fn fill(&mut self, buffer: &mut BytesMut, len: usize) -> Result<()> {
         while buffer.len() < len {
-            match self.next().await? {
-                Some(proto::DecryptRequest { part: Some(decrypt_request::Part::Frame(bytes)) }) => {
-                    self.metrics.moved("frame_in", bytes.len());
-                    buffer.extend_from_slice(&bytes);
-                }
-                Some(_) => return Err(Error::Protocol("an aggregate's bytes come after one begin".into())),
-                None => return Err(missing(buffer.len(), len, "bytes of the next part")),
-            }
+            let Some(chunk) = self.chunk("frame_in").await? else {
+                return Err(missing(buffer.len(), len, "bytes of the next part"));
+            };
+            let start = buffer.len();
+            buffer.resize(start + chunk.len(), 0);
+            self.take(&chunk, &mut buffer[start..])?;
         }
         Ok(())
     }
@@ -332,22 +483,21 @@ where
             Some(opening) => self.decrypt_pieces(opening, output, buffer, head_len, &head).await?,
             None => self.decrypt_whole(Arc::clone(party), begin.round, output, buffer, head_len, &head).await?,
         };
-        self.send(proto::DecryptReply { part: Some(decrypt_reply::Part::Done(done)) }).await
+        self.send(decrypt_reply::Part::Done(done)).await
     }
 
-    async fn values(&self, bytes: Bytes) -> Result<()> {
-        self.metrics.moved("values_out", bytes.len());
-        self.send(proto::DecryptReply { part: Some(decrypt_reply::Part::Values(bytes)) }).await
+    async fn values(&mut self, bytes: &[u8]) -> Result<()> {
+        self.give(bytes, "values_out").await
     }
 
-    async fn opened(&self, header: &wire::Header) -> Result<()> {
+    async fn opened(&mut self, header: &wire::Header) -> Result<()> {
         let contributions = header.contributions.iter();
         let opened = proto::Opened {
             layout: Bytes::copy_from_slice(&header.layout),
             round: header.round,
             contributions: contributions.map(|c| proto::Contribution { client: c.client, weight: c.weight }).collect(),
         };
-        self.send(proto::DecryptReply { part: Some(decrypt_reply::Part::Opened(opened)) }).await
+        self.send(decrypt_reply::Part::Opened(opened)).await
     }
 
     async fn decrypt_pieces(
@@ -365,27 +515,39 @@ where
         let start = head_len + opening.opener.prefix();
         checksum.update(&buffer[..start]);
         buffer.advance(start);
+        // Words, so that values of any width lie in it as they must.
+        let mut out = Vec::<u64>::new();
         let mut next = 0;
         while next < pieces.len() {
             self.fill(&mut buffer, pieces[next].bytes).await?;
             let (count, used) = ready(pieces, next, buffer.len(), |p| p.bytes);
             let began = Instant::now();
-            let bytes = buffer.split_to(used);
-            checksum.update(&bytes);
-            let base = pieces[next].at;
-            let open = |k: usize| {
-                let piece = &pieces[k];
-                let mut sums = vec![0u64; piece.len];
-                let from = piece.at - base;
-                opening.opener.open(k, &bytes[from..from + piece.bytes], &mut sums)?;
-                Ok(output.of(&opening.layout, weight, piece.start, &sums))
+            let bytes = &buffer[..used];
+            checksum.update(bytes);
+            let window = &pieces[next..next + count];
+            let len = window.iter().map(|p| p.len).sum::<usize>() * output.width();
+            out.resize(len.div_ceil(8), 0);
+            let open = |sums: &mut Vec<u64>, (k, place): (usize, &mut [u8])| {
+                let piece = &window[k];
+                let from = piece.at - window[0].at;
+                sums.clear();
+                sums.resize(piece.len, 0);
+                opening.opener.open(next + k, &bytes[from..from + piece.bytes], sums)?;
+                output.write(&opening.layout, weight, piece.start, sums, place);
+                Ok::<_, Error>(())
             };
-            let opened = (next..next + count).into_par_iter().map(open).collect::<Result<Vec<_>>>()?;
+            let mut rest = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut out)[..len];
+            let places = window.iter().map(|piece| {
+                let (place, after) = std::mem::take(&mut rest).split_at_mut(piece.len * output.width());
+                rest = after;
+                place
+            });
+            let places: Vec<&mut [u8]> = places.collect();
+            places.into_par_iter().enumerate().try_for_each_init(Vec::new, open)?;
+            buffer.advance(used);
             self.metrics.phase("decrypt", began.elapsed().as_secs_f64());
             next += count;
-            for values in opened {
-                self.values(values.into()).await?;
-            }
+            self.values(&bytemuck::cast_slice(&out)[..len]).await?;
         }
         self.fill(&mut buffer, wire::CRC_LEN).await?;
         checksum.check(&buffer)?;
@@ -433,10 +595,7 @@ where
         let (summary, values) = decrypted.await?;
         self.metrics.phase("decrypt", began.elapsed().as_secs_f64());
         self.opened(&summary.header).await?;
-        let mut values = Bytes::from(values);
-        while values.has_remaining() {
-            self.values(values.split_to(CHUNK.min(values.len()))).await?;
-        }
+        self.values(&values).await?;
         let counts = summary.counts.unwrap_or_default();
         Ok(proto::DecryptDone { counts: Bytes::copy_from_slice(bytemuck::cast_slice(&counts)) })
     }

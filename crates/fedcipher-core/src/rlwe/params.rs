@@ -181,7 +181,9 @@ impl Derived {
 
     /// How a layout falls into ciphertexts.
     pub fn shape(&self, layout: &Layout) -> Result<Vec<Block>> {
-        let mut blocks = Vec::new();
+        // Counted first: growing by doubling would hold the list of a large model three times over.
+        let count = layout.segments().into_iter().map(|s| Ok(s.len.div_ceil(self.fields(s.bits)?.count * self.ring.n)));
+        let mut blocks = Vec::with_capacity(count.sum::<Result<usize>>()?);
         for segment in layout.segments() {
             let fields = self.fields(segment.bits)?;
             let per = fields.count * self.ring.n;

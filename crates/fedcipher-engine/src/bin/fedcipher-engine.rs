@@ -10,14 +10,13 @@ use fedcipher_engine::listen::{self, Guard};
 use fedcipher_engine::metrics::Metrics;
 use fedcipher_engine::proto::engine_server::EngineServer;
 use fedcipher_engine::tls::{Credentials, KEY_FILE};
-use fedcipher_engine::{Error, MAX_MESSAGE, Result, authority, certificates, lockdown};
+use fedcipher_engine::{Error, MAX_MESSAGE, Result, authority, certificates, cores, lockdown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::interceptor::InterceptedService;
 
 /// Chunks come and go; musl's own allocator would ask the kernel for each.
@@ -86,6 +85,9 @@ struct Serve {
     /// Threads that encrypt; 0 for one a core.
     #[arg(long, default_value_t = 0)]
     threads: usize,
+    /// Do not keep each thread on one core: for engines that share their cores with other pinned work.
+    #[arg(long)]
+    roam: bool,
     /// Go on where memory cannot be locked.
     #[arg(long)]
     allow_swap: bool,
@@ -119,15 +121,9 @@ fn run(command: Command) -> Result<()> {
             if options.exit_with_parent {
                 lockdown::exit_with_parent()?;
             }
-            if options.threads > 0 {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(options.threads).build_global();
-                pool.map_err(|e| Error::Configuration(e.to_string()))?;
-            }
-            let failed = |e: std::io::Error| Error::Configuration(format!("no event loop: {e}"));
-            // A stream's chunk is encrypted where its message was read; others go on reading meanwhile.
-            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-            let mut runtime = tokio::runtime::Builder::new_multi_thread();
-            runtime.worker_threads(cores.max(2)).enable_all().build().map_err(failed)?.block_on(serve(&options))
+            cores::encrypting(options.threads, options.roam).map_err(|e| Error::Configuration(e.to_string()))?;
+            let runtime = cores::event_loop(options.roam);
+            runtime.map_err(|e| Error::Configuration(format!("no event loop: {e}")))?.block_on(serve(&options))
         }
     }
 }
@@ -243,7 +239,7 @@ async fn listen_until_told(options: &Serve, service: EngineService, metrics: Arc
     let serving = async {
         match &options.listen {
             Target::Unix(path) => {
-                let incoming = UnixListenerStream::new(listen::unix(path)?);
+                let incoming = listen::local(listen::unix(path)?);
                 let _socket = SocketFile(path);
                 tracing::info!("listening on {}", options.listen);
                 router.serve_with_incoming_shutdown(incoming, until).await.map_err(failed)

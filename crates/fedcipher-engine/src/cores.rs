@@ -1,0 +1,53 @@
+//! Which core each working thread runs on.
+//!
+//! An engine is idle between rounds and then has a few milliseconds of work for every core. A scheduler
+//! that packs threads onto cores already awake needs about as long to spread them.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The cores this process may use.
+#[derive(Debug)]
+pub struct Cores(Vec<usize>);
+
+impl Cores {
+    #[must_use]
+    pub fn allowed() -> Self {
+        let set = sched_getaffinity(None).unwrap_or_default();
+        Cores((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
+    }
+
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.len().max(1)
+    }
+
+    /// Keeps the calling thread on core `index`, counted over those allowed and round again.
+    pub fn pin(&self, index: usize) {
+        if let Some(core) = self.0.get(index % self.count()) {
+            let mut set = CpuSet::new();
+            set.set(*core);
+            // Only speed is lost.
+            let _ = sched_setaffinity(None, &set);
+        }
+    }
+}
+
+/// Starts the threads that encrypt, `threads` of them or (0) one a core, each on its core unless `roam`.
+pub fn encrypting(threads: usize, roam: bool) -> Result<(), rayon::ThreadPoolBuildError> {
+    let cores = Cores::allowed();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(if threads > 0 { threads } else { cores.count() });
+    if roam { pool } else { pool.start_handler(move |index| cores.pin(index)) }.build_global()
+}
+
+/// The event loop: a chunk is encrypted where its message was read; other threads go on reading meanwhile.
+pub fn event_loop(roam: bool) -> std::io::Result<tokio::runtime::Runtime> {
+    let cores = Cores::allowed();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(cores.count().max(2)).enable_all();
+    if !roam {
+        let next = AtomicUsize::new(0);
+        runtime.on_thread_start(move || cores.pin(next.fetch_add(1, Ordering::Relaxed)));
+    }
+    runtime.build()
+}
