@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data
 export FLWR_TELEMETRY_ENABLED := 0
-SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
+SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fedcipher-python \
+	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
+TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo engine engine-static test-static test test-rust test-python check bench bench-hhe bench-offload results build clean
 
@@ -37,6 +39,13 @@ engine-static: $(BIN)/maturin
 
 test-static: build engine-static
 	$(BIN)/python -m pytest tests/test_static.py
+
+# The TFHE baseline (tfhe-rs): minutes to build, so only where it is asked for.
+tfhe: $(VENV)/.tfhe
+
+$(VENV)/.tfhe: $(VENV)/.built $(TFHE)/src/lib.rs $(TFHE)/Cargo.toml $(TFHE)/Cargo.lock $(TFHE)/pyproject.toml
+	. $(BIN)/activate && CARGO_TARGET_DIR=target/tfhe maturin develop --release --quiet -m $(TFHE)/Cargo.toml
+	touch $@
 
 demo: build
 	$(BIN)/fedcipher train --scheme bfv --dataset digits --clients 12 --rounds 10 --out runs/demo

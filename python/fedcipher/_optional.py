@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from fedcipher.errors import DependencyError
 
-__all__ = ["require"]
+__all__ = ["load", "require"]
 
 
 def require(purpose: str, extra: str, *packages: str) -> None:
@@ -14,6 +16,11 @@ def require(purpose: str, extra: str, *packages: str) -> None:
     missing = [name for name in packages if not _present(name)]
     if missing:
         raise DependencyError(f"{purpose} needs {', '.join(missing)}; pip install 'fedcipher[{extra}]'")
+
+
+def load(name: str) -> Any:
+    """A package without types, after `require`."""
+    return import_module(name)
 
 
 def _present(name: str) -> bool:

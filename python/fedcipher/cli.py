@@ -1,4 +1,4 @@
-"""The command line: schemes, keygen, spec, inspect, train."""
+"""The command line: schemes, keygen, spec, inspect, train, bench, advise."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedcipher import __version__, _native, keys
 from fedcipher._optional import require
+from fedcipher.bench.commands import add_commands
 from fedcipher.codec import Codec
 from fedcipher.errors import FedcipherError
 from fedcipher.schemes import Scheme, scheme, scheme_class, scheme_names
@@ -85,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--link-mbit", type=float, default=100.0, help="link for computed transfer seconds")
     train.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder of the report")
     train.set_defaults(run=_train)
+    add_commands(commands)
     return parser
 
 

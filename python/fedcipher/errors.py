@@ -2,6 +2,7 @@
 
 __all__ = [
     "AccessError",
+    "BenchError",
     "BoundError",
     "CancelledError",
     "CodecError",
@@ -21,7 +22,9 @@ __all__ = [
     "NonceReuseError",
     "NotFiniteError",
     "ParameterError",
+    "PeerLostError",
     "PlaintextError",
+    "ReportError",
     "RevokedError",
     "RoundError",
     "StalledError",
@@ -173,6 +176,18 @@ class StalledError(EngineError):
 
 class TruncatedError(EngineError):
     """A stream broke off."""
+
+
+class BenchError(FedcipherError):
+    """A measurement cannot be made."""
+
+
+class PeerLostError(BenchError):
+    """The other side of a measurement refused, went away, or sent what is no message."""
+
+
+class ReportError(BenchError):
+    """Results cannot be written where they were asked for."""
 
 
 class DependencyError(FedcipherError, ImportError):

@@ -1,6 +1,7 @@
 //! Thin PyO3 layer: numpy in, bytes and numpy out, the GIL released, no logic.
 
 mod engine;
+mod library;
 
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::Masking;
@@ -418,6 +419,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Decryptor>()?;
     m.add_class::<engine::EngineClient>()?;
     m.add_class::<engine::AuthorityClient>()?;
+    m.add_class::<library::Library>()?;
+    m.add_class::<library::Admission>()?;
     m.add_function(wrap_pyfunction!(inspect, m)?)?;
     m.add_function(wrap_pyfunction!(bench_flashe, m)?)?;
     m.add("version", env!("CARGO_PKG_VERSION"))

@@ -19,8 +19,11 @@ from fedcipher.schemes.base import (
 )
 from fedcipher.schemes.bfv import Bfv
 from fedcipher.schemes.flashe import Flashe
+from fedcipher.schemes.paillier import Paillier
 from fedcipher.schemes.pasta_bfv import PastaBfv
 from fedcipher.schemes.plain import Plain
+from fedcipher.schemes.seal import BfvLib, Ckks
+from fedcipher.schemes.tfhe import Tfhe
 
 __all__ = [
     "Aggregator",
@@ -38,7 +41,9 @@ __all__ = [
     "scheme_names",
 ]
 
-_SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in (Plain, Flashe, Bfv, PastaBfv)}
+_SCHEMES: dict[str, type[Scheme]] = {
+    cls.name: cls for cls in (Plain, Flashe, Bfv, PastaBfv, Paillier, BfvLib, Ckks, Tfhe)
+}
 
 
 def scheme_names() -> list[str]:

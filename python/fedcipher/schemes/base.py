@@ -46,6 +46,9 @@ class SchemeInfo:
     broken_by: str
     cost: str
     source: str
+    post_quantum: bool = True
+    hides: bool = True
+    """False for what only compares."""
 
 
 @dataclass(frozen=True)

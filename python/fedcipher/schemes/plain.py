@@ -21,6 +21,7 @@ class Plain(NativeScheme):
         broken_by="anyone who sees the wire",
         cost="1.00x up and down",
         source="yardstick",
+        hides=False,
     )
 
     def __init__(self, *, clients: int, max_weight: int = 1, codec: Codec | None = None) -> None:

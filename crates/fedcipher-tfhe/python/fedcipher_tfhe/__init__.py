@@ -1,0 +1,5 @@
+"""TFHE radix integers for `fedcipher.schemes.tfhe`: keys, encryption, one running sum, decryption."""
+
+from fedcipher_tfhe._native import Client, Sum, keygen
+
+__all__ = ["Client", "Sum", "keygen"]

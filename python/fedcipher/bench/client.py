@@ -1,0 +1,128 @@
+"""The clients' side of a measurement: encrypts, sends, decrypts, and checks every mean it gets back."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedcipher.bench.case import Case, Run
+from fedcipher.bench.link import Connection, Link
+from fedcipher.bench.sampler import Profile, Sampler
+from fedcipher.bench.server import end_with_parent
+from fedcipher.codec import Array
+from fedcipher.errors import BenchError, FedcipherError, PeerLostError
+from fedcipher.schemes import KeySet, Scheme
+
+__all__ = ["connect", "measure"]
+
+_CONNECT_SECONDS = 10.0
+
+
+def connect(server: str, link: Link) -> Connection:
+    """A connection to `fedcipher bench serve` on ``host:port``, both ways shaped as ``link``."""
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdigit():
+        raise BenchError(f"{server!r} is not host:port")
+    try:
+        sock = socket.create_connection((host, int(port)), _CONNECT_SECONDS)
+    except OSError as error:
+        raise PeerLostError(
+            f"no connection to {server}: {error}; start `fedcipher bench serve --listen {server}` there"
+        ) from error
+    sock.settimeout(None)
+    connection = Connection(sock)
+    connection.send("hello", bandwidth=link.bandwidth, latency=link.latency)
+    connection.receive("welcome")
+    connection.shape(link)
+    return connection
+
+
+def measure(case: Case, connection: Connection, runs: int) -> Iterator[Run]:
+    """``runs`` passes of ``case``, each with fresh keys."""
+    made = case.made()
+    rng = np.random.default_rng(0)
+    updates: list[list[Array]] = [[rng.normal(0, 0.2, case.values).astype(np.float32)] for _ in range(case.clients)]
+    mean = np.mean([update[0].clip(-1, 1) for update in updates], axis=0)
+    for number in range(runs):
+        began = time.perf_counter()
+        keys = made.keygen(case.clients, epoch=number + 1)
+        keygen = time.perf_counter() - began
+        # Keys are exchanged once, not once a round: outside of what is measured.
+        server_key = keys.server().to_bytes()
+        connection.send("setup", server_key, spec=made.spec())
+        connection.receive("ready")
+        yield _run(case, made, keys, updates, mean, connection, keygen, len(server_key))
+    connection.send("bye")
+
+
+def _run(
+    case: Case,
+    made: Scheme,
+    keys: KeySet,
+    updates: list[list[Array]],
+    mean: Array,
+    connection: Connection,
+    keygen: float,
+    server_key_bytes: int,
+) -> Run:
+    encryptors = [made.encryptor(keys.client(k)) for k in range(case.clients)]
+    decryptor = made.decryptor(keys.client(0))
+    update_bytes = aggregate_bytes = 0
+    connection.send("run")
+    with Sampler(connection.counters) as sampler:
+        for number in range(1, case.sums + 1):
+            plan = made.plan(keys.server(), range(case.clients))
+            for encryptor, update in zip(encryptors, updates, strict=True):
+                with sampler.phase("encrypt"):
+                    frame = encryptor.encrypt(update, round=number, plan=plan)
+                # Clients work side by side elsewhere; here they would only disturb each other and the server.
+                with sampler.phase("send"):
+                    connection.send("frame", frame)
+                    connection.receive("added")
+                update_bytes = len(frame)
+            with sampler.phase("wait"):
+                connection.send("close")
+                aggregate = connection.receive("aggregate").payload
+            aggregate_bytes = len(aggregate)
+            with sampler.phase("decrypt"):
+                decrypted = decryptor.decrypt(aggregate, round=number)
+            _check(case, decrypted[0], mean)
+    connection.send("done")
+    server = Profile.from_dict(json.loads(connection.receive("profile").payload))
+    return Run(sampler.profile, server, keygen, update_bytes, aggregate_bytes, server_key_bytes)
+
+
+def _check(case: Case, found: Array, mean: Array) -> None:
+    worst = float(np.abs(found - mean).max())
+    step = 2 / (2**case.bits - 2)
+    if worst > step:
+        raise BenchError(f"{case.label}: the decrypted mean is off by {worst:.3g}, more than a level of {step:.3g}")
+
+
+def main() -> int:
+    """For a study: a case on standard input, a line of JSON a run on standard output."""
+    asked = json.loads(sys.stdin.readline())
+    end_with_parent()
+    with tempfile.TemporaryDirectory(prefix="fedcipher-bench-") as state:
+        os.environ["FEDCIPHER_STATE_DIR"] = state
+        try:
+            case = Case(**asked["case"])
+            connection = connect(asked["server"], Link(**asked["link"]))
+            for run in measure(case, connection, asked["runs"]):
+                print(json.dumps({"run": run.to_dict()}), flush=True)
+            connection.close()
+        except FedcipherError as error:
+            print(json.dumps({"failure": f"{type(error).__name__}: {error}"}), flush=True)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

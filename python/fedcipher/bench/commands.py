@@ -1,0 +1,227 @@
+"""`fedcipher bench` and `fedcipher advise`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedcipher._optional import require
+from fedcipher.bench.advise import Federation, Prediction, advise, check
+from fedcipher.bench.case import Case
+from fedcipher.bench.link import Link
+from fedcipher.bench.presets import Preset, preset, preset_names
+from fedcipher.bench.study import Study, run_study
+from fedcipher.bench.tables import compared, overview, problems, seconds, size
+from fedcipher.errors import BenchError, FedcipherError, ParameterError, ReportError
+from fedcipher.schemes import scheme_class, scheme_names
+
+__all__ = ["add_commands"]
+
+_INTERRUPTED = 130
+# Columns of the overview that fit a terminal: case, phases, whole run, bytes of an update, server's memory.
+_SHOWN = (0, 2, 3, 4, 5, 6, 7, 12)
+_PACKAGES = ("psutil", "rich", "matplotlib")
+
+
+def add_commands(commands: Any) -> None:
+    """Adds both commands to the parser's."""
+    bench: argparse.ArgumentParser = commands.add_parser(
+        "bench",
+        help="measure schemes in a client and a server process",
+        description="A preset lays published figures beside measured ones; `round` measures what you ask for; `serve` "
+        "is the server's side for --server; `report` draws an earlier results.json again.",
+    )
+    bench.add_argument("what", choices=[*preset_names(), "round", "serve", "report"])
+    bench.add_argument("--runs", type=int, default=10)
+    bench.add_argument("--schemes", default="", help="round: names, with commas (default: all that are installed)")
+    bench.add_argument("--values", type=int, default=100_000, help="round: parameters of the model")
+    bench.add_argument("--clients", type=int, default=4, help="round: updates in a sum")
+    bench.add_argument("--sums", type=int, default=1, help="round: sums in a run")
+    bench.add_argument("--bits", type=int, default=12, help="round: bits of a value")
+    bench.add_argument("--server", default="", help="host:port of `fedcipher bench serve` on another machine")
+    bench.add_argument("--listen", default="127.0.0.1:7700", help="serve: host:port; there is no authentication")
+    _link_options(bench)
+    bench.add_argument("--out", type=Path, help="folder of the report (default: runs/bench-NAME)")
+    bench.set_defaults(run=_bench)
+
+    adviser: argparse.ArgumentParser = commands.add_parser(
+        "advise", help="rank schemes by predicted round time and bytes, from a calibration on this machine"
+    )
+    adviser.add_argument("--values", type=int, required=True, help="parameters of the model")
+    adviser.add_argument("--clients", type=int, default=10, help="updates in a round")
+    adviser.add_argument("--client-cores", type=int, default=os.cpu_count() or 1)
+    adviser.add_argument("--server-cores", type=int, default=os.cpu_count() or 1)
+    adviser.add_argument("--bits", type=int, default=12)
+    adviser.add_argument(
+        "--threat",
+        default="server",
+        choices=["server", "quantum", "collusion"],
+        help="who must learn nothing: a curious server, one with a quantum computer later, one that a client helps",
+    )
+    adviser.add_argument("--schemes", default="", help="names, with commas (default: all)")
+    adviser.add_argument("--check", type=int, default=0, metavar="N", help="measure the first N and compare")
+    _link_options(adviser)
+    adviser.set_defaults(run=_advise)
+
+
+def _link_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bandwidth", default="", help="of each way of the link, as 40mbit (default: as it is)")
+    parser.add_argument("--latency", default="", help="one way, as 80ms")
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        scheme_class(name)
+    return names
+
+
+def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
+    require("fedcipher bench", "bench", *_PACKAGES)
+    from fedcipher.bench import report
+    from fedcipher.bench.server import serve
+
+    if options.what == "serve":
+        serve(options.listen)
+        return 0
+    folder: Path = options.out or Path("runs") / f"bench-{options.what}"
+    if options.what == "report":
+        study = report.load(folder / "results.json")
+        report.write(study, _preset_of(study), folder)
+        print(f"report: {folder / 'report.html'}")
+        return 0
+    if not 1 <= options.runs <= 1000:
+        raise ParameterError(f"--runs {options.runs} is not between 1 and 1000")
+    link = Link.parse(options.bandwidth, options.latency)
+    chosen = _round(options) if options.what == "round" else preset(options.what)
+    report.check_folder(folder)
+    study = _run(chosen, folder, options, link, "fedcipher " + " ".join(arguments))
+    for text in problems(study):
+        print(f"fedcipher bench: {text}", file=sys.stderr)
+    _print_table(chosen.name, [[row[k] for k in _SHOWN] for row in overview(study)])
+    if chosen.comparisons:
+        _print_table("beside the published figures", compared(study, chosen))
+    try:
+        report.write(study, chosen, folder)
+    except ReportError as error:
+        kept = report.write_results(study, folder)
+        raise ReportError(f"{error}; the results are in {kept / 'results.json'}") from error
+    print(f"report: {folder / 'report.html'}")
+    if study.interrupted:
+        return _INTERRUPTED
+    return 1 if any(result.failure for result in study.results) else 0
+
+
+def _round(options: argparse.Namespace) -> Preset:
+    names = _names(options.schemes) or scheme_names()
+    cases = [Case(n, n, options.values, options.clients, options.sums, options.bits) for n in names]
+    text = f"{options.clients} updates of {options.values:,} values of {options.bits} bits, {options.sums} times"
+    return Preset("round", text, "", [], cases)
+
+
+def _preset_of(study: Study) -> Preset:
+    if study.preset in preset_names():
+        return preset(study.preset)
+    return Preset(study.preset, study.command, "", [], [result.case for result in study.results])
+
+
+def _run(chosen: Preset, folder: Path, options: argparse.Namespace, link: Link, command: str) -> Study:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from fedcipher.bench import report
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(chosen.cases[0].label, total=len(chosen.cases) * options.runs)
+
+        def on_run(study: Study) -> None:
+            kept = report.write_results(study, folder)
+            if kept != folder:
+                raise ReportError(f"{folder} can no longer be written; what was measured is in {kept / 'results.json'}")
+            done = sum(len(r.runs) if not r.failure else options.runs for r in study.results)
+            following = chosen.cases[min(len(study.results), len(chosen.cases)) - 1].label
+            progress.update(task, completed=done, description=following)
+
+        return run_study(
+            chosen.name,
+            chosen.cases,
+            runs=options.runs,
+            link=link,
+            server=options.server,
+            command=command,
+            on_run=on_run,
+        )
+
+
+def _print_table(title: str, rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for k, name in enumerate(rows[0]):
+        table.add_column(name, justify="left" if k == 0 else "right")
+    for row in rows[1:]:
+        table.add_row(*row)
+    # A pipe has no width of its own.
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
+
+
+def _advise(options: argparse.Namespace, _: list[str]) -> int:
+    require("fedcipher advise", "bench", "psutil", "rich")
+    if min(options.values, options.clients, options.client_cores, options.server_cores) < 1:
+        raise ParameterError("--values, --clients and cores are at least 1")
+    federation = Federation(
+        options.values,
+        options.clients,
+        Link.parse(options.bandwidth, options.latency),
+        options.client_cores,
+        options.server_cores,
+        options.threat,
+        options.bits,
+    )
+    found = advise(federation, _names(options.schemes) or None, lambda n: print(f"measuring {n}", file=sys.stderr))
+    _print_table(
+        f"a round of {federation.clients} updates of {federation.values:,} values; {federation.link}",
+        [["scheme", "round", "encrypt", "server", "decrypt", "link", "up", "down", "why"], *map(_row, found)],
+    )
+    if all(p.excluded for p in found):
+        print("no scheme here withstands that; threshold keys would", file=sys.stderr)
+        return 1
+    return _checked(federation, [p for p in found if not p.excluded][: options.check])
+
+
+def _row(p: Prediction) -> list[str]:
+    if p.excluded:
+        return [p.scheme, *["-"] * 7, p.why()]
+    terms = [seconds(x) for x in (p.seconds, p.encrypt, p.operate, p.decrypt, p.transfer)]
+    return [p.scheme, *terms, size(p.update_bytes), size(p.aggregate_bytes), p.why()]
+
+
+def _checked(federation: Federation, predictions: list[Prediction]) -> int:
+    rows = [["scheme", "predicted", "measured", "off by", "encrypt", "server", "decrypt"]]
+    for prediction in predictions:
+        try:
+            measured = check(federation, prediction)
+        except FedcipherError as error:
+            raise BenchError(f"the check of {prediction.scheme} failed: {error}") from error
+        pairs = [
+            (prediction.encrypt, measured.encrypt),
+            (prediction.operate, measured.operate),
+            (prediction.decrypt, measured.decrypt),
+        ]
+        rows.append(
+            [
+                prediction.scheme,
+                seconds(prediction.seconds),
+                seconds(measured.seconds),
+                f"{measured.error:+.0%}",
+                *(f"{seconds(a)} / {seconds(b)}" for a, b in pairs),
+            ]
+        )
+    if len(rows) > 1:
+        _print_table("predictions and measured runs (predicted / measured)", rows)
+    return 0

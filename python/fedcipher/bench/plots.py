@@ -1,0 +1,105 @@
+"""The pictures of a study: phases, memory and CPU over time, bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from fedcipher.bench.case import CaseResult
+from fedcipher.bench.statistics import averaged, summarise
+
+__all__ = ["figures", "png", "svg"]
+
+_PHASES = ("keygen", "encrypt", "operate", "decrypt")
+_COLOURS = ("#8c96a8", "#1f77b4", "#d9822b", "#2a9d5c")
+
+
+def figures(results: list[CaseResult]) -> Iterator[tuple[str, str, Any]]:
+    """(file name, caption, matplotlib figure) of every picture; none without a finished run."""
+    done = [result for result in results if result.runs]
+    if not done:
+        return
+    yield "phases", "Seconds by phase, all updates of a run together (logarithmic)", _phases(done)
+    yield "bytes", "Bytes of one update and one aggregate (logarithmic)", _bytes(done)
+    for side in ("client", "server"):
+        yield f"memory-{side}", f"Resident memory of the {side} over a run", _lines(done, side, "rss")
+        yield f"cpu-{side}", f"CPU of the {side} over a run, percent of one core", _lines(done, side, "cpu_percent")
+
+
+def _figure(height: float) -> tuple[Any, Any]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    # Wide enough for a desk, letters large enough for a phone.
+    figure = Figure(figsize=(7, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _phases(results: list[CaseResult]) -> Any:
+    figure, axes = _figure(1.2 + 0.75 * len(results))
+    height = 0.8 / len(_PHASES)
+    for k, (phase, colour) in enumerate(zip(_PHASES, _COLOURS, strict=True)):
+        at = [row + (k - 1.5) * height for row in range(len(results))]
+        seconds = [max(summarise(r)[phase].average, 1e-7) for r in results]
+        axes.barh(at, seconds, height, label=phase, color=colour)
+    return _bars(figure, axes, results, "seconds")
+
+
+def _bytes(results: list[CaseResult]) -> Any:
+    figure, axes = _figure(1.2 + 0.6 * len(results))
+    for k, (what, colour) in enumerate(zip(("one update", "one aggregate"), _COLOURS[1:], strict=False)):
+        at = [row + (k - 0.5) * 0.38 for row in range(len(results))]
+        axes.barh(at, [summarise(r)[what].average for r in results], 0.38, label=what, color=colour)
+    axes.plot(
+        [r.case.plain_bytes for r in results], range(len(results)), "k|", markersize=16, label="the update as float32"
+    )
+    return _bars(figure, axes, results, "bytes")
+
+
+def _bars(figure: Any, axes: Any, results: list[CaseResult], unit: str) -> Any:
+    axes.set_yticks(range(len(results)), [r.case.label for r in results])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel(unit)
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+def _lines(results: list[CaseResult], side: str, what: str) -> Any:
+    from matplotlib import colormaps
+
+    figure, axes = _figure(4.2 + 0.12 * len(results))
+    for k, result in enumerate(results):
+        values = averaged(result, side, what)
+        if what == "rss":
+            values = [v / 1e6 for v in values]
+        share = [100 * k / (len(values) - 1) for k in range(len(values))]
+        axes.plot(share, values, label=result.case.label, color=colormaps["tab20"](k % 20), linewidth=1.8)
+    axes.set_xlabel("percent of the run, each averaged over runs at 20 points")
+    axes.set_ylabel("MB" if what == "rss" else "CPU, percent of one core")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    return figure
+
+
+def png(figure: Any) -> bytes:
+    """A figure as PNG."""
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=140)
+    return out.getvalue()
+
+
+def svg(figure: Any) -> str:
+    """A figure as an SVG element to stand in a page."""
+    import matplotlib
+
+    out = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]

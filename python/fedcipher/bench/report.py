@@ -1,0 +1,131 @@
+"""A study on disk: results.json, results.csv, README.md, PNG pictures and one self-contained page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tempfile
+from pathlib import Path
+
+from fedcipher.bench import plots
+from fedcipher.bench.page import page
+from fedcipher.bench.presets import Preset
+from fedcipher.bench.statistics import FIGURES, summarise
+from fedcipher.bench.study import Study
+from fedcipher.bench.tables import compared, facts, overview, problems
+from fedcipher.errors import ReportError
+
+__all__ = ["check_folder", "load", "markdown", "write", "write_results"]
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder that cannot be written, before anything is measured."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ReportError(f"{folder} cannot be written: {error}; choose another folder with --out") from error
+
+
+def _put(path: Path, content: bytes) -> None:
+    # Whole or not at all: what an earlier run has written stays until this one is complete.
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        scratch = Path(file.name)
+        try:
+            file.write(content)
+            file.close()
+            scratch.chmod(0o644)
+            scratch.replace(path)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+
+def write_results(study: Study, folder: Path) -> Path:
+    """results.json alone, after each run. Falls back to a temporary folder when this one fails.
+
+    Returns the folder it is in; raises `ReportError` when there is none left.
+    """
+    content = json.dumps(study.to_dict()).encode()
+    try:
+        _put(folder / "results.json", content)
+        return folder
+    except OSError as error:
+        try:
+            other = Path(tempfile.mkdtemp(prefix="fedcipher-bench-"))
+            _put(other / "results.json", content)
+        except OSError:
+            raise ReportError(
+                f"results can be written neither to {folder} nor to a temporary folder: {error}"
+            ) from error
+        return other
+
+
+def load(path: Path) -> Study:
+    """The study in a results.json. Raises `ReportError`."""
+    try:
+        return Study.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ReportError(f"{path} is no results.json of this version: {error}") from error
+
+
+def write(study: Study, preset: Preset, folder: Path) -> None:
+    """Everything. Raises `ReportError` where a file cannot be written."""
+    pictures = list(plots.figures(study.results))
+    try:
+        _put(folder / "results.json", json.dumps(study.to_dict()).encode())
+        _put(folder / "results.csv", table_csv(study).encode())
+        for name, _, figure in pictures:
+            _put(folder / f"{name}.png", plots.png(figure))
+        text = markdown(study, preset, [(name, caption) for name, caption, _ in pictures])
+        _put(folder / "README.md", text.encode())
+        drawn = [(caption, plots.svg(figure)) for _, caption, figure in pictures]
+        _put(folder / "report.html", page(study, preset, drawn).encode())
+    except OSError as error:
+        raise ReportError(f"the report cannot be written to {folder}: {error}") from error
+
+
+def table_csv(study: Study) -> str:
+    """A row a case and figure: minimum, average, maximum and sum over the runs."""
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(["case", "scheme", "values", "clients", "sums", "runs", "figure", "unit", "min", "avg", "max", "sum"])
+    for result in study.results:
+        case = result.case
+        for figure in FIGURES:
+            summary = summarise(result).get(figure.name)
+            if summary is not None:
+                shape = [case.label, case.scheme, case.values, case.clients, case.sums, len(result.runs)]
+                numbers = (summary.minimum, summary.average, summary.maximum, summary.total)
+                rows.writerow([*shape, figure.name, figure.unit, *(f"{x:.9g}" for x in numbers)])
+    return out.getvalue()
+
+
+def _table(rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def markdown(study: Study, preset: Preset, pictures: list[tuple[str, str]]) -> str:
+    """The report as Markdown."""
+    parts = [f"# {preset.name}", preset.summary + ".", "Averages over the runs; a phase is summed over all updates."]
+    parts += [_table(overview(study))]
+    if any(problems(study)):
+        parts += ["**Not complete:**", "\n".join(f"* {text}" for text in problems(study))]
+    if preset.comparisons:
+        parts += [
+            "## Beside the published figures",
+            f"Source: {preset.source}. Reproduced: within the factor that measuring elsewhere makes; beaten: better "
+            "than that; missed: worse.",
+            _table(compared(study, preset)),
+            "What differs:\n\n" + "\n".join(f"* {text}" for text in preset.differs),
+        ]
+    parts += ["## Pictures", *(f"![{caption}]({name}.png)" for name, caption in pictures)]
+    parts += ["## How it was measured", "\n".join(f"* {name}: {text}" for name, text in facts(study))]
+    parts += [
+        "CPU, resident memory, bytes on the connection and disk of both processes every 0.1 s; keys are exchanged "
+        "before a run and not in it. Minimum, average, maximum and sum of every figure are in results.csv, every "
+        "sample in results.json."
+    ]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,198 @@
+"""What a process uses over time: CPU, resident memory, network and disk, sampled by a thread."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, overload
+
+from fedcipher._optional import require
+
+__all__ = ["POINTS", "Profile", "Sample", "Sampler", "profile_resources"]
+
+INTERVAL = 0.1
+"""Seconds between two samples."""
+POINTS = 20
+"""Points that a run is interpolated onto, so that runs of different length can be averaged."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look: seconds since the start; CPU in percent of one core since the last look; bytes."""
+
+    seconds: float
+    cpu_percent: float
+    rss: int
+    sent: int
+    received: int
+    disk_read: int
+    disk_written: int
+
+
+@dataclass
+class Profile:
+    """A measured stretch of work: its samples, the first at 0, and seconds by phase."""
+
+    samples: list[Sample] = field(default_factory=list[Sample])
+    phases: dict[str, float] = field(default_factory=dict[str, float])
+    cpu_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Length of the stretch."""
+        return self.samples[-1].seconds if self.samples else 0.0
+
+    @property
+    def peak_rss(self) -> int:
+        """Largest resident memory seen, bytes."""
+        return max((s.rss for s in self.samples), default=0)
+
+    def total(self, counter: str) -> int:
+        """What ``sent``, ``received``, ``disk_read`` or ``disk_written`` grew by."""
+        values: list[int] = [getattr(s, counter) for s in self.samples]
+        return values[-1] - values[0] if values else 0
+
+    def interpolated(self, what: str, points: int = POINTS) -> list[float]:
+        """``cpu_percent`` or another figure at ``points`` equal steps from start to end."""
+        import numpy as np
+
+        if not self.samples:
+            return [0.0] * points
+        at = np.linspace(0.0, self.seconds, points)
+        values = [float(getattr(s, what)) for s in self.samples]
+        return [float(x) for x in np.interp(at, [s.seconds for s in self.samples], values)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Profile:
+        """The inverse of `to_dict`."""
+        samples = [Sample(**s) for s in data["samples"]]
+        return cls(samples, {str(k): float(v) for k, v in data["phases"].items()}, float(data["cpu_seconds"]))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the profile as JSON."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
+
+
+class Sampler:
+    """Samples the calling process between ``with`` and its end; `phase` adds up seconds by name.
+
+    ``network`` gives bytes sent and received so far; without it the machine's own counters are read,
+    which other processes share.
+    """
+
+    def __init__(self, network: Callable[[], tuple[int, int]] | None = None, interval: float = INTERVAL) -> None:
+        require("measuring resources", "bench", "psutil")
+        import psutil
+
+        self.profile = Profile()
+        self._process = psutil.Process()
+        self._network = network or _machine_network
+        self._interval = interval
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._began = time.perf_counter()
+        self._cpu = self._first_cpu = self._cpu_seconds()
+        self._last = self._began
+        self._look()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._look()
+        self.profile.cpu_seconds = self._cpu - self._first_cpu
+
+    def phase(self, name: str) -> _Phase:
+        """``with sampler.phase("encrypt"):`` adds the seconds inside to that phase."""
+        return _Phase(self.profile.phases, name)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            self._look()
+
+    def _cpu_seconds(self) -> float:
+        times = self._process.cpu_times()
+        return times.user + times.system
+
+    def _look(self) -> None:
+        now, cpu = time.perf_counter(), self._cpu_seconds()
+        busy = (cpu - self._cpu) / (now - self._last) * 100 if now > self._last else 0.0
+        self._last, self._cpu = now, cpu
+        sent, received = self._network()
+        disk = self._process.io_counters()
+        rss = self._process.memory_info().rss
+        self.profile.samples.append(
+            Sample(now - self._began, busy, rss, sent, received, disk.read_bytes, disk.write_bytes)
+        )
+
+
+def _machine_network() -> tuple[int, int]:
+    import psutil
+
+    counters = psutil.net_io_counters()
+    return counters.bytes_sent, counters.bytes_recv
+
+
+class _Phase:
+    def __init__(self, phases: dict[str, float], name: str) -> None:
+        self._phases = phases
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._phases[self._name] = self._phases.get(self._name, 0.0) + time.perf_counter() - self._began
+
+
+@overload
+def profile_resources(function: Callable[P, R]) -> Callable[P, R]: ...
+@overload
+def profile_resources(
+    *, interval: float = INTERVAL, on_profile: Callable[[Profile], None] | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def profile_resources(
+    function: Callable[P, R] | None = None,
+    *,
+    interval: float = INTERVAL,
+    on_profile: Callable[[Profile], None] | None = None,
+) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
+    """Measure every call of a function: ``@profile_resources`` or ``@profile_resources(on_profile=...)``.
+
+    The `Profile` of the last call is the function's attribute ``profile``; ``on_profile`` gets each one,
+    also when the call raises.
+    """
+
+    def decorate(inner: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(inner)
+        def measured(*args: P.args, **kwargs: P.kwargs) -> R:
+            sampler = Sampler(interval=interval)
+            try:
+                with sampler, sampler.phase(inner.__name__):
+                    return inner(*args, **kwargs)
+            finally:
+                measured.profile = sampler.profile  # type: ignore[attr-defined]
+                if on_profile is not None:
+                    on_profile(sampler.profile)
+
+        return measured
+
+    return decorate if function is None else decorate(function)

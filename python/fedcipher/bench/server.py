@@ -1,0 +1,144 @@
+"""The aggregator's side of a measurement: `fedcipher bench serve`, or started by a study for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+from typing import Any
+
+from fedcipher import _native
+from fedcipher.bench.link import Connection, Link, Message
+from fedcipher.bench.sampler import Sampler
+from fedcipher.errors import BenchError, FedcipherError, PeerLostError
+from fedcipher.schemes import Aggregator, Scheme, from_spec
+
+__all__ = ["end_with_parent", "serve"]
+
+
+def serve(listen: str, *, once: bool = False) -> None:
+    """Serve measurements on ``host:port``, one client after the other; ``once``: one client, then end.
+
+    Prints ``listening on host:port`` when it is ready. There is no authentication and no secret: listen
+    where only your own measurements come from.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise BenchError(f"{listen!r} is not host:port")
+    try:
+        listener = socket.create_server((host, int(port)))
+    except OSError as error:
+        raise BenchError(f"cannot listen on {listen}: {error}; choose another port") from error
+    with listener:
+        name = listener.getsockname()
+        print(f"listening on {name[0]}:{name[1]}", flush=True)
+        while True:
+            connection = Connection(listener.accept()[0])
+            try:
+                _session(connection)
+            except PeerLostError as error:
+                print(f"fedcipher bench serve: {error}", file=sys.stderr, flush=True)
+            except FedcipherError as error:
+                _report(connection, error)
+            finally:
+                connection.close()
+            if once:
+                return
+
+
+def _report(connection: Connection, error: FedcipherError) -> None:
+    print(f"fedcipher bench serve: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    try:
+        connection.send("error", error=type(error).__name__, message=str(error))
+    except PeerLostError:
+        return
+
+
+def _session(connection: Connection) -> None:
+    hello = connection.receive("hello")
+    bandwidth, latency = _number(hello, "bandwidth"), _number(hello, "latency")
+    connection.send("welcome", version=_native.version, cores=os.cpu_count() or 1)
+    connection.shape(Link(bandwidth, latency))
+    made: Scheme | None = None
+    key: _native.ServerKey | None = None
+    while (message := connection.receive("setup", "run", "bye")).kind != "bye":
+        if message.kind == "setup":
+            made = _scheme(message.facts.get("spec"))
+            key = _native.ServerKey.from_bytes(message.payload)
+            connection.send("ready")
+        elif made is None or key is None:
+            raise BenchError("a run before its keys")
+        else:
+            _run(connection, made, key)
+
+
+def _scheme(spec: Any) -> Scheme:
+    try:
+        return from_spec(spec)
+    except (KeyError, TypeError) as error:
+        raise BenchError(f"the client named no scheme: {error}") from error
+
+
+def _number(message: Message, name: str) -> float:
+    value = message.facts.get(name)
+    if not isinstance(value, (int, float)) or not 0 <= value < 1e13:
+        raise BenchError(f"{name}={value!r} is no number of a link")
+    return float(value)
+
+
+def _run(connection: Connection, made: Scheme, key: _native.ServerKey) -> None:
+    with Sampler(connection.counters) as sampler:
+        aggregator: Aggregator | None = None
+        while True:
+            with sampler.phase("wait"):
+                message = connection.receive("frame", "close", "done")
+            if message.kind == "done":
+                break
+            if message.kind == "frame":
+                if aggregator is None:
+                    with sampler.phase("load key"):
+                        aggregator = made.aggregator(key)
+                with sampler.phase("operate"):
+                    aggregator.add(message.payload)
+                connection.send("added")
+                continue
+            if aggregator is None:
+                raise BenchError("a sum is asked for before any frame")
+            with sampler.phase("operate"):
+                aggregate = aggregator.finish()
+            with sampler.phase("send"):
+                connection.send("aggregate", aggregate)
+            aggregator = None
+    connection.send("profile", json.dumps(sampler.profile.to_dict()).encode())
+
+
+def end_with_parent() -> None:
+    """Ends this process when the other end of its standard input goes, however its parent ends."""
+
+    def watch() -> None:
+        # Not through sys.stdin, whose lock would be held when the interpreter ends.
+        while os.read(0, 1):
+            pass
+        os._exit(3)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> int:
+    """A study's own server: any port, one client."""
+    end_with_parent()
+    with tempfile.TemporaryDirectory(prefix="fedcipher-bench-") as state:
+        os.environ["FEDCIPHER_STATE_DIR"] = state
+        try:
+            serve("127.0.0.1:0", once=True)
+        except FedcipherError as error:
+            print(f"fedcipher bench: {type(error).__name__}: {error}", file=sys.stderr)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""Runs cases one after the other, each in fresh processes, and keeps what has been measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedcipher.bench.case import Case, CaseResult, Run
+from fedcipher.bench.link import Link
+from fedcipher.errors import PeerLostError
+
+__all__ = ["Study", "machine", "run_study"]
+
+_LIBRARIES = ("fedcipher", "fedcipher-tfhe", "phe", "gmpy2", "tenseal", "numpy")
+_END_SECONDS = 5
+
+
+@dataclass
+class Study:
+    """Everything a report is made of."""
+
+    preset: str
+    command: str
+    link: Link
+    server: str
+    runs: int
+    machine: dict[str, str]
+    began: str
+    results: list[CaseResult] = field(default_factory=list[CaseResult])
+    interrupted: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        results = [r.to_dict() for r in self.results]
+        return {**vars(self), "link": asdict(self.link), "results": results}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Study:
+        """The inverse of `to_dict`."""
+        known: dict[str, Any] = dict(data)
+        known["link"] = Link(**data["link"])
+        known["results"] = [CaseResult.from_dict(r) for r in data["results"]]
+        return cls(**known)
+
+
+def machine() -> dict[str, str]:
+    """What a reader must know to compare: processor, cores, memory, versions."""
+    import platform
+
+    import psutil
+
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    except OSError:
+        pass
+    found = {"processor": model, "cores": str(os.cpu_count()), "python": platform.python_version()}
+    found["memory"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def run_study(
+    preset: str,
+    cases: list[Case],
+    *,
+    runs: int,
+    link: Link,
+    server: str = "",
+    command: str = "",
+    on_run: Callable[[Study], None] | None = None,
+) -> Study:
+    """Measure every case; ``on_run`` sees the study after each run. A case that fails does not end it.
+
+    Ctrl-C ends the processes under way and returns what there is, marked as interrupted.
+    """
+    began = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    study = Study(preset, command, link, server, runs, machine(), began)
+    try:
+        for case in cases:
+            result = CaseResult(case)
+            study.results.append(result)
+            for _ in _measured(case, result, runs, link, server):
+                if on_run is not None:
+                    on_run(study)
+            if on_run is not None:
+                on_run(study)
+    except KeyboardInterrupt:
+        study.interrupted = True
+        study.results[-1].failure = study.results[-1].failure or "interrupted"
+    return study
+
+
+def _measured(case: Case, result: CaseResult, runs: int, link: Link, server: str) -> Iterator[Run]:
+    try:
+        case.made()
+        if server:
+            yield from _client(case, result, runs, link, server)
+        else:
+            with _process("fedcipher.bench.server") as own:
+                assert own.stdout is not None
+                line = own.stdout.readline().decode()
+                if not line.startswith("listening on "):
+                    raise PeerLostError("this machine's own server did not start")
+                yield from _client(case, result, runs, link, line.removeprefix("listening on ").strip())
+    except Exception as error:
+        result.failure = f"{type(error).__name__}: {error}"
+
+
+def _client(case: Case, result: CaseResult, runs: int, link: Link, server: str) -> Iterator[Run]:
+    with _process("fedcipher.bench.client") as client:
+        assert client.stdin is not None and client.stdout is not None
+        asked = {"case": case.to_dict(), "link": asdict(link), "server": server, "runs": runs}
+        client.stdin.write(json.dumps(asked).encode() + b"\n")
+        client.stdin.flush()
+        for line in client.stdout:
+            said = json.loads(line)
+            if "failure" in said:
+                result.failure = said["failure"]
+                return
+            result.runs.append(Run.from_dict(said["run"]))
+            yield result.runs[-1]
+        if len(result.runs) < runs:
+            result.failure = "the client's process ended early; out of memory?"
+
+
+@contextmanager
+def _process(module: str) -> Generator[subprocess.Popen[bytes]]:
+    # Of its own session: Ctrl-C is this process's to handle. It ends when its standard input does.
+    process = subprocess.Popen(
+        [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()

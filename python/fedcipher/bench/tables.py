@@ -1,0 +1,74 @@
+"""A study's tables, as text."""
+
+from __future__ import annotations
+
+from fedcipher.bench.presets import Preset
+from fedcipher.bench.statistics import FIGURES, summarise
+from fedcipher.bench.study import Study
+
+__all__ = ["compared", "facts", "overview", "problems", "seconds", "size"]
+
+
+def seconds(value: float) -> str:
+    """Seconds for people."""
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.4g} s"
+
+
+def size(value: float) -> str:
+    """Bytes for people."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+_COLUMNS = (
+    *("keygen", "encrypt", "operate", "decrypt", "whole run"),
+    *("one update", "one aggregate", "client CPU", "server CPU", "client memory", "server memory"),
+)
+
+
+def overview(study: Study) -> list[list[str]]:
+    """The table of averages, its head first."""
+    units = {figure.name: figure.unit for figure in FIGURES}
+    rows = [["case", "runs", *_COLUMNS]]
+    for result in study.results:
+        summary = summarise(result)
+        if not summary:
+            rows.append([result.case.label, "0", result.failure, *[""] * (len(_COLUMNS) - 1)])
+            continue
+        values = [(seconds if units[c] == "s" else size)(summary[c].average) for c in _COLUMNS]
+        rows.append([result.case.label, str(len(result.runs)), *values])
+    return rows
+
+
+def compared(study: Study, preset: Preset) -> list[list[str]]:
+    """The table of published figures beside ours, its head first."""
+    rows = [["figure", "published", "here", "verdict"]]
+    for comparison, value in preset.compared(study):
+        bound = "at least " if comparison.near == 1.0 else ""
+        published = f"{bound}{comparison.published:,.4g} {comparison.unit}"
+        here = f"{value:,.4g} {comparison.unit}" if value is not None else "not measured"
+        rows.append([comparison.what, published, here, comparison.verdict(value) if value is not None else ""])
+    return rows
+
+
+def facts(study: Study) -> list[tuple[str, str]]:
+    """Where and how it was measured."""
+    return [
+        ("command", f"`{study.command}`"),
+        ("begun", study.began),
+        ("link", str(study.link)),
+        ("server", study.server or "a process of the same machine, over loopback TCP"),
+        *study.machine.items(),
+    ]
+
+
+def problems(study: Study) -> list[str]:
+    """Cases that did not finish, and why."""
+    out = [
+        f"{result.case.label}: {len(result.runs)} of {study.runs} runs; {result.failure}"
+        for result in study.results
+        if result.failure
+    ]
+    return out + (["The study was interrupted; this is what had been measured."] if study.interrupted else [])

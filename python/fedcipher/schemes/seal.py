@@ -1,0 +1,248 @@
+"""`bfv-lib` and `ckks`: Microsoft SEAL through TenSEAL, a vector of slots a ciphertext; baselines."""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from fedcipher._optional import load, require
+from fedcipher.codec import Codec
+from fedcipher.errors import DecryptError, FrameError, KeyFormatError
+from fedcipher.schemes.base import SchemeInfo
+from fedcipher.schemes.library import Adder, Arithmetic, LibraryScheme, Numbers
+
+__all__ = ["BfvLib", "Ckks"]
+
+_LENGTH = struct.Struct("<I")
+_WITHSTANDS = "honest-but-curious server, eavesdroppers (post-quantum)"
+_BROKEN_BY = "one client colluding with the server (shared key)"
+
+
+class BfvLib(LibraryScheme):
+    """BFV as a general library offers it: public-key encryption, one value in each of N slots.
+
+    Withstands an honest-but-curious server and any eavesdropper, under ring-LWE at 128 bits (SEAL's
+    default moduli); one client that colludes with the server opens every update.
+
+    ``clients`` and ``max_weight`` fix the plaintext modulus: a prime that holds every sum twice over.
+    """
+
+    name = "bfv-lib"
+    info = SchemeInfo(
+        summary="BFV by SEAL (TenSEAL), slot batching, public-key; a baseline",
+        withstands=_WITHSTANDS,
+        broken_by=_BROKEN_BY,
+        cost="about 15x up and down",
+        source="BFV; SEAL",
+    )
+
+    def __init__(self, *, clients: int, max_weight: int = 1, codec: Codec | None = None) -> None:
+        require("scheme 'bfv-lib'", "baselines", "tenseal", "gmpy2")
+        super().__init__(codec or Codec(bits=12), {"clients": clients, "max_weight": max_weight})
+        self._arithmetic = _Bfv(self.field_bits(57))
+
+
+class Ckks(LibraryScheme):
+    """CKKS by SEAL: approximate arithmetic, here precise enough that every integer sum is exact.
+
+    Withstands an honest-but-curious server and any eavesdropper, under ring-LWE at 128 bits; one client
+    that colludes with the server opens every update. Decrypted sums must not travel back to the server:
+    they carry information about the key (IND-CPA-D, Li and Micciancio 2021).
+
+    ``clients`` and ``max_weight`` bound the sums, which must keep 12 bits below a double's precision.
+    """
+
+    name = "ckks"
+    info = SchemeInfo(
+        summary="CKKS by SEAL (TenSEAL), slot batching, public-key; a baseline",
+        withstands=_WITHSTANDS,
+        broken_by=f"{_BROKEN_BY}; decrypted sums shown to the server",
+        cost="about 40x up and down",
+        source="CKKS; SEAL",
+    )
+
+    def __init__(self, *, clients: int, max_weight: int = 1, codec: Codec | None = None) -> None:
+        require("scheme 'ckks'", "baselines", "tenseal")
+        super().__init__(codec or Codec(bits=12), {"clients": clients, "max_weight": max_weight})
+        self.field_bits(40)
+        self._arithmetic = _Ckks()
+
+
+class _Seal(Arithmetic):
+    """Vectors of at most `slots` values, each behind its length."""
+
+    slots: int
+
+    @abstractmethod
+    def context(self) -> Any:
+        """A fresh TenSEAL context with its keys."""
+
+    @abstractmethod
+    def vector(self, context: Any, values: Numbers) -> Any:
+        """Encrypts at most `slots` values."""
+
+    @abstractmethod
+    def read(self, context: Any, data: bytes) -> Any:
+        """A vector from its bytes."""
+
+    @abstractmethod
+    def numbers(self, decrypted: list[Any]) -> Numbers:
+        """Whole numbers from what the library decrypts."""
+
+    def keygen(self) -> tuple[bytes, bytes]:
+        made = self.context()
+        keys = {"save_galois_keys": False, "save_relin_keys": False}
+        return (
+            made.serialize(save_public_key=True, save_secret_key=True, **keys),
+            made.serialize(save_public_key=False, save_secret_key=False, **keys),
+        )
+
+    def load(self, key: bytes) -> Any:
+        """A context from a key's bytes."""
+        tenseal = load("tenseal")
+        try:
+            return tenseal.context_from(key)
+        except (ValueError, RuntimeError, TypeError):
+            raise KeyFormatError(
+                "this is no key of this scheme and version; make keys with `fedcipher keygen`"
+            ) from None
+
+    def sealer(self, secret: bytes) -> Callable[[Numbers], bytes]:
+        context = self.load(secret)
+
+        def seal(values: Numbers) -> bytes:
+            parts = (values[k : k + self.slots] for k in range(0, len(values), self.slots))
+            return frame(self.vector(context, part) for part in parts)
+
+        return seal
+
+    def adder(self, public: bytes) -> Adder:
+        return _VectorSum(self, self.load(public))
+
+    def parse(self, context: Any, payload: bytes, elements: int) -> list[Any]:
+        """The vectors of a payload."""
+        vectors: list[Any] = []
+        at = 0
+        for start in range(0, elements, self.slots):
+            if len(payload) < at + _LENGTH.size:
+                raise FrameError(f"payload ends after {len(vectors)} ciphertexts")
+            (size,) = _LENGTH.unpack_from(payload, at)
+            data = payload[at + _LENGTH.size : at + _LENGTH.size + size]
+            at += _LENGTH.size + size
+            try:
+                vector = self.read(context, data)
+            except (ValueError, RuntimeError, IndexError) as error:
+                raise FrameError(f"ciphertext {len(vectors)} cannot be read: {error}") from error
+            if vector.size() != min(self.slots, elements - start):
+                raise FrameError(f"ciphertext {len(vectors)} holds {vector.size()} values")
+            vectors.append(vector)
+        if at != len(payload):
+            raise FrameError(f"payload has {len(payload)} bytes instead of {at}")
+        return vectors
+
+    def opener(self, secret: bytes) -> Callable[[bytes, int], Numbers]:
+        context = self.load(secret)
+
+        def open_(payload: bytes, elements: int) -> Numbers:
+            vectors = self.parse(context, payload, elements)
+            return np.concatenate([np.zeros(0, np.uint64), *(self.numbers(v.decrypt()) for v in vectors)])
+
+        return open_
+
+
+def frame(vectors: Iterator[Any]) -> bytes:
+    """Serialised vectors in a row."""
+    out = bytearray()
+    for vector in vectors:
+        data = vector.serialize()
+        out += _LENGTH.pack(len(data)) + data
+    return bytes(out)
+
+
+class _VectorSum(Adder):
+    def __init__(self, arithmetic: _Seal, context: Any) -> None:
+        self._arithmetic = arithmetic
+        self._context = context
+        self._sum: list[Any] = []
+
+    def add(self, payload: bytes, elements: int, scale: int) -> None:
+        vectors = [times(v, scale) for v in self._arithmetic.parse(self._context, payload, elements)]
+        try:
+            self._sum = [a + b for a, b in zip(self._sum, vectors, strict=True)] if self._sum else vectors
+        except (ValueError, RuntimeError) as error:
+            raise FrameError(f"ciphertexts do not fit those before them: {error}") from error
+
+    def finish(self) -> bytes:
+        return frame(iter(self._sum))
+
+
+def times(vector: Any, scale: int) -> Any:
+    """``scale`` times a ciphertext by doubling: a plaintext product would cost CKKS a level."""
+    result = None
+    while scale:
+        if scale & 1:
+            result = vector if result is None else result + vector
+        scale >>= 1
+        if scale:
+            vector = vector + vector
+    return result
+
+
+class _Bfv(_Seal):
+    def __init__(self, width: int) -> None:
+        gmpy2 = load("gmpy2")
+        # SEAL's 109-bit modulus at N = 4096 leaves room for sums of up to about 30 bits.
+        self.slots = 4096 if width <= 28 else 8192
+        step = 2 * self.slots
+        # Decrypted values are signed: the modulus must hold twice the sum. Batching asks for 1 modulo 2N.
+        candidate = max((1 << (width + 1)) // step, 1) * step + 1
+        while not gmpy2.is_prime(candidate):
+            candidate += step
+        self.modulus = candidate
+
+    def context(self) -> Any:
+        tenseal = load("tenseal")
+        return tenseal.context(tenseal.SCHEME_TYPE.BFV, poly_modulus_degree=self.slots, plain_modulus=self.modulus)
+
+    def vector(self, context: Any, values: Numbers) -> Any:
+        tenseal = load("tenseal")
+        return tenseal.bfv_vector(context, values.tolist())
+
+    def read(self, context: Any, data: bytes) -> Any:
+        tenseal = load("tenseal")
+        return tenseal.bfv_vector_from(context, data)
+
+    def numbers(self, decrypted: list[Any]) -> Numbers:
+        # A wrong key gives any residue; the caller checks the sums against their bound.
+        return np.asarray(decrypted, np.int64).astype(np.uint64)
+
+
+class _Ckks(_Seal):
+    slots = 4096
+
+    def context(self) -> Any:
+        tenseal = load("tenseal")
+        made = tenseal.context(
+            tenseal.SCHEME_TYPE.CKKS, poly_modulus_degree=2 * self.slots, coeff_mod_bit_sizes=[60, 40, 60]
+        )
+        made.global_scale = 2.0**40
+        return made
+
+    def vector(self, context: Any, values: Numbers) -> Any:
+        tenseal = load("tenseal")
+        return tenseal.ckks_vector(context, values.astype(np.float64))
+
+    def read(self, context: Any, data: bytes) -> Any:
+        tenseal = load("tenseal")
+        return tenseal.ckks_vector_from(context, data)
+
+    def numbers(self, decrypted: list[Any]) -> Numbers:
+        found = np.asarray(decrypted, np.float64)
+        rounded = np.rint(found)
+        if not np.isfinite(found).all() or np.abs(found - rounded).max(initial=0) > 0.25 or rounded.min(initial=0) < 0:
+            raise DecryptError("decrypted values are no whole numbers: wrong key or damaged aggregate")
+        return rounded.astype(np.uint64)

@@ -1,0 +1,175 @@
+"""The schemes to compare with (Paillier, SEAL's BFV and CKKS, TFHE), through the common interface."""
+
+import json
+import sys
+from importlib.util import find_spec
+
+import fedcipher
+import numpy as np
+import pytest
+from fedcipher import Codec, _native, errors, keys
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_schemes import reference_integers
+
+tfhe = pytest.mark.skipif(find_spec("fedcipher_tfhe") is None, reason="fedcipher_tfhe is not built; run `make tfhe`")
+VARIANTS = [
+    pytest.param(("paillier", {}), id="paillier"),
+    pytest.param(("paillier", {"packing": "none"}), id="paillier-unpacked"),
+    pytest.param(("paillier", {"key_bits": 3072}), id="paillier-3072"),
+    pytest.param(("bfv-lib", {}), id="bfv-lib"),
+    pytest.param(("ckks", {}), id="ckks"),
+    pytest.param(("tfhe", {}), id="tfhe", marks=tfhe),
+]
+ONE_EACH = [v for v in VARIANTS if not v.values[0][1]]
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def made(request):
+    name, params = request.param
+    scheme = fedcipher.scheme(name, clients=6, max_weight=5, codec=Codec(bits=11, clip=1.25), **params)
+    return scheme, scheme.keygen(16)
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_sums_are_exact(made, data):
+    scheme, issued = made
+    shapes = data.draw(st.lists(st.lists(st.integers(0, 3), max_size=2), min_size=1, max_size=3))
+    ids = data.draw(st.sets(st.integers(0, 15), min_size=1, max_size=5))
+    weights = {j: data.draw(st.integers(1, 5)) for j in ids}
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    updates = {j: [rng.normal(0, 0.8, s).astype(np.float32) for s in shapes] for j in ids}
+    aggregator = scheme.aggregator(issued.server(), round=3)
+    for j, update in updates.items():
+        aggregator.add(scheme.encryptor(issued.client(j)).encrypt(update, round=3, weight=weights[j]))
+    decryptor = scheme.decryptor(issued.client(0))
+    aggregate = aggregator.finish()
+    want = sum(weights[j] * reference_integers(updates[j], 11, 1.25) for j in ids)
+    assert np.array_equal(decryptor.sums(aggregate), want)
+    opened = decryptor.open(aggregate, round=3)
+    total = sum(weights.values())
+    assert [(c.client, c.weight) for c in opened.contributions] == sorted(weights.items())
+    step = 2 * 1.25 / (2**11 - 2)
+    for k, mean in enumerate(opened.arrays):
+        true = sum(weights[j] * np.clip(updates[j][k], -1.25, 1.25) for j in ids) / total
+        np.testing.assert_allclose(mean, true, atol=step / 2 + 1e-5)
+
+
+def test_every_value_at_the_bound(made):
+    """All clients, the largest weight and value: no field may run over into the next."""
+    scheme, issued = made
+    slow = scheme.name == "tfhe" or scheme.params().get("packing") == "none"
+    count = 40 if slow else 500
+    update = [np.where(np.arange(count) % 3 == 0, -9.0, 9.0).astype(np.float32)]
+    aggregator = scheme.aggregator(issued.server())
+    for j in range(6):
+        aggregator.add(scheme.encryptor(issued.client(j)).encrypt(update, round=1, weight=5))
+    sums = scheme.decryptor(issued.client(1)).sums(aggregator.finish())
+    assert np.array_equal(sums, 30 * reference_integers(update, 11, 1.25))
+
+
+def test_the_server_can_weigh(made):
+    scheme, issued = made
+    rng = np.random.default_rng(5)
+    updates = [[rng.normal(0, 0.5, 7).astype(np.float32)] for _ in range(2)]
+    aggregator = scheme.aggregator(issued.server())
+    for j, scale in ((0, 5), (1, 3)):
+        aggregator.add(scheme.encryptor(issued.client(j)).encrypt(updates[j], round=1), scale=scale)
+    want = 5 * reference_integers(updates[0], 11, 1.25) + 3 * reference_integers(updates[1], 11, 1.25)
+    assert np.array_equal(scheme.decryptor(issued.client(0)).sums(aggregator.finish()), want)
+
+
+def test_bad_frames_leave_the_sum_as_it_was(made):
+    scheme, issued = made
+    rng = np.random.default_rng(1)
+    update = [rng.normal(0, 0.5, 5).astype(np.float32)]
+    good = scheme.encryptor(issued.client(0)).encrypt(update, round=1)
+    aggregator = scheme.aggregator(issued.server(), round=1)
+    aggregator.add(good)
+    with pytest.raises(errors.DuplicateClientError):
+        aggregator.add(good)
+    with pytest.raises(errors.WrongRoundError):
+        aggregator.add(scheme.encryptor(issued.client(1)).encrypt(update, round=2))
+    with pytest.raises(errors.LayoutError):
+        aggregator.add(scheme.encryptor(issued.client(1)).encrypt([*update, *update], round=1))
+    with pytest.raises(errors.WeightError):
+        scheme.encryptor(issued.client(1)).encrypt(update, round=1, weight=6)
+    with pytest.raises(errors.FrameError):
+        aggregator.add(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
+    foreign = scheme.keygen(16)
+    with pytest.raises(errors.WrongEpochError):
+        aggregator.add(scheme.encryptor(foreign.client(1)).encrypt(update, round=1))
+    with pytest.raises(errors.EmptyCohortError):
+        scheme.aggregator(issued.server()).finish()
+    sums = scheme.decryptor(issued.client(2)).sums(aggregator.finish())
+    assert np.array_equal(sums, reference_integers(update, 11, 1.25))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_payload_brings_a_process_down(made, data):
+    """Payloads reach the library behind a valid checksum: a client can make any."""
+    scheme, issued = made
+    library, arithmetic = scheme._library, scheme._arithmetic
+    good = arithmetic.sealer(library.secret(issued.client(0)))(np.arange(5, dtype=np.uint64))
+    kind = data.draw(st.sampled_from(["random", "cut", "flipped"]))
+    if kind == "random":
+        payload = data.draw(st.binary(max_size=3000))
+    elif kind == "cut":
+        payload = good[: int(data.draw(st.floats(0, 0.999)) * len(good))]
+    else:
+        payload = bytearray(good)
+        for share in data.draw(st.lists(st.floats(0, 0.999), min_size=1, max_size=5)):
+            payload[int(share**4 * len(good))] ^= 0x55
+        payload = bytes(payload)
+    adder = arithmetic.adder(library.public(issued.server()))
+    try:
+        adder.add(payload, 5, 1)
+        adder.add(good, 5, 1)
+        arithmetic.opener(library.secret(issued.client(0)))(adder.finish(), 5)
+    except (errors.FrameError, errors.DecryptError):
+        pass
+    else:
+        # Flipped bits inside a ciphertext make another ciphertext: what it decrypts to is checked by the caller.
+        assert kind == "flipped"
+
+
+@pytest.mark.parametrize("variant", ONE_EACH)
+def test_key_files_and_headers(variant, tmp_path):
+    name, params = variant
+    scheme = fedcipher.scheme(name, clients=3, codec=Codec(bits=8, clip=1.0), **params)
+    folder = keys.save(scheme.keygen(3), scheme, tmp_path / "keys")
+    loaded, client = keys.load_client(folder / "client-1.key")
+    assert loaded.spec() == scheme.spec() and "secret" not in repr(client)
+    frame = loaded.encryptor(client).encrypt([np.ones(3, np.float32)], round=9)
+    assert _native.inspect(frame)[1] == name
+    again, server = keys.load_server(folder)
+    aggregator = again.aggregator(server)
+    aggregator.add(frame)
+    np.testing.assert_allclose(loaded.decryptor(client).decrypt(aggregator.finish())[0], 1.0, atol=1e-6)
+    with pytest.raises(errors.ParameterError, match="no kernel"):
+        _native.Scheme(json.dumps(scheme.spec()))
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("paillier", "phe", "baselines"), ("ckks", "tenseal", "baselines"), ("tfhe", "fedcipher_tfhe", "tfhe")],
+)
+def test_what_is_missing_is_named(name, package, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(errors.DependencyError, match=rf"fedcipher\[{extra}\]"):
+        fedcipher.scheme(name, clients=2)
+
+
+def test_paillier_against_the_textbook():
+    """python-paillier's ciphertexts against the definition: c = (1 + n)^m r^n mod n^2."""
+    scheme = fedcipher.scheme("paillier", clients=2, codec=Codec(bits=8, clip=1.0), packing="none")
+    secret, public = scheme._arithmetic.keygen()
+    n = int(json.loads(public)["n"], 16)
+    p, q = (int(json.loads(secret)[k], 16) for k in "pq")
+    payload = scheme._arithmetic.sealer(secret)(np.array([7, 200], np.uint64))
+    lam = (p - 1) * (q - 1)
+    for k, m in enumerate((7, 200)):
+        c = int.from_bytes(payload[k * 512 : (k + 1) * 512], "little")
+        assert (pow(c, lam, n * n) - 1) // n * pow(lam, -1, n) % n == m
