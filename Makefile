@@ -8,7 +8,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
-.PHONY: demo engine engine-static test-static test test-rust test-python check bench bench-hhe bench-offload results build clean
+.PHONY: demo tfhe test-tfhe engine engine-static test-static test test-rust test-python check bench bench-hhe bench-offload results build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -47,6 +47,10 @@ $(VENV)/.tfhe: $(VENV)/.built $(TFHE)/src/lib.rs $(TFHE)/Cargo.toml $(TFHE)/Carg
 	. $(BIN)/activate && CARGO_TARGET_DIR=target/tfhe maturin develop --release --quiet -m $(TFHE)/Cargo.toml
 	touch $@
 
+test-tfhe: tfhe
+	CARGO_TARGET_DIR=target/tfhe cargo clippy --quiet --release --manifest-path $(TFHE)/Cargo.toml -- -D warnings
+	$(BIN)/python -m pytest tests/test_baselines.py -k tfhe
+
 demo: build
 	$(BIN)/fedcipher train --scheme bfv --dataset digits --clients 12 --rounds 10 --out runs/demo
 
@@ -60,6 +64,7 @@ test-python: build
 
 check: build
 	cargo fmt --all --check
+	cargo fmt --manifest-path $(TFHE)/Cargo.toml --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
 	$(BIN)/ruff check python tests benches examples tools
@@ -79,9 +84,10 @@ bench-offload: build
 	$(BIN)/python benches/offload.py
 
 # The committed reports and the README's tables, made anew.
-results: build
+results: build tfhe
 	DATA=$(DATA) tools/results.sh
 	DATA=$(DATA) tools/results_hhe.sh
+	tools/results_study.sh
 	$(BIN)/python tools/readme_tables.py
 
 clean:

@@ -16,14 +16,24 @@ WELCOME = {
     *("Unlicense", "Unicode-3.0", "BSL-1.0", "Apache-2.0 WITH LLVM-exception"),
 }
 # Welcome with a reason, and named in the README: no patent grant.
-NAMED = {"tfhe-ntt": "BSD-3-Clause-Clear"}
+NAMED = ("tfhe", "BSD-3-Clause-Clear")
+# The main workspace, and the TFHE baseline, which is built only where it is asked for.
+MANIFESTS = (ROOT / "Cargo.toml", ROOT / "crates" / "fedcipher-tfhe" / "Cargo.toml")
 
 
 def crates() -> list[tuple[str, str, str, bool]]:
     """(name, version, licence, shipped) of every dependency; shipped means not for tests only."""
+    found: dict[tuple[str, str, str], bool] = {}
+    for manifest in MANIFESTS:
+        for *crate, shipped in workspace(manifest):
+            found[tuple(crate)] = shipped or found.get(tuple(crate), False)
+    return sorted((*crate, shipped) for crate, shipped in found.items())
+
+
+def workspace(manifest: Path) -> list[tuple[str, str, str, bool]]:
     metadata = json.loads(
         subprocess.run(
-            ["cargo", "metadata", "--format-version", "1", "--locked"],
+            ["cargo", "metadata", "--format-version", "1", "--locked", "--manifest-path", str(manifest)],
             check=True,
             capture_output=True,
             text=True,
@@ -41,16 +51,16 @@ def crates() -> list[tuple[str, str, str, bool]]:
         for dependency in nodes[node]["deps"]:
             if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
                 pending.append(dependency["pkg"])
-    rows = [
+    return [
         (p["name"], p["version"], p["license"] or "none stated", i in shipped)
         for i, p in packages.items()
         if p["source"] is not None
     ]
-    return sorted(rows)
 
 
 def welcome(name: str, licence: str) -> bool:
-    if NAMED.get(name) == licence:
+    family, named = NAMED
+    if licence == named and name.split("-", maxsplit=1)[0] == family:
         return True
     sides = re.split(r" OR |/", licence.replace("(", "").replace(")", ""))
     return any(all(part.strip() in WELCOME for part in side.split(" AND ")) for side in sides)
@@ -60,9 +70,10 @@ def page(rows: list[tuple[str, str, str, bool]]) -> str:
     lines = [
         "# Licences of the Rust dependencies",
         "",
-        "Written by `python tools/licences.py`. Python dependencies are installed by their own packages.",
+        "Written by `python tools/licences.py`. Python dependencies are installed by their own packages;",
+        "`tfhe` and what it brings are in the package fedcipher-tfhe only.",
         "",
-        "| crate | version | licence | in the wheel |",
+        "| crate | version | licence | shipped |",
         "|---|---|---|---|",
     ]
     lines += [f"| {n} | {v} | {licence} | {'yes' if s else 'tests only'} |" for n, v, licence, s in rows]

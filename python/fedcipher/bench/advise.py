@@ -174,13 +174,16 @@ def _calibrate(name: str, federation: Federation) -> list[_Point]:
     slow = points[0].seconds(few) > _SLOW
     clients, runs = (few, 1) if slow else (min(federation.clients, _MOST_CLIENTS), _RUNS)
     for size in sorted({min(size, federation.values) for size in _SIZES}):
+        again = size == points[-1].values
         expected = sum(_line(points, size, lambda p, t=t: p.wall[t]) for t in _TERMS) * clients * _SUMS * runs
         if left < 0 or (len(points) > 1 and expected > left):
             break
-        points.append(_point(name, federation, size, clients, runs))
-        left -= points[-1].seconds(clients) * runs
-    # Where the smallest is all there is to measure, the better measurement of it counts.
-    return points[1:] if len(points) > 1 and points[1].values == points[0].values else points
+        if again and slow:
+            continue
+        point = _point(name, federation, size, clients, runs)
+        points = [*points[:-1], point] if again else [*points, point]
+        left -= point.seconds(clients) * runs
+    return points
 
 
 def _measured(name: str, federation: Federation, values: int, clients: int, runs: int) -> CaseResult:

@@ -78,7 +78,8 @@ def _run(
     connection.send("run")
     with Sampler(connection.counters) as sampler:
         for number in range(1, case.sums + 1):
-            plan = made.plan(keys.server(), range(case.clients))
+            connection.send("plan", sampled=case.clients)
+            plan = connection.receive("plan").payload
             for encryptor, update in zip(encryptors, updates, strict=True):
                 with sampler.phase("encrypt"):
                     frame = encryptor.encrypt(update, round=number, plan=plan)

@@ -41,7 +41,8 @@ def serve(listen: str, *, once: bool = False) -> None:
                 _session(connection)
             except PeerLostError as error:
                 print(f"fedcipher bench serve: {error}", file=sys.stderr, flush=True)
-            except FedcipherError as error:
+            except Exception as error:
+                # One client's input must not end the service for the next.
                 _report(connection, error)
             finally:
                 connection.close()
@@ -49,7 +50,7 @@ def serve(listen: str, *, once: bool = False) -> None:
                 return
 
 
-def _report(connection: Connection, error: FedcipherError) -> None:
+def _report(connection: Connection, error: Exception) -> None:
     print(f"fedcipher bench serve: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     try:
         connection.send("error", error=type(error).__name__, message=str(error))
@@ -78,25 +79,30 @@ def _session(connection: Connection) -> None:
 def _scheme(spec: Any) -> Scheme:
     try:
         return from_spec(spec)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise BenchError(f"the client named no scheme: {error}") from error
 
 
-def _number(message: Message, name: str) -> float:
+def _number(message: Message, name: str, most: float = 1e13) -> float:
     value = message.facts.get(name)
-    if not isinstance(value, (int, float)) or not 0 <= value < 1e13:
-        raise BenchError(f"{name}={value!r} is no number of a link")
+    if not isinstance(value, (int, float)) or not 0 <= value <= most:
+        raise BenchError(f"{name}={value!r} is not a number from 0 to {most:g}")
     return float(value)
 
 
 def _run(connection: Connection, made: Scheme, key: _native.ServerKey) -> None:
     with Sampler(connection.counters) as sampler:
         aggregator: Aggregator | None = None
+        last: bytes | None = None
         while True:
             with sampler.phase("wait"):
-                message = connection.receive("frame", "close", "done")
+                message = connection.receive("plan", "frame", "close", "done")
             if message.kind == "done":
                 break
+            if message.kind == "plan":
+                sampled = _number(message, "sampled", 1 << 20)
+                connection.send("plan", made.plan(key, range(int(sampled)), last))
+                continue
             if message.kind == "frame":
                 if aggregator is None:
                     with sampler.phase("load key"):
@@ -111,7 +117,7 @@ def _run(connection: Connection, made: Scheme, key: _native.ServerKey) -> None:
                 aggregate = aggregator.finish()
             with sampler.phase("send"):
                 connection.send("aggregate", aggregate)
-            aggregator = None
+            aggregator, last = None, aggregate
     connection.send("profile", json.dumps(sampler.profile.to_dict()).encode())
 
 

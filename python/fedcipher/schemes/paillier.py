@@ -10,7 +10,7 @@ import numpy as np
 
 from fedcipher._optional import load, require
 from fedcipher.codec import Codec
-from fedcipher.errors import FrameError, KeyFormatError, ParameterError
+from fedcipher.errors import DecryptError, FrameError, KeyFormatError, ParameterError
 from fedcipher.schemes.base import SchemeInfo
 from fedcipher.schemes.library import Adder, Arithmetic, LibraryScheme, Numbers
 
@@ -133,7 +133,7 @@ class _Paillier(Arithmetic):
                 count = min(self.fields, elements - start)
                 fields = [int(x) for x in gmpy2.unpack(gmpy2.mpz(private.raw_decrypt(int(c))), self.width)]
                 if len(fields) > count:
-                    raise FrameError("a plaintext has more fields than there are values; wrong key or damage")
+                    raise DecryptError("a plaintext has more fields than there are values; wrong key or damage")
                 out[start : start + len(fields)] = fields
             return out
 

@@ -1,0 +1,400 @@
+"""The resource study: its processes, its figures, its reports, and what goes wrong with them."""
+
+import contextlib
+import csv
+import errno
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from fedcipher import cli, errors
+from fedcipher.bench import Profile, client, profile_resources, report, server
+from fedcipher.bench.advise import Federation, Prediction, _line, _Point, advise, check
+from fedcipher.bench.case import Case, CaseResult, Run
+from fedcipher.bench.link import Connection, Link
+from fedcipher.bench.presets import Preset, preset, preset_names
+from fedcipher.bench.sampler import Sample
+from fedcipher.bench.statistics import FIGURES, averaged, summarise
+from fedcipher.bench.study import Study, run_study
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SMALL = [
+    Case("flashe", "flashe", 500, 3, sums=2),
+    Case("bfv", "bfv", 500, 3),
+    Case("paillier", "paillier", 50, 2),
+    Case("ckks", "ckks", 50, 2),
+]
+
+
+@pytest.fixture(scope="module")
+def study():
+    return run_study("round", SMALL, runs=2, link=Link(), command="fedcipher bench round")
+
+
+def plain_preset():
+    return Preset("round", "a test", "", [], SMALL)
+
+
+def started(*arguments, **options):
+    command = [sys.executable, "-m", "fedcipher.cli", "bench", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, **{**pipes, **options})
+
+
+def gone(processes, within=15):
+    _, alive = psutil.wait_procs(processes, timeout=within)
+    return not alive
+
+
+def until(condition, within=60):
+    end = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.05)
+
+
+def runs_in(folder):
+    try:
+        return sum(len(r["runs"]) for r in json.loads((folder / "results.json").read_text())["results"])
+    except (OSError, ValueError):
+        return 0
+
+
+# --- measuring ---------------------------------------------------------------------------------
+
+
+def test_every_case_is_measured_on_both_sides(study):
+    assert [r.failure for r in study.results] == ["", "", "", ""]
+    for result in study.results:
+        assert len(result.runs) == 2
+        for run in result.runs:
+            client, server = run.client, run.server
+            assert {"encrypt", "send", "wait", "decrypt"} <= set(client.phases)
+            assert {"load key", "operate", "wait"} <= set(server.phases)
+            updates = result.case.clients * result.case.sums
+            assert client.total("sent") >= updates * run.update_bytes
+            assert server.total("received") >= updates * run.update_bytes
+            assert server.total("sent") >= result.case.sums * run.aggregate_bytes
+            assert client.peak_rss > 1e7 and server.peak_rss > 1e7
+            assert sum(client.phases.values()) <= client.seconds * 1.01
+            assert len(client.samples) >= 2 and client.samples[0].seconds < 0.05
+        summary = summarise(result)
+        assert set(summary) == {f.name for f in FIGURES}
+        for figure in summary.values():
+            assert figure.minimum <= figure.average <= figure.maximum <= figure.total + 1e-12
+    flashe, bfv, _, _ = study.results
+    # 14 bits a sum of three 12-bit values, packed; nothing else grows with the values.
+    assert 500 * 14 / 8 <= flashe.runs[0].update_bytes <= 500 * 14 / 8 + 200
+    assert bfv.runs[0].keygen_seconds > 0
+
+
+def test_results_survive_a_file(study, tmp_path):
+    assert report.write_results(study, tmp_path) == tmp_path
+    again = report.load(tmp_path / "results.json")
+    assert again.to_dict() == study.to_dict()
+    for damage in ("", "{}", "[]", '{"results": 3}', '{"link": {"x": 1}, "results": []}'):
+        (tmp_path / "results.json").write_text(damage)
+        with pytest.raises(errors.ReportError):
+            report.load(tmp_path / "results.json")
+
+
+def test_the_report_is_complete_and_needs_nothing_else(study, tmp_path):
+    report.write(study, plain_preset(), tmp_path)
+    names = {p.name for p in tmp_path.iterdir()}
+    pictures = {"phases", "bytes", "memory-client", "memory-server", "cpu-client", "cpu-server"}
+    assert names == {"results.json", "results.csv", "README.md", "report.html", *(f"{p}.png" for p in pictures)}
+    rows = list(csv.DictReader((tmp_path / "results.csv").open()))
+    assert len(rows) == len(SMALL) * len(FIGURES)
+    for row in rows:
+        assert float(row["min"]) <= float(row["avg"]) <= float(row["max"])
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<svg") == len(pictures)
+    outside = re.findall(r"""(?:src|href)\s*=\s*["'](?!#)[^"']+|@import|url\((?!#)""", page)
+    assert not outside, outside
+    text = (tmp_path / "README.md").read_text()
+    for case in SMALL:
+        assert f"| {case.label} |" in text and case.label in page
+
+
+def test_runs_of_different_length_are_averaged_at_twenty_points():
+    def profile(seconds, peak):
+        return Profile(
+            [Sample(0, 0, 100, 5, 7, 0, 0), Sample(seconds, 50, peak, 25, 8, 0, 9)], {"encrypt": seconds}, seconds
+        )
+
+    runs = [Run(profile(s, p), profile(s, p), 0.1, 10, 20, 30) for s, p in ((1.0, 300), (3.0, 500))]
+    result = CaseResult(SMALL[0], runs)
+    line = averaged(result, "client", "rss")
+    assert len(line) == 20 and line[0] == 100 and line[-1] == 400
+    np.testing.assert_allclose(np.diff(line), (400 - 100) / 19)
+    summary = summarise(result)
+    assert (summary["encrypt"].minimum, summary["encrypt"].maximum, summary["encrypt"].total) == (1.0, 3.0, 4.0)
+    assert summary["bytes up"].average == 20 and summary["client disk written"].total == 18
+    assert summarise(CaseResult(SMALL[0])) == {}
+
+
+def test_a_function_of_ones_own():
+    seen = []
+
+    @profile_resources(on_profile=seen.append)
+    def grow(megabytes):
+        held = np.ones(megabytes << 17)
+        time.sleep(0.3)
+        return float(held[0])
+
+    assert grow(200) == 1.0
+    profile = grow.profile
+    assert seen == [profile] and grow.__name__ == "grow"
+    assert profile.peak_rss - profile.samples[0].rss > 150e6
+    assert len(profile.samples) >= 4 and profile.phases["grow"] >= 0.3
+    assert len(profile.interpolated("rss")) == 20
+
+    @profile_resources
+    def fail():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fail()
+    assert fail.profile.seconds >= 0
+
+
+# --- the link ----------------------------------------------------------------------------------
+
+
+def test_links_are_written_as_numbers_with_units():
+    link = Link.parse("40mbit", "80ms")
+    assert (link.bandwidth, link.latency) == (40e6, 0.08)
+    assert link.seconds(5_000_000) == pytest.approx(1.08)
+    assert Link.parse() == Link() and Link.parse("1.5Gbit").bandwidth == 1.5e9
+    for bandwidth, latency in (("40", ""), ("fast", ""), ("0mbit", ""), ("", "80"), ("", "-1ms"), ("1tbit", "")):
+        with pytest.raises(errors.ParameterError):
+            Link.parse(bandwidth, latency)
+
+
+def test_a_shaped_link_is_no_faster_than_asked():
+    left, right = (Connection(s) for s in loopback())
+    left.shape(Link(bandwidth=4e6, latency=0.05))
+    payload = os.urandom(100_000)
+    began = time.monotonic()
+    left.send("frame", payload, note=1)
+    message = right.receive("frame")
+    assert time.monotonic() - began >= 0.2 + 0.05
+    assert message.payload == payload and message.facts == {"note": 1}
+    assert left.counters()[0] == right.counters()[1] > 100_000
+    left.close()
+    with pytest.raises(errors.PeerLostError, match="closed"):
+        right.receive("frame")
+
+
+def loopback():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        left = socket.create_connection(listener.getsockname())
+        return left, listener.accept()[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.one_of(
+        st.binary(max_size=200),
+        st.builds(
+            lambda size, payload, body: b"FBN1" + size.to_bytes(4, "little") + payload.to_bytes(8, "little") + body,
+            st.integers(0, 60),
+            st.integers(0, 2**40),
+            st.binary(max_size=120),
+        ),
+        st.builds(
+            lambda body: b"FBN1" + len(body).to_bytes(4, "little") + bytes(8) + body,
+            st.sampled_from([b"{}", b"[]", b"3", b"null", b'{"kind": 5}', b'{"kind": "frame"', b"\xff\xfe"]),
+        ),
+    )
+)
+def test_no_bytes_are_taken_for_a_message(data):
+    left, right = loopback()
+    with left, right:
+        left.sendall(data)
+        left.close()
+        with pytest.raises(errors.PeerLostError):
+            Connection(right).receive("frame")
+
+
+# --- presets and advice ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_comparison_of_a_preset_has_its_cases(name):
+    chosen = preset(name)
+    profile = Profile([Sample(0, 0, 1, 0, 0, 0, 0), Sample(1, 1, 1, 9, 9, 0, 0)], {}, 1.0)
+    phases = {"encrypt": 1.0, "operate": 1.0, "decrypt": 1.0}
+    profile.phases.update(phases)
+    results = [CaseResult(case, [Run(profile, profile, 1.0, 10, 10, 10)]) for case in chosen.cases]
+    full = Study(name, "", Link(), "", 1, {}, "", results)
+    assert len({case.label for case in chosen.cases}) == len(chosen.cases)
+    assert all(value is not None and comparison.verdict(value) for comparison, value in chosen.compared(full))
+    empty = Study(name, "", Link(), "", 1, {}, "", [])
+    assert all(value is None for _, value in chosen.compared(empty))
+    with pytest.raises(errors.ParameterError):
+        preset("fastest")
+
+
+def test_verdicts():
+    faster = preset("fhe").comparisons[0]
+    assert (faster.verdict(5.1), faster.verdict(4.9)) == ("beaten", "missed")
+    seconds = preset("hhe-table").comparisons[0]
+    assert [seconds.verdict(x) for x in (1.0, 1451, 2000, 3000)] == ["beaten", "reproduced", "reproduced", "missed"]
+
+
+def test_advice_for_a_threat():
+    federation = Federation(1000, 3, Link(), 2, 2, "collusion")
+    assert all(p.excluded for p in advise(federation))
+    quantum = Federation(1000, 2, Link(1e6, 0.01), 2, 2, "quantum")
+    found = advise(quantum, ["plain", "paillier", "flashe", "bfv"])
+    assert [p.scheme for p in found if p.excluded] == ["plain", "paillier"]
+    first = found[0]
+    assert first.scheme == "flashe" and not first.extrapolated and "the link" in first.why()
+    assert first.transfer == pytest.approx(0.02 + (first.update_bytes + first.aggregate_bytes) * 8 / 1e6)
+    measured = check(quantum, first)
+    assert measured.transfer == pytest.approx(first.transfer, rel=0.01) and measured.seconds > 0
+
+
+def test_predictions_follow_lines_and_steps():
+    def point(values, seconds):
+        return _Point(values, {"encrypt": seconds}, {}, values, values)
+
+    def at(points, values):
+        return _line(points, values, lambda p: p.wall["encrypt"])
+
+    assert at([point(10, 1.0)], 100) == 10.0
+    assert at([point(100, 2.0), point(1000, 11.0)], 10_000) == pytest.approx(101.0)
+    # A ciphertext holds more than both: the next one costs as much again.
+    assert at([point(64, 2.0), point(8000, 2.0)], 80_000) == pytest.approx(20.0)
+    assert at([point(64, 2.0), point(8000, 3.0)], 8000) == 3.0
+    assert Prediction("x", excluded="no").why() == "no"
+
+
+# --- what goes wrong ---------------------------------------------------------------------------
+
+
+def test_a_killed_server_leaves_what_was_measured(tmp_path):
+    with started("serve", "--listen", "127.0.0.1:0") as server:
+        address = server.stdout.readline().split()[-1]
+        out = tmp_path / "out"
+        asked = ("--schemes", "flashe,paillier", "--values", "3000", "--runs", "400", "--server", address)
+        with started("round", *asked, "--out", str(out)) as bench:
+            until(lambda: runs_in(out) >= 2)
+            children = psutil.Process(bench.pid).children(recursive=True)
+            server.kill()
+            said, _ = bench.communicate(timeout=120)
+    assert bench.returncode == 1, said
+    assert "went away" in said or "closed the connection" in said or "fedcipher bench serve" in said, said
+    kept = report.load(out / "results.json")
+    assert len(kept.results[0].runs) >= 2 and all(r.failure for r in kept.results)
+    assert (out / "report.html").exists() and gone(children)
+
+
+def test_a_refused_connection_says_what_to_start(tmp_path, capsys):
+    arguments = ("--schemes", "flashe", "--values", "10", "--runs", "1", "--server", "127.0.0.1:1")
+    assert cli.main(["bench", "round", *arguments, "--out", str(tmp_path)]) == 1
+    assert "start `fedcipher bench serve --listen 127.0.0.1:1` there" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_refused_first(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["bench", "round", "--runs", "1", "--out", str(tmp_path / "file" / "x")]) == 2
+    said = capsys.readouterr().err
+    assert "ReportError" in said and "--out" in said
+
+
+def test_a_disk_that_fills_up_loses_no_run(tmp_path, capsys, monkeypatch):
+    put, calls = report._put, []
+
+    def full(path, content):
+        calls.append(path)
+        if path.parent == tmp_path and len(calls) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        put(path, content)
+
+    monkeypatch.setattr(report, "_put", full)
+    arguments = ("--schemes", "flashe", "--values", "10", "--runs", "5", "--out", str(tmp_path))
+    assert cli.main(["bench", "round", *arguments]) == 2
+    said = capsys.readouterr().err.replace("\n", " ")
+    kept = re.search(r"in (\S*results\.json)", said)
+    assert kept, said
+    assert len(report.load(Path(kept[1])).results[0].runs) == 3
+    # What was on the disk before it filled up is whole.
+    assert len(report.load(tmp_path / "results.json").results[0].runs) == 2
+
+
+def test_ctrl_c_keeps_what_was_measured_and_ends_every_process(tmp_path):
+    asked = ("--schemes", "flashe,bfv", "--values", "20000", "--runs", "400", "--out", str(tmp_path))
+    with started("round", *asked) as bench:
+        until(lambda: runs_in(tmp_path) >= 2)
+        children = psutil.Process(bench.pid).children(recursive=True)
+        assert len(children) == 2
+        bench.send_signal(signal.SIGINT)
+        said, _ = bench.communicate(timeout=60)
+    assert bench.returncode == 130, said
+    kept = report.load(tmp_path / "results.json")
+    assert kept.interrupted and len(kept.results[0].runs) >= 2
+    assert "interrupted" in said and (tmp_path / "report.html").exists() and gone(children)
+
+
+def test_nothing_outlives_a_killed_study(tmp_path):
+    with started("round", "--schemes", "flashe", "--runs", "400", "--out", str(tmp_path)) as bench:
+        until(lambda: runs_in(tmp_path) >= 1)
+        children = psutil.Process(bench.pid).children(recursive=True)
+        bench.kill()
+    assert children and gone(children)
+    assert report.load(tmp_path / "results.json").results[0].runs
+
+
+def test_a_server_outlives_bad_clients():
+    with started("serve", "--listen", "127.0.0.1:0") as server:
+        try:
+            host, port = server.stdout.readline().split()[-1].rsplit(":", 1)
+            for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"", os.urandom(400)):
+                with socket.create_connection((host, int(port))) as raw, contextlib.suppress(ConnectionError):
+                    raw.sendall(garbage)
+            for setup in ({"spec": {"scheme": "none"}}, {"spec": 3}, {}):
+                connection = Connection(socket.create_connection((host, int(port))))
+                connection.send("hello", bandwidth=0, latency=0)
+                connection.receive("welcome")
+                connection.send("setup", b"no key", **setup)
+                with pytest.raises(errors.PeerLostError, match="reports"):
+                    connection.receive("ready")
+                connection.close()
+            result = run_study("round", SMALL[:1], runs=1, link=Link(), server=f"{host}:{port}").results[0]
+            assert not result.failure and len(result.runs) == 1
+        finally:
+            server.kill()
+
+
+def test_a_wrong_mean_is_an_error(monkeypatch):
+    """The client checks what it decrypts against what it sent."""
+    case = SMALL[1]
+    left, right = loopback()
+    thread = threading.Thread(target=_serve, args=(right,))
+    thread.start()
+    connection = Connection(left)
+    connection.send("hello", bandwidth=0, latency=0)
+    connection.receive("welcome")
+    monkeypatch.setattr(client.np, "mean", lambda *_, **__: np.full(case.values, 0.5))
+    with pytest.raises(errors.BenchError, match="is off by"):
+        list(client.measure(case, connection, 1))
+    connection.close()
+    thread.join(10)
+
+
+def _serve(sock):
+    with contextlib.suppress(errors.PeerLostError):
+        server._session(Connection(sock))

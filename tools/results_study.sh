@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# The committed reports of the resource study: half an hour on two cores, with nothing else running.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+fedcipher=.venv/bin/fedcipher
+"$fedcipher" bench phe-vs-fhe --runs 10 --out docs/results/phe-vs-fhe
+"$fedcipher" bench fhe --runs 3 --out docs/results/fhe
+"$fedcipher" bench fedbit-table1 --runs 5 --out docs/results/fedbit-table1
+"$fedcipher" bench hhe-table --runs 3 --out docs/results/hhe-table
+"$fedcipher" bench flashe-table2 --runs 1 --out docs/results/flashe-table2
+"$fedcipher" bench round --schemes flashe,bfv,bfv-lib,ckks --values 100000 --clients 4 --runs 3 \
+	--bandwidth 40mbit --latency 80ms --out docs/results/wan
+"$fedcipher" bench round --schemes tfhe --values 100 --clients 12 --runs 1 --out docs/results/tfhe-100-values
+for scheme in plain paillier bfv-lib ckks; do
+	"$fedcipher" train --dataset digits --scheme "$scheme" --seed 1 --out "docs/results/digits-$scheme"
+done
