@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import fedcipher
 import numpy as np
 import pytest
-from fedcipher import Codec, _native, errors, keys
+from fedcipher import Codec, _native, cli, errors, keys
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_schemes import reference_integers
@@ -156,10 +156,13 @@ def test_key_files_and_headers(variant, tmp_path):
     ("name", "package", "extra"),
     [("paillier", "phe", "baselines"), ("ckks", "tenseal", "baselines"), ("tfhe", "fedcipher_tfhe", "tfhe")],
 )
-def test_what_is_missing_is_named(name, package, extra, monkeypatch):
+def test_what_is_missing_is_named(name, package, extra, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(errors.DependencyError, match=rf"fedcipher\[{extra}\]"):
         fedcipher.scheme(name, clients=2)
+    assert cli.main(["schemes"]) == 0
+    listed = capsys.readouterr().out
+    assert f"not installed: pip install 'fedcipher[{extra}]'" in listed.partition(f"\n{name}\n")[2]
 
 
 def test_paillier_against_the_textbook():

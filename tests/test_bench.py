@@ -159,6 +159,8 @@ def test_a_function_of_ones_own():
     assert profile.peak_rss - profile.samples[0].rss > 150e6
     assert len(profile.samples) >= 4 and profile.phases["grow"] >= 0.3
     assert len(profile.interpolated("rss")) == 20
+    # What was used from the start to the first look, not a rise from nothing.
+    assert profile.interpolated("cpu_percent")[0] == profile.samples[1].cpu_percent
 
     @profile_resources
     def fail():

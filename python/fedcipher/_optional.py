@@ -8,14 +8,19 @@ from typing import Any
 
 from fedcipher.errors import DependencyError
 
-__all__ = ["load", "require"]
+__all__ = ["load", "missing", "require"]
 
 
 def require(purpose: str, extra: str, *packages: str) -> None:
     """Raise `DependencyError`, naming the extra to install, unless all ``packages`` can be imported."""
-    missing = [name for name in packages if not _present(name)]
-    if missing:
-        raise DependencyError(f"{purpose} needs {', '.join(missing)}; pip install 'fedcipher[{extra}]'")
+    absent = missing(*packages)
+    if absent:
+        raise DependencyError(f"{purpose} needs {', '.join(absent)}; pip install 'fedcipher[{extra}]'")
+
+
+def missing(*packages: str) -> list[str]:
+    """Those that cannot be imported."""
+    return [name for name in packages if not _present(name)]
 
 
 def load(name: str) -> Any:

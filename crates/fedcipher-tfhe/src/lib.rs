@@ -158,7 +158,8 @@ impl Sum {
             pairs
                 .map(|(sum, c)| {
                     let (mut sum, mut c) = (sum.clone(), times(c));
-                    self.key.smart_add_assign(&mut sum, &mut c);
+                    // Cores that have no value of their own help with the blocks of others.
+                    self.key.smart_add_assign_parallelized(&mut sum, &mut c);
                     sum
                 })
                 .collect()
@@ -186,7 +187,7 @@ impl Sum {
         let payload = py.detach(|| {
             guarded(|| {
                 let mut sum = self.sum();
-                sum.par_iter_mut().for_each(|c| self.key.full_propagate(c));
+                sum.par_iter_mut().for_each(|c| self.key.full_propagate_parallelized(c));
                 write(&*sum, "payload")
             })
         })?;

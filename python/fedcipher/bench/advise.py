@@ -26,6 +26,8 @@ _BUDGET = 8.0
 """Seconds of calibration a scheme; the smallest size is always measured, the second unless that took all of it."""
 _SLOW = 1.0
 """Seconds after which a scheme is measured with two clients, once."""
+_LITTLE = 0.2
+"""CPU seconds below which nothing is said of how many cores they were spread over."""
 _MOST_CLIENTS = 10
 """Clients of a calibration; the server's work for more of them is continued as a straight line."""
 _SUMS, _RUNS = 2, 3
@@ -199,8 +201,9 @@ def _measured(name: str, federation: Federation, values: int, clients: int, runs
 def _point(name: str, federation: Federation, values: int, clients: int, runs: int) -> _Point:
     summary = summarise(_measured(name, federation, values, clients, runs))
     updates = _SUMS * clients
-    client, server = summary["encrypt"].minimum + summary["decrypt"].minimum, summary["operate"].minimum
-    busy = summary["client CPU"].minimum / max(client, 1e-9)
+    client = summary["encrypt"].minimum + summary["decrypt"].minimum
+    server = summary["operate"].minimum
+    busy = _cores(summary["client CPU"].minimum, client)
     return _Point(
         values,
         {
@@ -208,10 +211,15 @@ def _point(name: str, federation: Federation, values: int, clients: int, runs: i
             "operate": server / updates,
             "decrypt": summary["decrypt"].minimum / _SUMS,
         },
-        {"encrypt": busy, "decrypt": busy, "operate": summary["server CPU"].minimum / max(server, 1e-9)},
+        {"encrypt": busy, "decrypt": busy, "operate": _cores(summary["server CPU"].minimum, server)},
         int(summary["one update"].minimum),
         int(summary["one aggregate"].minimum),
     )
+
+
+def _cores(cpu: float, wall: float) -> float:
+    """Cores kept busy; one where so little was used that the clock of CPU seconds, and sending, decide."""
+    return cpu / wall if cpu > _LITTLE and wall > 0 else 1.0
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,9 @@ class Profile:
             return [0.0] * points
         at = np.linspace(0.0, self.seconds, points)
         values = [float(getattr(s, what)) for s in self.samples]
+        if what == "cpu_percent":
+            # A look says what was used since the one before; there is none before the first.
+            values[0] = values[min(1, len(values) - 1)]
         return [float(x) for x in np.interp(at, [s.seconds for s in self.samples], values)]
 
     def to_dict(self) -> dict[str, Any]:

@@ -46,6 +46,9 @@ class SchemeInfo:
     broken_by: str
     cost: str
     source: str
+    packages: tuple[str, ...] = ()
+    """Optional packages it needs, from the extra ``extra``."""
+    extra: str = ""
     post_quantum: bool = True
     hides: bool = True
     """False for what only compares."""

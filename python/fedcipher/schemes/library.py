@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
+from fedcipher._optional import require
 from fedcipher.codec import Codec
 from fedcipher.errors import FrameError, NonceReuseError
 from fedcipher.schemes.base import (
@@ -75,6 +76,7 @@ class LibraryScheme(Scheme):
     _arithmetic: Arithmetic
 
     def __init__(self, codec: Codec, params: dict[str, Any]) -> None:
+        require(f"scheme {self.name!r}", self.info.extra, *self.info.packages)
         self.codec = codec
         self.max_weight = params["max_weight"]
         self._params = params

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcipher._optional import load, require
+from fedcipher._optional import load
 from fedcipher.codec import Codec
 from fedcipher.errors import DecryptError, FrameError, KeyFormatError
 from fedcipher.schemes.base import SchemeInfo
@@ -36,12 +36,13 @@ class BfvLib(LibraryScheme):
         summary="BFV by SEAL (TenSEAL), slot batching, public-key; a baseline",
         withstands=_WITHSTANDS,
         broken_by=_BROKEN_BY,
-        cost="about 15x up and down",
+        cost="about 13x up and down",
         source="BFV; SEAL",
+        packages=("tenseal", "gmpy2"),
+        extra="baselines",
     )
 
     def __init__(self, *, clients: int, max_weight: int = 1, codec: Codec | None = None) -> None:
-        require("scheme 'bfv-lib'", "baselines", "tenseal", "gmpy2")
         super().__init__(codec or Codec(bits=12), {"clients": clients, "max_weight": max_weight})
         self._arithmetic = _Bfv(self.field_bits(57))
 
@@ -61,12 +62,13 @@ class Ckks(LibraryScheme):
         summary="CKKS by SEAL (TenSEAL), slot batching, public-key; a baseline",
         withstands=_WITHSTANDS,
         broken_by=f"{_BROKEN_BY}; decrypted sums shown to the server",
-        cost="about 40x up and down",
+        cost="about 34x up and down",
         source="CKKS; SEAL",
+        packages=("tenseal",),
+        extra="baselines",
     )
 
     def __init__(self, *, clients: int, max_weight: int = 1, codec: Codec | None = None) -> None:
-        require("scheme 'ckks'", "baselines", "tenseal")
         super().__init__(codec or Codec(bits=12), {"clients": clients, "max_weight": max_weight})
         self.field_bits(40)
         self._arithmetic = _Ckks()

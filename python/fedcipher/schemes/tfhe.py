@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedcipher._optional import require
 from fedcipher.codec import Codec
 from fedcipher.errors import FrameError, KeyFormatError
 from fedcipher.schemes.base import SchemeInfo
@@ -30,12 +29,13 @@ class Tfhe(LibraryScheme):
         summary="TFHE radix integers, by tfhe-rs; a baseline, for hundreds of values",
         withstands="honest-but-curious server, eavesdroppers (post-quantum)",
         broken_by="one client colluding with the server (shared key)",
-        cost="about 500x up, 60,000x down; bootstrappings on the server",
+        cost="about 160x up, 74,000x down; bootstrappings on the server",
         source="TFHE; tfhe-rs",
+        packages=("fedcipher_tfhe",),
+        extra="tfhe",
     )
 
     def __init__(self, *, clients: int, max_weight: int = 1, codec: Codec | None = None) -> None:
-        require("scheme 'tfhe'", "tfhe", "fedcipher_tfhe")
         super().__init__(codec or Codec(bits=12), {"clients": clients, "max_weight": max_weight})
         self._arithmetic = _Tfhe(-(-self.field_bits(62) // _BLOCK_BITS))
 
