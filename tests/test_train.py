@@ -8,7 +8,7 @@ from fedcipher import cli
 from fedcipher.app.simulate import weight_unit
 
 
-@pytest.mark.parametrize("scheme", ["flashe", "bfv", "pasta-bfv"])
+@pytest.mark.parametrize("scheme", ["flashe", "bfv", "pasta-bfv", "paillier"])
 def test_training_digits_end_to_end(tmp_path, capsys, scheme):
     out = tmp_path / "out"
     command = ["train", "--scheme", scheme, "--clients", "3", "--rounds", "3", "--out", str(out)]
