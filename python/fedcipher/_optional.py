@@ -8,14 +8,21 @@ from typing import Any
 
 from fedcipher.errors import DependencyError
 
-__all__ = ["load", "missing", "require"]
+__all__ = ["install", "load", "missing", "require"]
+
+_OTHERWISE = {"tfhe": ", or in a checkout: make tfhe"}
 
 
 def require(purpose: str, extra: str, *packages: str) -> None:
     """Raise `DependencyError`, naming the extra to install, unless all ``packages`` can be imported."""
     absent = missing(*packages)
     if absent:
-        raise DependencyError(f"{purpose} needs {', '.join(absent)}; pip install 'fedcipher[{extra}]'")
+        raise DependencyError(f"{purpose} needs {', '.join(absent)}; {install(extra)}")
+
+
+def install(extra: str) -> str:
+    """What to type for an extra."""
+    return f"pip install 'fedcipher[{extra}]'" + _OTHERWISE.get(extra, "")
 
 
 def missing(*packages: str) -> list[str]:

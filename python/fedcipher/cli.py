@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedcipher import __version__, _native, keys
-from fedcipher._optional import missing, require
+from fedcipher._optional import install, missing, require
 from fedcipher.bench.commands import add_commands
 from fedcipher.codec import Codec
 from fedcipher.errors import FedcipherError
@@ -138,7 +138,7 @@ def _schemes(_: argparse.Namespace, __: list[str]) -> int:
         ):
             print(f"  {label + ': ' if label else ''}{text}")
         if missing(*info.packages):
-            print(f"  not installed: pip install 'fedcipher[{info.extra}]'")
+            print(f"  not installed: {install(info.extra)}")
     return 0
 
 

@@ -140,11 +140,16 @@ class Sampler:
         busy = (cpu - self._cpu) / (now - self._last) * 100 if now > self._last else 0.0
         self._last, self._cpu = now, cpu
         sent, received = self._network()
-        disk = self._process.io_counters()
+        read, written = self._disk()
         rss = self._process.memory_info().rss
-        self.profile.samples.append(
-            Sample(now - self._began, busy, rss, sent, received, disk.read_bytes, disk.write_bytes)
-        )
+        self.profile.samples.append(Sample(now - self._began, busy, rss, sent, received, read, written))
+
+    def _disk(self) -> tuple[int, int]:
+        # macOS does not say.
+        if not hasattr(self._process, "io_counters"):
+            return 0, 0
+        counters = self._process.io_counters()
+        return counters.read_bytes, counters.write_bytes
 
 
 def _machine_network() -> tuple[int, int]:

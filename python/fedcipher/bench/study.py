@@ -101,7 +101,8 @@ def run_study(
                 on_run(study)
     except KeyboardInterrupt:
         study.interrupted = True
-        study.results[-1].failure = study.results[-1].failure or "interrupted"
+        for result in study.results[-1:]:
+            result.failure = result.failure or "interrupted"
     return study
 
 
