@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -11,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from fedcipher import _machine
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,12 +31,8 @@ def median_seconds(work: Callable[[], Any], *, repeats: int = 9, setup: Callable
 
 def machine() -> str:
     """One line about the processor."""
-    model = platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        model = lines[0].partition(":")[2].strip() if lines else model
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    found = _machine.machine()
+    return f"{found['processor']}, {found['cores']} cores, Python {found['python']}"
 
 
 def openssl_rate(cipher: str) -> float:

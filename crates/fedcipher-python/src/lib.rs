@@ -5,7 +5,7 @@ mod library;
 
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::Masking;
-use fedcipher_core::scheme::{self, Request, Summary};
+use fedcipher_core::scheme::{self, Request};
 use fedcipher_core::{Error, keys, registry, wire};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -340,8 +340,8 @@ type Contributions = Vec<(u32, u64)>;
 /// Layout, round, contributions, flat means, and counts of a sparse round.
 type Opened<'py> = (Layout, u64, Contributions, Bound<'py, PyArray1<f32>>, Option<Bound<'py, PyArray1<u32>>>);
 
-fn contributions(summary: &Summary) -> Contributions {
-    summary.header.contributions.iter().map(|c| (c.client, c.weight)).collect()
+fn contributions(header: &wire::Header) -> Contributions {
+    header.contributions.iter().map(|c| (c.client, c.weight)).collect()
 }
 
 #[pymethods]
@@ -351,7 +351,7 @@ impl Decryptor {
     fn decrypt<'py>(&self, py: Python<'py>, frame: &[u8], round: Option<u64>) -> PyResult<Opened<'py>> {
         let mut means = Means::default();
         let summary = py.detach(|| self.0.decrypt(frame, round, &mut means)).map_err(raise)?;
-        let added = contributions(&summary);
+        let added = contributions(&summary.header);
         let counts = summary.counts.map(|c| c.into_pyarray(py));
         Ok((Layout(summary.layout), summary.header.round, added, means.values.into_pyarray(py), counts))
     }
@@ -366,7 +366,7 @@ impl Decryptor {
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
         let mut sums = Sums::default();
         let summary = py.detach(|| self.0.decrypt(frame, round, &mut sums)).map_err(raise)?;
-        Ok((contributions(&summary), sums.0.into_pyarray(py)))
+        Ok((contributions(&summary.header), sums.0.into_pyarray(py)))
     }
 }
 
@@ -376,8 +376,15 @@ impl Decryptor {
 fn inspect(frame: &[u8]) -> PyResult<(u8, String, u64, u64, Contributions, u64, usize)> {
     let frame = wire::parse(frame).map_err(raise)?;
     let h = frame.header;
-    let clients = h.contributions.iter().map(|c| (c.client, c.weight)).collect();
-    Ok((h.kind as u8, wire::scheme_name(&h.scheme), h.epoch, h.round, clients, h.elements, frame.payload.len()))
+    Ok((
+        h.kind as u8,
+        wire::scheme_name(&h.scheme),
+        h.epoch,
+        h.round,
+        contributions(&h),
+        h.elements,
+        frame.payload.len(),
+    ))
 }
 
 /// Runs the raw FLASHE kernel for benchmarks: 16-bit lanes, one thread; seconds per call.

@@ -1,13 +1,13 @@
 //! Keys, frames and admission for schemes whose arithmetic is a Python library's: the checks of the core,
 //! around payloads it does not understand.
 
-use crate::{ClientKey, Contributions, Layout, Opened, ServerKey, raise};
+use crate::{ClientKey, Contributions, Layout, ServerKey, contributions, raise};
 use fedcipher_core::admission::{self, Admission as Core};
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::keys::{KeySet, KeyTag};
 use fedcipher_core::wire::{Contribution, Kind};
 use fedcipher_core::{Error, codec, scheme};
-use numpy::{IntoPyArray, PyReadonlyArray1};
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -112,24 +112,22 @@ impl Library {
         self.own_client(key)?;
         let (header, layout, payload) =
             admission::open_aggregate(&key.0.tag, self.bounds, frame, round).map_err(raise)?;
-        let contributions = header.contributions.iter().map(|c| (c.client, c.weight)).collect();
-        Ok((Layout(layout), header.round, contributions, PyBytes::new(py, payload)))
+        Ok((Layout(layout), header.round, contributions(&header), PyBytes::new(py, payload)))
     }
 
-    /// Weighted means of `sums`, which are checked against what `contributions` can have sent.
+    /// Means of `sums`, which are checked against what clients of this total weight can have sent.
     fn means<'py>(
         &self,
         py: Python<'py>,
         layout: &Layout,
-        round: u64,
-        contributions: Contributions,
+        weight: u64,
         sums: PyReadonlyArray1<'py, u64>,
-    ) -> PyResult<Opened<'py>> {
-        let (weight, sums) = (contributions.iter().map(|c| c.1).sum(), sums.as_slice()?);
-        let mut means = vec![0f32; layout.0.elements()];
+    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let sums = sums.as_slice()?;
         check(&layout.0, weight, sums).map_err(raise)?;
+        let mut means = vec![0f32; layout.0.elements()];
         codec::means(&layout.0, weight, 0, sums, &mut means);
-        Ok((layout.clone(), round, contributions, means.into_pyarray(py), None))
+        Ok(means.into_pyarray(py))
     }
 }
 
@@ -172,12 +170,7 @@ impl Admission {
         })
     }
 
-    /// Refuses to finish an empty round.
-    fn elements(&self) -> PyResult<usize> {
-        self.with(|core| core.layout().map(codec::Layout::elements).map_err(raise))
-    }
-
-    /// The frame of the sum, whose ciphertexts are `payload`.
+    /// The frame of the sum, whose ciphertexts are `payload`; `EmptyCohortError` when nothing was admitted.
     fn aggregate<'py>(&self, py: Python<'py>, payload: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         self.with(|core| Ok(PyBytes::new(py, &core.aggregate_header().map_err(raise)?.frame(payload))))
     }

@@ -7,10 +7,7 @@ import base64
 import html
 import io
 import json
-import os
-import platform
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from fedcipher._machine import machine, packages
 from fedcipher.flower import RoundRecord
 from fedcipher.schemes import Scheme
 
@@ -91,8 +89,6 @@ class Report:
     @classmethod
     def begin(cls, settings: dict[str, Any], scheme: Scheme, command: str, link_mbit: float) -> Report:
         """An empty report that knows its circumstances."""
-        packages = {name: version(name) for name in ("fedcipher", "flwr", "jax", "numpy")}
-        machine = {"processor": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version()}
         kept = {k: v for k, v in settings.items() if k not in ("keys", "data_dir")}
         return cls(
             command=command,
@@ -101,7 +97,7 @@ class Report:
             scheme_params=scheme.params(),
             codec=scheme.codec.to_dict(),
             derived=scheme.describe(),
-            machine={**machine, **packages},
+            machine={**machine(), **packages("fedcipher", "flwr", "jax", "numpy")},
             link_mbit=link_mbit,
         )
 
@@ -216,12 +212,3 @@ td:last-child {{ text-align: right; font-variant-numeric: tabular-nums; overflow
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=120)
         return base64.b64encode(buffer.getvalue()).decode()
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

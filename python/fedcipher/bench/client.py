@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedcipher.bench.case import Case, Run
-from fedcipher.bench.link import Connection, Link
+from fedcipher.bench.link import Connection, Link, address
 from fedcipher.bench.sampler import Profile, Sampler
 from fedcipher.bench.server import end_with_parent
 from fedcipher.codec import Array
@@ -27,11 +27,9 @@ _CONNECT_SECONDS = 10.0
 
 def connect(server: str, link: Link) -> Connection:
     """A connection to `fedcipher bench serve` on ``host:port``, both ways shaped as ``link``."""
-    host, _, port = server.rpartition(":")
-    if not host or not port.isdigit():
-        raise BenchError(f"{server!r} is not host:port")
+    where = address(server)
     try:
-        sock = socket.create_connection((host, int(port)), _CONNECT_SECONDS)
+        sock = socket.create_connection(where, _CONNECT_SECONDS)
     except OSError as error:
         raise PeerLostError(
             f"no connection to {server}: {error}; start `fedcipher bench serve --listen {server}` there"

@@ -21,8 +21,8 @@ from fedcipher.schemes import scheme_class, scheme_names
 __all__ = ["add_commands"]
 
 _INTERRUPTED = 130
-# Columns of the overview that fit a terminal: case, phases, whole run, bytes of an update, server's memory.
-_SHOWN = (0, 2, 3, 4, 5, 6, 7, 12)
+# Columns of the overview that fit a terminal.
+_SHOWN = ("case", "keygen", "encrypt", "operate", "decrypt", "whole run", "one update", "server memory")
 _PACKAGES = ("psutil", "rich", "matplotlib")
 
 
@@ -101,7 +101,9 @@ def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
     study = _run(chosen, folder, options, link, "fedcipher " + " ".join(arguments))
     for text in problems(study):
         print(f"fedcipher bench: {text}", file=sys.stderr)
-    _print_table(chosen.name, [[row[k] for k in _SHOWN] for row in overview(study)])
+    rows = overview(study)
+    shown = [rows[0].index(name) for name in _SHOWN]
+    _print_table(chosen.name, [[row[k] for k in shown] for row in rows])
     if chosen.comparisons:
         _print_table("beside the published figures", compared(study, chosen))
     try:

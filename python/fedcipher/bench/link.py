@@ -16,9 +16,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from fedcipher.errors import ParameterError, PeerLostError
+from fedcipher.errors import BenchError, ParameterError, PeerLostError
 
-__all__ = ["Connection", "Link", "Message"]
+__all__ = ["Connection", "Link", "Message", "address"]
 
 _HEAD = struct.Struct("<4sIQ")
 _MAGIC = b"FBN1"
@@ -26,6 +26,14 @@ _MAX_HEADER = 1 << 20
 _MAX_PAYLOAD = 1 << 34
 _CHUNK = 1 << 14
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of ``host:port``. Raises `BenchError`."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise BenchError(f"{text!r} is not host:port")
+    return host, int(port)
 
 
 @dataclass(frozen=True)
@@ -70,14 +78,12 @@ class Message:
 class Connection:
     """Sends and receives messages; counts bytes. Anything that is no message is a `PeerLostError`."""
 
-    def __init__(self, sock: socket.socket, link: Link | None = None) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self.sent = 0
         self.received = 0
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._pacer: _Pacer | None = None
-        if link is not None:
-            self.shape(link)
 
     def shape(self, link: Link) -> None:
         """From now on, sends as over ``link``."""

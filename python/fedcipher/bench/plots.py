@@ -41,18 +41,20 @@ def _figure(height: float) -> tuple[Any, Any]:
 def _phases(results: list[CaseResult]) -> Any:
     figure, axes = _figure(1.2 + 0.75 * len(results))
     height = 0.8 / len(_PHASES)
+    summaries = [summarise(r) for r in results]
     for k, (phase, colour) in enumerate(zip(_PHASES, _COLOURS, strict=True)):
         at = [row + (k - 1.5) * height for row in range(len(results))]
-        seconds = [max(summarise(r)[phase].average, 1e-7) for r in results]
+        seconds = [max(s[phase].average, 1e-7) for s in summaries]
         axes.barh(at, seconds, height, label=phase, color=colour)
     return _bars(figure, axes, results, "seconds")
 
 
 def _bytes(results: list[CaseResult]) -> Any:
     figure, axes = _figure(1.2 + 0.6 * len(results))
+    summaries = [summarise(r) for r in results]
     for k, (what, colour) in enumerate(zip(("one update", "one aggregate"), _COLOURS[1:], strict=False)):
         at = [row + (k - 0.5) * 0.38 for row in range(len(results))]
-        axes.barh(at, [summarise(r)[what].average for r in results], 0.38, label=what, color=colour)
+        axes.barh(at, [s[what].average for s in summaries], 0.38, label=what, color=colour)
     axes.plot(
         [r.case.plain_bytes for r in results], range(len(results)), "k|", markersize=16, label="the update as float32"
     )

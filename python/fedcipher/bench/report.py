@@ -42,12 +42,16 @@ def _put(path: Path, content: bytes) -> None:
             scratch.unlink(missing_ok=True)
 
 
+def _encoded(study: Study) -> bytes:
+    return json.dumps(study.to_dict()).encode()
+
+
 def write_results(study: Study, folder: Path) -> Path:
     """results.json alone, after each run. Falls back to a temporary folder when this one fails.
 
     Returns the folder it is in; raises `ReportError` when there is none left.
     """
-    content = json.dumps(study.to_dict()).encode()
+    content = _encoded(study)
     try:
         _put(folder / "results.json", content)
         return folder
@@ -74,7 +78,7 @@ def write(study: Study, preset: Preset, folder: Path) -> None:
     """Everything. Raises `ReportError` where a file cannot be written."""
     pictures = list(plots.figures(study.results))
     try:
-        _put(folder / "results.json", json.dumps(study.to_dict()).encode())
+        _put(folder / "results.json", _encoded(study))
         _put(folder / "results.csv", table_csv(study).encode())
         for name, _, figure in pictures:
             _put(folder / f"{name}.png", plots.png(figure))
@@ -91,14 +95,13 @@ def table_csv(study: Study) -> str:
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(["case", "scheme", "values", "clients", "sums", "runs", "figure", "unit", "min", "avg", "max", "sum"])
+    units = {figure.name: figure.unit for figure in FIGURES}
     for result in study.results:
         case = result.case
-        for figure in FIGURES:
-            summary = summarise(result).get(figure.name)
-            if summary is not None:
-                shape = [case.label, case.scheme, case.values, case.clients, case.sums, len(result.runs)]
-                numbers = (summary.minimum, summary.average, summary.maximum, summary.total)
-                rows.writerow([*shape, figure.name, figure.unit, *(f"{x:.9g}" for x in numbers)])
+        shape = [case.label, case.scheme, case.values, case.clients, case.sums, len(result.runs)]
+        for name, summary in summarise(result).items():
+            numbers = (summary.minimum, summary.average, summary.maximum, summary.total)
+            rows.writerow([*shape, name, units[name], *(f"{x:.9g}" for x in numbers)])
     return out.getvalue()
 
 

@@ -6,12 +6,11 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import threading
 from typing import Any
 
 from fedcipher import _native
-from fedcipher.bench.link import Connection, Link, Message
+from fedcipher.bench.link import Connection, Link, Message, address
 from fedcipher.bench.sampler import Sampler
 from fedcipher.errors import BenchError, FedcipherError, PeerLostError
 from fedcipher.schemes import Aggregator, Scheme, from_spec
@@ -25,11 +24,9 @@ def serve(listen: str, *, once: bool = False) -> None:
     Prints ``listening on host:port`` when it is ready. There is no authentication and no secret: listen
     where only your own measurements come from.
     """
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit():
-        raise BenchError(f"{listen!r} is not host:port")
+    where = address(listen)
     try:
-        listener = socket.create_server((host, int(port)))
+        listener = socket.create_server(where)
     except OSError as error:
         raise BenchError(f"cannot listen on {listen}: {error}; choose another port") from error
     with listener:
@@ -61,7 +58,7 @@ def _report(connection: Connection, error: Exception) -> None:
 def _session(connection: Connection) -> None:
     hello = connection.receive("hello")
     bandwidth, latency = _number(hello, "bandwidth"), _number(hello, "latency")
-    connection.send("welcome", version=_native.version, cores=os.cpu_count() or 1)
+    connection.send("welcome")
     connection.shape(Link(bandwidth, latency))
     made: Scheme | None = None
     key: _native.ServerKey | None = None
@@ -136,13 +133,11 @@ def end_with_parent() -> None:
 def main() -> int:
     """A study's own server: any port, one client."""
     end_with_parent()
-    with tempfile.TemporaryDirectory(prefix="fedcipher-bench-") as state:
-        os.environ["FEDCIPHER_STATE_DIR"] = state
-        try:
-            serve("127.0.0.1:0", once=True)
-        except FedcipherError as error:
-            print(f"fedcipher bench: {type(error).__name__}: {error}", file=sys.stderr)
-            return 2
+    try:
+        serve("127.0.0.1:0", once=True)
+    except FedcipherError as error:
+        print(f"fedcipher bench: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
+from fedcipher._machine import machine, packages
 from fedcipher.bench.case import Case, CaseResult, Run
 from fedcipher.bench.link import Link
 from fedcipher.errors import PeerLostError
 
-__all__ = ["Study", "machine", "run_study"]
+__all__ = ["Study", "run_study"]
 
 _LIBRARIES = ("fedcipher", "fedcipher-tfhe", "phe", "gmpy2", "tenseal", "numpy")
 _END_SECONDS = 5
@@ -52,26 +50,12 @@ class Study:
         return cls(**known)
 
 
-def machine() -> dict[str, str]:
-    """What a reader must know to compare: processor, cores, memory, versions."""
-    import platform
-
+def circumstances() -> dict[str, str]:
+    """The machine, its memory, and the libraries that are measured."""
     import psutil
 
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
-    except OSError:
-        pass
-    found = {"processor": model, "cores": str(os.cpu_count()), "python": platform.python_version()}
-    found["memory"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
-    for name in _LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    memory = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
+    return {**machine(), "memory": memory, **packages(*_LIBRARIES)}
 
 
 def run_study(
@@ -89,7 +73,7 @@ def run_study(
     Ctrl-C ends the processes under way and returns what there is, marked as interrupted.
     """
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    study = Study(preset, command, link, server, runs, machine(), began)
+    study = Study(preset, command, link, server, runs, circumstances(), began)
     try:
         for case in cases:
             result = CaseResult(case)

@@ -169,7 +169,6 @@ class _Aggregator(Aggregator):
         self._adder.add(payload, layout.elements, scale)
 
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
-        self._admission.elements()
         return self._admission.aggregate(self._adder.finish())
 
 
@@ -184,11 +183,16 @@ class _DecryptKernel:
     def decrypt(
         self, frame: bytes, round: int | None = None
     ) -> tuple[_native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None]:
-        layout, found, contributions, payload = self._library.open(self._key, frame, round)
-        return self._library.means(layout, found, contributions, self._open(payload, layout.elements))
+        layout, found, contributions, _, means = self._opened(frame, round)
+        return layout, found, contributions, means, None
 
     def decrypt_sums(self, frame: bytes) -> tuple[list[tuple[int, int]], Numbers]:
-        layout, found, contributions, payload = self._library.open(self._key, frame, None)
-        sums = self._open(payload, layout.elements)
-        self._library.means(layout, found, contributions, sums)
+        _, _, contributions, sums, _ = self._opened(frame, None)
         return contributions, sums
+
+    def _opened(
+        self, frame: bytes, round: int | None
+    ) -> tuple[_native.Layout, int, list[tuple[int, int]], Numbers, NDArray[np.float32]]:
+        layout, found, contributions, payload = self._library.open(self._key, frame, round)
+        sums = self._open(payload, layout.elements)
+        return layout, found, contributions, sums, self._library.means(layout, sum(w for _, w in contributions), sums)
