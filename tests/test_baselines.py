@@ -165,6 +165,14 @@ def test_what_is_missing_is_named(name, package, extra, monkeypatch, capsys):
     assert f"not installed: pip install 'fedcipher[{extra}]'" in listed.partition(f"\n{name}\n")[2]
 
 
+@pytest.mark.parametrize("decrypted", [1e300, 2.0**63, 2.0**53, -1.0, 0.4, float("nan"), float("inf")])
+def test_what_ckks_cannot_have_summed_is_refused(decrypted):
+    scheme = fedcipher.scheme("ckks", clients=2)
+    with pytest.raises(errors.DecryptError):
+        scheme._arithmetic.numbers([3.0, decrypted])
+    assert scheme._arithmetic.numbers([3.1, 2.0**52]).tolist() == [3, 2**52]
+
+
 def test_paillier_against_the_textbook():
     """python-paillier's ciphertexts against the definition: c = (1 + n)^m r^n mod n^2."""
     scheme = fedcipher.scheme("paillier", clients=2, codec=Codec(bits=8, clip=1.0), packing="none")
