@@ -10,6 +10,10 @@ __all__ = [
     "DependencyError",
     "DuplicateClientError",
     "EmptyCohortError",
+    "ForgedAggregateError",
+    "ModelMismatchError",
+    "ReplayError",
+    "TooFewContributionsError",
     "EngineError",
     "EngineUnavailableError",
     "EntropyError",
@@ -104,6 +108,22 @@ class UnknownClientError(RoundError):
 
 class EmptyCohortError(RoundError):
     """Nothing to aggregate."""
+
+
+class TooFewContributionsError(RoundError):
+    """A sum of so few clients that it says too much of each."""
+
+
+class ModelMismatchError(RoundError):
+    """Updates were trained from another global model than expected."""
+
+
+class ReplayError(RoundError):
+    """An aggregate of a round of which another has been opened, or older than the last."""
+
+
+class ForgedAggregateError(RoundError):
+    """An aggregate that is not the sum of what the clients it names have sent."""
 
 
 class PlaintextError(RoundError):

@@ -8,7 +8,7 @@ use fedcipher_core::flashe::mask::{MaskMaker, Masking, encrypt_run};
 use fedcipher_core::prf::Prf;
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{C1, Params, Preset};
-use fedcipher_core::scheme::{Request, Scheme};
+use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::{bits, wire};
 use std::hint::black_box;
 
@@ -53,7 +53,7 @@ fn ciphertexts(c: &mut Criterion) {
     let mut group = c.benchmark_group("bfv-lenet5-12bit-10");
     for preset in [Preset::Compact, Preset::Fast, Preset::FedbitPaper] {
         let scheme = Bfv::new(Params {
-            bounds: Bounds::new(10, 1).unwrap(),
+            bounds: Bounds::new(10, 1, Some(1)).unwrap(),
             preset,
             bits: vec![12],
             server_weights: false,
@@ -61,7 +61,7 @@ fn ciphertexts(c: &mut Criterion) {
         })
         .unwrap();
         let keys = scheme.keygen(&(0..10).collect::<Vec<_>>(), 1).unwrap();
-        let request = Request { round: 1, weight: 1, update: &update, plan: &[] };
+        let request = Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
         let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
         group.bench_function(format!("{preset:?} offline + online"), |b| {
             b.iter(|| encryptor.encrypt(&request).unwrap());
@@ -69,16 +69,16 @@ fn ciphertexts(c: &mut Criterion) {
         let frame = encryptor.encrypt(&request).unwrap();
         group.bench_function(format!("{preset:?} parse frame"), |b| b.iter(|| wire::parse(black_box(&frame)).unwrap()));
         group.bench_function(format!("{preset:?} add"), |b| {
-            b.iter(|| scheme.aggregator(&keys.server, None).unwrap().add(&frame, 1).unwrap());
+            b.iter(|| scheme.aggregator(&keys.server, None).unwrap().add(&frame).unwrap());
         });
         let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
         for key in &keys.clients {
-            aggregator.add(&scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap(), 1).unwrap();
+            aggregator.add(&scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
         }
         let aggregate = aggregator.finish().unwrap();
-        let decryptor = scheme.decryptor(&keys.clients[0]).unwrap();
+        let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
         group.bench_function(format!("{preset:?} decrypt"), |b| {
-            b.iter(|| decryptor.decrypt(&aggregate, None, &mut Sums::default()).unwrap());
+            b.iter(|| decryptor.decrypt(&aggregate, &Expect::default(), &mut Sums::default()).unwrap());
         });
     }
 }

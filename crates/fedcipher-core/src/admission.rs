@@ -3,19 +3,38 @@
 use crate::bounds::Bounds;
 use crate::codec::Layout;
 use crate::keys::{KeyTag, ServerKey};
-use crate::wire::{self, Contribution, Frame, Header, Kind};
+use crate::mac::{Tag, Weighting};
+use crate::wire::{self, Contribution, Frame, Header, Kind, ModelTag};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
+
+/// What frames of a scheme must keep to, on the wire.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    pub bounds: Bounds,
+    pub weighting: Weighting,
+    /// Which share of the elements an update carries.
+    pub density: f64,
+}
+
+impl Rules {
+    /// Of a scheme whose updates carry every element.
+    #[must_use]
+    pub fn dense(bounds: Bounds, weighting: Weighting) -> Self {
+        Rules { bounds, weighting, density: 1.0 }
+    }
+}
 
 /// The state of one round's admission. [`Self::check`] changes nothing, [`Self::commit`] counts.
 #[derive(Debug)]
 pub struct Admission {
     tag: KeyTag,
     cohort: Vec<u32>,
-    bounds: Bounds,
+    rules: Rules,
     round: Option<u64>,
-    layout: Option<Layout>,
+    common: Option<(Layout, ModelTag)>,
     weights: BTreeMap<u32, u64>,
+    sum: Tag,
 }
 
 /// A frame that has passed: add its payload, then [`Admission::commit`] it.
@@ -23,25 +42,31 @@ pub struct Admission {
 pub struct Admitted<'a> {
     pub contribution: Contribution,
     pub layout: Layout,
+    /// Without the tag.
     pub payload: &'a [u8],
+    /// What the payload is to be multiplied by.
+    pub factor: u64,
     round: u64,
+    model: ModelTag,
+    tag: Tag,
 }
 
 impl Admission {
     #[must_use]
-    pub fn new(key: &ServerKey, bounds: Bounds, round: Option<u64>) -> Self {
+    pub fn new(key: &ServerKey, rules: Rules, round: Option<u64>) -> Self {
         Admission {
             tag: key.tag.clone(),
             cohort: key.cohort.clone(),
-            bounds,
+            rules,
             round,
-            layout: None,
+            common: None,
             weights: BTreeMap::new(),
+            sum: Tag::default(),
         }
     }
 
     /// Every field of an update's header against this round.
-    pub fn check<'a>(&self, bytes: &'a [u8], scale: u64) -> Result<Admitted<'a>> {
+    pub fn check<'a>(&self, bytes: &'a [u8]) -> Result<Admitted<'a>> {
         let Frame { header, payload } = wire::parse_kind(bytes, Kind::Update)?;
         self.tag.check(&header)?;
         let round = self.round.unwrap_or(header.round);
@@ -57,24 +82,29 @@ impl Admission {
         if self.weights.contains_key(&client) {
             return Err(Error::DuplicateClient { client, round });
         }
-        if self.weights.len() as u64 >= self.bounds.clients {
+        if self.weights.len() as u64 >= self.rules.bounds.clients {
             return Err(Error::parameter(
                 "clients",
-                format!("this round already has the {} clients its modulus was chosen for", self.bounds.clients),
+                format!("this round already has the {} clients its modulus was chosen for", self.rules.bounds.clients),
             ));
         }
-        let scaled = weight.saturating_mul(scale);
-        check_weight(client, scaled, self.bounds.max_weight)?;
-        let layout = layout_of(&header)?;
-        if let Some(expected) = &self.layout
-            && *expected != layout
-        {
-            return Err(Error::layout(format!(
-                "client {client} sent {}; all clients of a round must agree",
-                expected.difference(&layout)
-            )));
+        check_weight(client, weight, self.rules.bounds.max_weight)?;
+        let layout = layout_of(&header, payload.len(), self.rules.density)?;
+        if let Some((expected, model)) = &self.common {
+            if *expected != layout {
+                return Err(Error::layout(format!(
+                    "client {client} sent {}; all clients of a round must agree",
+                    expected.difference(&layout)
+                )));
+            }
+            if *model != header.model {
+                return Err(Error::Model { round });
+            }
         }
-        Ok(Admitted { contribution: Contribution { client, weight: scaled }, layout, payload, round })
+        let (payload, tag) = Tag::split(payload)?;
+        let factor = self.rules.weighting.factor(weight);
+        let contribution = Contribution { client, weight };
+        Ok(Admitted { contribution, layout, payload, factor, round, model: header.model, tag })
     }
 
     /// Counts a frame whose payload has been added.
@@ -82,23 +112,31 @@ impl Admission {
         let Contribution { client, weight } = admitted.contribution;
         self.round = Some(admitted.round);
         self.weights.insert(client, weight);
-        self.layout.get_or_insert(admitted.layout);
+        self.sum.add(admitted.tag, admitted.factor);
+        self.common.get_or_insert((admitted.layout, admitted.model));
         admitted.contribution
     }
 
-    /// The header of the sum of everything committed.
+    /// The header of the sum of everything committed, once that is enough.
     pub fn aggregate_header(&self) -> Result<Header> {
-        let (Some(round), Some(layout)) = (self.round, &self.layout) else {
+        let (Some(round), Some((layout, model))) = (self.round, &self.common) else {
             return Err(Error::EmptyCohort);
         };
+        self.rules.bounds.check_contributions(self.weights.len())?;
         let contributions =
             self.weights.iter().map(|(client, weight)| Contribution { client: *client, weight: *weight }).collect();
-        Ok(self.tag.round_header(Kind::Aggregate, round, contributions, layout))
+        Ok(self.tag.round_header(Kind::Aggregate, round, contributions, layout, *model))
+    }
+
+    /// The sum of the tags of everything committed, for the end of the aggregate's payload.
+    #[must_use]
+    pub fn tag(&self) -> Tag {
+        self.sum
     }
 
     /// The layout all committed frames share.
     pub fn layout(&self) -> Result<&Layout> {
-        self.layout.as_ref().ok_or(Error::EmptyCohort)
+        self.common.as_ref().map(|(layout, _)| layout).ok_or(Error::EmptyCohort)
     }
 }
 
@@ -110,7 +148,9 @@ pub fn check_weight(client: u32, weight: u64, max_weight: u64) -> Result<()> {
     Err(Error::Weight { client, weight, max_weight, divisor: weight.div_ceil(max_weight).max(1) })
 }
 
-fn layout_of(header: &Header) -> Result<Layout> {
+/// The layout of a header, if `payload_len` bytes can carry the share `density` of its elements: a value has at least
+/// four bits on the wire, so what is allocated from here on is no more than some times what has arrived.
+pub(crate) fn layout_of(header: &Header, payload_len: usize, density: f64) -> Result<Layout> {
     let layout = Layout::decode(&header.layout)?;
     if layout.elements() as u64 != header.elements {
         return Err(Error::frame(format!(
@@ -119,43 +159,10 @@ fn layout_of(header: &Header) -> Result<Layout> {
             layout.elements()
         )));
     }
+    if layout.elements() as f64 * density / 2.0 > payload_len as f64 {
+        return Err(Error::frame(format!("{payload_len} bytes cannot carry {} elements", layout.elements())));
+    }
     Ok(layout)
-}
-
-/// The checks of a decryptor: the aggregate must be of this key, this round and within bounds.
-pub fn open_aggregate<'a>(
-    tag: &KeyTag,
-    bounds: Bounds,
-    bytes: &'a [u8],
-    round: Option<u64>,
-) -> Result<(Header, Layout, &'a [u8])> {
-    let Frame { header, payload } = wire::parse_kind(bytes, Kind::Aggregate)?;
-    let layout = check_aggregate(tag, bounds, &header, round)?;
-    Ok((header, layout, payload))
-}
-
-/// [`open_aggregate`] where only the header is here yet.
-pub fn check_aggregate(tag: &KeyTag, bounds: Bounds, header: &Header, round: Option<u64>) -> Result<Layout> {
-    tag.check(header)?;
-    if let Some(expected) = round
-        && header.round != expected
-    {
-        return Err(Error::Round { found: header.round, expected });
-    }
-    if header.contributions.is_empty() {
-        return Err(Error::EmptyCohort);
-    }
-    if header.contributions.len() as u64 > bounds.clients {
-        return Err(Error::frame(format!(
-            "{} contributions where the bound allows {}",
-            header.contributions.len(),
-            bounds.clients
-        )));
-    }
-    for c in &header.contributions {
-        check_weight(c.client, c.weight, bounds.max_weight)?;
-    }
-    layout_of(header)
 }
 
 /// No decrypted sum may exceed what its clients can have sent: a wrong key or damage shows here.

@@ -12,17 +12,50 @@ pub struct Bounds {
     pub clients: u64,
     /// Largest weight of one client.
     pub max_weight: u64,
+    /// Fewest clients whose sum is opened.
+    pub min_contributions: u64,
 }
 
+/// Fewest clients of a sum where nobody chose: with two, either knows the other's update.
+const USUAL_MINIMUM: u64 = 3;
+
 impl Bounds {
-    pub fn new(clients: u64, max_weight: u64) -> Result<Self> {
+    /// `min_contributions` of none is 3, or 2 for rounds of two and three clients. A sum of one is that client's
+    /// update, so 1 must be chosen.
+    pub fn new(clients: u64, max_weight: u64, min_contributions: Option<u64>) -> Result<Self> {
         if !(1..=1 << 20).contains(&clients) {
             return Err(Error::parameter("clients", format!("{clients} is outside 1..=1048576")));
         }
         if !(1..=1 << 32).contains(&max_weight) {
             return Err(Error::parameter("max_weight", format!("{max_weight} is outside 1..=4294967296")));
         }
-        Ok(Bounds { clients, max_weight })
+        let min_contributions = match min_contributions {
+            Some(chosen) if (1..=clients).contains(&chosen) => chosen,
+            Some(chosen) => {
+                return Err(Error::parameter(
+                    "min_contributions",
+                    format!("{chosen} is outside 1..={clients}, the clients of a round"),
+                ));
+            }
+            None if clients == 1 => {
+                return Err(Error::parameter(
+                    "min_contributions",
+                    "the sum of a round of one client is that client's update; choose min_contributions=1 if that is \
+                     meant, or more clients",
+                ));
+            }
+            None if clients <= USUAL_MINIMUM => 2,
+            None => USUAL_MINIMUM,
+        };
+        Ok(Bounds { clients, max_weight, min_contributions })
+    }
+
+    /// Refuses a sum of so few clients that it says too much of each.
+    pub fn check_contributions(&self, found: usize) -> Result<()> {
+        if found as u64 >= self.min_contributions {
+            return Ok(());
+        }
+        Err(Error::TooFew { found, minimum: self.min_contributions })
     }
 
     /// Largest total weight of a round.

@@ -63,10 +63,30 @@ pub enum Error {
     EmptyCohort,
 
     #[error(
+        "a sum of {found} clients where at least {minimum} must take part (min_contributions); wait for more clients"
+    )]
+    TooFew { found: usize, minimum: u64 },
+
+    #[error(
+        "updates of round {round} were trained from another global model or under another configuration than \
+         expected; the server must give all clients of a round the same"
+    )]
+    Model { round: u64 },
+
+    #[error(
+        "the aggregate is not the sum of what the clients it names have sent: it was changed, mixed or relabelled on \
+         its way"
+    )]
+    Tag,
+
+    #[error(
         "nonce reuse refused: client {client} has already encrypted round {last} under this key and \
          was asked for round {round}; rounds must increase, rotate the key to start over"
     )]
     NonceReuse { client: u32, round: u64, last: u64 },
+
+    #[error("an aggregate of round {round} is refused: one of round {last} has been opened, and a round is opened once")]
+    Opened { round: u64, last: u64 },
 
     #[error("nonce ledger {path}: {reason}")]
     Ledger { path: String, reason: String },
@@ -109,7 +129,11 @@ impl Error {
             Error::DuplicateClient { .. } => "DuplicateClientError",
             Error::UnknownClient { .. } => "UnknownClientError",
             Error::EmptyCohort => "EmptyCohortError",
+            Error::TooFew { .. } => "TooFewContributionsError",
+            Error::Model { .. } => "ModelMismatchError",
+            Error::Tag => "ForgedAggregateError",
             Error::NonceReuse { .. } => "NonceReuseError",
+            Error::Opened { .. } => "ReplayError",
             Error::Ledger { .. } => "LedgerError",
             Error::Key { .. } => "KeyFormatError",
             Error::Decrypt { .. } => "DecryptError",

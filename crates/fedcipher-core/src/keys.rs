@@ -1,7 +1,8 @@
 //! What the authority hands out: a secret key per client, and a public one for the server.
 
 use crate::codec::Layout;
-use crate::wire::{self, Contribution, Header, Kind, SchemeId};
+use crate::mac::MacKey;
+use crate::wire::{self, Contribution, Frame, Header, Kind, ModelTag, SchemeId};
 use crate::{Error, Result};
 use zeroize::Zeroizing;
 
@@ -31,16 +32,25 @@ impl KeyTag {
             epoch: self.epoch,
             round,
             elements: 0,
+            model: ModelTag::default(),
             contributions,
             layout: Vec::new(),
         }
     }
 
-    /// The header of an update or an aggregate of `layout` under this key set.
+    /// The header of an update or an aggregate of `layout` under this key set, trained from `model`.
     #[must_use]
-    pub fn round_header(&self, kind: Kind, round: u64, contributions: Vec<Contribution>, layout: &Layout) -> Header {
+    pub fn round_header(
+        &self,
+        kind: Kind,
+        round: u64,
+        contributions: Vec<Contribution>,
+        layout: &Layout,
+        model: ModelTag,
+    ) -> Header {
         Header {
             elements: layout.elements() as u64,
+            model,
             layout: layout.encode(),
             ..self.header(kind, round, contributions)
         }
@@ -84,11 +94,17 @@ impl KeyTag {
     }
 }
 
+/// Bytes of the cohort's common secret.
+const ROOT_LEN: usize = 32;
+
 /// A client's secret key. Its bytes are zeroised when dropped and never printed.
 #[derive(Clone)]
 pub struct ClientKey {
     pub tag: KeyTag,
     pub client: u32,
+    /// The cohort's secret for what is not the scheme's own business: tags.
+    pub root: Zeroizing<[u8; ROOT_LEN]>,
+    /// The scheme's key material.
     pub secret: Zeroizing<Vec<u8>>,
 }
 
@@ -104,21 +120,42 @@ impl std::fmt::Debug for ClientKey {
     }
 }
 
+/// The parts of a key's frame. A damaged key has not been lost on a wire.
+fn parse_key(bytes: &[u8], kind: Kind) -> Result<Frame<'_>> {
+    wire::parse_kind(bytes, kind).map_err(|e| Error::Key {
+        reason: match e {
+            Error::Frame { reason } => format!("{reason}; get it again from whoever made it"),
+            other => other.to_string(),
+        },
+    })
+}
+
 impl ClientKey {
+    /// The keys of the cohort's tags.
+    pub fn mac(&self) -> Result<MacKey> {
+        MacKey::new(&self.root)
+    }
+
     /// Serialised form; it holds the secret.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         let holder = vec![Contribution { client: self.client, weight: 1 }];
-        Zeroizing::new(self.tag.header(Kind::ClientKey, 0, holder).frame(&self.secret))
+        let secret = Zeroizing::new([self.root.as_slice(), self.secret.as_slice()].concat());
+        Zeroizing::new(self.tag.header(Kind::ClientKey, 0, holder).frame(&secret))
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let frame = wire::parse_kind(bytes, Kind::ClientKey)?;
+        let frame = parse_key(bytes, Kind::ClientKey)?;
+        let (root, secret) = frame
+            .payload
+            .split_first_chunk::<ROOT_LEN>()
+            .ok_or_else(|| Error::Key { reason: "it is shorter than any client key".into() })?;
         match frame.header.contributions.as_slice() {
             [holder] => Ok(ClientKey {
                 tag: KeyTag::of(&frame.header),
                 client: holder.client,
-                secret: Zeroizing::new(frame.payload.to_vec()),
+                root: Zeroizing::new(*root),
+                secret: Zeroizing::new(secret.to_vec()),
             }),
             other => Err(Error::Key { reason: format!("a client key names one client, this one {}", other.len()) }),
         }
@@ -142,7 +179,7 @@ impl ServerKey {
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let frame = wire::parse_kind(bytes, Kind::ServerKey)?;
+        let frame = parse_key(bytes, Kind::ServerKey)?;
         let cohort = frame.header.contributions.iter().map(|c| c.client).collect();
         Ok(ServerKey { tag: KeyTag::of(&frame.header), cohort, public: frame.payload.to_vec() })
     }
@@ -172,9 +209,10 @@ impl KeySet {
         if ids.len() != cohort.len() {
             return Err(Error::parameter("cohort", "names a client twice"));
         }
+        let root = crate::prf::random_bytes()?;
         let clients = ids
             .iter()
-            .map(|id| Ok(ClientKey { tag: tag.clone(), client: *id, secret: secret(*id)? }))
+            .map(|id| Ok(ClientKey { tag: tag.clone(), client: *id, root: root.clone(), secret: secret(*id)? }))
             .collect::<Result<_>>()?;
         Ok(KeySet { clients, server: ServerKey { tag, cohort: ids, public } })
     }

@@ -6,11 +6,14 @@
 pub mod admission;
 pub mod bits;
 pub mod bounds;
+pub mod client;
 pub mod codec;
 pub mod error;
 pub mod flashe;
 pub mod keys;
+pub(crate) mod lanes;
 pub mod ledger;
+pub mod mac;
 pub mod packing;
 pub mod pasta;
 pub mod plain;

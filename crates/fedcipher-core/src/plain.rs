@@ -1,14 +1,20 @@
-//! `plain`: no encryption, same codec, bounds and frames. The yardstick, and nothing to deploy.
+//! `plain`: no encryption, same codec, bounds, frames and tags. The yardstick, and nothing to deploy.
 
-use crate::admission::{self, Admission};
+use crate::admission::{self, Admission, Rules};
 use crate::bits;
 use crate::bounds::{Bounds, MAX_FIELD_BITS};
-use crate::codec::{Layout, Segment, SumSink, Update};
+use crate::client::{Receiver, Sender};
+use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
-use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Opening, Progress, Request, Scheme, Summary, Terms};
+use crate::lanes::{Cuts, Lanes};
+use crate::ledger::Openings;
+use crate::mac::{Hash, Stamp, TAG_LEN, Weighting};
+use crate::scheme::{
+    self, Aggregator, Decryptor, Encryptor, Expect, Opening, Progress, Request, Scheme, Summary, Terms,
+};
 use crate::stream::{self, Opener, Piece, Sealer, Sealing, Threads};
-use crate::wire::{self, Contribution, Frame, Header, Kind, Place};
-use crate::{Error, Result};
+use crate::wire::{Contribution, Head, Header, Place};
+use crate::Result;
 use std::path::Path;
 use zeroize::Zeroizing;
 
@@ -30,80 +36,14 @@ impl Plain {
     }
 }
 
-/// Lane widths of a layout's segments, and where each begins in the payload.
-#[derive(Debug, Clone)]
-pub(crate) struct Lanes {
-    pub segments: Vec<(Segment, u32, usize)>,
-    pub bytes: usize,
-}
-
-/// A payload of lanes cut into pieces that begin on a byte, each with its lane width and value bits.
-#[derive(Debug)]
-pub(crate) struct Cuts {
-    pub pieces: Vec<Piece>,
-    pub widths: Vec<u32>,
-    pub bits: Vec<u32>,
-}
-
-impl Lanes {
-    /// Pieces of at most `step(width)` lanes, a multiple of 8, behind `prefix` bytes.
-    pub fn cut(&self, prefix: usize, step: impl Fn(u32) -> usize) -> Cuts {
-        // Counted first: growing by doubling would hold the lists of a large model three times over.
-        let count = self.segments.iter().map(|(segment, width, _)| segment.len.div_ceil(step(*width))).sum();
-        let mut cuts = Cuts {
-            pieces: Vec::with_capacity(count),
-            widths: Vec::with_capacity(count),
-            bits: Vec::with_capacity(count),
-        };
-        for (segment, width, at) in &self.segments {
-            let step = step(*width);
-            for done in (0..segment.len).step_by(step) {
-                let len = step.min(segment.len - done);
-                let at = prefix + at + bits::packed_len(done, *width);
-                cuts.pieces.push(Piece { start: segment.start + done, len, at, bytes: bits::packed_len(len, *width) });
-                cuts.widths.push(*width);
-                cuts.bits.push(segment.bits);
-            }
-        }
-        cuts
-    }
-
-    pub fn of(layout: &Layout, width: impl Fn(u32) -> Result<u32>) -> Result<Self> {
-        let mut bytes = 0;
-        let mut segments = Vec::new();
-        for segment in layout.segments() {
-            let width = width(segment.bits)?;
-            segments.push((segment, width, bytes));
-            bytes += bits::packed_len(segment.len, width);
-        }
-        Ok(Lanes { segments, bytes })
-    }
-
-    /// Each segment with its slice of a payload.
-    pub fn split<'a>(&self, payload: &'a [u8]) -> impl Iterator<Item = (Segment, u32, &'a [u8])> {
-        self.segments
-            .iter()
-            .map(move |(s, width, at)| (*s, *width, &payload[*at..*at + bits::packed_len(s.len, *width)]))
-    }
-
-    pub fn check(&self, payload: &[u8]) -> Result<()> {
-        if payload.len() != self.bytes {
-            return Err(Error::frame(format!("payload has {} bytes instead of {}", payload.len(), self.bytes)));
-        }
-        self.split(payload).try_for_each(|(s, width, bytes)| bits::check_stream(bytes, s.len, width))
-    }
-
-    /// Adds payload `x` into `acc`, lane by lane.
-    pub fn add(&self, acc: &mut [u8], x: &[u8]) {
-        for (s, width, at) in &self.segments {
-            let range = *at..*at + bits::packed_len(s.len, *width);
-            bits::add_assign(&mut acc[range.clone()], &x[range], *width, s.len);
-        }
-    }
-}
-
 fn lanes(bounds: Bounds, layout: &Layout) -> Result<Lanes> {
     Lanes::of(layout, |b| bounds.checked_field_bits(b, MAX_FIELD_BITS))
+}
+
+impl Plain {
+    fn rules(&self) -> Rules {
+        Rules::dense(self.bounds, Weighting::Client)
+    }
 }
 
 impl Scheme for Plain {
@@ -124,20 +64,20 @@ impl Scheme for Plain {
         KeySet::build(tag, cohort, Vec::new(), |_| Ok(Zeroizing::new(Vec::new())))
     }
 
-    fn encryptor(&self, key: &ClientKey, _state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
+    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
         key.tag.check_scheme(NAME, self.digest())?;
-        Ok(Box::new(PlainEncryptor { bounds: self.bounds, tag: key.tag.clone(), client: key.client }))
+        Ok(Box::new(PlainEncryptor { bounds: self.bounds, sender: Sender::new(key, self.rules(), state)? }))
     }
 
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
         key.tag.check_scheme(NAME, self.digest())?;
-        let admission = Admission::new(key, self.bounds, round);
+        let admission = Admission::new(key, self.rules(), round);
         Ok(Box::new(PlainAggregator { bounds: self.bounds, admission, sum: Vec::new() }))
     }
 
-    fn decryptor(&self, key: &ClientKey) -> Result<Box<dyn Decryptor>> {
+    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>> {
         key.tag.check_scheme(NAME, self.digest())?;
-        Ok(Box::new(PlainDecryptor { bounds: self.bounds, tag: key.tag.clone() }))
+        Ok(Box::new(PlainDecryptor { bounds: self.bounds, receiver: Receiver::new(key, self.rules(), state)? }))
     }
 
     fn describe(&self) -> Vec<(String, String)> {
@@ -147,18 +87,14 @@ impl Scheme for Plain {
 
 struct PlainEncryptor {
     bounds: Bounds,
-    tag: KeyTag,
-    client: u32,
+    sender: Sender,
 }
 
 impl PlainEncryptor {
-    fn start(&self, terms: &Terms<'_>) -> Result<PlainSealer> {
-        admission::check_weight(self.client, terms.weight, self.bounds.max_weight)?;
-        let lanes = lanes(self.bounds, terms.layout)?;
-        let own = vec![Contribution { client: self.client, weight: terms.weight }];
-        let header = self.tag.round_header(Kind::Update, terms.round, own, terms.layout);
-        let cuts = lanes.cut(0, |_| PIECE);
-        Ok(PlainSealer { header, weight: terms.weight, cuts })
+    fn start(&mut self, terms: &Terms<'_>) -> Result<PlainSealer> {
+        let cuts = lanes(self.bounds, terms.layout)?.cut(0, |_| PIECE);
+        let (header, stamp) = self.sender.start(terms, terms.layout)?;
+        Ok(PlainSealer { header, stamp, cuts })
     }
 }
 
@@ -170,11 +106,15 @@ impl Encryptor for PlainEncryptor {
     fn sealer(&mut self, terms: &Terms<'_>) -> Result<Option<Sealing>> {
         Ok(Some(Sealing::new(self.start(terms)?)))
     }
+
+    fn precompute(&mut self, round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
+        self.sender.reserve(round)
+    }
 }
 
 struct PlainSealer {
     header: Header,
-    weight: u64,
+    stamp: Stamp,
     cuts: Cuts,
 }
 
@@ -191,15 +131,21 @@ impl Sealer for PlainSealer {
         &self.cuts.pieces
     }
 
-    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<()> {
+    fn stamp(&self) -> &Stamp {
+        &self.stamp
+    }
+
+    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
         let (piece, width) = (&self.cuts.pieces[index], self.cuts.widths[index]);
         let mut ints = vec![0u32; CHUNK];
+        let mut hasher = self.stamp.mac.hasher(piece.start);
         for (k, chunk) in out.chunks_mut(bits::packed_len(CHUNK, width)).enumerate() {
             let n = (piece.len - k * CHUNK).min(CHUNK);
             update.quantise(piece.start + k * CHUNK, &mut ints[..n])?;
-            bits::pack_scaled(&ints[..n], self.weight, width, chunk);
+            hasher.fields(&ints[..n]);
+            bits::pack_scaled(&ints[..n], self.stamp.weight(), width, chunk);
         }
-        Ok(())
+        Ok(hasher.hash())
     }
 }
 
@@ -210,59 +156,55 @@ struct PlainAggregator {
 }
 
 impl Aggregator for PlainAggregator {
-    fn add(&mut self, frame: &[u8], scale: u64) -> Result<Contribution> {
-        let admitted = self.admission.check(frame, scale)?;
+    fn add(&mut self, frame: &[u8]) -> Result<Contribution> {
+        let admitted = self.admission.check(frame)?;
         let lanes = lanes(self.bounds, &admitted.layout)?;
         lanes.check(admitted.payload)?;
         if self.sum.is_empty() {
             self.sum = vec![0; lanes.bytes];
         }
-        if scale == 1 {
-            lanes.add(&mut self.sum, admitted.payload);
-        } else {
-            let mut scaled = admitted.payload.to_vec();
-            for (s, width, at) in &lanes.segments {
-                let bytes = &mut scaled[*at..*at + bits::packed_len(s.len, *width)];
-                let mut values = vec![0u64; s.len];
-                bits::unpack(bytes, *width, &mut values);
-                values.iter_mut().for_each(|v| *v = v.wrapping_mul(scale) & bits::lane_mask(*width));
-                bits::pack(&values, *width, bytes);
-            }
-            lanes.add(&mut self.sum, &scaled);
-        }
+        lanes.add(&mut self.sum, admitted.payload);
         Ok(self.admission.commit(admitted))
     }
 
     fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
         let header = self.admission.aggregate_header()?;
-        Ok(header.frame(&std::mem::take(&mut self.sum)))
+        let mut payload = std::mem::take(&mut self.sum);
+        payload.extend_from_slice(&self.admission.tag().to_bytes());
+        Ok(header.frame(&payload))
     }
 }
 
 struct PlainDecryptor {
     bounds: Bounds,
-    tag: KeyTag,
+    receiver: Receiver,
 }
 
 impl Decryptor for PlainDecryptor {
-    fn decrypt(&self, frame: &[u8], round: Option<u64>, sink: &mut dyn SumSink) -> Result<Summary> {
-        let Frame { header, payload } = wire::parse_kind(frame, Kind::Aggregate)?;
-        let (layout, opener) = self.start(&header, round)?;
-        stream::open_all(&opener, &layout, header.total_weight(), payload, sink, Threads::One)?;
-        Ok(Summary { header, layout, counts: None })
+    fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
+        let (head, layout, payload, tag) = self.receiver.admit(frame, expect)?;
+        let opening = self.start(&head, layout, expect)?;
+        stream::open_all(&opening, head.header.total_weight(), payload, tag, sink, Threads::One)?;
+        Ok(Summary { header: head.header, layout: opening.layout, counts: None })
     }
 
-    fn opener(&self, header: &Header, round: Option<u64>, _prefix: &[u8]) -> Result<Option<Opening>> {
-        let (layout, opener) = self.start(header, round)?;
-        Ok(Some(Opening { layout, opener: Box::new(opener) }))
+    fn opener(&self, head: &Head, expect: &Expect<'_>, _prefix: &[u8]) -> Result<Option<Opening>> {
+        let layout = self.receiver.check(head, expect)?;
+        self.start(head, layout, expect).map(Some)
+    }
+
+    fn openings(&self) -> &Openings {
+        self.receiver.openings()
     }
 }
 
 impl PlainDecryptor {
-    fn start(&self, header: &Header, round: Option<u64>) -> Result<(Layout, PlainOpener)> {
-        let layout = admission::check_aggregate(&self.tag, self.bounds, header, round)?;
-        let cuts = lanes(self.bounds, &layout)?.cut(0, |_| PIECE);
-        Ok((layout, PlainOpener { cuts, weight: header.total_weight() }))
+    fn start(&self, head: &Head, layout: Layout, expect: &Expect<'_>) -> Result<Opening> {
+        let lanes = lanes(self.bounds, &layout)?;
+        lanes.check_len(head.payload_len.saturating_sub(TAG_LEN))?;
+        let opener = PlainOpener { cuts: lanes.cut(0, |_| PIECE), weight: head.header.total_weight() };
+        let verifier = self.receiver.verifier(&head.header, &layout, expect.bound);
+        Ok(Opening { layout, opener: Box::new(opener), verifier })
     }
 }
 

@@ -120,6 +120,51 @@ impl Stream {
     }
 }
 
+/// A key stream to lay over bytes in order: AES-256-CTR under a key of its own, from block zero on.
+pub struct KeyStream {
+    key: Zeroizing<[u8; 32]>,
+    prf: Prf,
+    block: u64,
+    /// What is left of the last block.
+    rest: Zeroizing<Vec<u8>>,
+}
+
+impl KeyStream {
+    /// Under a fresh key.
+    pub fn from_os() -> Result<Self> {
+        KeyStream::new(random_bytes::<32>()?)
+    }
+
+    pub fn new(key: Zeroizing<[u8; 32]>) -> Result<Self> {
+        Ok(KeyStream { prf: Prf::new(key.as_slice())?, key, block: 0, rest: Zeroizing::new(Vec::new()) })
+    }
+
+    /// XORs the next bytes of the stream into `bytes`.
+    pub fn apply(&mut self, bytes: &mut [u8]) {
+        let taken = self.rest.len().min(bytes.len());
+        let (first, bytes) = bytes.split_at_mut(taken);
+        first.iter_mut().zip(self.rest.drain(..taken)).for_each(|(b, k)| *b ^= k);
+        let mut blocks = Zeroizing::new([[0u8; 16]; CHUNK_BLOCKS]);
+        for chunk in bytes.chunks_mut(16 * CHUNK_BLOCKS) {
+            let used = chunk.len().div_ceil(16);
+            for (i, block) in blocks[..used].iter_mut().enumerate() {
+                *block = u128::from(self.block + i as u64).to_be_bytes();
+            }
+            self.prf.permute(&mut blocks[..used]);
+            let stream = blocks.as_flattened();
+            chunk.iter_mut().zip(stream).for_each(|(b, k)| *b ^= k);
+            self.block += used as u64;
+            self.rest.extend_from_slice(&stream[chunk.len()..16 * used]);
+        }
+    }
+
+    /// The key, for whoever may take the stream off again.
+    #[must_use]
+    pub fn into_key(self) -> Zeroizing<[u8; 32]> {
+        self.key
+    }
+}
+
 /// `N` bytes from the operating system's generator, zeroised when dropped.
 pub fn random_bytes<const N: usize>() -> Result<Zeroizing<[u8; N]>> {
     let mut out = Zeroizing::new([0u8; N]);

@@ -36,6 +36,7 @@ enum Widths {
 struct PlainSpec {
     clients: u64,
     max_weight: u64,
+    min_contributions: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -43,6 +44,7 @@ struct PlainSpec {
 struct FlasheSpec {
     clients: u64,
     max_weight: u64,
+    min_contributions: Option<u64>,
     masking: MaskingSpec,
     key_bits: u32,
     top: Option<f64>,
@@ -61,6 +63,7 @@ enum MaskingSpec {
 struct BfvSpec {
     clients: u64,
     max_weight: u64,
+    min_contributions: Option<u64>,
     preset: PresetSpec,
     server_weights: bool,
     c1: C1Spec,
@@ -88,6 +91,7 @@ enum C1Spec {
 struct PastaSpec {
     clients: u64,
     max_weight: u64,
+    min_contributions: Option<u64>,
     variant: u32,
     prime_bits: u32,
 }
@@ -106,7 +110,7 @@ pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
     match spec.scheme.as_str() {
         "plain" => {
             let p: PlainSpec = read(spec.params)?;
-            Ok(Arc::new(Plain::new(Bounds::new(p.clients, p.max_weight)?)))
+            Ok(Arc::new(Plain::new(Bounds::new(p.clients, p.max_weight, p.min_contributions)?)))
         }
         "flashe" => {
             let p: FlasheSpec = read(spec.params)?;
@@ -115,7 +119,7 @@ pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
                 MaskingSpec::Double => Policy::Fixed(Masking::Double),
                 MaskingSpec::Adaptive => Policy::Adaptive,
             };
-            let bounds = Bounds::new(p.clients, p.max_weight)?;
+            let bounds = Bounds::new(p.clients, p.max_weight, p.min_contributions)?;
             Ok(Arc::new(Flashe::new(FlasheParams { bounds, policy, key_bits: p.key_bits, top: p.top })?))
         }
         "bfv" => {
@@ -130,7 +134,7 @@ pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
                 C1Spec::Send => C1::Send,
                 C1Spec::Auto => C1::Auto,
             };
-            let bounds = Bounds::new(p.clients, p.max_weight)?;
+            let bounds = Bounds::new(p.clients, p.max_weight, p.min_contributions)?;
             Ok(Arc::new(Bfv::new(BfvParams { bounds, preset, bits, server_weights: p.server_weights, c1 })?))
         }
         #[cfg(feature = "hhe")]
@@ -142,7 +146,7 @@ pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
                 33 => 8_088_322_049,
                 other => return Err(Error::parameter("prime_bits", format!("{other} is not one of 17, 33"))),
             };
-            let bounds = Bounds::new(p.clients, p.max_weight)?;
+            let bounds = Bounds::new(p.clients, p.max_weight, p.min_contributions)?;
             Ok(Arc::new(PastaBfv::new(Params { bounds, variant: p.variant, prime })?))
         }
         other => Err(Error::parameter("scheme", format!("this build has no kernel for {other:?}"))),

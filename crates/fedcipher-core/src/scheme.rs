@@ -3,8 +3,10 @@
 use crate::Result;
 use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, ServerKey};
+use crate::ledger::Openings;
+use crate::mac::Verifier;
 use crate::stream::{Opener, Sealing};
-use crate::wire::{Contribution, Header, Place};
+use crate::wire::{Contribution, Head, Header, Place};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 
@@ -16,13 +18,25 @@ pub struct Request<'a> {
     pub update: &'a Update<'a>,
     /// The server's plan of the round, as made by [`Scheme::plan`]; empty for the default.
     pub plan: &'a [u8],
+    /// Names the global model (and what else all clients of the round must have been given alike): updates of
+    /// different ones do not add up to anything that opens. The header carries a keyed tag of it.
+    pub model: &'a [u8],
+    /// What both ends know and no header carries; who decrypts must give the same.
+    pub bound: &'a [u8],
 }
 
 impl<'a> Request<'a> {
     /// The request without its data.
     #[must_use]
     pub fn terms(&self) -> Terms<'a> {
-        Terms { round: self.round, weight: self.weight, layout: self.update.layout(), plan: self.plan }
+        Terms {
+            round: self.round,
+            weight: self.weight,
+            layout: self.update.layout(),
+            plan: self.plan,
+            model: self.model,
+            bound: self.bound,
+        }
     }
 }
 
@@ -33,6 +47,18 @@ pub struct Terms<'a> {
     pub weight: u64,
     pub layout: &'a Layout,
     pub plan: &'a [u8],
+    pub model: &'a [u8],
+    pub bound: &'a [u8],
+}
+
+/// What an aggregate must be, to be opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Expect<'a> {
+    pub round: Option<u64>,
+    /// The global model that its updates must have been trained from, as in [`Request::model`].
+    pub model: Option<&'a [u8]>,
+    /// As in [`Request::bound`].
+    pub bound: &'a [u8],
 }
 
 /// Client side, encrypting.
@@ -52,10 +78,8 @@ pub trait Encryptor: Send {
         Ok(None)
     }
 
-    /// Does what does not depend on the data ahead of time, where the scheme can.
-    fn precompute(&mut self, _round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
-        Ok(())
-    }
+    /// Does what does not depend on the data ahead of time: claims `round`, and what else the scheme can.
+    fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()>;
 
     /// Bytes of the last frame that are sent once a key epoch and not again.
     fn setup_bytes(&self) -> usize {
@@ -74,8 +98,8 @@ pub trait Encryptor: Send {
 
 /// Server side: one running sum, however many clients.
 pub trait Aggregator: Send {
-    /// Checks a frame and adds it, times the public scalar `scale`. A refused frame changes nothing.
-    fn add(&mut self, frame: &[u8], scale: u64) -> Result<Contribution>;
+    /// Checks a frame and adds it. A refused frame changes nothing.
+    fn add(&mut self, frame: &[u8]) -> Result<Contribution>;
 
     /// The aggregate's frame; the object is spent afterwards.
     fn finish(&mut self) -> Result<Vec<u8>> {
@@ -99,27 +123,31 @@ pub struct Summary {
     pub counts: Option<Vec<u32>>,
 }
 
-/// Client side, decrypting.
+/// Client side, decrypting. An aggregate opens only if it is the sum of what the clients it names have sent, one
+/// aggregate a round, none older than the last (the same bytes again are fine).
 pub trait Decryptor: Send + Sync {
-    /// Decrypts an aggregate into `sink`; `round` is checked when given.
-    fn decrypt(&self, frame: &[u8], round: Option<u64>, sink: &mut dyn SumSink) -> Result<Summary>;
+    /// Decrypts an aggregate into `sink`, whose content is to be thrown away on an error.
+    fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary>;
 
     /// At most how many payload bytes [`Self::opener`] needs to see, with so many contributions.
     fn prefix_len(&self, _contributions: usize) -> usize {
         0
     }
 
-    /// One aggregate to decrypt piece by piece, from its header and the beginning of its payload; none
-    /// where a piece depends on all of it.
-    fn opener(&self, _header: &Header, _round: Option<u64>, _prefix: &[u8]) -> Result<Option<Opening>> {
-        Ok(None)
-    }
+    /// One aggregate to decrypt piece by piece, from its head and the beginning of its payload; none where a piece
+    /// depends on all of it. Whoever drives it claims the round in [`Self::openings`] once all bytes are here, then
+    /// checks the tag, and shows nobody a value, or whether there is one, before that.
+    fn opener(&self, head: &Head, expect: &Expect<'_>, prefix: &[u8]) -> Result<Option<Opening>>;
+
+    /// Which aggregates have been opened.
+    fn openings(&self) -> &Openings;
 }
 
 /// An aggregate whose header has been checked, to be decrypted piece by piece.
 pub struct Opening {
     pub layout: Layout,
     pub opener: Box<dyn Opener>,
+    pub verifier: Verifier,
 }
 
 /// A scheme with validated parameters.
@@ -140,7 +168,8 @@ pub trait Scheme: Send + Sync {
     /// `round` fixes the round to accept; otherwise the first frame does.
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>>;
 
-    fn decryptor(&self, key: &ClientKey) -> Result<Box<dyn Decryptor>>;
+    /// `state` is the folder that remembers which aggregates were opened.
+    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>>;
 
     /// What the server tells the sampled clients before a round under `key`, given the last aggregate.
     fn plan(&self, _key: &ServerKey, _sampled: &[u32], _last: Option<&[u8]>) -> Result<Vec<u8>> {

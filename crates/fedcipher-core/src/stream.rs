@@ -4,7 +4,9 @@
 //! not depend on each other: a process can hold one at a time (the offload engine), or work on several
 //! at once (a library call over memory that is all there).
 
-use crate::codec::{Layout, SumSink, Update};
+use crate::codec::{SumSink, Update};
+use crate::mac::{Hash, Stamp, TAG_LEN, Tag};
+use crate::scheme::Opening;
 use crate::wire::{Header, Place};
 use crate::{Error, Result};
 use rayon::prelude::*;
@@ -38,12 +40,15 @@ pub trait Sealer: Send + Sync {
     /// Contiguous and increasing, in elements and in bytes.
     fn pieces(&self) -> &[Piece];
 
-    /// Encrypts piece `index` of `update`, which must hold that piece's elements.
-    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<()>;
+    /// Encrypts piece `index` of `update`, which must hold that piece's elements. Its part of the tag's polynomial.
+    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash>;
+
+    /// Makes the tag, the payload's last bytes, from the parts of all pieces.
+    fn stamp(&self) -> &Stamp;
 
     /// Bytes of the payload.
     fn payload_len(&self) -> usize {
-        Piece::end(self.pieces(), self.prefix().len())
+        Piece::end(self.pieces(), self.prefix().len()) + TAG_LEN
     }
 }
 
@@ -66,7 +71,7 @@ impl Sealing {
     }
 
     /// [`Sealer::seal`], once a piece, also when it fails.
-    pub fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<()> {
+    pub fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
         let first = self.sealed.get(index).is_some_and(|sealed| !sealed.swap(true, Ordering::Relaxed));
         if !first {
             return Err(Error::layout(format!("piece {index} has been encrypted already, or does not exist")));
@@ -88,7 +93,7 @@ pub trait Opener: Send + Sync {
 
     /// Refuses a payload of any other length than this aggregate has.
     fn check_len(&self, payload_len: usize) -> Result<()> {
-        let expected = Piece::end(self.pieces(), self.prefix());
+        let expected = Piece::end(self.pieces(), self.prefix()) + TAG_LEN;
         if payload_len == expected {
             return Ok(());
         }
@@ -121,48 +126,54 @@ pub fn seal_all(sealer: &dyn Sealer, update: &Update<'_>, place: &mut dyn Place,
     sealer.header().build(sealer.payload_len(), place, |payload| {
         let (head, rest) = payload.split_at_mut(sealer.prefix().len());
         head.copy_from_slice(sealer.prefix());
+        let (rest, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
         let slots = slots(sealer.pieces(), rest);
         let seal = |(index, slot): (usize, &mut [u8])| sealer.seal(index, update, slot);
-        match threads {
-            Threads::One => slots.into_iter().enumerate().try_for_each(seal),
-            Threads::All => slots.into_par_iter().enumerate().try_for_each(seal),
-        }
+        let hash = match threads {
+            Threads::One => slots.into_iter().enumerate().map(seal).sum::<Result<Hash>>()?,
+            Threads::All => slots.into_par_iter().enumerate().map(seal).sum::<Result<Hash>>()?,
+        };
+        tag.copy_from_slice(&sealer.stamp().tag(hash).to_bytes());
+        Ok(())
     })
 }
 
 /// Pieces decrypted before their sums go to the sink: bounds memory for large models.
 const BATCH: usize = 64;
 
-/// A whole payload's sums into `sink`.
+/// A whole payload's sums into `sink`, which are to be thrown away on an error: the tag is checked last.
 pub fn open_all(
-    opener: &dyn Opener,
-    layout: &Layout,
+    Opening { layout, opener, verifier }: &Opening,
     total_weight: u64,
     payload: &[u8],
+    tag: Tag,
     sink: &mut dyn SumSink,
     threads: Threads,
 ) -> Result<()> {
-    opener.check_len(payload.len())?;
+    opener.check_len(payload.len() + TAG_LEN)?;
     sink.begin(layout, total_weight)?;
     let open = |index: usize, piece: &Piece, sums: &mut [u64]| {
-        opener.open(index, &payload[piece.at..piece.at + piece.bytes], sums)
+        opener.open(index, &payload[piece.at..piece.at + piece.bytes], sums)?;
+        Ok(verifier.hash(piece.start, sums))
     };
+    let mut total = Hash::default();
     if threads == Threads::One {
         let mut sums = vec![0u64; opener.pieces().iter().map(|p| p.len).max().unwrap_or(0)];
         for (index, piece) in opener.pieces().iter().enumerate() {
-            open(index, piece, &mut sums[..piece.len])?;
+            total += open(index, piece, &mut sums[..piece.len])?;
             sink.put(piece.start, &sums[..piece.len])?;
         }
-        return Ok(());
-    }
-    for (batch, group) in opener.pieces().chunks(BATCH).enumerate() {
-        let sums = group.par_iter().enumerate().map(|(k, piece)| {
-            let mut sums = vec![0u64; piece.len];
-            open(batch * BATCH + k, piece, &mut sums).map(|()| sums)
-        });
-        for (piece, sums) in group.iter().zip(sums.collect::<Result<Vec<_>>>()?) {
-            sink.put(piece.start, &sums)?;
+    } else {
+        for (batch, group) in opener.pieces().chunks(BATCH).enumerate() {
+            let sums = group.par_iter().enumerate().map(|(k, piece)| {
+                let mut sums = vec![0u64; piece.len];
+                open(batch * BATCH + k, piece, &mut sums).map(|hash| (sums, hash))
+            });
+            for (piece, (sums, hash)) in group.iter().zip(sums.collect::<Result<Vec<_>>>()?) {
+                total += hash;
+                sink.put(piece.start, &sums)?;
+            }
         }
     }
-    Ok(())
+    verifier.check(total, tag)
 }

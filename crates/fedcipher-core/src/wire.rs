@@ -2,18 +2,21 @@
 //!
 //! All integers little-endian:
 //! `"FEDC" | version u8 | kind u8 | 0 u16 | scheme [16] | params [16] | key_id [16] | epoch u64 |
-//! round u64 | elements u64 | clients u32 | layout_len u32 | payload_len u64 |
+//! round u64 | elements u64 | model [16] | clients u32 | layout_len u32 | payload_len u64 |
 //! clients x (id u32, weight u64) | layout | payload | crc64-nvme u64`.
 //!
-//! The checksum finds damage, not forgery: transport authentication (TLS) is the wire's business.
+//! The payload of an update or an aggregate ends with a tag ([`crate::mac`]): it finds forgery, and binds the
+//! header. The checksum finds damage, also where there is no key.
 
 use crate::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"FEDC";
-const VERSION: u8 = 1;
-const FIXED: usize = 96;
+const VERSION: u8 = 2;
+const FIXED: usize = 112;
 /// A scheme id: its ASCII name padded with zeros.
 pub type SchemeId = [u8; 16];
+/// A keyed tag of the global model that an update was trained from; zeros in keys.
+pub type ModelTag = [u8; 16];
 const PER_CLIENT: usize = 12;
 const CRC: usize = 8;
 
@@ -56,6 +59,7 @@ pub struct Header {
     pub epoch: u64,
     pub round: u64,
     pub elements: u64,
+    pub model: ModelTag,
     /// Strictly increasing by client id.
     pub contributions: Vec<Contribution>,
     pub layout: Vec<u8>,
@@ -107,6 +111,20 @@ impl Header {
         self.contributions.iter().fold(0, |sum, c| sum.saturating_add(c.weight))
     }
 
+    /// What all updates of a round and their aggregate have in common, as bytes.
+    #[must_use]
+    pub fn common(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(FIXED + self.layout.len());
+        for part in [&self.scheme, &self.params, &self.key_id, &self.model] {
+            out.extend_from_slice(part);
+        }
+        for part in [self.epoch, self.round, self.elements, self.layout.len() as u64] {
+            out.extend_from_slice(&part.to_le_bytes());
+        }
+        out.extend_from_slice(&self.layout);
+        out
+    }
+
     /// Bytes of a frame with a payload of this size.
     #[must_use]
     pub fn frame_len(&self, payload_len: usize) -> usize {
@@ -144,6 +162,7 @@ impl Header {
         out.extend_from_slice(&self.epoch.to_le_bytes());
         out.extend_from_slice(&self.round.to_le_bytes());
         out.extend_from_slice(&self.elements.to_le_bytes());
+        out.extend_from_slice(&self.model);
         out.extend_from_slice(&(self.contributions.len() as u32).to_le_bytes());
         out.extend_from_slice(&(self.layout.len() as u32).to_le_bytes());
         out.extend_from_slice(&(payload_len as u64).to_le_bytes());
@@ -300,6 +319,7 @@ pub fn parse_head(bytes: &[u8]) -> Result<Head> {
     let epoch = r.u64()?;
     let round = r.u64()?;
     let elements = r.u64()?;
+    let model = r.array()?;
     let (clients, layout_len) = (r.u32()? as usize, r.u32()? as usize);
     let payload_len = r.length()?;
     if head_len(bytes)? != bytes.len() {
@@ -314,7 +334,7 @@ pub fn parse_head(bytes: &[u8]) -> Result<Head> {
         contributions.push(next);
     }
     let layout = r.bytes(layout_len)?.to_vec();
-    let header = Header { kind, scheme, params, key_id, epoch, round, elements, contributions, layout };
+    let header = Header { kind, scheme, params, key_id, epoch, round, elements, model, contributions, layout };
     Ok(Head { header, payload_len })
 }
 

@@ -10,12 +10,12 @@ use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::keys::{ClientKey, ServerKey};
 use fedcipher_core::rlwe::params::{C1, Preset};
-use fedcipher_core::scheme::{Request, Scheme};
+use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::wire::{self, Contribution, Header, Kind};
 use proptest::prelude::*;
 
 fn bounds() -> Bounds {
-    Bounds::new(4, 2).unwrap()
+    Bounds::new(4, 2, Some(1)).unwrap()
 }
 
 fn double() -> Box<dyn Scheme> {
@@ -37,7 +37,7 @@ fn nan_and_infinity_name_tensor_and_index() {
             let mut values = floats(&layout, 1);
             values[1][3999] = poison;
             let update = common::update(&layout, &values);
-            let request = Request { round: 1, weight: 1, update: &update, plan: &[] };
+            let request = Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
             let error = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap_err();
             assert!(matches!(error, Error::NotFinite { tensor: 1, index: 3999, .. }), "{error}");
         }
@@ -59,16 +59,16 @@ fn values_beyond_the_clip_are_clipped_and_counted() {
 
 #[test]
 fn the_bound_is_checked_before_the_round_and_names_what_fits() {
-    let error = bfv_result(Bounds::new(1000, 1 << 30).unwrap(), Preset::Fast, 24).unwrap_err();
+    let error = bfv_result(Bounds::new(1000, 1 << 30, Some(1)).unwrap(), Preset::Fast, 24).unwrap_err();
     let Error::Bound { needed_bits, ref cure, .. } = error else { panic!("{error}") };
     assert!(needed_bits >= 63 && cure.contains("max_weight="), "{error}");
-    let wide = flashe(Bounds::new(1 << 20, 1 << 32).unwrap(), Policy::Adaptive, None);
+    let wide = flashe(Bounds::new(1 << 20, 1 << 32, Some(1)).unwrap(), Policy::Adaptive, None);
     assert!(matches!(wide.check_layout(&layout(&[(3, 24)])), Err(Error::Bound { .. })));
     // The cure works.
     let text = error.to_string();
     let weight: u64 = text.split("max_weight=").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
-    assert!(bfv_result(Bounds::new(1000, weight).unwrap(), Preset::Fast, 24).is_ok());
-    assert!(bfv_result(Bounds::new(1000, weight + 1).unwrap(), Preset::Fast, 24).is_err());
+    assert!(bfv_result(Bounds::new(1000, weight, Some(1)).unwrap(), Preset::Fast, 24).is_ok());
+    assert!(bfv_result(Bounds::new(1000, weight + 1, Some(1)).unwrap(), Preset::Fast, 24).is_err());
 }
 
 fn bfv_result(bounds: Bounds, preset: Preset, bits: u32) -> fedcipher_core::Result<()> {
@@ -84,12 +84,12 @@ fn a_weight_beyond_the_bound_is_refused_on_both_sides() {
         let values = floats(&layout, 1);
         let update = common::update(&layout, &values);
         for weight in [0, 3] {
-            let request = Request { round: 1, weight, update: &update, plan: &[] };
+            let request = Request { round: 1, weight, update: &update, plan: &[], model: b"model", bound: &[] };
             let error = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap_err();
             assert!(matches!(error, Error::Weight { client: 0, max_weight: 2, .. }), "{error}");
             let frame = encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, values.clone()), &[]);
             let forged = reframe(&frame, |h| h.contributions[0].weight = weight);
-            let error = scheme.aggregator(&keys.server, None).unwrap().add(&forged, 1).unwrap_err();
+            let error = scheme.aggregator(&keys.server, None).unwrap().add(&forged).unwrap_err();
             assert!(matches!(error, Error::Weight { .. }), "{error}");
         }
     }
@@ -115,10 +115,10 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
         let mut aggregator = scheme.aggregator(&keys.server, Some(7)).unwrap();
         assert!(matches!(aggregator.finish(), Err(Error::EmptyCohort)));
         let good = frame(&keys, 7, &clients[0]);
-        aggregator.add(&good, 1).unwrap();
+        aggregator.add(&good).unwrap();
 
         let mut refuse = |bytes: &[u8], class: &str| {
-            let error = aggregator.add(bytes, 1).unwrap_err();
+            let error = aggregator.add(bytes).unwrap_err();
             assert_eq!(error.class(), class, "{error}");
         };
         refuse(&good, "DuplicateClientError");
@@ -145,18 +145,18 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
         refuse(&parsed.header.frame(&parsed.payload[..parsed.payload.len() - 9]), "FrameError");
         refuse(&parsed.header.frame(&[parsed.payload, &[0; 9]].concat()), "FrameError");
 
-        aggregator.add(&sound, 1).unwrap();
-        aggregator.add(&frame(&keys, 7, &clients[2]), 1).unwrap();
+        aggregator.add(&sound).unwrap();
+        aggregator.add(&frame(&keys, 7, &clients[2])).unwrap();
         let aggregate = aggregator.finish().unwrap();
         let mut sums = Sums::default();
-        let decryptor = scheme.decryptor(&keys.clients[3]).unwrap();
-        decryptor.decrypt(&aggregate, Some(7), &mut sums).unwrap();
+        let decryptor = scheme.decryptor(&keys.clients[3], None).unwrap();
+        decryptor.decrypt(&aggregate, &Expect { round: Some(7), ..Expect::default() }, &mut sums).unwrap();
         assert_eq!(sums.0, expected(&layout, &clients), "{}", scheme.name());
 
         let mut sink = Sums::default();
-        let wrong = decryptor.decrypt(&aggregate, Some(8), &mut sink).unwrap_err();
+        let wrong = decryptor.decrypt(&aggregate, &Expect { round: Some(8), ..Expect::default() }, &mut sink).unwrap_err();
         assert_eq!(wrong.class(), "WrongRoundError");
-        let error = scheme.decryptor(&foreign.clients[0]).unwrap().decrypt(&aggregate, None, &mut sink).unwrap_err();
+        let error = scheme.decryptor(&foreign.clients[0], None).unwrap().decrypt(&aggregate, &Expect::default(), &mut sink).unwrap_err();
         assert_eq!(error.class(), "WrongEpochError");
     }
 }
@@ -165,29 +165,29 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
 #[test]
 fn a_wrong_key_under_the_right_name_yields_an_error() {
     let layout = layout(&[(2000, 12)]);
-    for scheme in all_schemes().iter().filter(|s| s.name() != "plain") {
+    for scheme in all_schemes() {
         let keys = scheme.keygen(&[0, 1], 1).unwrap();
         let mut impostor = scheme.keygen(&[0, 1], 1).unwrap().clients.remove(0);
         impostor.tag = keys.server.tag.clone();
         let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
-        aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[]), 1).unwrap();
+        aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[])).unwrap();
         let frame = aggregator.finish().unwrap();
-        let error = scheme.decryptor(&impostor).unwrap().decrypt(&frame, None, &mut Sums::default()).unwrap_err();
-        assert_eq!(error.class(), "DecryptError", "{}: {error}", scheme.name());
+        let error = scheme.decryptor(&impostor, None).unwrap().decrypt(&frame, &Expect::default(), &mut Sums::default()).unwrap_err();
+        assert!(["DecryptError", "ForgedAggregateError"].contains(&error.class()), "{}: {error}", scheme.name());
     }
 }
 
 #[test]
 fn too_many_clients_for_the_modulus() {
     let layout = layout(&[(10, 12)]);
-    let scheme = bfv(Bounds::new(2, 1).unwrap(), Preset::Compact, &[12], false, C1::Auto);
+    let scheme = bfv(Bounds::new(2, 1, Some(1)).unwrap(), Preset::Compact, &[12], false, C1::Auto);
     let keys = scheme.keygen(&[0, 1, 2], 1).unwrap();
     let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
     for id in 0..2 {
-        aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(id, 1, floats(&layout, 1)), &[]), 1).unwrap();
+        aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(id, 1, floats(&layout, 1)), &[])).unwrap();
     }
     let third = encrypt(scheme.as_ref(), &keys, &layout, 1, &(2, 1, floats(&layout, 1)), &[]);
-    assert_eq!(aggregator.add(&third, 1).unwrap_err().class(), "ParameterError");
+    assert_eq!(aggregator.add(&third).unwrap_err().class(), "ParameterError");
 }
 
 #[test]
@@ -196,10 +196,9 @@ fn mixed_masking_in_one_round_is_refused() {
     let scheme = flashe(bounds(), Policy::Adaptive, None);
     let keys = scheme.keygen(&[0, 1], 1).unwrap();
     let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
-    aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[1]), 1).unwrap();
+    aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[1])).unwrap();
     let other = encrypt(scheme.as_ref(), &keys, &layout, 1, &(1, 1, floats(&layout, 1)), &[2]);
-    assert_eq!(aggregator.add(&other, 1).unwrap_err().class(), "FrameError");
-    assert!(matches!(aggregator.add(&other, 2), Err(Error::Unsupported { .. })));
+    assert_eq!(aggregator.add(&other).unwrap_err().class(), "FrameError");
 }
 
 #[test]
@@ -211,7 +210,7 @@ fn a_nonce_is_never_used_twice_even_after_a_restart() {
     let values = floats(&layout, 1);
     let attempt = |key: &ClientKey, round| {
         let update = common::update(&layout, &values);
-        let request = Request { round, weight: 1, update: &update, plan: &[] };
+        let request = Request { round, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
         // A new encryptor each time: as after a restart.
         scheme.encryptor(key, Some(folder.path())).unwrap().encrypt(&request).map(drop)
     };
@@ -306,6 +305,7 @@ fn any_header() -> impl Strategy<Value = Header> {
             epoch: n.0,
             round: n.1,
             elements: n.2,
+            model: ids.2,
             contributions: clients.into_iter().map(|(client, weight)| Contribution { client, weight }).collect(),
             layout,
         },
@@ -373,9 +373,9 @@ proptest! {
             for payload in [payload, mixed] {
                 let bytes = parsed.header.frame(&payload);
                 if is_update {
-                    let _ = scheme.aggregator(&keys.server, None).unwrap().add(&bytes, 1);
+                    let _ = scheme.aggregator(&keys.server, None).unwrap().add(&bytes);
                 } else {
-                    let _ = scheme.decryptor(&keys.clients[0]).unwrap().decrypt(&bytes, None, &mut Sums::default());
+                    let _ = scheme.decryptor(&keys.clients[0], None).unwrap().decrypt(&bytes, &Expect::default(), &mut Sums::default());
                 }
             }
         }
@@ -394,7 +394,7 @@ fn hostile_cases() -> &'static Vec<Hostile> {
                 let keys = scheme.keygen(&[0, 1], 1).unwrap();
                 let update = encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[]);
                 let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
-                aggregator.add(&update, 1).unwrap();
+                aggregator.add(&update).unwrap();
                 let aggregate = aggregator.finish().unwrap();
                 (scheme, keys, update, aggregate)
             })

@@ -13,7 +13,7 @@ use fedcipher_core::pasta::cipher::{PASTA_3, PASTA_4, Pasta, Variant};
 use fedcipher_core::pasta::field::{Field, PRIMES};
 use fedcipher_core::pasta::scheme::{Params, PastaBfv, predicted_noise};
 use fedcipher_core::pasta::transcipher::{Context, Diagonals, EvaluationKeys, Transcipher};
-use fedcipher_core::scheme::{Request, Scheme};
+use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::wire::{self, Contribution};
 use fhe::bfv::SecretKey;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -23,7 +23,7 @@ use std::sync::{Mutex, PoisonError};
 static HEAVY: Mutex<()> = Mutex::new(());
 
 fn scheme(variant: u32, prime: u64, clients: u64, max_weight: u64) -> PastaBfv {
-    PastaBfv::new(Params { bounds: Bounds::new(clients, max_weight).unwrap(), variant, prime }).unwrap()
+    PastaBfv::new(Params { bounds: Bounds::new(clients, max_weight, Some(1)).unwrap(), variant, prime }).unwrap()
 }
 
 /// Deciphers part of a chunk and looks at everything a holder of the BFV key can see.
@@ -106,7 +106,7 @@ fn wide_values_need_the_wide_prime() {
 fn add(s: &PastaBfv, keys: &KeySet, frames: &[Vec<u8>]) -> Result<Vec<u8>, Error> {
     let mut aggregator = s.aggregator(&keys.server, None).unwrap();
     for frame in frames {
-        aggregator.add(frame, 1)?;
+        aggregator.add(frame)?;
     }
     aggregator.finish()
 }
@@ -152,14 +152,14 @@ fn bad_input_is_refused_before_the_work_starts() {
     let cut = &ours.payload[..ours.payload.len() - 1];
     assert_eq!(add(&s, &keys, &[ours.header.frame(cut)]).unwrap_err().class(), "FrameError");
     let mut aggregator = s.aggregator(&keys.server, Some(9)).unwrap();
-    assert_eq!(aggregator.add(&first, 1).unwrap_err().class(), "WrongRoundError");
+    assert_eq!(aggregator.add(&first).unwrap_err().class(), "WrongRoundError");
 
     // A repeated nonce.
     let values = floats(&layout, 0);
     let update = common::update(&layout, &values);
     let mut encryptor = s.encryptor(&keys.clients[0], None).unwrap();
-    encryptor.encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[] }).unwrap();
-    let again = encryptor.encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[] }).unwrap_err();
+    encryptor.encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] }).unwrap();
+    let again = encryptor.encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] }).unwrap_err();
     assert_eq!(again.class(), "NonceReuseError");
 
     // Galois keys that are missing or damaged.
@@ -170,7 +170,7 @@ fn bad_input_is_refused_before_the_work_starts() {
     // Damaged and hostile aggregates: errors, no panic, no wrong sum.
     let aggregate = add(&s, &keys, &[first]).unwrap();
     let parsed = wire::parse(&aggregate).unwrap();
-    let decryptor = s.decryptor(&keys.clients[2]).unwrap();
+    let decryptor = s.decryptor(&keys.clients[2], None).unwrap();
     let mut rng = StdRng::seed_from_u64(3);
     for _ in 0..20 {
         let mut payload = parsed.payload.to_vec();
@@ -178,17 +178,17 @@ fn bad_input_is_refused_before_the_work_starts() {
         payload[at] ^= rng.random_range(1..=255u8);
         // A flip in the lowest bits is noise and changes nothing; any other must be noticed.
         let mut sums = Sums::default();
-        if decryptor.decrypt(&parsed.header.frame(&payload), None, &mut sums).is_ok() {
+        if decryptor.decrypt(&parsed.header.frame(&payload), &Expect::default(), &mut sums).is_ok() {
             assert_eq!(sums.0, expected(&layout, &[client(0)]));
         }
         let cut = rng.random_range(0..payload.len());
-        assert!(decryptor.decrypt(&parsed.header.frame(&payload[..cut]), None, &mut Sums::default()).is_err());
+        assert!(decryptor.decrypt(&parsed.header.frame(&payload[..cut]), &Expect::default(), &mut Sums::default()).is_err());
     }
 }
 
 #[test]
 fn a_noise_budget_that_would_run_out_is_an_error_beforehand() {
-    let params = Params { bounds: Bounds::new(1 << 20, 1 << 32).unwrap(), variant: 4, prime: PRIMES[0] };
+    let params = Params { bounds: Bounds::new(1 << 20, 1 << 32, Some(1)).unwrap(), variant: 4, prime: PRIMES[0] };
     let error = PastaBfv::new(params).err().unwrap();
     assert!(error.to_string().contains("exceeds the budget"), "{error}");
 }
@@ -201,7 +201,7 @@ fn the_work_can_be_watched_and_cancelled() {
     let clients: Vec<Client> = (0..3).map(|id| (id, 1, floats(&layout, u64::from(id)))).collect();
     let mut aggregator = s.aggregator(&keys.server, None).unwrap();
     for client in &clients {
-        aggregator.add(&encrypt(&s, &keys, &layout, 1, client, &[]), 1).unwrap();
+        aggregator.add(&encrypt(&s, &keys, &layout, 1, client, &[])).unwrap();
     }
     let error = aggregator.finish_with(&mut |done, _| done < 2).unwrap_err();
     assert!(matches!(error, Error::Cancelled { total: 6, .. }), "{error}");
@@ -214,7 +214,7 @@ fn the_work_can_be_watched_and_cancelled() {
         .unwrap();
     assert_eq!((seen[0], seen[seen.len() - 1]), ((0, 6), (6, 6)));
     let mut sums = Sums::default();
-    let summary = s.decryptor(&keys.clients[0]).unwrap().decrypt(&frame, None, &mut sums).unwrap();
+    let summary = s.decryptor(&keys.clients[0], None).unwrap().decrypt(&frame, &Expect::default(), &mut sums).unwrap();
     assert_eq!(sums.0, expected(&layout, &clients));
     assert_eq!(summary.header.contributions[2], Contribution { client: 2, weight: 1 });
 }

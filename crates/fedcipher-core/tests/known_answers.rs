@@ -129,7 +129,7 @@ fn times_ternary(a: &[u64], s: &[u8], p: u64) -> Vec<u64> {
 fn bfv_ciphertext_matches_a_schoolbook_reference() {
     for preset in [Preset::FedbitPaper, Preset::Compact] {
         let params = Params {
-            bounds: Bounds::new(10, 1).unwrap(),
+            bounds: Bounds::new(10, 1, Some(1)).unwrap(),
             preset,
             bits: vec![12],
             server_weights: false,
@@ -185,7 +185,7 @@ fn fhe_rs_decrypts_a_fedbit_paper_ciphertext() {
     use fhe_traits::{DeserializeParametrized, FheDecoder, FheDecrypter};
 
     let params = Params {
-        bounds: Bounds::new(10, 1).unwrap(),
+        bounds: Bounds::new(10, 1, Some(1)).unwrap(),
         preset: Preset::FedbitPaper,
         bits: vec![12],
         server_weights: false,
@@ -280,7 +280,7 @@ fn means_by_hand() {
 #[test]
 fn error_distribution() {
     let scheme = Bfv::new(Params {
-        bounds: Bounds::new(2, 1).unwrap(),
+        bounds: Bounds::new(2, 1, Some(1)).unwrap(),
         preset: Preset::Compact,
         bits: vec![12],
         server_weights: false,
@@ -310,7 +310,7 @@ fn error_distribution() {
 /// Two encryptions of the same update share nothing.
 #[test]
 fn bfv_never_repeats_a_seed() {
-    let scheme = bfv(Bounds::new(2, 1).unwrap(), Preset::Fast, &[8], false, C1::Auto);
+    let scheme = bfv(Bounds::new(2, 1, Some(1)).unwrap(), Preset::Fast, &[8], false, C1::Auto);
     let layout: Layout = layout(&[(10, 8)]);
     let keys = scheme.keygen(&[0], 1).unwrap();
     let client: Client = (0, 1, floats(&layout, 1));

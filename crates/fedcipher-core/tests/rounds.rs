@@ -8,7 +8,7 @@ use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Sums};
 use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::rlwe::params::{C1, Preset};
-use fedcipher_core::scheme::Request;
+use fedcipher_core::scheme::{Expect, Request};
 use proptest::prelude::*;
 
 fn cohort_of(ids: &[(u32, u64)], layout: &Layout, seed: u64) -> Vec<Client> {
@@ -28,7 +28,7 @@ proptest! {
         let layout = layout(&sizes);
         let ids: Vec<(u32, u64)> = members.into_iter().collect();
         let clients = cohort_of(&ids, &layout, seed >> 8);
-        let bounds = Bounds::new(8, 5).unwrap();
+        let bounds = Bounds::new(8, 5, Some(1)).unwrap();
         let want = expected(&layout, &clients);
         for scheme in dense_schemes(bounds, &[4, 8, 12]) {
             let got = run_round(scheme.as_ref(), &layout, &(0..20).collect::<Vec<_>>(), &clients);
@@ -41,7 +41,7 @@ proptest! {
     fn flashe_at_any_width(bits in 4u32..=24, max_weight in 1u64..1_000_000, len in 1usize..2000, seed in any::<u32>()) {
         let layout = layout(&[(len, bits)]);
         let clients = cohort_of(&[(3, max_weight), (4, 1), (9, max_weight / 2 + 1)], &layout, u64::from(seed));
-        let bounds = Bounds::new(3, max_weight).unwrap();
+        let bounds = Bounds::new(3, max_weight, Some(1)).unwrap();
         for masking in [Masking::Single, Masking::Double] {
             let scheme = flashe(bounds, Policy::Fixed(masking), None);
             prop_assert_eq!(run_round(scheme.as_ref(), &layout, &[3, 4, 9], &clients), expected(&layout, &clients));
@@ -53,7 +53,7 @@ proptest! {
 fn a_layer_larger_than_one_ciphertext_just_works() {
     let layout = layout(&[(100_000, 12), (1, 12), (50_001, 8)]);
     let clients = cohort_of(&[(0, 1), (1, 1)], &layout, 5);
-    for scheme in dense_schemes(Bounds::new(2, 1).unwrap(), &[8, 12]) {
+    for scheme in dense_schemes(Bounds::new(2, 1, Some(1)).unwrap(), &[8, 12]) {
         assert_eq!(run_round(scheme.as_ref(), &layout, &[0, 1], &clients), expected(&layout, &clients));
     }
 }
@@ -62,7 +62,7 @@ fn a_layer_larger_than_one_ciphertext_just_works() {
 fn largest_values_of_the_largest_cohort_do_not_overflow() {
     let layout = layout(&[(500, 12)]);
     let clients: Vec<Client> = (0..100).map(|id| (id, 3, vec![vec![1.0; 500]])).collect();
-    for scheme in dense_schemes(Bounds::new(100, 3).unwrap(), &[12]) {
+    for scheme in dense_schemes(Bounds::new(100, 3, Some(1)).unwrap(), &[12]) {
         let got = run_round(scheme.as_ref(), &layout, &(0..100).collect::<Vec<_>>(), &clients);
         assert!(got.iter().all(|s| *s == 300 * 4094), "{}", scheme.name());
     }
@@ -71,35 +71,36 @@ fn largest_values_of_the_largest_cohort_do_not_overflow() {
 #[test]
 fn precomputed_masks_give_the_same_ciphertext() {
     let layout = layout(&[(5000, 16), (33, 9)]);
-    let scheme = flashe(Bounds::new(5, 1).unwrap(), Policy::Fixed(Masking::Double), None);
+    let scheme = flashe(Bounds::new(5, 1, Some(1)).unwrap(), Policy::Fixed(Masking::Double), None);
     let keys = scheme.keygen(&[0, 1], 1).unwrap();
     let client: Client = (0, 1, floats(&layout, 1));
     let plain = encrypt(scheme.as_ref(), &keys, &layout, 4, &client, &[]);
     let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
     encryptor.precompute(4, &layout, &[]).unwrap();
     let update = common::update(&layout, &client.2);
-    let ahead = encryptor.encrypt(&Request { round: 4, weight: 1, update: &update, plan: &[] }).unwrap();
+    let ahead = encryptor.encrypt(&Request { round: 4, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] }).unwrap();
     assert_eq!(plain, ahead);
-    // Masks of another round are thrown away, not used.
+    // Masks of another round are thrown away, not used; a round that was prepared for is spent.
     encryptor.precompute(6, &layout, &[]).unwrap();
-    let other = encryptor.encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[] }).unwrap();
-    assert_eq!(other, encrypt(scheme.as_ref(), &keys, &layout, 5, &client, &[]));
+    let other = encryptor.encrypt(&Request { round: 7, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] }).unwrap();
+    assert_eq!(other, encrypt(scheme.as_ref(), &keys, &layout, 7, &client, &[]));
+    assert_eq!(encryptor.precompute(6, &layout, &[]).unwrap_err().class(), "NonceReuseError");
 }
 
 #[test]
 fn server_side_weights_multiply() {
     let layout = layout(&[(700, 12)]);
-    let clients = cohort_of(&[(0, 1), (1, 1)], &layout, 8);
+    let clients = cohort_of(&[(0, 9), (1, 4)], &layout, 8);
     for c1 in [C1::Derive, C1::Send] {
-        let scheme = bfv(Bounds::new(2, 9).unwrap(), Preset::Compact, &[12], true, c1);
+        let scheme = bfv(Bounds::new(2, 9, Some(1)).unwrap(), Preset::Compact, &[12], true, c1);
         let keys = scheme.keygen(&[0, 1], 1).unwrap();
         let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
-        for (client, scale) in clients.iter().zip([9, 4]) {
-            aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, client, &[]), scale).unwrap();
+        for client in &clients {
+            aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, client, &[])).unwrap();
         }
         let mut sums = Sums::default();
         let frame = aggregator.finish().unwrap();
-        let summary = scheme.decryptor(&keys.clients[1]).unwrap().decrypt(&frame, None, &mut sums).unwrap();
+        let summary = scheme.decryptor(&keys.clients[1], None).unwrap().decrypt(&frame, &Expect::default(), &mut sums).unwrap();
         let ints: Vec<Vec<u64>> = clients.iter().map(|c| integers(&layout, &c.2)).collect();
         let want: Vec<u64> = ints[0].iter().zip(&ints[1]).map(|(a, b)| 9 * a + 4 * b).collect();
         assert_eq!(sums.0, want);
@@ -111,7 +112,7 @@ fn server_side_weights_multiply() {
 #[test]
 fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
     let layout = layout(&[(2000, 12), (0, 12), (37, 8)]);
-    let bounds = Bounds::new(4, 3).unwrap();
+    let bounds = Bounds::new(4, 3, Some(1)).unwrap();
     for policy in [Policy::Fixed(Masking::Single), Policy::Fixed(Masking::Double), Policy::Adaptive] {
         let scheme = flashe(bounds, policy, Some(0.1));
         let keys = scheme.keygen(&[0, 1, 2, 5], 1).unwrap();
@@ -128,12 +129,12 @@ fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
             let mut aggregator = scheme.aggregator(&keys.server, Some(round)).unwrap();
             for ((encryptor, x), weight) in encryptors.iter_mut().zip(&values).zip(weights) {
                 let update = common::update(&layout, x);
-                let request = Request { round, weight, update: &update, plan: &plan };
-                aggregator.add(&encryptor.encrypt(&request).unwrap(), 1).unwrap();
+                let request = Request { round, weight, update: &update, plan: &plan, model: b"model", bound: &[] };
+                aggregator.add(&encryptor.encrypt(&request).unwrap()).unwrap();
             }
             let frame = aggregator.finish().unwrap();
             let mut sums = Sums::default();
-            let summary = scheme.decryptor(&keys.clients[0]).unwrap().decrypt(&frame, None, &mut sums).unwrap();
+            let summary = scheme.decryptor(&keys.clients[0], None).unwrap().decrypt(&frame, &Expect::default(), &mut sums).unwrap();
             let counts = summary.counts.unwrap();
             let sent: u32 = counts.iter().sum();
             assert_eq!(sent, 4 * (200 + 37));
@@ -159,15 +160,15 @@ fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
 #[test]
 fn error_feedback_survives_export_and_import() {
     let layout = layout(&[(300, 12)]);
-    let scheme = flashe(Bounds::new(2, 1).unwrap(), Policy::Fixed(Masking::Double), Some(0.05));
+    let scheme = flashe(Bounds::new(2, 1, Some(1)).unwrap(), Policy::Fixed(Masking::Double), Some(0.05));
     let keys = scheme.keygen(&[0, 1], 1).unwrap();
     let x = floats(&layout, 3);
     let update = common::update(&layout, &x);
     let mut first = scheme.encryptor(&keys.clients[0], None).unwrap();
-    first.encrypt(&Request { round: 1, weight: 1, update: &update, plan: &[] }).unwrap();
+    first.encrypt(&Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] }).unwrap();
     let mut second = scheme.encryptor(&keys.clients[0], None).unwrap();
     second.import_state(&first.export_state()).unwrap();
-    let request = Request { round: 2, weight: 1, update: &update, plan: &[] };
+    let request = Request { round: 2, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
     assert_eq!(first.encrypt(&request).unwrap(), second.encrypt(&request).unwrap());
     assert!(second.import_state(&[1, 2, 3]).is_err());
 }

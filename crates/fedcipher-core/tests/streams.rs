@@ -7,7 +7,8 @@ use common::{Client, dense_schemes, encrypt, expected, floats, integers, layout,
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Rounding, Update};
 use fedcipher_core::keys::KeySet;
-use fedcipher_core::scheme::{Scheme, Terms};
+use fedcipher_core::mac::{Hash, Tag};
+use fedcipher_core::scheme::{Expect, Scheme, Terms};
 use fedcipher_core::wire::{self, Checksum};
 use proptest::prelude::*;
 
@@ -15,7 +16,7 @@ use proptest::prelude::*;
 fn sealed(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, round: u64, client: &Client) -> Vec<u8> {
     let key = keys.clients.iter().find(|k| k.client == client.0).unwrap();
     let mut encryptor = scheme.encryptor(key, None).unwrap();
-    let terms = Terms { round, weight: client.1, layout, plan: &[] };
+    let terms = Terms { round, weight: client.1, layout, plan: &[], model: b"model", bound: &[] };
     let sealing = encryptor.sealer(&terms).unwrap().unwrap();
     let sealer = sealing.sealer();
     let flat = client.2.concat();
@@ -23,32 +24,40 @@ fn sealed(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, round: u64, clien
     frame.extend_from_slice(sealer.prefix());
     let mut checksum = Checksum::default();
     checksum.update(&frame);
+    let mut hash = Hash::default();
     for (k, piece) in sealer.pieces().iter().enumerate() {
         let window = &flat[piece.start..piece.start + piece.len];
         let part = Update::window(layout, piece.start, window, Rounding::Nearest).unwrap();
         let mut out = vec![0; piece.bytes];
-        sealing.seal(k, &part, &mut out).unwrap();
+        hash += sealing.seal(k, &part, &mut out).unwrap();
         assert!(sealing.seal(k, &part, &mut out).is_err(), "a piece was sealed twice");
         checksum.update(&out);
         frame.extend_from_slice(&out);
     }
+    let tag = sealer.stamp().tag(hash).to_bytes();
+    checksum.update(&tag);
+    frame.extend_from_slice(&tag);
     frame.extend_from_slice(&checksum.finish());
     frame
 }
 
 fn opened(scheme: &dyn Scheme, keys: &KeySet, frame: &[u8]) -> Vec<u64> {
-    let decryptor = scheme.decryptor(&keys.clients[0]).unwrap();
+    let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
     let head_len = wire::head_len(&frame[..wire::FIXED_LEN]).unwrap();
     let head = wire::parse_head(&frame[..head_len]).unwrap();
     let payload = &frame[head_len..head_len + head.payload_len];
     let prefix = payload.len().min(decryptor.prefix_len(head.header.contributions.len()));
-    let opening = decryptor.opener(&head.header, None, &payload[..prefix]).unwrap().unwrap();
+    let opening = decryptor.opener(&head, &Expect::default(), &payload[..prefix]).unwrap().unwrap();
     opening.opener.check_len(payload.len()).unwrap();
     let mut sums = vec![0; opening.layout.elements()];
+    let mut hash = Hash::default();
     for (k, piece) in opening.opener.pieces().iter().enumerate() {
         let bytes = &payload[piece.at..piece.at + piece.bytes];
-        opening.opener.open(k, bytes, &mut sums[piece.start..piece.start + piece.len]).unwrap();
+        let sums = &mut sums[piece.start..piece.start + piece.len];
+        opening.opener.open(k, bytes, sums).unwrap();
+        hash += opening.verifier.hash(piece.start, sums);
     }
+    opening.verifier.check(hash, Tag::split(payload).unwrap().1).unwrap();
     let mut checksum = Checksum::default();
     checksum.update(&frame[..frame.len() - wire::CRC_LEN]);
     checksum.check(&frame[frame.len() - wire::CRC_LEN..]).unwrap();
@@ -67,7 +76,7 @@ proptest! {
         prop_assume!(layout.elements() > 0);
         let clients: Vec<Client> =
             [(0, 2), (1, 1), (5, 5)].map(|(id, w)| (id, w, floats(&layout, u64::from(seed) + u64::from(id)))).into();
-        for scheme in dense_schemes(Bounds::new(8, 5).unwrap(), &[4, 8, 12]) {
+        for scheme in dense_schemes(Bounds::new(8, 5, Some(1)).unwrap(), &[4, 8, 12]) {
             let keys = scheme.keygen(&[0, 1, 5], 1).unwrap();
             let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
             for client in &clients {
@@ -76,7 +85,7 @@ proptest! {
                     // BFV draws a seed and errors for every frame.
                     prop_assert!(frame == encrypt(scheme.as_ref(), &keys, &layout, 1, client, &[]));
                 }
-                aggregator.add(&frame, 1).unwrap();
+                aggregator.add(&frame).unwrap();
             }
             let aggregate = aggregator.finish().unwrap();
             prop_assert!(opened(scheme.as_ref(), &keys, &aggregate) == expected(&layout, &clients), "{:?}", scheme.describe());
@@ -85,13 +94,13 @@ proptest! {
 
     /// The head of a frame is a wire format of its own: whatever bytes come, an error at worst.
     #[test]
-    fn no_bytes_panic_the_head_parser(bytes in prop::collection::vec(any::<u8>(), 96..300), lengths in any::<[u8; 16]>()) {
+    fn no_bytes_panic_the_head_parser(bytes in prop::collection::vec(any::<u8>(), 112..300), lengths in any::<[u8; 16]>()) {
         let mut bytes = bytes;
-        bytes[..5].copy_from_slice(b"FEDC\x01");
+        bytes[..5].copy_from_slice(b"FEDC\x02");
         let _ = wire::head_len(&bytes);
         let _ = wire::parse_head(&bytes);
         bytes[5..8].copy_from_slice(&[1, 0, 0]);
-        bytes[80..96].copy_from_slice(&lengths);
+        bytes[96..112].copy_from_slice(&lengths);
         let _ = wire::parse_head(&bytes);
     }
 }

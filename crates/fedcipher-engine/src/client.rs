@@ -9,6 +9,8 @@ use crate::tls::Credentials;
 use crate::{CHUNK, FRAME, MAX_MESSAGE, WINDOW};
 use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;
+use fedcipher_core::prf::KeyStream;
+use fedcipher_core::scheme::Expect;
 use fedcipher_core::wire::Place;
 use hyper_util::rt::TokioIo;
 use std::cell::Cell;
@@ -329,6 +331,8 @@ pub struct Sealed<'a> {
     pub weight: u64,
     pub layout: &'a Layout,
     pub plan: &'a [u8],
+    pub model: &'a [u8],
+    pub bound: &'a [u8],
     pub stochastic: bool,
 }
 
@@ -384,6 +388,8 @@ impl EngineClient {
             weight: what.weight,
             layout: what.layout.encode().into(),
             plan: Bytes::copy_from_slice(what.plan),
+            model: Bytes::copy_from_slice(what.model),
+            bound: Bytes::copy_from_slice(what.bound),
             stochastic: what.stochastic,
             ring: ring.is_some(),
         };
@@ -434,14 +440,21 @@ impl EngineClient {
     }
 
     /// Streams an aggregate to the engine and its values back; `sums` asks for integers.
-    pub fn decrypt(&mut self, frame: &[u8], round: Option<u64>, sums: bool) -> Result<Decrypted> {
-        let result = self.try_decrypt(frame, round, sums);
+    pub fn decrypt(&mut self, frame: &[u8], expect: &Expect<'_>, sums: bool) -> Result<Decrypted> {
+        let result = self.try_decrypt(frame, expect, sums);
         self.again(result)
     }
 
-    fn try_decrypt(&self, frame: &[u8], round: Option<u64>, sums: bool) -> Result<Decrypted> {
+    fn try_decrypt(&self, frame: &[u8], expect: &Expect<'_>, sums: bool) -> Result<Decrypted> {
         let ring = self.link.ring.as_deref();
-        let begin = proto::DecryptBegin { device: self.device.clone(), round, sums, ring: ring.is_some() };
+        let begin = proto::DecryptBegin {
+            device: self.device.clone(),
+            round: expect.round,
+            sums,
+            ring: ring.is_some(),
+            model: expect.model.map(Bytes::copy_from_slice),
+            bound: Bytes::copy_from_slice(expect.bound),
+        };
         fn message(part: decrypt_request::Part) -> proto::DecryptRequest {
             proto::DecryptRequest { part: Some(part) }
         }
@@ -538,6 +551,8 @@ fn decrypted(opened: (proto::Opened, Layout, Values), done: &proto::DecryptDone,
     if at != values.bytes().len() {
         return None;
     }
+    let key: [u8; 32] = done.key.as_ref().try_into().ok()?;
+    KeyStream::new(key.into()).ok()?.apply(values.bytes());
     let counts: Vec<u32> = done.counts.as_chunks::<4>().0.iter().map(|c| u32::from_le_bytes(*c)).collect();
     let contributions = said.contributions.iter().map(|c| (c.client, c.weight)).collect();
     let counts = (!counts.is_empty()).then_some(counts);

@@ -9,8 +9,11 @@ use crate::proto::{self, decrypt_reply, decrypt_request, encrypt_reply, encrypt_
 use crate::ring::Ring;
 use crate::{CHUNK, MAX_MESSAGE};
 use bytes::{Buf, Bytes, BytesMut};
+use fedcipher_core::client::Digest;
 use fedcipher_core::codec::{self, Layout, Means, Rounding, SumSink, Sums, Update};
-use fedcipher_core::scheme::{Opening, Request, Terms};
+use fedcipher_core::mac::{Hash, TAG_LEN, Tag};
+use fedcipher_core::prf::KeyStream;
+use fedcipher_core::scheme::{Expect, Opening, Request, Terms};
 use fedcipher_core::stream::{self, Piece, Sealing};
 use fedcipher_core::wire::{self, Checksum, Kind};
 use rayon::prelude::*;
@@ -295,6 +298,7 @@ where
         checksum.update(&out);
         let mut done = proto::EncryptDone::default();
         let (mut window, mut first, mut next) = (Vec::<f32>::new(), 0, 0);
+        let mut hash = Hash::default();
         while first < elements {
             if !self.values(&mut window).await? {
                 return Err(missing(first + window.len(), elements, "values"));
@@ -309,7 +313,7 @@ where
             let at = out.len();
             // Less than a millisecond: handing it to another thread and waking up again would cost as much.
             let part = Update::window(&job.layout, first, &window[..used], rounding.clone())?;
-            seal(sealing, next, count, &part, &mut out, &mut done)?;
+            hash += seal(sealing, next, count, &part, &mut out, &mut done)?;
             checksum.update(&out[at..]);
             window.drain(..used);
             first += used;
@@ -320,6 +324,9 @@ where
         if self.values(&mut window).await? {
             return Err(too_many(elements));
         }
+        let at = out.len();
+        out.extend_from_slice(&sealer.stamp().tag(hash).to_bytes());
+        checksum.update(&out[at..]);
         out.extend_from_slice(&checksum.finish());
         self.frame(&out).await?;
         Ok(done)
@@ -362,7 +369,14 @@ struct Job {
 impl Job {
     fn terms(&self) -> Terms<'_> {
         let begin = &self.begin;
-        Terms { round: begin.round, weight: begin.weight, layout: &self.layout, plan: &begin.plan }
+        Terms {
+            round: begin.round,
+            weight: begin.weight,
+            layout: &self.layout,
+            plan: &begin.plan,
+            model: &begin.model,
+            bound: &begin.bound,
+        }
     }
 
     fn rounding(&self) -> Result<Rounding> {
@@ -373,9 +387,9 @@ impl Job {
     fn encrypt(&self, flat: &[f32]) -> Result<(Vec<u8>, proto::EncryptDone)> {
         let began = Instant::now();
         let update = Update::new(&self.layout, self.layout.split(flat)?, self.rounding()?)?;
-        let Terms { round, weight, plan, .. } = self.terms();
+        let Terms { round, weight, plan, model, bound, .. } = self.terms();
         let mut encryptor = self.party.encryptor();
-        let frame = encryptor.encrypt(&Request { round, weight, update: &update, plan })?;
+        let frame = encryptor.encrypt(&Request { round, weight, update: &update, plan, model, bound })?;
         let encode_seconds = update.seconds();
         let done = proto::EncryptDone {
             clipped: update.clipped().iter().sum(),
@@ -395,18 +409,19 @@ fn seal(
     part: &Update<'_>,
     out: &mut Vec<u8>,
     done: &mut proto::EncryptDone,
-) -> Result<()> {
+) -> Result<Hash> {
     let began = Instant::now();
     let pieces = &sealing.sealer().pieces()[next..next + count];
     let at = out.len();
     out.resize(at + pieces.iter().map(|p| p.bytes).sum::<usize>(), 0);
     let slots = stream::slots(pieces, &mut out[at..]);
-    slots.into_par_iter().enumerate().try_for_each(|(k, slot)| sealing.seal(next + k, part, slot))?;
+    let sealed = slots.into_par_iter().enumerate().map(|(k, slot)| sealing.seal(next + k, part, slot));
+    let hash = sealed.sum::<fedcipher_core::Result<Hash>>()?;
     let encode_seconds = part.seconds();
     done.clipped += part.clipped().iter().sum::<u64>();
     done.encode_seconds += encode_seconds;
     done.encrypt_seconds += (began.elapsed().as_secs_f64() - encode_seconds).max(0.0);
-    Ok(())
+    Ok(hash)
 }
 
 // --- decrypting ------------------------------------------------------------------------------
@@ -479,9 +494,10 @@ where
         self.fill(&mut buffer, head_len + prefix_len).await?;
         let prefix = &buffer[head_len..head_len + prefix_len];
         let output = if begin.sums { Output::Sums } else { Output::Means };
-        let done = match party.decryptor.opener(&head.header, begin.round, prefix)? {
-            Some(opening) => self.decrypt_pieces(opening, output, buffer, head_len, &head).await?,
-            None => self.decrypt_whole(Arc::clone(party), begin.round, output, buffer, head_len, &head).await?,
+        let expect = expected(begin);
+        let done = match party.decryptor.opener(&head, &expect, prefix)? {
+            Some(opening) => self.decrypt_pieces(party, opening, output, buffer, head_len, &head).await?,
+            None => self.decrypt_whole(Arc::clone(party), begin.clone(), output, buffer, head_len, &head).await?,
         };
         self.send(decrypt_reply::Part::Done(done)).await
     }
@@ -502,6 +518,7 @@ where
 
     async fn decrypt_pieces(
         &mut self,
+        party: &Arc<Party>,
         opening: Opening,
         output: Output,
         mut buffer: BytesMut,
@@ -512,11 +529,16 @@ where
         opening.opener.check_len(head.payload_len)?;
         self.opened(&head.header).await?;
         let mut checksum = Checksum::default();
+        let mut digest = Digest::default();
         let start = head_len + opening.opener.prefix();
         checksum.update(&buffer[..start]);
+        digest.update(&buffer[..start]);
         buffer.advance(start);
+        let mut cover = KeyStream::from_os()?;
         // Words, so that values of any width lie in it as they must.
         let mut out = Vec::<u64>::new();
+        // What fails is told at the end only: when it failed would tell of the plaintext.
+        let mut hash = Ok(Hash::default());
         let mut next = 0;
         while next < pieces.len() {
             self.fill(&mut buffer, pieces[next].bytes).await?;
@@ -524,6 +546,7 @@ where
             let began = Instant::now();
             let bytes = &buffer[..used];
             checksum.update(bytes);
+            digest.update(bytes);
             let window = &pieces[next..next + count];
             let len = window.iter().map(|p| p.len).sum::<usize>() * output.width();
             out.resize(len.div_ceil(8), 0);
@@ -532,9 +555,9 @@ where
                 let from = piece.at - window[0].at;
                 sums.clear();
                 sums.resize(piece.len, 0);
-                opening.opener.open(next + k, &bytes[from..from + piece.bytes], sums)?;
+                let opened = opening.opener.open(next + k, &bytes[from..from + piece.bytes], sums);
                 output.write(&opening.layout, weight, piece.start, sums, place);
-                Ok::<_, Error>(())
+                opened.map(|()| opening.verifier.hash(piece.start, sums))
             };
             let mut rest = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut out)[..len];
             let places = window.iter().map(|piece| {
@@ -543,16 +566,36 @@ where
                 place
             });
             let places: Vec<&mut [u8]> = places.collect();
-            places.into_par_iter().enumerate().try_for_each_init(Vec::new, open)?;
+            let parts: Vec<_> = places.into_par_iter().enumerate().map_init(Vec::new, open).collect();
+            hash = parts.into_iter().fold(hash, |sum, part| {
+                let mut sum = sum?;
+                sum += part?;
+                Ok(sum)
+            });
             buffer.advance(used);
+            let bytes = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut out)[..len];
+            cover.apply(bytes);
             self.metrics.phase("decrypt", began.elapsed().as_secs_f64());
             next += count;
-            self.values(&bytemuck::cast_slice(&out)[..len]).await?;
+            self.values(bytes).await?;
         }
-        self.fill(&mut buffer, wire::CRC_LEN).await?;
-        checksum.check(&buffer)?;
+        self.fill(&mut buffer, TAG_LEN + wire::CRC_LEN).await?;
+        let (tag, crc) = buffer.split_at(TAG_LEN);
+        checksum.update(tag);
+        checksum.check(crc)?;
+        digest.update(&buffer);
         self.end().await?;
-        Ok(proto::DecryptDone::default())
+        let mut bytes = [0u8; TAG_LEN];
+        bytes.copy_from_slice(tag);
+        let (party, round) = (Arc::clone(party), head.header.round);
+        // The round is spent before anybody learns whether the aggregate opens.
+        compute(move || {
+            party.decryptor.openings().claim(round, &digest.finish())?;
+            let hash = hash.map_err(unopened)?;
+            Ok(opening.verifier.check(hash, Tag::parse(bytes)?)?)
+        })
+        .await?;
+        Ok(proto::DecryptDone { key: cover.into_key().to_vec().into(), ..proto::DecryptDone::default() })
     }
 
     async fn end(&mut self) -> Result<()> {
@@ -565,7 +608,7 @@ where
     async fn decrypt_whole(
         &mut self,
         party: Arc<Party>,
-        round: Option<u64>,
+        begin: proto::DecryptBegin,
         output: Output,
         mut buffer: BytesMut,
         head_len: usize,
@@ -585,18 +628,37 @@ where
                 Output::Sums => &mut sums,
                 Output::Means => &mut means,
             };
-            let summary = party.decryptor.decrypt(&buffer, round, sink)?;
+            let summary = party.decryptor.decrypt(&buffer, &expected(&begin), sink).map_err(unopened)?;
             let values: Vec<u8> = match output {
                 Output::Sums => bytemuck::cast_slice(&sums.0).to_vec(),
                 Output::Means => bytemuck::cast_slice(&means.values).to_vec(),
             };
             Ok((summary, values))
         });
-        let (summary, values) = decrypted.await?;
+        let (summary, mut values) = decrypted.await?;
         self.metrics.phase("decrypt", began.elapsed().as_secs_f64());
         self.opened(&summary.header).await?;
+        let mut cover = KeyStream::from_os()?;
+        cover.apply(&mut values);
         self.values(&values).await?;
         let counts = summary.counts.unwrap_or_default();
-        Ok(proto::DecryptDone { counts: Bytes::copy_from_slice(bytemuck::cast_slice(&counts)) })
+        let counts = Bytes::copy_from_slice(bytemuck::cast_slice(&counts));
+        Ok(proto::DecryptDone { counts, key: cover.into_key().to_vec().into() })
     }
+}
+
+/// What a host is told where the cause depends on the plaintext: one refusal, whatever it was.
+fn unopened(error: fedcipher_core::Error) -> fedcipher_core::Error {
+    match error {
+        fedcipher_core::Error::Decrypt { reason } => {
+            tracing::info!("an aggregate does not open: {reason}");
+            fedcipher_core::Error::Tag
+        }
+        other => other,
+    }
+}
+
+/// What the host says the aggregate must be.
+fn expected(begin: &proto::DecryptBegin) -> Expect<'_> {
+    Expect { round: begin.round, model: begin.model.as_deref(), bound: &begin.bound }
 }

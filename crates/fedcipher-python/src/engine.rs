@@ -1,6 +1,7 @@
 //! The host's side of the offload engine and of the authority.
 
 use crate::{Contributions, Layout, Opened, PlaceInPython, raise_as, slices};
+use fedcipher_core::scheme::Expect;
 use fedcipher_engine::client::{self, Sealed, Values};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -48,20 +49,30 @@ impl EngineClient {
         round: u64,
         weight: u64,
         plan: &[u8],
+        model: &[u8],
+        bound: &[u8],
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, u64, u64, f64, f64)> {
         let tensors = slices(&arrays)?;
         let mut place = PlaceInPython(None);
-        let what = Sealed { epoch, round, weight, layout: &layout.0, plan, stochastic };
+        let what = Sealed { epoch, round, weight, layout: &layout.0, plan, model, bound, stochastic };
         let done = py.detach(|| locked(&self.0).encrypt(&what, &tensors, &mut place)).map_err(raise)?;
         let frame = place.0.ok_or_else(|| PyValueError::new_err("the engine made no frame"))?;
         Ok((frame.into_bound(py), done.clipped, done.setup_bytes, done.encode_seconds, done.encrypt_seconds))
     }
 
     /// Weighted means: (layout, round, contributions, flat float32 values, counts or None).
-    #[pyo3(signature = (frame, round = None))]
-    fn decrypt<'py>(&self, py: Python<'py>, frame: &[u8], round: Option<u64>) -> PyResult<Opened<'py>> {
-        let got = py.detach(|| locked(&self.0).decrypt(frame, round, false)).map_err(raise)?;
+    #[pyo3(signature = (frame, round = None, model = None, bound = None))]
+    fn decrypt<'py>(
+        &self,
+        py: Python<'py>,
+        frame: &[u8],
+        round: Option<u64>,
+        model: Option<&[u8]>,
+        bound: Option<&[u8]>,
+    ) -> PyResult<Opened<'py>> {
+        let expect = Expect { round, model, bound: bound.unwrap_or_default() };
+        let got = py.detach(|| locked(&self.0).decrypt(frame, &expect, false)).map_err(raise)?;
         let Values::Means(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent sums for means"));
         };
@@ -70,8 +81,15 @@ impl EngineClient {
     }
 
     /// The integer sums themselves: (contributions, flat uint64 sums).
-    fn decrypt_sums<'py>(&self, py: Python<'py>, frame: &[u8]) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
-        let got = py.detach(|| locked(&self.0).decrypt(frame, None, true)).map_err(raise)?;
+    #[pyo3(signature = (frame, bound = None))]
+    fn decrypt_sums<'py>(
+        &self,
+        py: Python<'py>,
+        frame: &[u8],
+        bound: Option<&[u8]>,
+    ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
+        let expect = Expect { bound: bound.unwrap_or_default(), ..Expect::default() };
+        let got = py.detach(|| locked(&self.0).decrypt(frame, &expect, true)).map_err(raise)?;
         let Values::Sums(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent means for sums"));
         };

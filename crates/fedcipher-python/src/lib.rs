@@ -3,9 +3,10 @@
 mod engine;
 mod library;
 
+use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::Masking;
-use fedcipher_core::scheme::{self, Request};
+use fedcipher_core::scheme::{self, Expect, Request};
 use fedcipher_core::{Error, keys, registry, wire};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -198,8 +199,9 @@ impl Scheme {
         self.0.aggregator(&key.0, round).map(|a| Aggregator(Mutex::new(a))).map_err(raise)
     }
 
-    fn decryptor(&self, key: &ClientKey) -> PyResult<Decryptor> {
-        self.0.decryptor(&key.0).map(Decryptor).map_err(raise)
+    #[pyo3(signature = (key, state = None))]
+    fn decryptor(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<Decryptor> {
+        self.0.decryptor(&key.0, state.as_deref()).map(Decryptor).map_err(raise)
     }
 
     #[pyo3(signature = (key, sampled, last = None))]
@@ -259,6 +261,8 @@ impl Encryptor {
         round: u64,
         weight: u64,
         plan: &[u8],
+        model: &[u8],
+        bound: &[u8],
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, f64)> {
         let slices = slices(&arrays)?;
@@ -266,7 +270,8 @@ impl Encryptor {
         let (clipped, seconds) = py
             .detach(|| {
                 let update = Update::new(&layout.0, slices, rounding(stochastic)?)?;
-                locked(&self.0).encrypt_into(&Request { round, weight, update: &update, plan }, &mut place)?;
+                let request = Request { round, weight, update: &update, plan, model, bound };
+                locked(&self.0).encrypt_into(&request, &mut place)?;
                 Ok((update.clipped(), update.seconds()))
             })
             .map_err(raise)?;
@@ -298,8 +303,8 @@ struct Aggregator(Mutex<Box<dyn scheme::Aggregator>>);
 #[pymethods]
 impl Aggregator {
     /// Checks and adds a frame: (client, weight it counts with).
-    fn add(&self, py: Python<'_>, frame: &[u8], scale: u64) -> PyResult<(u32, u64)> {
-        let added = py.detach(|| locked(&self.0).add(frame, scale)).map_err(raise)?;
+    fn add(&self, py: Python<'_>, frame: &[u8]) -> PyResult<(u32, u64)> {
+        let added = py.detach(|| locked(&self.0).add(frame)).map_err(raise)?;
         Ok((added.client, added.weight))
     }
 
@@ -347,27 +352,43 @@ fn contributions(header: &wire::Header) -> Contributions {
 #[pymethods]
 impl Decryptor {
     /// Weighted means: (layout, round, contributions, flat float32 values, counts or None).
-    #[pyo3(signature = (frame, round = None))]
-    fn decrypt<'py>(&self, py: Python<'py>, frame: &[u8], round: Option<u64>) -> PyResult<Opened<'py>> {
+    #[pyo3(signature = (frame, round = None, model = None, bound = None))]
+    fn decrypt<'py>(
+        &self,
+        py: Python<'py>,
+        frame: &[u8],
+        round: Option<u64>,
+        model: Option<&[u8]>,
+        bound: Option<&[u8]>,
+    ) -> PyResult<Opened<'py>> {
+        let expect = Expect { round, model, bound: bound.unwrap_or_default() };
         let mut means = Means::default();
-        let summary = py.detach(|| self.0.decrypt(frame, round, &mut means)).map_err(raise)?;
+        let summary = py.detach(|| self.0.decrypt(frame, &expect, &mut means)).map_err(raise)?;
         let added = contributions(&summary.header);
         let counts = summary.counts.map(|c| c.into_pyarray(py));
         Ok((Layout(summary.layout), summary.header.round, added, means.values.into_pyarray(py), counts))
     }
 
     /// The integer sums themselves: (contributions, flat uint64 sums).
-    #[pyo3(signature = (frame, round = None))]
+    #[pyo3(signature = (frame, bound = None))]
     fn decrypt_sums<'py>(
         &self,
         py: Python<'py>,
         frame: &[u8],
-        round: Option<u64>,
+        bound: Option<&[u8]>,
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
+        let expect = Expect { bound: bound.unwrap_or_default(), ..Expect::default() };
         let mut sums = Sums::default();
-        let summary = py.detach(|| self.0.decrypt(frame, round, &mut sums)).map_err(raise)?;
+        let summary = py.detach(|| self.0.decrypt(frame, &expect, &mut sums)).map_err(raise)?;
         Ok((contributions(&summary.header), sums.0.into_pyarray(py)))
     }
+}
+
+/// What `min_contributions` is where nobody chose, or the checked choice.
+#[pyfunction]
+#[pyo3(signature = (clients, chosen = None))]
+fn min_contributions(clients: u64, chosen: Option<u64>) -> PyResult<u64> {
+    Ok(Bounds::new(clients, 1, chosen).map_err(raise)?.min_contributions)
 }
 
 /// The public header of any frame: (kind, scheme, epoch, round, contributions, elements, payload bytes).
@@ -428,7 +449,11 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<engine::AuthorityClient>()?;
     m.add_class::<library::Library>()?;
     m.add_class::<library::Admission>()?;
+    m.add_class::<library::Sender>()?;
+    m.add_class::<library::Receiver>()?;
+    m.add_class::<library::Opened>()?;
     m.add_function(wrap_pyfunction!(inspect, m)?)?;
+    m.add_function(wrap_pyfunction!(min_contributions, m)?)?;
     m.add_function(wrap_pyfunction!(bench_flashe, m)?)?;
     m.add("version", env!("CARGO_PKG_VERSION"))
 }

@@ -2,15 +2,18 @@
 //! around payloads it does not understand.
 
 use crate::{ClientKey, Contributions, Layout, ServerKey, contributions, raise};
-use fedcipher_core::admission::{self, Admission as Core};
+use fedcipher_core::admission::{self, Admission as Core, Rules};
 use fedcipher_core::bounds::Bounds;
+use fedcipher_core::client;
 use fedcipher_core::keys::{KeySet, KeyTag};
-use fedcipher_core::wire::{Contribution, Kind};
+use fedcipher_core::mac::{Tag, Verifier, Weighting};
+use fedcipher_core::scheme::{Expect, Terms};
 use fedcipher_core::{Error, codec, scheme};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
@@ -22,7 +25,15 @@ pub struct Library {
     bounds: Bounds,
 }
 
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Library {
+    fn rules(&self) -> Rules {
+        Rules::dense(self.bounds, Weighting::Client)
+    }
+
     fn own_client(&self, key: &ClientKey) -> PyResult<()> {
         key.0.tag.check_scheme(&self.name, self.digest).map_err(raise)
     }
@@ -36,9 +47,17 @@ impl Library {
 impl Library {
     /// `params` is a canonical text of all parameters: its digest is in every key and frame.
     #[new]
-    fn new(name: &str, params: &str, clients: u64, max_weight: u64) -> PyResult<Self> {
-        let bounds = Bounds::new(clients, max_weight).map_err(raise)?;
-        Ok(Library { name: name.to_owned(), digest: scheme::digest(&format!("{name}|{params}")), bounds })
+    #[pyo3(signature = (name, params, clients, max_weight, min_contributions = None))]
+    fn new(
+        name: &str,
+        params: &str,
+        clients: u64,
+        max_weight: u64,
+        min_contributions: Option<u64>,
+    ) -> PyResult<Self> {
+        let bounds = Bounds::new(clients, max_weight, min_contributions).map_err(raise)?;
+        let digest = scheme::digest(&format!("{name}|{params}|{bounds:?}"));
+        Ok(Library { name: name.to_owned(), digest, bounds })
     }
 
     /// Bits of a sum of `bits`-bit values; `BoundError` beyond `limit`.
@@ -73,61 +92,122 @@ impl Library {
         Ok(PyBytes::new(py, &key.0.public))
     }
 
-    /// Refuses a weight beyond the bound, before anything is encrypted.
-    fn check_weight(&self, key: &ClientKey, weight: u64) -> PyResult<()> {
-        admission::check_weight(key.0.client, weight, self.bounds.max_weight).map_err(raise)
-    }
-
-    /// The frame of an update whose ciphertexts are `payload`.
-    fn update<'py>(
-        &self,
-        py: Python<'py>,
-        key: &ClientKey,
-        layout: &Layout,
-        round: u64,
-        weight: u64,
-        payload: &[u8],
-    ) -> PyResult<Bound<'py, PyBytes>> {
+    /// A client that sends updates; `state` is the folder of its nonce ledger.
+    #[pyo3(signature = (key, state = None))]
+    fn sender(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<Sender> {
         self.own_client(key)?;
-        self.check_weight(key, weight)?;
-        let own = vec![Contribution { client: key.0.client, weight }];
-        Ok(PyBytes::new(py, &key.0.tag.round_header(Kind::Update, round, own, &layout.0).frame(payload)))
+        let sender = client::Sender::new(&key.0, self.rules(), state.as_deref()).map_err(raise)?;
+        Ok(Sender(Mutex::new(sender)))
     }
 
     #[pyo3(signature = (key, round = None))]
     fn admission(&self, key: &ServerKey, round: Option<u64>) -> PyResult<Admission> {
         self.own_server(key)?;
-        Ok(Admission(Mutex::new(Some(Core::new(&key.0, self.bounds, round)))))
+        Ok(Admission(Mutex::new(Some(Core::new(&key.0, self.rules(), round)))))
     }
 
-    /// An aggregate's (layout, round, contributions, ciphertexts).
-    #[pyo3(signature = (key, frame, round = None))]
-    fn open<'py>(
-        &self,
-        py: Python<'py>,
-        key: &ClientKey,
-        frame: &[u8],
-        round: Option<u64>,
-    ) -> PyResult<(Layout, u64, Contributions, Bound<'py, PyBytes>)> {
+    /// A client that opens aggregates; `state` is the folder that remembers which.
+    #[pyo3(signature = (key, state = None))]
+    fn receiver(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<Receiver> {
         self.own_client(key)?;
-        let (header, layout, payload) =
-            admission::open_aggregate(&key.0.tag, self.bounds, frame, round).map_err(raise)?;
-        Ok((Layout(layout), header.round, contributions(&header), PyBytes::new(py, payload)))
+        client::Receiver::new(&key.0, self.rules(), state.as_deref()).map(Receiver).map_err(raise)
+    }
+}
+
+/// A client's nonces and tags.
+#[pyclass(frozen, module = "fedcipher._native")]
+pub struct Sender(Mutex<client::Sender>);
+
+#[pymethods]
+impl Sender {
+    /// Claims `round` ahead.
+    fn reserve(&self, py: Python<'_>, round: u64) -> PyResult<()> {
+        py.detach(|| locked(&self.0).reserve(round)).map_err(raise)
     }
 
-    /// Means of `sums`, which are checked against what clients of this total weight can have sent.
-    fn means<'py>(
+    /// Claims the round, has `seal(integers * weight)` encrypt, and makes the frame: `integers` are the quantised
+    /// values before weighting.
+    #[allow(clippy::too_many_arguments, reason = "the Python signature, one to one")]
+    fn update<'py>(
         &self,
         py: Python<'py>,
         layout: &Layout,
+        integers: PyReadonlyArray1<'py, u32>,
+        round: u64,
         weight: u64,
-        sums: PyReadonlyArray1<'py, u64>,
-    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
-        let sums = sums.as_slice()?;
-        check(&layout.0, weight, sums).map_err(raise)?;
-        let mut means = vec![0f32; layout.0.elements()];
-        codec::means(&layout.0, weight, 0, sums, &mut means);
-        Ok(means.into_pyarray(py))
+        model: &[u8],
+        bound: &[u8],
+        seal: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let integers = integers.as_slice()?;
+        if integers.len() != layout.0.elements() {
+            let reason = format!("{} integers for {} elements", integers.len(), layout.0.elements());
+            return Err(raise(Error::Layout { reason }));
+        }
+        let terms = Terms { round, weight, layout: &layout.0, plan: &[], model, bound };
+        let (header, stamp) = py.detach(|| locked(&self.0).start(&terms, &layout.0)).map_err(raise)?;
+        let weighted: Vec<u64> = integers.iter().map(|v| u64::from(*v) * stamp.weight()).collect();
+        let sealed = seal.call1((weighted.into_pyarray(py),))?.cast_into::<PyBytes>()?;
+        let mut payload = sealed.as_bytes().to_vec();
+        payload.extend_from_slice(&stamp.tag(stamp.mac.hash_fields(integers)).to_bytes());
+        Ok(PyBytes::new(py, &header.frame(&payload)))
+    }
+}
+
+/// What a client has opened.
+#[pyclass(frozen, module = "fedcipher._native")]
+pub struct Receiver(client::Receiver);
+
+#[pymethods]
+impl Receiver {
+    /// An aggregate whose round is spent from here on.
+    #[pyo3(signature = (frame, round = None, model = None, bound = None))]
+    fn open<'py>(
+        &self,
+        py: Python<'py>,
+        frame: &[u8],
+        round: Option<u64>,
+        model: Option<&[u8]>,
+        bound: Option<&[u8]>,
+    ) -> PyResult<(Opened, Bound<'py, PyBytes>)> {
+        let expect = Expect { round, model, bound: bound.unwrap_or_default() };
+        let (head, layout, payload, tag) = py.detach(|| self.0.admit(frame, &expect)).map_err(raise)?;
+        let verifier = self.0.verifier(&head.header, &layout, expect.bound);
+        let opened = Opened { round: head.header.round, contributions: contributions(&head.header), layout, verifier, tag };
+        Ok((opened, PyBytes::new(py, payload)))
+    }
+}
+
+/// An aggregate under decryption.
+#[pyclass(frozen, module = "fedcipher._native")]
+pub struct Opened {
+    #[pyo3(get)]
+    round: u64,
+    #[pyo3(get)]
+    contributions: Contributions,
+    layout: codec::Layout,
+    verifier: Verifier,
+    tag: Tag,
+}
+
+#[pymethods]
+impl Opened {
+    #[getter]
+    fn layout(&self) -> Layout {
+        Layout(self.layout.clone())
+    }
+
+    /// Means of the decrypted `sums`, if they are what the clients have sent.
+    fn means<'py>(&self, py: Python<'py>, sums: PyReadonlyArray1<'py, u64>) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let (sums, weight) = (sums.as_slice()?, self.contributions.iter().map(|(_, weight)| weight).sum());
+        let means = py.detach(|| {
+            check(&self.layout, weight, sums)?;
+            self.verifier.check(self.verifier.mac.hash_sums(sums), self.tag)?;
+            let mut means = vec![0f32; self.layout.elements()];
+            codec::means(&self.layout, weight, 0, sums, &mut means);
+            Ok::<_, Error>(means)
+        });
+        Ok(means.map_err(raise)?.into_pyarray(py))
     }
 }
 
@@ -154,17 +234,17 @@ impl Admission {
     }
 
     fn state(&self) -> MutexGuard<'_, Option<Core>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 
 #[pymethods]
 impl Admission {
-    /// Checks `frame`, calls `add(payload, layout, scale)`, and counts the frame only if that returns.
-    fn admit(&self, py: Python<'_>, frame: &[u8], scale: u64, add: &Bound<'_, PyAny>) -> PyResult<(u32, u64)> {
+    /// Checks `frame`, calls `add(payload, layout)`, and counts the frame only if that returns.
+    fn admit(&self, py: Python<'_>, frame: &[u8], add: &Bound<'_, PyAny>) -> PyResult<(u32, u64)> {
         self.with(|core| {
-            let admitted = core.check(frame, scale).map_err(raise)?;
-            add.call1((PyBytes::new(py, admitted.payload), Layout(admitted.layout.clone()), scale))?;
+            let admitted = core.check(frame).map_err(raise)?;
+            add.call1((PyBytes::new(py, admitted.payload), Layout(admitted.layout.clone())))?;
             let added = core.commit(admitted);
             Ok((added.client, added.weight))
         })
@@ -172,6 +252,9 @@ impl Admission {
 
     /// The frame of the sum, whose ciphertexts are `payload`; `EmptyCohortError` when nothing was admitted.
     fn aggregate<'py>(&self, py: Python<'py>, payload: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-        self.with(|core| Ok(PyBytes::new(py, &core.aggregate_header().map_err(raise)?.frame(payload))))
+        self.with(|core| {
+            let header = core.aggregate_header().map_err(raise)?;
+            Ok(PyBytes::new(py, &header.frame(&[payload, core.tag().to_bytes().as_slice()].concat())))
+        })
     }
 }

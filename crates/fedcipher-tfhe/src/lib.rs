@@ -144,20 +144,16 @@ impl Sum {
         self.sum.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_add(&self, payload: &[u8], elements: usize, scale: u64) -> Result<()> {
+    fn try_add(&self, payload: &[u8], elements: usize) -> Result<()> {
         let fresh: Vec<CompressedRadixCiphertext> = checked(payload, elements, self.blocks)?;
-        let times = |c: &CompressedRadixCiphertext| {
-            let mut one = c.decompress();
-            if scale == 1 { one } else { self.key.smart_scalar_mul(&mut one, scale) }
-        };
         let mut sum = self.sum();
         let added = if sum.is_empty() {
-            fresh.par_iter().map(times).collect()
+            fresh.par_iter().map(CompressedRadixCiphertext::decompress).collect()
         } else {
             let pairs = sum.par_iter().zip(&fresh);
             pairs
                 .map(|(sum, c)| {
-                    let (mut sum, mut c) = (sum.clone(), times(c));
+                    let (mut sum, mut c) = (sum.clone(), c.decompress());
                     // Cores that have no value of their own help with the blocks of others.
                     self.key.smart_add_assign_parallelized(&mut sum, &mut c);
                     sum
@@ -179,8 +175,8 @@ impl Sum {
     }
 
     /// On any error the sum is as it was.
-    fn add(&self, py: Python<'_>, payload: &[u8], elements: usize, scale: u64) -> PyResult<()> {
-        Ok(py.detach(|| guarded(|| self.try_add(payload, elements, scale)))?)
+    fn add(&self, py: Python<'_>, payload: &[u8], elements: usize) -> PyResult<()> {
+        Ok(py.detach(|| guarded(|| self.try_add(payload, elements)))?)
     }
 
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {

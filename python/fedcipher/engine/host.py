@@ -72,9 +72,11 @@ class _Remote:
         round: int,
         weight: int,
         plan: bytes,
+        model: bytes,
+        bound: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]:
-        made = self._client.encrypt(layout, arrays, self._epoch, round, weight, plan, stochastic)
+        made = self._client.encrypt(layout, arrays, self._epoch, round, weight, plan, model, bound, stochastic)
         frame, clipped, self._setup_bytes, encode_seconds, _ = made
         return frame, [clipped], encode_seconds
 

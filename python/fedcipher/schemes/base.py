@@ -126,11 +126,14 @@ class Encryptor(ABC):
         weight: int = 1,
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
+        model: bytes = b"",
     ) -> bytes:
         """Encrypt ``update`` (float arrays of any shape) for ``round``.
 
         ``weight`` is the client's integer weight in the mean; ``reference`` the public arrays that
-        clip ranges are fitted to; ``plan`` what the server announced for the round. Sets ``stats``.
+        clip ranges are fitted to; ``plan`` what the server announced for the round; ``model`` a digest of the
+        global model it was trained from: updates of different ones do not add up to anything that opens.
+        Sets ``stats``.
 
         Raises `NotFiniteError`, `WeightError`, `BoundError`, `LayoutError`, `NonceReuseError`.
         """
@@ -157,8 +160,8 @@ class Aggregator(ABC):
     """Server side: one running sum, whatever the number of clients."""
 
     @abstractmethod
-    def add(self, frame: bytes, *, scale: int = 1) -> Contribution:
-        """Check a client's frame and add it, times the public integer ``scale``.
+    def add(self, frame: bytes) -> Contribution:
+        """Check a client's frame and add it.
 
         A refused frame raises a `FrameError`, `RoundError`, `LayoutError` or `WeightError` and leaves
         the sum as it was.
@@ -166,7 +169,10 @@ class Aggregator(ABC):
 
     @abstractmethod
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
-        """The aggregate to broadcast. Raises `EmptyCohortError` when nothing was added.
+        """The aggregate to broadcast.
+
+        Raises `EmptyCohortError` when nothing was added, `TooFewContributionsError` below the scheme's
+        ``min_contributions``.
 
         ``progress(done, total)`` is called as a long aggregation goes; what it raises cancels the work,
         which can then be finished again.
@@ -174,19 +180,28 @@ class Aggregator(ABC):
 
 
 class Decryptor(ABC):
-    """Client side: aggregates to weighted means."""
+    """Client side: aggregates to weighted means.
+
+    What opens is the sum of what the clients it names have sent, from one global model, at least
+    ``min_contributions`` of them. One aggregate a round, none older than the last; the same bytes again are fine.
+    What was opened is remembered in `state_dir`.
+    """
 
     @abstractmethod
-    def open(self, frame: bytes, *, round: int | None = None) -> Decrypted:
-        """Decrypt an aggregate; ``round`` is checked when given."""
+    def open(self, frame: bytes, *, round: int | None = None, model: bytes | None = None) -> Decrypted:
+        """Decrypt an aggregate; ``round`` and the digest of the ``model`` behind its updates are checked when given.
 
-    def decrypt(self, frame: bytes, *, round: int | None = None) -> list[Array]:
-        """The weighted mean, in the original shapes and types."""
-        return self.open(frame, round=round).arrays
+        Raises `ForgedAggregateError`, `ReplayError`, `TooFewContributionsError`, `ModelMismatchError`,
+        `WrongRoundError`, `FrameError`.
+        """
+
+    def decrypt(self, frame: bytes, *, round: int | None = None, model: bytes | None = None) -> list[Array]:
+        """The weighted mean, in the original shapes and types; raises as `open`."""
+        return self.open(frame, round=round, model=model).arrays
 
     @abstractmethod
     def sums(self, frame: bytes) -> NDArray[np.uint64]:
-        """The integer sums before division, flat, in tensor order."""
+        """The integer sums before division, flat, in tensor order; raises as `open`."""
 
 
 class Scheme(ABC):
@@ -196,6 +211,8 @@ class Scheme(ABC):
     info: ClassVar[SchemeInfo]
     codec: Codec
     max_weight: int
+    min_contributions: int
+    """Fewest clients whose sum is made or opened."""
 
     @abstractmethod
     def params(self) -> dict[str, Any]:
@@ -236,7 +253,8 @@ class NativeScheme(Scheme):
     def __init__(self, codec: Codec, params: dict[str, Any]) -> None:
         self.codec = codec
         self.max_weight = params["max_weight"]
-        self._params = params
+        self.min_contributions = _native.min_contributions(params["clients"], params["min_contributions"])
+        self._params = {**params, "min_contributions": self.min_contributions}
         self._native = _native.Scheme(json.dumps(self.spec()))
 
     def params(self) -> dict[str, Any]:
@@ -257,7 +275,7 @@ class NativeScheme(Scheme):
         return _NativeAggregator(self._native.aggregator(key, round))
 
     def decryptor(self, key: _native.ClientKey) -> Decryptor:
-        return KernelDecryptor(self._native.decryptor(key))
+        return KernelDecryptor(self._native.decryptor(key, state_dir()))
 
     def plan(self, key: _native.ServerKey, sampled: Sequence[int], last: bytes | None = None) -> bytes:
         return self._native.plan(key, list(sampled), last)
@@ -276,6 +294,8 @@ class EncryptKernel(Protocol):
         round: int,
         weight: int,
         plan: bytes,
+        model: bytes,
+        bound: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]: ...
     def precompute(self, round: int, layout: _native.Layout, plan: bytes) -> None: ...
@@ -288,9 +308,11 @@ class DecryptKernel(Protocol):
     """What decrypts to flat arrays."""
 
     def decrypt(
-        self, frame: bytes, round: int | None = None
+        self, frame: bytes, round: int | None = None, model: bytes | None = None, bound: bytes | None = None
     ) -> tuple[_native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None]: ...
-    def decrypt_sums(self, frame: bytes) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
+    def decrypt_sums(
+        self, frame: bytes, bound: bytes | None = None
+    ) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
 
 
 class KernelEncryptor(Encryptor):
@@ -309,13 +331,16 @@ class KernelEncryptor(Encryptor):
         weight: int = 1,
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
+        model: bytes = b"",
     ) -> bytes:
         began = time.perf_counter()
         layout = self._codec.layout(update, reference)
         flat = flat_float32(update)
         prepared = time.perf_counter()
         stochastic = self._codec.rounding == "stochastic"
-        frame, clipped, quantising = self._native.encrypt(layout, flat, round, weight, plan, stochastic)
+        frame, clipped, quantising = self._native.encrypt(
+            layout, flat, round, weight, plan, model, b"", stochastic
+        )
         done = time.perf_counter()
         self.stats = EncryptStats(
             encode_seconds=prepared - began + quantising,
@@ -348,8 +373,8 @@ class _NativeAggregator(Aggregator):
     def __init__(self, native: _native.Aggregator) -> None:
         self._native = native
 
-    def add(self, frame: bytes, *, scale: int = 1) -> Contribution:
-        return Contribution(*self._native.add(frame, scale))
+    def add(self, frame: bytes) -> Contribution:
+        return Contribution(*self._native.add(frame))
 
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
         return self._native.finish(progress)
@@ -361,8 +386,8 @@ class KernelDecryptor(Decryptor):
     def __init__(self, native: DecryptKernel) -> None:
         self._native = native
 
-    def open(self, frame: bytes, *, round: int | None = None) -> Decrypted:
-        layout, found, contributions, flat, counts = self._native.decrypt(frame, round)
+    def open(self, frame: bytes, *, round: int | None = None, model: bytes | None = None) -> Decrypted:
+        layout, found, contributions, flat, counts = self._native.decrypt(frame, round, model)
         return Decrypted(restore(layout, flat), found, [Contribution(*c) for c in contributions], counts)
 
     def sums(self, frame: bytes) -> NDArray[np.uint64]:

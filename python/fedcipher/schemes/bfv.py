@@ -44,6 +44,7 @@ class Bfv(NativeScheme):
         *,
         clients: int,
         max_weight: int = 1,
+        min_contributions: int | None = None,
         preset: Literal["compact", "fast", "fedbit-paper"] = "compact",
         server_weights: bool = False,
         c1: Literal["derive", "send", "auto"] | None = None,
@@ -54,6 +55,7 @@ class Bfv(NativeScheme):
         params = {
             "clients": clients,
             "max_weight": max_weight,
+            "min_contributions": min_contributions,
             "preset": preset,
             "server_weights": server_weights,
             "c1": c1,

@@ -45,6 +45,7 @@ class Flashe(NativeScheme):
         *,
         clients: int,
         max_weight: int = 1,
+        min_contributions: int | None = None,
         masking: Literal["double", "single", "adaptive"] = "double",
         key_bits: int = 128,
         top: float | None = None,
@@ -56,6 +57,7 @@ class Flashe(NativeScheme):
         params = {
             "clients": clients,
             "max_weight": max_weight,
+            "min_contributions": min_contributions,
             "masking": masking,
             "key_bits": key_bits,
             "top": top,

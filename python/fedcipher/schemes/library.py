@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedcipher import _native
 from fedcipher._optional import require
 from fedcipher.codec import Codec
-from fedcipher.errors import FrameError, NonceReuseError
+from fedcipher.errors import FrameError
 from fedcipher.schemes.base import (
     Aggregator,
     Contribution,
@@ -28,6 +28,7 @@ from fedcipher.schemes.base import (
     KernelEncryptor,
     KeySet,
     Scheme,
+    state_dir,
 )
 
 __all__ = ["Adder", "Arithmetic", "LibraryScheme", "Numbers"]
@@ -39,8 +40,8 @@ class Adder(ABC):
     """One running sum of ciphertexts."""
 
     @abstractmethod
-    def add(self, payload: bytes, elements: int, scale: int) -> None:
-        """Add ``scale`` times a payload of ``elements`` values; on any error the sum is as it was."""
+    def add(self, payload: bytes, elements: int) -> None:
+        """Add a payload of ``elements`` values; on any error the sum is as it was."""
 
     @abstractmethod
     def finish(self) -> bytes:
@@ -79,9 +80,12 @@ class LibraryScheme(Scheme):
         require(f"scheme {self.name!r}", self.info.extra, *self.info.packages)
         self.codec = codec
         self.max_weight = params["max_weight"]
-        self._params = params
-        text = json.dumps({**params, "bits": codec.bit_widths}, sort_keys=True)
-        self._library = _native.Library(self.name, text, params["clients"], params["max_weight"])
+        self.min_contributions = _native.min_contributions(params["clients"], params["min_contributions"])
+        self._params = {**params, "min_contributions": self.min_contributions}
+        text = json.dumps({**self._params, "bits": codec.bit_widths}, sort_keys=True)
+        self._library = _native.Library(
+            self.name, text, params["clients"], params["max_weight"], self.min_contributions
+        )
 
     def field_bits(self, limit: int) -> int:
         """Bits of a sum; `BoundError` beyond ``limit``."""
@@ -101,7 +105,7 @@ class LibraryScheme(Scheme):
 
     def encryptor(self, key: _native.ClientKey) -> Encryptor:
         seal = self._arithmetic.sealer(self._library.secret(key))
-        return KernelEncryptor(_EncryptKernel(self._library, key, seal), self.codec)
+        return KernelEncryptor(_EncryptKernel(self._library.sender(key, state_dir()), seal), self.codec)
 
     def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
         adder = self._arithmetic.adder(self._library.public(key))
@@ -109,18 +113,16 @@ class LibraryScheme(Scheme):
 
     def decryptor(self, key: _native.ClientKey) -> Decryptor:
         open_ = self._arithmetic.opener(self._library.secret(key))
-        return KernelDecryptor(_DecryptKernel(self._library, key, open_))
+        return KernelDecryptor(_DecryptKernel(self._library.receiver(key, state_dir()), open_))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._params.items())})"
 
 
 class _EncryptKernel:
-    def __init__(self, library: _native.Library, key: _native.ClientKey, seal: Callable[[Numbers], bytes]) -> None:
-        self._library = library
-        self._key = key
+    def __init__(self, sender: _native.Sender, seal: Callable[[Numbers], bytes]) -> None:
+        self._sender = sender
         self._seal = seal
-        self._last_round = -1
 
     def encrypt(
         self,
@@ -129,22 +131,19 @@ class _EncryptKernel:
         round: int,
         weight: int,
         plan: bytes,
+        model: bytes,
+        bound: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]:
-        self._library.check_weight(self._key, weight)
-        # Randomised encryption survives it; a second update in one round is a mistake all the same.
-        if round <= self._last_round:
-            raise NonceReuseError(f"round {round} is not after round {self._last_round}; use the next round")
         began = time.perf_counter()
-        ints, clipped = layout.quantise(arrays, stochastic)
-        values = ints.astype(np.uint64) * np.uint64(weight)
+        integers, clipped = layout.quantise(arrays, stochastic)
         seconds = time.perf_counter() - began
-        frame = self._library.update(self._key, layout, round, weight, self._seal(values))
-        self._last_round = round
+        frame = self._sender.update(layout, integers, round, weight, model, bound, self._seal)
         return frame, clipped, seconds
 
     def precompute(self, round: int, layout: _native.Layout, plan: bytes) -> None:
-        """Nothing is independent of the data."""
+        """Nothing but the round's claim is independent of the data."""
+        self._sender.reserve(round)
 
     def setup_bytes(self) -> int:
         return 0
@@ -162,37 +161,34 @@ class _Aggregator(Aggregator):
         self._admission = admission
         self._adder = adder
 
-    def add(self, frame: bytes, *, scale: int = 1) -> Contribution:
-        return Contribution(*self._admission.admit(frame, scale, self._add))
+    def add(self, frame: bytes) -> Contribution:
+        return Contribution(*self._admission.admit(frame, self._add))
 
-    def _add(self, payload: bytes, layout: _native.Layout, scale: int) -> None:
-        self._adder.add(payload, layout.elements, scale)
+    def _add(self, payload: bytes, layout: _native.Layout) -> None:
+        self._adder.add(payload, layout.elements)
 
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
         return self._admission.aggregate(self._adder.finish())
 
 
 class _DecryptKernel:
-    def __init__(
-        self, library: _native.Library, key: _native.ClientKey, open_: Callable[[bytes, int], Numbers]
-    ) -> None:
-        self._library = library
-        self._key = key
+    def __init__(self, receiver: _native.Receiver, open_: Callable[[bytes, int], Numbers]) -> None:
+        self._receiver = receiver
         self._open = open_
 
     def decrypt(
-        self, frame: bytes, round: int | None = None
+        self, frame: bytes, round: int | None = None, model: bytes | None = None, bound: bytes | None = None
     ) -> tuple[_native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None]:
-        layout, found, contributions, _, means = self._opened(frame, round)
-        return layout, found, contributions, means, None
+        opened, _, means = self._opened(frame, round, model, bound)
+        return opened.layout, opened.round, opened.contributions, means, None
 
-    def decrypt_sums(self, frame: bytes) -> tuple[list[tuple[int, int]], Numbers]:
-        _, _, contributions, sums, _ = self._opened(frame, None)
-        return contributions, sums
+    def decrypt_sums(self, frame: bytes, bound: bytes | None = None) -> tuple[list[tuple[int, int]], Numbers]:
+        opened, sums, _ = self._opened(frame, None, None, bound)
+        return opened.contributions, sums
 
     def _opened(
-        self, frame: bytes, round: int | None
-    ) -> tuple[_native.Layout, int, list[tuple[int, int]], Numbers, NDArray[np.float32]]:
-        layout, found, contributions, payload = self._library.open(self._key, frame, round)
-        sums = self._open(payload, layout.elements)
-        return layout, found, contributions, sums, self._library.means(layout, sum(w for _, w in contributions), sums)
+        self, frame: bytes, round: int | None, model: bytes | None, bound: bytes | None
+    ) -> tuple[_native.Opened, Numbers, NDArray[np.float32]]:
+        opened, payload = self._receiver.open(frame, round, model, bound)
+        sums = self._open(payload, opened.layout.elements)
+        return opened, sums, opened.means(sums)

@@ -51,6 +51,7 @@ class Paillier(LibraryScheme):
         *,
         clients: int,
         max_weight: int = 1,
+        min_contributions: int | None = None,
         key_bits: int = 2048,
         packing: Literal["batched", "none"] = "batched",
         codec: Codec | None = None,
@@ -59,7 +60,7 @@ class Paillier(LibraryScheme):
             raise ParameterError(f"key_bits={key_bits} is not 2048 or 3072")
         if packing not in ("batched", "none"):
             raise ParameterError(f"packing={packing!r} is not 'batched' or 'none'")
-        params = {"clients": clients, "max_weight": max_weight, "key_bits": key_bits, "packing": packing}
+        params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions, "key_bits": key_bits, "packing": packing}
         super().__init__(codec or Codec(bits=12), params)
         width = self.field_bits(63)
         fields = (key_bits - 1) // width if packing == "batched" else 1
@@ -150,11 +151,8 @@ class _Product(Adder):
         self._modulus = gmpy2.mpz(n) ** 2
         self._sum: list[Any] = []
 
-    def add(self, payload: bytes, elements: int, scale: int) -> None:
-        gmpy2 = load("gmpy2")
+    def add(self, payload: bytes, elements: int) -> None:
         parts = self._arithmetic.parse(payload, elements, self._modulus)
-        if scale != 1:
-            parts = [gmpy2.powmod(c, scale, self._modulus) for c in parts]
         self._sum = [a * b % self._modulus for a, b in zip(self._sum, parts, strict=True)] if self._sum else parts
 
     def finish(self) -> bytes:

@@ -41,10 +41,11 @@ class PastaBfv(NativeScheme):
         *,
         clients: int,
         max_weight: int = 1,
+        min_contributions: int | None = None,
         variant: Literal[3, 4] = 4,
         prime_bits: Literal[17, 33] = 17,
         codec: Codec | None = None,
     ) -> None:
         codec = codec or Codec(bits=12)
-        params = {"clients": clients, "max_weight": max_weight, "variant": variant, "prime_bits": prime_bits}
+        params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions, "variant": variant, "prime_bits": prime_bits}
         super().__init__(codec, params)

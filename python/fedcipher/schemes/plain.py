@@ -24,6 +24,8 @@ class Plain(NativeScheme):
         hides=False,
     )
 
-    def __init__(self, *, clients: int, max_weight: int = 1, codec: Codec | None = None) -> None:
-        params = {"clients": clients, "max_weight": max_weight}
+    def __init__(
+        self, *, clients: int, max_weight: int = 1, min_contributions: int | None = None, codec: Codec | None = None
+    ) -> None:
+        params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
         super().__init__(codec or Codec(), params)

@@ -42,8 +42,11 @@ class BfvLib(LibraryScheme):
         extra="baselines",
     )
 
-    def __init__(self, *, clients: int, max_weight: int = 1, codec: Codec | None = None) -> None:
-        super().__init__(codec or Codec(bits=12), {"clients": clients, "max_weight": max_weight})
+    def __init__(
+        self, *, clients: int, max_weight: int = 1, min_contributions: int | None = None, codec: Codec | None = None
+    ) -> None:
+        params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
+        super().__init__(codec or Codec(bits=12), params)
         self._arithmetic = _Bfv(self.field_bits(57))
 
 
@@ -68,8 +71,11 @@ class Ckks(LibraryScheme):
         extra="baselines",
     )
 
-    def __init__(self, *, clients: int, max_weight: int = 1, codec: Codec | None = None) -> None:
-        super().__init__(codec or Codec(bits=12), {"clients": clients, "max_weight": max_weight})
+    def __init__(
+        self, *, clients: int, max_weight: int = 1, min_contributions: int | None = None, codec: Codec | None = None
+    ) -> None:
+        params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
+        super().__init__(codec or Codec(bits=12), params)
         self.field_bits(40)
         self._arithmetic = _Ckks()
 
@@ -171,8 +177,8 @@ class _VectorSum(Adder):
         self._context = context
         self._sum: list[Any] = []
 
-    def add(self, payload: bytes, elements: int, scale: int) -> None:
-        vectors = [times(v, scale) for v in self._arithmetic.parse(self._context, payload, elements)]
+    def add(self, payload: bytes, elements: int) -> None:
+        vectors = self._arithmetic.parse(self._context, payload, elements)
         try:
             self._sum = [a + b for a, b in zip(self._sum, vectors, strict=True)] if self._sum else vectors
         except (ValueError, RuntimeError) as error:
@@ -180,18 +186,6 @@ class _VectorSum(Adder):
 
     def finish(self) -> bytes:
         return frame(iter(self._sum))
-
-
-def times(vector: Any, scale: int) -> Any:
-    """``scale`` times a ciphertext by doubling: a plaintext product would cost CKKS a level."""
-    result = None
-    while scale:
-        if scale & 1:
-            result = vector if result is None else result + vector
-        scale >>= 1
-        if scale:
-            vector = vector + vector
-    return result
 
 
 class _Bfv(_Seal):

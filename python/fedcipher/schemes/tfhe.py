@@ -35,8 +35,10 @@ class Tfhe(LibraryScheme):
         extra="tfhe",
     )
 
-    def __init__(self, *, clients: int, max_weight: int = 1, codec: Codec | None = None) -> None:
-        super().__init__(codec or Codec(bits=12), {"clients": clients, "max_weight": max_weight})
+    def __init__(
+        self, *, clients: int, max_weight: int = 1, min_contributions: int | None = None, codec: Codec | None = None
+    ) -> None:
+        super().__init__(codec or Codec(bits=12), {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions})
         self._arithmetic = _Tfhe(-(-self.field_bits(62) // _BLOCK_BITS))
 
 
@@ -86,9 +88,9 @@ class _Sum(Adder):
         except ValueError as error:
             raise KeyFormatError(str(error)) from None
 
-    def add(self, payload: bytes, elements: int, scale: int) -> None:
+    def add(self, payload: bytes, elements: int) -> None:
         try:
-            self._sum.add(payload, elements, scale)
+            self._sum.add(payload, elements)
         except ValueError as error:
             raise FrameError(str(error)) from error
 

@@ -10,17 +10,6 @@ use crate::wire::{Contribution, Reader};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 
-fn no_scalar(scale: u64) -> Result<()> {
-    if scale == 1 {
-        return Ok(());
-    }
-    Err(Error::Unsupported {
-        scheme: "flashe",
-        operation: "a server-side weight",
-        reason: "scaled masks of neighbours no longer cancel; let the clients apply their weights",
-    })
-}
-
 fn same_masking(expected: &mut Option<Masking>, found: Masking) -> Result<()> {
     match expected {
         Some(expected) if *expected != found => Err(Error::frame(format!(
@@ -40,15 +29,14 @@ pub struct Dense {
 
 impl Dense {
     pub fn new(params: Params, key: &ServerKey, round: Option<u64>) -> Self {
-        let admission = Admission::new(key, params.bounds, round);
+        let admission = Admission::new(key, params.rules(), round);
         Dense { params, admission, masking: None, sum: Vec::new() }
     }
 }
 
 impl Aggregator for Dense {
-    fn add(&mut self, frame: &[u8], scale: u64) -> Result<Contribution> {
-        no_scalar(scale)?;
-        let admitted = self.admission.check(frame, scale)?;
+    fn add(&mut self, frame: &[u8]) -> Result<Contribution> {
+        let admitted = self.admission.check(frame)?;
         let lanes = self.params.lanes(&admitted.layout)?;
         let mut r = Reader::new(admitted.payload);
         let masking = Masking::parse(r.u8()?)?;
@@ -68,9 +56,12 @@ impl Aggregator for Dense {
         let masking = self.masking.ok_or(Error::EmptyCohort)?;
         let sum = std::mem::take(&mut self.sum);
         let mut frame = Vec::new();
-        header.build(1 + sum.len(), &mut frame, |payload| {
+        let tag = self.admission.tag().to_bytes();
+        header.build(1 + sum.len() + tag.len(), &mut frame, |payload| {
             payload[0] = masking as u8;
-            payload[1..].copy_from_slice(&sum);
+            let (lanes, end) = payload[1..].split_at_mut(sum.len());
+            lanes.copy_from_slice(&sum);
+            end.copy_from_slice(&tag);
             Ok(())
         })?;
         Ok(frame)
@@ -90,15 +81,14 @@ pub struct Sparse {
 
 impl Sparse {
     pub fn new(params: Params, key: &ServerKey, round: Option<u64>) -> Self {
-        let admission = Admission::new(key, params.bounds, round);
+        let admission = Admission::new(key, params.rules(), round);
         Sparse { params, admission, masking: None, union: Vec::new(), sums: Vec::new(), sets: BTreeMap::new() }
     }
 }
 
 impl Aggregator for Sparse {
-    fn add(&mut self, frame: &[u8], scale: u64) -> Result<Contribution> {
-        no_scalar(scale)?;
-        let admitted = self.admission.check(frame, scale)?;
+    fn add(&mut self, frame: &[u8]) -> Result<Contribution> {
+        let admitted = self.admission.check(frame)?;
         let width = self.params.sparse_width(&admitted.layout)?;
         let mut r = Reader::new(admitted.payload);
         let masking = Masking::parse(r.u8()?)?;
@@ -138,6 +128,7 @@ impl Aggregator for Sparse {
         let at = payload.len();
         payload.resize(at + bits::packed_len(lanes.len(), width), 0);
         bits::pack(&lanes, width, &mut payload[at..]);
+        payload.extend_from_slice(&self.admission.tag().to_bytes());
         Ok(header.frame(&payload))
     }
 }

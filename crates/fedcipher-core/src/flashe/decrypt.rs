@@ -5,38 +5,45 @@ use super::participation::residual;
 use super::sparse::permutation;
 use super::{Params, Secret, positions};
 use crate::Result;
-use crate::admission::{check_aggregate, check_sums, open_aggregate};
+use crate::admission::check_sums;
 use crate::bits;
 use crate::bounds::max_level;
+use crate::client::Receiver;
 use crate::codec::{Layout, SumSink};
-use crate::keys::KeyTag;
+use crate::ledger::Openings;
+use crate::mac::{Hash, TAG_LEN};
 use crate::prf::CHUNK_BLOCKS;
-use crate::scheme::{Decryptor, Opening, Summary};
+use crate::scheme::{Decryptor, Expect, Opening, Summary};
 use crate::stream::{self, Opener, Piece, Threads};
-use crate::wire::{Header, Reader};
+use crate::wire::{Head, Header, Reader};
 use std::sync::Arc;
 
 pub struct FlasheDecryptor {
     params: Params,
-    tag: KeyTag,
+    receiver: Receiver,
     secret: Arc<Secret>,
 }
 
 impl FlasheDecryptor {
-    pub fn new(params: Params, tag: KeyTag, secret: Secret) -> Self {
-        FlasheDecryptor { params, tag, secret: Arc::new(secret) }
+    pub fn new(params: Params, receiver: Receiver, secret: Secret) -> Self {
+        FlasheDecryptor { params, receiver, secret: Arc::new(secret) }
     }
 
-    fn dense(&self, header: &Header, layout: &Layout, prefix: &[u8]) -> Result<DenseOpener> {
+    fn dense(&self, head: &Head, layout: Layout, prefix: &[u8], expect: &Expect<'_>) -> Result<Opening> {
+        let header = &head.header;
         let masking = Masking::parse(Reader::new(prefix).u8()?)?;
+        let lanes = self.params.lanes(&layout)?;
+        lanes.check_len(head.payload_len.saturating_sub(1 + TAG_LEN))?;
         let clients: Vec<u32> = header.contributions.iter().map(|c| c.client).collect();
-        Ok(DenseOpener {
+        let opener = DenseOpener {
             secret: Arc::clone(&self.secret),
-            pieces: Pieces::of(&self.params.lanes(layout)?),
+            pieces: Pieces::of(&lanes),
             terms: residual(&clients, masking),
             round: header.round,
             weight: header.total_weight(),
-        })
+        };
+        let verifier = self.receiver.verifier(header, &layout, expect.bound);
+        Ok(Opening { layout, opener: Box::new(opener), verifier })
     }
 
     fn sparse(&self, header: &Header, layout: &Layout, payload: &[u8], sink: &mut dyn SumSink) -> Result<Vec<u32>> {
@@ -160,29 +167,31 @@ impl Opener for DenseOpener {
 }
 
 impl Decryptor for FlasheDecryptor {
-    fn decrypt(&self, frame: &[u8], round: Option<u64>, sink: &mut dyn SumSink) -> Result<Summary> {
-        let (header, layout, payload) = open_aggregate(&self.tag, self.params.bounds, frame, round)?;
-        let counts = match self.params.top {
-            None => {
-                let opener = self.dense(&header, &layout, payload)?;
-                stream::open_all(&opener, &layout, header.total_weight(), payload, sink, Threads::One)?;
-                None
-            }
-            Some(_) => Some(self.sparse(&header, &layout, payload, sink)?),
-        };
-        Ok(Summary { header, layout, counts })
+    fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
+        let (head, layout, payload, tag) = self.receiver.admit(frame, expect)?;
+        if self.params.top.is_some() {
+            let counts = Some(self.sparse(&head.header, &layout, payload, sink)?);
+            self.receiver.verifier(&head.header, &layout, expect.bound).check(Hash::default(), tag)?;
+            return Ok(Summary { header: head.header, layout, counts });
+        }
+        let opening = self.dense(&head, layout, payload, expect)?;
+        stream::open_all(&opening, head.header.total_weight(), payload, tag, sink, Threads::One)?;
+        Ok(Summary { header: head.header, layout: opening.layout, counts: None })
     }
 
     fn prefix_len(&self, _contributions: usize) -> usize {
         1
     }
 
-    fn opener(&self, header: &Header, round: Option<u64>, prefix: &[u8]) -> Result<Option<Opening>> {
-        let layout = check_aggregate(&self.tag, self.params.bounds, header, round)?;
+    fn opener(&self, head: &Head, expect: &Expect<'_>, prefix: &[u8]) -> Result<Option<Opening>> {
+        let layout = self.receiver.check(head, expect)?;
         if self.params.top.is_some() {
             return Ok(None);
         }
-        let opener = Box::new(self.dense(header, &layout, prefix)?);
-        Ok(Some(Opening { layout, opener }))
+        self.dense(head, layout, prefix, expect).map(Some)
+    }
+
+    fn openings(&self) -> &Openings {
+        self.receiver.openings()
     }
 }

@@ -5,42 +5,36 @@ use super::precompute::{Ahead, Job};
 use super::sparse::{Residual, permutation};
 use super::{Params, Policy, Secret, positions};
 use crate::Result;
-use crate::admission::check_weight;
 use crate::bits;
+use crate::client::Sender;
 use crate::codec::{Layout, Rounding, Update};
-use crate::keys::{ClientKey, KeyTag};
-use crate::ledger::Ledger;
+use crate::mac::{Hash, Stamp};
 use crate::prf::Prf;
 use crate::scheme::{Encryptor, Request, Terms};
 use crate::stream::{self, Piece, Sealer, Sealing, Threads};
-use crate::wire::{Contribution, Header, Kind, Place};
-use std::path::Path;
+use crate::wire::{Header, Place};
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
 
 pub struct FlasheEncryptor {
     params: Params,
-    tag: KeyTag,
-    client: u32,
+    sender: Sender,
     prf: Arc<Prf>,
     permutation: Zeroizing<[u8; 32]>,
-    ledger: Ledger,
     ahead: Ahead,
     residual: Residual,
 }
 
 impl FlasheEncryptor {
-    pub fn new(params: Params, key: &ClientKey, secret: Secret, state: Option<&Path>) -> Result<Self> {
-        Ok(FlasheEncryptor {
+    pub fn new(params: Params, sender: Sender, secret: Secret) -> Self {
+        FlasheEncryptor {
             params,
-            tag: key.tag.clone(),
-            client: key.client,
+            sender,
             prf: Arc::new(secret.mask),
             permutation: secret.permutation,
-            ledger: Ledger::open(key, state)?,
             ahead: Ahead::default(),
             residual: Residual::default(),
-        })
+        }
     }
 
     /// A fixed policy stands whatever the server says; an adaptive cohort follows the round's plan.
@@ -52,22 +46,15 @@ impl FlasheEncryptor {
         }
     }
 
-    /// Claims the round: on disk before anything of it exists, also when encryption then fails.
-    fn claim(&mut self, terms: &Terms<'_>) -> Result<Masking> {
-        check_weight(self.client, terms.weight, self.params.bounds.max_weight)?;
-        let masking = self.masking(terms.plan)?;
-        self.ledger.claim(terms.round)?;
-        Ok(masking)
-    }
-
     fn dense(&mut self, terms: &Terms<'_>) -> Result<DenseSealer> {
         let lanes = self.params.lanes(terms.layout)?;
-        let masking = self.claim(terms)?;
-        let job = Job::new(terms.round, masking.terms(self.client), &lanes);
+        let masking = self.masking(terms.plan)?;
+        let (header, stamp) = self.sender.start(terms, terms.layout)?;
+        let job = Job::new(terms.round, masking.terms(self.sender.client()), &lanes);
         Ok(DenseSealer {
-            header: self.header(terms),
+            header,
+            stamp,
             masking: [masking as u8],
-            weight: terms.weight,
             round: terms.round,
             prf: Arc::clone(&self.prf),
             pieces: Pieces::of(&lanes),
@@ -76,8 +63,10 @@ impl FlasheEncryptor {
         })
     }
 
-    fn sparse(&mut self, request: &Request<'_>, masking: Masking, top: f64, place: &mut dyn Place) -> Result<()> {
+    fn sparse(&mut self, request: &Request<'_>, top: f64, place: &mut dyn Place) -> Result<()> {
         let layout = request.update.layout();
+        let masking = self.masking(request.plan)?;
+        let (header, stamp) = self.sender.start(&request.terms(), layout)?;
         let width = self.params.sparse_width(layout)?;
         let selection = self.residual.select(request.update, top)?;
         let order = permutation(&self.permutation, request.round, layout.elements())?;
@@ -94,7 +83,7 @@ impl FlasheEncryptor {
         let sites: Vec<u32> = sent.iter().map(|(position, _)| *position).collect();
         let mut lanes: Vec<u64> = sent.iter().map(|(_, q)| u64::from(*q).wrapping_mul(request.weight)).collect();
         let mut maker = MaskMaker::new(&self.prf, request.round, width);
-        for term in masking.terms(self.client) {
+        for term in masking.terms(self.sender.client()) {
             maker.at(term.client, &sites, |k, mask| {
                 let mask = if term.negative { mask.wrapping_neg() } else { mask };
                 lanes[k] = lanes[k].wrapping_add(mask) & bits::lane_mask(width);
@@ -105,28 +94,24 @@ impl FlasheEncryptor {
         let at = payload.len();
         payload.resize(at + bits::packed_len(lanes.len(), width), 0);
         bits::pack(&lanes, width, &mut payload[at..]);
+        payload.extend_from_slice(&stamp.tag(Hash::default()).to_bytes());
 
         let kept = selection.chosen.iter().map(|d| (*d as usize, dequantised(layout, *d as usize, ints[*d as usize])));
         let kept: Vec<_> = kept.collect();
         ints.zeroize();
         self.residual.keep(selection.values, kept.into_iter());
-        self.header(&request.terms()).build(payload.len(), place, |out| {
+        header.build(payload.len(), place, |out| {
             out.copy_from_slice(&payload);
             Ok(())
         })
-    }
-
-    fn header(&self, terms: &Terms<'_>) -> Header {
-        let own = vec![Contribution { client: self.client, weight: terms.weight }];
-        self.tag.round_header(Kind::Update, terms.round, own, terms.layout)
     }
 }
 
 /// A dense update: every piece of it is a run of masked lanes.
 struct DenseSealer {
     header: Header,
+    stamp: Stamp,
     masking: [u8; 1],
-    weight: u64,
     round: u64,
     prf: Arc<Prf>,
     terms: Vec<Term>,
@@ -148,17 +133,27 @@ impl Sealer for DenseSealer {
         &self.pieces.cuts.pieces
     }
 
-    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<()> {
+    fn stamp(&self) -> &Stamp {
+        &self.stamp
+    }
+
+    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
         let (piece, width) = (&self.pieces.cuts.pieces[index], self.pieces.cuts.widths[index]);
         let mut maker = MaskMaker::new(&self.prf, self.round, width);
         let terms: &[Term] = if self.ahead.is_some() { &[] } else { &self.terms };
-        let source = |d: usize, ints: &mut [u32]| update.quantise(piece.start + d, ints);
-        encrypt_run(&mut maker, terms, self.pieces.blocks[index], piece.len, self.weight, source, out)?;
+        let mut hasher = self.stamp.mac.hasher(piece.start);
+        let source = |d: usize, ints: &mut [u32]| {
+            update.quantise(piece.start + d, ints)?;
+            hasher.fields(ints);
+            Ok(())
+        };
+        let weight = self.stamp.weight();
+        encrypt_run(&mut maker, terms, self.pieces.blocks[index], piece.len, weight, source, out)?;
         if let Some(masks) = &self.ahead {
             let at = piece.at - self.masking.len();
             bits::add_assign(out, &masks[at..at + piece.bytes], width, piece.len);
         }
-        Ok(())
+        Ok(hasher.hash())
     }
 }
 
@@ -179,10 +174,7 @@ impl Encryptor for FlasheEncryptor {
     fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
         match self.params.top {
             None => stream::seal_all(&self.dense(&request.terms())?, request.update, place, Threads::One),
-            Some(top) => {
-                let masking = self.claim(&request.terms())?;
-                self.sparse(request, masking, top, place)
-            }
+            Some(top) => self.sparse(request, top, place),
         }
     }
 
@@ -197,7 +189,8 @@ impl Encryptor for FlasheEncryptor {
     fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()> {
         if self.params.top.is_none() {
             let lanes = self.params.lanes(layout)?;
-            let job = Job::new(round, self.masking(plan)?.terms(self.client), &lanes);
+            let job = Job::new(round, self.masking(plan)?.terms(self.sender.client()), &lanes);
+            self.sender.reserve(round)?;
             self.ahead.start(&self.prf, job);
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The mask streams `F_k(round || client || d)` and their signed sums, as packed lanes.
 
 use crate::bits;
-use crate::plain::{Cuts, Lanes};
+use crate::lanes::{Cuts, Lanes};
 use crate::prf::{CHUNK_BLOCKS, Prf, round_client};
 use crate::{Error, Result};
 use zeroize::Zeroize;

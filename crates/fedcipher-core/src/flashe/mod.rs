@@ -13,10 +13,13 @@ mod positions;
 mod precompute;
 mod sparse;
 
+use crate::admission::Rules;
 use crate::bounds::{Bounds, MAX_FIELD_BITS};
+use crate::client::{Receiver, Sender};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
-use crate::plain::Lanes;
+use crate::lanes::Lanes;
+use crate::mac::Weighting;
 use crate::prf::{Prf, random_bytes};
 use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Scheme};
 use crate::{Error, Result};
@@ -85,6 +88,10 @@ impl Flashe {
 }
 
 impl Params {
+    fn rules(&self) -> Rules {
+        Rules { density: self.top.unwrap_or(1.0), ..Rules::dense(self.bounds, Weighting::Client) }
+    }
+
     /// Lane width of `bits`-bit values: w = b + ceil(log2 of the total weight), at least 8.
     fn width(&self, bits: u32) -> Result<u32> {
         Ok(self.bounds.checked_field_bits(bits, MAX_FIELD_BITS)?.max(8))
@@ -152,7 +159,8 @@ impl Scheme for Flashe {
 
     fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
         let secret = self.secret(key)?;
-        Ok(Box::new(encrypt::FlasheEncryptor::new(self.params.clone(), key, secret, state)?))
+        let sender = Sender::new(key, self.params.rules(), state)?;
+        Ok(Box::new(encrypt::FlasheEncryptor::new(self.params.clone(), sender, secret)))
     }
 
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
@@ -163,9 +171,10 @@ impl Scheme for Flashe {
         })
     }
 
-    fn decryptor(&self, key: &ClientKey) -> Result<Box<dyn Decryptor>> {
+    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>> {
         let secret = self.secret(key)?;
-        Ok(Box::new(decrypt::FlasheDecryptor::new(self.params.clone(), key.tag.clone(), secret)))
+        let receiver = Receiver::new(key, self.params.rules(), state)?;
+        Ok(Box::new(decrypt::FlasheDecryptor::new(self.params.clone(), receiver, secret)))
     }
 
     /// One byte, the cheaper masking for `sampled`; with sparse updates as counted in `last`.

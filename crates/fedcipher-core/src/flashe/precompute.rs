@@ -2,7 +2,7 @@
 
 use super::mask::{MaskMaker, Term, chunk_lanes, per_block};
 use crate::bits;
-use crate::plain::Lanes;
+use crate::lanes::Lanes;
 use crate::prf::{CHUNK_BLOCKS, Prf};
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -1,6 +1,12 @@
 //! PASTA (ePrint 2021/731), the HE-friendly stream cipher of hybrid homomorphic encryption.
 
+#[cfg(feature = "hhe")]
+mod aggregate;
 pub mod cipher;
+#[cfg(feature = "hhe")]
+mod decrypt;
+#[cfg(feature = "hhe")]
+mod encrypt;
 pub mod field;
 #[cfg(feature = "hhe")]
 pub mod scheme;

@@ -22,7 +22,7 @@ pub struct BfvAggregator {
 
 impl BfvAggregator {
     pub fn new(derived: Arc<Derived>, key: &ServerKey, round: Option<u64>) -> Self {
-        let admission = Admission::new(key, derived.params.bounds, round);
+        let admission = Admission::new(key, derived.params.rules(), round);
         BfvAggregator { derived, admission, sum: Vec::new(), seeds: BTreeMap::new() }
     }
 
@@ -47,18 +47,10 @@ fn pack(values: impl ExactSizeIterator<Item = u128>, bits: u32) -> Vec<u8> {
 }
 
 impl Aggregator for BfvAggregator {
-    fn add(&mut self, frame: &[u8], scale: u64) -> Result<Contribution> {
+    fn add(&mut self, frame: &[u8]) -> Result<Contribution> {
         let d = Arc::clone(&self.derived);
-        let admitted = self.admission.check(frame, scale)?;
-        if scale != 1 && !d.params.server_weights {
-            return Err(Error::Unsupported {
-                scheme: "bfv",
-                operation: "a server-side weight",
-                reason: "these parameters leave no noise for it; create the scheme with server_weights=True",
-            });
-        }
-        // With server-side weights the frame's own weight is applied here too.
-        let factor = if d.params.server_weights { admitted.contribution.weight } else { 1 };
+        let admitted = self.admission.check(frame)?;
+        let factor = admitted.factor;
         let blocks = d.shape(&admitted.layout)?;
         let mut r = Reader::new(admitted.payload);
         let seed = r.array()?;
@@ -108,10 +100,7 @@ impl Aggregator for BfvAggregator {
                 sums.par_iter().map(|c0| pack(c0.iter().map(|x| d.compress(*x, d.down_drop)), bits)).collect();
             parts.iter().for_each(|part| payload.extend_from_slice(part));
         } else {
-            let (form, bits) = match &d.small_ring {
-                Some(small) => (Form::Switched, small.log_q()),
-                None => (Form::Send, d.ring.log_q()),
-            };
+            let (form, bits) = (d.form(), d.small_ring.as_ref().unwrap_or(&d.ring).log_q());
             let switch = |x: u128| if form == Form::Switched { d.ring.switch(x) } else { x };
             payload.push(form as u8);
             let parts = sums.par_iter().enumerate().map(|(index, c0)| {
@@ -121,6 +110,7 @@ impl Aggregator for BfvAggregator {
             let parts = parts.collect::<Result<Vec<_>>>()?;
             parts.iter().flatten().for_each(|part| payload.extend_from_slice(part));
         }
+        payload.extend_from_slice(&self.admission.tag().to_bytes());
         Ok(header.frame(&payload))
     }
 }
@@ -140,20 +130,30 @@ impl Second {
         1 + 40 * clients
     }
 
-    /// Parses the beginning of a payload: (c1, bytes before the first ciphertext).
-    pub fn parse(d: &Derived, clients: usize, payload: &[u8]) -> Result<(Self, usize)> {
+    /// Parses the beginning of a payload: (c1, bytes before the first ciphertext). Only the form that the parameters
+    /// prescribe, and only the scales that the header's weights do: with another form or scale a server could have
+    /// any ciphertext of its making decrypted.
+    pub fn parse(d: &Derived, contributions: &[Contribution], payload: &[u8]) -> Result<(Self, usize)> {
         let mut r = Reader::new(payload);
-        let switched = match Form::parse(r.u8()?)? {
-            Form::Derive => {
-                let seeds = (0..clients).map(|_| Ok((r.array()?, r.u64()?))).collect::<Result<_>>()?;
-                return Ok((Second::Derive(seeds), Self::prefix_len(clients)));
-            }
-            form => form == Form::Switched,
-        };
-        if switched && d.small_ring.is_none() {
-            return Err(Error::Frame { reason: "these parameters do not switch the modulus".into() });
+        let form = Form::parse(r.u8()?)?;
+        if form != d.form() {
+            return Err(Error::Frame {
+                reason: format!("an aggregate in form {form:?} where these parameters have {:?}", d.form()),
+            });
         }
-        Ok((Second::Sent { switched }, 1))
+        if form != Form::Derive {
+            return Ok((Second::Sent { switched: form == Form::Switched }, 1));
+        }
+        let weighting = d.params.rules().weighting;
+        let mut seeds = Vec::with_capacity(contributions.len());
+        for c in contributions {
+            let (seed, scale) = (r.array()?, r.u64()?);
+            if scale != weighting.factor(c.weight) {
+                return Err(Error::Frame { reason: format!("client {} is scaled by another number than its weight", c.client) });
+            }
+            seeds.push((seed, scale));
+        }
+        Ok((Second::Derive(seeds), Self::prefix_len(contributions.len())))
     }
 
     /// Wire bits of a coefficient.

@@ -4,19 +4,22 @@ use super::aggregate::Second;
 use super::encrypt::cut;
 use super::params::{Block, Derived};
 use super::ring::SecretNtt;
-use crate::admission::{check_aggregate, check_sums};
+use crate::admission::check_sums;
 use crate::bits::{check_stream, read_bits};
+use crate::client::Receiver;
 use crate::codec::{Layout, SumSink};
-use crate::keys::{ClientKey, KeyTag};
-use crate::scheme::{Decryptor, Opening, Summary};
+use crate::keys::ClientKey;
+use crate::ledger::Openings;
+use crate::scheme::{Decryptor, Expect, Opening, Summary};
 use crate::stream::{self, Opener, Piece, Threads};
-use crate::wire::{self, Frame, Header, Kind};
+use crate::wire::Head;
 use crate::{Error, Result};
+use std::path::Path;
 use std::sync::Arc;
 
 pub struct BfvDecryptor {
     derived: Arc<Derived>,
-    tag: KeyTag,
+    receiver: Receiver,
     secret: Arc<SecretNtt>,
 }
 
@@ -32,19 +35,21 @@ struct BfvOpener {
 }
 
 impl BfvDecryptor {
-    pub fn new(derived: Arc<Derived>, key: &ClientKey) -> Result<Self> {
+    pub fn new(derived: Arc<Derived>, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         let secret = Arc::new(derived.ring.secret_ntt(&key.secret)?);
-        Ok(BfvDecryptor { derived, tag: key.tag.clone(), secret })
+        let receiver = Receiver::new(key, derived.params.rules(), state)?;
+        Ok(BfvDecryptor { derived, receiver, secret })
     }
 
-    fn start(&self, header: &Header, round: Option<u64>, prefix: &[u8]) -> Result<(Layout, BfvOpener)> {
-        let d = &self.derived;
-        let layout = check_aggregate(&self.tag, d.params.bounds, header, round)?;
+    fn start(&self, head: &Head, layout: Layout, prefix: &[u8], expect: &Expect<'_>) -> Result<Opening> {
+        let (d, header) = (&self.derived, &head.header);
         let blocks = d.shape(&layout)?;
-        let (c1, prefix) = Second::parse(d, header.contributions.len(), prefix)?;
+        let (c1, prefix) = Second::parse(d, &header.contributions, prefix)?;
         let pieces = cut(&blocks, prefix, |block| c1.lens(d, block).iter().sum());
         let (derived, secret, weight) = (Arc::clone(d), Arc::clone(&self.secret), header.total_weight());
-        Ok((layout, BfvOpener { derived, secret, blocks, pieces, c1, prefix, weight }))
+        let verifier = self.receiver.verifier(header, &layout, expect.bound);
+        let opener = Box::new(BfvOpener { derived, secret, blocks, pieces, c1, prefix, weight });
+        Ok(Opening { layout, opener, verifier })
     }
 }
 
@@ -120,19 +125,23 @@ impl Opener for BfvOpener {
 }
 
 impl Decryptor for BfvDecryptor {
-    fn decrypt(&self, frame: &[u8], round: Option<u64>, sink: &mut dyn SumSink) -> Result<Summary> {
-        let Frame { header, payload } = wire::parse_kind(frame, Kind::Aggregate)?;
-        let (layout, opener) = self.start(&header, round, payload)?;
-        stream::open_all(&opener, &layout, header.total_weight(), payload, sink, Threads::All)?;
-        Ok(Summary { header, layout, counts: None })
+    fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
+        let (head, layout, payload, tag) = self.receiver.admit(frame, expect)?;
+        let opening = self.start(&head, layout, payload, expect)?;
+        stream::open_all(&opening, head.header.total_weight(), payload, tag, sink, Threads::All)?;
+        Ok(Summary { header: head.header, layout: opening.layout, counts: None })
     }
 
     fn prefix_len(&self, contributions: usize) -> usize {
         Second::prefix_len(contributions)
     }
 
-    fn opener(&self, header: &Header, round: Option<u64>, prefix: &[u8]) -> Result<Option<Opening>> {
-        let (layout, opener) = self.start(header, round, prefix)?;
-        Ok(Some(Opening { layout, opener: Box::new(opener) }))
+    fn opener(&self, head: &Head, expect: &Expect<'_>, prefix: &[u8]) -> Result<Option<Opening>> {
+        let layout = self.receiver.check(head, expect)?;
+        self.start(head, layout, prefix, expect).map(Some)
+    }
+
+    fn openings(&self) -> &Openings {
+        self.receiver.openings()
     }
 }

@@ -3,16 +3,18 @@
 
 use super::params::{Block, Derived};
 use super::ring::SecretNtt;
-use crate::admission::check_weight;
 use crate::bits::{BitWriter, packed_len};
+use crate::client::Sender;
 use crate::codec::{Layout, Update};
-use crate::keys::{ClientKey, KeyTag};
+use crate::keys::ClientKey;
+use crate::mac::{Hash, Stamp};
 use crate::prf::{Stream, random_bytes};
 use crate::scheme::{Encryptor, Request, Terms};
 use crate::stream::{self, Piece, Sealer, Sealing, Threads};
-use crate::wire::{Contribution, Header, Kind, Place};
+use crate::wire::{Header, Place};
 use crate::{Error, Result};
 use rayon::prelude::*;
+use std::path::Path;
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -24,8 +26,7 @@ struct Offline {
 
 pub struct BfvEncryptor {
     derived: Arc<Derived>,
-    tag: KeyTag,
-    client: u32,
+    sender: Sender,
     secret: Arc<SecretNtt>,
     ready: Option<Offline>,
 }
@@ -44,27 +45,25 @@ fn mask(d: &Derived, secret: &SecretNtt, seed: &[u8; 32], index: usize, block: &
 }
 
 impl BfvEncryptor {
-    pub fn new(derived: Arc<Derived>, key: &ClientKey) -> Result<Self> {
+    pub fn new(derived: Arc<Derived>, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         let secret = Arc::new(derived.ring.secret_ntt(&key.secret)?);
-        Ok(BfvEncryptor { derived, tag: key.tag.clone(), client: key.client, secret, ready: None })
+        let sender = Sender::new(key, derived.params.rules(), state)?;
+        Ok(BfvEncryptor { derived, sender, secret, ready: None })
     }
 
     fn start(&mut self, terms: &Terms<'_>) -> Result<BfvSealer> {
         let d = Arc::clone(&self.derived);
-        check_weight(self.client, terms.weight, d.params.bounds.max_weight)?;
         let blocks = d.shape(terms.layout)?;
+        let (header, stamp) = self.sender.start(terms, terms.layout)?;
         let fits =
             |o: &Offline| o.masks.len() == blocks.len() && o.masks.iter().zip(&blocks).all(|(m, b)| m.len() == b.used);
         let (seed, masks) = match self.ready.take().filter(fits) {
             Some(ready) => (ready.seed, ready.masks),
             None => (*random_bytes::<32>()?, Vec::new()),
         };
-        let own = vec![Contribution { client: self.client, weight: terms.weight }];
-        let header = self.tag.round_header(Kind::Update, terms.round, own, terms.layout);
         let wire_bits = d.wire_bits(d.up_drop);
         let pieces = cut(&blocks, seed.len(), |block| packed_len(block.used, wire_bits));
-        let weight = if d.params.server_weights { 1 } else { terms.weight };
-        Ok(BfvSealer { derived: d, secret: Arc::clone(&self.secret), header, seed, masks, blocks, pieces, weight })
+        Ok(BfvSealer { derived: d, secret: Arc::clone(&self.secret), header, stamp, seed, masks, blocks, pieces })
     }
 }
 
@@ -73,12 +72,12 @@ struct BfvSealer {
     derived: Arc<Derived>,
     secret: Arc<SecretNtt>,
     header: Header,
+    stamp: Stamp,
     seed: [u8; 32],
     /// Made in the offline phase, or none.
     masks: Vec<Zeroizing<Vec<u128>>>,
     blocks: Vec<Block>,
     pieces: Vec<Piece>,
-    weight: u64,
 }
 
 impl Sealer for BfvSealer {
@@ -94,8 +93,14 @@ impl Sealer for BfvSealer {
         &self.pieces
     }
 
-    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<()> {
+    fn stamp(&self) -> &Stamp {
+        &self.stamp
+    }
+
+    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
         let (d, block) = (&self.derived, &self.blocks[index]);
+        let weight = self.stamp.weight();
+        let mut hasher = self.stamp.mac.hasher(block.start);
         let made;
         let mask = match self.masks.get(index) {
             Some(mask) => mask,
@@ -115,7 +120,8 @@ impl Sealer for BfvSealer {
             // A field has at least 4 bits and a coefficient at most 108: 27 fields fit the buffer.
             let ints = &mut ints[..n];
             update.quantise(block.start + done, ints)?;
-            block.fields.pack(ints, self.weight, |m| {
+            hasher.fields(ints);
+            block.fields.pack(ints, weight, |m| {
                 let mask = masks.next().copied().unwrap_or_default();
                 let c0 = d.ring.add(mask, d.delta.wrapping_mul(m));
                 writer.push(d.compress(c0, d.up_drop), wire_bits);
@@ -124,7 +130,7 @@ impl Sealer for BfvSealer {
         }
         ints.zeroize();
         writer.finish();
-        Ok(())
+        Ok(hasher.hash())
     }
 }
 
@@ -149,7 +155,8 @@ impl Encryptor for BfvEncryptor {
     }
 
     /// The offline phase for the next update of this layout.
-    fn precompute(&mut self, _round: u64, layout: &Layout, _plan: &[u8]) -> Result<()> {
+    fn precompute(&mut self, round: u64, layout: &Layout, _plan: &[u8]) -> Result<()> {
+        self.sender.reserve(round)?;
         let seed = *random_bytes::<32>()?;
         let blocks = self.derived.shape(layout)?;
         let masks = blocks.par_iter().enumerate().map(|(k, block)| mask(&self.derived, &self.secret, &seed, k, block));

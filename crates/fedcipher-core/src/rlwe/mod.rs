@@ -11,8 +11,10 @@ pub mod ntt;
 pub mod params;
 pub mod ring;
 
+use crate::admission::Rules;
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
+use crate::mac::Weighting;
 use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Scheme};
 use crate::{Error, Result};
 use params::{Derived, Params};
@@ -40,6 +42,23 @@ impl Form {
             1 => Ok(Form::Send),
             2 => Ok(Form::Switched),
             other => Err(Error::Frame { reason: format!("unknown aggregate form {other}") }),
+        }
+    }
+}
+
+impl Params {
+    fn rules(&self) -> Rules {
+        Rules::dense(self.bounds, if self.server_weights { Weighting::Server } else { Weighting::Client })
+    }
+}
+
+impl Derived {
+    /// The only form of an aggregate under these parameters.
+    fn form(&self) -> Form {
+        match (self.derive_c1, &self.small_ring) {
+            (true, _) => Form::Derive,
+            (false, Some(_)) => Form::Switched,
+            (false, None) => Form::Send,
         }
     }
 }
@@ -80,9 +99,9 @@ impl Scheme for Bfv {
         KeySet::build(tag, cohort, Vec::new(), |_| Ok(secret.clone()))
     }
 
-    fn encryptor(&self, key: &ClientKey, _state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
+    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
         key.tag.check_scheme(NAME, self.digest())?;
-        Ok(Box::new(encrypt::BfvEncryptor::new(Arc::clone(&self.derived), key)?))
+        Ok(Box::new(encrypt::BfvEncryptor::new(Arc::clone(&self.derived), key, state)?))
     }
 
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
@@ -90,9 +109,9 @@ impl Scheme for Bfv {
         Ok(Box::new(aggregate::BfvAggregator::new(Arc::clone(&self.derived), key, round)))
     }
 
-    fn decryptor(&self, key: &ClientKey) -> Result<Box<dyn Decryptor>> {
+    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>> {
         key.tag.check_scheme(NAME, self.digest())?;
-        Ok(Box::new(decrypt::BfvDecryptor::new(Arc::clone(&self.derived), key)?))
+        Ok(Box::new(decrypt::BfvDecryptor::new(Arc::clone(&self.derived), key, state)?))
     }
 
     fn describe(&self) -> Vec<(String, String)> {

@@ -9,7 +9,7 @@ use fedcipher_core::keys::KeySet;
 use fedcipher_core::plain::Plain;
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{C1, Params as BfvParams, Preset};
-use fedcipher_core::scheme::{Request, Scheme};
+use fedcipher_core::scheme::{Expect, Request, Scheme};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -71,7 +71,7 @@ pub fn encrypt(
 ) -> Vec<u8> {
     let key = keys.clients.iter().find(|k| k.client == client.0).unwrap();
     let update = update(layout, &client.2);
-    let request = Request { round, weight: client.1, update: &update, plan };
+    let request = Request { round, weight: client.1, update: &update, plan, model: b"model", bound: &[] };
     scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()
 }
 
@@ -81,12 +81,12 @@ pub fn run_round(scheme: &dyn Scheme, layout: &Layout, cohort: &[u32], clients: 
     let plan = scheme.plan(&keys.server, &clients.iter().map(|c| c.0).collect::<Vec<_>>(), None).unwrap();
     let mut aggregator = scheme.aggregator(&keys.server, Some(9)).unwrap();
     for client in clients {
-        aggregator.add(&encrypt(scheme, &keys, layout, 9, client, &plan), 1).unwrap();
+        aggregator.add(&encrypt(scheme, &keys, layout, 9, client, &plan)).unwrap();
     }
     let aggregate = aggregator.finish().unwrap();
     let mut sums = Sums::default();
     let key = keys.clients.last().unwrap();
-    scheme.decryptor(key).unwrap().decrypt(&aggregate, Some(9), &mut sums).unwrap();
+    scheme.decryptor(key, None).unwrap().decrypt(&aggregate, &Expect { round: Some(9), ..Expect::default() }, &mut sums).unwrap();
     sums.0
 }
 

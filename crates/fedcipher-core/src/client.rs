@@ -1,0 +1,139 @@
+//! What a client does alike in every scheme: claim its nonce and stamp what it sends, check what it is given.
+
+use crate::admission::{Rules, check_weight, layout_of};
+use crate::codec::Layout;
+use crate::keys::{ClientKey, KeyTag};
+use crate::ledger::{Ledger, Openings};
+use crate::mac::{MacKey, Stamp, Tag, Verifier};
+use crate::scheme::{Expect, Terms};
+use crate::wire::{self, Contribution, Frame, Head, Header, Kind};
+use crate::{Error, Result};
+use std::path::Path;
+
+/// A client that sends updates.
+pub struct Sender {
+    tag: KeyTag,
+    client: u32,
+    rules: Rules,
+    mac: MacKey,
+    ledger: Ledger,
+}
+
+impl Sender {
+    /// `state` is the folder of the nonce ledger; without it nonces are remembered as long as this object lives.
+    pub fn new(key: &ClientKey, rules: Rules, state: Option<&Path>) -> Result<Self> {
+        let (tag, client, mac) = (key.tag.clone(), key.client, key.mac()?);
+        Ok(Sender { tag, client, rules, mac, ledger: Ledger::open(key, state)? })
+    }
+
+    #[must_use]
+    pub fn client(&self) -> u32 {
+        self.client
+    }
+
+    /// Claims the round of `terms`, on disk before anything of it exists, and makes the update's header and stamp.
+    /// `carried` is the layout of the integers that are sent, where that is not all of the header's.
+    pub fn start(&mut self, terms: &Terms<'_>, carried: &Layout) -> Result<(Header, Stamp)> {
+        check_weight(self.client, terms.weight, self.rules.bounds.max_weight)?;
+        self.ledger.claim(terms.round)?;
+        let own = Contribution { client: self.client, weight: terms.weight };
+        let model = self.mac.model_tag(terms.model);
+        let header = self.tag.round_header(Kind::Update, terms.round, vec![own], terms.layout, model);
+        let mac = self.mac.round(&header, carried, self.rules.bounds, terms.bound);
+        Ok((header, Stamp { mac, own, weighting: self.rules.weighting }))
+    }
+
+    /// Claims `round` ahead, so that its encryption need not wait for the disk.
+    pub fn reserve(&mut self, round: u64) -> Result<()> {
+        self.ledger.reserve(round)
+    }
+}
+
+/// A client that opens aggregates: one a round, none older than the last, and only what proves to be the sum of what
+/// the clients it names have sent.
+pub struct Receiver {
+    tag: KeyTag,
+    rules: Rules,
+    mac: MacKey,
+    openings: Openings,
+}
+
+/// A frame's digest, in parts: what "the same bytes again" means.
+#[derive(Default)]
+pub struct Digest(blake3::Hasher);
+
+impl Digest {
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    #[must_use]
+    pub fn finish(&self) -> [u8; 32] {
+        *self.0.finalize().as_bytes()
+    }
+}
+
+impl Receiver {
+    /// `state` is the folder that remembers which aggregates were opened; without it this object does.
+    pub fn new(key: &ClientKey, rules: Rules, state: Option<&Path>) -> Result<Self> {
+        Ok(Receiver { tag: key.tag.clone(), rules, mac: key.mac()?, openings: Openings::open(key, state)? })
+    }
+
+    /// An aggregate's head against this key, its round and the bounds.
+    pub fn check(&self, head: &Head, expect: &Expect<'_>) -> Result<Layout> {
+        let (header, bounds) = (&head.header, self.rules.bounds);
+        header.check_kind(Kind::Aggregate)?;
+        self.tag.check(header)?;
+        if let Some(expected) = expect.round
+            && header.round != expected
+        {
+            return Err(Error::Round { found: header.round, expected });
+        }
+        if header.contributions.is_empty() {
+            return Err(Error::EmptyCohort);
+        }
+        bounds.check_contributions(header.contributions.len())?;
+        if header.contributions.len() as u64 > bounds.clients {
+            return Err(Error::Frame {
+                reason: format!(
+                    "{} contributions where the bound allows {}",
+                    header.contributions.len(),
+                    bounds.clients
+                ),
+            });
+        }
+        for c in &header.contributions {
+            check_weight(c.client, c.weight, bounds.max_weight)?;
+        }
+        if let Some(model) = expect.model {
+            self.mac.check_model(header, model)?;
+        }
+        layout_of(header, head.payload_len, self.rules.density)
+    }
+
+    /// What the sums of the aggregate must answer to; `carried` as in [`Sender::start`].
+    #[must_use]
+    pub fn verifier(&self, header: &Header, carried: &Layout, bound: &[u8]) -> Verifier {
+        Verifier {
+            mac: self.mac.round(header, carried, self.rules.bounds, bound),
+            contributions: header.contributions.clone(),
+            weighting: self.rules.weighting,
+        }
+    }
+
+    /// A whole frame: (head, layout, payload without its tag, tag). From here on its round is spent: another
+    /// aggregate of it will not be opened, whatever comes of this one.
+    pub fn admit<'a>(&self, frame: &'a [u8], expect: &Expect<'_>) -> Result<(Head, Layout, &'a [u8], Tag)> {
+        let Frame { header, payload } = wire::parse_kind(frame, Kind::Aggregate)?;
+        let head = Head { header, payload_len: payload.len() };
+        let layout = self.check(&head, expect)?;
+        let (payload, tag) = Tag::split(payload)?;
+        self.openings.claim(head.header.round, blake3::hash(frame).as_bytes())?;
+        Ok((head, layout, payload, tag))
+    }
+
+    #[must_use]
+    pub fn openings(&self) -> &Openings {
+        &self.openings
+    }
+}

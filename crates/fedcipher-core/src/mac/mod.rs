@@ -1,0 +1,292 @@
+//! Aggregates that whoever decrypts them can check: a linearly homomorphic MAC.
+//!
+//! Per round, client u sends `tag_u = h_r(m_u) + F(u)`, with `h_r(m) = sum r^(i+1) m_i` over F_p,
+//! p = 2^127 - 1, of its plaintext words m_u, and a pad F(u) that is used once. The server adds tags as it adds
+//! ciphertexts, without a key; whoever decrypts computes `h_r` of the sums and the pads of the clients that the
+//! header names. r and the pads come from the cohort's secret, the round, everything its clients must agree on
+//! (parameters, epoch, layout, the global model they trained from) and, for a pad, who the client is and what it
+//! weighs. So an aggregate opens only if it is the sum of what exactly these clients sent, in this round, from one
+//! model. Construction: Agrawal and Boneh, "Homomorphic MACs" (ACNS 2009), with the one-time mask of Catalano and
+//! Fiore (Eurocrypt 2013).
+//!
+//! Assumption: HMAC-SHA256 is a PRF, and no client makes two tags in one round ([`crate::ledger`]). Then a forgery is
+//! accepted with probability at most (fields of the update + 1) / p, below 2^-90; a round has one try
+//! ([`crate::ledger::Openings`]). Whoever holds the cohort's secret can forge: this binds the server, not a client.
+
+pub mod field;
+pub mod hash;
+
+use crate::bounds::Bounds;
+use crate::codec::{Layout, Segment};
+use crate::wire::{Contribution, Header, ModelTag};
+use crate::{Error, Result};
+use field::Element;
+use hash::{Hasher, Powers};
+use hkdf::Hkdf;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use subtle::ConstantTimeEq;
+use zeroize::{Zeroize, Zeroizing};
+
+/// Bytes of a tag, at the end of every update and aggregate.
+pub const TAG_LEN: usize = 16;
+
+/// Who multiplies an update by its client's weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weighting {
+    /// The client, before it encrypts.
+    Client,
+    /// The server, by the weight in the update's header.
+    Server,
+}
+
+impl Weighting {
+    /// What the client multiplies an update of this weight by.
+    #[must_use]
+    pub fn before(self, weight: u64) -> u64 {
+        match self {
+            Weighting::Client => weight,
+            Weighting::Server => 1,
+        }
+    }
+
+    /// What the server multiplies it by.
+    #[must_use]
+    pub fn factor(self, weight: u64) -> u64 {
+        match self {
+            Weighting::Client => 1,
+            Weighting::Server => weight,
+        }
+    }
+}
+
+/// A tag, or a sum of tags; public.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tag(Element);
+
+impl std::fmt::Debug for Tag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tag")
+    }
+}
+
+impl Tag {
+    /// Splits a payload into what precedes its tag, and the tag.
+    pub fn split(payload: &[u8]) -> Result<(&[u8], Tag)> {
+        let (rest, tag) = payload.split_last_chunk().ok_or_else(|| Error::frame("it ends before its tag"))?;
+        Ok((rest, Tag::parse(*tag)?))
+    }
+
+    pub fn parse(bytes: [u8; TAG_LEN]) -> Result<Self> {
+        Element::from_wire(bytes).map(Tag).ok_or_else(|| Error::frame("its tag is no field element"))
+    }
+
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; TAG_LEN] {
+        self.0.to_wire()
+    }
+
+    /// Adds `factor` times another tag.
+    pub fn add(&mut self, other: Tag, factor: u64) {
+        self.0 += other.0 * Element::new(u128::from(factor));
+    }
+}
+
+/// The polynomial of a part of an update; parts add up.
+#[derive(Clone, Copy, Default)]
+pub struct Hash(Element);
+
+impl std::ops::AddAssign for Hash {
+    fn add_assign(&mut self, other: Hash) {
+        self.0 += other.0;
+    }
+}
+
+impl std::iter::Sum for Hash {
+    fn sum<I: Iterator<Item = Hash>>(parts: I) -> Hash {
+        Hash(parts.map(|part| part.0).sum())
+    }
+}
+
+/// The cohort's keys for tags, derived from its secret (HKDF-SHA256, RFC 5869), a label each.
+#[derive(Clone)]
+pub struct MacKey {
+    polynomial: Zeroizing<[u8; 32]>,
+    pad: Zeroizing<[u8; 32]>,
+    model: Zeroizing<[u8; 32]>,
+}
+
+impl std::fmt::Debug for MacKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MacKey(secret)")
+    }
+}
+
+fn derive(root: &[u8; 32], label: &str) -> Result<Zeroizing<[u8; 32]>> {
+    let mut out = Zeroizing::new([0u8; 32]);
+    Hkdf::<Sha256>::new(None, root)
+        .expand(label.as_bytes(), out.as_mut_slice())
+        .map_err(|e| Error::Key { reason: format!("derivation of {label}: {e}") })?;
+    Ok(out)
+}
+
+/// The first 16 bytes of HMAC-SHA256 over `parts`.
+fn prf(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 16] {
+    // HMAC fills a short key with zeros to SHA-256's block (RFC 2104).
+    let mut block = Zeroizing::new([0u8; 64]);
+    block[..32].copy_from_slice(key);
+    let mut mac = <Hmac<Sha256> as KeyInit>::new((&*block).into());
+    parts.iter().for_each(|part| mac.update(part));
+    let mut full: [u8; 32] = mac.finalize().into_bytes().into();
+    let mut out = [0u8; 16];
+    out.copy_from_slice(&full[..16]);
+    full.zeroize();
+    out
+}
+
+impl MacKey {
+    pub fn new(root: &[u8; 32]) -> Result<Self> {
+        Ok(MacKey {
+            polynomial: derive(root, "fedcipher v2 mac polynomial")?,
+            pad: derive(root, "fedcipher v2 mac pad")?,
+            model: derive(root, "fedcipher v2 model")?,
+        })
+    }
+
+    /// What a header says of the global model behind an update: nothing to whoever lacks the key, who can test no
+    /// guess of the model against it.
+    #[must_use]
+    pub fn model_tag(&self, model: &[u8]) -> ModelTag {
+        prf(&self.model, &[model])
+    }
+
+    /// Refuses an aggregate of updates that were trained from another model than `model`.
+    pub fn check_model(&self, header: &Header, model: &[u8]) -> Result<()> {
+        if bool::from(self.model_tag(model).ct_eq(&header.model)) {
+            return Ok(());
+        }
+        Err(Error::Model { round: header.round })
+    }
+
+    /// The MAC of the round that `header` is of, over updates of `layout`. `bound` is what both ends know and no
+    /// header says; clients that disagree on it make tags that do not add up.
+    pub fn round(&self, header: &Header, layout: &Layout, bounds: Bounds, bound: &[u8]) -> RoundMac {
+        let context: [u8; 32] =
+            Sha256::new().chain_update(header.common()).chain_update(Sha256::digest(bound)).finalize().into();
+        let powers = Powers::new(Element::from_random(prf(&self.polynomial, &[&context])));
+        let widths = |s: Segment| (s, bounds.field_bits(s.bits));
+        let (segments, widths) = layout.segments().into_iter().map(widths).unzip();
+        RoundMac { powers: Arc::new(powers), pad: self.pad.clone(), context, segments, widths }
+    }
+}
+
+/// One round's MAC.
+#[derive(Clone)]
+pub struct RoundMac {
+    powers: Arc<Powers>,
+    pad: Zeroizing<[u8; 32]>,
+    context: [u8; 32],
+    segments: Vec<Segment>,
+    /// Bits of a sum's field, by segment.
+    widths: Vec<u32>,
+}
+
+impl RoundMac {
+    /// Over the fields from `start` on, which must lie in one segment and begin where a scheme may cut.
+    #[must_use]
+    pub fn hasher(&self, start: usize) -> Hasher<'_> {
+        let index = self.segments.partition_point(|s| s.start <= start).saturating_sub(1);
+        Hasher::new(&self.powers, self.widths.get(index).copied().unwrap_or(1), start)
+    }
+
+    /// The polynomial of all fields of an update, at once.
+    #[must_use]
+    pub fn hash_fields(&self, fields: &[u32]) -> Hash {
+        self.each(|hasher, range| hasher.fields(fields.get(range).unwrap_or_default()))
+    }
+
+    /// The polynomial of all sums, at once.
+    #[must_use]
+    pub fn hash_sums(&self, sums: &[u64]) -> Hash {
+        self.each(|hasher, range| hasher.sums(sums.get(range).unwrap_or_default()))
+    }
+
+    fn each(&self, mut work: impl FnMut(&mut Hasher<'_>, std::ops::Range<usize>)) -> Hash {
+        let of_segment = |s: &Segment| {
+            let mut hasher = self.hasher(s.start);
+            work(&mut hasher, s.start..s.start + s.len);
+            hasher.finish()
+        };
+        Hash(self.segments.iter().map(of_segment).sum())
+    }
+
+    fn pad(&self, of: &Contribution) -> Element {
+        let parts: [&[u8]; 3] = [&self.context, &of.client.to_le_bytes(), &of.weight.to_le_bytes()];
+        Element::from_random(prf(&self.pad, &parts))
+    }
+
+    /// A client's tag over the polynomial of its integers before weighting.
+    #[must_use]
+    pub fn tag(&self, hash: Hash, own: &Contribution, weighting: Weighting) -> Tag {
+        Tag(hash.0 * Element::new(u128::from(weighting.before(own.weight))) + self.pad(own))
+    }
+
+    /// Refuses sums of polynomial `hash` that are not what `contributions` sent.
+    pub fn check(&self, hash: Hash, contributions: &[Contribution], weighting: Weighting, tag: Tag) -> Result<()> {
+        let pad = |c: &Contribution| self.pad(c) * Element::new(u128::from(weighting.factor(c.weight)));
+        let expected = hash.0 + contributions.iter().map(pad).sum();
+        if bool::from(expected.to_wire().ct_eq(&tag.to_bytes())) { Ok(()) } else { Err(Error::Tag) }
+    }
+}
+
+impl Hasher<'_> {
+    /// The polynomial of what was hashed.
+    #[must_use]
+    pub fn hash(self) -> Hash {
+        Hash(self.finish())
+    }
+}
+
+/// What a client stamps its update with: the round's MAC, and who it is.
+#[derive(Clone)]
+pub struct Stamp {
+    pub mac: RoundMac,
+    pub own: Contribution,
+    pub weighting: Weighting,
+}
+
+impl Stamp {
+    #[must_use]
+    pub fn tag(&self, hash: Hash) -> Tag {
+        self.mac.tag(hash, &self.own, self.weighting)
+    }
+
+    /// What this client multiplies its integers by.
+    #[must_use]
+    pub fn weight(&self) -> u64 {
+        self.weighting.before(self.own.weight)
+    }
+}
+
+/// What an aggregate must answer to.
+#[derive(Clone)]
+pub struct Verifier {
+    pub mac: RoundMac,
+    pub contributions: Vec<Contribution>,
+    pub weighting: Weighting,
+}
+
+impl Verifier {
+    /// The polynomial of a piece's sums.
+    #[must_use]
+    pub fn hash(&self, start: usize, sums: &[u64]) -> Hash {
+        let mut hasher = self.mac.hasher(start);
+        hasher.sums(sums);
+        hasher.hash()
+    }
+
+    pub fn check(&self, hash: Hash, tag: Tag) -> Result<()> {
+        self.mac.check(hash, &self.contributions, self.weighting, tag)
+    }
+}

@@ -1,0 +1,73 @@
+//! The client's side: BFV decryption of the folded sums.
+
+use super::scheme::{Shared, parsed};
+use crate::admission::check_sums;
+use crate::client::Receiver;
+use crate::codec::SumSink;
+use crate::ledger::Openings;
+use crate::scheme::{Decryptor, Expect, Opening, Summary};
+use crate::wire::{Head, Reader};
+use crate::{Error, Result};
+use fhe::bfv::{Ciphertext, SecretKey};
+use fhe_traits::DeserializeParametrized;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+pub struct PastaDecryptor {
+    shared: Arc<Shared>,
+    receiver: Receiver,
+    secret: SecretKey,
+}
+
+impl PastaDecryptor {
+    pub fn new(shared: Arc<Shared>, receiver: Receiver, secret: SecretKey) -> Self {
+        PastaDecryptor { shared, receiver, secret }
+    }
+}
+
+impl Decryptor for PastaDecryptor {
+    fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
+        let shared = &self.shared;
+        let c = &shared.context;
+        let (Head { header, .. }, layout, payload, tag) = self.receiver.admit(frame, expect)?;
+        shared.check_layout(&layout)?;
+        let elements = layout.elements();
+        let padded = shared.padded(elements);
+        let count = shared.chunks(padded).div_ceil(2);
+        let mut r = Reader::new(payload);
+        let mut sums: Zeroizing<Vec<u64>> = Zeroizing::new(Vec::new());
+        for _ in 0..count {
+            let length = r.length()?;
+            let bytes = r.bytes(length)?;
+            let ciphertext = parsed("aggregate", || Ciphertext::from_bytes(bytes, &c.par))?;
+            let [row0, row1] = c.decrypt(&ciphertext, &self.secret)?;
+            sums.extend_from_slice(&row0);
+            if sums.len() < padded {
+                sums.extend_from_slice(&row1);
+            }
+        }
+        r.finish()?;
+        // Padding and absent blocks were encrypted as zeros.
+        if sums[elements.min(sums.len())..].iter().any(|s| *s != 0) {
+            return Err(Error::Decrypt { reason: "padding does not decrypt to zero".into() });
+        }
+        let weight = header.total_weight();
+        for segment in layout.segments() {
+            check_sums(&sums[segment.start..segment.start + segment.len], weight, segment.bits)?;
+        }
+        let verifier = self.receiver.verifier(&header, &layout, expect.bound);
+        verifier.check(verifier.mac.hash_sums(&sums[..elements]), tag)?;
+        sink.begin(&layout, weight)?;
+        sink.put(0, &sums[..elements])?;
+        Ok(Summary { header, layout, counts: None })
+    }
+
+    fn opener(&self, head: &Head, expect: &Expect<'_>, _prefix: &[u8]) -> Result<Option<Opening>> {
+        self.receiver.check(head, expect)?;
+        Ok(None)
+    }
+
+    fn openings(&self) -> &Openings {
+        self.receiver.openings()
+    }
+}

@@ -1,0 +1,76 @@
+//! The client's side: quantised words under the PASTA key stream, and the key once an epoch.
+
+use super::cipher::Pasta;
+use super::scheme::{Secret, Shared};
+use crate::Result;
+use crate::bits::{BitWriter, packed_len};
+use crate::client::Sender;
+use crate::codec::Layout;
+use crate::mac::TAG_LEN;
+use crate::scheme::{Encryptor, Request, Terms};
+use crate::stream::Sealing;
+use crate::wire::Place;
+use std::sync::Arc;
+use zeroize::{Zeroize, Zeroizing};
+
+pub struct PastaEncryptor {
+    shared: Arc<Shared>,
+    sender: Sender,
+    pasta: Pasta,
+    encrypted_key: Vec<u8>,
+    setup_bytes: usize,
+}
+
+impl PastaEncryptor {
+    pub fn new(shared: Arc<Shared>, sender: Sender, secret: Secret) -> Self {
+        let Secret { pasta, encrypted_key, .. } = secret;
+        PastaEncryptor { shared, sender, pasta, encrypted_key, setup_bytes: 0 }
+    }
+}
+
+impl Encryptor for PastaEncryptor {
+    /// Payload: `key length u64 | encrypted key | packed words | tag`.
+    fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let layout = request.update.layout();
+        shared.check_layout(layout)?;
+        let (header, stamp) = self.sender.start(&request.terms(), layout)?;
+        let client = self.sender.client();
+        let known = request.plan.as_chunks::<4>().0.iter().any(|id| u32::from_le_bytes(*id) == client);
+        let key: &[u8] = if known { &[] } else { &self.encrypted_key };
+        self.setup_bytes = key.len();
+
+        let mut ints = vec![0u32; layout.elements()];
+        request.update.quantise(0, &mut ints)?;
+        let tag = stamp.tag(stamp.mac.hash_fields(&ints)).to_bytes();
+        let mut words: Zeroizing<Vec<u64>> = Zeroizing::new(ints.iter().map(|v| u64::from(*v)).collect());
+        ints.zeroize();
+        words.resize(shared.padded(layout.elements()), 0);
+        self.pasta.encrypt(request.round, &mut words);
+
+        let bits = shared.context.field.bits();
+        header.build(8 + key.len() + packed_len(words.len(), bits) + TAG_LEN, place, |payload| {
+            let (head, rest) = payload.split_at_mut(8 + key.len());
+            head[..8].copy_from_slice(&(key.len() as u64).to_le_bytes());
+            head[8..].copy_from_slice(key);
+            let (packed, end) = rest.split_at_mut(rest.len() - TAG_LEN);
+            let mut writer = BitWriter::new(packed);
+            words.iter().for_each(|w| writer.push(u128::from(*w), bits));
+            writer.finish();
+            end.copy_from_slice(&tag);
+            Ok(())
+        })
+    }
+
+    fn sealer(&mut self, _terms: &Terms<'_>) -> Result<Option<Sealing>> {
+        Ok(None)
+    }
+
+    fn precompute(&mut self, round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
+        self.sender.reserve(round)
+    }
+
+    fn setup_bytes(&self) -> usize {
+        self.setup_bytes
+    }
+}
