@@ -320,7 +320,7 @@ def seal_operations() -> dict[str, float]:
 
     parms = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
     parms.set_poly_modulus_degree(16384)
-    parms.set_coeff_modulus(sealapi.CoeffModulus.Create(16384, [54] * 7 + [60]))
+    parms.set_coeff_modulus(sealapi.CoeffModulus.Create(16384, [54] * 8))
     parms.set_plain_modulus(65537)
     context = sealapi.SEALContext(parms, True, sealapi.SEC_LEVEL_TYPE.TC128)
     keygen = sealapi.KeyGenerator(context)

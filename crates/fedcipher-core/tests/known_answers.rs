@@ -237,7 +237,7 @@ fn fhe_rs_decrypts_a_fedbit_paper_ciphertext() {
         poly.change_representation(Representation::Ntt);
         poly
     };
-    let c0: Vec<u128> = (0..4096).map(|k| bits::read_bits(c0, k * 109, 109)).collect();
+    let c0: Vec<u128> = (0..4096).map(|k| bits::read_bits(c0, k * 106, 106)).collect();
     let [a0, a1] = [0, 1].map(|limb| expand(seed, 0, limb as u32, d.ring.primes[limb], 4096));
     let a = |limb: usize| if limb == 0 { &a0 } else { &a1 };
     let residues: Vec<u64> =

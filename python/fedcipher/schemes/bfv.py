@@ -13,8 +13,8 @@ __all__ = ["Bfv"]
 class Bfv(NativeScheme):
     """Symmetric additive BFV: only c0 and a 32-byte seed travel, up and down.
 
-    Withstands an honest-but-curious server and any eavesdropper, under ring-LWE at 128 bits (HE
-    standard table). One client that colludes with the server opens every update: one secret key.
+    Withstands an honest-but-curious server and any eavesdropper, under ring-LWE at 128 bits (docs/parameters.md
+    has the models). One client that colludes with the server opens every update: one secret key.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ class Bfv(NativeScheme):
         Most clients of a round and largest weight of one; they fix field widths and noise.
     preset
         ``"compact"``: N = 4096, t as large as the noise allows; ``"fast"``: N = 2048, one prime;
-        ``"fedbit-paper"``: N = 4096, t = 2281701377 as published.
+        ``"fedbit-paper"``: N = 4096, t = 2281701377 as published, q of 106 bits where FedBit has 109.
     server_weights
         The server multiplies by the weights instead of the clients (noise grows by the weight).
     c1
@@ -35,7 +35,7 @@ class Bfv(NativeScheme):
         summary="additive ring-LWE, bit-packed, seeds instead of c1",
         withstands="honest-but-curious server, eavesdroppers (post-quantum)",
         broken_by="one client colluding with the server (shared key)",
-        cost="about 1.05x up and down with `compact`; 1 NTT pair per 4096 coefficients, offline",
+        cost="1.03x to 1.12x with `compact` (100 clients); 1 NTT pair per 4096 coefficients, offline",
         source="FedBit; BFV",
     )
 

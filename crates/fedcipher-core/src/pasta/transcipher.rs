@@ -42,11 +42,11 @@ pub struct Context {
 }
 
 impl Context {
-    /// N and the primes' bits, within the 128-bit table of the HE standard (438 bits at N = 16384, 881 at
-    /// 32768): 17-bit p fits N = 16384, 33-bit p needs 32768.
+    /// N and the primes' bits, special prime included, for 128 bits under every model of docs/parameters.md:
+    /// at N = 16384 that is 432 bits, 6 less than the HE standard's table; 33-bit p needs N = 32768.
     pub fn new(variant: Variant, field: Field) -> Result<Self> {
         let (degree, sizes): (usize, Vec<usize>) =
-            if field.bits() <= 17 { (16_384, [vec![54; 7], vec![60]].concat()) } else { (32_768, vec![60; 11]) };
+            if field.bits() <= 17 { (16_384, vec![54; 8]) } else { (32_768, vec![60; 11]) };
         let par = BfvParametersBuilder::new()
             .set_degree(degree)
             .set_plaintext_modulus(field.p())

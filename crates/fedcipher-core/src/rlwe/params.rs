@@ -6,10 +6,11 @@ use crate::codec::Layout;
 use crate::packing::Fields;
 use crate::{Error, Result};
 
-/// N = 4096, log q = 109: the 128-bit limit of the HE standard. Largest primes = 1 mod 8192.
-const PRIMES_4096: [u64; 2] = [36_028_797_018_652_673, 18_014_398_509_309_953];
-/// N = 2048, log q = 54. Largest prime = 1 mod 4096.
-const PRIMES_2048: [u64; 1] = [18_014_398_509_404_161];
+/// N = 4096, log q = 106: the largest primes = 1 mod 8192 of 53 bits. The HE standard would allow 109 bits;
+/// `max_log_q` says why not.
+const PRIMES_4096: [u64; 2] = [9_007_199_254_429_697, 9_007_199_254_364_161];
+/// N = 2048, log q = 53. Largest prime = 1 mod 4096.
+const PRIMES_2048: [u64; 1] = [9_007_199_254_614_017];
 /// The plaintext modulus of FedBit's evaluation.
 const FEDBIT_T: u128 = 2_281_701_377;
 /// Above this cohort size `C1::Auto` sends c1 instead of seeds: docs/benchmarks.md has where a
@@ -21,9 +22,10 @@ const AUTO_DERIVE_LIMIT: u64 = 300;
 pub enum Preset {
     /// N = 4096, t as large as the noise of the cohort allows, low bits of c0 dropped.
     Compact,
-    /// N = 2048, one 54-bit prime, otherwise as compact.
+    /// N = 2048, one 53-bit prime, otherwise as compact.
     Fast,
-    /// N = 4096, t = 2281701377, nothing dropped, modulus switching before broadcast.
+    /// N = 4096, t = 2281701377, nothing dropped, modulus switching before broadcast. FedBit publishes 109
+    /// bits of q; here they are 106, as everywhere at this N.
     FedbitPaper,
 }
 

@@ -1,0 +1,28 @@
+"""Prints what `bfv` sends for one value, up and down: the table of docs/parameters.md."""
+
+from __future__ import annotations
+
+import re
+
+import fedcipher
+
+
+def main() -> None:
+    """Print the table."""
+    print("| preset | bits | clients | fields | c0 bits up, down | bits a value up, down | over packed up, down |")
+    print("|---|---|---|---|---|---|---|")
+    for preset in ("compact", "fast", "fedbit-paper"):
+        for bits in (8, 12, 16):
+            for clients in (10, 100, 1000):
+                codec = fedcipher.Codec(bits=bits, clip=0.5)
+                about = fedcipher.scheme("bfv", clients=clients, preset=preset, c1="derive", codec=codec).describe()
+                count, width = (int(x) for x in re.findall(r"\d+", about[f"fields of {bits} bits"]))
+                up, down = (int(about[f"wire bits {way}"]) for way in ("up", "down"))
+                print(
+                    f"| {preset} | {bits} | {clients} | {count} x {width} | {up}, {down} | {up / count:.2f}, "
+                    f"{down / count:.2f} | {up / count / width:.3f}, {down / count / width:.3f} |"
+                )
+
+
+if __name__ == "__main__":
+    main()
