@@ -53,7 +53,7 @@ def test_decrypted_mean_is_the_quantised_mean(name, params, data):
     seed = data.draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
     updates = {j: [rng.normal(0, 0.5, s).astype(np.float32) for s in shapes] for j in ids}
-    scheme = fedcipher.scheme(name, clients=6, max_weight=5, codec=Codec(bits=11, clip=1.25), **params)
+    scheme = fedcipher.scheme(name, clients=6, max_weight=5, min_contributions=1, codec=Codec(bits=11, clip=1.25), **params)
     decryptor, aggregate = run_round(scheme, updates, weights, drop=drop)
 
     kept = [j for j in ids if j not in drop]
@@ -76,7 +76,7 @@ def test_bits_per_layer(rng):
     codec = Codec(bits=[8, 16, 8], clip=[1.0, 2.0, 0.5])
     update = [rng.normal(size=s).astype(np.float32) for s in ((30, 3), (1000,), ())]
     for name in ("plain", "flashe", "bfv"):
-        scheme = fedcipher.scheme(name, clients=2, codec=codec)
+        scheme = fedcipher.scheme(name, clients=2, min_contributions=1, codec=codec)
         decryptor, aggregate = run_round(scheme, {0: update, 1: update}, {0: 1, 1: 1})
         for got, x, clip, bits in zip(decryptor.decrypt(aggregate), update, codec.clip, codec.bits, strict=True):
             np.testing.assert_allclose(got, np.clip(x, -clip, clip), atol=clip / (2**bits - 2) * 1.01)
@@ -90,7 +90,7 @@ def test_dtypes_come_back(rng):
         np.array(True),
         np.array([200, 0], np.uint8),
     ]
-    scheme = fedcipher.scheme("flashe", clients=1, codec=Codec(bits=24, clip=256.0))
+    scheme = fedcipher.scheme("flashe", clients=1, min_contributions=1, codec=Codec(bits=24, clip=256.0))
     decryptor, aggregate = run_round(scheme, {0: update}, {0: 1})
     for got, x in zip(decryptor.decrypt(aggregate), update, strict=True):
         assert got.dtype == x.dtype and got.shape == x.shape
@@ -103,7 +103,7 @@ def test_flashe_ciphertext_is_the_papers_formula_by_pycryptodome(rng):
     """An independent AES: two CTR key streams, added and subtracted lane by lane."""
     from Crypto.Cipher import AES
 
-    scheme = fedcipher.scheme("flashe", clients=16, codec=Codec(bits=12, clip=1.0))  # w = 16
+    scheme = fedcipher.scheme("flashe", clients=16, min_contributions=1, codec=Codec(bits=12, clip=1.0))  # w = 16
     key = scheme.keygen(16).client(5)
     update = [rng.uniform(-1, 1, 10_000).astype(np.float32)]
     frame = scheme.encryptor(key).encrypt(update, round=9)
@@ -120,8 +120,8 @@ def test_flashe_ciphertext_is_the_papers_formula_by_pycryptodome(rng):
 
 def test_sparse_flashe_sends_less_and_loses_nothing(rng):
     codec = Codec(bits=12, clip=1.0, target="delta")
-    scheme = fedcipher.scheme("flashe", clients=3, top=0.05, codec=codec)
-    dense = fedcipher.scheme("flashe", clients=3, codec=codec)
+    scheme = fedcipher.scheme("flashe", clients=3, min_contributions=1, top=0.05, codec=codec)
+    dense = fedcipher.scheme("flashe", clients=3, min_contributions=1, codec=codec)
     keys = scheme.keygen(3)
     updates = [[rng.normal(0, 0.02, 2000).astype(np.float32)] for _ in range(3)]
     encryptors = [scheme.encryptor(keys.client(j)) for j in range(3)]
@@ -141,11 +141,11 @@ def test_sparse_flashe_sends_less_and_loses_nothing(rng):
     # What was not sent waits in the residuals, whose size does not grow with the rounds.
     np.testing.assert_allclose(total / rounds, mean, atol=0.03)
     with pytest.raises(errors.ParameterError, match="delta"):
-        fedcipher.scheme("flashe", clients=3, top=0.05, codec=Codec())
+        fedcipher.scheme("flashe", clients=3, min_contributions=1, top=0.05, codec=Codec())
 
 
 def test_nonce_reuse_is_refused_across_encryptors():
-    scheme = fedcipher.scheme("flashe", clients=2, codec=Codec(clip=1.0))
+    scheme = fedcipher.scheme("flashe", clients=2, min_contributions=1, codec=Codec(clip=1.0))
     key = scheme.keygen(2).client(0)
     update = [np.zeros(3, np.float32)]
     scheme.encryptor(key).encrypt(update, round=3)
@@ -154,7 +154,7 @@ def test_nonce_reuse_is_refused_across_encryptors():
 
 
 def test_nan_names_its_place():
-    scheme = fedcipher.scheme("bfv", clients=2, codec=Codec(bits=8, clip=1.0))
+    scheme = fedcipher.scheme("bfv", clients=2, min_contributions=1, codec=Codec(bits=8, clip=1.0))
     encryptor = scheme.encryptor(scheme.keygen(2).client(0))
     for bad in (np.nan, np.inf):
         with pytest.raises(errors.NotFiniteError, match=r"tensor 1 .* index 2"):
@@ -194,7 +194,7 @@ def test_secrets_stay_out_of_reprs():
 @pytest.mark.parametrize("name", ["flashe", "bfv"])
 def test_wire_bytes_are_not_plaintext(name):
     codec = Codec(bits=12, clip=1.0)
-    scheme, plain = (fedcipher.scheme(n, clients=2, codec=codec) for n in (name, "plain"))
+    scheme, plain = (fedcipher.scheme(n, clients=2, min_contributions=1, codec=codec) for n in (name, "plain"))
     update = [np.zeros(5000, np.float32)]
     secret = scheme.encryptor(scheme.keygen(2).client(0)).encrypt(update, round=1)
     clear = plain.encryptor(plain.keygen(2).client(0)).encrypt(update, round=1)
@@ -206,7 +206,7 @@ def test_wire_bytes_are_not_plaintext(name):
 
 def test_garbage_frames(rng):
     for name, params in VARIANTS:
-        scheme = fedcipher.scheme(name, clients=2, codec=Codec(bits=8, clip=1.0), **params)
+        scheme = fedcipher.scheme(name, clients=2, min_contributions=1, codec=Codec(bits=8, clip=1.0), **params)
         keys = scheme.keygen(2)
         good = scheme.encryptor(keys.client(0)).encrypt([np.ones(7, np.float32)], round=1)
         aggregator = scheme.aggregator(keys.server())
