@@ -35,7 +35,7 @@ def test_weighted_mean_progress_and_one_time_key(rng):
 
 
 def test_an_exception_in_progress_cancels_and_nothing_is_lost():
-    scheme, issued = make(clients=1)
+    scheme, issued = make(clients=1, min_contributions=1)
     aggregator = scheme.aggregator(issued.server())
     aggregator.add(scheme.encryptor(issued.client(0)).encrypt([np.full(5, 0.5, np.float32)], round=1))
 
@@ -77,16 +77,17 @@ def test_rounds_through_flower(tmp_path, rng):
 @pytest.mark.parametrize(("variant", "bits"), [(4, 17), (3, 17), (4, 33)])
 def test_the_wire_carries_pasta_as_the_paper_writes_it(variant, bits):
     """Every word of a frame, from a second implementation of the cipher."""
-    scheme = fedcipher.scheme("pasta-bfv", clients=1, variant=variant, prime_bits=bits, codec=Codec(bits=8, clip=1.0))
+    scheme = fedcipher.scheme("pasta-bfv", clients=1, min_contributions=1, variant=variant, prime_bits=bits, codec=Codec(bits=8, clip=1.0))
     key = scheme.keygen(1).client(0)
     encryptor = scheme.encryptor(key)
     frame = encryptor.encrypt([np.linspace(-1, 1, 150, dtype=np.float32)], round=12345)
     t = VARIANTS[variant][0]
     p = {17: 65537, 33: 8088322049}[bits]
-    # A client key's payload, behind 96 bytes of header and its one client, begins with the PASTA key.
-    secret = np.frombuffer(key.to_bytes(), "<u8", count=2 * t, offset=96 + 12).tolist()
+    # A client key's payload, behind 112 bytes of header, its one client and the cohort's secret,
+    # begins with the PASTA key.
+    secret = np.frombuffer(key.to_bytes(), "<u8", count=2 * t, offset=112 + 12 + 32).tolist()
     padded = -(-150 // t) * t
-    payload = frame[-8 - -(-padded * bits // 8) : -8]
+    payload = frame[-24 - -(-padded * bits // 8) : -24]
     packed = int.from_bytes(payload, "little")
     words = [packed >> (k * bits) & ((1 << bits) - 1) for k in range(padded)]
     values = np.rint((np.linspace(-1, 1, 150, dtype=np.float32).astype(np.float64) + 1) * 127).astype(int).tolist()

@@ -28,7 +28,7 @@ def test_key_files_round_trip(tmp_path):
 
 
 def test_damaged_key_files(tmp_path):
-    scheme = fedcipher.scheme("flashe", clients=1)
+    scheme = fedcipher.scheme("flashe", clients=1, min_contributions=1)
     folder = keys.save(scheme.keygen(1), scheme, tmp_path / "keys")
     path = folder / "client-0.key"
     head, _, key = path.read_bytes().partition(b"\n")
