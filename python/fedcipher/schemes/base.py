@@ -126,11 +126,13 @@ class Encryptor(ABC):
         weight: int = 1,
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
+        model: bytes = b"",
     ) -> bytes:
         """Encrypt ``update`` (float arrays of any shape) for ``round``.
 
         ``weight`` is the client's integer weight in the mean; ``reference`` the public arrays that
-        clip ranges are fitted to; ``plan`` what the server announced for the round. Sets ``stats``.
+        clip ranges are fitted to; ``plan`` what the server announced for the round; ``model`` a digest of
+        the global model that the update was trained from. Sets ``stats``.
 
         Raises `NotFiniteError`, `WeightError`, `BoundError`, `LayoutError`, `NonceReuseError`.
         """
@@ -177,12 +179,12 @@ class Decryptor(ABC):
     """Client side: aggregates to weighted means."""
 
     @abstractmethod
-    def open(self, frame: bytes, *, round: int | None = None) -> Decrypted:
-        """Decrypt an aggregate; ``round`` is checked when given."""
+    def open(self, frame: bytes, *, round: int | None = None, model: bytes | None = None) -> Decrypted:
+        """Decrypt an aggregate; ``round`` and ``model``, the digest of its updates, are checked when given."""
 
-    def decrypt(self, frame: bytes, *, round: int | None = None) -> list[Array]:
+    def decrypt(self, frame: bytes, *, round: int | None = None, model: bytes | None = None) -> list[Array]:
         """The weighted mean, in the original shapes and types."""
-        return self.open(frame, round=round).arrays
+        return self.open(frame, round=round, model=model).arrays
 
     @abstractmethod
     def sums(self, frame: bytes) -> NDArray[np.uint64]:
@@ -309,6 +311,7 @@ class KernelEncryptor(Encryptor):
         weight: int = 1,
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
+        model: bytes = b"",
     ) -> bytes:
         began = time.perf_counter()
         layout = self._codec.layout(update, reference)
@@ -361,7 +364,7 @@ class KernelDecryptor(Decryptor):
     def __init__(self, native: DecryptKernel) -> None:
         self._native = native
 
-    def open(self, frame: bytes, *, round: int | None = None) -> Decrypted:
+    def open(self, frame: bytes, *, round: int | None = None, model: bytes | None = None) -> Decrypted:
         layout, found, contributions, flat, counts = self._native.decrypt(frame, round)
         return Decrypted(restore(layout, flat), found, [Contribution(*c) for c in contributions], counts)
 
