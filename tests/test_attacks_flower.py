@@ -159,11 +159,20 @@ def test_attack_01_a_named_training_function_sends_one_frame(federation, message
     assert fedcipher._native.inspect(protocol.frame_bytes(arrays[protocol.UPDATE]))[:2] == (1, "flashe")
 
 
-@pytest.mark.parametrize("message_type", ["evaluate.other", "query", "query.other", "get_parameters", "system"])
+@pytest.mark.parametrize("message_type", ["query", "query.other", "get_parameters", "get_properties", "system"])
 def test_attack_01_a_rounds_settings_open_no_other_way_out(federation, message_type):
+    def app(msg, ctxt):
+        return Message(RecordDict({"metrics": MetricRecord({"samples": 7})}), reply_to=msg)
+
     content = federation.content(federation.settings())
-    reply = client_mod(message(content, message_type), federation.grid.contexts[1000], federation.tell)
-    assert says_nothing(reply)
+    assert says_nothing(client_mod(message(content, message_type), federation.grid.contexts[1000], app))
+
+
+def test_attack_01_an_evaluation_carries_no_arrays(federation):
+    for message_type in ("evaluate", "evaluate.other"):
+        content = federation.content(federation.settings())
+        sent = message(content, message_type)
+        assert says_nothing(client_mod(sent, federation.grid.contexts[1000], federation.tell))
 
 
 def shipped_apps():
@@ -370,7 +379,7 @@ def test_attack_03_every_failure_gives_the_same_bytes(tmp_path, rng, monkeypatch
             content = federation.content(federation.settings(2 + k), aggregates)
             reply = app(message(content, kind), federation.grid.contexts[1000])
         reference = reference_of(reply)
-        logged = [r.getMessage() for r in caplog.records if r.name == "fedcipher.flower" and r.levelname == "WARNING"]
+        logged = [r.getMessage() for r in caplog.records if r.getMessage().startswith("refused")]
         assert len(logged) == 1 and logged[0].startswith(f"refused, reference {reference}: {type(error).__name__}: ")
         replies.setdefault(kind, set()).add(masked(reply))
     # Without one of the failures the message would have been answered.
@@ -398,10 +407,18 @@ def test_attack_03_an_apps_error_reply_and_its_exceptions_lose_their_text(federa
 
 
 def test_attack_03_a_line_of_the_clients_log_cannot_be_forged(federation, caplog):
-    settings_ = federation.settings(weighted_by="x", unit=1.0)
-    settings_["weighted_by"] = "n\nrefused, reference 00000000: KeyError: all is well"
-    federation.send(federation.content(settings_))
-    assert not any("\n" in r.getMessage() for r in caplog.records if r.name == "fedcipher.flower")
+    forged = "no\nrefused, reference 00000000: KeyError: all is well"
+
+    def app(msg, ctxt):
+        raise ValueError(msg.content["config"]["optimiser"])
+
+    content = federation.content(federation.settings())
+    content["config"] = ConfigRecord({"optimiser": forged})
+    assert says_nothing(client_mod(message(content, "train"), federation.grid.contexts[1000], app))
+    assert "ValueError: no refused, reference 00000000" in caplog.text
+    assert not any(
+        line.startswith("refused, reference 0000") for r in caplog.records for line in r.getMessage().split("\n")
+    )
 
 
 MALFORMED = {

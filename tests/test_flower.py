@@ -254,6 +254,7 @@ def test_missing_keys_are_named_to_the_client_only(tmp_path, rng, caplog):
     # Whoever reads the server's log finds the cause in the client's by the reference.
     assert str(tmp_path / "elsewhere") in caplog.text
     for client in strategy.rounds[0].clients:
+        assert client.left_out.startswith("it refused; its own log")
         reference = client.left_out.split()[-1]
         assert caplog.text.count(f"refused, reference {reference}: KeyFormatError") == 1
         assert "keygen" not in client.left_out

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+import traceback
 
 from flwr.app import Error, Message
 
@@ -34,9 +35,11 @@ _REFERENCE = re.compile(re.escape(TEXT) + r"([0-9a-f]{8})")
 def refuse(msg: Message, error: BaseException) -> Message:
     """The refusal of ``msg``; ``error`` goes to this client's log (`fedcipher.flower`) under its reference."""
     reference = secrets.token_hex(4)
-    # A traceback names the line of the app that failed; our own errors name the cause themselves.
-    trace = None if isinstance(error, FedcipherError) else error
-    _log.warning("refused, reference %s: %s: %s", reference, type(error).__name__, _told(error), exc_info=trace)
+    _log.warning("refused, reference %s: %s: %s", reference, type(error).__name__, _told(error))
+    if not isinstance(error, FedcipherError):
+        # Ours name their cause themselves; of another's the line that failed says more. The traceback's
+        # text without the error's own: that is on one line above.
+        _log.warning("traceback of reference %s:\n%s", reference, "".join(traceback.format_tb(error.__traceback__)))
     return Message(Error(code=CODE, reason=TEXT + reference), reply_to=msg)
 
 
