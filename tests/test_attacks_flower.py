@@ -304,6 +304,20 @@ def test_attack_01_the_run_cannot_name_an_engine(federation):
     assert list(*(arrays for arrays in reply.content.array_records.values())) == [protocol.UPDATE]
 
 
+@pytest.mark.parametrize("where", ["node config", "environment"])
+def test_attack_01_the_run_cannot_choose_other_keys_than_the_operator(federation, tmp_path, monkeypatch, where):
+    plain = fedcipher.scheme("plain", clients=CLIENTS)
+    other = keys.save(plain.keygen(CLIENTS), plain, tmp_path / "plain")
+    for context in federation.grid.contexts.values():
+        context.run_config["fedcipher-keys"] = str(other)
+        if where == "node config":
+            context.node_config["fedcipher-keys"] = str(federation.folder)
+    if where == "environment":
+        monkeypatch.setenv("FEDCIPHER_KEYS", str(federation.folder))
+    (arrays,) = federation.send(federation.content(federation.settings())).content.array_records.values()
+    assert fedcipher._native.inspect(protocol.frame_bytes(arrays[protocol.UPDATE]))[1] == "flashe"
+
+
 # --- 3: what a refusal says ------------------------------------------------------------------
 
 
@@ -486,6 +500,7 @@ BAD_ARRAYS = {
     "objects": {NAMES[0]: array(W), NAMES[1]: array(B, data=header("(7,)", "|O") + b"\x80" * 56)},
     "text": {NAMES[0]: array(W), NAMES[1]: array(np.array(["a"] * 7))},
     "a tebibyte that is not there": {NAMES[0]: array(W), NAMES[1]: array(B, data=header("(274877906944,)") + b"1234")},
+    "bytes behind the values": {NAMES[0]: array(W), NAMES[1]: array(B, data=header("(7,)") + bytes(40))},
     "a negative length": {NAMES[0]: array(W), NAMES[1]: array(B, data=header("(-7,)") + bytes(28))},
     "no header": {NAMES[0]: array(W), NAMES[1]: array(B, data=b"")},
     "another serialisation": {NAMES[0]: array(W), NAMES[1]: array(B, data=b"\x80\x05N.", stype="pickle")},
