@@ -447,6 +447,7 @@ MALFORMED = {
     "round zero": ("round", 0),
     "a huge round": ("round", 2**70),
     "a round before its run": ("round", 5),
+    "an epoch that is true": ("epoch", True),
     "a negative epoch": ("epoch", -1),
     "an epoch of another key": ("epoch", 9),
     "a huge epoch": ("epoch", 2**80),
@@ -457,7 +458,6 @@ MALFORMED = {
     "too few names": ("names", NAMES[:1]),
     "no names at all": ("names", []),
     "a plan that is text": ("plan", "double"),
-    "a plan that is none": ("plan", b"\xff" * 40),
     "a unit of nan": ("unit", float("nan")),
     "an infinite unit": ("unit", float("inf")),
     "a negative unit": ("unit", -1.0),
@@ -470,13 +470,25 @@ MALFORMED = {
 @pytest.mark.parametrize("what", MALFORMED)
 def test_attack_03_malformed_settings_are_refused_in_the_one_text(federation, what):
     key, value = MALFORMED[what]
-    config = {**federation.settings(unit=1.0)}
+    config = {**federation.settings(unit=10.0)}
     del config[key]
     if value is not None:
         config[key] = value
-    made = ConfigRecord(config)
-    assert says_nothing(federation.send(federation.content(made)))
-    assert not federation.send(federation.content(federation.settings())).has_error()
+    assert says_nothing(federation.send(federation.content(ConfigRecord(config))))
+    assert not federation.send(federation.content(federation.settings(unit=10.0))).has_error()
+
+
+@pytest.mark.parametrize("key", ["one", "-0000001", "0000001", "000000001", "0000000１", " 0000001", "00000001 ", ""])
+def test_attack_03_an_aggregate_has_one_name(key):
+    assert protocol.aggregate_sequence(protocol.aggregate_key(123456789)) == 123456789
+    with pytest.raises(errors.FrameError):
+        protocol.aggregate_sequence(protocol.AGGREGATE_PREFIX + key)
+
+
+@pytest.mark.parametrize("values", [np.zeros(8, np.int8), np.zeros((2, 4), np.uint8), np.uint8(1), np.zeros(8)])
+def test_attack_03_a_frame_is_a_row_of_bytes(values):
+    with pytest.raises(errors.FrameError):
+        protocol.frame_bytes(array(values))
 
 
 def array(values, **changes):
