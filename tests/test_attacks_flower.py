@@ -532,6 +532,29 @@ def test_attack_03_malformed_arrays_are_refused_in_the_one_text(federation, what
     assert says_nothing(reply)
 
 
+def test_attack_03_an_aggregate_is_of_an_earlier_round_of_this_run(tmp_path, rng, caplog):
+    federation = Federation(tmp_path, "bfv", rng, rounds=2)
+    second = federation.grid.sent[-1][1]["arrays"]
+    assert not federation.send(federation.content(federation.settings(2), second), "evaluate").has_error()
+    # A round cannot have begun with its own aggregate, or one to come; and another run is another model.
+    assert says_nothing(federation.send(federation.content(federation.settings(1), second), "evaluate"))
+    federation.grid.forget(0)
+    assert says_nothing(federation.send(federation.content(federation.settings(2), second)))
+    later = federation.settings(9, run=federation.run + 5)
+    assert says_nothing(federation.send(federation.content(later, second), "evaluate"))
+    assert caplog.text.count("is not of this run before round") == 3
+
+
+def test_attack_03_the_model_has_the_names_that_its_update_will_have(federation):
+    def echo(msg, ctxt):
+        return Message(RecordDict({"arrays": msg.content["arrays"]}), reply_to=msg)
+
+    for k, names in enumerate((NAMES, NAMES[::-1], ["a", "b"])):
+        content = federation.content(federation.settings(k + 1), record(initial(), names))
+        reply = client_mod(message(content, "train"), federation.grid.contexts[1000], echo)
+        assert says_nothing(reply) == (names != NAMES)
+
+
 # --- 6: too few contributions ----------------------------------------------------------------
 
 
