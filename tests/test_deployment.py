@@ -1,6 +1,7 @@
 """The ready app on a real SuperLink and SuperNodes over TLS, started by `flwr run`."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -105,3 +106,19 @@ def test_superlink_and_supernodes_over_tls(tmp_path, start):
     logs = "\n".join(path.read_text()[-3000:] for path in tmp_path.glob("*.log"))
     assert done.stdout.count("aggregate_train: Received 2 results and 0 failures") == 2, done.stdout + logs
     assert "'accuracy'" in done.stdout
+    # Each client's own log says which model it began with, and all say the same.
+    said = [
+        re.findall(r"has the SHA-256 ([0-9a-f]{64})", p.read_text()) for p in tmp_path.glob("flower-supernode-*.log")
+    ]
+    assert len(said) == CLIENTS and said[0] == said[1] and len(said[0]) == 1, logs
+
+
+@pytest.mark.parametrize("program", ["flower-supernode", "flower-superlink"])
+def test_the_flags_of_the_deployment_page_exist(program):
+    page = (APP.parents[1] / "docs" / "deploy.md").read_text()
+    (command,) = re.findall(rf"^{program} (?:.*\\\n)*.*$", page, re.MULTILINE)
+    flags = set(re.findall(r"--[a-z-]+", command))
+    if program == "flower-supernode":
+        flags |= {"--allow-runtime-dependency-installation", "--insecure"}
+    known = subprocess.run([str(BIN / program), "--help"], capture_output=True, text=True, check=True).stdout
+    assert len(flags) >= 4 and all(re.search(rf"{flag}\b", known) for flag in flags)

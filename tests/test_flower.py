@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from fedcipher import errors, keys
 from fedcipher.flower import SecureStrategy, protocol
+from fedcipher.flower.refusal import reference_of
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
@@ -146,14 +147,16 @@ def test_a_client_without_the_mod_is_refused_loudly(tmp_path, rng, caplog):
     grid.app = make_app(goals, [10] * CLIENTS, mods=())
     strategy.start(grid, record(initial()), num_rounds=1)
     assert caplog.text.count("PlaintextError") == CLIENTS
-    assert "has no usable update" in caplog.text
+    assert "round 1 has no aggregate, the global model stays: 0 usable updates" in caplog.text
+    assert strategy.rounds[0].unfinished is not None
 
 
-def test_the_mod_refuses_a_server_without_the_wrapper(tmp_path, rng):
+def test_the_mod_refuses_a_server_without_the_wrapper(tmp_path, rng, caplog):
     _, grid, *_ = setup(tmp_path, rng, "bfv")
     inner = FedAvg(min_train_nodes=CLIENTS, min_available_nodes=CLIENTS, min_evaluate_nodes=CLIENTS)
     inner.start(grid, record(initial()), num_rounds=1)
-    assert grid.received and all("PlaintextError" in r.error.reason for _, r in grid.received)
+    assert len(grid.received) == 2 * CLIENTS and all(reference_of(r) for _, r in grid.received)
+    assert caplog.text.count("PlaintextError") == 2 * CLIENTS and "wrap the server's strategy" in caplog.text
 
 
 def test_every_array_that_leaves_is_a_frame_of_the_scheme(tmp_path, rng):
@@ -167,7 +170,7 @@ def test_every_array_that_leaves_is_a_frame_of_the_scheme(tmp_path, rng):
         assert fedcipher._native.inspect(protocol.frame_bytes(arrays[protocol.UPDATE]))[1] == "flashe"
 
 
-def test_extra_arrays_in_a_reply_are_refused_not_sent(tmp_path, rng):
+def test_extra_arrays_in_a_reply_are_refused_not_sent(tmp_path, rng, caplog):
     strategy, grid, goals, *_ = setup(tmp_path, rng, "flashe")
     honest = make_app(goals, [10] * CLIENTS, mods=())
 
@@ -179,7 +182,8 @@ def test_extra_arrays_in_a_reply_are_refused_not_sent(tmp_path, rng):
     grid.app = lambda msg, ctxt: fedcipher.flower.client_mod(msg, ctxt, leaky)
     strategy.start(grid, record(initial()), num_rounds=1)
     train_replies = [r for _, r in grid.received][:CLIENTS]
-    assert all(r.has_error() and "exactly one can be protected" in r.error.reason for r in train_replies)
+    assert all(reference_of(r) for r in train_replies)
+    assert caplog.text.count("exactly one can be protected") == CLIENTS
 
 
 @pytest.mark.parametrize("inner", [FedMedian, FedAdam])
@@ -228,7 +232,7 @@ def test_delta_mode_catches_up_and_recovers_lost_state(tmp_path, rng, caplog):
     np.testing.assert_array_equal(strategy.open_model(decryptor)[0], final[0])
     strategy._aggregates.append(before)
     failed = [c for r in strategy.rounds for c in r.clients if c.left_out]
-    assert all("StateError" in c.left_out for c in failed) and len(failed) <= 1
+    assert len(failed) <= 1 and caplog.text.count("StateError: this client has lost its global model") == len(failed)
 
 
 def test_sparse_flashe_through_flower(tmp_path, rng):
@@ -241,9 +245,16 @@ def test_sparse_flashe_through_flower(tmp_path, rng):
     assert strategy.rounds[-1].clients[0].phases["upload_bytes"] < 800
 
 
-def test_missing_keys_are_named(tmp_path, rng):
+def test_missing_keys_are_named_to_the_client_only(tmp_path, rng, caplog):
     strategy, grid, *_ = setup(tmp_path, rng, "bfv")
     for context in grid.contexts.values():
         context.run_config["fedcipher-keys"] = str(tmp_path / "elsewhere")
     strategy.start(grid, record(initial()), num_rounds=1)
-    assert all("fedcipher keygen" in r.error.reason for _, r in grid.received)
+    assert len(grid.received) == 2 * CLIENTS and all(reference_of(r) for _, r in grid.received)
+    # Whoever reads the server's log finds the cause in the client's by the reference.
+    assert str(tmp_path / "elsewhere") in caplog.text
+    for client in strategy.rounds[0].clients:
+        assert client.left_out.startswith("it refused; its own log")
+        reference = client.left_out.split()[-1]
+        assert caplog.text.count(f"refused, reference {reference}: KeyFormatError") == 1
+        assert "keygen" not in client.left_out

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
@@ -29,6 +31,15 @@ def make_client_app(settings: Settings | None = None) -> ClientApp:
             chosen.model, data.classes, data.train_x[0], learning_rate=chosen.learning_rate, batch=chosen.batch
         )
         return chosen, learner, int(cast(int, context.node_config["partition-id"]))
+
+    @made.lifespan()
+    def show_log(context: Context) -> Iterator[None]:
+        # Flower shows its own log only: without this an operator finds no cause of a refusal.
+        log = logging.getLogger("fedcipher.flower")
+        if settings is None and not log.handlers:
+            log.addHandler(logging.StreamHandler())
+            log.setLevel(logging.INFO)
+        yield
 
     @made.train()
     def train(message: Message, context: Context) -> Message:

@@ -8,7 +8,7 @@ from fedcipher._optional import require
 
 require("fedcipher.flower", "flower", "flwr")
 
-from fedcipher.flower.client import client_mod
+from fedcipher.flower.client import client_mod, make_client_mod
 from fedcipher.flower.strategy import ClientRecord, RoundRecord, SecureStrategy
 
-__all__ = ["ClientRecord", "RoundRecord", "SecureStrategy", "client_mod"]
+__all__ = ["ClientRecord", "RoundRecord", "SecureStrategy", "client_mod", "make_client_mod"]

@@ -49,10 +49,14 @@ _parties: dict[tuple[str, str, float], Party] = {}
 def party_of(ctxt: Context) -> Party:
     """The party of this node.
 
-    An engine where ``fedcipher-engine`` (node config, run config, or the variable ``FEDCIPHER_ENGINE``)
-    names one, as the device ``fedcipher-device``, else ``client-<partition-id>``, else its only one;
+    An engine where ``fedcipher-engine`` (node config, or the variable ``FEDCIPHER_ENGINE``) names one, as
+    the device ``fedcipher-device``, else ``client-<partition-id>``, else its only one;
     ``fedcipher-credentials`` is the folder for TLS. Otherwise the key file that ``fedcipher-key`` names,
-    else ``client-<partition-id>.key`` in the folder ``fedcipher-keys`` (or ``FEDCIPHER_KEYS``).
+    else ``client-<partition-id>.key`` in the folder ``fedcipher-keys`` (node config, ``FEDCIPHER_KEYS``,
+    or, where neither is set, the run config).
+
+    The run config comes with the run, that is, from the server. It cannot name an engine: the engine is
+    shown every update in the clear.
     """
     target = _setting(ctxt, "fedcipher-engine")
     if target:
@@ -72,9 +76,9 @@ def party_of(ctxt: Context) -> Party:
 
 
 def _setting(ctxt: Context, name: str) -> str:
-    for config in (ctxt.node_config, ctxt.run_config):
-        if name in config:
-            return str(config[name])
+    """What this node's operator has set."""
+    if name in ctxt.node_config:
+        return str(ctxt.node_config[name])
     return os.environ.get(name.replace("-", "_").upper(), "")
 
 
@@ -85,7 +89,7 @@ def _partition_name(ctxt: Context) -> str:
 def _key_path(ctxt: Context) -> Path:
     if "fedcipher-key" in ctxt.node_config:
         return Path(str(ctxt.node_config["fedcipher-key"]))
-    folder = _setting(ctxt, "fedcipher-keys")
+    folder = _setting(ctxt, "fedcipher-keys") or str(ctxt.run_config.get("fedcipher-keys", ""))
     if not folder or "partition-id" not in ctxt.node_config:
         raise KeyFormatError(
             "no key for this client: set fedcipher-engine, or fedcipher-key in the node config, or fedcipher-keys in "

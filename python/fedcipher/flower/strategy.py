@@ -18,6 +18,8 @@ from fedcipher import _native
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import FedcipherError, PlaintextError, RevokedError, StrategyError, UnknownClientError
 from fedcipher.flower import protocol
+from fedcipher.flower.refusal import reference_of
+from fedcipher.flower.settings import RoundSettings
 from fedcipher.keys.provider import FileKeys, ServerKeys
 from fedcipher.schemes import Decryptor
 
@@ -30,13 +32,24 @@ _UNEQUAL = 1.05
 
 
 def _short(reason: str, most: int = 300) -> str:
-    """A client's error may carry a whole traceback; a report wants its beginning."""
+    """An error may carry a whole traceback; a report wants its beginning, on one line."""
+    reason = " ".join(reason.split())
     return reason if len(reason) <= most else reason[:most] + " ..."
+
+
+def _why(reply: Message) -> str | None:
+    """Where to look for the cause of a client's refusal."""
+    reference = reference_of(reply)
+    return reference and f"it refused; its own log (fedcipher.flower) has the cause, reference {reference}"
 
 
 @dataclass(frozen=True)
 class ClientRecord:
-    """One client in one round: seconds and bytes by phase, or why it was left out."""
+    """One client in one round: seconds and bytes by phase, or why it was left out.
+
+    A client does not tell the server why it refused: ``left_out`` then names the reference under which
+    that client's own log (`fedcipher.flower`) has the cause.
+    """
 
     node: int
     client: int | None
@@ -54,6 +67,8 @@ class RoundRecord:
     evaluations: list[ClientRecord] = field(default_factory=list)
     aggregate_seconds: float = 0.0
     aggregate_bytes: int = 0
+    unfinished: str | None = None
+    """Why the round has no aggregate: the global model is that of the round before."""
 
 
 class SecureStrategy(Strategy):
@@ -82,6 +97,10 @@ class SecureStrategy(Strategy):
 
     Notes
     -----
+    A round of fewer accepted updates than the scheme's ``min_contributions`` has no aggregate: the sum of
+    one update is that update. The global model stays, `RoundRecord.unfinished` says so, and nobody is
+    sent anything of it. A first round that samples fewer clients is refused with a `StrategyError`.
+
     ``Result.arrays`` is the encrypted aggregate: only clients hold the model. `open_model` decrypts it
     with a client's decryptor. A server-side ``evaluate_fn`` sees ciphertext and cannot evaluate.
     """
@@ -98,7 +117,8 @@ class SecureStrategy(Strategy):
         self.inner = strategy
         self._keys = keys if isinstance(keys, ServerKeys) else FileKeys(keys)
         self.scheme, self._key = self._keys.scheme, self._keys.current()
-        self._unit = examples_per_weight or 0.0
+        self._unit = float(examples_per_weight or 0.0)
+        self._minimum = int(getattr(self.scheme, "min_contributions", 1))
         self._on_round = on_round
         self._on_progress = on_progress
         self.rounds: list[RoundRecord] = []
@@ -132,7 +152,26 @@ class SecureStrategy(Strategy):
         self._follow_epochs()
         self.rounds.append(RoundRecord(server_round, epoch=self._key.epoch))
         messages = list(self.inner.configure_train(server_round, self._placeholder(), config, grid))
+        if 0 < len(messages) < self._minimum:
+            return self._too_few(server_round, len(messages))
         return self._dress(server_round, messages)
+
+    def _too_few(self, server_round: int, sampled: int) -> list[Message]:
+        """A round that cannot be finished is not begun; a first one means that no round could be."""
+        said = f"{type(self.inner).__name__} sampled {sampled} clients, and a round needs {self._minimum} updates"
+        if len(self.rounds) == 1:
+            raise StrategyError(
+                f"{said}: raise its fraction_train or min_train_nodes (or per-round), or make the scheme with a "
+                "smaller min_contributions, which lets whoever decrypts see the sum of so few"
+            )
+        self._leave_unfinished(server_round, said)
+        return []
+
+    def _leave_unfinished(self, server_round: int, why: str) -> None:
+        # The first cause stands: a round that was not begun has no updates either.
+        if self.rounds[-1].unfinished is None:
+            self.rounds[-1].unfinished = why
+            _log.warning("round %s has no aggregate, the global model stays: %s", server_round, why)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -168,16 +207,15 @@ class SecureStrategy(Strategy):
         last = self._aggregates[-1] if self._aggregates else None
         sampled = [client for client in known if client is not None]
         plan = self.scheme.plan(self._key, sampled, last)
-        config = ConfigRecord(
-            {
-                "round": self._base + server_round,
-                "epoch": self._key.epoch,
-                "names": list(self._names),
-                "plan": plan,
-                "unit": self._unit,
-                "weighted_by": self.weighted_by,
-            }
-        )
+        config = RoundSettings(
+            run=self._base,
+            round=self._base + server_round,
+            epoch=self._key.epoch,
+            names=self._names,
+            plan=plan,
+            unit=self._unit,
+            weighted_by=self.weighted_by,
+        ).to_record()
         for message in messages:
             # The inner strategy may share one record among all messages: each gets its own.
             content = RecordDict()
@@ -224,7 +262,7 @@ class SecureStrategy(Strategy):
                 self._check_owner(node, frame, revoked)
                 contribution = aggregator.add(frame)
             except FedcipherError as error:
-                reason = _short(f"{type(error).__name__}: {error}")
+                reason = _why(reply) or _short(f"{type(error).__name__}: {error}")
                 _log.warning("node %s is left out of round %s: %s", node, server_round, reason)
                 record.clients.append(ClientRecord(node, self._client_of.get(node), phases, reason))
                 self._delivered.pop(node, None)
@@ -234,8 +272,9 @@ class SecureStrategy(Strategy):
             self._delivered[node] = len(self._aggregates)
             record.clients.append(ClientRecord(node, contribution.client, phases))
             accepted.append(reply)
-        if not accepted:
-            _log.warning("round %s has no usable update; the global model stays", server_round)
+        if len(accepted) < max(1, self._minimum):
+            why = f"{len(accepted)} usable updates, at least {max(1, self._minimum)} are needed"
+            self._leave_unfinished(server_round, why)
             return None, None
         self._aggregates.append(aggregator.finish(self._on_progress))
         if self.scheme.codec.target == "weights":
@@ -319,7 +358,8 @@ class SecureStrategy(Strategy):
             phases = self._take_phases(reply)
             if reply.has_error():
                 self._delivered.pop(node, None)
-                reason = _short(str(reply.error.reason))
+                reason = _why(reply) or _short(str(reply.error.reason))
+                _log.warning("node %s does not evaluate round %s: %s", node, server_round, reason)
                 self.rounds[-1].evaluations.append(ClientRecord(node, self._client_of.get(node), {}, reason))
             else:
                 self._delivered[node] = len(self._aggregates)

@@ -1,0 +1,81 @@
+"""The round's settings: what `SecureStrategy` writes into every message and the mod reads back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flwr.app import ConfigRecord
+
+from fedcipher.errors import RoundError
+
+__all__ = ["RoundSettings"]
+
+_MOST_ROUND = 2**63 - 1
+_MOST_NAMES = 1 << 16
+_MOST_NAME = 1024
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """One round, as the server describes it; checked, because it comes from outside.
+
+    ``run`` is the round number before the run's first: it tells two runs of one app apart. ``unit`` is how
+    many examples make one unit of weight (0: all clients weigh the same), counted by the metric
+    ``weighted_by``; ``plan`` is `Scheme.plan`'s.
+    """
+
+    run: int
+    round: int
+    epoch: int
+    names: list[str]
+    plan: bytes
+    unit: float
+    weighted_by: str
+
+    def to_record(self) -> ConfigRecord:
+        """For the message."""
+        return ConfigRecord({**vars(self), "names": list(self.names)})
+
+    @classmethod
+    def parse(cls, record: ConfigRecord) -> RoundSettings:
+        """From the message. Raises `RoundError` for anything missing, of another type or out of range."""
+        made = cls(
+            run=_number(record, "run", 0),
+            round=_number(record, "round", 1),
+            epoch=_number(record, "epoch", 0),
+            names=[_text(name, "an array's name") for name in _typed(record, "names", list)],
+            plan=_typed(record, "plan", bytes),
+            unit=_typed(record, "unit", float),
+            weighted_by=_text(_typed(record, "weighted_by", str), "weighted_by"),
+        )
+        if made.round <= made.run:
+            raise RoundError(f"round {made.round} is not after its run's start, {made.run}")
+        if not 1 <= len(made.names) <= _MOST_NAMES or len(set(made.names)) != len(made.names):
+            raise RoundError(f"the round's {len(made.names)} array names are not 1 to {_MOST_NAMES} different ones")
+        if not (math.isfinite(made.unit) and made.unit >= 0):
+            raise RoundError(f"{made.unit} examples cannot make one unit of weight")
+        return made
+
+
+def _typed(record: ConfigRecord, key: str, kind: type[_T]) -> _T:
+    value: Any = record.get(key)
+    # A bool is an int to isinstance, and not what was meant.
+    if type(value) is not kind:
+        raise RoundError(f"the round's settings have {type(value).__name__} where {key} should be {kind.__name__}")
+    return value
+
+
+def _number(record: ConfigRecord, key: str, least: int) -> int:
+    value = _typed(record, key, int)
+    if not least <= value <= _MOST_ROUND:
+        raise RoundError(f"{key} {value} of the round's settings is not {least} to {_MOST_ROUND}")
+    return value
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= _MOST_NAME:
+        raise RoundError(f"{what} is not a text of 1 to {_MOST_NAME} characters")
+    return value

@@ -1,0 +1,871 @@
+"""Attacks of a server that is not honest, through Flower's messages; numbered as the threat model numbers them.
+
+`FEDCIPHER_ATTACK_TRIES` sets how many messages the randomised server sends to each scheme.
+"""
+
+import importlib
+import logging
+import os
+import re
+import struct
+import time
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import fedcipher
+import numpy as np
+import pytest
+import wire_tools
+from fedcipher import errors, keys
+from fedcipher.flower import SecureStrategy, client_mod, make_client_mod, protocol
+from fedcipher.flower import client as client_module
+from fedcipher.flower.model import model_digest
+from fedcipher.flower.outgoing import Expected, checked
+from fedcipher.flower.refusal import TEXT, reference_of
+from fedcipher.flower.settings import RoundSettings
+from fedcipher.schemes import base
+from flower_harness import NAMES, LocalGrid, initial, make_app, record
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import MessageTypeLegacy
+from flwr.common.serde import message_to_proto
+from flwr.serverapp.strategy import FedAvg
+from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
+from hypothesis import HealthCheck, given, settings, strategies
+
+CLIENTS = 5
+TRIES = int(os.environ.get("FEDCIPHER_ATTACK_TRIES", "300"))
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
+
+
+def constants(cls):
+    return [value for name, value in vars(cls).items() if name.isupper()]
+
+
+def message_types():
+    """Every type that Flower's messages can have, by its own constants."""
+    categories = [*constants(MessageType), SYSTEM_MESSAGE_TYPE]
+    actions = [f"{category}.{action}" for category in categories for action in ("default", "other")]
+    return [*categories, *actions, *constants(MessageTypeLegacy), "reconnect"]
+
+
+JUNK_TYPES = ["", ".", "train.", ".default", "TRAIN", "train.default.default", "train default", "evaluate\n", "get"]
+
+
+def message(content, message_type):
+    made = Message(content, dst_node_id=1000, message_type="query")
+    # Past Flower's own check of names, where an attacker's library would be.
+    made.metadata.__dict__["_message_type"] = message_type
+    return made
+
+
+def masked(reply):
+    """The reply's bytes as they travel, without its reference and the clock's part."""
+    assert re.fullmatch(re.escape(TEXT) + "[0-9a-f]{8}", reply.error.reason)
+    reply.metadata.created_at = reply.metadata.ttl = 1.0
+    clear = Message(Error(code=reply.error.code, reason=reply.error.reason[:-8]), metadata=reply.metadata)
+    return message_to_proto(clear).SerializeToString(deterministic=True)
+
+
+class Federation:
+    """Keys, an app with a handler for everything, contexts, and what honest rounds look like."""
+
+    def __init__(self, folder, name, rng, *, mods=(client_mod,), rounds=0, codec=None, **params):
+        codec = codec or fedcipher.Codec(bits=16, clip=2.0)
+        self.scheme = fedcipher.scheme(name, clients=CLIENTS, codec=codec, **params)
+        self.folder = keys.save(self.scheme.keygen(CLIENTS), self.scheme, folder / f"keys-{name}")
+        self.goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
+        self.app = make_app(self.goals, [10] * CLIENTS, mods=mods)
+        for register, action in product((self.app.train, self.app.evaluate, self.app.query), ("other", "stats")):
+            register(action)(self.tell)
+        self.app.query()(self.tell)
+        self.grid = LocalGrid(self.app, CLIENTS, self.folder)
+        self.run = int(time.time()) << 20
+        if rounds:
+            strategy = SecureStrategy(FedAvg(**ALL), self.folder)
+            strategy.start(self.grid, record(initial()), num_rounds=rounds)
+            self.run = strategy._base
+
+    @staticmethod
+    def tell(msg, ctxt):
+        """Sends what it has, as an app does that knows nothing of encryption."""
+        return Message(RecordDict({"arrays": record(initial())}), reply_to=msg)
+
+    def settings(self, number=1, **changes):
+        plain = RoundSettings(self.run, self.run + number, 1, NAMES, b"", 0.0, "num-examples").to_record()
+        return ConfigRecord({**plain, **changes})
+
+    def content(self, config=None, arrays=None):
+        content = RecordDict({"arrays": record(initial()) if arrays is None else arrays})
+        content["config"] = ConfigRecord({"server-round": 1})
+        if config is not None:
+            content[protocol.CONFIG] = config
+        return content
+
+    def send(self, content, message_type="train", client=0):
+        return self.app(message(content, message_type), self.grid.contexts[1000 + client])
+
+
+@pytest.fixture
+def federation(tmp_path, rng):
+    return Federation(tmp_path, "flashe", rng)
+
+
+def says_nothing(reply):
+    return reply.has_error() and reference_of(reply) is not None
+
+
+# --- 1: message types that are not exactly "train" and "evaluate" -------------------------------
+
+
+@pytest.mark.parametrize("message_type", message_types())
+def test_attack_01_no_message_type_brings_arrays_or_metrics_in_the_clear(federation, message_type):
+    for client in range(2):
+        try:
+            reply = federation.send(federation.content(), message_type, client)
+        except ValueError as error:
+            # ClientApp itself knows no such handler; nothing of ours and nothing of the app's was run.
+            assert "function registered" in str(error) or "Invalid message type" in str(error)
+        else:
+            assert says_nothing(reply)
+
+
+@pytest.mark.parametrize("message_type", [*message_types(), *JUNK_TYPES])
+def test_attack_01_the_mod_itself_refuses_every_type_without_a_round(federation, message_type):
+    """As where an app is an old `client_fn`, which Flower hands every message."""
+    called = []
+
+    def app(msg, ctxt):
+        called.append(msg)
+        return federation.tell(msg, ctxt)
+
+    try:
+        reply = client_mod(message(federation.content(), message_type), federation.grid.contexts[1000], app)
+    except ValueError as error:
+        # Flower can make no reply at all to a message of such a type.
+        assert message_type in JUNK_TYPES and "Invalid message type" in str(error)
+    else:
+        assert says_nothing(reply)
+    assert called == []
+
+
+@pytest.mark.parametrize("message_type", ["train.default", "train.other"])
+def test_attack_01_a_named_training_function_sends_one_frame(federation, message_type):
+    reply = federation.send(federation.content(federation.settings()), message_type)
+    (arrays,) = reply.content.array_records.values()
+    assert list(arrays) == [protocol.UPDATE]
+    assert fedcipher._native.inspect(protocol.frame_bytes(arrays[protocol.UPDATE]))[:2] == (1, "flashe")
+
+
+@pytest.mark.parametrize("message_type", ["query", "query.other", "get_parameters", "get_properties", "system"])
+def test_attack_01_a_rounds_settings_open_no_other_way_out(federation, message_type):
+    def app(msg, ctxt):
+        return Message(RecordDict({"metrics": MetricRecord({"samples": 7})}), reply_to=msg)
+
+    content = federation.content(federation.settings())
+    assert says_nothing(client_mod(message(content, message_type), federation.grid.contexts[1000], app))
+
+
+def test_attack_01_an_evaluation_carries_no_arrays(federation):
+    for message_type in ("evaluate", "evaluate.other"):
+        content = federation.content(federation.settings())
+        sent = message(content, message_type)
+        assert says_nothing(client_mod(sent, federation.grid.contexts[1000], federation.tell))
+
+
+def shipped_apps():
+    for name in ("quickstart", "pytorch"):
+        (app,) = re.findall(r'^clientapp = "(.+)"$', (EXAMPLES / name / "pyproject.toml").read_text(), re.MULTILINE)
+        yield pytest.param(EXAMPLES / name, app, id=name)
+
+
+@pytest.mark.parametrize(("folder", "reference"), list(shipped_apps()))
+def test_attack_01_the_shipped_apps_answer_nothing_without_a_round(folder, reference, tmp_path, monkeypatch):
+    if folder.name == "pytorch":
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.syspath_prepend(str(folder))
+    module, _, attribute = reference.partition(":")
+    app = getattr(importlib.import_module(module), attribute)
+    scheme = fedcipher.scheme("flashe", clients=CLIENTS)
+    run_config = {"fedcipher-keys": str(keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")), "clients": 5}
+    if folder.name == "quickstart":
+        from fedcipher.app.settings import Settings
+        from fedcipher.data import load
+        from fedcipher.models import Learner
+
+        chosen = Settings.from_config(run_config)
+        data = load(chosen.dataset)
+        learner = Learner(chosen.model, data.classes, data.train_x[0])
+        arrays = record(learner.initial(0), learner.names)
+    else:
+        run_config["local-epochs"] = 1
+        arrays = ArrayRecord(importlib.import_module("pytorch_app.task").Net().state_dict())
+    node = {"partition-id": 0, "num-partitions": CLIENTS}
+    context = Context(run_id=1, node_id=1000, node_config=node, state=RecordDict(), run_config=run_config)
+    answered = []
+    for message_type in [*message_types(), *JUNK_TYPES]:
+        content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
+        try:
+            reply = app(message(content, message_type), context)
+        except ValueError as error:
+            assert "function registered" in str(error) or "Invalid message type" in str(error)
+        else:
+            assert says_nothing(reply), message_type
+            answered.append(message_type)
+    assert {"train", "train.default", "evaluate", "evaluate.default"} <= set(answered)
+
+
+def test_attack_01_an_allowed_type_is_answered_and_carries_no_arrays(tmp_path, rng, caplog):
+    federation = Federation(tmp_path, "flashe", rng, mods=[make_client_mod(allow=["query.numbers", "query.stats"])])
+
+    @federation.app.query("numbers")
+    def numbers(msg, ctxt):
+        return Message(RecordDict({"metrics": MetricRecord({"samples": 7})}), reply_to=msg)
+
+    assert federation.send(federation.content(), "query.numbers").content["metrics"]["samples"] == 7
+    assert says_nothing(federation.send(federation.content(), "query.stats"))
+    assert "carries 1 ArrayRecords; return metrics only" in caplog.text
+    refused = ("query", "query.default", "query.other", "train.stats", "evaluate")
+    assert all(says_nothing(federation.send(federation.content(), other)) for other in refused)
+    # Before the app was asked, not because of what it said.
+    assert caplog.text.count("without a round of SecureStrategy") == len(refused)
+    # A round is a round still.
+    assert not federation.send(federation.content(federation.settings())).has_error()
+
+
+@pytest.mark.parametrize("name", ["stats", "query.", "query.a.b", "query.no-name", "", "system", "get_parameters"])
+def test_attack_01_only_types_that_exist_can_be_allowed(name):
+    with pytest.raises(errors.ParameterError, match="no message type"):
+        make_client_mod(allow=[name])
+
+
+SMUGGLED = {
+    "bytes": ConfigRecord({"model": b"\x93NUMPY"}),
+    "a list of bytes": ConfigRecord({"model": [b"1", b"2"]}),
+    "a model as metrics": MetricRecord({"weights": [0.5] * 5000}),
+    "a model as settings": ConfigRecord({"weights": [0.5] * 5000}),
+    "a model in many metrics": MetricRecord({str(k): 0.5 for k in range(5000)}),
+    "a model as text": ConfigRecord({"model": "00" * 3000}),
+    "a model as names": MetricRecord({"00" * 3000: 1.0}),
+    "an array": record(initial()),
+    "a frame of its own": ArrayRecord({protocol.UPDATE: Array(np.zeros(8, np.uint8))}),
+}
+
+
+@pytest.mark.parametrize("what", SMUGGLED)
+@pytest.mark.parametrize("path", ["train", "evaluate", "query.stats"])
+def test_attack_01_every_path_passes_one_check(tmp_path, rng, what, path):
+    mod = make_client_mod(allow=["query.stats"])
+    federation = Federation(tmp_path, "flashe", rng)
+    honest = make_app(federation.goals, [10] * CLIENTS, mods=())
+
+    def leaky(msg, ctxt):
+        if path == "query.stats":
+            return Message(RecordDict({"extra": SMUGGLED[what]}), reply_to=msg)
+        reply = honest(msg, ctxt)
+        reply.content["extra"] = SMUGGLED[what]
+        return reply
+
+    content = federation.content(None if path == "query.stats" else federation.settings())
+    assert says_nothing(mod(message(content, path), federation.grid.contexts[1000], leaky))
+
+
+def test_attack_01_only_this_rounds_update_of_this_scheme_leaves(federation):
+    """The check itself, whatever went wrong before it."""
+    good = federation.send(federation.content(federation.settings(2)))
+    frame = protocol.frame_bytes(good.content["arrays"][protocol.UPDATE])
+    expected = Expected("flashe", federation.run + 2)
+    assert checked(good, expected) is good
+    wrong = {
+        "an aggregate": {protocol.UPDATE: wire_tools.with_kind(frame, wire_tools.AGGREGATE)},
+        "a key": {protocol.UPDATE: wire_tools.with_kind(frame, 3)},
+        "another round": {protocol.UPDATE: wire_tools.with_round(frame, federation.run + 1)},
+        "another name": {"update": frame},
+        "two": {protocol.UPDATE: frame, "again": frame},
+        "none": {},
+    }
+    for frames_ in wrong.values():
+        with pytest.raises(errors.PlaintextError):
+            checked(Message(RecordDict({"arrays": protocol.wire_record(frames_)}), reply_to=good), expected)
+    for other in (Expected("plain", federation.run + 2), None):
+        with pytest.raises(errors.PlaintextError):
+            checked(good, other)
+    with pytest.raises(errors.FrameError):
+        checked(Message(RecordDict({"arrays": record([W], [protocol.UPDATE])}), reply_to=good), expected)
+
+
+def test_attack_01_the_run_cannot_name_an_engine(federation):
+    """The run config is the server's, and an engine sees updates in the clear."""
+    for context in federation.grid.contexts.values():
+        context.run_config["fedcipher-engine"] = "127.0.0.1:9"
+    reply = federation.send(federation.content(federation.settings()))
+    assert list(*(arrays for arrays in reply.content.array_records.values())) == [protocol.UPDATE]
+
+
+@pytest.mark.parametrize("where", ["node config", "environment"])
+def test_attack_01_the_run_cannot_choose_other_keys_than_the_operator(federation, tmp_path, monkeypatch, where):
+    plain = fedcipher.scheme("plain", clients=CLIENTS)
+    other = keys.save(plain.keygen(CLIENTS), plain, tmp_path / "plain")
+    for context in federation.grid.contexts.values():
+        context.run_config["fedcipher-keys"] = str(other)
+        if where == "node config":
+            context.node_config["fedcipher-keys"] = str(federation.folder)
+    if where == "environment":
+        monkeypatch.setenv("FEDCIPHER_KEYS", str(federation.folder))
+    (arrays,) = federation.send(federation.content(federation.settings())).content.array_records.values()
+    assert fedcipher._native.inspect(protocol.frame_bytes(arrays[protocol.UPDATE]))[1] == "flashe"
+
+
+# --- 3: what a refusal says ------------------------------------------------------------------
+
+
+def test_attack_03_crafted_aggregates_bring_back_one_and_the_same_text(tmp_path, rng, caplog):
+    federation = Federation(tmp_path, "flashe", rng, rounds=1)
+    aggregate = protocol.frame_bytes(federation.grid.sent[-1][1]["arrays"][protocol.aggregate_key(1)])
+    start = wire_tools.payload_start(aggregate)
+    size = len(aggregate) - 8 - start
+    replies = set()
+    for _ in range(40):
+        # The form of the masking and the unused bits stay, every lane is the server's choice.
+        crafted = wire_tools.with_payload(
+            aggregate, aggregate[start : start + 1] + rng.bytes(size - 2) + aggregate[-9:-8]
+        )
+        arrays = protocol.wire_record({protocol.aggregate_key(1): crafted})
+        reply = federation.send(federation.content(federation.settings(), arrays), "evaluate")
+        replies.add(masked(reply))
+    assert len(replies) == 1
+    assert caplog.text.count("DecryptError") == 40
+
+
+def raising(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
+
+
+class _Panic(BaseException):
+    """As a panic of native code arrives."""
+
+
+class _Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+TYPED = [getattr(errors, name)("sum 4711 of element 12 is impossible") for name in errors.__all__]
+UNEXPECTED = [KeyError("label 7"), ValueError("4711"), MemoryError("big"), RecursionError("deep"), OverflowError()]
+FAILURES = [*TYPED, *UNEXPECTED, UnicodeDecodeError("utf-8", b"\xff", 0, 1, "4711"), _Panic("4711"), _Unspeakable()]
+STAGES = ["key", "open", "precompute", "app", "encrypt", "export", "check"]
+
+
+def fail_at(stage, error, monkeypatch, federation):
+    """Let one stage of the mod fail with ``error``; the reply to a good message of it."""
+    app = federation.app
+    if stage == "key":
+        monkeypatch.setattr(client_module, "party_of", raising(error))
+    elif stage == "check":
+        monkeypatch.setattr(client_module, "checked", raising(error))
+    elif stage == "app":
+        app = ClientApp(mods=[client_mod])
+        app.train()(raising(error))
+        app.evaluate()(raising(error))
+    elif stage == "open":
+        monkeypatch.setattr(base.KernelDecryptor, "open", raising(error))
+    else:
+        name = {"export": "export_state"}.get(stage, stage)
+        monkeypatch.setattr(base.KernelEncryptor, name, raising(error))
+    return app
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_attack_03_every_failure_gives_the_same_bytes(tmp_path, rng, monkeypatch, caplog, stage):
+    federation = Federation(tmp_path, "flashe", rng, rounds=1)
+    aggregates = ArrayRecord(dict(federation.grid.sent[-1][1]["arrays"].items()))
+    kinds = ["train", "evaluate"] if stage in ("key", "open", "app", "check") else ["train"]
+    replies = {}
+    for k, (error, kind) in enumerate(product(FAILURES, kinds)):
+        caplog.clear()
+        with monkeypatch.context() as patch:
+            app = fail_at(stage, error, patch, federation)
+            content = federation.content(federation.settings(2 + k), aggregates)
+            reply = app(message(content, kind), federation.grid.contexts[1000])
+        reference = reference_of(reply)
+        logged = [r.getMessage() for r in caplog.records if r.getMessage().startswith("refused")]
+        assert len(logged) == 1 and logged[0].startswith(f"refused, reference {reference}: {type(error).__name__}: ")
+        replies.setdefault(kind, set()).add(masked(reply))
+    # Without one of the failures the message would have been answered.
+    good = federation.send(federation.content(federation.settings(1000), aggregates))
+    assert not good.has_error()
+    assert all(len(found) == 1 for found in replies.values())
+    # And what is refused before anything else reads no different.
+    refused = federation.send(federation.content())
+    assert masked(refused) in replies["train"]
+
+
+def test_attack_03_an_apps_error_reply_and_its_exceptions_lose_their_text(federation, caplog):
+    secret = "label 'patient 4711' is unknown"
+
+    def with_error(msg, ctxt):
+        return Message(Error(code=2, reason=secret), reply_to=msg)
+
+    replies = set()
+    for number, app in enumerate((with_error, raising(KeyError(secret)), lambda msg, ctxt: None, lambda msg, ctxt: 7)):
+        content = federation.content(federation.settings(number + 1))
+        reply = client_mod(message(content, "train"), federation.grid.contexts[1000], app)
+        assert secret not in str(reply)
+        replies.add(masked(reply))
+    assert len(replies) == 1 and caplog.text.count("patient 4711") >= 2
+
+
+def test_attack_03_a_line_of_the_clients_log_cannot_be_forged(federation, caplog):
+    forged = "no\nrefused, reference 00000000: KeyError: all is well"
+
+    def app(msg, ctxt):
+        raise ValueError(msg.content["config"]["optimiser"])
+
+    content = federation.content(federation.settings())
+    content["config"] = ConfigRecord({"optimiser": forged})
+    assert says_nothing(client_mod(message(content, "train"), federation.grid.contexts[1000], app))
+    assert "ValueError: no refused, reference 00000000" in caplog.text
+    assert not any(
+        line.startswith("refused, reference 0000") for r in caplog.records for line in r.getMessage().split("\n")
+    )
+
+
+MALFORMED = {
+    "no round": ("round", None),
+    "no names": ("names", None),
+    "no plan": ("plan", None),
+    "no unit": ("unit", None),
+    "a round that is text": ("round", "1"),
+    "a round that is a float": ("round", 1.0),
+    "a round that is true": ("round", True),
+    "a negative round": ("round", -1),
+    "round zero": ("round", 0),
+    "a huge round": ("round", 2**70),
+    "a round before its run": ("round", 5),
+    "an epoch that is true": ("epoch", True),
+    "a negative epoch": ("epoch", -1),
+    "an epoch of another key": ("epoch", 9),
+    "a huge epoch": ("epoch", 2**80),
+    "names that are bytes": ("names", [b"a", b"b"]),
+    "one text of names": ("names", "layer"),
+    "the same name twice": ("names", ["a", "a"]),
+    "empty names": ("names", ["", "b"]),
+    "too few names": ("names", NAMES[:1]),
+    "no names at all": ("names", []),
+    "a plan that is text": ("plan", "double"),
+    "a unit of nan": ("unit", float("nan")),
+    "an infinite unit": ("unit", float("inf")),
+    "a negative unit": ("unit", -1.0),
+    "a unit that is text": ("unit", "10"),
+    "a tiny unit": ("unit", 5e-324),
+    "a weight by nothing": ("weighted_by", b"examples"),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_attack_03_malformed_settings_are_refused_in_the_one_text(federation, what):
+    key, value = MALFORMED[what]
+    config = {**federation.settings(unit=10.0)}
+    del config[key]
+    if value is not None:
+        config[key] = value
+    # These are well-formed: what they do not fit is found later.
+    if what not in ("an epoch of another key", "too few names", "a tiny unit"):
+        with pytest.raises(errors.RoundError):
+            RoundSettings.parse(ConfigRecord(config))
+    assert says_nothing(federation.send(federation.content(ConfigRecord(config))))
+    assert not federation.send(federation.content(federation.settings(unit=10.0))).has_error()
+
+
+@pytest.mark.parametrize("key", ["one", "-0000001", "0000001", "000000001", "0000000１", " 0000001", "00000001 ", ""])
+def test_attack_03_an_aggregate_has_one_name(key):
+    assert protocol.aggregate_sequence(protocol.aggregate_key(123456789)) == 123456789
+    with pytest.raises(errors.FrameError):
+        protocol.aggregate_sequence(protocol.AGGREGATE_PREFIX + key)
+
+
+@pytest.mark.parametrize("values", [np.zeros(8, np.int8), np.zeros((2, 4), np.uint8), np.uint8(1), np.zeros(8)])
+def test_attack_03_a_frame_is_a_row_of_bytes(values):
+    with pytest.raises(errors.FrameError):
+        protocol.frame_bytes(array(values))
+
+
+def array(values, **changes):
+    made = Array(np.asarray(values))
+    for key, value in changes.items():
+        setattr(made, key, value)
+    return made
+
+
+def header(shape, descr="<f4"):
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode()
+
+
+W, B = initial()
+BAD_ARRAYS = {
+    "none": {},
+    "one missing": {NAMES[0]: array(W)},
+    "another order": {NAMES[1]: array(B), NAMES[0]: array(W)},
+    "one too many": {NAMES[0]: array(W), NAMES[1]: array(B), "more": array(B)},
+    "objects": {NAMES[0]: array(W), NAMES[1]: array(B, data=header("(7,)", "|O") + b"\x80" * 56)},
+    "text": {NAMES[0]: array(W), NAMES[1]: array(np.array(["a"] * 7))},
+    "a tebibyte that is not there": {NAMES[0]: array(W), NAMES[1]: array(B, data=header("(274877906944,)") + b"1234")},
+    "bytes behind the values": {NAMES[0]: array(W), NAMES[1]: array(B, data=header("(7,)") + bytes(40))},
+    "a negative length": {NAMES[0]: array(W), NAMES[1]: array(B, data=header("(-7,)") + bytes(28))},
+    "no header": {NAMES[0]: array(W), NAMES[1]: array(B, data=b"")},
+    "another serialisation": {NAMES[0]: array(W), NAMES[1]: array(B, data=b"\x80\x05N.", stype="pickle")},
+    "an unnumbered aggregate": {protocol.AGGREGATE_PREFIX + "one": array(np.zeros(8, np.uint8))},
+    "a number with a sign": {protocol.AGGREGATE_PREFIX + "-0000001": array(np.zeros(8, np.uint8))},
+    "a number in Arabic digits": {protocol.AGGREGATE_PREFIX + "٠٠٠٠٠٠٠١": array(np.zeros(8, np.uint8))},
+    "an aggregate of floats": {protocol.aggregate_key(1): array(W)},
+    "an aggregate and a model": {NAMES[0]: array(W), NAMES[1]: array(B), protocol.aggregate_key(1): array(W)},
+    "nothing in an aggregate": {protocol.aggregate_key(1): array(np.zeros(0, np.uint8))},
+}
+
+
+@pytest.mark.parametrize("what", BAD_ARRAYS)
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_attack_03_malformed_arrays_are_refused_in_the_one_text(federation, what, kind):
+    reply = federation.send(federation.content(federation.settings(), ArrayRecord(BAD_ARRAYS[what])), kind)
+    assert says_nothing(reply)
+
+
+def test_attack_03_an_aggregate_is_of_an_earlier_round_of_this_run(tmp_path, rng, caplog):
+    federation = Federation(tmp_path, "bfv", rng, rounds=2)
+    second = federation.grid.sent[-1][1]["arrays"]
+    assert not federation.send(federation.content(federation.settings(2), second), "evaluate").has_error()
+    # A round cannot have begun with its own aggregate, or one to come; and another run is another model.
+    assert says_nothing(federation.send(federation.content(federation.settings(1), second), "evaluate"))
+    federation.grid.forget(0)
+    assert says_nothing(federation.send(federation.content(federation.settings(2), second)))
+    later = federation.settings(9, run=federation.run + 5)
+    assert says_nothing(federation.send(federation.content(later, second), "evaluate"))
+    assert caplog.text.count("is not of this run before round") == 3
+
+
+def test_attack_03_the_model_has_the_names_that_its_update_will_have(federation):
+    def echo(msg, ctxt):
+        return Message(RecordDict({"arrays": msg.content["arrays"]}), reply_to=msg)
+
+    for k, names in enumerate((NAMES, NAMES[::-1], ["a", "b"])):
+        content = federation.content(federation.settings(k + 1), record(initial(), names))
+        reply = client_mod(message(content, "train"), federation.grid.contexts[1000], echo)
+        assert says_nothing(reply) == (names != NAMES)
+
+
+# --- 6: too few contributions ----------------------------------------------------------------
+
+
+@pytest.fixture
+def minimum(monkeypatch):
+    """Three updates a round, which is also what a cohort of five has by itself where the core knows of it."""
+    if not hasattr(base.Scheme, "min_contributions"):
+        monkeypatch.setattr(base.Scheme, "min_contributions", 3, raising=False)
+    return 3
+
+
+@pytest.mark.parametrize("target", ["weights", "delta"])
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_attack_06_the_survivors_model_is_handed_to_nobody(tmp_path, rng, caplog, minimum, left, target):
+    codec = fedcipher.Codec(bits=16, clip=2.0, target=target)
+    federation = Federation(tmp_path, "bfv", rng, codec=codec)
+
+    def drop(msg, reply, client):
+        return reply if client < left or msg.metadata.message_type != "train" else None
+
+    federation.grid.tamper = drop
+    strategy = SecureStrategy(FedAvg(**ALL), federation.folder)
+    result = strategy.start(federation.grid, record(initial()), num_rounds=2)
+    finished = left >= minimum
+    assert [r.unfinished is None for r in strategy.rounds] == [finished] * 2
+    assert (len(result.arrays) > 0) == finished
+    decryptor = federation.scheme.decryptor(keys.load_client(federation.folder / "client-0.key")[1])
+    same = all(np.array_equal(a, b) for a, b in zip(strategy.open_model(decryptor), initial(), strict=True))
+    assert same != finished
+    delivered = [key for _, content in federation.grid.sent for key in content["arrays"]]
+    assert any(key.startswith(protocol.AGGREGATE_PREFIX) for key in delivered) == finished
+    if not finished:
+        assert f"{left} usable updates, at least {minimum} are needed" in caplog.text
+
+
+def test_attack_06_sampling_that_cannot_reach_the_minimum_is_refused_at_the_start(tmp_path, rng, minimum):
+    federation = Federation(tmp_path, "bfv", rng)
+    few = FedAvg(fraction_train=0.0, min_train_nodes=2, min_evaluate_nodes=5, min_available_nodes=5)
+    # FedAvg takes a fraction of zero as "do not train": the smallest that samples two of five.
+    few.fraction_train = 0.4
+    strategy = SecureStrategy(few, federation.folder)
+    with pytest.raises(errors.StrategyError, match=r"FedAvg sampled 2 clients.*needs 3.*min_contributions"):
+        strategy.start(federation.grid, record(initial()), num_rounds=1)
+    assert federation.grid.sent == []
+
+
+def test_attack_06_a_later_round_of_too_few_is_not_begun(tmp_path, rng, caplog, minimum):
+    federation = Federation(tmp_path, "bfv", rng)
+    inner = FedAvg(**ALL)
+    sampled = iter([5, 2, 4])
+
+    class Varying(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            return list(inner.configure_train(server_round, arrays, config, grid))[: next(sampled)]
+
+    strategy = SecureStrategy(Varying(**ALL), federation.folder)
+    strategy.start(federation.grid, record(initial()), num_rounds=3)
+    assert [r.unfinished is None for r in strategy.rounds] == [True, False, True]
+    assert [len(r.clients) for r in strategy.rounds] == [5, 0, 4]
+    assert "Varying sampled 2 clients" in caplog.text
+
+
+# --- 12: different models to different clients ------------------------------------------------
+
+
+def test_attack_12_the_digest_tells_models_apart():
+    chosen = RoundSettings(0, 1, 1, NAMES, b"", 0.0, "num-examples")
+    codec = fedcipher.Codec(bits=16, clip=2.0)
+    model = initial()
+
+    def digest(arrays=model, codec=codec, **changes):
+        return model_digest(arrays, replace(chosen, **changes), codec)
+
+    touched = [model[0].copy(), model[1]]
+    touched[0][3, 4] = np.nextafter(np.float32(0), np.float32(1))
+    different = [
+        digest(),
+        digest(touched),
+        digest([model[0].reshape(30, 20), model[1]]),
+        digest([model[0].astype(np.float64), model[1]]),
+        digest([model[0].astype(np.int32), model[1]]),
+        digest(names=["layer/weigh", "tlayer/bias"]),
+        digest(unit=1.0),
+        digest(weighted_by="examples"),
+        digest(codec=fedcipher.Codec(bits=16, clip=2.0, target="delta")),
+        digest(codec=fedcipher.Codec(bits=16, clip=1.0)),
+    ]
+    assert len(set(different)) == len(different)
+    # What is the server's to choose afresh each round is no part of it.
+    assert digest([np.asfortranarray(model[0]), model[1]], round=2, plan=b"x", epoch=2) == digest()
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What the mod tells the core about models, beside what it does anyway."""
+    seen = {"encrypt": [], "open": []}
+
+    def watch(cls, name):
+        real = getattr(cls, name)
+
+        def watched(self, *args, **kwargs):
+            done = real(self, *args, **kwargs)
+            seen[name].append((kwargs["round"], kwargs["model"]))
+            return done
+
+        monkeypatch.setattr(cls, name, watched)
+
+    watch(base.KernelEncryptor, "encrypt")
+    watch(base.KernelDecryptor, "open")
+    return seen
+
+
+@pytest.mark.parametrize("target", ["weights", "delta"])
+def test_attack_12_every_update_is_bound_to_its_model_and_every_aggregate_to_what_was_trained(
+    tmp_path, rng, told, target
+):
+    codec = fedcipher.Codec(bits=16, clip=2.0, target=target)
+    federation = Federation(tmp_path, "bfv", rng, codec=codec, rounds=3)
+    of_round = {}
+    for number, digest in told["encrypt"]:
+        of_round.setdefault(number - federation.run, set()).add(digest)
+    assert sorted(of_round) == [1, 2, 3] and all(len(d) == 1 and len(next(iter(d))) == 32 for d in of_round.values())
+    assert len(set.union(*of_round.values())) == 3
+    assert told["open"] and all({model} == of_round[number - federation.run] for number, model in told["open"])
+
+
+def test_attack_12_who_was_not_sampled_opens_without_a_model(tmp_path, rng, told, minimum):
+    federation = Federation(tmp_path, "bfv", rng)
+    few = FedAvg(fraction_train=0.6, min_train_nodes=3, min_evaluate_nodes=CLIENTS, min_available_nodes=CLIENTS)
+    SecureStrategy(few, federation.folder).start(federation.grid, record(initial()), num_rounds=1)
+    (digest,) = {model for _, model in told["encrypt"]}
+    assert sorted(model is None for _, model in told["open"]) == [False] * 3 + [True] * 2
+    assert {model for _, model in told["open"]} == {digest, None}
+
+
+def test_attack_12_a_client_that_got_another_model_says_another_digest(tmp_path, rng, told, caplog):
+    caplog.set_level(logging.INFO, "fedcipher.flower")
+    federation = Federation(tmp_path, "bfv", rng)
+    for client in range(3):
+        arrays = record([W + (client == 2), B])
+        federation.send(federation.content(federation.settings(), arrays), client=client)
+    models = [model for _, model in told["encrypt"]]
+    assert models[0] == models[1] != models[2]
+    said = re.findall(r"after 0 aggregates, has the SHA-256 ([0-9a-f]{64})", caplog.text)
+    assert said == [model.hex() for model in models]
+    # Once a run: the next round says nothing.
+    federation.send(federation.content(federation.settings(2)))
+    assert caplog.text.count("SHA-256") == 3
+
+
+def test_attack_12_everything_sent_again_changes_no_clients_model(tmp_path, rng, told):
+    """A server that claims to start over, with another model, does not make a client open anything twice."""
+    codec = fedcipher.Codec(bits=16, clip=2.0, target="delta")
+    federation = Federation(tmp_path, "bfv", rng, codec=codec, rounds=2)
+    arrays = {NAMES[0]: array(W + 1), NAMES[1]: array(B)}
+    for k in (1, 2):
+        sent = [c["arrays"] for _, c in federation.grid.sent if protocol.aggregate_key(k) in c["arrays"]]
+        arrays[protocol.aggregate_key(k)] = sent[0][protocol.aggregate_key(k)]
+    before, opened = dict(told), len(told["open"])
+    reply = federation.send(federation.content(federation.settings(3), ArrayRecord(arrays)))
+    assert not reply.has_error() and len(told["open"]) == opened
+    honest = federation.send(federation.content(federation.settings(3), ArrayRecord({})), client=1)
+    assert not honest.has_error() and before["encrypt"][-1][1] == before["encrypt"][-2][1]
+
+
+# --- the randomised server -------------------------------------------------------------------
+
+
+class Material:
+    """What an active server has: every frame it was sent and made, and frames it bends."""
+
+    def __init__(self, federation):
+        self.updates, self.aggregates = [], []
+        for _, reply in federation.grid.received:
+            for arrays in reply.content.array_records.values():
+                self.updates.append(protocol.frame_bytes(arrays[protocol.UPDATE]))
+        for _, content in federation.grid.sent:
+            for key, value in content["arrays"].items():
+                if key.startswith(protocol.AGGREGATE_PREFIX):
+                    frame = protocol.frame_bytes(value)
+                    if frame not in self.aggregates:
+                        self.aggregates.append(frame)
+        assert len(self.updates) == 2 * CLIENTS and len(self.aggregates) == 2
+
+
+def frames(material, run):
+    own = strategies.sampled_from(material.updates + material.aggregates)
+    near = strategies.integers(run - 2, run + 12)
+    return strategies.one_of(
+        strategies.sampled_from(material.aggregates),
+        own,
+        strategies.builds(lambda f, n: f[: n % len(f)], own, strategies.integers(0, 10**6)),
+        strategies.builds(wire_tools.with_kind, own, strategies.integers(0, 5)),
+        strategies.builds(wire_tools.with_round, own, near),
+        strategies.builds(lambda f, n: wire_tools.with_round(wire_tools.with_kind(f, 2), n), own, near),
+        strategies.builds(wire_tools.with_client, own, strategies.integers(0, CLIENTS + 1)),
+        strategies.builds(wire_tools.with_weight, own, strategies.sampled_from([0, 1, 2, 2**40, 2**64 - 1])),
+        strategies.builds(wire_tools.with_flip, own, strategies.integers(0, 10**6), strategies.integers(1, 255)),
+        strategies.binary(max_size=300),
+    )
+
+
+def array_records(material, run):
+    model = strategies.sampled_from([record(initial()), record([W + 1, B])])
+    keys_ = strategies.one_of(
+        strategies.integers(1, 4).map(protocol.aggregate_key), strategies.sampled_from([NAMES[0], protocol.UPDATE, "x"])
+    )
+    framed = strategies.dictionaries(keys_, frames(material, run), min_size=1, max_size=3).map(protocol.wire_record)
+    latest = strategies.just(protocol.wire_record({protocol.aggregate_key(2): material.aggregates[-1]}))
+    both = strategies.builds(lambda m, f: ArrayRecord({**dict(m.items()), **dict(f.items())}), model, framed)
+    bad = strategies.sampled_from([ArrayRecord(arrays) for arrays in BAD_ARRAYS.values()])
+    return strategies.one_of(model, latest, framed, both, bad)
+
+
+def configurations():
+    """What is changed in an honest round's settings; ``None`` for no settings at all."""
+    scalar = strategies.one_of(
+        strategies.booleans(),
+        strategies.integers(-(2**65), 1),
+        strategies.floats(),
+        strategies.text(max_size=5),
+        strategies.binary(max_size=20),
+    )
+    key = strategies.sampled_from(["run", "round", "epoch", "names", "plan", "unit", "weighted_by", "junk"])
+    lists = strategies.lists(strategies.text(max_size=3), max_size=3)
+    wild = strategies.dictionaries(key, strategies.one_of(scalar, lists), max_size=2)
+    unit = strategies.fixed_dictionaries({"unit": strategies.sampled_from([0.0, 1.0, 10.0, 1e300])})
+    return strategies.one_of(strategies.none(), strategies.just({}), strategies.just({}), unit, wild)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [("flashe", "weights"), ("flashe", "delta"), ("bfv", "weights"), ("bfv", "delta")]
+)
+def test_attack_any_randomised_server_gets_one_frame_a_round_or_a_refusal(tmp_path, rng, name, target):
+    logging.getLogger("fedcipher.flower").setLevel(logging.CRITICAL)
+    codec = fedcipher.Codec(bits=16, clip=2.0, target=target)
+    federation = Federation(tmp_path, name, rng, codec=codec, rounds=2)
+    material, run = Material(federation), federation.run
+    # What leaves a client in the clear begins with one of these.
+    plain = [g[0].tobytes()[:32] for g in federation.goals] + [(0.5 * g[0]).tobytes()[:32] for g in federation.goals]
+    types = [*message_types(), *JUNK_TYPES]
+    usual = strategies.sampled_from(["train", "evaluate", "train.other"])
+    likely = strategies.one_of(usual, usual, strategies.sampled_from(types))
+    answered = {(client, run + number) for client in range(CLIENTS) for number in (1, 2)}
+    step, tally, constant = [3], {"update": 0, "refusal": 0, "metrics": 0, "unknown": 0}, {}
+
+    @settings(max_examples=TRIES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(
+        message_type=likely,
+        changes=configurations(),
+        arrays=array_records(material, run),
+        offset=strategies.sampled_from([0, 0, 0, -1, -2, -3]),
+        client=strategies.integers(0, 2),
+        fresh=strategies.booleans(),
+        second=strategies.booleans(),
+    )
+    def attack(message_type, changes, arrays, offset, client, fresh, second):
+        step[0] += 1
+        config = None
+        if changes is not None:
+            config = federation.settings(step[0] + offset)
+            try:
+                config = ConfigRecord({**config, **changes})
+            except TypeError:
+                return
+        if fresh:
+            federation.grid.forget(client)
+            if name == "bfv":
+                # Without a ledger of its own, which round it has answered stands in the state it lost.
+                answered.difference_update({pair for pair in answered if pair[0] == client})
+        for _ in range(1 + second):
+            content = federation.content(None if config is None else ConfigRecord(dict(config)), arrays)
+            sent = message(content, message_type)
+            try:
+                reply = federation.app(sent, federation.grid.contexts[1000 + client])
+            except ValueError as error:
+                assert "function registered" in str(error) or "Invalid message type" in str(error)
+                tally["unknown"] += 1
+                continue
+            judge(reply, sent, config, client)
+
+    def judge(reply, sent, config, client):
+        if reply.has_error():
+            constant.setdefault((sent.metadata.message_type, client), masked(reply))
+            assert masked(reply) == constant[sent.metadata.message_type, client]
+            tally["refusal"] += 1
+            return
+        assert config is not None
+        category = sent.metadata.message_type.split(".")[0]
+        carried = [a for r in reply.content.array_records.values() for a in r.items()]
+        if category == "evaluate":
+            assert carried == []
+            tally["metrics"] += 1
+            return
+        assert category == "train" and len(carried) == 1 and carried[0][0] == protocol.UPDATE
+        frame = protocol.frame_bytes(carried[0][1])
+        kind, scheme, _, number, contributions, *_ = fedcipher._native.inspect(frame)
+        assert (kind, scheme, number) == (wire_tools.UPDATE, name, config["round"])
+        assert [c for c, _ in contributions] == [client]
+        assert (client, number) not in answered, "a round was answered twice"
+        answered.add((client, number))
+        assert not any(values in frame for values in plain)
+        tally["update"] += 1
+
+    try:
+        attack()
+    finally:
+        logging.getLogger("fedcipher.flower").setLevel(logging.NOTSET)
+    # The server was answered, and refused: neither half of the property is empty.
+    assert tally["update"] > TRIES / 50 and tally["metrics"] > TRIES / 100 and tally["refusal"] > TRIES / 5, tally

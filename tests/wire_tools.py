@@ -1,0 +1,60 @@
+"""Frames as an attacker makes them: any byte changed, the public checksum made right again."""
+
+import struct
+
+_POLYNOMIAL = 0x9A6C9329AC4BC9B5  # CRC-64/NVME, reflected
+
+
+def _table():
+    table = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (_POLYNOMIAL if crc & 1 else 0)
+        table.append(crc)
+    return table
+
+
+_TABLE = _table()
+KIND, ROUND, CLIENTS, LAYOUT, PAYLOAD, FIXED = 5, 64, 80, 84, 88, 96
+UPDATE, AGGREGATE = 1, 2
+
+
+def sealed(body):
+    crc = 2**64 - 1
+    for byte in body:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return bytes(body) + struct.pack("<Q", crc ^ (2**64 - 1))
+
+
+def payload_start(frame):
+    clients, layout = struct.unpack_from("<II", frame, CLIENTS)
+    return FIXED + 12 * clients + layout
+
+
+def with_kind(frame, kind):
+    return sealed(frame[:KIND] + bytes([kind]) + frame[KIND + 1 : -8])
+
+
+def with_round(frame, number):
+    return sealed(frame[:ROUND] + struct.pack("<Q", number) + frame[ROUND + 8 : -8])
+
+
+def with_client(frame, client):
+    return sealed(frame[:FIXED] + struct.pack("<I", client) + frame[FIXED + 4 : -8])
+
+
+def with_weight(frame, weight):
+    return sealed(frame[:FIXED] + frame[FIXED : FIXED + 4] + struct.pack("<Q", weight) + frame[FIXED + 12 : -8])
+
+
+def with_payload(frame, payload):
+    start = payload_start(frame)
+    assert start + len(payload) + 8 == len(frame)
+    return sealed(frame[:start] + payload)
+
+
+def with_flip(frame, position, mask):
+    body = bytearray(frame[:-8])
+    body[position % len(body)] ^= mask
+    return sealed(body)
