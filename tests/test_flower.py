@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from fedcipher import errors, keys
 from fedcipher.flower import SecureStrategy, protocol
+from fedcipher.schemes import base
 from fedcipher.flower.refusal import reference_of
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord
@@ -20,9 +21,12 @@ def targets(rng):
     return [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
 
 
-def setup(tmp_path, rng, name, *, params=None, codec=None, examples=None, inner=None, tamper=None, unit=None, weight=1):
+def setup(
+    tmp_path, rng, name, *, params=None, codec=None, examples=None, inner=None, tamper=None, unit=None, weight=1, least=2
+):
     codec = codec or fedcipher.Codec(bits=16, clip=2.0)
-    scheme = fedcipher.scheme(name, clients=CLIENTS, max_weight=weight, codec=codec, **(params or {}))
+    params = {"max_weight": weight, "min_contributions": least, **(params or {})}
+    scheme = fedcipher.scheme(name, clients=CLIENTS, codec=codec, **params)
     folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
     goals, seen = targets(rng), []
     app = make_app(goals, examples or [10] * CLIENTS, seen)
@@ -119,8 +123,12 @@ def test_garbage_and_drop_outs_leave_the_others_right(tmp_path, rng, name, param
     assert [len([c for c in r.clients if c.left_out]) for r in strategy.rounds] == [0, 2]
 
 
-def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog):
-    frames = {}
+def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog, monkeypatch):
+    frames, told = {}, []
+    real = base.KernelEncryptor.encrypt
+    monkeypatch.setattr(
+        base.KernelEncryptor, "encrypt", lambda self, *a, **k: (told.append(k["model"]), real(self, *a, **k))[1]
+    )
 
     def tamper(message, reply, client):
         if message.metadata.message_type == "train":
@@ -132,10 +140,11 @@ def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog):
         return reply
 
     def make_frame():
+        # A thief has client 4's key, and a ledger of its own.
+        monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "thief"))
         scheme, key = keys.load_client(tmp_path / "keys" / "client-4.key")
-        return scheme.encryptor(key).encrypt(initial(), round=strategy._base + 2)
+        return scheme.encryptor(key).encrypt(initial(), round=strategy._base + 2, model=told[-1])
 
-    # plain has no nonces, so a thief with client 4's key could make this frame.
     strategy, grid, *_ = setup(tmp_path, rng, "plain", tamper=tamper)
     strategy.start(grid, record(initial()), num_rounds=2)
     assert "belongs to node 1004" in caplog.text

@@ -42,7 +42,7 @@ def test_damaged_key_files(tmp_path):
         with pytest.raises((errors.KeyFormatError, errors.ParameterError)):
             keys.load_client(path)
     path.write_bytes(head + b"\n" + key[:-1])
-    with pytest.raises(errors.FrameError):
+    with pytest.raises(errors.KeyFormatError, match="get it again"):
         keys.load_client(path)
     path.write_text("not json")
     with pytest.raises(errors.KeyFormatError):
