@@ -111,7 +111,7 @@ impl authority_server::Authority for AuthorityService {
         let request = request.into_inner();
         if request.device != party.name {
             let asked = request.device;
-            let error = Error::Access(format!("{party} asked for the keys of {asked:?}; a device gets its own"));
+            let error = Error::Access(format!("{party} asked for the keys of {asked}; a device gets its own"));
             return Err(self.refuse(&party, "another device's key", error).into());
         }
         if request.instance.len() != INSTANCE_LEN {
