@@ -26,7 +26,7 @@ class Deployment:
         self.scheme = made
 
     def authority(self, *arguments):
-        return run_program("fedcipher-authority", "--state", self.local.state, *arguments)
+        return run_program("fedcipher-authority", "--state", self.local.state, *lock_arguments(), *arguments)
 
     def enrol(self, name, *options):
         self.authority("enrol", name, "--out", self.folder / name, *options)
@@ -103,6 +103,13 @@ def socket_channel(target):
     # gRPC's C core would send the percent-encoded path as authority, which HTTP/2 servers refuse.
     options = [("grpc.max_receive_message_length", -1), ("grpc.default_authority", "engine")]
     return grpc.insecure_channel(target, options=options)
+
+
+def tls_channel(address, folder):
+    """With the credentials of a party's folder."""
+    read = lambda name: (folder / name).read_bytes()  # noqa: E731
+    credentials = grpc.ssl_channel_credentials(read("authority.pem"), read("key.pem"), read("certificate.pem"))
+    return grpc.secure_channel(address, credentials)
 
 
 def error_class(call):

@@ -141,7 +141,7 @@ def test_two_engines_with_one_identity(tmp_path):
 def test_no_epoch_is_lost_or_made_twice_when_rotations_are_killed(tmp_path):
     with deployment(flashe(), 3, tmp_path) as run:
         program = find_program("fedcipher-authority")
-        command = [program, "--state", str(run.local.state), "rotate"]
+        command = [program, "--state", str(run.local.state), "rotate", *lock_arguments()]
         began = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         usual = time.perf_counter() - began

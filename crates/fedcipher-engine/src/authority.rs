@@ -3,6 +3,8 @@
 
 use crate::certificates::{Party, Role, Root, Terms, check_name};
 use crate::error::{Error, Result};
+use crate::files::write_secret;
+use crate::refusals::Refused;
 use fedcipher_core::registry;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -13,9 +15,16 @@ use time::format_description::well_known::Rfc3339;
 use zeroize::Zeroizing;
 
 const FILE: &str = "authority.db";
-/// `secure_delete` overwrites what is deleted: ended epochs leave no keys in free pages.
+/// `secure_delete` overwrites what is deleted: ended epochs leave no keys in free pages. What the log (WAL) still
+/// has of them, [`Authority::forget`] removes.
 const PRAGMAS: &str =
     "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA secure_delete = ON; PRAGMA foreign_keys = ON;";
+/// Longest wait for another process that writes.
+const BUSY: Duration = Duration::from_secs(60);
+/// Rows of refused attempts that are kept.
+const REFUSALS: u64 = 10_000;
+/// In `config`: a revocation still waits for its rotation.
+const OWED: &str = "rotation_owed";
 const SCHEMA: &str = "
 CREATE TABLE config (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE parties (
@@ -45,12 +54,43 @@ pub struct DeviceKey {
     pub key: Zeroizing<Vec<u8>>,
 }
 
+/// Epoch, key and the instance that holds it.
+type IssuedRow = (u64, Zeroizing<Vec<u8>>, Option<Vec<u8>>);
+
 /// A line of `status`.
 #[derive(Debug)]
 pub struct Status {
     pub parties: Vec<(String, String, Option<u32>, bool)>,
     pub epochs: Vec<(u64, String, String, usize)>,
     pub audit: Vec<(String, String, String, Option<u64>)>,
+    pub refused: Vec<Refused>,
+}
+
+/// Beside the schema, because the first stores came without it.
+const REFUSED: &str = "
+CREATE TABLE IF NOT EXISTS refusals (
+    minute TEXT NOT NULL, party TEXT NOT NULL, what TEXT NOT NULL, count INTEGER NOT NULL,
+    UNIQUE (minute, party, what)
+);
+";
+
+/// What `rotate` and `settle` leave on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forgotten {
+    /// Nothing of any ended epoch.
+    All,
+    /// Another process is reading the store: what its log has of ended keys waits for it.
+    LogInUse,
+}
+
+/// Now, in UTC, to the minute.
+pub fn minute() -> Result<String> {
+    let now = OffsetDateTime::now_utc();
+    now.replace_second(0)
+        .and_then(|t| t.replace_nanosecond(0))
+        .map_err(|e| Error::Store(e.to_string()))?
+        .format(&Rfc3339)
+        .map_err(|e| Error::Store(e.to_string()))
 }
 
 fn now() -> Result<String> {
@@ -91,12 +131,15 @@ impl Authority {
         }
         let this = Self::connect(folder)?;
         this.config("spec")?;
+        this.connection.execute_batch(REFUSED)?;
+        // A process that was killed between a rotation and this left its log.
+        this.forget(Duration::from_millis(200))?;
         Ok(this)
     }
 
     fn connect(folder: &Path) -> Result<Self> {
         let connection = Connection::open(folder.join(FILE))?;
-        connection.busy_timeout(Duration::from_secs(60))?;
+        connection.busy_timeout(BUSY)?;
         connection.execute_batch(PRAGMAS)?;
         Ok(Authority { connection, folder: folder.to_owned() })
     }
@@ -105,6 +148,41 @@ impl Authority {
     #[must_use]
     pub fn service_folder(&self) -> PathBuf {
         self.folder.join("service")
+    }
+
+    /// Empties the store's log, in which the keys of ended epochs would otherwise stay until it is written over;
+    /// waits at most `most` for other processes that read the store.
+    pub fn forget(&self, most: Duration) -> Result<Forgotten> {
+        self.connection.busy_timeout(most)?;
+        let busy = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| r.get::<_, bool>(0));
+        self.connection.busy_timeout(BUSY)?;
+        match busy {
+            Ok(false) => Ok(Forgotten::All),
+            Ok(true) => Ok(Forgotten::LogInUse),
+            Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => Ok(Forgotten::LogInUse),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Whether the store's log holds anything.
+    #[must_use]
+    pub fn has_log(&self) -> bool {
+        std::fs::metadata(self.folder.join(format!("{FILE}-wal"))).is_ok_and(|about| about.len() > 0)
+    }
+
+    /// Counts refused attempts in the audit log; the oldest rows go when there are many.
+    pub fn refused(&mut self, rows: &[Refused]) -> Result<()> {
+        let tx = self.begin()?;
+        for row in rows {
+            tx.execute(
+                "INSERT INTO refusals VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT (minute, party, what) DO UPDATE SET count = count + ?4",
+                params![row.minute, row.party, row.what, row.count],
+            )?;
+        }
+        tx.execute("DELETE FROM refusals WHERE rowid <= (SELECT MAX(rowid) FROM refusals) - ?1", [REFUSALS])?;
+        tx.commit()?;
+        Ok(())
     }
 
     fn begin(&mut self) -> Result<Transaction<'_>> {
@@ -188,18 +266,36 @@ impl Authority {
             let name = devices.iter().find(|(client, _)| *client == key.client).map(|(_, name)| name);
             tx.execute("INSERT INTO keys VALUES (?1, ?2, ?3, NULL)", params![epoch, name, key.to_bytes().as_slice()])?;
         }
+        tx.execute("DELETE FROM config WHERE name = ?1", [OWED])?;
         log(&tx, "authority", "rotate", Some(epoch))?;
         tx.commit()?;
         Ok(epoch)
     }
 
-    /// Ends all epochs before `epoch`, which must be the current one or has ended itself.
-    pub fn settle(&mut self, epoch: u64) -> Result<()> {
+    /// Ends all epochs before `epoch`, which must be the current one or has ended itself, and makes the epoch
+    /// that a revocation waits for. True if keys have ended.
+    pub fn settle(&mut self, epoch: u64) -> Result<bool> {
         let tx = self.begin()?;
-        if end_epochs(&tx, "state = 'previous' AND epoch < ?1", [epoch])? > 0 {
+        let ended = end_epochs(&tx, "state = 'previous' AND epoch < ?1", [epoch])? > 0;
+        if ended {
             log(&tx, "authority", "settle", Some(epoch))?;
         }
+        let owed: bool = tx.query_row("SELECT EXISTS (SELECT 1 FROM config WHERE name = ?1)", [OWED], |r| r.get(0))?;
         tx.commit()?;
+        if owed {
+            match self.rotate(false) {
+                Ok(next) => tracing::info!(epoch = next, "rotated, as a revocation asked"),
+                // Of an older round: the next one settles the epoch in use.
+                Err(Error::EpochInUse { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(ended)
+    }
+
+    /// The next epoch as soon as the round under way is settled.
+    pub fn owe_rotation(&mut self) -> Result<()> {
+        self.connection.execute("INSERT OR REPLACE INTO config VALUES (?1, '1')", [OWED])?;
         Ok(())
     }
 
@@ -221,7 +317,7 @@ impl Authority {
                 Ok((r.get::<_, String>(0)?, r.get::<_, bool>(1)?))
             });
         match found.optional()? {
-            Some((_, true)) => Err(Error::Revoked(party.name.clone())),
+            Some((_, true)) => Err(Error::Revoked(party.to_string())),
             Some((role, false)) if role == party.role.name() => Ok(()),
             _ => Err(Error::Access(format!("{party} is not enrolled here"))),
         }
@@ -230,24 +326,20 @@ impl Authority {
     /// The keys of `device` in all usable epochs but the `held`, bound to `instance` from now on.
     pub fn device_keys(&mut self, device: &str, instance: &[u8], held: &[u64]) -> Result<Vec<DeviceKey>> {
         let tx = self.begin()?;
-        let rows: Vec<(u64, Vec<u8>, Option<Vec<u8>>)> = {
+        let rows: Vec<IssuedRow> = {
             let mut query = tx.prepare(
                 "SELECT epoch, key, instance FROM keys JOIN epochs USING (epoch)
                  WHERE device = ?1 AND state != 'ended' ORDER BY epoch",
             )?;
-            let rows = query.query_map([device], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)))?;
+            let rows = query.query_map([device], |r| Ok((r.get(0)?, Zeroizing::new(r.get(1)?), r.get(2)?)))?;
             rows.collect::<rusqlite::Result<_>>()?
         };
         let other = |owner: &Option<Vec<u8>>| owner.as_deref().is_some_and(|o| o != instance);
         if let Some((epoch, ..)) = rows.last().filter(|(_, _, owner)| other(owner)) {
-            let epoch = *epoch;
-            log(&tx, device, "refuse second engine", Some(epoch))?;
-            tx.commit()?;
-            return Err(Error::IdentityInUse { device: device.to_owned(), epoch });
+            return Err(Error::IdentityInUse { device: device.to_owned(), epoch: *epoch });
         }
         let mut keys = Vec::new();
         for (epoch, key, owner) in rows {
-            let key = Zeroizing::new(key);
             if held.contains(&epoch) || other(&owner) {
                 continue;
             }
@@ -275,6 +367,13 @@ impl Authority {
     /// Usable epochs, the newest last.
     pub fn usable(&self) -> Result<Vec<u64>> {
         let mut query = self.connection.prepare("SELECT epoch FROM epochs WHERE state != 'ended' ORDER BY epoch")?;
+        let rows = query.query_map([], |r| r.get(0))?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
+    /// Names of revoked training hosts.
+    pub fn revoked_hosts(&self) -> Result<Vec<String>> {
+        let mut query = self.connection.prepare("SELECT name FROM parties WHERE revoked = 1 AND role = 'host'")?;
         let rows = query.query_map([], |r| r.get(0))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
@@ -313,7 +412,12 @@ impl Authority {
         let mut query = all("SELECT at, party, action, epoch FROM audit ORDER BY id")?;
         let audit = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?;
         let audit = audit.collect::<rusqlite::Result<_>>()?;
-        Ok(Status { parties, epochs, audit })
+        let mut query = all("SELECT minute, party, what, count FROM refusals ORDER BY rowid")?;
+        let refused = query.query_map([], |r| {
+            Ok(Refused { minute: r.get(0)?, party: r.get(1)?, what: r.get(2)?, count: r.get(3)? })
+        })?;
+        let refused = refused.collect::<rusqlite::Result<_>>()?;
+        Ok(Status { parties, epochs, audit, refused })
     }
 }
 
@@ -339,20 +443,8 @@ fn write_party(folder: &Path, root: &str, certificate: &str, key: Option<&str>) 
     let files = [(AUTHORITY_FILE, Some(root)), (CERTIFICATE_FILE, Some(certificate)), (KEY_FILE, key)];
     for (name, content) in files {
         if let Some(content) = content {
-            write_secret(&folder.join(name), content)?;
+            write_secret(&folder.join(name), content.as_bytes())?;
         }
     }
     Ok(())
-}
-
-/// A new file of mode 600.
-pub fn write_secret(path: &Path, content: &str) -> Result<()> {
-    use std::io::Write;
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(|e| Error::file(path, &e))?;
-    file.write_all(content.as_bytes()).map_err(|e| Error::file(path, &e))
 }

@@ -1,32 +1,34 @@
 //! The gRPC service of the authority: the certificate says who calls, the store says what they may have.
 
-use crate::authority::Authority;
-use crate::certificates::{self, Party, Role};
+use crate::authority::{self, Authority, Forgotten};
+use crate::certificates::{Party, Role};
 use crate::error::{Error, Result};
+use crate::listen::{self, caller};
 use crate::proto::{self, authority_server};
+use crate::refusals::Refusals;
 use crate::sealed_keys;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::task::block_in_place;
 use tonic::{Request, Response, Status};
 
 const INSTANCE_LEN: usize = 16;
 
+/// Longest wait of a call, or of the service's own upkeep, for other processes that read the store.
+const FORGET: Duration = Duration::from_millis(200);
+/// Between two looks at what is owed to the store.
+const UPKEEP: Duration = Duration::from_secs(1);
+
 #[derive(Clone)]
 pub struct AuthorityService {
     store: Arc<Mutex<Authority>>,
-}
-
-/// Who the verified certificate of a call names.
-pub fn caller<T>(request: &Request<T>) -> Result<Party> {
-    let certificates = request.peer_certs().unwrap_or_default();
-    let leaf = certificates.first().ok_or_else(|| Error::Access("this call needs a client certificate".into()))?;
-    certificates::party(leaf)
+    refusals: Refusals,
 }
 
 impl AuthorityService {
     #[must_use]
     pub fn new(store: Authority) -> Self {
-        AuthorityService { store: Arc::new(Mutex::new(store)) }
+        AuthorityService { store: Arc::new(Mutex::new(store)), refusals: Refusals::default() }
     }
 
     /// Runs `work` on the store.
@@ -34,13 +36,67 @@ impl AuthorityService {
         block_in_place(|| work(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
+    /// Notes a refused attempt; the first of its kind is in the log before the answer goes out.
+    fn refuse(&self, party: &impl ToString, what: &str, error: Error) -> Error {
+        if self.turned(party, what) {
+            self.write_refusals();
+        }
+        error
+    }
+
+    /// Notes a refused attempt for later, without touching the store. True if it is the first of its kind.
+    pub fn turned(&self, party: &impl ToString, what: &str) -> bool {
+        authority::minute()
+            .is_ok_and(|minute| self.refusals.note(&minute, party.to_string(), &format!("refuse {what}")))
+    }
+
+    pub fn write_refusals(&self) {
+        let rows = self.refusals.take();
+        if !rows.is_empty()
+            && let Err(error) = self.with(|store| store.refused(&rows))
+        {
+            tracing::warn!(class = error.class(), "refused attempts are not in the audit log: {error}");
+        }
+    }
+
+    /// Writes refusals down, and empties the store's log after what this or another process has changed.
+    pub async fn upkeep(self) {
+        let mut tick = tokio::time::interval(UPKEEP);
+        let mut in_use = 0u32;
+        loop {
+            tick.tick().await;
+            self.write_refusals();
+            match self.with(|store| if store.has_log() { store.forget(FORGET) } else { Ok(Forgotten::All) }) {
+                Ok(Forgotten::All) => in_use = 0,
+                Ok(Forgotten::LogInUse) => {
+                    in_use += 1;
+                    if in_use.is_power_of_two() && in_use >= 8 {
+                        tracing::warn!(
+                            "another process has been reading the store for {in_use} s: the keys of ended epochs stay \
+                             in its log (authority.db-wal) until it ends"
+                        );
+                    }
+                }
+                Err(error) => tracing::warn!(class = error.class(), "the store's log: {error}"),
+            }
+        }
+    }
+
     /// The caller, who must be enrolled in `role`.
     fn enrolled<T>(&self, request: &Request<T>, role: Role) -> Result<Party> {
-        let party = caller(request)?;
+        let party = caller(request).map_err(|error| match listen::origin(request) {
+            Some(origin) => self.refuse(&origin, "a certificate of no party", error),
+            None => error,
+        })?;
         if party.role != role {
-            return Err(Error::Access(format!("{party} called what is for a {}", role.name())));
+            let error = Error::Access(format!("{party} called what is for a {}", role.name()));
+            return Err(self.refuse(&party, &format!("a call for a {}", role.name()), error));
         }
-        self.with(|store| store.check(&party))?;
+        self.with(|store| store.check(&party)).map_err(|error| match error {
+            Error::Revoked(_) => self.refuse(&party, "revoked", error),
+            Error::Access(_) => self.refuse(&party, "not enrolled", error),
+            other => other,
+        })?;
         Ok(party)
     }
 }
@@ -55,14 +111,19 @@ impl authority_server::Authority for AuthorityService {
         let request = request.into_inner();
         if request.device != party.name {
             let asked = request.device;
-            return Err(Error::Access(format!("{party} asked for the keys of {asked}; a device gets its own")).into());
+            let error = Error::Access(format!("{party} asked for the keys of {asked}; a device gets its own"));
+            return Err(self.refuse(&party, "another device's key", error).into());
         }
         if request.instance.len() != INSTANCE_LEN {
             return Err(Error::Protocol(format!("an instance is {INSTANCE_LEN} bytes")).into());
         }
-        let (spec, keys, usable) = self.with(|store| {
+        let found = self.with(|store| {
             let keys = store.device_keys(&party.name, &request.instance, &request.held)?;
-            Ok((store.spec()?, keys, store.usable()?))
+            Ok((store.spec()?, keys, store.usable()?, store.revoked_hosts()?))
+        });
+        let (spec, keys, usable, revoked_hosts) = found.map_err(|error| match error {
+            Error::IdentityInUse { epoch, .. } => self.refuse(&party, &format!("second engine epoch {epoch}"), error),
+            other => other,
         })?;
         let seal = |k: crate::authority::DeviceKey| {
             let (encapped, sealed) = sealed_keys::seal(&request.hpke_public, &party.name, k.epoch, &k.key)?;
@@ -70,7 +131,7 @@ impl authority_server::Authority for AuthorityService {
         };
         let issued = keys.into_iter().map(seal).collect::<Result<Vec<_>>>()?;
         tracing::info!(device = party.name, epochs = ?issued.iter().map(|k| k.epoch).collect::<Vec<_>>(), "issued");
-        Ok(Response::new(proto::KeysReply { spec, issued, usable }))
+        Ok(Response::new(proto::KeysReply { spec, issued, usable, revoked_hosts }))
     }
 
     async fn server_keys(
@@ -97,7 +158,12 @@ impl authority_server::Authority for AuthorityService {
     ) -> std::result::Result<Response<proto::SettleReply>, Status> {
         self.enrolled(&request, Role::Server)?;
         let epoch = request.into_inner().epoch;
-        self.with(|store| store.settle(epoch))?;
+        self.with(|store| {
+            if store.settle(epoch)? && store.forget(FORGET)? == Forgotten::LogInUse {
+                tracing::info!("another process reads the store: ended keys leave its log when it is done");
+            }
+            Ok(())
+        })?;
         Ok(Response::new(proto::SettleReply {}))
     }
 }

@@ -5,6 +5,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
+use std::net::IpAddr;
 use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -112,6 +113,19 @@ impl Terms {
     pub fn days(days: i64, reached_as: Vec<String>) -> Self {
         Terms { from: OffsetDateTime::now_utc() - BACKDATE, days, reached_as }
     }
+}
+
+/// What a certificate for `names` does not serve, in words; none where it names more than its own machine.
+#[must_use]
+pub fn only_local(names: &[String]) -> Option<String> {
+    let local = |name: &String| name == "localhost" || name.parse::<IpAddr>().is_ok_and(|a| a.is_loopback());
+    names.iter().all(local).then(|| {
+        format!(
+            "its certificate names {} only: whoever connects from another machine refuses it; give --name HOST for \
+             each name or address under which it is reached",
+            names.join(", ")
+        )
+    })
 }
 
 impl Root {

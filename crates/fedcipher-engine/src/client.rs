@@ -11,14 +11,14 @@ use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;
 use fedcipher_core::prf::KeyStream;
 use fedcipher_core::scheme::Expect;
-use fedcipher_core::wire::Place;
+use fedcipher_core::wire::{self, Place};
 use hyper_util::rt::TokioIo;
 use std::cell::Cell;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, mpsc};
@@ -30,6 +30,43 @@ use tonic::transport::{Channel, Endpoint, Uri};
 /// Messages a sender may be ahead of the connection.
 const AHEAD: usize = 4;
 const CONNECT: Duration = Duration::from_secs(10);
+/// A connection that has been quiet for so long is replaced: nobody answers the other side's pings between
+/// two calls, so it may be closed ([`crate::listen::QUIET`] and as long again).
+const QUIET: Duration = Duration::from_secs(30);
+/// Most bytes of a frame beside its values: a ciphertext's padding, keys sent once an epoch.
+const FRAME_ROOM: usize = 256 << 20;
+/// Most bytes of a frame for one value: two polynomials of the largest modulus, a value a coefficient.
+const FRAME_FACTOR: usize = 128;
+
+const FOREIGN: &str = "values of another layout than the aggregate's";
+const LARGE: &str = "more values than this host has memory for";
+
+/// How long a call waits for the other side.
+#[derive(Debug, Clone)]
+pub struct Patience {
+    /// A peer that does not answer a ping for so long is gone.
+    silence: Duration,
+    /// A peer that answers pings may work for so long without moving the call on.
+    work: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience { silence: Duration::from_secs(30), work: Duration::from_secs(300) }
+    }
+}
+
+impl Patience {
+    /// `seconds` without a sign of life, ten times as many without progress.
+    pub fn seconds(seconds: f64) -> Result<Self> {
+        let most = 86_400.0;
+        if !(0.1..=most).contains(&seconds) {
+            return Err(Error::Configuration(format!("patience of {seconds} s; it is 0.1 to {most} s")));
+        }
+        let silence = Duration::from_secs_f64(seconds);
+        Ok(Patience { silence, work: silence * 10 })
+    }
+}
 
 /// Where a service listens: `unix:/path`, or `host:port` for mTLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,13 +100,21 @@ impl std::fmt::Display for Target {
 }
 
 /// A channel that connects when it is used, and again after a loss; over a Unix socket it can bring a ring.
-pub fn channel(target: &Target, credentials: Option<&Path>, ring: Option<Arc<Ring>>) -> Result<Channel> {
+pub fn channel(
+    target: &Target,
+    credentials: Option<&Path>,
+    ring: Option<Arc<Ring>>,
+    patience: &Patience,
+) -> Result<Channel> {
     let common = |endpoint: Endpoint| {
         endpoint
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(2 * WINDOW)
             .max_frame_size(FRAME)
-            .connect_timeout(CONNECT)
+            // All of it, TLS too: a stopped process's kernel still accepts.
+            .connect_timeout(CONNECT.min(patience.silence))
+            .http2_keep_alive_interval(patience.silence / 3)
+            .keep_alive_timeout(patience.silence * 2 / 3)
     };
     let failed = |e: tonic::transport::Error| Error::of_transport(&target.to_string(), &e);
     match target {
@@ -93,7 +138,16 @@ pub fn channel(target: &Target, credentials: Option<&Path>, ring: Option<Arc<Rin
             })?;
             let endpoint = Endpoint::from_shared(format!("https://{host}:{port}")).map_err(failed)?;
             let endpoint = endpoint.tls_config(Credentials::new(folder).client(host)?).map_err(failed)?;
-            Ok(common(endpoint.tcp_nodelay(true)).connect_lazy())
+            let (host, port) = (host.trim_matches(['[', ']']).to_owned(), *port);
+            let connect = tower::service_fn(move |_: Uri| {
+                let host = host.clone();
+                async move {
+                    let socket = tokio::net::TcpStream::connect((host.as_str(), port)).await?;
+                    socket.set_nodelay(true)?;
+                    Ok::<_, std::io::Error>(TokioIo::new(socket))
+                }
+            });
+            Ok(common(endpoint).connect_with_connector_lazy(connect))
         }
     }
 }
@@ -111,15 +165,24 @@ impl Peer {
         Peer { target: target.to_string(), answered: AtomicBool::new(false) }
     }
 
-    /// The answer to a call, or the error of this connection.
-    pub fn answer<T>(&self, reply: std::result::Result<tonic::Response<T>, Status>) -> Result<T> {
-        match reply {
-            Ok(reply) => {
+    /// The answer to a call if it comes within `most`, or the error of this connection.
+    pub async fn answer<T>(
+        &self,
+        most: Duration,
+        call: impl Future<Output = std::result::Result<tonic::Response<T>, Status>>,
+    ) -> Result<T> {
+        match tokio::time::timeout(most, call).await {
+            Ok(Ok(reply)) => {
                 self.answered.store(true, Ordering::Relaxed);
                 Ok(reply.into_inner())
             }
-            Err(status) => Err(self.error(&status)),
+            Ok(Err(status)) => Err(self.error(&status)),
+            Err(_) => Err(self.stuck(most)),
         }
+    }
+
+    fn stuck(&self, most: Duration) -> Error {
+        Error::Stuck { target: self.target.clone(), seconds: most.as_secs_f64() }
     }
 
     fn error(&self, status: &Status) -> Error {
@@ -129,6 +192,11 @@ impl Peer {
         } else {
             error.of_stranger()
         }
+    }
+
+    /// An answer that must not be believed.
+    fn absurd(&self, what: &str) -> Error {
+        Error::Protocol(format!("{} answers with {what}", self.target))
     }
 
     fn lost(&self) -> Error {
@@ -159,8 +227,12 @@ pub enum Values {
 }
 
 impl Values {
-    fn zeros(sums: bool, elements: usize) -> Self {
-        if sums { Values::Sums(vec![0; elements]) } else { Values::Means(vec![0.0; elements]) }
+    /// None where memory does not suffice: that many zeros are not touched before they are written.
+    fn zeros(sums: bool, elements: usize) -> Option<Self> {
+        let bytes = elements.checked_mul(if sums { size_of::<u64>() } else { size_of::<f32>() })?;
+        // Asked for first, since zeros that cannot be had would end the process.
+        Vec::<u8>::new().try_reserve_exact(bytes).ok()?;
+        Some(if sums { Values::Sums(vec![0; elements]) } else { Values::Means(vec![0.0; elements]) })
     }
 
     fn bytes(&mut self) -> &mut [u8] {
@@ -185,10 +257,12 @@ pub struct Decrypted {
 struct Link {
     client: engine_client::EngineClient<Channel>,
     ring: Option<Arc<Ring>>,
+    /// When the last call ended.
+    used: Instant,
 }
 
 impl Link {
-    fn new(runtime: &Runtime, target: &Target, credentials: Option<&Path>) -> Result<Self> {
+    fn new(runtime: &Runtime, target: &Target, credentials: Option<&Path>, patience: &Patience) -> Result<Self> {
         let ring = match target {
             Target::Unix(_) => {
                 let made = Ring::make().map_err(|e| Error::Configuration(format!("no memory to share: {e}")))?;
@@ -196,9 +270,9 @@ impl Link {
             }
             Target::Tls { .. } => None,
         };
-        let channel = runtime.block_on(async { channel(target, credentials, ring.clone()) })?;
+        let channel = runtime.block_on(async { channel(target, credentials, ring.clone(), patience) })?;
         let client = engine_client::EngineClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        Ok(Link { client, ring })
+        Ok(Link { client, ring, used: Instant::now() })
     }
 }
 
@@ -207,22 +281,40 @@ pub struct EngineClient {
     runtime: Runtime,
     target: Target,
     credentials: Option<PathBuf>,
+    patience: Patience,
     link: Link,
     peer: Peer,
     device: String,
 }
 
-/// How many of a call's chunks the engine has read.
+/// How far a call has come.
 #[derive(Default)]
 struct Credit {
+    /// Chunks that the engine has read.
     taken: Cell<u64>,
     told: Notify,
+    /// Messages that have gone or come.
+    moved: Cell<u64>,
 }
 
 impl Credit {
     fn tell(&self, taken: u64) {
         self.taken.set(taken);
         self.told.notify_one();
+        self.move_on();
+    }
+
+    fn move_on(&self) {
+        self.moved.set(self.moved.get() + 1);
+    }
+
+    /// Ends when nothing has moved for `most`, and at the latest after twice as long.
+    async fn still(&self, most: Duration) {
+        let mut before = None;
+        while before != Some(self.moved.get()) {
+            before = Some(self.moved.get());
+            tokio::time::sleep(most).await;
+        }
     }
 }
 
@@ -283,7 +375,9 @@ impl<'a, Message> Upload<'a, Message> {
             None => (self.inline)(self.pending.split().freeze()),
         };
         self.filled = 0;
-        let _ = self.messages.send(message).await;
+        if self.messages.send(message).await.is_ok() {
+            self.credit.move_on();
+        }
     }
 }
 
@@ -338,33 +432,55 @@ pub struct Sealed<'a> {
 
 impl EngineClient {
     /// `device` may be empty where the engine has only one.
-    pub fn new(target: &str, device: &str, credentials: Option<&Path>) -> Result<Self> {
+    pub fn new(target: &str, device: &str, credentials: Option<&Path>, patience: Patience) -> Result<Self> {
         let runtime = runtime()?;
         let target: Target = target.parse()?;
-        let link = Link::new(&runtime, &target, credentials)?;
+        let link = Link::new(&runtime, &target, credentials, &patience)?;
         let peer = Peer::new(&target);
         Ok(EngineClient {
             runtime,
             target,
             credentials: credentials.map(Path::to_owned),
+            patience,
             link,
             peer,
             device: device.to_owned(),
         })
     }
 
-    /// After a call that broke off: its ring may still be written to, so the next one gets its own.
-    fn again<T>(&mut self, result: Result<T>) -> Result<T> {
+    fn relink(&mut self) -> Result<()> {
+        self.link = Link::new(&self.runtime, &self.target, self.credentials.as_deref(), &self.patience)?;
+        Ok(())
+    }
+
+    /// One call, over a connection that the engine has not closed for its silence. After a call that broke off
+    /// its ring may still be written to, so the next one gets its own.
+    fn call<T>(&mut self, call: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        if self.link.used.elapsed() > QUIET {
+            self.relink()?;
+        }
+        let result = call(self);
+        self.link.used = Instant::now();
         if result.is_err() && self.link.ring.is_some() {
-            self.link = Link::new(&self.runtime, &self.target, self.credentials.as_deref())?;
+            self.relink()?;
         }
         result
     }
 
-    pub fn describe(&self) -> Result<Description> {
-        let mut client = self.link.client.clone();
+    /// One call with one answer.
+    fn ask<T, F: Future<Output = std::result::Result<tonic::Response<T>, Status>>>(
+        &mut self,
+        ask: impl FnOnce(engine_client::EngineClient<Channel>) -> F,
+    ) -> Result<T> {
+        self.call(|this| {
+            let answer = this.peer.answer(this.patience.work, ask(this.link.client.clone()));
+            this.runtime.block_on(answer)
+        })
+    }
+
+    pub fn describe(&mut self) -> Result<Description> {
         let request = proto::DescribeRequest { device: self.device.clone() };
-        let reply = self.peer.answer(self.runtime.block_on(client.describe(request)))?;
+        let reply = self.ask(|mut client| async move { client.describe(request).await })?;
         Ok(Description { spec: reply.spec, client: reply.client, epochs: reply.epochs })
     }
 
@@ -375,8 +491,7 @@ impl EngineClient {
         tensors: &[&[f32]],
         place: &mut dyn Place,
     ) -> Result<proto::EncryptDone> {
-        let result = self.try_encrypt(what, tensors, place);
-        self.again(result)
+        self.call(|this| this.try_encrypt(what, tensors, place))
     }
 
     fn try_encrypt(&self, what: &Sealed<'_>, tensors: &[&[f32]], place: &mut dyn Place) -> Result<proto::EncryptDone> {
@@ -412,7 +527,8 @@ impl EngineClient {
         };
         let mut client = self.link.client.clone();
         let receive = async {
-            let mut parts = self.peer.answer(client.encrypt(ReceiverStream::new(receiver)).await)?;
+            let call = client.encrypt(ReceiverStream::new(receiver));
+            let mut parts = self.peer.answer(self.patience.work, call).await?;
             let mut frame: &mut [u8] = &mut [];
             let mut place = Some(place);
             while let Some(reply) = parts.next().await {
@@ -421,7 +537,10 @@ impl EngineClient {
                 let fits = match reply.part {
                     None => Some(()),
                     Some(encrypt_reply::Part::FrameLen(len)) => {
-                        let len = usize::try_from(len).map_err(|_| self.peer.lost())?;
+                        let most = what.layout.elements().saturating_mul(FRAME_FACTOR).saturating_add(FRAME_ROOM);
+                        let len = usize::try_from(len).ok().filter(|len| *len <= most);
+                        let len =
+                            len.ok_or_else(|| self.peer.absurd("a frame larger than its update could make it"))?;
                         frame = place.take().ok_or_else(|| self.peer.lost())?.reserve(len)?;
                         Some(())
                     }
@@ -436,13 +555,12 @@ impl EngineClient {
             }
             Err(self.peer.lost())
         };
-        self.runtime.block_on(answered(send, receive))
+        self.runtime.block_on(self.answered(&credit, send, receive))
     }
 
     /// Streams an aggregate to the engine and its values back; `sums` asks for integers.
     pub fn decrypt(&mut self, frame: &[u8], expect: &Expect<'_>, sums: bool) -> Result<Decrypted> {
-        let result = self.try_decrypt(frame, expect, sums);
-        self.again(result)
+        self.call(|this| this.try_decrypt(frame, expect, sums))
     }
 
     fn try_decrypt(&self, frame: &[u8], expect: &Expect<'_>, sums: bool) -> Result<Decrypted> {
@@ -472,7 +590,8 @@ impl EngineClient {
         };
         let mut client = self.link.client.clone();
         let receive = async {
-            let mut parts = self.peer.answer(client.decrypt(ReceiverStream::new(receiver)).await)?;
+            let call = client.decrypt(ReceiverStream::new(receiver));
+            let mut parts = self.peer.answer(self.patience.work, call).await?;
             let mut opened: Option<(proto::Opened, Layout, Values)> = None;
             while let Some(reply) = parts.next().await {
                 let reply = reply.map_err(|status| self.peer.error(&status))?;
@@ -480,8 +599,8 @@ impl EngineClient {
                 let fits = match (reply.part, &mut opened) {
                     (None, _) => Some(()),
                     (Some(decrypt_reply::Part::Opened(said)), None) => {
-                        let layout = Layout::decode(&said.layout)?;
-                        let values = Values::zeros(sums, layout.elements());
+                        let layout = own_layout(frame, &said.layout).ok_or_else(|| self.peer.absurd(FOREIGN))?;
+                        let values = Values::zeros(sums, layout.elements()).ok_or_else(|| self.peer.absurd(LARGE))?;
                         opened = Some((said, layout, values));
                         Some(())
                     }
@@ -502,11 +621,11 @@ impl EngineClient {
             }
             Err(self.peer.lost())
         };
-        self.runtime.block_on(answered(send, receive))
+        self.runtime.block_on(self.answered(&credit, send, receive))
     }
 
     /// Whether the engine made what it can make ahead.
-    pub fn precompute(&self, epoch: u64, round: u64, layout: &Layout, plan: &[u8]) -> Result<bool> {
+    pub fn precompute(&mut self, epoch: u64, round: u64, layout: &Layout, plan: &[u8]) -> Result<bool> {
         let request = proto::PrecomputeRequest {
             device: self.device.clone(),
             epoch,
@@ -514,35 +633,70 @@ impl EngineClient {
             layout: layout.encode().into(),
             plan: Bytes::copy_from_slice(plan),
         };
-        let mut client = self.link.client.clone();
-        Ok(self.peer.answer(self.runtime.block_on(client.precompute(request)))?.made)
+        Ok(self.ask(|mut client| async move { client.precompute(request).await })?.made)
     }
 
     fn state_request(&self, epoch: u64) -> proto::StateRequest {
         proto::StateRequest { device: self.device.clone(), epoch }
     }
 
-    pub fn export_state(&self, epoch: u64) -> Result<Vec<u8>> {
-        let mut client = self.link.client.clone();
-        self.runtime.block_on(async {
-            let mut chunks = self.peer.answer(client.export_state(self.state_request(epoch)).await)?;
-            let mut state = Vec::new();
-            while let Some(chunk) = chunks.next().await {
-                state.extend_from_slice(&chunk.map_err(|status| self.peer.error(&status))?.data);
-            }
-            Ok(state)
-        })
+    pub fn export_state(&mut self, epoch: u64) -> Result<Vec<u8>> {
+        self.call(|this| this.runtime.block_on(this.try_export(epoch)))
     }
 
-    pub fn import_state(&self, epoch: u64, state: &[u8]) -> Result<()> {
+    async fn try_export(&self, epoch: u64) -> Result<Vec<u8>> {
+        let (mut client, most) = (self.link.client.clone(), self.patience.work);
+        let mut chunks = self.peer.answer(most, client.export_state(self.state_request(epoch))).await?;
+        let mut state = Vec::new();
+        loop {
+            let chunk = tokio::time::timeout(most, chunks.next()).await.map_err(|_| self.peer.stuck(most))?;
+            let Some(chunk) = chunk else { return Ok(state) };
+            let data = chunk.map_err(|status| self.peer.error(&status))?.data;
+            if state.len() + data.len() > MAX_MESSAGE {
+                return Err(self.peer.absurd("a state of more than 1 GiB"));
+            }
+            state.extend_from_slice(&data);
+        }
+    }
+
+    pub fn import_state(&mut self, epoch: u64, state: &[u8]) -> Result<()> {
         use proto::import_state_request::Part;
         let begin = Part::Begin(self.state_request(epoch));
         let data = state.chunks(CHUNK).map(|chunk| Part::Data(Bytes::copy_from_slice(chunk)));
         let parts: Vec<_> =
             std::iter::once(begin).chain(data).map(|part| proto::ImportStateRequest { part: Some(part) }).collect();
-        let mut client = self.link.client.clone();
-        self.peer.answer(self.runtime.block_on(client.import_state(tokio_stream::iter(parts)))).map(drop)
+        self.ask(|mut client| async move { client.import_state(tokio_stream::iter(parts)).await }).map(drop)
     }
+
+    /// Sends while it receives; the answer ends both, and so does a call that stands still.
+    async fn answered<T>(
+        &self,
+        credit: &Credit,
+        send: impl Future<Output = Result<()>>,
+        receive: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let most = self.patience.work;
+        let (mut send, mut receive) = (std::pin::pin!(send), std::pin::pin!(receive));
+        let mut still = std::pin::pin!(credit.still(most));
+        let mut sent = false;
+        loop {
+            tokio::select! {
+                answer = &mut receive => return answer,
+                result = &mut send, if !sent => {
+                    result?;
+                    sent = true;
+                }
+                () = &mut still => return Err(self.peer.stuck(most)),
+            }
+        }
+    }
+}
+
+/// The layout of `frame`, if that is what the engine `said`.
+fn own_layout(frame: &[u8], said: &[u8]) -> Option<Layout> {
+    let head_len = wire::head_len(frame.get(..wire::FIXED_LEN)?).ok()?;
+    let head = wire::parse_head(frame.get(..head_len)?).ok()?;
+    (*head.header.layout == *said).then(|| Layout::decode(said).ok())?
 }
 
 /// The whole answer, if `at` bytes are all of its values.
@@ -557,21 +711,6 @@ fn decrypted(opened: (proto::Opened, Layout, Values), done: &proto::DecryptDone,
     let contributions = said.contributions.iter().map(|c| (c.client, c.weight)).collect();
     let counts = (!counts.is_empty()).then_some(counts);
     Some(Decrypted { layout, round: said.round, contributions, values, counts })
-}
-
-/// Sends while it receives; the answer ends both.
-async fn answered<T>(send: impl Future<Output = Result<()>>, receive: impl Future<Output = Result<T>>) -> Result<T> {
-    let (mut send, mut receive) = (std::pin::pin!(send), std::pin::pin!(receive));
-    let mut sent = false;
-    loop {
-        tokio::select! {
-            answer = &mut receive => return answer,
-            result = &mut send, if !sent => {
-                result?;
-                sent = true;
-            }
-        }
-    }
 }
 
 /// Numbers go as they lie in memory; the wire is little-endian.
@@ -590,24 +729,52 @@ pub struct ServerKeys {
 /// The aggregator's connection to the authority.
 pub struct AuthorityClient {
     runtime: Runtime,
+    target: Target,
+    credentials: PathBuf,
+    patience: Patience,
     client: authority_client::AuthorityClient<Channel>,
+    /// When the last call ended.
+    used: Instant,
     peer: Peer,
 }
 
 impl AuthorityClient {
-    pub fn new(target: &str, credentials: &Path) -> Result<Self> {
+    pub fn new(target: &str, credentials: &Path, patience: Patience) -> Result<Self> {
         let runtime = runtime()?;
-        let parsed: Target = target.parse()?;
-        let channel = runtime.block_on(async { channel(&parsed, Some(credentials), None) })?;
-        let client = authority_client::AuthorityClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        Ok(AuthorityClient { runtime, client, peer: Peer::new(&parsed) })
+        let target: Target = target.parse()?;
+        let client = Self::connect(&runtime, &target, credentials, &patience)?;
+        let (credentials, peer) = (credentials.to_owned(), Peer::new(&target));
+        Ok(AuthorityClient { runtime, target, credentials, patience, client, used: Instant::now(), peer })
+    }
+
+    fn connect(
+        runtime: &Runtime,
+        target: &Target,
+        credentials: &Path,
+        patience: &Patience,
+    ) -> Result<authority_client::AuthorityClient<Channel>> {
+        let channel = runtime.block_on(async { channel(target, Some(credentials), None, patience) })?;
+        Ok(authority_client::AuthorityClient::new(channel).max_decoding_message_size(MAX_MESSAGE))
+    }
+
+    /// One call with one answer, over a connection that the authority has not closed for its silence.
+    fn ask<T, F: Future<Output = std::result::Result<tonic::Response<T>, Status>>>(
+        &mut self,
+        ask: impl FnOnce(authority_client::AuthorityClient<Channel>) -> F,
+    ) -> Result<T> {
+        if self.used.elapsed() > QUIET {
+            self.client = Self::connect(&self.runtime, &self.target, &self.credentials, &self.patience)?;
+        }
+        let answer = self.peer.answer(self.patience.work, ask(self.client.clone()));
+        let answer = self.runtime.block_on(answer);
+        self.used = Instant::now();
+        answer
     }
 
     /// Keys of the usable epochs beyond those `held`.
-    pub fn server_keys(&self, held: &[u64]) -> Result<ServerKeys> {
-        let mut client = self.client.clone();
+    pub fn server_keys(&mut self, held: &[u64]) -> Result<ServerKeys> {
         let request = proto::ServerKeysRequest { held: held.to_vec() };
-        let reply = self.peer.answer(self.runtime.block_on(client.server_keys(request)))?;
+        let reply = self.ask(|mut client| async move { client.server_keys(request).await })?;
         Ok(ServerKeys {
             spec: reply.spec,
             issued: reply.issued.into_iter().map(|k| (k.epoch, k.key.to_vec())).collect(),
@@ -617,8 +784,8 @@ impl AuthorityClient {
     }
 
     /// A round under `epoch` is done: the epochs before it end.
-    pub fn settle(&self, epoch: u64) -> Result<()> {
-        let mut client = self.client.clone();
-        self.peer.answer(self.runtime.block_on(client.settle(proto::SettleRequest { epoch }))).map(drop)
+    pub fn settle(&mut self, epoch: u64) -> Result<()> {
+        let request = proto::SettleRequest { epoch };
+        self.ask(|mut client| async move { client.settle(request).await }).map(drop)
     }
 }

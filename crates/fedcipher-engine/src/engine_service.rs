@@ -1,6 +1,7 @@
 //! The gRPC service of the engine: finds the party, runs the pumps, counts.
 
 use crate::error::{Error, Result};
+use crate::hosts::Hosts;
 use crate::keyring::{Keyring, Party};
 use crate::listen;
 use crate::metrics::Metrics;
@@ -43,11 +44,17 @@ impl KeySource for NoSource {
 pub struct EngineService {
     pub keyring: Arc<Keyring>,
     pub source: Arc<dyn KeySource>,
+    pub hosts: Arc<Hosts>,
     pub metrics: Arc<Metrics>,
     /// Longest silence of a host in mid-stream.
     pub stall: Duration,
     /// Largest update that is precomputed: what is made ahead stays in memory.
     pub ahead_elements: usize,
+}
+
+/// The training host of a call, which the [`listen::Guard`] has let in; none over a Unix socket.
+fn host<T>(request: &Request<T>) -> Option<String> {
+    listen::caller(request).ok().map(|party| party.name)
 }
 
 type Replies<T> = Pin<Box<dyn Stream<Item = std::result::Result<T, Status>> + Send>>;
@@ -99,23 +106,62 @@ impl EngineService {
         pump.decrypt(&party, &begin, buffer, head_len, head).await
     }
 
-    /// Runs `work` beside the answer's stream; an error is the stream's last item.
+    async fn run_import(&self, mut parts: Streaming<proto::ImportStateRequest>) -> Result<()> {
+        let begin = match self.state_part(&mut parts).await? {
+            Some(import_state_request::Part::Begin(begin)) => begin,
+            _ => return Err(Error::Protocol("an ImportState call starts with begin".into())),
+        };
+        let mut state = Vec::new();
+        while let Some(part) = self.state_part(&mut parts).await? {
+            match part {
+                import_state_request::Part::Data(data) if state.len() + data.len() <= MAX_MESSAGE => {
+                    state.extend_from_slice(&data);
+                }
+                _ => return Err(Error::Protocol("state is data after one begin, at most 1 GiB".into())),
+            }
+        }
+        let party = self.party(&begin.device, begin.epoch).await?;
+        party.encryptor().import_state(&state)?;
+        Ok(())
+    }
+
+    /// The next part of a state; none at its end.
+    async fn state_part(
+        &self,
+        parts: &mut Streaming<proto::ImportStateRequest>,
+    ) -> Result<Option<import_state_request::Part>> {
+        let next = tokio::time::timeout(self.stall, parts.next()).await;
+        let next = next.map_err(|_| Error::Stalled { seconds: self.stall.as_secs() })?.transpose();
+        Ok(next.map_err(|status| Error::Truncated(status.message().to_owned()))?.and_then(|message| message.part))
+    }
+
+    /// `work` of a call of `host`, cut off when the authority revokes it.
+    async fn unless_revoked<T>(&self, host: Option<&str>, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            error = self.hosts.cut(host) => Err(error),
+            result = work => result,
+        }
+    }
+
+    /// Runs `work` for `host` beside the answer's stream; an error is the stream's last item.
     fn spawn<T: Send + 'static>(
         &self,
         call: &'static str,
+        host: Option<String>,
         replies: mpsc::Sender<std::result::Result<T, Status>>,
         work: impl Future<Output = Result<()>> + Send + 'static,
     ) {
-        let metrics = Arc::clone(&self.metrics);
+        let (service, metrics) = (self.clone(), Arc::clone(&self.metrics));
         tokio::spawn(async move {
             metrics.streams.inc();
-            let result = work.await;
+            let result = service.unless_revoked(host.as_deref(), work).await;
             metrics.streams.dec();
             metrics.ended(call, &result);
             if let Err(error) = result {
                 tracing::info!(call, class = error.class(), "{error}");
-                // A host that has gone needs no answer.
-                let _ = replies.send(Err(error.into())).await;
+                // A host that has gone, or takes nothing more, needs no answer.
+                let _ = tokio::time::timeout(service.stall, replies.send(Err(error.into()))).await;
             }
         });
     }
@@ -143,8 +189,9 @@ impl engine_server::Engine for EngineService {
     ) -> std::result::Result<Response<Self::EncryptStream>, Status> {
         let (sender, receiver) = mpsc::channel(AHEAD);
         let (service, replies, ring) = (self.clone(), sender.clone(), listen::ring(&request));
+        let host = host(&request);
         let requests = request.into_inner();
-        self.spawn("encrypt", sender, async move { service.run_encrypt(requests, ring, &replies).await });
+        self.spawn("encrypt", host, sender, async move { service.run_encrypt(requests, ring, &replies).await });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -154,8 +201,9 @@ impl engine_server::Engine for EngineService {
     ) -> std::result::Result<Response<Self::DecryptStream>, Status> {
         let (sender, receiver) = mpsc::channel(AHEAD);
         let (service, replies, ring) = (self.clone(), sender.clone(), listen::ring(&request));
+        let host = host(&request);
         let requests = request.into_inner();
-        self.spawn("decrypt", sender, async move { service.run_decrypt(requests, ring, &replies).await });
+        self.spawn("decrypt", host, sender, async move { service.run_decrypt(requests, ring, &replies).await });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -177,12 +225,13 @@ impl engine_server::Engine for EngineService {
         &self,
         request: Request<proto::StateRequest>,
     ) -> std::result::Result<Response<Self::ExportStateStream>, Status> {
+        let (hosts, host) = (Arc::clone(&self.hosts), host(&request));
         let request = request.into_inner();
         let party = self.party(&request.device, request.epoch).await?;
         let state = Bytes::from(party.encryptor().export_state());
-        let chunks = (0..state.len()).step_by(CHUNK).map(move |at| {
-            let data = state.slice(at..state.len().min(at + CHUNK));
-            Ok(proto::StateChunk { data })
+        let chunks = (0..state.len()).step_by(CHUNK).map(move |at| match &host {
+            Some(host) if hosts.is_revoked(host) => Err(Error::Revoked(format!("host {host}")).into()),
+            _ => Ok(proto::StateChunk { data: state.slice(at..state.len().min(at + CHUNK)) }),
         });
         Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
     }
@@ -191,24 +240,8 @@ impl engine_server::Engine for EngineService {
         &self,
         request: Request<Streaming<proto::ImportStateRequest>>,
     ) -> std::result::Result<Response<proto::ImportStateReply>, Status> {
-        let mut parts = request.into_inner();
-        let first = tokio::time::timeout(self.stall, parts.next());
-        let first = first.await.map_err(|_| Error::Stalled { seconds: self.stall.as_secs() })?.transpose()?;
-        let Some(import_state_request::Part::Begin(begin)) = first.and_then(|m| m.part) else {
-            return Err(Error::Protocol("an ImportState call starts with begin".into()).into());
-        };
-        let mut state = Vec::new();
-        while let Some(message) = parts.next().await.transpose()? {
-            if let Some(import_state_request::Part::Data(data)) = message.part
-                && state.len() + data.len() <= MAX_MESSAGE
-            {
-                state.extend_from_slice(&data);
-            } else {
-                return Err(Error::Protocol("state is data after one begin, at most 1 GiB".into()).into());
-            }
-        }
-        let party = self.party(&begin.device, begin.epoch).await?;
-        party.encryptor().import_state(&state).map_err(Error::from)?;
+        let host = host(&request);
+        self.unless_revoked(host.as_deref(), self.run_import(request.into_inner())).await?;
         Ok(Response::new(proto::ImportStateReply {}))
     }
 }

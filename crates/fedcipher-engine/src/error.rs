@@ -19,7 +19,8 @@ pub enum Error {
     #[error("{0}")]
     Access(String),
 
-    #[error("device {0} has been revoked; its operator must enrol it again under another name")]
+    /// Role and name of the party.
+    #[error("{0} has been revoked; its operator must enrol it again under another name")]
     Revoked(String),
 
     #[error(
@@ -39,6 +40,9 @@ pub enum Error {
 
     #[error("the other side has been still for {seconds} s in mid-stream; the stream is closed")]
     Stalled { seconds: u64 },
+
+    #[error("{target} has not moved a call on for {seconds} s; it is given up, restart what runs there")]
+    Stuck { target: String, seconds: f64 },
 
     #[error("the stream broke off: {0}; the host must start again with a new round")]
     Truncated(String),
@@ -73,7 +77,7 @@ impl Error {
             Error::Revoked(_) => "RevokedError",
             Error::IdentityInUse { .. } => "IdentityInUseError",
             Error::UnknownDevice { .. } => "UnknownDeviceError",
-            Error::Stalled { .. } => "StalledError",
+            Error::Stalled { .. } | Error::Stuck { .. } => "StalledError",
             Error::Truncated(_) => "TruncatedError",
             Error::EpochInUse { .. }
             | Error::Protocol(_)
@@ -90,7 +94,7 @@ impl Error {
             Error::IdentityInUse { .. } => Code::AlreadyExists,
             Error::UnknownDevice { .. } => Code::NotFound,
             Error::Unavailable { .. } => Code::Unavailable,
-            Error::Stalled { .. } => Code::DeadlineExceeded,
+            Error::Stalled { .. } | Error::Stuck { .. } => Code::DeadlineExceeded,
             Error::EpochInUse { .. } => Code::FailedPrecondition,
             Error::Store(_) | Error::File { .. } | Error::Configuration(_) => Code::Internal,
             Error::Core(_) | Error::Truncated(_) | Error::Protocol(_) | Error::Remote { .. } => Code::InvalidArgument,
@@ -144,6 +148,12 @@ impl Error {
             cause = inner.source();
         }
         let lower = reason.to_lowercase();
+        if lower.contains("not valid for name") {
+            return Error::Access(format!(
+                "{target} shows a certificate that is not for this name: {reason}; connect under a name that it is for, \
+                 or enrol (the authority: init) it with --name for this one"
+            ));
+        }
         if ["certificate", "unknownca", "fatal alert", "unknownissuer"].iter().any(|word| lower.contains(word)) {
             return Error::Access(format!(
                 "{target} and this side do not accept each other's certificate: {reason}; both must come from one \

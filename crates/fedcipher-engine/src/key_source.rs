@@ -1,25 +1,32 @@
 //! An engine's side of the authority: fetches each device's keys, forgets ended epochs.
 
-use crate::client::{Peer, Target, channel};
+use crate::client::{Patience, Peer, Target, channel};
 use crate::engine_service::KeySource;
 use crate::error::{Error, Result};
+use crate::hosts::Hosts;
 use crate::keyring::Keyring;
 use crate::proto::{self, authority_client::AuthorityClient};
 use crate::sealed_keys::Recipient;
 use crate::tls::Credentials;
-use crate::{MAX_MESSAGE, certificates};
+use crate::{certificates, files};
 use fedcipher_core::keys::ClientKey;
 use fedcipher_core::prf::random_bytes;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tonic::transport::Channel;
 
 const INSTANCE_FILE: &str = "instance";
+/// Longest wait for the authority's answer: with `--refresh`, when an engine knows whom it has revoked.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Keys of two epochs for one device, with what travels beside them.
+const MAX_KEYS: usize = 64 << 20;
 
 /// The connection to one authority, for all devices of an engine.
 pub struct AuthoritySource {
     keyring: Arc<Keyring>,
+    hosts: Arc<Hosts>,
     instance: Vec<u8>,
     clients: BTreeMap<String, (AuthorityClient<Channel>, Peer)>,
 }
@@ -37,28 +44,37 @@ pub fn device_of(folder: &Path) -> Result<String> {
 fn instance(state: &Path) -> Result<Vec<u8>> {
     let path = state.join(INSTANCE_FILE);
     std::fs::create_dir_all(state).map_err(|e| Error::file(state, &e))?;
-    match std::fs::read(&path) {
-        Ok(bytes) if bytes.len() == 16 => return Ok(bytes),
-        Ok(_) => return Err(Error::file(&path, &"is damaged; delete the state folder and rotate the keys")),
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Error::file(&path, &e)),
-        Err(_) => {}
+    if !path.exists() {
+        let fresh = random_bytes::<16>()?;
+        match files::write_secret(&path, fresh.as_slice()) {
+            // Another engine over this folder was faster; one of the two will be refused its ledgers.
+            Err(_) if path.exists() => {}
+            other => other?,
+        }
     }
-    let fresh = random_bytes::<16>()?;
-    std::fs::write(&path, fresh.as_slice()).map_err(|e| Error::file(&path, &e))?;
-    Ok(fresh.to_vec())
+    let bytes = std::fs::read(&path).map_err(|e| Error::file(&path, &e))?;
+    if bytes.len() == 16 {
+        return Ok(bytes);
+    }
+    Err(Error::file(&path, &"is damaged; delete the state folder and rotate the keys"))
 }
 
 impl AuthoritySource {
-    /// `devices`: name and credentials folder.
-    pub fn new(keyring: Arc<Keyring>, target: &Target, devices: &[(String, std::path::PathBuf)]) -> Result<Self> {
+    /// `devices`: name and credentials folder; `hosts` learns whom the authority has revoked.
+    pub fn new(
+        keyring: Arc<Keyring>,
+        hosts: Arc<Hosts>,
+        target: &Target,
+        devices: &[(String, std::path::PathBuf)],
+    ) -> Result<Self> {
         let mut clients = BTreeMap::new();
         for (name, folder) in devices {
-            let client =
-                AuthorityClient::new(channel(target, Some(folder), None)?).max_decoding_message_size(MAX_MESSAGE);
+            let channel = channel(target, Some(folder), None, &Patience::default())?;
+            let client = AuthorityClient::new(channel).max_decoding_message_size(MAX_KEYS);
             clients.insert(name.clone(), (client, Peer::new(target)));
         }
         let instance = instance(keyring.state())?;
-        Ok(AuthoritySource { keyring, instance, clients })
+        Ok(AuthoritySource { keyring, hosts, instance, clients })
     }
 
     /// Names of the devices.
@@ -78,7 +94,8 @@ impl KeySource for AuthoritySource {
             hpke_public: recipient.public().into(),
             held: self.keyring.epochs(device),
         };
-        let reply = match peer.answer(client.clone().keys(request).await) {
+        let mut client = client.clone();
+        let reply = match peer.answer(ANSWER, client.keys(request)).await {
             Ok(reply) => reply,
             Err(error) => {
                 if error.class() == "RevokedError" {
@@ -87,6 +104,7 @@ impl KeySource for AuthoritySource {
                 return Err(error);
             }
         };
+        self.hosts.revoked(reply.revoked_hosts);
         for issued in reply.issued {
             let bytes = recipient.open(device, issued.epoch, &issued.encapped, &issued.sealed)?;
             let key = ClientKey::from_bytes(&bytes)?;

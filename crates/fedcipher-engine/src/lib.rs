@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod error;
+pub mod files;
 pub mod ring;
 pub mod tls;
 
@@ -18,7 +19,11 @@ pub mod certificates;
 #[cfg(feature = "server")]
 pub mod cores;
 #[cfg(feature = "server")]
+pub mod door;
+#[cfg(feature = "server")]
 pub mod engine_service;
+#[cfg(feature = "server")]
+pub mod hosts;
 #[cfg(feature = "server")]
 pub mod key_source;
 #[cfg(feature = "server")]
@@ -29,6 +34,8 @@ pub mod listen;
 pub mod lockdown;
 #[cfg(feature = "server")]
 pub mod metrics;
+#[cfg(feature = "server")]
+pub mod refusals;
 #[cfg(feature = "server")]
 pub mod sealed_keys;
 #[cfg(feature = "server")]
@@ -49,5 +56,10 @@ pub const CHUNK: usize = 1 << 19;
 pub const WINDOW: u32 = 1 << 20;
 /// Largest HTTP/2 frame: a chunk goes in one.
 pub const FRAME: u32 = 1 << 20;
-/// Largest message other than a chunk: a server's evaluation keys.
+/// Largest message to an engine: a few chunks, or a layout and a plan. A message's announced length is taken
+/// from memory before its bytes have come.
+pub const MAX_REQUEST: usize = 32 << 20;
+/// Largest message to the authority.
+pub const MAX_ASKED: usize = 1 << 20;
+/// Largest reply: a server's evaluation keys, counts of every element; and what an engine holds of one stream.
 pub const MAX_MESSAGE: usize = 1 << 30;

@@ -1,43 +1,73 @@
 //! Where a service listens and who may come in.
 
 use crate::client::Target;
+use crate::door::{Admitted, Door, Greeted, Origin};
 use crate::error::{Error, Result};
+use crate::hosts::Hosts;
 use crate::ring::Ring;
-use crate::{FRAME, WINDOW, authority_service, certificates};
-use certificates::Role;
-use rustix::fs::Mode;
+use crate::{FRAME, WINDOW, certificates};
+use certificates::{Party, Role};
+use rustix::fs::{Gid, Mode};
 use std::collections::BTreeSet;
-use std::io::IoSlice;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::io::Interest;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codegen::http;
 use tonic::transport::Server;
-use tonic::transport::server::{Connected, TcpIncoming};
+use tonic::transport::server::{Connected, TlsConnectInfo};
 use tonic::{Request, Status};
+use tower::layer::util::{Identity, Stack};
+use tower::util::MapRequestLayer;
 
-/// Connections are told apart by the streams on them; one host needs no more.
-const STREAMS: u32 = 1024;
-/// Connections greeted and not yet served.
+/// Streams of one connection: a host needs one a device.
+const STREAMS: u32 = 128;
+/// Connections let in and not yet served.
 const BACKLOG: usize = 16;
-/// Longest silence of a new connection.
-const GREETING: Duration = Duration::from_secs(10);
+/// Before descriptors that have run out are asked for again.
+const PAUSE: Duration = Duration::from_millis(50);
+/// A connection that has been quiet for so long is pinged.
+pub const QUIET: Duration = Duration::from_secs(30);
+/// And ends when its peer does not answer for so long.
+const PONG: Duration = Duration::from_secs(30);
+
+type Mark = MapRequestLayer<fn(http::Request<Body>) -> http::Request<Body>>;
 
 /// A server with the limits of this protocol.
 #[must_use]
-pub fn server() -> Server {
+pub fn server() -> Server<Stack<Mark, Identity>> {
+    fn mark(request: http::Request<Body>) -> http::Request<Body> {
+        if let Some(peer) = request.extensions().get::<Peer>() {
+            peer.greeted.tell();
+        }
+        request
+    }
     Server::builder()
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(2 * WINDOW)
         .max_frame_size(FRAME)
         .max_concurrent_streams(STREAMS)
+        .http2_keepalive_interval(Some(QUIET))
+        .http2_keepalive_timeout(Some(PONG))
+        .layer(MapRequestLayer::new(mark as fn(_) -> _))
 }
+
+/// Who is at the other end of a connection, and the ring it has brought.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    origin: Origin,
+    ring: Option<Arc<Ring>>,
+    greeted: Greeted,
+}
+
+/// What a server serves.
+pub type Connections<S> = ReceiverStream<std::io::Result<Admitted<S>>>;
 
 /// A TCP listener, bound.
 pub async fn tcp(target: &Target) -> Result<TcpListener> {
@@ -47,22 +77,52 @@ pub async fn tcp(target: &Target) -> Result<TcpListener> {
     TcpListener::bind((host.as_str(), *port)).await.map_err(|e| Error::Configuration(format!("{target}: {e}")))
 }
 
-/// Connections without Nagle's delay: a chunk's last packet does not wait for the other side's answer.
+/// Connections let in at `door`, without Nagle's delay: a chunk's last packet does not wait for the other
+/// side's answer.
 #[must_use]
-pub fn incoming(listener: TcpListener) -> TcpIncoming {
-    TcpIncoming::from(listener).with_nodelay(Some(true))
+pub fn incoming(listener: TcpListener, door: Arc<Door>) -> Connections<TcpStream> {
+    let (sender, receiver) = mpsc::channel(BACKLOG);
+    tokio::spawn(async move {
+        loop {
+            let accepted = tokio::select! {
+                () = sender.closed() => return,
+                accepted = listener.accept() => accepted,
+            };
+            let Ok((socket, address)) = accepted else {
+                exhausted(&door).await;
+                continue;
+            };
+            let Some(pass) = door.admit(Origin::address(address.ip())) else { continue };
+            // Only speed is lost.
+            let _ = socket.set_nodelay(true);
+            if sender.send(Ok(Admitted { socket, pass, ring: None })).await.is_err() {
+                return;
+            }
+        }
+    });
+    ReceiverStream::new(receiver)
 }
 
-/// A Unix socket only its owner may open, in a folder nobody else can write to.
+/// No descriptor for the next connection, say.
+async fn exhausted(door: &Door) {
+    door.make_room();
+    tokio::time::sleep(PAUSE).await;
+}
+
+/// A Unix socket in a folder nobody else can write to. Only its owner may open it, or with `group` the members of
+/// that group too; [`Guard`] then looks who they are.
 ///
 /// A socket left behind by a dead engine is replaced, one that answers is not.
-pub fn unix(path: &Path) -> Result<UnixListener> {
+pub fn unix(path: &Path, group: Option<Gid>) -> Result<UnixListener> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let about = std::fs::metadata(folder).map_err(|e| Error::file(folder, &e))?;
     let sticky = about.mode() & 0o1000 != 0;
     if about.mode() & 0o022 != 0 && !sticky {
         let reason = format!("mode {:o} lets others replace the socket; chmod go-w it", about.mode() & 0o7777);
         return Err(Error::file(folder, &reason));
+    }
+    if let Some(group) = group {
+        passable(folder, group)?;
     }
     if path.exists() {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -74,51 +134,74 @@ pub fn unix(path: &Path) -> Result<UnixListener> {
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
     let bound = UnixListener::bind(path);
     rustix::process::umask(before);
-    bound.map_err(|e| Error::file(path, &e))
-}
-
-/// A connection over the Unix socket, after its greeting.
-pub struct Local {
-    socket: UnixStream,
-    info: LocalInfo,
-}
-
-/// Who is at the other end, and the ring it has brought.
-#[derive(Debug, Clone)]
-pub struct LocalInfo {
-    user: Option<u32>,
-    ring: Option<Arc<Ring>>,
-}
-
-impl Local {
-    async fn greet(socket: UnixStream) -> Result<Self> {
-        let failed = |e: std::io::Error| Error::Truncated(format!("a connection's greeting: {e}"));
-        let greeting = socket.async_io(Interest::READABLE, || Ring::greeting(&socket)).await.map_err(failed)?;
-        let user = socket.peer_cred().ok().map(|peer| peer.uid());
-        Ok(Local { info: LocalInfo { user, ring: greeting.transpose()?.map(Arc::new) }, socket })
+    let bound = bound.map_err(|e| Error::file(path, &e))?;
+    if let Some(group) = group {
+        // The group first: at no moment may another one open it.
+        rustix::fs::chown(path, None, Some(group)).map_err(|e| {
+            Error::file(path, &format!("cannot be given to group {group}: {e}; put the engine's user into it"))
+        })?;
+        rustix::fs::chmod(path, Mode::from_raw_mode(0o660)).map_err(|e| Error::file(path, &e))?;
     }
+    Ok(bound)
+}
+
+/// Refuses a folder through which members of `group` do not get to the socket.
+fn passable(folder: &Path, group: Gid) -> Result<()> {
+    let whole = folder.canonicalize().map_err(|e| Error::file(folder, &e))?;
+    for folder in whole.ancestors() {
+        let about = std::fs::metadata(folder).map_err(|e| Error::file(folder, &e))?;
+        let bit = if about.gid() == group.as_raw() { 0o010 } else { 0o001 };
+        if about.mode() & bit == 0 {
+            let (mode, who) = (about.mode() & 0o7777, if bit == 0o010 { "g" } else { "o" });
+            let reason = format!("mode {mode:o} keeps group {group} from the socket; chmod {who}+x it");
+            return Err(Error::file(folder, &reason));
+        }
+    }
+    Ok(())
+}
+
+/// The group of that name or number.
+pub fn group(text: &str) -> Result<Gid> {
+    if let Ok(number) = text.parse() {
+        return Ok(Gid::from_raw(number));
+    }
+    let path = Path::new("/etc/group");
+    let groups = std::fs::read_to_string(path).map_err(|e| Error::file(path, &e))?;
+    let mut known = groups.lines().map(|line| line.split(':'));
+    let number = known.find_map(|mut f| (f.next() == Some(text)).then(|| f.nth(1)?.parse().ok())).flatten();
+    number
+        .map(Gid::from_raw)
+        .ok_or_else(|| Error::Configuration(format!("no group {text:?} in /etc/group; make it, or give its number")))
 }
 
 /// Connections of the Unix socket; one whose greeting is slow or malformed holds up no other.
-pub fn local(listener: UnixListener) -> ReceiverStream<std::io::Result<Local>> {
+pub fn local(listener: UnixListener, door: Arc<Door>) -> Connections<UnixStream> {
     let (sender, receiver) = mpsc::channel(BACKLOG);
     tokio::spawn(async move {
         loop {
-            let socket = tokio::select! {
+            let accepted = tokio::select! {
                 () = sender.closed() => return,
                 accepted = listener.accept() => accepted,
             };
-            let Ok((socket, _)) = socket else {
-                // Out of descriptors, say: others may end meanwhile.
-                tokio::time::sleep(Duration::from_millis(50)).await;
+            let Ok((socket, _)) = accepted else {
+                exhausted(&door).await;
                 continue;
             };
+            let Ok(user) = socket.peer_cred().map(|peer| peer.uid()) else { continue };
+            let Some(pass) = door.admit(Origin::User(user)) else { continue };
             let sender = sender.clone();
+            let mut io = Admitted { socket, pass, ring: None };
             tokio::spawn(async move {
-                match tokio::time::timeout(GREETING, Local::greet(socket)).await {
-                    Ok(Ok(connection)) => drop(sender.send(Ok(connection)).await),
-                    Ok(Err(error)) => tracing::info!(class = error.class(), "{error}"),
-                    Err(_) => tracing::info!("a connection said nothing for {} s", GREETING.as_secs()),
+                let greeted = tokio::select! {
+                    greeted = greet(&io.socket) => greeted,
+                    error = io.pass.ended() => Err(Error::Truncated(format!("a connection's greeting: {error}"))),
+                };
+                match greeted {
+                    Ok(ring) => {
+                        io.ring = ring;
+                        let _ = sender.send(Ok(io)).await;
+                    }
+                    Err(error) => tracing::debug!(class = error.class(), "{error}"),
                 }
             });
         }
@@ -126,72 +209,64 @@ pub fn local(listener: UnixListener) -> ReceiverStream<std::io::Result<Local>> {
     ReceiverStream::new(receiver)
 }
 
-impl Connected for Local {
-    type ConnectInfo = LocalInfo;
-
-    fn connect_info(&self) -> LocalInfo {
-        self.info.clone()
-    }
+/// What a connection over the Unix socket begins with.
+async fn greet(socket: &UnixStream) -> Result<Option<Arc<Ring>>> {
+    let failed = |e: std::io::Error| Error::Truncated(format!("a connection's greeting: {e}"));
+    let greeting = socket.async_io(Interest::READABLE, || Ring::greeting(socket)).await.map_err(failed)?;
+    Ok(greeting.transpose()?.map(Arc::new))
 }
 
-impl AsyncRead for Local {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(cx, buf)
-    }
-}
+impl<S> Connected for Admitted<S> {
+    type ConnectInfo = Peer;
 
-impl AsyncWrite for Local {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+    fn connect_info(&self) -> Peer {
+        Peer { origin: self.pass.origin(), ring: self.ring.clone(), greeted: self.pass.greeted() }
     }
 }
 
 /// The ring of the connection that a call came over.
 #[must_use]
 pub fn ring<T>(request: &Request<T>) -> Option<Arc<Ring>> {
-    request.extensions().get::<LocalInfo>().and_then(|info| info.ring.clone())
+    request.extensions().get::<Peer>().and_then(|peer| peer.ring.clone())
 }
 
-/// Who may use an engine: over TCP the hosts it lists, over a Unix socket its own user, root and the users
-/// it lists.
+/// Where a call came from.
+#[must_use]
+pub fn origin<T>(request: &Request<T>) -> Option<Origin> {
+    request.extensions().get::<Peer>().map(|peer| peer.origin)
+}
+
+/// Who the verified certificate of a call names.
+pub fn caller<T>(request: &Request<T>) -> Result<Party> {
+    let certificates = request.extensions().get::<TlsConnectInfo<Peer>>().and_then(TlsConnectInfo::peer_certs);
+    let leaf = certificates.as_ref().and_then(|chain| chain.first());
+    certificates::party(leaf.ok_or_else(|| Error::Access("this call needs a client certificate".into()))?)
+}
+
+/// Who may use an engine: over TCP the hosts it lists, until the authority revokes them; over a Unix socket
+/// its own user, root and the users it lists.
 #[derive(Debug, Clone, Default)]
 pub struct Guard {
     pub hosts: BTreeSet<String>,
     pub users: BTreeSet<u32>,
+    pub revoked: Arc<Hosts>,
 }
 
 impl Guard {
     /// Refuses a call that comes from anyone else.
     pub fn check(&self, request: &Request<()>) -> Result<()> {
-        if let Some(info) = request.extensions().get::<LocalInfo>() {
-            let user = info.user;
-            let own = rustix::process::geteuid().as_raw();
-            return match user {
-                Some(user) if user == own || user == 0 || self.users.contains(&user) => Ok(()),
-                _ => Err(Error::Access(format!("user {user:?} may not use this engine; start it with --allow-uid"))),
-            };
+        if let Some(Origin::User(user)) = origin(request) {
+            if user == rustix::process::geteuid().as_raw() || user == 0 || self.users.contains(&user) {
+                return Ok(());
+            }
+            return Err(Error::Access(format!(
+                "user {user} may not use this engine; start it with --allow-uid {user}"
+            )));
         }
-        let party = authority_service::caller(request)?;
+        let party = caller(request)?;
+        if self.revoked.is_revoked(&party.name) {
+            return Err(Error::Revoked(party.to_string()));
+        }
         if party.role == Role::Host && self.hosts.contains(&party.name) {
             return Ok(());
         }
@@ -203,5 +278,48 @@ impl tonic::service::Interceptor for Guard {
     fn call(&mut self, request: Request<()>) -> std::result::Result<Request<()>, Status> {
         self.check(&request)?;
         Ok(request)
+    }
+}
+
+/// The metrics page's connections, under the same limits: each lives as long as a greeting may take.
+pub struct Pages {
+    connections: Connections<TcpStream>,
+    address: std::net::SocketAddr,
+}
+
+impl Pages {
+    pub async fn bind(address: std::net::SocketAddr, door: Arc<Door>) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        Ok(Pages { address: listener.local_addr()?, connections: incoming(listener, door) })
+    }
+}
+
+impl axum::serve::Listener for Pages {
+    type Io = Admitted<TcpStream>;
+    type Addr = std::net::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        match self.connections.next().await {
+            Some(Ok(connection)) => (connection, self.address),
+            // The listener ends with the process.
+            _ => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        Ok(self.address)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_have_names_and_numbers() {
+        assert_eq!(group("root").unwrap().as_raw(), 0);
+        assert_eq!(group("61100").unwrap().as_raw(), 61100);
+        assert!(group("no such group").unwrap_err().to_string().contains("no such group"));
     }
 }

@@ -1,6 +1,6 @@
 //! A party's certificate, key and authority on disk, and what they are for TLS.
 
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 use std::path::{Path, PathBuf};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
 use x509_parser::pem::parse_x509_pem;
@@ -47,7 +47,7 @@ impl Credentials {
                 path.display()
             )));
         }
-        Ok(Identity::from_pem(certificate, self.read(KEY_FILE)?))
+        Ok(Identity::from_pem(certificate, files::read_secret(&self.folder.join(KEY_FILE))?))
     }
 
     /// For a client that shows its certificate; the server's must name `domain`.

@@ -2,7 +2,7 @@
 
 use crate::{Contributions, Layout, Opened, PlaceInPython, raise_as, slices};
 use fedcipher_core::scheme::Expect;
-use fedcipher_engine::client::{self, Sealed, Values};
+use fedcipher_engine::client::{self, Patience, Sealed, Values};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -26,9 +26,10 @@ pub struct EngineClient(Mutex<client::EngineClient>);
 #[pymethods]
 impl EngineClient {
     #[new]
-    #[pyo3(signature = (target, device = "", credentials = None))]
-    fn new(target: &str, device: &str, credentials: Option<PathBuf>) -> PyResult<Self> {
-        let made = client::EngineClient::new(target, device, credentials.as_deref()).map_err(raise)?;
+    #[pyo3(signature = (target, device = "", credentials = None, patience = 30.0))]
+    fn new(target: &str, device: &str, credentials: Option<PathBuf>, patience: f64) -> PyResult<Self> {
+        let patience = Patience::seconds(patience).map_err(raise)?;
+        let made = client::EngineClient::new(target, device, credentials.as_deref(), patience).map_err(raise)?;
         Ok(EngineClient(Mutex::new(made)))
     }
 
@@ -118,8 +119,11 @@ pub struct AuthorityClient(Mutex<client::AuthorityClient>);
 #[pymethods]
 impl AuthorityClient {
     #[new]
-    fn new(target: &str, credentials: PathBuf) -> PyResult<Self> {
-        client::AuthorityClient::new(target, &credentials).map(|c| AuthorityClient(Mutex::new(c))).map_err(raise)
+    #[pyo3(signature = (target, credentials, patience = 30.0))]
+    fn new(target: &str, credentials: PathBuf, patience: f64) -> PyResult<Self> {
+        let patience = Patience::seconds(patience).map_err(raise)?;
+        let made = client::AuthorityClient::new(target, &credentials, patience).map_err(raise)?;
+        Ok(AuthorityClient(Mutex::new(made)))
     }
 
     /// (scheme's JSON, (epoch, server key) beyond those held, usable epochs, revoked client ids).

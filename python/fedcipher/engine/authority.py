@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from fedcipher import _native
-from fedcipher.errors import EngineError, EngineUnavailableError
+from fedcipher.errors import EngineError, EngineUnavailableError, StalledError
 from fedcipher.keys.provider import ServerKeys
 from fedcipher.schemes import from_spec
 
@@ -25,13 +25,15 @@ class Authority(ServerKeys):
         ``host:port`` of ``fedcipher-authority serve``.
     credentials
         The folder made by ``fedcipher-authority enrol NAME --role server``.
+    patience
+        Seconds that an authority may give no sign of life; ten times as many that it may work on one call.
 
-    Raises `EngineUnavailableError` and `AccessError` at the start; later an authority that is away is
-    logged and rounds go on under the keys that are here.
+    Raises `EngineUnavailableError`, `StalledError` and `AccessError` at the start; later an authority that is
+    away or stands still is logged and rounds go on under the keys that are here.
     """
 
-    def __init__(self, target: str, credentials: str | Path) -> None:
-        self._client = _native.AuthorityClient(target, credentials)
+    def __init__(self, target: str, credentials: str | Path, *, patience: float = 30.0) -> None:
+        self._client = _native.AuthorityClient(target, credentials, patience)
         self._keys: dict[int, _native.ServerKey] = {}
         self._revoked: frozenset[int] = frozenset()
         self.scheme = from_spec(json.loads(self._fetch()))
@@ -48,7 +50,7 @@ class Authority(ServerKeys):
     def _refresh(self) -> None:
         try:
             self._fetch()
-        except EngineUnavailableError as error:
+        except (EngineUnavailableError, StalledError) as error:
             _log.warning("going on with the keys of epoch %s: %s", max(self._keys), error)
 
     def current(self) -> _native.ServerKey:
@@ -62,5 +64,5 @@ class Authority(ServerKeys):
     def settle(self, epoch: int) -> None:
         try:
             self._client.settle(epoch)
-        except EngineUnavailableError as error:
+        except (EngineUnavailableError, StalledError) as error:
             _log.warning("epochs before %s stay open for now: %s", epoch, error)

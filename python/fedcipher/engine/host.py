@@ -15,7 +15,7 @@ from fedcipher.schemes.base import KernelDecryptor, KernelEncryptor
 __all__ = ["Engine", "connect"]
 
 
-def connect(target: str, *, device: str = "", credentials: str | Path | None = None) -> Engine:
+def connect(target: str, *, device: str = "", credentials: str | Path | None = None, patience: float = 30.0) -> Engine:
     """The engine at ``target``.
 
     Parameters
@@ -26,10 +26,13 @@ def connect(target: str, *, device: str = "", credentials: str | Path | None = N
         Which of the engine's devices this host encrypts as; needed only where it has several.
     credentials
         For TLS: the folder made by ``fedcipher-authority enrol NAME --role host``.
+    patience
+        Seconds that the engine may give no sign of life, at every call; ten times as many that it may work
+        without moving a call on.
 
-    Raises `EngineUnavailableError`, `AccessError`, `UnknownDeviceError`.
+    Raises `EngineUnavailableError`, `StalledError`, `AccessError`, `UnknownDeviceError`.
     """
-    return Engine(_native.EngineClient(target, device, credentials))
+    return Engine(_native.EngineClient(target, device, credentials, patience))
 
 
 class Engine:

@@ -119,7 +119,7 @@ class LocalEngines:
 
     def rotate(self) -> int:
         """The next key epoch."""
-        return int(run_program("fedcipher-authority", "--state", self.state, "rotate").split()[-1])
+        return int(run_program("fedcipher-authority", "--state", self.state, "rotate", *lock_arguments()).split()[-1])
 
 
 def lock_arguments() -> Sequence[str]:
@@ -139,7 +139,7 @@ def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: i
     for device in devices:
         run_program(*authority, "enrol", device, "--out", folder / device)
     run_program(*authority, "enrol", "aggregator", "--role", "server", "--out", folder / "aggregator")
-    run_program(*authority, "rotate")
+    run_program(*authority, "rotate", *lock_arguments())
     with ExitStack() as stack:
         serving = stack.enter_context(
             started(

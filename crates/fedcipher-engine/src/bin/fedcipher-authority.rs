@@ -1,13 +1,15 @@
 //! The key authority: enrols devices, makes each epoch's keys, hands every device its own.
 
 use clap::{Parser, Subcommand};
-use fedcipher_engine::authority::Authority;
+use fedcipher_engine::authority::{Authority, Forgotten};
 use fedcipher_engine::authority_service::AuthorityService;
-use fedcipher_engine::certificates::{Party, Role, Terms};
+use fedcipher_engine::certificates::{self, Party, Role, Terms};
 use fedcipher_engine::client::Target;
+use fedcipher_engine::door::Door;
 use fedcipher_engine::proto::authority_server::AuthorityServer;
+use fedcipher_engine::refusals::Refused;
 use fedcipher_engine::tls::Credentials;
-use fedcipher_engine::{Error, MAX_MESSAGE, Result, listen, lockdown};
+use fedcipher_engine::{Error, MAX_ASKED, Result, listen, lockdown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,6 +24,9 @@ struct Options {
     /// Folder of the authority's state.
     #[arg(long, global = true, default_value = "authority")]
     state: PathBuf,
+    /// Go on where memory cannot be locked.
+    #[arg(long, global = true)]
+    allow_swap: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -64,9 +69,6 @@ enum Command {
         /// Rotate when the current epoch is this old, seconds; 0: on demand only.
         #[arg(long, default_value_t = 0)]
         rotate_every: u64,
-        /// Go on where memory cannot be locked.
-        #[arg(long)]
-        allow_swap: bool,
         /// End when the process that started this one ends.
         #[arg(long)]
         exit_with_parent: bool,
@@ -77,7 +79,8 @@ enum Command {
         #[arg(long)]
         force: bool,
     },
-    /// Give a party no further epoch, refuse what it sends, and rotate.
+    /// Give a party no further epoch, refuse what it sends, and rotate. Status 3: revoked, and the rotation
+    /// follows when the round under way is settled.
     Revoke {
         name: String,
         /// Leave the current epoch as it is: the device still holds its key.
@@ -94,11 +97,14 @@ enum Command {
 /// For calls under way at SIGTERM.
 const GRACE: Duration = Duration::from_millis(300);
 
+/// For processes that read the store while keys end.
+const FORGET: Duration = Duration::from_secs(10);
+
 fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_target(false).init();
     match run(Options::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("fedcipher-authority: {}: {error}", error.class());
             ExitCode::from(2)
@@ -110,9 +116,22 @@ fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|e| Error::file(path, &e))
 }
 
-fn run(options: Options) -> Result<()> {
+fn run(options: Options) -> Result<ExitCode> {
+    // Keys pass through the memory of all but `status`; those that only enrol go on with a warning.
+    match &options.command {
+        Command::Status { .. } => {}
+        Command::Init { .. } | Command::Enrol { .. } => lockdown::lock_down(true)?,
+        _ => lockdown::lock_down(options.allow_swap)?,
+    }
     match options.command {
-        Command::Init { spec, names } => Authority::init(&options.state, &read(&spec)?, names).map(drop),
+        Command::Init { spec, names } => {
+            let note = certificates::only_local(&names);
+            Authority::init(&options.state, &read(&spec)?, names)?;
+            println!("the authority's state is in {}", options.state.display());
+            if let Some(note) = note {
+                println!("note: {note}");
+            }
+        }
         Command::Enrol { name, role, out, request, names, days, from } => {
             let mut terms = Terms::days(days, names);
             if let Some(from) = from {
@@ -126,33 +145,63 @@ fn run(options: Options) -> Result<()> {
                 Some(client) => println!("{party} enrolled as client {client}; it takes part from the next epoch on"),
                 None => println!("{party} enrolled"),
             }
-            Ok(())
+            // Nobody connects to a host or to the aggregator.
+            if let Some(note) = certificates::only_local(&terms.reached_as).filter(|_| role == Role::Device) {
+                println!("note: {note} (an engine on a Unix socket needs none)");
+            }
         }
         Command::Rotate { force } => {
-            println!("epoch {}", Authority::open(&options.state)?.rotate(force)?);
-            Ok(())
-        }
-        Command::Revoke { name, no_rotate } => {
             let mut store = Authority::open(&options.state)?;
-            store.revoke(&name)?;
-            println!("{name} revoked");
-            if !no_rotate && !store.usable()?.is_empty() {
-                println!("epoch {}", store.rotate(false)?);
-            }
-            Ok(())
+            println!("epoch {}", store.rotate(force)?);
+            forget(&store)?;
         }
-        Command::Status { audit } => status(&Authority::open(&options.state)?, audit),
-        Command::Serve { listen, rotate_every, allow_swap, exit_with_parent } => {
-            lockdown::lock_down(allow_swap)?;
+        Command::Revoke { name, no_rotate } => return revoke(&mut Authority::open(&options.state)?, &name, no_rotate),
+        Command::Status { audit } => status(&Authority::open(&options.state)?, audit)?,
+        Command::Serve { listen, rotate_every, exit_with_parent } => {
             if exit_with_parent {
                 lockdown::exit_with_parent()?;
             }
             let store = Authority::open(&options.state)?;
             let failed = |e: std::io::Error| Error::Configuration(format!("no event loop: {e}"));
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
-            runtime.block_on(serve(store, &listen, rotate_every))
+            runtime.block_on(serve(store, &listen, rotate_every))?;
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The keys that have ended leave the store's log, too.
+fn forget(store: &Authority) -> Result<()> {
+    if store.forget(FORGET)? == Forgotten::LogInUse {
+        tracing::warn!(
+            "another process is reading the store: the keys that have ended stay in its log (authority.db-wal) until \
+             that process is done; `serve` removes them then, and so does the next command here"
+        );
+    }
+    Ok(())
+}
+
+fn revoke(store: &mut Authority, name: &str, no_rotate: bool) -> Result<ExitCode> {
+    store.revoke(name)?;
+    println!("{name} revoked: its calls and ciphertexts are refused from now on");
+    if no_rotate || store.usable()?.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    match store.rotate(false) {
+        Ok(epoch) => println!("epoch {epoch}"),
+        Err(Error::EpochInUse { epoch }) => {
+            store.owe_rotation()?;
+            println!(
+                "no new epoch yet: epoch {epoch} is still in use. The next epoch, without {name}, is made when the \
+                 aggregator settles the round under way; `rotate --force` makes it now, and a federation that runs \
+                 loses its last aggregate"
+            );
+            return Ok(ExitCode::from(3));
+        }
+        Err(error) => return Err(error),
+    }
+    forget(store)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn status(store: &Authority, audit: bool) -> Result<()> {
@@ -165,9 +214,17 @@ fn status(store: &Authority, audit: bool) -> Result<()> {
         println!("epoch {epoch}: {state}, made {made}, {keys} keys");
     }
     if audit {
-        for (at, party, action, epoch) in status.audit {
-            println!("{at} {party}: {action}{}", epoch.map_or(String::new(), |e| format!(" epoch {e}")));
-        }
+        let done = status.audit.into_iter().map(|(at, party, action, epoch)| {
+            let epoch = epoch.map_or(String::new(), |e| format!(" epoch {e}"));
+            (at.clone(), format!("{at} {party}: {action}{epoch}"))
+        });
+        let refused = status.refused.into_iter().map(|Refused { minute, party, what, count }| {
+            let line = format!("{minute} {party}: {what}, {count} in this minute");
+            (minute, line)
+        });
+        let mut lines: Vec<(String, String)> = done.chain(refused).collect();
+        lines.sort_by(|a, b| a.0.cmp(&b.0));
+        lines.iter().for_each(|(_, line)| println!("{line}"));
     }
     Ok(())
 }
@@ -175,6 +232,12 @@ fn status(store: &Authority, audit: bool) -> Result<()> {
 async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<()> {
     let credentials = Credentials::new(&store.service_folder());
     let service = AuthorityService::new(store);
+    let noted = service.clone();
+    let door = Door::new(Box::new(move |origin, what| {
+        noted.turned(&origin, what);
+    }));
+    tokio::spawn(service.clone().upkeep());
+    let ending = service.clone();
     let listener = listen::tcp(listen).await?;
     let failed = |e: tonic::transport::Error| Error::of_transport("the authority's service", &e);
     let mut server = listen::server().tls_config(credentials.server()?).map_err(failed)?;
@@ -189,11 +252,13 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
     };
     let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
     tracing::info!("listening on {address}");
-    let router = server.add_service(AuthorityServer::new(service).max_decoding_message_size(MAX_MESSAGE));
-    tokio::select! {
-        result = router.serve_with_incoming(listen::incoming(listener)) => result.map_err(failed),
+    let router = server.add_service(AuthorityServer::new(service).max_decoding_message_size(MAX_ASKED));
+    let result = tokio::select! {
+        result = router.serve_with_incoming(listen::incoming(listener, door)) => result.map_err(failed),
         () = until => Ok(()),
-    }
+    };
+    ending.write_refusals();
+    result
 }
 
 /// By the age of the epoch in the store: a restart neither skips nor repeats a rotation.
@@ -204,6 +269,7 @@ async fn rotate_on_schedule(service: AuthorityService, every: Duration) {
         let due = service.with(|store| Ok(store.age()?.is_some_and(|age| age >= every)));
         let rotated =
             due.and_then(|due| if due { service.with(|store| store.rotate(false)).map(Some) } else { Ok(None) });
+        // What the rotation has ended leaves the log in `upkeep`.
         match rotated {
             // As soon as the round under way is settled.
             Ok(None) | Err(Error::EpochInUse { .. }) => {}

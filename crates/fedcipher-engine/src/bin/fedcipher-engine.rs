@@ -3,14 +3,17 @@
 use clap::{Parser, Subcommand};
 use fedcipher_core::keys::ClientKey;
 use fedcipher_engine::client::Target;
+use fedcipher_engine::door::Door;
 use fedcipher_engine::engine_service::{EngineService, KeySource, NoSource};
+use fedcipher_engine::hosts::Hosts;
 use fedcipher_engine::key_source::{AuthoritySource, device_of};
 use fedcipher_engine::keyring::Keyring;
-use fedcipher_engine::listen::{self, Guard};
+use fedcipher_engine::listen::{self, Guard, Pages};
 use fedcipher_engine::metrics::Metrics;
 use fedcipher_engine::proto::engine_server::EngineServer;
 use fedcipher_engine::tls::{Credentials, KEY_FILE};
-use fedcipher_engine::{Error, MAX_MESSAGE, Result, authority, certificates, cores, lockdown};
+use fedcipher_engine::{Error, MAX_REQUEST, Result, certificates, cores, files, lockdown};
+use rustix::fs::Gid;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -67,10 +70,13 @@ struct Serve {
     /// User id that may use this engine over its Unix socket, beside its own and root.
     #[arg(long)]
     allow_uid: Vec<u32>,
+    /// Group (name or number) that may open the Unix socket; who of it may use the engine, --allow-uid says.
+    #[arg(long)]
+    socket_group: Option<String>,
     /// host:port of the Prometheus page.
     #[arg(long)]
     metrics: Option<std::net::SocketAddr>,
-    /// Seconds between two looks for a new key epoch.
+    /// Seconds between two looks for a new key epoch, and for hosts that have been revoked.
     #[arg(long, default_value_t = 5)]
     refresh: u64,
     /// Longest silence of a host in mid-stream, seconds.
@@ -113,8 +119,8 @@ fn run(command: Command) -> Result<()> {
         Command::Request { name, out } => {
             let (request, key) = certificates::request(&name)?;
             std::fs::create_dir_all(&out).map_err(|e| Error::file(&out, &e))?;
-            authority::write_secret(&out.join(KEY_FILE), &key)?;
-            authority::write_secret(&out.join("request.pem"), &request)
+            files::write_secret(&out.join(KEY_FILE), key.as_bytes())?;
+            files::write_secret(&out.join("request.pem"), request.as_bytes())
         }
         Command::Serve(options) => {
             lockdown::lock_down(options.allow_swap)?;
@@ -130,7 +136,7 @@ fn run(command: Command) -> Result<()> {
 
 /// The first line of a key file is the scheme's, the rest the key.
 fn load_key(keyring: &Keyring, path: &Path) -> Result<()> {
-    let content = zeroize::Zeroizing::new(std::fs::read(path).map_err(|e| Error::file(path, &e))?);
+    let content = zeroize::Zeroizing::new(files::read_secret(path)?);
     let end = content.iter().position(|b| *b == b'\n').ok_or_else(|| Error::file(path, &"is no key file"))?;
     let spec = std::str::from_utf8(&content[..end]).map_err(|e| Error::file(path, &e))?;
     let key = ClientKey::from_bytes(&content[end + 1..])?;
@@ -155,13 +161,14 @@ async fn serve(options: &Serve) -> Result<()> {
     }
     let keyring = Arc::new(Keyring::new(&options.state, &names));
     let metrics = Metrics::new().map_err(|e| Error::Configuration(e.to_string()))?;
+    let hosts = Arc::new(Hosts::default());
     let source: Arc<dyn KeySource> = match &options.authority {
         None => {
             options.key_file.iter().try_for_each(|path| load_key(&keyring, path))?;
             Arc::new(NoSource)
         }
         Some(target) => {
-            let source = Arc::new(AuthoritySource::new(Arc::clone(&keyring), target, &devices)?);
+            let source = Arc::new(AuthoritySource::new(Arc::clone(&keyring), Arc::clone(&hosts), target, &devices)?);
             first_keys(&source).await?;
             tokio::spawn(follow(Arc::clone(&source), Duration::from_secs(options.refresh.max(1))));
             source
@@ -170,24 +177,27 @@ async fn serve(options: &Serve) -> Result<()> {
     let service = EngineService {
         keyring,
         source,
+        hosts,
         metrics: Arc::clone(&metrics),
         stall: Duration::from_secs(options.stall),
         ahead_elements: options.ahead,
     };
+    // In the log only where it is asked for: there may be very many.
+    let door = Door::new(Box::new(|origin, what| tracing::debug!("{origin}: {what}")));
     if let Some(address) = options.metrics {
-        let listener = tokio::net::TcpListener::bind(address).await;
-        let listener = listener.map_err(|e| Error::Configuration(format!("metrics on {address}: {e}")))?;
+        let pages = Pages::bind(address, Arc::clone(&door)).await;
+        let pages = pages.map_err(|e| Error::Configuration(format!("metrics on {address}: {e}")))?;
         let page = Arc::clone(&metrics).router();
-        tokio::spawn(async move { axum::serve(listener, page).await });
+        tokio::spawn(async move { axum::serve(pages, page).await });
     }
-    listen_until_told(options, service, Arc::clone(&metrics)).await
+    listen_until_told(options, service, metrics, door).await
 }
 
 /// Keys before the first host comes. What more tries cannot mend ends the start.
 async fn first_keys(source: &AuthoritySource) -> Result<()> {
     for device in source.devices() {
         match source.refresh(device).await {
-            Err(error @ Error::Unavailable { .. }) => tracing::warn!("{error}; trying again"),
+            Err(error @ (Error::Unavailable { .. } | Error::Stuck { .. })) => tracing::warn!("{error}; trying again"),
             other => other?,
         }
     }
@@ -197,6 +207,8 @@ async fn first_keys(source: &AuthoritySource) -> Result<()> {
 /// Follows the authority's epochs.
 async fn follow(source: Arc<AuthoritySource>, every: Duration) {
     let mut tick = tokio::time::interval(every);
+    // After an authority that was away for long: one look, not all that were missed.
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
         for device in source.devices() {
@@ -207,12 +219,34 @@ async fn follow(source: Arc<AuthoritySource>, every: Duration) {
     }
 }
 
-async fn listen_until_told(options: &Serve, service: EngineService, metrics: Arc<Metrics>) -> Result<()> {
+/// Users who are let in must also get at the socket.
+fn socket_group(options: &Serve) -> Result<Option<Gid>> {
+    let own = rustix::process::geteuid().as_raw();
+    let others = options.allow_uid.iter().find(|user| **user != 0 && **user != own);
+    match (&options.socket_group, others) {
+        (Some(text), _) => listen::group(text).map(Some),
+        (None, None) => Ok(None),
+        (None, Some(user)) => Err(Error::Configuration(format!(
+            "--allow-uid {user} needs --socket-group GROUP, a group that user {user} and the engine's user are in: the \
+             socket is its owner's alone otherwise"
+        ))),
+    }
+}
+
+async fn listen_until_told(
+    options: &Serve,
+    service: EngineService,
+    metrics: Arc<Metrics>,
+    door: Arc<Door>,
+) -> Result<()> {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<EngineServer<EngineService>>().await;
-    let guard =
-        Guard { hosts: options.host.iter().cloned().collect(), users: options.allow_uid.iter().copied().collect() };
-    let engine = EngineServer::new(service).max_decoding_message_size(MAX_MESSAGE);
+    let guard = Guard {
+        hosts: options.host.iter().cloned().collect(),
+        users: options.allow_uid.iter().copied().collect(),
+        revoked: Arc::clone(&service.hosts),
+    };
+    let engine = EngineServer::new(service).max_decoding_message_size(MAX_REQUEST);
     let guarded = InterceptedService::new(engine, guard);
 
     let signals = || signal(SignalKind::terminate()).and_then(|t| Ok((t, signal(SignalKind::interrupt())?)));
@@ -239,7 +273,7 @@ async fn listen_until_told(options: &Serve, service: EngineService, metrics: Arc
     let serving = async {
         match &options.listen {
             Target::Unix(path) => {
-                let incoming = listen::local(listen::unix(path)?);
+                let incoming = listen::local(listen::unix(path, socket_group(options)?)?, door);
                 let _socket = SocketFile(path);
                 tracing::info!("listening on {}", options.listen);
                 router.serve_with_incoming_shutdown(incoming, until).await.map_err(failed)
@@ -248,7 +282,7 @@ async fn listen_until_told(options: &Serve, service: EngineService, metrics: Arc
                 let listener = listen::tcp(&options.listen).await?;
                 let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
                 tracing::info!("listening on {address}");
-                router.serve_with_incoming_shutdown(listen::incoming(listener), until).await.map_err(failed)
+                router.serve_with_incoming_shutdown(listen::incoming(listener, door), until).await.map_err(failed)
             }
         }
     };

@@ -1,0 +1,583 @@
+"""Attacks on the engine and the authority that have worked once, each against real processes."""
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent import futures
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import fedcipher
+import grpc
+import numpy as np
+import pytest
+from engine_harness import (
+    CODEC,
+    deployment,
+    encrypt_begin,
+    error_class,
+    field,
+    flashe,
+    flat_layout,
+    raw_call,
+    socket_channel,
+    tls_channel,
+    updates,
+    values,
+)
+from fedcipher import errors
+from fedcipher.engine import Authority, connect
+from fedcipher.engine.local import Service, await_address, find_program, lock_arguments, run_program, started
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
+DOCS = Path(__file__).parent.parent / "docs" / "offload.md"
+
+
+def until(condition, seconds=15):
+    """Waits for what another process does in its own time."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return condition()
+
+
+@contextmanager
+def nic(run, *arguments, hosts=("trainer",)):
+    """One more engine, over TLS."""
+    folder = run.enrol("nic")
+    run.local.rotate()
+    allowed = [part for host in hosts for part in ("--host", host)]
+    with started(
+        *("fedcipher-engine", "serve", "--listen", "127.0.0.1:0", "--state", run.folder / "nic-state"),
+        *("--authority", run.local.authority.address, "--credentials", folder, "--refresh", "1"),
+        *("--exit-with-parent", *lock_arguments(), *allowed, *arguments),
+        log=run.folder / "nic.log",
+    ) as served:
+        yield served
+
+
+# --- attack 9: what is over stays ----------------------------------------------------------------
+
+
+def device_keys(database, epoch):
+    store = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    try:
+        rows = store.execute("SELECT key FROM keys WHERE epoch = ? AND key IS NOT NULL", (epoch,)).fetchall()
+    finally:
+        store.close()
+    # Behind the key's header (96 bytes and one contribution) and before its checksum.
+    return [row[0][108:-8] for row in rows]
+
+
+def pieces_of(secret):
+    pieces = {secret[at : at + 32] for at in range(0, len(secret) - 31, max(1, len(secret) // 16))}
+    return {piece for piece in pieces if len(set(piece)) >= 3}
+
+
+def found(state, pieces):
+    files = [path.read_bytes() for path in state.iterdir() if path.name.startswith("authority.db")]
+    return sum(any(piece in content for content in files) for piece in pieces)
+
+
+def gone(state, pieces):
+    return found(state, pieces) == 0
+
+
+@pytest.mark.parametrize("name", ["flashe", "bfv"])
+def test_keys_of_ended_epochs_are_in_no_file_of_the_store_while_it_serves(name, tmp_path):
+    devices = 24
+    made = fedcipher.scheme(name, clients=devices, codec=CODEC)
+    with deployment(made, devices, tmp_path) as run:
+        state, keys, ended = run.local.state, run.keys(), set()
+        for epoch in (1, 2, 3):
+            for secret in device_keys(state / "authority.db", epoch):
+                ended |= pieces_of(secret)
+            assert found(state, ended), "the search finds keys that are in use"
+            run.local.rotate()
+            assert keys.current().epoch == epoch + 1
+            keys.settle(epoch + 1)
+            assert until(partial(gone, state, ended)), f"epoch {epoch}: {found(state, ended)} of {len(ended)}"
+        assert run.local.authority.process.poll() is None
+
+
+def test_a_reader_of_the_store_delays_the_end_of_keys_and_no_more(tmp_path):
+    with deployment(flashe(), 4, tmp_path) as run:
+        state, keys = run.local.state, run.keys()
+        ended = set().union(*map(pieces_of, device_keys(state / "authority.db", 1)))
+        reader = sqlite3.connect(state / "authority.db", isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM keys").fetchone()
+        run.local.rotate()
+        assert keys.current().epoch == 2
+        keys.settle(2)
+        assert reader.execute("SELECT COUNT(key) FROM keys WHERE epoch = 1").fetchone() == (4,), "it reads the past"
+        assert found(state, ended), "and the past is still there"
+        reader.close()
+        assert until(partial(gone, state, ended))
+
+
+def test_a_revoked_host_is_cut_off_within_the_refresh_period(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run, nic(run, hosts=("trainer", "other")) as served:
+        trainer, other = run.enrol("trainer", "--role", "host"), run.enrol("other", "--role", "host")
+        quiet = threading.Event()
+
+        def messages():
+            yield encrypt_begin("nic", flat_layout(500_000), 1)
+            yield values(100_000)
+            quiet.wait(60)
+
+        with tls_channel(served.address, trainer) as channel:
+            call = raw_call(channel, "Engine", "Encrypt")(messages(), timeout=60)
+            assert next(call)
+            run.authority("revoke", "trainer", "--no-rotate")
+            with pytest.raises(grpc.RpcError):
+                list(call)
+            assert error_class(call) == "RevokedError", call.details()
+            describe = channel.unary_unary("/fedcipher.v1.Engine/Describe")
+            with pytest.raises(grpc.RpcError) as caught:
+                describe(b"", timeout=20)
+            assert error_class(caught.value) == "RevokedError"
+            quiet.set()
+        with pytest.raises(errors.RevokedError, match="host trainer"):
+            connect(served.address, credentials=trainer)
+        assert connect(served.address, credentials=other).encryptor().encrypt(updates(1)[0], round=2)
+
+
+def test_a_revocation_says_when_its_rotation_has_to_wait(tmp_path):
+    with deployment(flashe(), 3, tmp_path) as run:
+        keys = run.keys()
+        assert keys.current().epoch == 1
+        assert run.local.rotate() == 2
+        # Epoch 1 is in use until a round of epoch 2 is settled.
+        program = [find_program("fedcipher-authority"), "--state", run.local.state, *lock_arguments()]
+        done = subprocess.run([*program, "revoke", "client-1"], capture_output=True, text=True, check=False)
+        assert done.returncode == 3, done.stderr
+        assert "client-1 revoked" in done.stdout and "epoch 1 is still in use" in done.stdout
+        assert 1 in keys.revoked()
+        assert "epoch 3" not in run.authority("status")
+        keys.settle(2)
+        assert re.search("epoch 3: current.* 2 keys", run.authority("status"))
+        keys.settle(2)
+        assert "epoch 4" not in run.authority("status")
+
+
+# --- attack 10: silence ---------------------------------------------------------------------------
+
+
+def open_silent(address, count, first=b""):
+    """``count`` connections that say ``first`` and then nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, count + 512)), hard))
+    local = address.startswith("unix:")
+    host, _, port = address.rpartition(":")
+    where = address.removeprefix("unix:") if local else (host, int(port))
+    made = []
+    for _ in range(count):
+        one = socket.socket(socket.AF_UNIX if local else socket.AF_INET)
+        one.settimeout(5)
+        try:
+            one.connect(where)
+            one.sendall(first)
+        except OSError:
+            one.close()
+            continue
+        made.append(one)
+    return made
+
+
+def closed_by_peer(one):
+    try:
+        one.settimeout(0.001)
+        # What it said before does not count.
+        while one.recv(1 << 16):
+            pass
+        return True
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+HELLO = bytes([22, 3, 1, 2, 0, 1])
+
+
+@pytest.mark.parametrize("first", [b"", b"said"], ids=["silent", "half-open"])
+def test_silent_connections_exhaust_neither_authority_nor_engine(first, tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run, nic(run) as served:
+        trainer = run.enrol("trainer", "--role", "host")
+        services = [run.local.authority, run.local.engine, served]
+        count = 700
+        for service in services:
+            resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (256, 256))
+        silent = []
+        try:
+            for service in services:
+                said = b"" if not first else PREFACE if service is run.local.engine else HELLO
+                silent += open_silent(service.address, count, said)
+            assert len(silent) > 2 * count
+            # Honest parties are served while all of them are open.
+            assert Authority(run.local.authority.address, run.local.server_credentials, patience=5).current()
+            assert connect(run.local.target, device="client-0", patience=5).encryptor().encrypt(updates(1)[0], round=1)
+            assert connect(served.address, credentials=trainer, patience=5)
+            for service in services:
+                assert len(os.listdir(f"/proc/{service.process.pid}/fd")) < 250
+            # And in the end all of the silent ones have been let go.
+            assert until(lambda: all(map(closed_by_peer, silent)), 40)
+        finally:
+            for one in silent:
+                one.close()
+        assert all(service.process.poll() is None for service in services)
+        assert re.search(r"address 127.0.0.1: refuse silent connection", run.authority("status", "--audit"))
+
+
+def ends(work):
+    """The error with which ``work`` ends; it must end."""
+    caught = []
+
+    def run():
+        try:
+            work()
+        except errors.FedcipherError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "it waits for ever"
+    return caught[0] if caught else None
+
+
+GONE = (errors.EngineUnavailableError, errors.StalledError)
+
+
+@contextmanager
+def stopped(process):
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+def test_calls_to_a_stopped_engine_end(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run, nic(run) as served:
+        trainer = run.enrol("trainer", "--role", "host")
+        local = connect(run.local.target, patience=2)
+        remote = connect(served.address, credentials=trainer, patience=2)
+        aggregator = local.scheme.aggregator(run.keys().current())
+        aggregator.add(remote.encryptor().encrypt(updates(1)[0], round=1))
+        aggregate = aggregator.finish()
+        for engine, process in ((local, run.local.engine.process), (remote, served.process)):
+            with stopped(process):
+                for call in (
+                    engine._client.describe,
+                    lambda engine=engine: engine.encryptor().encrypt(updates(1)[0], round=2),
+                    lambda engine=engine: engine.decryptor().decrypt(aggregate),
+                    lambda engine=engine: engine.encryptor().precompute(updates(1)[0], round=3),
+                    lambda engine=engine: engine.encryptor().export_state(),
+                    lambda engine=engine: engine.encryptor().import_state(b""),
+                ):
+                    assert isinstance(ends(call), GONE)
+            assert engine.encryptor().encrypt(updates(1)[0], round=9), "and it is used again when it goes on"
+        with stopped(served.process):
+            assert isinstance(ends(lambda: connect(served.address, credentials=trainer, patience=2)), GONE)
+
+
+def test_a_stream_whose_engine_stops_in_the_middle_ends(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run:
+        engine = connect(run.local.target, patience=2)
+        update = [np.zeros(80_000_000, np.float32)]
+        timer = threading.Timer(0.1, os.kill, (run.local.engine.process.pid, signal.SIGSTOP))
+        timer.start()
+        try:
+            assert isinstance(ends(lambda: engine.encryptor().encrypt(update, round=1)), GONE)
+        finally:
+            timer.join()
+            os.kill(run.local.engine.process.pid, signal.SIGCONT)
+
+
+def test_a_stopped_authority_holds_up_no_round(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run:
+        keys = Authority(run.local.authority.address, run.local.server_credentials, patience=2)
+        with stopped(run.local.authority.process):
+            assert isinstance(ends(lambda: keys._client.server_keys([])), GONE)
+            # Rounds go on under the keys that are here.
+            assert ends(lambda: keys.current()) is None
+            assert ends(lambda: keys.settle(1)) is None
+            again = lambda: Authority(run.local.authority.address, run.local.server_credentials, patience=2)  # noqa: E731
+            assert isinstance(ends(again), GONE)
+            # So do engines.
+            assert run.connect(0).encryptor().encrypt(updates(1)[0], round=1)
+        assert keys.current().epoch == 1
+
+
+def test_messages_are_bounded_before_they_are_read(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run, socket_channel(run.local.target) as channel:
+        begin = encrypt_begin("client-0", flat_layout(20_000_000), 1)
+        call = raw_call(channel, "Engine", "Encrypt")(iter([begin, values(10_000_000)]), timeout=20)
+        with pytest.raises(grpc.RpcError):
+            list(call)
+        assert "message length" in call.details().lower(), call.details()
+
+
+@pytest.mark.parametrize("bits", [40, 62, 64])
+def test_a_host_takes_no_absurd_lengths_from_its_engine(bits, tmp_path):
+    """An engine that has been taken over; no real one says such things."""
+    with deployment(flashe(), 1, tmp_path) as run:
+        run.enrol("nic")
+        run.enrol("trainer", "--role", "host")
+        spec = connect(run.local.target)._client.describe()[0]
+        server = grpc.server(futures.ThreadPoolExecutor(4))
+        describe = grpc.unary_unary_rpc_method_handler(lambda request, context: field(1, spec) + field(3, b"\x01"))
+        encrypt = grpc.stream_stream_rpc_method_handler(lambda requests, context: iter([field(1, (1 << bits) - 1)]))
+        handlers = {"Describe": describe, "Encrypt": encrypt}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("fedcipher.v1.Engine", handlers),))
+        read = lambda name: (run.folder / "nic" / name).read_bytes()  # noqa: E731
+        pair = [(read("key.pem"), read("certificate.pem"))]
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials(pair))
+        server.start()
+        try:
+            engine = connect(f"127.0.0.1:{port}", credentials=run.folder / "trainer")
+            with pytest.raises(errors.EngineError, match="larger than its update"):
+                engine.encryptor().encrypt(updates(1)[0], round=1)
+        finally:
+            server.stop(None)
+
+
+# --- attack 11: a user who is let in and never gets in ---------------------------------------------
+
+ENGINE, TRAINER, MEMBER, STRANGER, GROUP = 61001, 1000, 61003, 61004, 61100
+
+_AS_USER = """
+import os, sys
+import fedcipher
+from fedcipher.engine import connect
+from fedcipher import errors
+import numpy as np
+target, user, *groups = sys.argv[1:]
+os.setgroups([int(g) for g in groups])
+os.setgid(int(user))
+os.setuid(int(user))
+try:
+    engine = connect(target)
+    print(len(engine.encryptor().encrypt([np.zeros(100, np.float32)], round=int(user))))
+except errors.FedcipherError as error:
+    print(type(error).__name__)
+"""
+
+
+def as_user(target, user, *groups):
+    command = [sys.executable, "-c", _AS_USER, target, str(user), *map(str, groups)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout.strip() or done.stderr
+
+
+def documented_command():
+    """The arguments of the documented unit's ExecStart."""
+    unit = DOCS.read_text().split("fedcipher-engine.service\n", 1)[1].split("```", 1)[0]
+    settings = dict(re.findall(r"^(\w+)=(.*)$", unit.replace("\\\n", " "), re.M))
+    return settings, settings["ExecStart"].split()
+
+
+@contextmanager
+def open_folder():
+    """A folder that other users can pass; pytest's own cannot."""
+    folder = Path(tempfile.mkdtemp(prefix="fedcipher-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def owned(path, user):
+    for each in [path, *path.rglob("*")]:
+        os.chown(each, user, user)
+
+
+@contextmanager
+def service_as(user, groups, command, log):
+    """``command`` as systemd would run it for that user, LimitMEMLOCK included where this machine lets us."""
+    unlimited = ["prlimit", "--memlock=unlimited:unlimited"]
+    if subprocess.run([*unlimited, "true"], capture_output=True, check=False).returncode != 0:
+        unlimited, command = [], [*command, "--allow-swap"]
+    become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--groups", ",".join(map(str, groups)) or str(user)]
+    with log.open("wb") as output:
+        wrapped = [*unlimited, *become, *map(str, command)]
+        process = subprocess.Popen(wrapped, stdout=output, stderr=subprocess.STDOUT)
+    service = Service(process, "", log)
+    try:
+        service.address = await_address(service)
+        yield service
+    finally:
+        service.stop()
+
+
+@AS_ROOT
+def test_the_documented_unit_serves_the_users_it_names_and_nobody_else(tmp_path):
+    settings, command = documented_command()
+    assert settings["SupplementaryGroups"] == "fedcipher-hosts" and str(TRAINER) in command
+    with deployment(flashe(), 1, tmp_path) as run, open_folder() as folder:
+        program = shutil.copy(find_program("fedcipher-engine"), folder / "fedcipher-engine")
+        nic = run.enrol("nic")
+        run.local.rotate()
+        places = {"run": 0o755, "state": 0o700, "etc": 0o700}
+        for name, mode in places.items():
+            (folder / name).mkdir(mode=mode)
+        shutil.copytree(nic, folder / "etc" / "nic-1")
+        for name in places:
+            owned(folder / name, ENGINE)
+        put = {
+            "/usr/local/bin/fedcipher-engine": str(program),
+            "unix:/run/fedcipher/engine.sock": f"unix:{folder}/run/engine.sock",
+            "fedcipher-hosts": str(GROUP),
+            "/var/lib/fedcipher": f"{folder}/state",
+            "authority.example:7443": run.local.authority.address,
+            "/etc/fedcipher/nic-1": f"{folder}/etc/nic-1",
+            "127.0.0.1:9464": "127.0.0.1:0",
+        }
+        assert set(put) <= set(command)
+        command = [put.get(word, word) for word in command]
+        with service_as(ENGINE, [ENGINE, GROUP], command, tmp_path / "unit.log") as service:
+            target = service.address
+            assert as_user(target, TRAINER, GROUP).isdigit()
+            assert as_user(target, MEMBER, GROUP) == "AccessError", "the group opens the socket, not the engine"
+            assert as_user(target, STRANGER) == "EngineUnavailableError", "no way to the socket"
+            assert connect(target).client == 1
+
+
+@AS_ROOT
+def test_allowed_users_without_a_way_to_the_socket_are_named_at_the_start(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run:
+        folder = run.enrol("nic")
+        run.local.rotate()
+        with pytest.raises(errors.EngineError, match="--allow-uid 1000 needs --socket-group"):
+            run.engine("nic", "--credentials", folder, "--allow-uid", "1000")
+        # pytest's folders are their owner's alone.
+        with pytest.raises(errors.EngineError, match=r"keeps group 61100 from the socket; chmod o\+x"):
+            run.engine("nic", "--credentials", folder, "--allow-uid", "1000", "--socket-group", str(GROUP))
+
+
+# --- names, keys, memory, the audit log ---------------------------------------------------------------
+
+
+def test_enrolling_says_what_a_certificate_will_not_match(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run:
+        said = run.authority("enrol", "near", "--out", tmp_path / "near")
+        assert "names localhost, 127.0.0.1 only" in said and "--name" in said
+        said = run.authority("enrol", "far", "--out", tmp_path / "far", "--name", "nic-1.example")
+        assert "only" not in said
+        assert "only" not in run.authority("enrol", "someone", "--role", "host", "--out", tmp_path / "someone")
+        run.local.rotate()
+        with (
+            started(
+                *("fedcipher-engine", "serve", "--listen", "127.0.0.1:0", "--state", tmp_path / "state"),
+                *("--authority", run.local.authority.address, "--credentials", tmp_path / "far"),
+                *("--host", "someone", "--exit-with-parent", *lock_arguments()),
+                log=tmp_path / "far.log",
+            ) as served,
+            pytest.raises(errors.AccessError, match=r"not for this name.*nic-1\.example.*--name"),
+        ):
+            connect(served.address, credentials=tmp_path / "someone")
+
+
+def test_refused_attempts_are_counted_in_the_audit_log(tmp_path):
+    with deployment(flashe(), 2, tmp_path / "a") as run, deployment(flashe(), 1, tmp_path / "b") as other:
+        host, gone = run.enrol("trainer", "--role", "host"), run.enrol("gone")
+        run.authority("revoke", "gone", "--no-rotate")
+        foreign = other.enrol("foreign", "--role", "server")
+        address, tries = run.local.authority.address, 40
+        asks = field(1, "client-1") + field(2, bytes(16)) + field(3, bytes(1216))
+        device = run.local.state.parent / "client-0"
+        for folder, method, request in ((host, "ServerKeys", b""), (device, "Keys", asks), (gone, "Keys", asks)):
+            with tls_channel(address, folder) as channel:
+                call = channel.unary_unary(f"/fedcipher.v1.Authority/{method}")
+                for _ in range(tries):
+                    with pytest.raises(grpc.RpcError):
+                        call(request, timeout=10)
+        for _ in range(3):
+            with pytest.raises(errors.EngineError):
+                Authority(address, foreign)
+        audit = lambda: run.authority("status", "--audit")  # noqa: E731
+        assert until(lambda: "connection that broke off" in audit())
+        text = until(audit)
+        for line in (
+            "host trainer: refuse a call for a server",
+            "device client-0: refuse another device's key",
+            "device gone: refuse revoked",
+        ):
+            rows = [row for row in text.splitlines() if line in row]
+            # A minute may end in between.
+            assert 1 <= len(rows) <= 3, rows
+            until(lambda line=line: counted(audit(), line) >= tries)
+            assert counted(audit(), line) == tries
+
+
+def counted(text, line):
+    return sum(int(n) for n in re.findall(re.escape(line) + r", (\d+) in this minute", text))
+
+
+@AS_ROOT
+@pytest.mark.parametrize("command", [["rotate"], ["revoke", "client-1"]])
+def test_commands_that_hold_keys_lock_their_memory(command, tmp_path):
+    user = 61001
+    with open_folder() as folder:
+        program = shutil.copy(find_program("fedcipher-authority"), folder / "fedcipher-authority")
+        (folder / "spec.json").write_text(json.dumps(flashe(2).spec()))
+        state = ("--state", folder / "authority")
+        run_program("fedcipher-authority", *state, "init", "--spec", folder / "spec.json")
+        for k in range(2):
+            run_program("fedcipher-authority", *state, "enrol", f"client-{k}", "--out", folder / f"c{k}")
+        run_program("fedcipher-authority", *state, "rotate")
+        owned(folder / "authority", user)
+        become = ["prlimit", "--memlock=65536:65536", "setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+        whole = [*become, program, *state, *command]
+        done = subprocess.run(whole, capture_output=True, text=True, check=False)
+        assert done.returncode == 2 and "memory cannot be locked" in done.stderr, done.stdout
+        done = subprocess.run([*whole, "--allow-swap"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and "epoch 2" in done.stdout, done.stderr
+
+
+def test_keys_that_others_could_read_or_replace_are_refused(tmp_path):
+    made = flashe(2)
+    folder = fedcipher.keys.save(made.keygen(2), made, tmp_path / "keys")
+    key = folder / "client-0.key"
+    command = ("fedcipher-engine", "serve", "--listen", f"unix:{tmp_path}/e.sock", "--state", tmp_path / "engine")
+
+    def start():
+        with started(*command, "--key-file", key, *lock_arguments(), log=tmp_path / "log"):
+            pass
+
+    start()
+    key.chmod(0o644)
+    with pytest.raises(errors.EngineError, match=f"chmod 600 {key}"):
+        start()
+    key.chmod(0o600)
+    folder.chmod(0o777)
+    with pytest.raises(errors.EngineError, match=f"chmod o-w {folder}"):
+        start()
+    folder.chmod(0o700)
+    start()
+    with deployment(made, 1, tmp_path) as run:
+        credentials = run.local.server_credentials
+        (credentials / "key.pem").chmod(0o644)
+        with pytest.raises(errors.EngineError, match=f"chmod 600 {credentials}/key.pem"):
+            run.keys()
+        (credentials / "key.pem").chmod(0o600)
+        credentials.chmod(0o777)
+        with pytest.raises(errors.EngineError, match="chmod o-w"):
+            run.keys()
+        credentials.chmod(0o700)
+        assert run.keys().current().epoch == 1
