@@ -24,7 +24,7 @@ impl Party {
             client: key.client,
             spec,
             encryptor: Mutex::new(scheme.encryptor(key, Some(state))?),
-            decryptor: scheme.decryptor(key)?,
+            decryptor: scheme.decryptor(key, Some(state))?,
         })
     }
 

@@ -1,0 +1,444 @@
+//! A server that is not honest, against the decryptors of every scheme: whatever it makes of the frames it was sent,
+//! what opens is the sum of what the clients it names have sent. `make attack` raises the number of tries.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{Client, bfv, expected, flashe, floats, layout};
+use fedcipher_core::Error;
+use fedcipher_core::bounds::Bounds;
+use fedcipher_core::codec::{Layout, Sums};
+use fedcipher_core::flashe::{Masking, Policy};
+use fedcipher_core::keys::{ClientKey, KeySet, ServerKey};
+use fedcipher_core::mac::Tag;
+use fedcipher_core::plain::Plain;
+use fedcipher_core::rlwe::params::{C1, Preset};
+use fedcipher_core::scheme::{Expect, Request, Scheme};
+use fedcipher_core::wire::{self, Contribution, Header, Kind, ModelTag};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+const CLIENTS: u32 = 5;
+const MODELS: [&[u8]; 2] = [b"the global model", b"the model that the victim got"];
+
+fn bounds() -> Bounds {
+    Bounds::new(u64::from(CLIENTS), 3, None).unwrap()
+}
+
+fn schemes() -> Vec<(&'static str, Box<dyn Scheme>)> {
+    let one = Policy::Fixed(Masking::Single);
+    let two = Policy::Fixed(Masking::Double);
+    let mut all: Vec<(&'static str, Box<dyn Scheme>)> = vec![
+        ("plain", Box::new(Plain::new(bounds()))),
+        ("flashe-single", flashe(bounds(), one, None)),
+        ("flashe-double", flashe(bounds(), two, None)),
+        ("bfv-compact", bfv(bounds(), Preset::Compact, &[8, 12], false, C1::Derive)),
+        ("bfv-server-weights", bfv(bounds(), Preset::Compact, &[8, 12], true, C1::Derive)),
+        ("bfv-send", bfv(bounds(), Preset::Fast, &[8, 12], false, C1::Send)),
+        ("bfv-paper", bfv(bounds(), Preset::FedbitPaper, &[8, 12], false, C1::Send)),
+    ];
+    #[cfg(feature = "hhe")]
+    {
+        use fedcipher_core::pasta::scheme::{Params, PastaBfv};
+        let params = Params { bounds: bounds(), variant: 4, prime: 65_537 };
+        all.push(("pasta-bfv", Box::new(PastaBfv::new(params).unwrap())));
+    }
+    all
+}
+
+/// A round that honest clients have answered; the server gave some of them another model.
+struct Round {
+    epoch: usize,
+    number: u64,
+    models: Vec<usize>,
+    clients: Vec<Client>,
+    updates: Vec<Vec<u8>>,
+}
+
+struct World {
+    scheme: Box<dyn Scheme>,
+    layout: Layout,
+    epochs: Vec<KeySet>,
+    rounds: Vec<Round>,
+    /// Honest aggregates of one round and model.
+    aggregates: Vec<Vec<u8>>,
+}
+
+impl World {
+    fn new(scheme: Box<dyn Scheme>, rng: &mut StdRng) -> Self {
+        let layout = layout(&[(700, 12), (90, 8), (300, 12)]);
+        let ids: Vec<u32> = (0..CLIENTS).collect();
+        let epochs: Vec<KeySet> = (1..=2).map(|epoch| scheme.keygen(&ids, epoch).unwrap()).collect();
+        let mut world = World { scheme, layout, epochs, rounds: Vec::new(), aggregates: Vec::new() };
+        for (epoch, number) in [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)] {
+            // One client of the last epoch's rounds got another model: all updates but its own are predictable.
+            let models: Vec<usize> = ids.iter().map(|id| usize::from(epoch == 1 && *id == 2)).collect();
+            let clients: Vec<Client> = ids
+                .iter()
+                .map(|id| (*id, rng.random_range(1..=3), floats(&world.layout, rng.random())))
+                .collect();
+            let updates = clients.iter().zip(&models).map(|(c, m)| world.encrypt(epoch, number, c, MODELS[*m])).collect();
+            world.rounds.push(Round { epoch, number, models, clients, updates });
+        }
+        for round in 0..world.rounds.len() {
+            for members in [vec![0, 1, 3], vec![0, 1, 3, 4]] {
+                let frames: Vec<_> = members.iter().map(|k: &usize| world.rounds[round].updates[*k].clone()).collect();
+                let server = &world.epochs[world.rounds[round].epoch].server;
+                let aggregate = world.add(server, &frames).unwrap();
+                assert!(world.open(world.rounds[round].epoch, &aggregate).is_some(), "honest aggregates open");
+                world.aggregates.push(aggregate);
+            }
+        }
+        world
+    }
+
+    fn encrypt(&self, epoch: usize, round: u64, client: &Client, model: &[u8]) -> Vec<u8> {
+        let key = &self.epochs[epoch].clients[client.0 as usize];
+        let update = common::update(&self.layout, &client.2);
+        let request = Request { round, weight: client.1, update: &update, plan: &[], model, bound: &[] };
+        self.scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()
+    }
+
+    /// The server's addition, as the product does it: it needs no key, so a cheating server has it too.
+    fn add(&self, server: &ServerKey, frames: &[Vec<u8>]) -> fedcipher_core::Result<Vec<u8>> {
+        let mut aggregator = self.scheme.aggregator(server, None)?;
+        frames.iter().try_for_each(|frame| aggregator.add(frame).map(drop))?;
+        aggregator.finish()
+    }
+
+    /// A client that has opened nothing yet is given `frame`. What it accepts must be true.
+    fn open(&self, epoch: usize, frame: &[u8]) -> Option<Header> {
+        let key = &self.epochs[epoch].clients[0];
+        let mut sums = Sums::default();
+        let decryptor = self.scheme.decryptor(key, None).unwrap();
+        let summary = decryptor.decrypt(frame, &Expect::default(), &mut sums).ok()?;
+        self.check(key, &summary.header, &sums.0);
+        Some(summary.header)
+    }
+
+    fn check(&self, key: &ClientKey, header: &Header, sums: &[u64]) {
+        let name = self.scheme.name();
+        let round = self.rounds.iter().find(|r| {
+            self.epochs[r.epoch].server.tag.key_id == key.tag.key_id && header.epoch == key.tag.epoch && r.number == header.round
+        });
+        let round = round.unwrap_or_else(|| panic!("{name}: a round nobody answered was opened"));
+        let mut named = Vec::new();
+        let mac = key.mac().unwrap();
+        for c in &header.contributions {
+            let client = round.clients[c.client as usize].clone();
+            assert_eq!(client.1, c.weight, "{name}: client {} is counted with another weight than it chose", c.client);
+            let model = mac.model_tag(MODELS[round.models[c.client as usize]]);
+            assert_eq!(model, header.model, "{name}: updates of different models were opened together");
+            named.push(client);
+        }
+        assert!(named.len() >= 3, "{name}: a sum of {} clients was opened", named.len());
+        assert_eq!(sums, expected(&self.layout, &named), "{name}: not the sum of the clients it names");
+    }
+
+    fn any_update(&self, rng: &mut StdRng) -> Vec<u8> {
+        self.rounds.choose(rng).unwrap().updates.choose(rng).unwrap().clone()
+    }
+
+    fn any_aggregate(&self, rng: &mut StdRng) -> Vec<u8> {
+        self.aggregates.choose(rng).unwrap().clone()
+    }
+}
+
+/// The same frame with a changed header and payload and a right checksum.
+fn reframe(frame: &[u8], change: impl FnOnce(&mut Header, &mut Vec<u8>)) -> Vec<u8> {
+    let parsed = wire::parse(frame).unwrap();
+    let (mut header, mut payload) = (parsed.header, parsed.payload.to_vec());
+    change(&mut header, &mut payload);
+    header.frame(&payload)
+}
+
+fn header_of(frame: &[u8]) -> Header {
+    wire::parse(frame).unwrap().header
+}
+
+/// Changes what a server can change of one frame.
+fn bend(world: &World, rng: &mut StdRng, frame: &[u8]) -> Vec<u8> {
+    let other = if rng.random() { world.any_aggregate(rng) } else { world.any_update(rng) };
+    let (other_header, other_payload) = (header_of(&other), wire::parse(&other).unwrap().payload.to_vec());
+    let choice = rng.random_range(0..18);
+    let rng = &mut StdRng::seed_from_u64(rng.random());
+    reframe(frame, |header, payload| match choice {
+        0 => header.kind = Kind::Aggregate,
+        1 => header.round = other_header.round,
+        2 => header.model = other_header.model,
+        3 => header.contributions = other_header.contributions,
+        4 => drop(header.contributions.pop()),
+        5 => header.contributions = (0..rng.random_range(1..=CLIENTS)).map(|client| Contribution { client, weight: rng.random_range(1..=3) }).collect(),
+        6 => header.contributions.iter_mut().for_each(|c| c.weight = rng.random_range(1..=3)),
+        7 => {
+            (header.key_id, header.epoch) = (other_header.key_id, other_header.epoch);
+        }
+        8 => *payload = other_payload,
+        9 => {
+            // Another body under this tag, and another tag over this body.
+            let (tag, body) = (payload.split_off(payload.len() - 16), other_payload);
+            *payload = body[..body.len() - 16].to_vec();
+            payload.extend(tag);
+        }
+        10 => {
+            let at = payload.len() - 16;
+            payload[at..].copy_from_slice(&other_payload[other_payload.len() - 16..]);
+        }
+        11 => {
+            // The tag as it would be of twice the updates.
+            let at = payload.len() - 16;
+            let mut tag = Tag::default();
+            tag.add(Tag::parse(payload[at..].try_into().unwrap()).unwrap(), rng.random_range(0..4));
+            payload[at..].copy_from_slice(&tag.to_bytes());
+        }
+        12 => {
+            let at = rng.random_range(0..payload.len());
+            payload[at] ^= 1 << rng.random_range(0..8);
+        }
+        13 => {
+            let at = rng.random_range(0..payload.len());
+            payload[at] = payload[at].wrapping_add(rng.random_range(1..=255));
+        }
+        14 => payload.truncate(rng.random_range(0..payload.len())),
+        15 => header.layout = layout(&[(700, 12), (390, 12)]).encode(),
+        16 => {
+            // Every byte of the body doubled: what scaling by the server looks like for whole-byte lanes.
+            let end = payload.len() - 16;
+            payload[1..end].iter_mut().for_each(|b| *b = b.wrapping_mul(2));
+        }
+        _ => {
+            let at = rng.random_range(0..payload.len().min(40));
+            payload[at] = rng.random();
+        }
+    })
+}
+
+/// Updates of anywhere, relabelled so that the server's own addition takes them.
+fn mixed(world: &World, rng: &mut StdRng) -> Option<Vec<u8>> {
+    let lead = world.rounds.choose(rng).unwrap();
+    let target = header_of(&lead.updates[0]);
+    let count = rng.random_range(1..=CLIENTS);
+    let frames: Vec<Vec<u8>> = (0..count)
+        .map(|client| {
+            let own = rng.random_range(0..3) > 0;
+            let from = if own { &lead.updates[client as usize] } else { &world.any_update(rng) };
+            let keep_name: bool = rng.random();
+            let keep_weight: bool = rng.random();
+            reframe(from, |header, _| {
+                (header.round, header.model) = (target.round, target.model);
+                (header.epoch, header.key_id) = (target.epoch, target.key_id);
+                if !keep_name {
+                    header.contributions[0].client = client;
+                }
+                if !keep_weight {
+                    header.contributions[0].weight = rng.random_range(1..=3);
+                }
+            })
+        })
+        .collect();
+    // A server of its own making sums as few as it likes.
+    let mut server = world.epochs[lead.epoch].server.clone();
+    server.tag.epoch = target.epoch;
+    world.add(&server, &frames).ok()
+}
+
+fn tries() -> usize {
+    std::env::var("FEDCIPHER_ATTACK_TRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
+}
+
+#[test]
+fn attack_any_randomised_server_never_gets_a_false_sum_opened() {
+    let seed: u64 = std::env::var("FEDCIPHER_ATTACK_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(rand::random);
+    let only = std::env::var("FEDCIPHER_ATTACK_SCHEME").ok();
+    for (name, scheme) in schemes().into_iter().filter(|(name, _)| only.as_ref().is_none_or(|o| o == name)) {
+        println!("{name}: FEDCIPHER_ATTACK_SEED={seed}");
+        let rng = &mut StdRng::seed_from_u64(seed);
+        let world = World::new(scheme, rng);
+        // One decryption is some milliseconds here, and a round's addition is seconds.
+        let slow = name == "pasta-bfv";
+        let count = if slow { tries() / 20 } else { tries() };
+        let (mut opened, mut refused) = (0, 0);
+        for _ in 0..count {
+            let mut frame = match rng.random_range(0..4) {
+                0 => world.any_update(rng),
+                1 if !slow => mixed(&world, rng).unwrap_or_else(|| world.any_aggregate(rng)),
+                _ => world.any_aggregate(rng),
+            };
+            for _ in 0..rng.random_range(0..3) {
+                if wire::parse(&frame).is_ok_and(|f| f.payload.len() >= 16) {
+                    frame = bend(&world, rng, &frame);
+                }
+            }
+            match world.open(rng.random_range(0..2), &frame) {
+                Some(_) => opened += 1,
+                None => refused += 1,
+            }
+        }
+        // Honest frames are among those tried: the property is not empty on either side.
+        assert!(opened > count / 50 && refused > count / 3, "{name}: {opened} opened, {refused} refused");
+    }
+}
+
+fn refused(scheme: &dyn Scheme, key: &ClientKey, frame: &[u8]) -> Error {
+    scheme.decryptor(key, None).unwrap().decrypt(frame, &Expect::default(), &mut Sums::default()).unwrap_err()
+}
+
+/// Form `Send` with c0 = c1 = delta decrypts to the ternary secret, shifted by one.
+#[test]
+fn attack_02_a_chosen_ciphertext_in_another_form_is_refused() {
+    use fedcipher_core::bits::{BitWriter, packed_len};
+    use fedcipher_core::rlwe::{Bfv, params::Params};
+    let params = Params { bounds: bounds(), preset: Preset::Compact, bits: vec![12], server_weights: false, c1: C1::Derive };
+    let bfv = Bfv::new(params).unwrap();
+    let keys = bfv.keygen(&[0, 1, 2], 1).unwrap();
+    let d = bfv.derived();
+    let fields = d.fields(12).unwrap();
+    let layout = layout(&[(d.ring.n * fields.count, 12)]);
+    let header = |kind| {
+        let three = (0..3).map(|client| Contribution { client, weight: 1 }).collect();
+        keys.server.tag.round_header(kind, 1, three, &layout, ModelTag::default())
+    };
+    let bits = d.ring.log_q();
+    let polynomial = |value: &dyn Fn(usize) -> u128| {
+        let mut out = vec![0; packed_len(d.ring.n, bits)];
+        let mut writer = BitWriter::new(&mut out);
+        (0..d.ring.n).for_each(|k| writer.push(value(k), bits));
+        writer.finish();
+        out
+    };
+    let mut payload = vec![1u8];
+    payload.extend(polynomial(&|_| d.delta));
+    payload.extend(polynomial(&|k| if k == 0 { d.delta } else { 0 }));
+    payload.extend([0; 16]);
+    let error = refused(&bfv, &keys.clients[0], &header(Kind::Aggregate).frame(&payload));
+    assert!(error.to_string().contains("form Send where these parameters have Derive"), "{error}");
+    // The same in the right form needs scales that no weight prescribes, or a tag that nobody made.
+    let mut payload = vec![0u8];
+    for _ in 0..3 {
+        payload.extend([7; 32]);
+        payload.extend(u64::MAX.to_le_bytes());
+    }
+    payload.extend(vec![0; packed_len(d.ring.n, d.wire_bits(d.down_drop))]);
+    payload.extend([0; 16]);
+    let error = refused(&bfv, &keys.clients[0], &header(Kind::Aggregate).frame(&payload));
+    assert!(error.to_string().contains("scaled by another number"), "{error}");
+}
+
+/// An upload, or what it carries, under the name of an aggregate.
+#[test]
+fn attack_04_a_relabelled_upload_is_refused() {
+    for (name, scheme) in schemes() {
+        let rng = &mut StdRng::seed_from_u64(4);
+        let world = World::new(scheme, rng);
+        let upload = &world.rounds[0].updates[2];
+        let three: Vec<Contribution> = (0..3).map(|client| Contribution { client, weight: 1 }).collect();
+        for contributions in [header_of(upload).contributions, three] {
+            let relabelled = reframe(upload, |header, _| {
+                header.kind = Kind::Aggregate;
+                header.contributions = contributions.clone();
+            });
+            assert!(world.open(0, &relabelled).is_none(), "{name}");
+            // In the form of an aggregate, where that differs.
+            let aggregate = reframe(&world.aggregates[0], |header, payload| {
+                header.contributions = contributions.clone();
+                let parsed = wire::parse(upload).unwrap();
+                let keep = payload.len().min(parsed.payload.len());
+                let at = payload.len() - keep;
+                payload[at..].copy_from_slice(&parsed.payload[parsed.payload.len() - keep..]);
+            });
+            assert!(world.open(0, &aggregate).is_none(), "{name}");
+        }
+    }
+}
+
+/// One survivor's sum is that client's update.
+#[test]
+fn attack_06_a_sum_of_too_few_is_neither_made_nor_opened() {
+    for (name, scheme) in schemes() {
+        let rng = &mut StdRng::seed_from_u64(6);
+        let world = World::new(scheme, rng);
+        for few in 1..=2 {
+            let error = world.add(&world.epochs[0].server, &world.rounds[0].updates[..few]).unwrap_err();
+            assert!(matches!(error, Error::TooFew { minimum: 3, .. }), "{name}: {error}");
+            // A server that makes it all the same.
+            let made = reframe(&world.aggregates[0], |header, _| header.contributions.truncate(few));
+            let error = refused(world.scheme.as_ref(), &world.epochs[0].clients[1], &made);
+            assert!(matches!(error, Error::TooFew { .. }), "{name}: {error}");
+        }
+    }
+}
+
+/// All updates but the victim's were trained from a model that makes them predictable (Pasquini, Francati and
+/// Ateniese, CCS 2022): they do not sum to anything that opens.
+#[test]
+fn attack_12_updates_of_different_models_do_not_sum() {
+    for (name, scheme) in schemes() {
+        let rng = &mut StdRng::seed_from_u64(12);
+        let world = World::new(scheme, rng);
+        let round = &world.rounds[4];
+        assert_eq!(round.models, [0, 0, 1, 0, 0]);
+        let server = &world.epochs[1].server;
+        let error = world.add(server, &round.updates[..4]).unwrap_err();
+        assert!(matches!(error, Error::Model { round: 3 }), "{name}: {error}");
+        // A server that lies about what the victim trained from.
+        let model = header_of(&round.updates[0]).model;
+        let mut frames = round.updates[..4].to_vec();
+        frames[2] = reframe(&frames[2], |header, _| header.model = model);
+        let aggregate = world.add(server, &frames).unwrap();
+        let error = refused(world.scheme.as_ref(), &world.epochs[1].clients[0], &aggregate);
+        assert!(matches!(error, Error::Tag), "{name}: {error}");
+        // And whoever knows its own model of the round learns of it even where all others agree.
+        let others = [0, 1, 3].map(|k| round.updates[k].clone());
+        let honest = world.add(server, &others).unwrap();
+        let decryptor = world.scheme.decryptor(&world.epochs[1].clients[2], None).unwrap();
+        let expect = Expect { model: Some(MODELS[1]), ..Expect::default() };
+        let error = decryptor.decrypt(&honest, &expect, &mut Sums::default()).unwrap_err();
+        assert!(matches!(error, Error::Model { .. }), "{name}: {error}");
+    }
+}
+
+/// One aggregate a round, none older than the last; the same bytes again are fine. A decryptor that answers twice is an
+/// oracle, also when all it says is no.
+#[test]
+fn a_round_has_one_opening_also_after_a_restart() {
+    for (name, scheme) in schemes() {
+        let rng = &mut StdRng::seed_from_u64(13);
+        let world = World::new(scheme, rng);
+        let folder = tempfile::tempdir().unwrap();
+        let key = &world.epochs[0].clients[1];
+        let open = |frame: &[u8]| {
+            // A new decryptor each time: as after a restart.
+            let decryptor = world.scheme.decryptor(key, Some(folder.path())).unwrap();
+            decryptor.decrypt(frame, &Expect::default(), &mut Sums::default()).map(drop)
+        };
+        let [first, other, second] = [0, 1, 2].map(|k| world.aggregates[k].clone());
+        open(&first).unwrap();
+        open(&first).unwrap();
+        let twice = open(&other).unwrap_err();
+        assert!(matches!(twice, Error::Opened { .. }), "{name}: {twice}");
+        // A forgery spends its round too.
+        let forged = reframe(&second, |_, payload| payload[60] ^= 1);
+        assert!(!matches!(open(&forged).unwrap_err(), Error::Opened { .. }), "{name}");
+        let late = open(&second).unwrap_err();
+        assert!(matches!(late, Error::Opened { .. }), "{name}: {late}");
+        open(&first).unwrap();
+    }
+}
+
+/// A frame of some hundred bytes that announces gigabytes is refused before anything is made for it.
+#[test]
+fn attack_10_what_a_frame_cannot_carry_is_not_allocated() {
+    let huge = common::layout(&[(1 << 31, 12), (1 << 31, 8)]);
+    for (name, scheme) in schemes() {
+        let keys = scheme.keygen(&[0, 1, 2], 1).unwrap();
+        let frame = |kind, clients: u32| {
+            let named = (0..clients).map(|client| Contribution { client, weight: 1 }).collect();
+            keys.server.tag.round_header(kind, 1, named, &huge, ModelTag::default()).frame(&[1; 40])
+        };
+        let error = scheme.aggregator(&keys.server, None).unwrap().add(&frame(Kind::Update, 1)).unwrap_err();
+        assert!(error.to_string().contains("cannot carry"), "{name}: {error}");
+        let error = refused(scheme.as_ref(), &keys.clients[0], &frame(Kind::Aggregate, 3));
+        assert!(error.to_string().contains("cannot carry"), "{name}: {error}");
+    }
+}
