@@ -9,6 +9,7 @@ pub mod bounds;
 pub mod codec;
 pub mod error;
 pub mod flashe;
+pub mod key_file;
 pub mod keys;
 pub mod ledger;
 pub mod packing;

@@ -9,13 +9,11 @@ use crate::sealed_keys::Recipient;
 use crate::tls::Credentials;
 use crate::{MAX_MESSAGE, certificates};
 use fedcipher_core::keys::ClientKey;
-use fedcipher_core::prf::random_bytes;
+use fedcipher_core::ledger::Folder;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use tonic::transport::Channel;
-
-const INSTANCE_FILE: &str = "instance";
 
 /// The connection to one authority, for all devices of an engine.
 pub struct AuthoritySource {
@@ -33,19 +31,10 @@ pub fn device_of(folder: &Path) -> Result<String> {
     Err(Error::Configuration(format!("{} holds the credentials of {party}, not of a device", folder.display())))
 }
 
-/// This engine's random name, kept beside the nonce ledgers: who has both may use a key again.
+/// This engine's random name: the identity of the folder with its nonce ledgers. Who has those may use a key
+/// again; an engine whose folder was lost is another one to the authority, which refuses it the same key.
 fn instance(state: &Path) -> Result<Vec<u8>> {
-    let path = state.join(INSTANCE_FILE);
-    std::fs::create_dir_all(state).map_err(|e| Error::file(state, &e))?;
-    match std::fs::read(&path) {
-        Ok(bytes) if bytes.len() == 16 => return Ok(bytes),
-        Ok(_) => return Err(Error::file(&path, &"is damaged; delete the state folder and rotate the keys")),
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Error::file(&path, &e)),
-        Err(_) => {}
-    }
-    let fresh = random_bytes::<16>()?;
-    std::fs::write(&path, fresh.as_slice()).map_err(|e| Error::file(&path, &e))?;
-    Ok(fresh.to_vec())
+    Ok(Folder::open(state)?.identity().to_vec())
 }
 
 impl AuthoritySource {
