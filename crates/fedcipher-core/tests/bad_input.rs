@@ -222,7 +222,7 @@ fn a_nonce_is_never_used_twice_even_after_a_restart() {
     }
     attempt(&keys.clients[0], 6).unwrap();
     attempt(&keys.clients[1], 5).unwrap();
-    // A torn newest entry falls back to the older one; a destroyed ledger refuses.
+    // A destroyed ledger refuses; tests/ledger.rs has every way to destroy one.
     let path = std::fs::read_dir(folder.path())
         .unwrap()
         .map(|f| f.unwrap().path())

@@ -55,7 +55,7 @@ fn rounds_increase_across_restarts() {
 
 #[test]
 fn no_bit_of_a_ledger_may_flip() {
-    for rounds in [0u64, 1, 2, 5] {
+    for rounds in [0u64, 1, 2] {
         let (state, key) = (tempfile::tempdir().unwrap(), key());
         ledger::register(&key, state.path()).unwrap();
         (1..=rounds).for_each(|round| claim(&key, state.path(), round).unwrap());
@@ -116,17 +116,13 @@ fn a_ledger_that_is_put_back_or_is_anothers_is_refused() {
     fs::write(&own, &old).unwrap();
     lost(open.claim(2));
     // The newest slot alone put back: the two do not follow each other.
-    open = {
-        fs::write(&own, &new).unwrap();
-        Ledger::open(&keys[0], Some(state.path())).unwrap()
-    };
+    fs::write(&own, &new).unwrap();
+    open = Ledger::open(&keys[0], Some(state.path())).unwrap();
     open.claim(3).unwrap();
     let mut mixed = fs::read(&own).unwrap();
     mixed[96..].copy_from_slice(&old[96..]);
     fs::write(&own, &mixed).unwrap();
-    if mixed != old {
-        assert!(claim(&keys[0], state.path(), 3).is_err());
-    }
+    lost(claim(&keys[0], state.path(), 3));
     // Another client's file, another folder's file.
     claim(&keys[1], state.path(), 1).unwrap();
     fs::copy(file(state.path(), "-1.nonce"), &own).unwrap();
@@ -380,7 +376,7 @@ fn a_key_that_others_may_read_or_replace_is_refused() {
 }
 
 #[test]
-fn copies_of_a_state_folder_and_torn_lists() {
+fn a_torn_list_mends_and_a_damaged_one_admits_no_new_ledger() {
     let (state, keys) = (tempfile::tempdir().unwrap(), keys(3));
     claim(&keys[0], state.path(), 1).unwrap();
     let index = file(state.path(), "ledgers.index");
