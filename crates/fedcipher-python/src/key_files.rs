@@ -8,8 +8,11 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// The key files that this process encrypts with, by marker and key: their locks end with the process.
-static HELD: Mutex<Option<HashMap<(PathBuf, [u8; 16]), InUse>>> = Mutex::new(None);
+/// Key files by marker and key set.
+type Held = HashMap<(PathBuf, [u8; 16]), InUse>;
+
+/// Those that this process encrypts with: their locks end with the process.
+static HELD: Mutex<Option<Held>> = Mutex::new(None);
 
 /// The bytes of a client's key file, where nobody else can read or replace it.
 #[pyfunction]
