@@ -213,7 +213,7 @@ fn a_nonce_is_never_used_twice_even_after_a_restart() {
         let update = common::update(&layout, &values);
         let request = Request { round, weight: 1, update: &update, plan: &[] };
         // A new encryptor each time: as after a restart.
-        scheme.encryptor(key, Some(folder.path())).unwrap().encrypt(&request).map(drop)
+        scheme.encryptor(key, Some(folder.path()))?.encrypt(&request).map(drop)
     };
     attempt(&keys.clients[0], 5).unwrap();
     for round in [5, 4, 0] {
