@@ -258,7 +258,8 @@ def test_the_socket_is_its_owners_alone(tmp_path):
     folder = fedcipher.keys.save(made.keygen(2), made, tmp_path / "keys")
     with open_engine(tmp_path, folder) as target:
         assert stat.S_IMODE((tmp_path / "engine.sock").stat().st_mode) == 0o600
-        with pytest.raises(errors.EngineError, match="another engine answers"), open_engine(tmp_path, folder):
+        others = fedcipher.keys.save(made.keygen(2), made, tmp_path / "others")
+        with pytest.raises(errors.EngineError, match="another engine answers"), open_engine(tmp_path, others):
             pass
         assert connect(target, device="client-1").client == 1
     (tmp_path / "engine.sock").touch()

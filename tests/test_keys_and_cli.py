@@ -42,8 +42,9 @@ def test_damaged_key_files(tmp_path):
         with pytest.raises((errors.KeyFormatError, errors.ParameterError)):
             keys.load_client(path)
     path.write_bytes(head + b"\n" + key[:-1])
-    with pytest.raises(errors.KeyFormatError, match="get it again"):
+    with pytest.raises(errors.KeyFormatError, match="cut short") as refusal:
         keys.load_client(path)
+    assert "transmit" not in str(refusal.value)
     path.write_text("not json")
     with pytest.raises(errors.KeyFormatError):
         keys.load_client(path)
@@ -94,3 +95,26 @@ except DependencyError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "fedcipher[demo]" in done.stderr
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_a_client_key_that_others_may_read_is_refused(tmp_path, mode):
+    scheme = fedcipher.scheme("flashe", clients=1)
+    folder = keys.save(scheme.keygen(1), scheme, tmp_path / "keys")
+    (folder / "client-0.key").chmod(mode)
+    for load in (keys.load_client, keys.open_client):
+        with pytest.raises(errors.KeyFormatError, match=f"chmod 600 {folder / 'client-0.key'}"):
+            load(folder / "client-0.key")
+    (folder / "server.key").chmod(0o644)
+    keys.load_server(folder)
+
+
+def test_a_client_key_in_a_folder_that_all_may_write_to_is_refused(tmp_path):
+    scheme = fedcipher.scheme("flashe", clients=1)
+    folder = keys.save(scheme.keygen(1), scheme, tmp_path / "keys")
+    folder.chmod(0o777)
+    with pytest.raises(errors.KeyFormatError, match=f"chmod o-w {folder}"):
+        keys.load_client(folder / "client-0.key")
+    folder.chmod(0o1777)
+    with pytest.raises(errors.KeyFormatError, match="mkdir -m 700"):
+        keys.load_client(folder / "client-0.key")

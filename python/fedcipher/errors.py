@@ -21,6 +21,7 @@ __all__ = [
     "FrameError",
     "IdentityInUseError",
     "KeyFormatError",
+    "KeyInUseError",
     "LayoutError",
     "LedgerError",
     "NonceReuseError",
@@ -28,6 +29,7 @@ __all__ = [
     "ParameterError",
     "PeerLostError",
     "PlaintextError",
+    "ReplayError",
     "ReportError",
     "RevokedError",
     "RoundError",
@@ -95,7 +97,11 @@ class RoundError(FedcipherError):
 
 
 class WrongRoundError(RoundError):
-    """A late or replayed frame."""
+    """A late or replayed frame, or a round dated ahead of this machine's clock."""
+
+
+class ReplayError(RoundError):
+    """An aggregate of a round that is over, or a second one of a round."""
 
 
 class DuplicateClientError(RoundError):
@@ -135,11 +141,15 @@ class NonceReuseError(FedcipherError):
 
 
 class LedgerError(FedcipherError):
-    """The nonce ledger cannot be read or written."""
+    """A ledger of rounds encrypted or opened cannot be read or written, or has lost its history."""
 
 
 class KeyFormatError(FedcipherError):
-    """A key is malformed or missing."""
+    """A key is malformed, missing, or not kept from other users."""
+
+
+class KeyInUseError(FedcipherError):
+    """Another program on this machine uses the key file."""
 
 
 class DecryptError(FedcipherError):

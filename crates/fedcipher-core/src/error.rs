@@ -85,11 +85,29 @@ pub enum Error {
     )]
     NonceReuse { client: u32, round: u64, last: u64 },
 
-    #[error("an aggregate of round {round} is refused: one of round {last} has been opened, and a round is opened once")]
+    #[error("ledger {path}: {reason}")]
+    Ledger { path: String, reason: String },
+
+    #[error(
+        "round {round} is dated {days} days ahead of this machine's clock; set the clock of the server or of this \
+         machine right, then start a new run"
+    )]
+    RoundDate { round: u64, days: u64 },
+
+    #[error(
+        "aggregate refused: another one of round {round}, or a later one (round {last}), has been opened under this \
+         key; the server must send the aggregate of a new round, or the one of round {round} as it was"
+    )]
     Opened { round: u64, last: u64 },
 
-    #[error("nonce ledger {path}: {reason}")]
-    Ledger { path: String, reason: String },
+    #[error("key file {path} {reason}")]
+    KeyFile { path: String, reason: String },
+
+    #[error(
+        "key file {path} is in use on this machine by {holder}; stop that one first, or have a key of its own issued \
+         to each: two users of one key could encrypt one round twice"
+    )]
+    KeyInUse { path: String, holder: &'static str },
 
     #[error("key: {reason}")]
     Key { reason: String },
@@ -133,9 +151,11 @@ impl Error {
             Error::Model { .. } => "ModelMismatchError",
             Error::Tag => "ForgedAggregateError",
             Error::NonceReuse { .. } => "NonceReuseError",
-            Error::Opened { .. } => "ReplayError",
             Error::Ledger { .. } => "LedgerError",
-            Error::Key { .. } => "KeyFormatError",
+            Error::RoundDate { .. } => "WrongRoundError",
+            Error::Opened { .. } => "ReplayError",
+            Error::Key { .. } | Error::KeyFile { .. } => "KeyFormatError",
+            Error::KeyInUse { .. } => "KeyInUseError",
             Error::Decrypt { .. } => "DecryptError",
             Error::Unsupported { .. } => "UnsupportedError",
             Error::Cancelled { .. } => "CancelledError",

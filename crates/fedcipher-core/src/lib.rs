@@ -10,6 +10,7 @@ pub mod client;
 pub mod codec;
 pub mod error;
 pub mod flashe;
+pub mod key_file;
 pub mod keys;
 pub(crate) mod lanes;
 pub mod ledger;

@@ -212,7 +212,7 @@ fn a_nonce_is_never_used_twice_even_after_a_restart() {
         let update = common::update(&layout, &values);
         let request = Request { round, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
         // A new encryptor each time: as after a restart.
-        scheme.encryptor(key, Some(folder.path())).unwrap().encrypt(&request).map(drop)
+        scheme.encryptor(key, Some(folder.path()))?.encrypt(&request).map(drop)
     };
     attempt(&keys.clients[0], 5).unwrap();
     for round in [5, 4, 0] {
@@ -221,7 +221,7 @@ fn a_nonce_is_never_used_twice_even_after_a_restart() {
     }
     attempt(&keys.clients[0], 6).unwrap();
     attempt(&keys.clients[1], 5).unwrap();
-    // A torn newest entry falls back to the older one; a destroyed ledger refuses.
+    // A destroyed ledger refuses; tests/ledger.rs has every way to destroy one.
     let path = std::fs::read_dir(folder.path())
         .unwrap()
         .map(|f| f.unwrap().path())

@@ -8,16 +8,15 @@ use crate::keyring::Keyring;
 use crate::proto::{self, authority_client::AuthorityClient};
 use crate::sealed_keys::Recipient;
 use crate::tls::Credentials;
-use crate::{certificates, files};
+use crate::certificates;
 use fedcipher_core::keys::ClientKey;
-use fedcipher_core::prf::random_bytes;
+use fedcipher_core::ledger::Folder;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::transport::Channel;
 
-const INSTANCE_FILE: &str = "instance";
 /// Longest wait for the authority's answer: with `--refresh`, when an engine knows whom it has revoked.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Keys of two epochs for one device, with what travels beside them.
@@ -40,23 +39,10 @@ pub fn device_of(folder: &Path) -> Result<String> {
     Err(Error::Configuration(format!("{} holds the credentials of {party}, not of a device", folder.display())))
 }
 
-/// This engine's random name, kept beside the nonce ledgers: who has both may use a key again.
+/// This engine's random name: the identity of the folder with its nonce ledgers. Who has those may use a key
+/// again; an engine whose folder was lost is another one to the authority, which refuses it the same key.
 fn instance(state: &Path) -> Result<Vec<u8>> {
-    let path = state.join(INSTANCE_FILE);
-    std::fs::create_dir_all(state).map_err(|e| Error::file(state, &e))?;
-    if !path.exists() {
-        let fresh = random_bytes::<16>()?;
-        match files::write_secret(&path, fresh.as_slice()) {
-            // Another engine over this folder was faster; one of the two will be refused its ledgers.
-            Err(_) if path.exists() => {}
-            other => other?,
-        }
-    }
-    let bytes = std::fs::read(&path).map_err(|e| Error::file(&path, &e))?;
-    if bytes.len() == 16 {
-        return Ok(bytes);
-    }
-    Err(Error::file(&path, &"is damaged; delete the state folder and rotate the keys"))
+    Ok(Folder::open(state)?.identity().to_vec())
 }
 
 impl AuthoritySource {

@@ -2,8 +2,8 @@
 
 use crate::{Error, Result};
 use fedcipher_core::keys::ClientKey;
-use fedcipher_core::registry;
 use fedcipher_core::scheme::{Decryptor, Encryptor, Scheme};
+use fedcipher_core::{ledger, registry};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -71,6 +71,9 @@ impl Keyring {
             }
             None => (Arc::from(spec), registry::make(spec)?),
         };
+        // Nobody else has used this key: a file's marker says so, or the authority, which issues a device's key of
+        // an epoch to one state folder only.
+        ledger::register(key, &self.state)?;
         let party = Arc::new(Party::new(Arc::clone(&spec), scheme.as_ref(), key, &self.state)?);
         let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
         let slot = devices.entry(device.to_owned()).or_default();

@@ -1,6 +1,8 @@
 //! Thin PyO3 layer: numpy in, bytes and numpy out, the GIL released, no logic.
 
 mod engine;
+mod forked;
+mod key_files;
 mod library;
 
 use fedcipher_core::bounds::Bounds;
@@ -8,6 +10,7 @@ use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::Masking;
 use fedcipher_core::scheme::{self, Expect, Request};
 use fedcipher_core::{Error, keys, registry, wire};
+use forked::at_work;
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -68,14 +71,13 @@ impl Layout {
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyArray1<u32>>, Vec<u64>)> {
         let slices = slices(&arrays)?;
-        let (ints, clipped) = py
-            .detach(|| {
-                let update = Update::new(&self.0, slices, rounding(stochastic)?)?;
-                let mut ints = vec![0u32; self.0.elements()];
-                update.quantise(0, &mut ints)?;
-                Ok((ints, update.clipped()))
-            })
-            .map_err(raise)?;
+        let (ints, clipped) = at_work(py, || {
+            let update = Update::new(&self.0, slices, rounding(stochastic)?)?;
+            let mut ints = vec![0u32; self.0.elements()];
+            update.quantise(0, &mut ints)?;
+            Ok((ints, update.clipped()))
+        })
+        .map_err(raise)?;
         Ok((ints.into_pyarray(py), clipped))
     }
 }
@@ -185,7 +187,7 @@ impl Scheme {
     }
 
     fn keygen(&self, py: Python<'_>, cohort: Vec<u32>, epoch: u64) -> PyResult<(Vec<ClientKey>, ServerKey)> {
-        let set = py.detach(|| self.0.keygen(&cohort, epoch)).map_err(raise)?;
+        let set = at_work(py, || self.0.keygen(&cohort, epoch)).map_err(raise)?;
         Ok((set.clients.into_iter().map(ClientKey).collect(), ServerKey(set.server)))
     }
 
@@ -267,20 +269,19 @@ impl Encryptor {
     ) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, f64)> {
         let slices = slices(&arrays)?;
         let mut place = PlaceInPython(None);
-        let (clipped, seconds) = py
-            .detach(|| {
-                let update = Update::new(&layout.0, slices, rounding(stochastic)?)?;
-                let request = Request { round, weight, update: &update, plan, model, bound };
-                locked(&self.0).encrypt_into(&request, &mut place)?;
-                Ok((update.clipped(), update.seconds()))
-            })
-            .map_err(raise)?;
+        let (clipped, seconds) = at_work(py, || {
+            let update = Update::new(&layout.0, slices, rounding(stochastic)?)?;
+            let request = Request { round, weight, update: &update, plan, model, bound };
+            locked(&self.0).encrypt_into(&request, &mut place)?;
+            Ok((update.clipped(), update.seconds()))
+        })
+        .map_err(raise)?;
         let frame = place.0.ok_or_else(|| PyValueError::new_err("the scheme made no frame"))?;
         Ok((frame.into_bound(py), clipped, seconds))
     }
 
     fn precompute(&self, py: Python<'_>, round: u64, layout: &Layout, plan: &[u8]) -> PyResult<()> {
-        py.detach(|| locked(&self.0).precompute(round, &layout.0, plan)).map_err(raise)
+        at_work(py, || locked(&self.0).precompute(round, &layout.0, plan)).map_err(raise)
     }
 
     /// Bytes of the last frame that are sent once a key epoch.
@@ -304,7 +305,7 @@ struct Aggregator(Mutex<Box<dyn scheme::Aggregator>>);
 impl Aggregator {
     /// Checks and adds a frame: (client, weight it counts with).
     fn add(&self, py: Python<'_>, frame: &[u8]) -> PyResult<(u32, u64)> {
-        let added = py.detach(|| locked(&self.0).add(frame)).map_err(raise)?;
+        let added = at_work(py, || locked(&self.0).add(frame)).map_err(raise)?;
         Ok((added.client, added.weight))
     }
 
@@ -312,7 +313,7 @@ impl Aggregator {
     #[pyo3(signature = (progress = None))]
     fn finish<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyBytes>> {
         let mut raised: Option<PyErr> = None;
-        let result = py.detach(|| {
+        let result = at_work(py, || {
             locked(&self.0).finish_with(&mut |done, total| {
                 Python::attach(|py| {
                     let called = match &progress {
@@ -363,7 +364,7 @@ impl Decryptor {
     ) -> PyResult<Opened<'py>> {
         let expect = Expect { round, model, bound: bound.unwrap_or_default() };
         let mut means = Means::default();
-        let summary = py.detach(|| self.0.decrypt(frame, &expect, &mut means)).map_err(raise)?;
+        let summary = at_work(py, || self.0.decrypt(frame, &expect, &mut means)).map_err(raise)?;
         let added = contributions(&summary.header);
         let counts = summary.counts.map(|c| c.into_pyarray(py));
         Ok((Layout(summary.layout), summary.header.round, added, means.values.into_pyarray(py), counts))
@@ -379,7 +380,7 @@ impl Decryptor {
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
         let expect = Expect { bound: bound.unwrap_or_default(), ..Expect::default() };
         let mut sums = Sums::default();
-        let summary = py.detach(|| self.0.decrypt(frame, &expect, &mut sums)).map_err(raise)?;
+        let summary = at_work(py, || self.0.decrypt(frame, &expect, &mut sums)).map_err(raise)?;
         Ok((contributions(&summary.header), sums.0.into_pyarray(py)))
     }
 }
@@ -438,6 +439,7 @@ fn bench_flashe(py: Python<'_>, values: PyReadonlyArray1<'_, u32>, width: u32, r
 
 #[pymodule]
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    forked::remember_this_process();
     m.add_class::<Layout>()?;
     m.add_class::<ClientKey>()?;
     m.add_class::<ServerKey>()?;
@@ -454,6 +456,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<library::Opened>()?;
     m.add_function(wrap_pyfunction!(inspect, m)?)?;
     m.add_function(wrap_pyfunction!(min_contributions, m)?)?;
+    m.add_function(wrap_pyfunction!(key_files::read_key_file, m)?)?;
+    m.add_function(wrap_pyfunction!(key_files::hold_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(bench_flashe, m)?)?;
     m.add("version", env!("CARGO_PKG_VERSION"))
 }

@@ -10,7 +10,7 @@ from flwr.app import Context
 
 from fedcipher.engine import connect
 from fedcipher.errors import KeyFormatError, WrongEpochError
-from fedcipher.keys.store import client_file, load_client
+from fedcipher.keys.store import client_file, open_client
 from fedcipher.schemes import Decryptor, Encryptor, Scheme
 
 __all__ = ["Party", "party_of"]
@@ -27,7 +27,7 @@ class Party(Protocol):
 
 class _KeyFile:
     def __init__(self, path: Path) -> None:
-        self.scheme, key = load_client(path)
+        self.scheme, key = open_client(path)
         self._path, self._epoch = path, key.epoch
         self._encryptor, self._decryptor = self.scheme.encryptor(key), self.scheme.decryptor(key)
 

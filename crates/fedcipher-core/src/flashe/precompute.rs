@@ -42,23 +42,45 @@ impl Job {
     }
 }
 
+struct UnderWay {
+    job: Job,
+    thread: JoinHandle<Zeroizing<Vec<u8>>>,
+    /// Whose thread it is.
+    process: u32,
+}
+
 /// At most one set of masks under way or ready.
 #[derive(Default)]
-pub struct Ahead(Option<(Job, JoinHandle<Zeroizing<Vec<u8>>>)>);
+pub struct Ahead(Option<UnderWay>);
 
 impl Ahead {
     /// Starts `job` unless it is the one already under way.
     pub fn start(&mut self, prf: &Arc<Prf>, job: Job) {
-        if self.0.as_ref().is_some_and(|(current, _)| *current == job) {
+        self.forget_after_fork();
+        if self.0.as_ref().is_some_and(|current| current.job == job) {
             return;
         }
-        let (prf, own) = (Arc::clone(prf), job.clone());
-        self.0 = Some((job, std::thread::spawn(move || own.run(&prf))));
+        let (prf, own, process) = (Arc::clone(prf), job.clone(), std::process::id());
+        self.0 = Some(UnderWay { job, thread: std::thread::spawn(move || own.run(&prf)), process });
     }
 
     /// The masks of `job` if they were made ahead; waits for the thread when it is still running.
     pub fn take(&mut self, job: &Job) -> Option<Zeroizing<Vec<u8>>> {
-        let (made, thread) = self.0.take()?;
-        if made == *job { thread.join().ok() } else { None }
+        self.forget_after_fork();
+        let made = self.0.take()?;
+        if made.job == *job { made.thread.join().ok() } else { None }
+    }
+
+    /// A process forked off has its parent's handle but not its thread: to join or detach that is undefined.
+    fn forget_after_fork(&mut self) {
+        if self.0.as_ref().is_some_and(|current| current.process != std::process::id()) {
+            std::mem::forget(self.0.take());
+        }
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.forget_after_fork();
     }
 }

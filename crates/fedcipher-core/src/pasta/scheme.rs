@@ -22,6 +22,8 @@ use crate::wire::{self, Reader};
 use crate::{Error, Result};
 use fhe::bfv::{Ciphertext, EvaluationKey, RelinearizationKey, SecretKey};
 use fhe_traits::{DeserializeParametrized, Serialize};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -227,7 +229,8 @@ impl Scheme for PastaBfv {
 
     fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet> {
         let c = &self.0.context;
-        let mut rng = rand::rng();
+        // Not the thread's generator: since rand 0.9 it goes on in a process forked off where its parent's does.
+        let mut rng = StdRng::try_from_os_rng().map_err(|e| Error::Rng(e.to_string()))?;
         let secret = SecretKey::random(&c.par, &mut rng);
         let evaluation = EvaluationKeys::new(c, &secret, &mut rng)?;
         let secret_bytes = Zeroizing::new(secret.to_bytes());

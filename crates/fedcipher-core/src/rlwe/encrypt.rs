@@ -22,6 +22,8 @@ use zeroize::{Zeroize, Zeroizing};
 struct Offline {
     seed: [u8; 32],
     masks: Vec<Zeroizing<Vec<u128>>>,
+    /// Whose it is: a process forked off must not use it again.
+    process: u32,
 }
 
 pub struct BfvEncryptor {
@@ -55,8 +57,11 @@ impl BfvEncryptor {
         let d = Arc::clone(&self.derived);
         let blocks = d.shape(terms.layout)?;
         let (header, stamp) = self.sender.start(terms, terms.layout)?;
-        let fits =
-            |o: &Offline| o.masks.len() == blocks.len() && o.masks.iter().zip(&blocks).all(|(m, b)| m.len() == b.used);
+        let fits = |o: &Offline| {
+            o.process == std::process::id()
+                && o.masks.len() == blocks.len()
+                && o.masks.iter().zip(&blocks).all(|(m, b)| m.len() == b.used)
+        };
         let (seed, masks) = match self.ready.take().filter(fits) {
             Some(ready) => (ready.seed, ready.masks),
             None => (*random_bytes::<32>()?, Vec::new()),
@@ -160,7 +165,7 @@ impl Encryptor for BfvEncryptor {
         let seed = *random_bytes::<32>()?;
         let blocks = self.derived.shape(layout)?;
         let masks = blocks.par_iter().enumerate().map(|(k, block)| mask(&self.derived, &self.secret, &seed, k, block));
-        self.ready = Some(Offline { seed, masks: masks.collect::<Result<_>>()? });
+        self.ready = Some(Offline { seed, masks: masks.collect::<Result<_>>()?, process: std::process::id() });
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The offload engine: encrypts and decrypts for training hosts that hold no key.
 
 use clap::{Parser, Subcommand};
-use fedcipher_core::keys::ClientKey;
+use fedcipher_core::key_file::{self, InUse, Sharing};
 use fedcipher_engine::client::Target;
 use fedcipher_engine::door::Door;
 use fedcipher_engine::engine_service::{EngineService, KeySource, NoSource};
@@ -134,13 +134,12 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-/// The first line of a key file is the scheme's, the rest the key.
-fn load_key(keyring: &Keyring, path: &Path) -> Result<()> {
-    let content = zeroize::Zeroizing::new(files::read_secret(path)?);
-    let end = content.iter().position(|b| *b == b'\n').ok_or_else(|| Error::file(path, &"is no key file"))?;
-    let spec = std::str::from_utf8(&content[..end]).map_err(|e| Error::file(path, &e))?;
-    let key = ClientKey::from_bytes(&content[end + 1..])?;
-    keyring.insert(&stem(path), spec, &key)
+/// The key in a file, which nobody else may use while the result lives.
+fn load_key(keyring: &Keyring, path: &Path) -> Result<InUse> {
+    let (spec, key) = key_file::load(path)?;
+    let in_use = key_file::take(path, &key, keyring.state(), Sharing::Alone)?;
+    keyring.insert(&stem(path), &spec, &key)?;
+    Ok(in_use)
 }
 
 fn stem(path: &Path) -> String {
@@ -162,9 +161,10 @@ async fn serve(options: &Serve) -> Result<()> {
     let keyring = Arc::new(Keyring::new(&options.state, &names));
     let metrics = Metrics::new().map_err(|e| Error::Configuration(e.to_string()))?;
     let hosts = Arc::new(Hosts::default());
+    let mut _in_use: Vec<InUse> = Vec::new();
     let source: Arc<dyn KeySource> = match &options.authority {
         None => {
-            options.key_file.iter().try_for_each(|path| load_key(&keyring, path))?;
+            _in_use = options.key_file.iter().map(|path| load_key(&keyring, path)).collect::<Result<_>>()?;
             Arc::new(NoSource)
         }
         Some(target) => {

@@ -1,0 +1,167 @@
+//! Client key files: read only where nobody else can, used by one program (or the processes of one app) at a time.
+//!
+//! A file is a line of text, the scheme, then the key. Beside `client-0.key` lies `client-0.key.used` from its
+//! first use on: it names the state folder whose ledgers know what the key has encrypted, and carries the lock.
+
+use crate::keys::ClientKey;
+use crate::ledger::stamp::{self, LEN, Magic, Stamp};
+use crate::ledger::{self, CURE, Folder};
+use crate::{Error, Result};
+use std::fs::{File, TryLockError};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+const MAGIC: Magic = *b"FEDUSED1";
+/// Far above any scheme's keys.
+const MOST_BYTES: u64 = 1 << 30;
+const WORLD_WRITABLE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+fn refused(path: &Path, reason: impl std::fmt::Display) -> Error {
+    Error::KeyFile { path: path.display().to_string(), reason: reason.to_string() }
+}
+
+/// The bytes of a client's key file. A file that others may read, or that lies where others may replace it, is
+/// refused with the command that mends it.
+pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
+    let io = |e: std::io::Error| match e.kind() {
+        ErrorKind::NotFound => refused(path, "is absent; make keys with `fedcipher keygen`, or ask the authority"),
+        _ => refused(path, e),
+    };
+    let file = File::open(path).map_err(io)?;
+    let about = file.metadata().map_err(io)?;
+    if !about.is_file() || about.len() > MOST_BYTES {
+        return Err(refused(path, "is no key file"));
+    }
+    if about.mode() & 0o077 != 0 {
+        let mode = about.mode() & 0o7777;
+        return Err(refused(path, format!("other users may read it (mode {mode:04o}): chmod 600 {}", path.display())));
+    }
+    let folder = path.canonicalize().map_err(io)?.parent().map(Path::to_owned).unwrap_or_default();
+    let mode = std::fs::metadata(&folder).map_err(io)?.mode();
+    if mode & WORLD_WRITABLE != 0 {
+        let cure = if mode & STICKY == 0 {
+            format!("chmod o-w {}", folder.display())
+        } else {
+            "move it to a folder of its own (mkdir -m 700)".into()
+        };
+        return Err(refused(path, format!("every user may write to its folder: {cure}")));
+    }
+    // One allocation: a vector that grows would leave the key in memory that was freed.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(about.len() as usize + 1));
+    file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(io)?;
+    Ok(bytes)
+}
+
+/// The scheme's text and the key in a client's file.
+pub fn load(path: &Path) -> Result<(String, ClientKey)> {
+    let content = read(path)?;
+    let end = content.iter().position(|b| *b == b'\n').ok_or_else(|| refused(path, "is no key file"))?;
+    let spec = std::str::from_utf8(&content[..end]).map_err(|_| refused(path, "is no key file"))?;
+    let key = ClientKey::from_bytes(&content[end + 1..]).map_err(|_| {
+        refused(path, "is damaged or cut short; take it again from whoever issued it, or have new keys made")
+    })?;
+    Ok((spec.to_owned(), key))
+}
+
+/// Who may use a key file at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nobody: an engine.
+    Alone,
+    /// Other processes of this kind: an app's workers, whose ledger keeps them apart.
+    Workers,
+}
+
+/// A key file in use; the lock ends with this object, or with the process.
+#[derive(Debug)]
+pub struct InUse {
+    _marker: File,
+}
+
+/// Where the marker of a key file lies: beside the file itself, not beside a link to it.
+pub fn marker(path: &Path) -> Result<PathBuf> {
+    let mut name = path.canonicalize().map_err(|e| refused(path, e))?.into_os_string();
+    name.push(".used");
+    Ok(name.into())
+}
+
+/// Takes the key file at `path`, which holds `key`, into use with the ledgers of folder `state`.
+///
+/// Refuses at once where another program uses it, where it has been used with another state folder, and where
+/// that folder has lost its ledgers.
+pub fn take(path: &Path, key: &ClientKey, state: &Path, sharing: Sharing) -> Result<InUse> {
+    let folder = Folder::open(state)?;
+    let at = marker(path)?;
+    let fresh = Stamp::of(MAGIC, folder.identity(), key, 0);
+    let unwritten = |e: std::io::Error| {
+        refused(
+            path,
+            format!(
+                "cannot note its use in {}: {e}; this user must be able to write to the folder of the key file (chown it, or \
+             move the file)",
+                at.display()
+            ),
+        )
+    };
+    loop {
+        let mut file = match stamp::open(&at, false) {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                // Unused as far as this file knows. The ledgers come first: a marker vouches for them.
+                ledger::register(key, state)?;
+                stamp::publish(&at, &fresh.encode()).map_err(unwritten)?;
+                continue;
+            }
+            Err(e) => return Err(stamp::unopened(&at, &e)),
+        };
+        let mut bytes = Vec::new();
+        (&mut file).take(2 * LEN as u64).read_to_end(&mut bytes).map_err(|e| refused(&at, e))?;
+        let Some(found) = Stamp::decode(&bytes, MAGIC) else {
+            return Err(refused(&at, format!("is cut or damaged; {CURE}")));
+        };
+        // The marker of an earlier key at this path may only go when nobody uses that key any more.
+        let earlier = !found.is_of(key);
+        lock(&file, path, if earlier { Sharing::Alone } else { sharing })?;
+        if !is_at(&file, &at) {
+            continue;
+        }
+        if earlier {
+            ledger::register(key, state)?;
+            stamp::replace(&at, &fresh.encode()).map_err(unwritten)?;
+            continue;
+        }
+        if found.folder != fresh.folder {
+            return Err(refused(
+                path,
+                format!(
+                    "has been used with another state folder than {}: give that one again (FEDCIPHER_STATE_DIR, or the \
+                 engine's --state), or make new keys; the key may have encrypted rounds that this folder does not know",
+                    state.display()
+                ),
+            ));
+        }
+        ledger::check_registered(key, &folder)?;
+        ledger::register(key, state)?;
+        return Ok(InUse { _marker: file });
+    }
+}
+
+/// Whether the file that was opened is still the one at `path`.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |m: std::fs::Metadata| (m.dev(), m.ino());
+    file.metadata().map(identity).ok() == path.symlink_metadata().map(identity).ok()
+}
+
+fn lock(file: &File, path: &Path, sharing: Sharing) -> Result<()> {
+    let (tried, holder) = match sharing {
+        Sharing::Alone => (file.try_lock(), "an engine (fedcipher-engine serve --key-file) or a training process"),
+        Sharing::Workers => (file.try_lock_shared(), "an engine (fedcipher-engine serve --key-file)"),
+    };
+    tried.map_err(|e| match e {
+        TryLockError::WouldBlock => Error::KeyInUse { path: path.display().to_string(), holder },
+        TryLockError::Error(e) => refused(path, format!("cannot be locked: {e}; keep keys on a local file system")),
+    })
+}

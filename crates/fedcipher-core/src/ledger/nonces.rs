@@ -1,0 +1,125 @@
+//! Which round each (key, client) has encrypted last. The round is on disk *before* any ciphertext of it exists.
+
+use super::folder::{Folder, read_stamp};
+use super::slots::{BYTES, Newest};
+use super::stamp::{self, LEN, Magic, Stamp};
+use super::{check_date, date, failed, lost};
+use crate::keys::ClientKey;
+use crate::{Error, Result};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+pub(super) const MAGIC: Magic = *b"FEDNONC2";
+
+/// Makes the file of `key` if the folder never had one.
+pub(super) fn place(folder: &Folder, key: &ClientKey, born: u64) -> Result<(PathBuf, Stamp)> {
+    let (path, stamp) = (folder.file(key, "nonce"), Stamp::of(MAGIC, folder.identity(), key, born));
+    folder.ensure(&path, stamp, &Newest::born(&stamp))?;
+    Ok((path, stamp))
+}
+
+/// Refuses any round that is not greater than the last one.
+#[derive(Debug)]
+pub struct Ledger {
+    client: u32,
+    /// The file and what it must begin with.
+    file: Option<(PathBuf, Stamp)>,
+    last: Option<u64>,
+    /// A round that is claimed and not used yet.
+    reserved: Option<u64>,
+    /// Who holds this object: what it remembers is void in a process forked off.
+    process: u32,
+}
+
+impl Ledger {
+    /// The ledger of `key` in folder `state`; without a folder it lives as long as this object.
+    ///
+    /// One that is new refuses rounds begun before now; see [`super::register`].
+    pub fn open(key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+        let file = state.map(|state| place(&Folder::open(state)?, key, super::now())).transpose()?;
+        Ok(Ledger { client: key.client, file, last: None, reserved: None, process: std::process::id() })
+    }
+
+    /// Claims `round`, durably, or refuses it; a refusal changes nothing. Processes with one key and one folder
+    /// are kept apart by a lock.
+    pub fn claim(&mut self, round: u64) -> Result<()> {
+        self.check_process()?;
+        if self.reserved == Some(round) {
+            self.reserved = None;
+            return Ok(());
+        }
+        check_date(round)?;
+        match self.file.clone() {
+            None => self.check_increase(round)?,
+            Some((path, stamp)) => self.claim_on_disk(round, &path, &stamp)?,
+        }
+        (self.last, self.reserved) = (Some(round), None);
+        Ok(())
+    }
+
+    /// Claims `round` ahead of time, durably: the next [`Ledger::claim`] of it in this process costs nothing.
+    /// A reservation is used once, is lost with this object or a claim of a later round, and is not inherited
+    /// by a process forked off.
+    pub fn reserve(&mut self, round: u64) -> Result<()> {
+        self.check_process()?;
+        if self.reserved != Some(round) {
+            self.claim(round)?;
+            self.reserved = Some(round);
+        }
+        Ok(())
+    }
+
+    fn check_process(&mut self) -> Result<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        if self.file.is_none() {
+            return Err(Error::Ledger {
+                path: "in memory".into(),
+                reason: format!(
+                    "made by process {}, forked into this one: both could encrypt the same round; make the encryptor \
+                     after the fork, or give a state folder",
+                    self.process
+                ),
+            });
+        }
+        (self.reserved, self.process) = (None, std::process::id());
+        Ok(())
+    }
+
+    fn check_increase(&self, round: u64) -> Result<()> {
+        match self.last {
+            Some(last) if round <= last => Err(Error::NonceReuse { client: self.client, round, last }),
+            _ => Ok(()),
+        }
+    }
+
+    fn claim_on_disk(&mut self, round: u64, path: &Path, stamp: &Stamp) -> Result<()> {
+        let io = |e: std::io::Error| failed(path, e);
+        let mut file = stamp::open(path, true).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => lost(path, "has been deleted"),
+            _ => stamp::unopened(path, &e),
+        })?;
+        file.lock().map_err(io)?;
+        if file.metadata().map_err(io)?.len() != (LEN + BYTES) as u64 {
+            return Err(lost(path, "has not the length of a ledger, it has been cut or added to"));
+        }
+        let found = read_stamp(&mut file, path, stamp)?;
+        let mut slots = [0u8; BYTES];
+        file.read_exact(&mut slots).map_err(io)?;
+        let newest = Newest::read(&slots, &found, path)?;
+        if newest.value() < self.last {
+            return Err(lost(path, "is older than what this process has written, it has been put back"));
+        }
+        self.last = newest.value();
+        self.check_increase(round)?;
+        if date(round).is_some_and(|date| date < found.born) {
+            return Err(lost(
+                path,
+                "the round was begun before this ledger was made, so it may have been encrypted under another one \
+                 (open the key by its file, `fedcipher.keys.open_client`, where the key is known to be unused)",
+            ));
+        }
+        newest.next(round).write(&file, &found).and_then(|()| file.sync_data()).map_err(io)
+    }
+}

@@ -1,0 +1,144 @@
+//! What every file of a state folder begins with, and how such files come into being.
+
+use crate::keys::ClientKey;
+use crate::prf::random_bytes;
+use crate::wire::hex;
+use crate::{Error, Result};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a stamp.
+pub const LEN: usize = 64;
+
+pub type Magic = [u8; 8];
+
+/// `magic | folder identity | key id | client u32 | 0 u32 | born u64 | CRC-64`: whose file this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    pub magic: Magic,
+    pub folder: [u8; 16],
+    pub key_id: [u8; 16],
+    pub client: u32,
+    /// Rounds begun before are refused, unix seconds; 0 where the key was known to be unused.
+    pub born: u64,
+}
+
+impl Stamp {
+    pub fn of(magic: Magic, folder: [u8; 16], key: &ClientKey, born: u64) -> Self {
+        Stamp { magic, folder, key_id: key.tag.key_id, client: key.client, born }
+    }
+
+    /// Whether both name the same file of the same key; the date of birth may differ.
+    pub fn same_file(&self, other: &Stamp) -> bool {
+        Stamp { born: 0, ..*self } == Stamp { born: 0, ..*other }
+    }
+
+    pub fn is_of(&self, key: &ClientKey) -> bool {
+        (self.key_id, self.client) == (key.tag.key_id, key.client)
+    }
+
+    pub fn encode(&self) -> [u8; LEN] {
+        let mut out = [0u8; LEN];
+        out[..8].copy_from_slice(&self.magic);
+        out[8..24].copy_from_slice(&self.folder);
+        out[24..40].copy_from_slice(&self.key_id);
+        out[40..44].copy_from_slice(&self.client.to_le_bytes());
+        out[48..56].copy_from_slice(&self.born.to_le_bytes());
+        seal(&mut out);
+        out
+    }
+
+    /// None for anything but an undamaged stamp of `magic`.
+    pub fn decode(bytes: &[u8], magic: Magic) -> Option<Self> {
+        let stamp = Stamp {
+            magic,
+            folder: bytes.get(8..24)?.try_into().ok()?,
+            key_id: bytes.get(24..40)?.try_into().ok()?,
+            client: u32::from_le_bytes(bytes.get(40..44)?.try_into().ok()?),
+            born: word(bytes, 48)?,
+        };
+        (bytes == stamp.encode()).then_some(stamp)
+    }
+}
+
+/// Writes the checksum of all bytes before the last eight into those.
+pub fn seal(bytes: &mut [u8]) {
+    if let Some((content, sum)) = bytes.split_last_chunk_mut::<8>() {
+        *sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, content).to_le_bytes();
+    }
+}
+
+/// The little-endian word at byte `at`.
+pub fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// Opens an existing file of ours; a symbolic link is refused, it could lead to another's file.
+pub fn open(path: &Path, write: bool) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(write).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)
+}
+
+/// Makes `path` with `content`, whole and durable or not at all. False where it exists already.
+pub fn publish(path: &Path, content: &[u8]) -> std::io::Result<bool> {
+    let draft = draft(path, content)?;
+    let made = match std::fs::hard_link(&draft, path) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(e) => Err(e),
+    };
+    std::fs::remove_file(&draft)?;
+    sync_parent(path)?;
+    made
+}
+
+/// As [`publish`], over what was there.
+pub fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    std::fs::rename(draft(path, content)?, path)?;
+    sync_parent(path)
+}
+
+fn draft(path: &Path, content: &[u8]) -> std::io::Result<PathBuf> {
+    let salt = random_bytes::<8>().map_err(std::io::Error::other)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let draft = path.with_file_name(format!(".{name}.{}", hex(salt.as_slice())));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let written = file.write_all(content).and_then(|()| file.sync_all());
+    if written.is_err() {
+        let _ = std::fs::remove_file(&draft);
+    }
+    written.map(|()| draft)
+}
+
+/// A name is durable once its folder is.
+pub fn sync_parent(path: &Path) -> std::io::Result<()> {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}
+
+/// Makes a folder for its owner only, with those above it, durably.
+pub fn make_folder(path: &Path) -> Result<()> {
+    let failed =
+        |e: std::io::Error| super::failed(path, format!("{e}; it must be a folder that this user may write to"));
+    let missing: Vec<&Path> = path.ancestors().take_while(|p| !p.as_os_str().is_empty() && !p.exists()).collect();
+    for folder in missing.into_iter().rev() {
+        match DirBuilder::new().mode(0o700).create(folder) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(failed(e)),
+            _ => sync_parent(folder).map_err(failed)?,
+        }
+    }
+    if path.is_dir() { Ok(()) } else { Err(failed(ErrorKind::NotADirectory.into())) }
+}
+
+/// What stands behind a file that cannot be opened.
+pub fn unopened(path: &Path, e: &std::io::Error) -> Error {
+    let cure = match e.raw_os_error() {
+        Some(libc::ELOOP) => "is a symbolic link, which is not followed; put the file itself there".to_owned(),
+        Some(libc::EMFILE) => format!("{e}; raise the limit of open files (`ulimit -n`)"),
+        _ => e.to_string(),
+    };
+    super::failed(path, cure)
+}

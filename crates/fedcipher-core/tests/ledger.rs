@@ -1,0 +1,399 @@
+//! Attack 7 of the trust model: whatever happens to a ledger's file, no round is encrypted twice.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use fedcipher_core::Error;
+use fedcipher_core::key_file::{self, Sharing};
+use fedcipher_core::keys::ClientKey;
+use fedcipher_core::ledger::{self, Folder, Ledger, Openings};
+use fedcipher_core::plain::Plain;
+use fedcipher_core::scheme::Scheme;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+fn keys(clients: u32) -> Vec<ClientKey> {
+    let bounds = fedcipher_core::bounds::Bounds::new(4, 1).unwrap();
+    Plain::new(bounds).keygen(&(0..clients).collect::<Vec<_>>(), 1).unwrap().clients
+}
+
+fn key() -> ClientKey {
+    keys(1).remove(0)
+}
+
+fn file(state: &Path, suffix: &str) -> PathBuf {
+    let mut found = fs::read_dir(state).unwrap().map(|f| f.unwrap().path());
+    found.find(|p| p.to_string_lossy().ends_with(suffix)).unwrap()
+}
+
+fn dated(seconds_from_now: i64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    (now.checked_add_signed(seconds_from_now).unwrap() << 20) + 7
+}
+
+/// A claim as after a restart.
+fn claim(key: &ClientKey, state: &Path, round: u64) -> Result<(), Error> {
+    Ledger::open(key, Some(state))?.claim(round)
+}
+
+fn lost(result: Result<(), Error>) {
+    let error = result.unwrap_err();
+    assert_eq!(error.class(), "LedgerError", "{error}");
+    assert!(error.to_string().contains("rotate the keys"), "no cure: {error}");
+}
+
+#[test]
+fn rounds_increase_across_restarts() {
+    let (state, key) = (tempfile::tempdir().unwrap(), key());
+    for round in [5, 6, 900, dated(0)] {
+        claim(&key, state.path(), round).unwrap();
+        for old in [round, round - 1, 0] {
+            assert!(matches!(claim(&key, state.path(), old), Err(Error::NonceReuse { last, .. }) if last == round));
+        }
+    }
+}
+
+#[test]
+fn no_bit_of_a_ledger_may_flip() {
+    for rounds in [0u64, 1, 2] {
+        let (state, key) = (tempfile::tempdir().unwrap(), key());
+        ledger::register(&key, state.path()).unwrap();
+        (1..=rounds).for_each(|round| claim(&key, state.path(), round).unwrap());
+        let path = file(state.path(), ".nonce");
+        let whole = fs::read(&path).unwrap();
+        for bit in 0..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, &bytes).unwrap();
+            lost(claim(&key, state.path(), rounds.max(1)));
+        }
+        fs::write(&path, &whole).unwrap();
+        claim(&key, state.path(), rounds + 1).unwrap();
+    }
+}
+
+#[test]
+fn a_ledger_that_is_shorter_longer_or_emptied_is_refused() {
+    let (state, key) = (tempfile::tempdir().unwrap(), key());
+    (1..=3).for_each(|round| claim(&key, state.path(), round).unwrap());
+    let path = file(state.path(), ".nonce");
+    let whole = fs::read(&path).unwrap();
+    for len in 0..whole.len() {
+        fs::write(&path, &whole[..len]).unwrap();
+        lost(claim(&key, state.path(), 2));
+    }
+    let mut zeroed = whole.clone();
+    zeroed[64..].fill(0);
+    let longer = [&whole[..], &[0]].concat();
+    for bytes in [vec![0; whole.len()], zeroed, longer] {
+        fs::write(&path, bytes).unwrap();
+        lost(claim(&key, state.path(), 2));
+    }
+}
+
+#[test]
+fn a_deleted_ledger_is_refused() {
+    let (state, keys) = (tempfile::tempdir().unwrap(), keys(2));
+    let mut open = Ledger::open(&keys[0], Some(state.path())).unwrap();
+    open.claim(1).unwrap();
+    fs::remove_file(file(state.path(), "-0.nonce")).unwrap();
+    lost(open.claim(2));
+    lost(claim(&keys[0], state.path(), 1));
+    claim(&keys[1], state.path(), 1).unwrap();
+    // With the list of ledgers gone too: the other ledgers show it.
+    fs::remove_file(file(state.path(), "ledgers.index")).unwrap();
+    lost(claim(&keys[1], state.path(), 1));
+}
+
+#[test]
+fn a_ledger_that_is_put_back_or_is_anothers_is_refused() {
+    let (state, other, keys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), keys(2));
+    let mut open = Ledger::open(&keys[0], Some(state.path())).unwrap();
+    open.claim(1).unwrap();
+    let (own, old) = (file(state.path(), "-0.nonce"), fs::read(file(state.path(), "-0.nonce")).unwrap());
+    open.claim(2).unwrap();
+    let new = fs::read(&own).unwrap();
+    fs::write(&own, &old).unwrap();
+    lost(open.claim(2));
+    // The newest slot alone put back: the two do not follow each other.
+    fs::write(&own, &new).unwrap();
+    open = Ledger::open(&keys[0], Some(state.path())).unwrap();
+    open.claim(3).unwrap();
+    let mut mixed = fs::read(&own).unwrap();
+    mixed[96..].copy_from_slice(&old[96..]);
+    fs::write(&own, &mixed).unwrap();
+    lost(claim(&keys[0], state.path(), 3));
+    // Another client's file, another folder's file.
+    claim(&keys[1], state.path(), 1).unwrap();
+    fs::copy(file(state.path(), "-1.nonce"), &own).unwrap();
+    lost(claim(&keys[0], state.path(), 9));
+    claim(&keys[0], other.path(), 1).unwrap();
+    fs::copy(file(other.path(), "-0.nonce"), &own).unwrap();
+    lost(claim(&keys[0], state.path(), 9));
+}
+
+#[test]
+fn a_symbolic_link_is_not_followed() {
+    let (state, other, key) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), key());
+    claim(&key, state.path(), 1).unwrap();
+    let path = file(state.path(), ".nonce");
+    fs::rename(&path, other.path().join("elsewhere")).unwrap();
+    symlink(other.path().join("elsewhere"), &path).unwrap();
+    let error = claim(&key, state.path(), 2).unwrap_err();
+    assert!(error.class() == "LedgerError" && error.to_string().contains("symbolic link"), "{error}");
+}
+
+#[test]
+fn files_are_their_owners_alone() {
+    let (root, key) = (tempfile::tempdir().unwrap(), key());
+    let state = root.path().join("a/b/state");
+    ledger::register(&key, &state).unwrap();
+    Openings::open(&key, Some(&state)).unwrap().claim(1, &[1; 32]).unwrap();
+    assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
+    let files: Vec<_> = fs::read_dir(&state).unwrap().map(|f| f.unwrap()).collect();
+    assert_eq!(files.len(), 3, "{files:?}");
+    assert!(files.iter().all(|f| f.metadata().unwrap().permissions().mode() & 0o777 == 0o600));
+}
+
+#[test]
+fn a_wrong_clock_does_not_brick_a_key() {
+    let (state, key) = (tempfile::tempdir().unwrap(), key());
+    ledger::register(&key, state.path()).unwrap();
+    for round in [dated(2 * 86_400), u64::MAX] {
+        assert!(matches!(claim(&key, state.path(), round), Err(Error::RoundDate { .. })));
+        assert!(matches!(Ledger::open(&key, None).unwrap().reserve(round), Err(Error::RoundDate { .. })));
+        let openings = Openings::open(&key, Some(state.path())).unwrap();
+        assert!(matches!(openings.claim(round, &[0; 32]), Err(Error::RoundDate { .. })));
+    }
+    claim(&key, state.path(), dated(-3600)).unwrap();
+    claim(&key, state.path(), dated(3600)).unwrap();
+    ledger::check_date((1 << 40) - 1).unwrap();
+}
+
+#[test]
+fn a_ledger_that_nobody_vouches_for_refuses_rounds_begun_before_it() {
+    let (state, other, keys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), keys(2));
+    claim(&keys[0], state.path(), dated(1)).unwrap();
+    // The attack: the same rounds again under a new state folder.
+    lost(claim(&keys[0], other.path(), dated(-5)));
+    claim(&keys[0], other.path(), dated(1)).unwrap();
+    ledger::register(&keys[1], other.path()).unwrap();
+    claim(&keys[1], other.path(), dated(-5)).unwrap();
+}
+
+#[test]
+fn a_reservation_is_durable_and_is_used_once() {
+    for folder in [Some(tempfile::tempdir().unwrap()), None] {
+        let (key, state) = (key(), folder.as_ref().map(|f| f.path()));
+        let mut ledger = Ledger::open(&key, state).unwrap();
+        ledger.reserve(5).unwrap();
+        ledger.reserve(5).unwrap();
+        if let Some(state) = state {
+            assert!(matches!(claim(&key, state, 5), Err(Error::NonceReuse { last: 5, .. })));
+        }
+        assert!(ledger.claim(4).is_err());
+        ledger.claim(5).unwrap();
+        assert!(matches!(ledger.claim(5), Err(Error::NonceReuse { last: 5, .. })));
+        assert!(ledger.reserve(5).is_err());
+        ledger.reserve(6).unwrap();
+        ledger.claim(7).unwrap();
+        assert!(ledger.claim(6).is_err(), "a reservation outlived a later round");
+    }
+}
+
+#[test]
+fn one_aggregate_a_round_and_none_older() {
+    for folder in [Some(tempfile::tempdir().unwrap()), None] {
+        let (key, state) = (key(), folder.as_ref().map(|f| f.path()));
+        let openings = Openings::open(&key, state).unwrap();
+        for round in [3u64, 4, 9] {
+            openings.claim(round, &[round as u8; 32]).unwrap();
+        }
+        let again = folder.as_ref().map(|f| Openings::open(&key, Some(f.path())).unwrap());
+        let openings = again.as_ref().unwrap_or(&openings);
+        for round in [9u64, 3, 4] {
+            openings.claim(round, &[round as u8; 32]).unwrap();
+            assert!(matches!(openings.claim(round, &[0; 32]), Err(Error::Opened { last: 9, .. })));
+        }
+        for round in [0, 5, 8] {
+            let error = openings.claim(round, &[round as u8; 32]).unwrap_err();
+            assert_eq!(error.class(), "ReplayError");
+        }
+        openings.claim(10, &[0; 32]).unwrap();
+    }
+}
+
+#[test]
+fn openings_of_several_objects_agree() {
+    let (state, key) = (tempfile::tempdir().unwrap(), key());
+    let open = || Openings::open(&key, Some(state.path())).unwrap();
+    let (a, b) = (open(), open());
+    for round in 1..=50u64 {
+        let (first, second) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        first.claim(round, &[1; 32]).unwrap();
+        assert!(second.claim(round, &[2; 32]).is_err());
+        second.claim(round, &[1; 32]).unwrap();
+    }
+    let wins: Vec<bool> = std::thread::scope(|scope| {
+        let tries: Vec<_> = (0..8u8).map(|k| scope.spawn(move || open().claim(51, &[k; 32]).is_ok())).collect();
+        tries.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert_eq!(wins.into_iter().filter(|won| *won).count(), 1);
+}
+
+#[test]
+fn damaged_cut_or_deleted_openings_are_refused() {
+    let (state, key) = (tempfile::tempdir().unwrap(), key());
+    let claim = |round| Openings::open(&key, Some(state.path()))?.claim(round, &[round as u8; 32]);
+    (1..=3).for_each(|round| claim(round).unwrap());
+    let path = file(state.path(), ".opened");
+    let whole = fs::read(&path).unwrap();
+    assert_eq!(whole.len(), 128 + 3 * 64);
+    for len in 0..whole.len() {
+        fs::write(&path, &whole[..len]).unwrap();
+        lost(claim(4));
+    }
+    // The last record, the stamp and the counts are read by every claim; an older record when it is looked for.
+    for bit in (0..128 * 8).chain((128 + 128) * 8..whole.len() * 8) {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        fs::write(&path, &bytes).unwrap();
+        lost(claim(4));
+    }
+    let mut bytes = whole.clone();
+    bytes[128 + 20] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    lost(claim(1));
+    // What a crash in mid-write leaves: part of a record that was never released.
+    for torn in 1..64 {
+        fs::write(&path, [&whole[..], &vec![7; torn][..]].concat()).unwrap();
+        claim(3).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), whole);
+    }
+    fs::remove_file(&path).unwrap();
+    lost(claim(4));
+}
+
+/// A crash after the record is durable and before it is counted.
+#[test]
+fn an_uncounted_opening_stands() {
+    let (state, key) = (tempfile::tempdir().unwrap(), key());
+    let claim = |round, digest| Openings::open(&key, Some(state.path()))?.claim(round, &[digest; 32]);
+    claim(1, 1).unwrap();
+    let path = file(state.path(), ".opened");
+    let before = fs::read(&path).unwrap();
+    claim(2, 2).unwrap();
+    let mut crashed = fs::read(&path).unwrap();
+    crashed[64..128].copy_from_slice(&before[64..128]);
+    fs::write(&path, &crashed).unwrap();
+    assert!(matches!(claim(2, 3), Err(Error::Opened { last: 2, .. })));
+    claim(2, 2).unwrap();
+    claim(3, 3).unwrap();
+    claim(1, 1).unwrap();
+}
+
+fn key_file(folder: &Path, key: &ClientKey) -> PathBuf {
+    let path = folder.join(format!("client-{}.key", key.client));
+    fs::write(&path, [b"{}\n", key.to_bytes().as_slice()].concat()).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+#[test]
+fn a_key_file_has_one_state_folder_and_one_kind_of_user() {
+    let root = tempfile::tempdir().unwrap();
+    let (state, other, key) = (root.path().join("state"), root.path().join("other"), key());
+    let path = key_file(root.path(), &key);
+    let take = |state: &Path, sharing| key_file::take(&path, &key, state, sharing);
+    let workers = [take(&state, Sharing::Workers).unwrap(), take(&state, Sharing::Workers).unwrap()];
+    assert!(matches!(take(&state, Sharing::Alone), Err(Error::KeyInUse { .. })));
+    drop(workers);
+    let engine = take(&state, Sharing::Alone).unwrap();
+    for sharing in [Sharing::Alone, Sharing::Workers] {
+        assert_eq!(take(&state, sharing).unwrap_err().class(), "KeyInUseError");
+        assert_eq!(take(&other, sharing).unwrap_err().class(), "KeyInUseError");
+    }
+    drop(engine);
+    let error = take(&other, Sharing::Workers).unwrap_err();
+    assert!(error.to_string().contains("another state folder"), "{error}");
+    // A link to the file, by another way: its marker is the file's.
+    let link = root.path().join("link.key");
+    symlink(&path, &link).unwrap();
+    assert!(key_file::take(&link, &key, &other, Sharing::Workers).is_err());
+    // The folder as it was, but for this key's ledgers.
+    for suffix in ["-0.nonce", "-0.opened"] {
+        let gone = file(&state, suffix);
+        let content = fs::read(&gone).unwrap();
+        fs::remove_file(&gone).unwrap();
+        lost(take(&state, Sharing::Workers).map(drop));
+        fs::write(&gone, content).unwrap();
+    }
+    fs::remove_dir_all(&state).unwrap();
+    assert!(take(&state, Sharing::Workers).is_err(), "a new folder at the same place is another one");
+}
+
+#[test]
+fn a_marker_that_is_cut_is_refused_and_one_of_an_earlier_key_is_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    let (state, old, new) = (root.path().join("state"), key(), key());
+    let path = key_file(root.path(), &old);
+    let held = key_file::take(&path, &old, &state, Sharing::Workers).unwrap();
+    key_file(root.path(), &new);
+    assert!(matches!(key_file::take(&path, &new, &state, Sharing::Workers), Err(Error::KeyInUse { .. })));
+    drop(held);
+    drop(key_file::take(&path, &new, &state, Sharing::Workers).unwrap());
+    let marker = key_file::marker(&path).unwrap();
+    assert_eq!(fs::metadata(&marker).unwrap().permissions().mode() & 0o777, 0o600);
+    let whole = fs::read(&marker).unwrap();
+    for len in 0..whole.len() {
+        fs::write(&marker, &whole[..len]).unwrap();
+        let error = key_file::take(&path, &new, &state, Sharing::Workers).unwrap_err();
+        assert!(error.to_string().contains("rotate the keys"), "{error}");
+    }
+}
+
+#[test]
+fn a_key_that_others_may_read_or_replace_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let path = key_file(root.path(), &key());
+    assert_eq!(key_file::load(&path).unwrap().0, "{}");
+    for mode in [0o644, 0o640, 0o604, 0o620] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let error = key_file::load(&path).unwrap_err();
+        assert!(error.to_string().contains("chmod 600"), "{error}");
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    for (mode, cure) in [(0o777, "chmod o-w"), (0o1777, "mkdir -m 700")] {
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let error = key_file::load(&path).unwrap_err();
+        assert!(error.to_string().contains(cure), "{error}");
+    }
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let content = fs::read(&path).unwrap();
+    fs::write(&path, &content[..content.len() - 1]).unwrap();
+    let error = key_file::load(&path).unwrap_err().to_string();
+    assert!(error.contains("damaged") && !error.contains("transmit"), "{error}");
+}
+
+#[test]
+fn a_torn_list_mends_and_a_damaged_one_admits_no_new_ledger() {
+    let (state, keys) = (tempfile::tempdir().unwrap(), keys(3));
+    claim(&keys[0], state.path(), 1).unwrap();
+    let index = file(state.path(), "ledgers.index");
+    let whole = fs::read(&index).unwrap();
+    // An entry cut off in mid-write: its ledger was not used yet. It is listed when it is opened.
+    claim(&keys[1], state.path(), 1).unwrap();
+    for torn in [0, 1, 63] {
+        let listed = fs::read(&index).unwrap();
+        fs::write(&index, &listed[..whole.len() + torn]).unwrap();
+        claim(&keys[1], state.path(), 2 + torn as u64).unwrap();
+        assert_eq!(fs::read(&index).unwrap().len(), whole.len() + 64);
+    }
+    // A damaged entry may be that of a ledger which is gone: those that are there go on, no new one is made.
+    let mut bytes = fs::read(&index).unwrap();
+    bytes[64 + 30] ^= 1;
+    fs::write(&index, &bytes).unwrap();
+    claim(&keys[1], state.path(), 100).unwrap();
+    lost(claim(&keys[2], state.path(), 1));
+    assert_eq!(Folder::open(state.path()).unwrap().path(), state.path());
+}

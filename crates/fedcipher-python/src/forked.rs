@@ -1,0 +1,46 @@
+//! Work with the GIL released, also in a process forked off (multiprocessing's `fork`).
+
+use fedcipher_core::{Error, Result};
+use pyo3::Python;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// The process that imported the module: rayon's own threads live in it.
+static IMPORTER: OnceLock<u32> = OnceLock::new();
+
+/// The threads of a process forked off.
+static FORKED: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
+
+pub fn remember_this_process() {
+    IMPORTER.get_or_init(std::process::id);
+}
+
+/// `work` without the GIL, and with threads that exist: those of the parent do not in a process forked off,
+/// where the first parallel step would wait for them for ever.
+pub fn at_work<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    py.detach(|| match threads()? {
+        None => work(),
+        Some(threads) => threads.install(work),
+    })
+}
+
+fn threads() -> Result<Option<Arc<ThreadPool>>> {
+    let process = std::process::id();
+    if IMPORTER.get().is_none_or(|importer| *importer == process) {
+        return Ok(None);
+    }
+    let mut forked = FORKED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((owner, threads)) = &*forked
+        && *owner == process
+    {
+        return Ok(Some(Arc::clone(threads)));
+    }
+    let fresh = ThreadPoolBuilder::new().build().map(Arc::new).map_err(|_| Error::Unsupported {
+        scheme: "any scheme",
+        operation: "work after a fork",
+        reason: "no threads can be started; use the start method spawn or forkserver",
+    })?;
+    // A pool of the parent's, where it was forked off itself, has no threads to end.
+    std::mem::forget(forked.replace((process, Arc::clone(&fresh))));
+    Ok(Some(fresh))
+}
