@@ -113,7 +113,7 @@ def peak_bytes(process: int) -> int:
 
 def engine_memory(name: str, parameters: int) -> tuple[int, float]:
     """(peak resident bytes of a fresh engine, seconds) for one update of so many float32, there and back."""
-    made = scheme(name, clients=10, codec=Codec(bits=16 if name == "flashe" else 12, clip=1.0))
+    made = scheme(name, clients=10, min_contributions=1, codec=Codec(bits=16 if name == "flashe" else 12, clip=1.0))
     with tempfile.TemporaryDirectory() as folder, start_engines(made, 1, Path(folder) / "run") as local:
         engine = connect(local.target)
         key = Authority(local.authority.address, local.server_credentials).current()
@@ -132,7 +132,7 @@ def engine_memory(name: str, parameters: int) -> tuple[int, float]:
 
 def concurrent(clients: int, rounds: int) -> tuple[int, float]:
     """(errors, seconds) of so many hosts, each with its own device and connection, on one engine."""
-    made = scheme("flashe", clients=clients, codec=Codec(bits=16, clip=1.0))
+    made = scheme("flashe", clients=clients, min_contributions=1, codec=Codec(bits=16, clip=1.0))
     update = [np.random.default_rng(0).normal(0, 0.2, PARAMETERS).astype(np.float32)]
     failures: list[BaseException] = []
     with tempfile.TemporaryDirectory() as folder, start_engines(made, clients, Path(folder) / "run") as local:
@@ -170,10 +170,16 @@ def scheme_rows(title: str, costs: dict[str, Cost], *, targets: bool) -> list[li
 def main() -> None:
     rng = np.random.default_rng(0)
     update = [rng.normal(0, 0.2, (1000, PARAMETERS // 1000)).astype(np.float32)]
-    flashe = compare(scheme("flashe", clients=10, codec=Codec(bits=16, clip=1.0)), update, 41)
-    bfv = compare(scheme("bfv", clients=10, codec=Codec(bits=12, clip=1.0)), update, 21)
-    paper = compare(scheme("bfv", clients=10, preset="fedbit-paper", codec=Codec(bits=8, clip=1.0)), update, 11)
-    pasta = compare(scheme("pasta-bfv", clients=10, codec=Codec(bits=12, clip=1.0)), [update[0].reshape(-1)[:8000]], 11)
+    flashe = compare(scheme("flashe", clients=10, min_contributions=1, codec=Codec(bits=16, clip=1.0)), update, 41)
+    bfv = compare(scheme("bfv", clients=10, min_contributions=1, codec=Codec(bits=12, clip=1.0)), update, 21)
+    paper = compare(
+        scheme("bfv", clients=10, min_contributions=1, preset="fedbit-paper", codec=Codec(bits=8, clip=1.0)), update, 11
+    )
+    pasta = compare(
+        scheme("pasta-bfv", clients=10, min_contributions=1, codec=Codec(bits=12, clip=1.0)),
+        [update[0].reshape(-1)[:8000]],
+        11,
+    )
     head = ["scheme", "path", "encrypt (ms)", "decrypt (ms)", "host CPU (ms)", "wall over in process", "target"]
     rows = scheme_rows("FLASHE, 1.2 M parameters", flashe, targets=True)
     rows += scheme_rows("BFV `compact`, 1.2 M", bfv, targets=False)

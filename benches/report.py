@@ -29,6 +29,12 @@ def flashe() -> str:
         ["FLASHE encrypt, 16-bit lanes, double masking, one thread", f"{r['bytes_per_second'] / 1e9:.2f} GB/s", ""],
         ["`openssl speed -evp aes-128-ctr`, 16 KiB", f"{r['openssl'] / 1e9:.2f} GB/s", ""],
         ["FLASHE encrypt, share of the AES-CTR rate", f"{share:.0%}", f"at least 35%: {verdict(share >= 0.35)}"],
+        [
+            "FLASHE encrypt with its tag over without, 16-bit lanes, one thread",
+            f"{r['tagged_share']:.0%}",
+            f"at least 60%: {verdict(r['tagged_share'] >= 0.6)}",
+        ],
+        ["the same at w = 20", f"{r['tagged_share_w20']:.0%}", ""],
         ["PyCryptodome + numpy, the paper's formula (one PRF block a coordinate)", f"{r['peer'] / 1e6:.1f} MB/s", ""],
         ["FLASHE over PyCryptodome + numpy (the formula)", f"{peer:.0f}x", f"at least 100x: {verdict(peer >= 100)}"],
         [

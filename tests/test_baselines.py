@@ -30,7 +30,9 @@ _rounds = itertools.count(1)
 @pytest.fixture(scope="module", params=VARIANTS)
 def made(request):
     name, params = request.param
-    scheme = fedcipher.scheme(name, clients=6, max_weight=5, min_contributions=1, codec=Codec(bits=11, clip=1.25), **params)
+    scheme = fedcipher.scheme(
+        name, clients=6, max_weight=5, min_contributions=1, codec=Codec(bits=11, clip=1.25), **params
+    )
     return scheme, scheme.keygen(16)
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from fedcipher import errors, keys
 from fedcipher.flower import SecureStrategy, protocol
-from fedcipher.schemes import base
 from fedcipher.flower.refusal import reference_of
+from fedcipher.schemes import base
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
@@ -22,7 +22,18 @@ def targets(rng):
 
 
 def setup(
-    tmp_path, rng, name, *, params=None, codec=None, examples=None, inner=None, tamper=None, unit=None, weight=1, least=2
+    tmp_path,
+    rng,
+    name,
+    *,
+    params=None,
+    codec=None,
+    examples=None,
+    inner=None,
+    tamper=None,
+    unit=None,
+    weight=1,
+    least=2,
 ):
     codec = codec or fedcipher.Codec(bits=16, clip=2.0)
     params = {"max_weight": weight, "min_contributions": least, **(params or {})}

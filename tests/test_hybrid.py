@@ -77,7 +77,9 @@ def test_rounds_through_flower(tmp_path, rng):
 @pytest.mark.parametrize(("variant", "bits"), [(4, 17), (3, 17), (4, 33)])
 def test_the_wire_carries_pasta_as_the_paper_writes_it(variant, bits):
     """Every word of a frame, from a second implementation of the cipher."""
-    scheme = fedcipher.scheme("pasta-bfv", clients=1, min_contributions=1, variant=variant, prime_bits=bits, codec=Codec(bits=8, clip=1.0))
+    scheme = fedcipher.scheme(
+        "pasta-bfv", clients=1, min_contributions=1, variant=variant, prime_bits=bits, codec=Codec(bits=8, clip=1.0)
+    )
     key = scheme.keygen(1).client(0)
     encryptor = scheme.encryptor(key)
     frame = encryptor.encrypt([np.linspace(-1, 1, 150, dtype=np.float32)], round=12345)

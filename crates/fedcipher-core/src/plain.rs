@@ -1,5 +1,6 @@
 //! `plain`: no encryption, same codec, bounds, frames and tags. The yardstick, and nothing to deploy.
 
+use crate::Result;
 use crate::admission::{self, Admission, Rules};
 use crate::bits;
 use crate::bounds::{Bounds, MAX_FIELD_BITS};
@@ -14,7 +15,6 @@ use crate::scheme::{
 };
 use crate::stream::{self, Opener, Piece, Sealer, Sealing, Threads};
 use crate::wire::{Contribution, Head, Header, Place};
-use crate::Result;
 use std::path::Path;
 use zeroize::Zeroizing;
 

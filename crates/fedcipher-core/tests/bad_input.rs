@@ -154,9 +154,14 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
         assert_eq!(sums.0, expected(&layout, &clients), "{}", scheme.name());
 
         let mut sink = Sums::default();
-        let wrong = decryptor.decrypt(&aggregate, &Expect { round: Some(8), ..Expect::default() }, &mut sink).unwrap_err();
+        let wrong =
+            decryptor.decrypt(&aggregate, &Expect { round: Some(8), ..Expect::default() }, &mut sink).unwrap_err();
         assert_eq!(wrong.class(), "WrongRoundError");
-        let error = scheme.decryptor(&foreign.clients[0], None).unwrap().decrypt(&aggregate, &Expect::default(), &mut sink).unwrap_err();
+        let error = scheme
+            .decryptor(&foreign.clients[0], None)
+            .unwrap()
+            .decrypt(&aggregate, &Expect::default(), &mut sink)
+            .unwrap_err();
         assert_eq!(error.class(), "WrongEpochError");
     }
 }
@@ -172,7 +177,11 @@ fn a_wrong_key_under_the_right_name_yields_an_error() {
         let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
         aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[])).unwrap();
         let frame = aggregator.finish().unwrap();
-        let error = scheme.decryptor(&impostor, None).unwrap().decrypt(&frame, &Expect::default(), &mut Sums::default()).unwrap_err();
+        let error = scheme
+            .decryptor(&impostor, None)
+            .unwrap()
+            .decrypt(&frame, &Expect::default(), &mut Sums::default())
+            .unwrap_err();
         assert!(["DecryptError", "ForgedAggregateError"].contains(&error.class()), "{}: {error}", scheme.name());
     }
 }

@@ -158,8 +158,12 @@ fn bad_input_is_refused_before_the_work_starts() {
     let values = floats(&layout, 0);
     let update = common::update(&layout, &values);
     let mut encryptor = s.encryptor(&keys.clients[0], None).unwrap();
-    encryptor.encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] }).unwrap();
-    let again = encryptor.encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] }).unwrap_err();
+    encryptor
+        .encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] })
+        .unwrap();
+    let again = encryptor
+        .encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] })
+        .unwrap_err();
     assert_eq!(again.class(), "NonceReuseError");
 
     // Galois keys that are missing or damaged.
@@ -182,7 +186,9 @@ fn bad_input_is_refused_before_the_work_starts() {
             assert_eq!(sums.0, expected(&layout, &[client(0)]));
         }
         let cut = rng.random_range(0..payload.len());
-        assert!(decryptor.decrypt(&parsed.header.frame(&payload[..cut]), &Expect::default(), &mut Sums::default()).is_err());
+        assert!(
+            decryptor.decrypt(&parsed.header.frame(&payload[..cut]), &Expect::default(), &mut Sums::default()).is_err()
+        );
     }
 }
 

@@ -78,11 +78,15 @@ fn precomputed_masks_give_the_same_ciphertext() {
     let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
     encryptor.precompute(4, &layout, &[]).unwrap();
     let update = common::update(&layout, &client.2);
-    let ahead = encryptor.encrypt(&Request { round: 4, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] }).unwrap();
+    let ahead = encryptor
+        .encrypt(&Request { round: 4, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] })
+        .unwrap();
     assert_eq!(plain, ahead);
     // Masks of another round are thrown away, not used; a round that was prepared for is spent.
     encryptor.precompute(6, &layout, &[]).unwrap();
-    let other = encryptor.encrypt(&Request { round: 7, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] }).unwrap();
+    let other = encryptor
+        .encrypt(&Request { round: 7, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] })
+        .unwrap();
     assert_eq!(other, encrypt(scheme.as_ref(), &keys, &layout, 7, &client, &[]));
     assert_eq!(encryptor.precompute(6, &layout, &[]).unwrap_err().class(), "NonceReuseError");
 }
@@ -100,7 +104,8 @@ fn server_side_weights_multiply() {
         }
         let mut sums = Sums::default();
         let frame = aggregator.finish().unwrap();
-        let summary = scheme.decryptor(&keys.clients[1], None).unwrap().decrypt(&frame, &Expect::default(), &mut sums).unwrap();
+        let summary =
+            scheme.decryptor(&keys.clients[1], None).unwrap().decrypt(&frame, &Expect::default(), &mut sums).unwrap();
         let ints: Vec<Vec<u64>> = clients.iter().map(|c| integers(&layout, &c.2)).collect();
         let want: Vec<u64> = ints[0].iter().zip(&ints[1]).map(|(a, b)| 9 * a + 4 * b).collect();
         assert_eq!(sums.0, want);
@@ -134,7 +139,11 @@ fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
             }
             let frame = aggregator.finish().unwrap();
             let mut sums = Sums::default();
-            let summary = scheme.decryptor(&keys.clients[0], None).unwrap().decrypt(&frame, &Expect::default(), &mut sums).unwrap();
+            let summary = scheme
+                .decryptor(&keys.clients[0], None)
+                .unwrap()
+                .decrypt(&frame, &Expect::default(), &mut sums)
+                .unwrap();
             let counts = summary.counts.unwrap();
             let sent: u32 = counts.iter().sum();
             assert_eq!(sent, 4 * (200 + 37));

@@ -1,5 +1,6 @@
 //! An engine's side of the authority: fetches each device's keys, forgets ended epochs.
 
+use crate::certificates;
 use crate::client::{Patience, Peer, Target, channel};
 use crate::engine_service::KeySource;
 use crate::error::{Error, Result};
@@ -8,7 +9,6 @@ use crate::keyring::Keyring;
 use crate::proto::{self, authority_client::AuthorityClient};
 use crate::sealed_keys::Recipient;
 use crate::tls::Credentials;
-use crate::certificates;
 use fedcipher_core::keys::ClientKey;
 use fedcipher_core::ledger::Folder;
 use std::collections::BTreeMap;

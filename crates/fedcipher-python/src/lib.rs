@@ -409,9 +409,17 @@ fn inspect(frame: &[u8]) -> PyResult<(u8, String, u64, u64, Contributions, u64, 
     ))
 }
 
-/// Runs the raw FLASHE kernel for benchmarks: 16-bit lanes, one thread; seconds per call.
+/// Runs the raw FLASHE kernel for benchmarks, one thread, with or without the tag's polynomial; seconds per call.
 #[pyfunction]
-fn bench_flashe(py: Python<'_>, values: PyReadonlyArray1<'_, u32>, width: u32, repeats: u32) -> PyResult<f64> {
+#[pyo3(signature = (values, width, repeats, tagged = false))]
+fn bench_flashe(
+    py: Python<'_>,
+    values: PyReadonlyArray1<'_, u32>,
+    width: u32,
+    repeats: u32,
+    tagged: bool,
+) -> PyResult<f64> {
+    use fedcipher_core::mac::{field::Element, hash};
     use fedcipher_core::{bits, flashe::mask, prf};
     let values = values.as_slice()?;
     if width == 0 || width > 63 || repeats == 0 {
@@ -425,11 +433,17 @@ fn bench_flashe(py: Python<'_>, values: PyReadonlyArray1<'_, u32>, width: u32, r
         let start = std::time::Instant::now();
         for round in 0..repeats {
             let mut maker = mask::MaskMaker::new(&prf, u64::from(round), width);
+            let powers = hash::Powers::new(Element::from_random(*prf::random_bytes::<16>()?));
+            let mut hasher = hash::Hasher::new(&powers, width, 0);
             let source = |d: usize, ints: &mut [u32]| {
                 ints.copy_from_slice(&values[d..d + ints.len()]);
+                if tagged {
+                    hasher.fields(ints);
+                }
                 Ok(())
             };
             mask::encrypt_run(&mut maker, &terms, 0, values.len(), 1, source, &mut out)?;
+            std::hint::black_box(hasher.finish());
         }
         std::hint::black_box(&out);
         Ok(start.elapsed().as_secs_f64() / f64::from(repeats))

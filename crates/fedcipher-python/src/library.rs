@@ -48,13 +48,7 @@ impl Library {
     /// `params` is a canonical text of all parameters: its digest is in every key and frame.
     #[new]
     #[pyo3(signature = (name, params, clients, max_weight, min_contributions = None))]
-    fn new(
-        name: &str,
-        params: &str,
-        clients: u64,
-        max_weight: u64,
-        min_contributions: Option<u64>,
-    ) -> PyResult<Self> {
+    fn new(name: &str, params: &str, clients: u64, max_weight: u64, min_contributions: Option<u64>) -> PyResult<Self> {
         let bounds = Bounds::new(clients, max_weight, min_contributions).map_err(raise)?;
         let digest = scheme::digest(&format!("{name}|{params}|{bounds:?}"));
         Ok(Library { name: name.to_owned(), digest, bounds })
@@ -173,7 +167,8 @@ impl Receiver {
         let expect = Expect { round, model, bound: bound.unwrap_or_default() };
         let (head, layout, payload, tag) = py.detach(|| self.0.admit(frame, &expect)).map_err(raise)?;
         let verifier = self.0.verifier(&head.header, &layout, expect.bound);
-        let opened = Opened { round: head.header.round, contributions: contributions(&head.header), layout, verifier, tag };
+        let opened =
+            Opened { round: head.header.round, contributions: contributions(&head.header), layout, verifier, tag };
         Ok((opened, PyBytes::new(py, payload)))
     }
 }

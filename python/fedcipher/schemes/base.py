@@ -338,9 +338,7 @@ class KernelEncryptor(Encryptor):
         flat = flat_float32(update)
         prepared = time.perf_counter()
         stochastic = self._codec.rounding == "stochastic"
-        frame, clipped, quantising = self._native.encrypt(
-            layout, flat, round, weight, plan, model, b"", stochastic
-        )
+        frame, clipped, quantising = self._native.encrypt(layout, flat, round, weight, plan, model, b"", stochastic)
         done = time.perf_counter()
         self.stats = EncryptStats(
             encode_seconds=prepared - began + quantising,

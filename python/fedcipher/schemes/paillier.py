@@ -60,7 +60,13 @@ class Paillier(LibraryScheme):
             raise ParameterError(f"key_bits={key_bits} is not 2048 or 3072")
         if packing not in ("batched", "none"):
             raise ParameterError(f"packing={packing!r} is not 'batched' or 'none'")
-        params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions, "key_bits": key_bits, "packing": packing}
+        params = {
+            "clients": clients,
+            "max_weight": max_weight,
+            "min_contributions": min_contributions,
+            "key_bits": key_bits,
+            "packing": packing,
+        }
         super().__init__(codec or Codec(bits=12), params)
         width = self.field_bits(63)
         fields = (key_bits - 1) // width if packing == "batched" else 1

@@ -47,5 +47,11 @@ class PastaBfv(NativeScheme):
         codec: Codec | None = None,
     ) -> None:
         codec = codec or Codec(bits=12)
-        params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions, "variant": variant, "prime_bits": prime_bits}
+        params = {
+            "clients": clients,
+            "max_weight": max_weight,
+            "min_contributions": min_contributions,
+            "variant": variant,
+            "prime_bits": prime_bits,
+        }
         super().__init__(codec, params)

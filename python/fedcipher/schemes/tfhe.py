@@ -38,7 +38,10 @@ class Tfhe(LibraryScheme):
     def __init__(
         self, *, clients: int, max_weight: int = 1, min_contributions: int | None = None, codec: Codec | None = None
     ) -> None:
-        super().__init__(codec or Codec(bits=12), {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions})
+        super().__init__(
+            codec or Codec(bits=12),
+            {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions},
+        )
         self._arithmetic = _Tfhe(-(-self.field_bits(62) // _BLOCK_BITS))
 
 

@@ -5,12 +5,12 @@
 //! Withstands an honest-but-curious server; the BFV secret is shared, so one client that colludes with the
 //! server opens every update.
 
-use super::cipher::{PASTA_3, PASTA_4, Pasta, Variant};
-use super::field::Field;
-use super::transcipher::{Context, EvaluationKeys};
 use super::aggregate::PastaAggregator;
+use super::cipher::{PASTA_3, PASTA_4, Pasta, Variant};
 use super::decrypt::PastaDecryptor;
 use super::encrypt::PastaEncryptor;
+use super::field::Field;
+use super::transcipher::{Context, EvaluationKeys};
 use crate::admission::Rules;
 use crate::bounds::Bounds;
 use crate::client::{Receiver, Sender};

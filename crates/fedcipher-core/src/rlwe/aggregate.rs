@@ -149,7 +149,9 @@ impl Second {
         for c in contributions {
             let (seed, scale) = (r.array()?, r.u64()?);
             if scale != weighting.factor(c.weight) {
-                return Err(Error::Frame { reason: format!("client {} is scaled by another number than its weight", c.client) });
+                return Err(Error::Frame {
+                    reason: format!("client {} is scaled by another number than its weight", c.client),
+                });
             }
             seeds.push((seed, scale));
         }

@@ -86,7 +86,11 @@ pub fn run_round(scheme: &dyn Scheme, layout: &Layout, cohort: &[u32], clients: 
     let aggregate = aggregator.finish().unwrap();
     let mut sums = Sums::default();
     let key = keys.clients.last().unwrap();
-    scheme.decryptor(key, None).unwrap().decrypt(&aggregate, &Expect { round: Some(9), ..Expect::default() }, &mut sums).unwrap();
+    scheme
+        .decryptor(key, None)
+        .unwrap()
+        .decrypt(&aggregate, &Expect { round: Some(9), ..Expect::default() }, &mut sums)
+        .unwrap();
     sums.0
 }
 
