@@ -8,7 +8,8 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
-.PHONY: demo tfhe test-tfhe engine engine-static test-static test test-rust test-python check bench bench-hhe bench-offload results build clean
+.PHONY: demo tfhe test-tfhe engine engine-static test-static test test-rust test-python attack mutants check bench bench-hhe \
+	bench-offload results build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -61,6 +62,16 @@ test-rust:
 
 test-python: build
 	$(BIN)/python -m pytest
+
+# A randomised active server, TRIES times a scheme: frames at the decryptors of the core, messages at a ClientApp.
+TRIES ?= 100000
+attack: build
+	FEDCIPHER_ATTACK_TRIES=$(TRIES) cargo test --release -p fedcipher-core --features hhe --test attacks
+	FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest tests/test_attacks_flower.py tests/test_attacks_baselines.py -k randomised
+
+# Breaks one guard at a time and sees the attack tests go red.
+mutants: $(BIN)/maturin
+	$(BIN)/python tools/mutants.py
 
 check: build
 	cargo fmt --all --check

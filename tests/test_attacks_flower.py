@@ -328,7 +328,8 @@ def test_attack_03_crafted_aggregates_bring_back_one_and_the_same_text(tmp_path,
     size = len(aggregate) - 8 - start
     replies = set()
     for number in range(1, 41):
-        # A round has one try, so each is of the next. The form of the masking and the unused bits stay, every lane is the server's choice.
+        # A round has one try, so each is of the next. The form of the masking and the unused bits stay,
+        # every lane is the server's choice.
         crafted = wire_tools.with_payload(
             aggregate, aggregate[start : start + 1] + rng.bytes(size - 18) + aggregate[-25:-8]
         )

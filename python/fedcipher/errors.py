@@ -123,10 +123,6 @@ class ModelMismatchError(RoundError):
     """Updates were trained from another global model than expected."""
 
 
-class ReplayError(RoundError):
-    """An aggregate of a round of which another has been opened, or older than the last."""
-
-
 class ForgedAggregateError(RoundError):
     """An aggregate that is not the sum of what the clients it names have sent."""
 

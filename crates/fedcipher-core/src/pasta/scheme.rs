@@ -220,7 +220,7 @@ impl Scheme for PastaBfv {
     }
 
     fn digest(&self) -> [u8; 16] {
-        scheme::digest(&format!("{NAME}|{:?}", self.0.params))
+        scheme::digest(&format!("{NAME}|{:?}|{:?}", self.0.params, self.0.context.par.moduli()))
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {

@@ -86,7 +86,7 @@ impl Scheme for Bfv {
     }
 
     fn digest(&self) -> [u8; 16] {
-        scheme::digest(&format!("{NAME}|{:?}", self.derived.params))
+        scheme::digest(&format!("{NAME}|{:?}|{:?}", self.derived.params, self.derived.ring.primes))
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {

@@ -1,0 +1,139 @@
+"""Breaks one guard of the core at a time and expects the attack tests to notice: `make mutants`.
+
+A guard whose absence no test notices is a sentence in the documentation, not a guarantee. Works on a copy of the
+sources; exits non-zero when a mutant survives or no longer applies.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = "crates/fedcipher-core/src/"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One guard taken out."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: str = "attacks"
+
+
+MUTANTS = (
+    Mutant(
+        "the tag is not compared",
+        CORE + "mac/mod.rs",
+        "{ Ok(()) } else { Err(Error::Tag) }",
+        "{ Ok(()) } else { Ok(()) }",
+    ),
+    Mutant(
+        "a pad does not know its client's weight",
+        CORE + "mac/mod.rs",
+        "&of.weight.to_le_bytes()",
+        "&0u64.to_le_bytes()",
+    ),
+    Mutant("a pad does not know its client", CORE + "mac/mod.rs", "&of.client.to_le_bytes()", "&0u32.to_le_bytes()"),
+    Mutant(
+        "the round's key does not know the model",
+        CORE + "wire.rs",
+        "&self.key_id, &self.model]",
+        "&self.key_id, &self.key_id]",
+    ),
+    Mutant(
+        "the round's key does not know the round",
+        CORE + "wire.rs",
+        "[self.epoch, self.round, self.elements,",
+        "[self.epoch, 0, self.elements,",
+    ),
+    Mutant(
+        "words of a group are not kept apart",
+        CORE + "mac/hash.rs",
+        "power = power * skip;",
+        "power = power * Element::ONE;",
+    ),
+    Mutant(
+        "any number of contributions opens",
+        CORE + "client.rs",
+        "bounds.check_contributions(header.contributions.len())?;",
+        "",
+    ),
+    Mutant(
+        "any number of contributions is summed",
+        CORE + "admission.rs",
+        "self.rules.bounds.check_contributions(self.weights.len())?;",
+        "",
+    ),
+    Mutant("updates of any model are summed", CORE + "admission.rs", "if *model != header.model {", "if false {"),
+    Mutant(
+        "an expected model is not compared",
+        CORE + "mac/mod.rs",
+        "if bool::from(self.model_tag(model).ct_eq(&header.model)) {",
+        "if true {",
+    ),
+    Mutant("any form of an aggregate is decrypted", CORE + "rlwe/aggregate.rs", "if form != d.form() {", "if false {"),
+    Mutant(
+        "any scale of a seed is taken",
+        CORE + "rlwe/aggregate.rs",
+        "if scale != weighting.factor(c.weight) {",
+        "if false {",
+    ),
+    Mutant(
+        "a round may be opened twice",
+        CORE + "client.rs",
+        "self.openings.claim(head.header.round, blake3::hash(frame).as_bytes())?;",
+        "",
+    ),
+    Mutant(
+        "what cannot be carried is allocated",
+        CORE + "admission.rs",
+        "if layout.elements() as f64 * density / 2.0 > payload_len as f64 {",
+        "if false {",
+    ),
+    Mutant("an update passes for an aggregate", CORE + "client.rs", "header.check_kind(Kind::Aggregate)?;", ""),
+)
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
+        copy = Path(scratch) / "tree"
+        ignored = shutil.ignore_patterns("target", ".venv", ".git", "runs", "results")
+        shutil.copytree(ROOT, copy, ignore=ignored)
+        environment = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "target" / "mutants")}
+
+        def passes(tests: str) -> bool:
+            command = ["cargo", "test", "--quiet", "-p", "fedcipher-core", "--test", tests]
+            return subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False).returncode == 0
+
+        if not all(passes(tests) for tests in sorted({m.tests for m in MUTANTS})):
+            print("the tests fail without any mutant")
+            return 2
+        survivors = []
+        for mutant in MUTANTS:
+            path = copy / mutant.file
+            sound = path.read_text(encoding="utf-8")
+            if mutant.old not in sound:
+                print(f"no longer applies: {mutant.what} ({mutant.file})")
+                survivors.append(mutant)
+                continue
+            path.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
+            alive = passes(mutant.tests)
+            path.write_text(sound, encoding="utf-8")
+            print(f"{'SURVIVED' if alive else 'caught'}: {mutant.what}", flush=True)
+            if alive:
+                survivors.append(mutant)
+        print(f"{len(MUTANTS) - len(survivors)} of {len(MUTANTS)} mutants caught")
+        return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
