@@ -124,7 +124,7 @@ impl Receiver {
     /// A whole frame: (head, layout, payload without its tag, tag). From here on its round is spent: another
     /// aggregate of it will not be opened, whatever comes of this one.
     pub fn admit<'a>(&self, frame: &'a [u8], expect: &Expect<'_>) -> Result<(Head, Layout, &'a [u8], Tag)> {
-        let Frame { header, payload } = wire::parse_kind(frame, Kind::Aggregate)?;
+        let Frame { header, payload } = wire::parse(frame)?;
         let head = Head { header, payload_len: payload.len() };
         let layout = self.check(&head, expect)?;
         let (payload, tag) = Tag::split(payload)?;

@@ -261,7 +261,7 @@ fn mixed(world: &World, rng: &mut StdRng) -> Option<Vec<u8>> {
 }
 
 fn tries() -> usize {
-    std::env::var("FEDCIPHER_ATTACK_TRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
+    std::env::var("FEDCIPHER_ATTACK_TRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(2000)
 }
 
 #[test]

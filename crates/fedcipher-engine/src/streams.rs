@@ -15,7 +15,7 @@ use fedcipher_core::mac::{Hash, TAG_LEN, Tag};
 use fedcipher_core::prf::KeyStream;
 use fedcipher_core::scheme::{Expect, Opening, Request, Terms};
 use fedcipher_core::stream::{self, Piece, Sealing};
-use fedcipher_core::wire::{self, Checksum, Kind};
+use fedcipher_core::wire::{self, Checksum};
 use rayon::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -477,7 +477,6 @@ where
         }
         self.fill(buffer, head_len).await?;
         let head = wire::parse_head(&buffer[..head_len])?;
-        head.header.check_kind(Kind::Aggregate)?;
         Ok((head_len, head))
     }
 

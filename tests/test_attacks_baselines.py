@@ -1,0 +1,133 @@
+"""A server that is not honest, against the baselines: their arithmetic is a library's, what opens is decided here."""
+
+import os
+import random
+from importlib.util import find_spec
+
+import fedcipher
+import numpy as np
+import pytest
+import wire_tools
+from fedcipher import Codec, errors
+from fedcipher.schemes.library import _DecryptKernel
+from test_schemes import reference_integers
+
+CLIENTS = 4
+TRIES = int(os.environ.get("FEDCIPHER_ATTACK_TRIES", "120"))
+tfhe = pytest.mark.skipif(find_spec("fedcipher_tfhe") is None, reason="fedcipher_tfhe is not built; run `make tfhe`")
+NAMES = ["paillier", "bfv-lib", "ckks", pytest.param("tfhe", marks=tfhe)]
+
+
+class World:
+    """Two honest rounds, their frames, and decryptors that have opened nothing yet."""
+
+    def __init__(self, name):
+        self.scheme = fedcipher.scheme(name, clients=CLIENTS, max_weight=3, codec=Codec(bits=8, clip=1.0))
+        self.issued = self.scheme.keygen(CLIENTS)
+        rng = np.random.default_rng()
+        self.true, self.updates, self.aggregates = {}, [], []
+        for number in (1, 2):
+            aggregator, fewer = (self.scheme.aggregator(self.issued.server()) for _ in range(2))
+            for k in range(CLIENTS):
+                update, weight = [rng.normal(0, 0.4, 5).astype(np.float32)], int(rng.integers(1, 4))
+                encryptor = self.scheme.encryptor(self.issued.client(k))
+                frame = encryptor.encrypt(update, round=number, weight=weight, model=b"m%d" % number)
+                self.true[number, k] = weight, weight * reference_integers(update, 8, 1.0)
+                self.updates.append(frame)
+                aggregator.add(frame)
+                if k:
+                    fewer.add(frame)
+            self.aggregates += [aggregator.finish(), fewer.finish()]
+        self.opener = self.scheme._arithmetic.opener(self.scheme._library.secret(self.issued.client(0)))
+
+    def open(self, frame):
+        receiver = self.scheme._library.receiver(self.issued.client(0), None)
+        opened, sums, _ = _DecryptKernel(receiver, self.opener)._opened(frame, None, None, None)
+        return opened, sums
+
+    def check(self, frame):
+        """Whether ``frame`` opened; what opened must be true."""
+        try:
+            opened, sums = self.open(frame)
+        except errors.FedcipherError:
+            return False
+        assert len(opened.contributions) >= 3
+        named = [self.true[opened.round, client] for client, _ in opened.contributions]
+        assert [weight for weight, _ in named] == [weight for _, weight in opened.contributions]
+        assert np.array_equal(sums, sum(values for _, values in named))
+        return True
+
+
+def bend(world, choose):
+    frame = choose.choice(world.aggregates + world.aggregates + world.updates)
+    other = choose.choice(world.aggregates + world.updates)
+    start, body = wire_tools.payload_start(frame), other[wire_tools.payload_start(other) : -8]
+    kind = choose.randrange(9)
+    if kind == 0:
+        return frame
+    if kind == 1:
+        return wire_tools.with_kind(frame, choose.randrange(1, 5))
+    if kind == 2:
+        return wire_tools.with_round(frame, choose.randrange(0, 4))
+    if kind == 3:
+        return wire_tools.with_client(frame, choose.randrange(0, 6))
+    if kind == 4:
+        return wire_tools.with_weight(frame, choose.choice([0, 1, 2, 3, 2**40]))
+    if kind == 5:
+        return wire_tools.with_flip(frame, choose.randrange(len(frame)), choose.randrange(1, 256))
+    if kind == 6:
+        return wire_tools.with_flip(frame, choose.randrange(start, len(frame) - 8), choose.randrange(1, 256))
+    if kind == 7 and len(body) == len(frame) - 8 - start:
+        # Another round's ciphertexts, or its tag alone.
+        own = frame[start:-8]
+        return wire_tools.with_payload(frame, choose.choice([body, own[:-16] + body[-16:], body[:-16] + own[-16:]]))
+    return frame[: choose.randrange(len(frame))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attack_any_randomised_server_opens_no_false_sum_of_a_baseline(name):
+    seed = random.SystemRandom().getrandbits(64)
+    choose, world = random.Random(seed), World(name)
+    assert all(world.check(frame) for frame in world.aggregates)
+    print(f"{name}: seed {seed}")
+    tries = TRIES if name != "tfhe" else min(TRIES, 200)
+    opened = sum(world.check(bend(world, choose)) for _ in range(tries))
+    # Honest frames are among those tried: the property is not empty on either side.
+    assert tries / 50 < opened < tries / 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attack_04_and_06_of_a_baseline(name):
+    world = World(name)
+    relabelled = wire_tools.with_kind(world.updates[1], wire_tools.AGGREGATE)
+    with pytest.raises(errors.TooFewContributionsError):
+        world.open(relabelled)
+    aggregator = world.scheme.aggregator(world.issued.server())
+    for frame in world.updates[:2]:
+        aggregator.add(frame)
+    with pytest.raises(errors.TooFewContributionsError):
+        aggregator.finish()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attack_12_of_a_baseline(name):
+    scheme = fedcipher.scheme(name, clients=CLIENTS, codec=Codec(bits=8, clip=1.0))
+    issued = scheme.keygen(CLIENTS)
+    update = [np.zeros(5, np.float32)]
+    frames = [
+        scheme.encryptor(issued.client(k)).encrypt(update, round=1, model=b"m" if k else b"another") for k in range(4)
+    ]
+    aggregator = scheme.aggregator(issued.server())
+    aggregator.add(frames[1])
+    with pytest.raises(errors.ModelMismatchError):
+        aggregator.add(frames[0])
+    # A server that lies about what the victim trained from.
+    lied = wire_tools.sealed(
+        frames[0][: wire_tools.MODEL]
+        + frames[1][wire_tools.MODEL : wire_tools.CLIENTS]
+        + frames[0][wire_tools.CLIENTS : -8]
+    )
+    for frame in (lied, frames[2]):
+        aggregator.add(frame)
+    with pytest.raises(errors.ForgedAggregateError):
+        scheme.decryptor(issued.client(3)).open(aggregator.finish())
