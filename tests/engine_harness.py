@@ -14,7 +14,7 @@ CODEC = Codec(bits=16, clip=1.0)
 
 
 def flashe(clients=4, **params):
-    return scheme("flashe", clients=clients, **{"codec": CODEC, **params})
+    return scheme("flashe", clients=clients, **{"codec": CODEC, "min_contributions": 1, **params})
 
 
 class Deployment:

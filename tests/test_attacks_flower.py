@@ -333,9 +333,9 @@ def test_attack_03_crafted_aggregates_bring_back_one_and_the_same_text(tmp_path,
         crafted = wire_tools.with_payload(
             aggregate, aggregate[start : start + 1] + rng.bytes(size - 18) + aggregate[-25:-8]
         )
-        crafted = wire_tools.with_round(crafted, federation.run + 5 + number)
+        crafted = wire_tools.with_round(crafted, federation.run + 1 + number)
         arrays = protocol.wire_record({protocol.aggregate_key(1): crafted})
-        reply = federation.send(federation.content(federation.settings(), arrays), "evaluate")
+        reply = federation.send(federation.content(federation.settings(60), arrays), "evaluate")
         replies.add(masked(reply))
     assert len(replies) == 1
     assert caplog.text.count("DecryptError") + caplog.text.count("ForgedAggregateError") == 40

@@ -105,10 +105,10 @@ sys.stdin.readline()
 _SCAN = """
 import re, sqlite3, sys
 secret = sqlite3.connect(sys.argv[1]).execute("SELECT key FROM keys WHERE device = 'client-0'").fetchone()[0]
-# Behind the key's header (96 bytes and one contribution) and before its checksum.
-secret = secret[108:-8]
+# Behind the key's header (112 bytes and one contribution) and before its checksum: the cohort's, then the scheme's.
+secret = secret[124:-8]
 # PASTA: the client's words, then a public ciphertext that travels, then the ring secret.
-secret = secret if len(secret) < 5000 else secret[:512] + secret[-4096:]
+secret = secret if len(secret) < 5000 else secret[:544] + secret[-4096:]
 # A ring secret has few byte values: it takes longer pieces to be told from chance.
 width = 16 if len(secret) < 100 else 64
 windows = {secret[i : i + width] for i in range(0, len(secret) - width + 1, max(1, len(secret) // 5))}
@@ -307,7 +307,7 @@ def test_the_engine_needs_keys_and_the_authority_a_sound_scheme(tmp_path):
 def test_ended_epochs_leave_no_keys_in_the_store(tmp_path):
     with deployment(flashe(), 2, tmp_path) as run:
         database = run.local.state / "authority.db"
-        first = sqlite3.connect(database).execute("SELECT key FROM keys WHERE epoch = 1").fetchone()[0][108:-8]
+        first = sqlite3.connect(database).execute("SELECT key FROM keys WHERE epoch = 1").fetchone()[0][124:-8]
         keys = run.keys()
         run.local.rotate()
         assert keys.current().epoch == 2

@@ -77,7 +77,7 @@ def device_keys(database, epoch):
     finally:
         store.close()
     # Behind the key's header (96 bytes and one contribution) and before its checksum.
-    return [row[0][108:-8] for row in rows]
+    return [row[0][124:-8] for row in rows]
 
 
 def pieces_of(secret):

@@ -99,7 +99,7 @@ except DependencyError as error:
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
 def test_a_client_key_that_others_may_read_is_refused(tmp_path, mode):
-    scheme = fedcipher.scheme("flashe", clients=1)
+    scheme = fedcipher.scheme("flashe", clients=1, min_contributions=1)
     folder = keys.save(scheme.keygen(1), scheme, tmp_path / "keys")
     (folder / "client-0.key").chmod(mode)
     for load in (keys.load_client, keys.open_client):
@@ -110,7 +110,7 @@ def test_a_client_key_that_others_may_read_is_refused(tmp_path, mode):
 
 
 def test_a_client_key_in_a_folder_that_all_may_write_to_is_refused(tmp_path):
-    scheme = fedcipher.scheme("flashe", clients=1)
+    scheme = fedcipher.scheme("flashe", clients=1, min_contributions=1)
     folder = keys.save(scheme.keygen(1), scheme, tmp_path / "keys")
     folder.chmod(0o777)
     with pytest.raises(errors.KeyFormatError, match=f"chmod o-w {folder}"):

@@ -247,7 +247,7 @@ def test_attack_8_flashe_encrypts_no_round_in_parent_and_child(precompute, rng):
 
 
 def test_attack_8_hybrid_keys_made_after_a_fork_differ():
-    made = scheme("pasta-bfv", clients=1, codec=CODEC)
+    made = scheme("pasta-bfv", clients=1, min_contributions=1, codec=CODEC)
     made.keygen(1)
     theirs = forked(lambda: made.keygen(1).client(0).to_bytes())
     ours = made.keygen(1).client(0).to_bytes()
