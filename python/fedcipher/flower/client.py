@@ -123,7 +123,7 @@ class _Call:
                 continue
             if sequence != have + 1:
                 raise StateError(f"aggregate {have + 1} is missing; the server sends all again next round")
-            delta = self.party.decryptor().decrypt(frame)
+            delta = self.party.decryptor().decrypt(frame, reference=delta, like=model)
             model = [(m + d).astype(m.dtype) for m, d in zip(model, delta, strict=True)]
             have = sequence
         state[_MODEL] = _named(self.names, model)
