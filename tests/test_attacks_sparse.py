@@ -137,7 +137,9 @@ def test_common_sets_send_exactly_what_feedback_takes_off(rng, name, params, rou
         opened = scheme.decryptor(keys.client(1)).open(
             aggregator.finish(), round=number, reference=reference, like=updates[0]
         )
-        assert [(x.shape, x.dtype) for x in opened.arrays] == [(s, np.dtype(t)) for s, t in zip(shapes, kinds, strict=True)]
+        assert [(x.shape, x.dtype) for x in opened.arrays] == [
+            (s, np.dtype(t)) for s, t in zip(shapes, kinds, strict=True)
+        ]
         reference = opened.arrays
         flat = np.concatenate([np.ravel(x) for x in reference])
         assert opened.counts is None and 90 < np.count_nonzero(flat) <= 176

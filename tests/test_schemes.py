@@ -53,7 +53,9 @@ def test_decrypted_mean_is_the_quantised_mean(name, params, data):
     seed = data.draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
     updates = {j: [rng.normal(0, 0.5, s).astype(np.float32) for s in shapes] for j in ids}
-    scheme = fedcipher.scheme(name, clients=6, max_weight=5, min_contributions=1, codec=Codec(bits=11, clip=1.25), **params)
+    scheme = fedcipher.scheme(
+        name, clients=6, max_weight=5, min_contributions=1, codec=Codec(bits=11, clip=1.25), **params
+    )
     decryptor, aggregate = run_round(scheme, updates, weights, drop=drop)
 
     kept = [j for j in ids if j not in drop]

@@ -132,9 +132,9 @@ class Encryptor(ABC):
         """Encrypt ``update`` (float arrays of any shape) for ``round``.
 
         ``weight`` is the client's integer weight in the mean; ``reference`` the public arrays that
-        clip ranges, and with ``Codec(top=...)`` the coordinates of the round, are fitted to; ``plan`` what the server announced for the round; ``model`` a digest of the
-        global model it was trained from: updates of different ones do not add up to anything that opens.
-        Sets ``stats``.
+        clip ranges, and with ``Codec(top=...)`` the coordinates of the round, are fitted to; ``plan`` what the
+        server announced for the round; ``model`` a digest of the global model it was trained from: updates of
+        different ones do not add up to anything that opens. Sets ``stats``.
 
         Raises `NotFiniteError`, `WeightError`, `BoundError`, `LayoutError`, `NonceReuseError`.
         """
@@ -372,9 +372,7 @@ class KernelEncryptor(Encryptor):
         flat = flat_float32(update)
         prepared = time.perf_counter()
         stochastic = self._codec.rounding == "stochastic"
-        frame, clipped, quantising = self._native.encrypt(
-            layout, flat, round, weight, plan, model, b"", stochastic
-        )
+        frame, clipped, quantising = self._native.encrypt(layout, flat, round, weight, plan, model, b"", stochastic)
         self._note(began, prepared, quantising, clipped, layout, frame)
         return frame
 
@@ -482,9 +480,7 @@ class KernelDecryptor(Decryptor):
         part = self._part(frame, reference, like)
         return self._native.decrypt_sums(frame, b"" if part is None else part.digest)[1]
 
-    def _part(
-        self, frame: bytes, reference: Sequence[Array] | None, like: Sequence[Array] | None
-    ) -> CommonSet | None:
+    def _part(self, frame: bytes, reference: Sequence[Array] | None, like: Sequence[Array] | None) -> CommonSet | None:
         """Which elements the aggregate carries, as every honest client of its round has chosen them."""
         if self._top is None:
             return None

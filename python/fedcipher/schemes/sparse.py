@@ -93,8 +93,8 @@ class Feedback:
             if not np.isfinite(x).all():
                 index = int(np.argmin(np.isfinite(x)))
                 raise NotFiniteError(
-                    f"tensor {tensor} holds {x[index]} at flat index {index}; training diverged: lower the learning rate "
-                    "or drop this client from the round"
+                    f"tensor {tensor} holds {x[index]} at flat index {index}; training diverged: lower the "
+                    "learning rate or drop this client from the round"
                 )
         total = np.concatenate([*flat, np.empty(0, np.float32)])
         if self._kept.size == 0:
@@ -137,9 +137,7 @@ def dequantised(layout: Layout, integers: NDArray[np.uint32]) -> NDArray[np.floa
     return out
 
 
-def set_of(
-    like: Sequence[Array] | None, reference: Sequence[Array] | None, round: int, top: float
-) -> CommonSet:
+def set_of(like: Sequence[Array] | None, reference: Sequence[Array] | None, round: int, top: float) -> CommonSet:
     """The set of a round for whoever decrypts. Raises `ParameterError` when nothing says what the model looks like."""
     shapes = like if like is not None else reference
     if shapes is None:

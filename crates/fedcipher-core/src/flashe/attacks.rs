@@ -12,7 +12,7 @@ use crate::codec::{Layout, Means, Rounding, Sums, Tensor, Update};
 use crate::keys::KeySet;
 use crate::mac::{TAG_LEN, coordinates};
 use crate::prf::Stream;
-use crate::scheme::{Expect, Request, Scheme};
+use crate::scheme::{Aggregator, Expect, Request, Scheme};
 use crate::wire::{self, Header};
 use proptest::prelude::*;
 
@@ -213,6 +213,23 @@ proptest! {
         let error = open(&scheme, &keys, &parts.frame()).unwrap_err();
         prop_assert_eq!(error.class(), class, "kind {}: {}", kind, error);
     }
+}
+
+/// A server that leaves in what too few have sent, with tags that are right: refused by whoever decrypts.
+#[test]
+fn sums_of_too_few_are_refused_also_where_the_server_keeps_them() {
+    let layout = layout(2000);
+    let strict = scheme(3, Masking::Double);
+    let keys = strict.keygen(&(0..CLIENTS).collect::<Vec<_>>(), 1).unwrap();
+    let mut server = super::aggregate::Sparse::new(scheme(1, Masking::Double).params, &keys.server, Some(9));
+    for key in &keys.clients {
+        let flat = values(2000, key.client, 4);
+        let update = Update::new(&layout, vec![&flat], Rounding::Nearest).unwrap();
+        let request = Request { round: 9, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+        server.add(&strict.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
+    }
+    let error = open(&strict, &keys, &server.finish().unwrap()).unwrap_err();
+    assert!(matches!(error, Error::TooFew { minimum: 3, .. }), "{error}");
 }
 
 /// A server that leaves a coordinate out for everybody (it must, below the minimum) makes it unsent, nothing else.
