@@ -2,8 +2,8 @@
 """Which share of a common coordinate set should be where the last aggregate is largest?
 
 Federated training in the clear, MNIST or digits, with error feedback and the codec's clip ranges as `Codec(top=...)`
-has them: accuracy after the last round, for several shares and seeds; `--mode client` for each client's own choice (FLASHE
-algorithm 1), to compare with. Prints one line a share.
+has them: accuracy after the last round, for several shares and seeds; `--mode client` for each client's own choice
+(FLASHE algorithm 1), to compare with. Prints one line a share.
 
     python tools/sparse_share.py --data-dir ../shared/data/mnist --top 0.1 --shares 0,0.25,0.5,0.75 --seeds 0,1
 """
@@ -42,6 +42,17 @@ def common(
     return masks
 
 
+def cycle(sizes: list[int], number: int, seed: int, top: float) -> list[Array]:
+    """Every coordinate once in 1 / top rounds, in a random order."""
+    masks = []
+    for size in sizes:
+        count, mask = count_of(size, top), np.zeros(size, bool)
+        order = np.random.default_rng(seed).permutation(size)
+        mask[order[(np.arange(count) + (number - 1) * count) % max(1, size)]] = True
+        masks.append(mask)
+    return masks
+
+
 def own(values: list[Array], top: float) -> list[Array]:
     masks = []
     for x in values:
@@ -51,7 +62,7 @@ def own(values: list[Array], top: float) -> list[Array]:
     return masks
 
 
-def train(settings: Settings, top: float, share: float | None, decay: float) -> float:
+def train(settings: Settings, top: float, share: float | str | None, decay: float) -> float:
     data = load(settings.dataset, settings.data_dir or None)
     learner = Learner(settings.model, data.classes, data.train_x[0], batch=settings.batch)
     parts = partition(data.train_y, settings.clients, seed=settings.seed)
@@ -60,7 +71,12 @@ def train(settings: Settings, top: float, share: float | None, decay: float) -> 
     kept = [[np.zeros(x.size, np.float32) for x in model] for _ in range(settings.clients)]
     reference = None
     for number in range(1, settings.rounds + 1):
-        shared = None if share is None else common([x.size for x in model], reference, rng, top, share)
+        sizes = [x.size for x in model]
+        shared = None
+        if share == "cycle":
+            shared = cycle(sizes, number, settings.seed, top)
+        elif isinstance(share, float):
+            shared = common(sizes, reference, rng, top, share)
         sums = [np.zeros(x.size) for x in model]
         senders = [np.zeros(x.size) for x in model]
         for client in sampler.sample(range(settings.clients), settings.per_round):
@@ -89,16 +105,17 @@ def main() -> None:
     parser.add_argument("--shares", default="0,0.25,0.5,0.75")
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--decay", type=float, default=1.0, help="what is kept of the error feedback a round")
-    parser.add_argument("--mode", default="common", choices=["common", "client"])
+    parser.add_argument("--mode", default="common", choices=["common", "cycle", "client"])
     options = parser.parse_args()
-    shares = [None] if options.mode == "client" else [float(s) for s in options.shares.split(",")]
+    others: dict[str, list[str | None]] = {"client": [None], "cycle": ["cycle"]}
+    shares = others.get(options.mode) or [float(s) for s in options.shares.split(",")]
     for share in shares:
         reached = []
         for seed in map(int, options.seeds.split(",")):
             dataset = "mnist" if options.data_dir else "digits"
             settings = Settings(keys="", dataset=dataset, data_dir=options.data_dir, rounds=options.rounds, seed=seed)
             reached.append(train(settings, options.top, share, options.decay))
-        name = "each client's own" if share is None else f"share {share:.2f}"
+        name = "each client's own" if share is None else f"share {share}"
         print(f"{name}: " + ", ".join(f"{a:.2%}" for a in reached) + f"; mean {np.mean(reached):.2%}", flush=True)
 
 
