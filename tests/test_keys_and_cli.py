@@ -94,3 +94,14 @@ except DependencyError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "fedcipher[demo]" in done.stderr
+
+
+def test_top_is_an_option_of_the_codec(capsys):
+    command = ["spec", "--scheme", "bfv", "--per-round", "4"]
+    assert cli.main([*command, "--target", "delta", "--top", "0.1"]) == 0
+    spec = json.loads(capsys.readouterr().out)
+    assert spec["codec"]["top"] == 0.1 and fedcipher.schemes.from_spec(spec).codec.top == 0.1
+    assert cli.main([*command, "--top", "0.1"]) == 2
+    assert "target='delta'" in capsys.readouterr().err
+    assert cli.main(["spec", "--scheme", "flashe", "--per-round", "4", "--target", "delta", "--set", "top=0.1"]) == 2
+    assert "per_client_top" in capsys.readouterr().err

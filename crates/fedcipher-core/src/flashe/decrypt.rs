@@ -2,8 +2,8 @@
 
 use super::mask::{MaskMaker, Masking, Pieces, Term, chunk_lanes};
 use super::participation::residual;
-use super::sparse::permutation;
 use super::positions::{self, SparseSum};
+use super::sparse::permutation;
 use super::{Params, Secret};
 use crate::admission::check_sums;
 use crate::bits;

@@ -10,8 +10,8 @@
 //! Sums stay below 2^60, so that no two of them are the same in the field.
 
 use super::{MacKey, RoundMac, prf};
-use crate::prf::{CHUNK_BLOCKS, Prf};
 use crate::bits;
+use crate::prf::{CHUNK_BLOCKS, Prf};
 use crate::wire::Contribution;
 use crate::{Error, Result};
 use subtle::{Choice, ConstantTimeEq};
@@ -105,13 +105,7 @@ impl CoordinateMac {
 
     /// Refuses sums that are not, position by position, what `senders` (with what each sent, increasing, all of it in
     /// `union`) have sent. All are looked at, and one answer given, whichever is wrong.
-    pub fn check(
-        &self,
-        union: &[u32],
-        sums: &[u64],
-        senders: &[(Contribution, Vec<u32>)],
-        tags: &[u64],
-    ) -> Result<()> {
+    pub fn check(&self, union: &[u32], sums: &[u64], senders: &[(Contribution, Vec<u32>)], tags: &[u64]) -> Result<()> {
         let mut expected: Vec<u64> = sums.iter().map(|sum| self.times(*sum)).collect();
         for (contribution, positions) in senders {
             let at = places(union, positions);
