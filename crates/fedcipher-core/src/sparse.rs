@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 const WHOLE_BELOW: usize = 256;
 
 /// Of a tensor's coordinates, how many in four are where the reference is largest; the others are random, so that
-/// every coordinate's turn comes. `tools/sparse_share.py` measures other shares.
-const LARGEST_OF_FOUR: usize = 3;
+/// every coordinate's turn comes. Three of four train worse: `tools/sparse_share.py` measures other shares.
+const LARGEST_OF_FOUR: usize = 1;
 
 const LABEL: &[u8] = b"fedcipher common set v1";
 
@@ -33,7 +33,7 @@ pub fn tensor_count(len: usize, top: f64) -> usize {
 }
 
 /// The elements, increasing and numbered through all tensors, that everybody sends in `round`: of each tensor of
-/// `lengths` the share `top`, three quarters where `reference` is largest by magnitude (the lower index where two are
+/// `lengths` the share `top`, a quarter where `reference` is largest by magnitude (the lower index where two are
 /// equal, never a zero), the rest by a public generator seeded with the round. Without a reference all are random.
 pub fn common_set(lengths: &[usize], reference: Option<&[f32]>, round: u64, top: f64) -> Result<Vec<u32>> {
     check_top("top", top)?;
@@ -142,7 +142,7 @@ mod tests {
     }
 
     const FIRST: [u32; 6] = [178, 244, 272, 377, 426, 508];
-    const LATER: [u32; 6] = [0, 30, 101, 131, 274, 427];
+    const LATER: [u32; 6] = [0, 179, 273, 377, 426, 508];
 
     /// Over rounds every element's turn comes, also where the reference is large elsewhere.
     #[test]
