@@ -21,8 +21,8 @@ def record(arrays, names=NAMES):
     return ArrayRecord({n: Array(a) for n, a in zip(names, arrays, strict=True)})
 
 
-def make_app(targets, examples, seen=None, mods=(client_mod,)):
-    """Clients that move half way from the global model to their own target."""
+def make_app(targets, examples, seen=None, mods=(client_mod,), step=0.5):
+    """Clients that move ``step`` of the way from the global model to their own target."""
     app = ClientApp(mods=list(mods))
 
     @app.train()
@@ -31,7 +31,7 @@ def make_app(targets, examples, seen=None, mods=(client_mod,)):
         arrays = msg.content["arrays"].to_numpy_ndarrays()
         if seen is not None:
             seen.append((msg.content["config"]["server-round"], client, arrays))
-        moved = [(0.5 * (a + t)).astype(np.float32) for a, t in zip(arrays, targets[client], strict=True)]
+        moved = [((1 - step) * a + step * t).astype(np.float32) for a, t in zip(arrays, targets[client], strict=True)]
         metrics = MetricRecord({"num-examples": examples[client], "loss": float(client)})
         return Message(RecordDict({"arrays": record(moved), "metrics": metrics}), reply_to=msg)
 

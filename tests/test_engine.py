@@ -29,7 +29,8 @@ SCHEMES = {
     "plain": ("plain", {}),
     "flashe": ("flashe", {}),
     "flashe-single-256": ("flashe", {"masking": "single", "key_bits": 256}),
-    "flashe-sparse": ("flashe", {"top": 0.1, "codec": Codec(bits=16, clip=1.0, target="delta")}),
+    "flashe-sparse": ("flashe", {"codec": Codec(bits=16, clip=1.0, target="delta", top=0.1)}),
+    "flashe-own-choice": ("flashe", {"per_client_top": 0.1, "codec": Codec(bits=16, clip=1.0, target="delta")}),
     "bfv": ("bfv", {}),
     "bfv-paper": ("bfv", {"preset": "fedbit-paper"}),
     "bfv-server-weights": ("bfv", {"server_weights": True, "max_weight": 5}),
@@ -55,22 +56,24 @@ def test_an_engine_computes_what_the_core_computes(case, tmp_path):
             encryptor.precompute(update, round=1, plan=plan)
             there.add(encryptor.encrypt(update, round=1, weight=weight, plan=plan))
             assert encryptor.stats.frame_bytes > 0
-            if case == "flashe-sparse":
+            if case in ("flashe-sparse", "flashe-own-choice"):
                 state = encryptor.export_state()
                 assert len(state) == 4 * sum(x.size for x in update)
                 encryptor.import_state(state)
         ours, theirs = here.finish(), there.finish()
-        one, other = made.decryptor(issued.client(0)).open(ours), engines[1].decryptor().open(theirs, round=1)
+        one = made.decryptor(issued.client(0)).open(ours, like=inputs[0])
+        other = engines[1].decryptor().open(theirs, round=1, like=inputs[0])
         for a, b in zip(one.arrays, other.arrays, strict=True):
             assert a.dtype == b.dtype and a.shape == b.shape
             assert np.array_equal(a, b)
         assert [c.client for c in other.contributions] == [0, 1, 2]
-        assert np.array_equal(made.decryptor(issued.client(0)).sums(ours), engines[2].decryptor().sums(theirs))
+        sums = engines[2].decryptor().sums(theirs, like=inputs[0])
+        assert np.array_equal(made.decryptor(issued.client(0)).sums(ours, like=inputs[0]), sums)
         assert (one.counts is None) == (other.counts is None)
         with pytest.raises(errors.WrongRoundError):
-            engines[1].decryptor().open(theirs, round=2)
+            engines[1].decryptor().open(theirs, round=2, like=inputs[0])
         with pytest.raises(errors.FrameError):
-            engines[1].decryptor().open(theirs[:-1] + bytes([theirs[-1] ^ 1]))
+            engines[1].decryptor().open(theirs[:-1] + bytes([theirs[-1] ^ 1]), like=inputs[0])
 
 
 @pytest.mark.parametrize("name", ["flashe", "bfv", "pasta-bfv"])

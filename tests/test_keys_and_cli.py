@@ -118,3 +118,14 @@ def test_a_client_key_in_a_folder_that_all_may_write_to_is_refused(tmp_path):
     folder.chmod(0o1777)
     with pytest.raises(errors.KeyFormatError, match="mkdir -m 700"):
         keys.load_client(folder / "client-0.key")
+
+
+def test_top_is_an_option_of_the_codec(capsys):
+    command = ["spec", "--scheme", "bfv", "--per-round", "4"]
+    assert cli.main([*command, "--target", "delta", "--top", "0.1"]) == 0
+    spec = json.loads(capsys.readouterr().out)
+    assert spec["codec"]["top"] == 0.1 and fedcipher.schemes.from_spec(spec).codec.top == 0.1
+    assert cli.main([*command, "--top", "0.1"]) == 2
+    assert "target='delta'" in capsys.readouterr().err
+    assert cli.main(["spec", "--scheme", "flashe", "--per-round", "4", "--target", "delta", "--set", "top=0.1"]) == 2
+    assert "per_client_top" in capsys.readouterr().err

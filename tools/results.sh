@@ -8,6 +8,6 @@ mnist=(--dataset mnist --data-dir "$data/mnist")
 for scheme in plain flashe bfv; do
   fedcipher train --scheme "$scheme" "${mnist[@]}" --out "docs/results/mnist-$scheme"
 done
-fedcipher train --scheme flashe "${mnist[@]}" --target delta --set top=0.1 --set masking=adaptive \
+fedcipher train --scheme flashe "${mnist[@]}" --target delta --top 0.1 --set masking=adaptive \
   --out docs/results/mnist-flashe-top10
 fedcipher train --scheme bfv --dataset digits --clients 12 --rounds 10 --out docs/results/digits-bfv

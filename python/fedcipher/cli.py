@@ -95,20 +95,23 @@ def _scheme_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bits", type=int, help="bits of a value (default: 16 for flashe, else 12)")
     parser.add_argument("--clip", default="auto", help="auto, aciq or a number")
     parser.add_argument("--target", default="weights", choices=["weights", "delta"])
+    parser.add_argument(
+        "--top", type=float, help="fraction of each tensor to send, the same of every client (with --target delta)"
+    )
     parser.add_argument("--rounding", default="nearest", choices=["nearest", "stochastic"])
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a parameter of the scheme, as masking=adaptive, top=0.1, preset=fast",
+        help="a parameter of the scheme, as masking=adaptive, preset=fast",
     )
 
 
 def _made(options: argparse.Namespace, clients: int, max_weight: int) -> Scheme:
     clip = options.clip if options.clip in ("auto", "aciq") else float(options.clip)
     bits = options.bits or _DEFAULT_BITS.get(options.scheme, 12)
-    codec = Codec(bits=bits, clip=clip, target=options.target, rounding=options.rounding)
+    codec = Codec(bits=bits, clip=clip, target=options.target, rounding=options.rounding, top=options.top)
     extra = dict(_assignment(text) for text in options.set)
     return scheme(options.scheme, clients=clients, max_weight=max_weight, codec=codec, **extra)
 

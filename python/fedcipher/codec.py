@@ -54,6 +54,10 @@ class Codec:
         ``"nearest"``, or ``"stochastic"`` (unbiased).
     target
         What the clients send: whole ``"weights"``, or the ``"delta"`` against the global model.
+    top
+        Send only this fraction of each tensor, the same coordinates from every client, chosen from public
+        data (`fedcipher.schemes.sparse`); what is not sent waits for its turn (error feedback). Tensors below
+        256 elements are sent whole. Needs ``target="delta"``.
     """
 
     bits: int | Sequence[int] = 16
@@ -63,6 +67,7 @@ class Codec:
     start: float = 1.0
     rounding: Literal["nearest", "stochastic"] = "nearest"
     target: Literal["weights", "delta"] = "weights"
+    top: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int):
@@ -78,6 +83,10 @@ class Codec:
                 raise ParameterError(f"{name}={getattr(self, name)} is not a positive number")
         if self.rounding not in ("nearest", "stochastic") or self.target not in ("weights", "delta"):
             raise ParameterError(f"rounding={self.rounding!r}, target={self.target!r}: unknown choice")
+        if self.top is not None and not 0 < self.top <= 1:
+            raise ParameterError(f"top={self.top} is not a fraction in (0, 1]")
+        if self.top is not None and self.target != "delta":
+            raise ParameterError("top sends part of an update, so the codec must be Codec(target='delta')")
 
     @property
     def bit_widths(self) -> list[int]:

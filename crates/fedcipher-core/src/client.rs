@@ -4,6 +4,7 @@ use crate::admission::{Rules, check_weight, layout_of};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::{Ledger, Openings};
+use crate::mac::coordinates::CoordinateMac;
 use crate::mac::{MacKey, Stamp, Tag, Verifier};
 use crate::scheme::{Expect, Terms};
 use crate::wire::{self, Contribution, Frame, Head, Header, Kind};
@@ -41,6 +42,12 @@ impl Sender {
         let header = self.tag.round_header(Kind::Update, terms.round, vec![own], terms.layout, model);
         let mac = self.mac.round(&header, carried, self.rules.bounds, terms.bound);
         Ok((header, Stamp { mac, own, weighting: self.rules.weighting }))
+    }
+
+    /// The MAC for the coordinates of an update with this stamp, where the server may leave some out.
+    #[must_use]
+    pub fn coordinates(&self, stamp: &Stamp) -> CoordinateMac {
+        self.mac.coordinates(&stamp.mac)
     }
 
     /// Claims `round` ahead, so that its encryption need not wait for the disk.
@@ -119,6 +126,12 @@ impl Receiver {
             contributions: header.contributions.clone(),
             weighting: self.rules.weighting,
         }
+    }
+
+    /// As [`Sender::coordinates`].
+    #[must_use]
+    pub fn coordinates(&self, verifier: &Verifier) -> CoordinateMac {
+        self.mac.coordinates(&verifier.mac)
     }
 
     /// A whole frame: (head, layout, payload without its tag, tag). From here on its round is spent: another

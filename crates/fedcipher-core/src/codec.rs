@@ -349,6 +349,11 @@ pub trait SumSink {
     fn begin(&mut self, layout: &Layout, total_weight: u64) -> Result<()>;
     /// Sums of elements `start..start + sums.len()`.
     fn put(&mut self, start: usize, sums: &[u64]) -> Result<()>;
+    /// [`Self::put`] where clients of the total weight `sent[k]` sent element `start + k`; from the others it is in
+    /// its sum as zero.
+    fn put_sent(&mut self, start: usize, sums: &[u64], _sent: &[u64]) -> Result<()> {
+        self.put(start, sums)
+    }
 }
 
 /// Keeps the sums themselves.
@@ -388,6 +393,15 @@ impl SumSink for Means {
             return Err(Error::layout("sums arrived before their layout"));
         };
         means(layout, self.weight, start, sums, &mut self.values[start..start + sums.len()]);
+        Ok(())
+    }
+
+    /// The mean over those who sent an element (FLASHE algorithm 1, line 25), zero where nobody did.
+    fn put_sent(&mut self, start: usize, sums: &[u64], sent: &[u64]) -> Result<()> {
+        self.put(start, sums)?;
+        for (value, sent) in self.values[start..start + sums.len()].iter_mut().zip(sent) {
+            *value = if *sent == 0 { 0.0 } else { (f64::from(*value) * (self.weight as f64 / *sent as f64)) as f32 };
+        }
         Ok(())
     }
 }

@@ -22,6 +22,7 @@ pub mod prf;
 pub mod registry;
 pub mod rlwe;
 pub mod scheme;
+pub mod sparse;
 pub mod stream;
 pub mod wire;
 

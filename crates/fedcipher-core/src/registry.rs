@@ -47,7 +47,7 @@ struct FlasheSpec {
     min_contributions: Option<u64>,
     masking: MaskingSpec,
     key_bits: u32,
-    top: Option<f64>,
+    per_client_top: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -120,7 +120,12 @@ pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
                 MaskingSpec::Adaptive => Policy::Adaptive,
             };
             let bounds = Bounds::new(p.clients, p.max_weight, p.min_contributions)?;
-            Ok(Arc::new(Flashe::new(FlasheParams { bounds, policy, key_bits: p.key_bits, top: p.top })?))
+            Ok(Arc::new(Flashe::new(FlasheParams {
+                bounds,
+                policy,
+                key_bits: p.key_bits,
+                per_client_top: p.per_client_top,
+            })?))
         }
         "bfv" => {
             let p: BfvSpec = read(spec.params)?;

@@ -171,8 +171,8 @@ pub trait Scheme: Send + Sync {
     /// `state` is the folder that remembers which aggregates were opened.
     fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>>;
 
-    /// What the server tells the sampled clients before a round under `key`, given the last aggregate.
-    fn plan(&self, _key: &ServerKey, _sampled: &[u32], _last: Option<&[u8]>) -> Result<Vec<u8>> {
+    /// What the server tells the sampled clients before a round under `key`.
+    fn plan(&self, _key: &ServerKey, _sampled: &[u32]) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
 

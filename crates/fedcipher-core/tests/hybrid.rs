@@ -121,12 +121,12 @@ fn bad_input_is_refused_before_the_work_starts() {
     let second = encrypt(&s, &keys, &layout, 5, &client(1), &[]);
 
     // The key travels once: the plan names who need not send it again.
-    assert!(s.plan(&keys.server, &[0, 1], None).unwrap().is_empty());
+    assert!(s.plan(&keys.server, &[0, 1]).unwrap().is_empty());
     add(&s, &keys, std::slice::from_ref(&first)).unwrap();
-    let plan = s.plan(&keys.server, &[0, 1], None).unwrap();
+    let plan = s.plan(&keys.server, &[0, 1]).unwrap();
     assert_eq!(plan, 0u32.to_le_bytes());
     // In the next epoch it is not known.
-    assert!(s.plan(&s.keygen(&[0, 1], 2).unwrap().server, &[0, 1], None).unwrap().is_empty());
+    assert!(s.plan(&s.keygen(&[0, 1], 2).unwrap().server, &[0, 1]).unwrap().is_empty());
     let short = encrypt(&s, &keys, &layout, 6, &client(0), &plan);
     assert!(short.len() < 400 && first.len() > 100 * short.len());
     add(&s, &keys, &[short]).unwrap();

@@ -9,7 +9,7 @@ use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::Masking;
 use fedcipher_core::scheme::{self, Expect, Request};
-use fedcipher_core::{Error, keys, registry, wire};
+use fedcipher_core::{Error, keys, registry, sparse, wire};
 use forked::at_work;
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -206,15 +206,8 @@ impl Scheme {
         self.0.decryptor(&key.0, state.as_deref()).map(Decryptor).map_err(raise)
     }
 
-    #[pyo3(signature = (key, sampled, last = None))]
-    fn plan<'py>(
-        &self,
-        py: Python<'py>,
-        key: &ServerKey,
-        sampled: Vec<u32>,
-        last: Option<&[u8]>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        self.0.plan(&key.0, &sampled, last).map(|plan| PyBytes::new(py, &plan)).map_err(raise)
+    fn plan<'py>(&self, py: Python<'py>, key: &ServerKey, sampled: Vec<u32>) -> PyResult<Bound<'py, PyBytes>> {
+        self.0.plan(&key.0, &sampled).map(|plan| PyBytes::new(py, &plan)).map_err(raise)
     }
 }
 
@@ -392,6 +385,21 @@ fn min_contributions(clients: u64, chosen: Option<u64>) -> PyResult<u64> {
     Ok(Bounds::new(clients, 1, chosen).map_err(raise)?.min_contributions)
 }
 
+/// The elements, numbered through all tensors, that everybody sends in `round`.
+#[pyfunction]
+#[pyo3(signature = (lengths, reference, round, top))]
+fn common_set<'py>(
+    py: Python<'py>,
+    lengths: Vec<usize>,
+    reference: Option<PyReadonlyArray1<'py, f32>>,
+    round: u64,
+    top: f64,
+) -> PyResult<Bound<'py, PyArray1<u32>>> {
+    let reference = reference.as_ref().map(|r| r.as_slice()).transpose()?;
+    let set = py.detach(|| sparse::common_set(&lengths, reference, round, top)).map_err(raise)?;
+    Ok(set.into_pyarray(py))
+}
+
 /// The public header of any frame: (kind, scheme, epoch, round, contributions, elements, payload bytes).
 #[pyfunction]
 #[allow(clippy::type_complexity, reason = "one tuple for one thin call")]
@@ -472,6 +480,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(min_contributions, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::read_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::hold_key_file, m)?)?;
+    m.add_function(wrap_pyfunction!(common_set, m)?)?;
     m.add_function(wrap_pyfunction!(bench_flashe, m)?)?;
     m.add("version", env!("CARGO_PKG_VERSION"))
 }

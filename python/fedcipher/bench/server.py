@@ -90,7 +90,6 @@ def _number(message: Message, name: str, most: float = 1e13) -> float:
 def _run(connection: Connection, made: Scheme, key: _native.ServerKey) -> None:
     with Sampler(connection.counters) as sampler:
         aggregator: Aggregator | None = None
-        last: bytes | None = None
         while True:
             with sampler.phase("wait"):
                 message = connection.receive("plan", "frame", "close", "done")
@@ -98,7 +97,7 @@ def _run(connection: Connection, made: Scheme, key: _native.ServerKey) -> None:
                 break
             if message.kind == "plan":
                 sampled = _number(message, "sampled", 1 << 20)
-                connection.send("plan", made.plan(key, range(int(sampled)), last))
+                connection.send("plan", made.plan(key, range(int(sampled))))
                 continue
             if message.kind == "frame":
                 if aggregator is None:
@@ -114,7 +113,7 @@ def _run(connection: Connection, made: Scheme, key: _native.ServerKey) -> None:
                 aggregate = aggregator.finish()
             with sampler.phase("send"):
                 connection.send("aggregate", aggregate)
-            aggregator, last = None, aggregate
+            aggregator = None
     connection.send("profile", json.dumps(sampler.profile.to_dict()).encode())
 
 

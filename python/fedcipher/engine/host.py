@@ -54,7 +54,7 @@ class Engine:
 
     def decryptor(self) -> Decryptor:
         """Decrypts aggregates of every epoch the engine still has: a frame names its own."""
-        return KernelDecryptor(self._client)
+        return KernelDecryptor(self._client, self.scheme.codec)
 
     def __repr__(self) -> str:
         return f"Engine({self.scheme!r}, client {self.client})"

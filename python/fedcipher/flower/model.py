@@ -117,7 +117,7 @@ class GlobalModel:
                 continue
             if sequence != have + 1:
                 raise StateError(f"aggregate {have + 1} is missing; the server sends all again next round")
-            delta = self._open(frame, decryptor)
+            delta = self._open(frame, decryptor, model)
             model = [(m + d).astype(m.dtype) for m, d in zip(model, delta, strict=True)]
             have, self.reference = sequence, delta
         state[_MODEL] = named(self._settings.names, model)
@@ -126,14 +126,18 @@ class GlobalModel:
         self.remember(run=self._settings.run, have=have)
         self.arrays = model
 
-    def _open(self, frame: bytes, decryptor: Decryptor) -> list[NumpyArray]:
-        """Open an aggregate as its round's, bound to the model this client trained from in that round."""
+    def _open(self, frame: bytes, decryptor: Decryptor, like: list[NumpyArray] | None = None) -> list[NumpyArray]:
+        """Open an aggregate as its round's, bound to the model this client trained from in that round.
+
+        ``like`` is the model it changes, where it is a delta.
+        """
         number = _native.inspect(frame)[3]
         if not self._settings.run < number <= self._newest:
             raise RoundError(f"an aggregate of round {number} is not of this run before round {self._newest + 1}")
         trained = self._state.config_records.get(_TRAINED, ConfigRecord())
         model = cast("bytes | None", trained.get(str(number)))
-        opened = decryptor.open(frame, round=number, model=model).arrays
+        reference = None if like is None else self.reference
+        opened = decryptor.open(frame, round=number, model=model, reference=reference, like=like).arrays
         # Aggregates come in order: what is older will not be asked for.
         for older in [key for key in trained if int(key) < number]:
             del trained[older]

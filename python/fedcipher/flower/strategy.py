@@ -204,9 +204,8 @@ class SecureStrategy(Strategy):
 
     def _dress(self, server_round: int, messages: list[Message]) -> list[Message]:
         known = [self._client_of.get(m.metadata.dst_node_id) for m in messages]
-        last = self._aggregates[-1] if self._aggregates else None
         sampled = [client for client in known if client is not None]
-        plan = self.scheme.plan(self._key, sampled, last)
+        plan = self.scheme.plan(self._key, sampled)
         config = RoundSettings(
             run=self._base,
             round=self._base + server_round,
@@ -378,6 +377,8 @@ class SecureStrategy(Strategy):
             return model
         if self.scheme.codec.target == "weights":
             return decryptor.decrypt(self._aggregates[-1])
+        delta: list[NumpyArray] | None = None
         for frame in self._aggregates:
-            model = [(m + d).astype(m.dtype) for m, d in zip(model, decryptor.decrypt(frame), strict=True)]
+            delta = decryptor.decrypt(frame, reference=delta, like=model)
+            model = [(m + d).astype(m.dtype) for m, d in zip(model, delta, strict=True)]
         return model

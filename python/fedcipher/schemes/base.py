@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
-from fedcipher.codec import Array, Codec, flat_float32, restore
+from fedcipher.codec import Array, Codec, Layout, flat_float32, restore
 from fedcipher.errors import UnknownClientError
+from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
 
 __all__ = [
     "Aggregator",
@@ -131,9 +132,9 @@ class Encryptor(ABC):
         """Encrypt ``update`` (float arrays of any shape) for ``round``.
 
         ``weight`` is the client's integer weight in the mean; ``reference`` the public arrays that
-        clip ranges are fitted to; ``plan`` what the server announced for the round; ``model`` a digest of the
-        global model it was trained from: updates of different ones do not add up to anything that opens.
-        Sets ``stats``.
+        clip ranges, and with ``Codec(top=...)`` the coordinates of the round, are fitted to; ``plan`` what the
+        server announced for the round; ``model`` a digest of the global model it was trained from: updates of
+        different ones do not add up to anything that opens. Sets ``stats``.
 
         Raises `NotFiniteError`, `WeightError`, `BoundError`, `LayoutError`, `NonceReuseError`.
         """
@@ -188,20 +189,50 @@ class Decryptor(ABC):
     """
 
     @abstractmethod
-    def open(self, frame: bytes, *, round: int | None = None, model: bytes | None = None) -> Decrypted:
+    def open(
+        self,
+        frame: bytes,
+        *,
+        round: int | None = None,
+        model: bytes | None = None,
+        reference: Sequence[Array] | None = None,
+        like: Sequence[Array] | None = None,
+    ) -> Decrypted:
         """Decrypt an aggregate; ``round`` and the digest of the ``model`` behind its updates are checked when given.
+
+        With ``Codec(top=...)`` the aggregate carries part of the elements and does not say which: ``reference`` is
+        what its clients encrypted with (the aggregate before it), ``like`` any arrays of the model's shapes, needed
+        where there is no reference. Elements that the round did not send are zero.
 
         Raises `ForgedAggregateError`, `ReplayError`, `TooFewContributionsError`, `ModelMismatchError`,
         `WrongRoundError`, `FrameError`.
         """
 
-    def decrypt(self, frame: bytes, *, round: int | None = None, model: bytes | None = None) -> list[Array]:
-        """The weighted mean, in the original shapes and types; raises as `open`."""
-        return self.open(frame, round=round, model=model).arrays
+    def decrypt(
+        self,
+        frame: bytes,
+        *,
+        round: int | None = None,
+        model: bytes | None = None,
+        reference: Sequence[Array] | None = None,
+        like: Sequence[Array] | None = None,
+    ) -> list[Array]:
+        """The weighted mean, in the original shapes and types; arguments and errors as `open`."""
+        return self.open(frame, round=round, model=model, reference=reference, like=like).arrays
 
     @abstractmethod
-    def sums(self, frame: bytes) -> NDArray[np.uint64]:
-        """The integer sums before division, flat, in tensor order; raises as `open`."""
+    def sums(
+        self,
+        frame: bytes,
+        *,
+        reference: Sequence[Array] | None = None,
+        like: Sequence[Array] | None = None,
+    ) -> NDArray[np.uint64]:
+        """The integer sums before division, flat, in tensor order; arguments and errors as `open`.
+
+        With ``Codec(top=...)`` of the elements that were sent only. Where each client chooses what it sends (`flashe`
+        with ``per_client_top``), who did not send an element is in its sum as zero, half of the largest integer.
+        """
 
 
 class Scheme(ABC):
@@ -242,8 +273,8 @@ class Scheme(ABC):
     def decryptor(self, key: _native.ClientKey) -> Decryptor:
         """A decryptor for the holder of ``key``."""
 
-    def plan(self, key: _native.ServerKey, sampled: Sequence[int], last: bytes | None = None) -> bytes:
-        """What the server tells the ``sampled`` clients before a round; ``last`` is the last aggregate."""
+    def plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
+        """What the server tells the ``sampled`` clients before a round."""
         return b""
 
 
@@ -275,10 +306,10 @@ class NativeScheme(Scheme):
         return _NativeAggregator(self._native.aggregator(key, round))
 
     def decryptor(self, key: _native.ClientKey) -> Decryptor:
-        return KernelDecryptor(self._native.decryptor(key, state_dir()))
+        return KernelDecryptor(self._native.decryptor(key, state_dir()), self.codec)
 
-    def plan(self, key: _native.ServerKey, sampled: Sequence[int], last: bytes | None = None) -> bytes:
-        return self._native.plan(key, list(sampled), last)
+    def plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
+        return self._native.plan(key, list(sampled))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._params.items())})"
@@ -321,6 +352,7 @@ class KernelEncryptor(Encryptor):
     def __init__(self, native: EncryptKernel, codec: Codec) -> None:
         self._native = native
         self._codec = codec
+        self._feedback = Feedback()
         self.stats = EncryptStats()
 
     def encrypt(
@@ -333,12 +365,44 @@ class KernelEncryptor(Encryptor):
         plan: bytes = b"",
         model: bytes = b"",
     ) -> bytes:
+        if self._codec.top is not None:
+            return self._encrypt_part(self._codec.top, update, round, weight, reference, plan, model)
         began = time.perf_counter()
         layout = self._codec.layout(update, reference)
         flat = flat_float32(update)
         prepared = time.perf_counter()
         stochastic = self._codec.rounding == "stochastic"
         frame, clipped, quantising = self._native.encrypt(layout, flat, round, weight, plan, model, b"", stochastic)
+        self._note(began, prepared, quantising, clipped, layout, frame)
+        return frame
+
+    def _encrypt_part(
+        self,
+        top: float,
+        update: Sequence[Array],
+        round: int,
+        weight: int,
+        reference: Sequence[Array] | None,
+        plan: bytes,
+        model: bytes,
+    ) -> bytes:
+        began = time.perf_counter()
+        part = CommonSet(update, reference, round, top)
+        layout = part.gathered(self._codec.layout(update, reference))
+        corrected = self._feedback.corrected(update)
+        integers, clipped = layout.quantise(part.gather(corrected), self._codec.rounding == "stochastic")
+        # The kernel is given what the integers stand for, so that what it sends is what error feedback takes off.
+        sent = dequantised(layout, integers)
+        flat = np.split(sent, np.cumsum(part.counts)[:-1])
+        prepared = time.perf_counter()
+        frame, _, quantising = self._native.encrypt(layout, flat, round, weight, plan, model, part.digest, False)
+        self._feedback.keep(corrected, part.index, sent)
+        self._note(began, prepared, quantising, clipped, layout, frame)
+        return frame
+
+    def _note(
+        self, began: float, prepared: float, quantising: float, clipped: list[int], layout: Layout, frame: bytes
+    ) -> None:
         done = time.perf_counter()
         self.stats = EncryptStats(
             encode_seconds=prepared - began + quantising,
@@ -348,7 +412,6 @@ class KernelEncryptor(Encryptor):
             frame_bytes=len(frame),
             setup_bytes=self._native.setup_bytes(),
         )
-        return frame
 
     def precompute(
         self,
@@ -358,13 +421,19 @@ class KernelEncryptor(Encryptor):
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
     ) -> None:
-        self._native.precompute(round, self._codec.layout(update, reference), plan)
+        layout = self._codec.layout(update, reference)
+        if self._codec.top is not None:
+            layout = CommonSet(update, reference, round, self._codec.top).gathered(layout)
+        self._native.precompute(round, layout, plan)
 
     def export_state(self) -> bytes:
-        return self._native.export_state()
+        return self._native.export_state() if self._codec.top is None else self._feedback.export()
 
     def import_state(self, state: bytes) -> None:
-        self._native.import_state(state)
+        if self._codec.top is None:
+            self._native.import_state(state)
+        else:
+            self._feedback.restore(state)
 
 
 class _NativeAggregator(Aggregator):
@@ -381,12 +450,38 @@ class _NativeAggregator(Aggregator):
 class KernelDecryptor(Decryptor):
     """Shapes and types behind a kernel."""
 
-    def __init__(self, native: DecryptKernel) -> None:
+    def __init__(self, native: DecryptKernel, codec: Codec) -> None:
         self._native = native
+        self._top = codec.top
 
-    def open(self, frame: bytes, *, round: int | None = None, model: bytes | None = None) -> Decrypted:
-        layout, found, contributions, flat, counts = self._native.decrypt(frame, round, model)
+    def open(
+        self,
+        frame: bytes,
+        *,
+        round: int | None = None,
+        model: bytes | None = None,
+        reference: Sequence[Array] | None = None,
+        like: Sequence[Array] | None = None,
+    ) -> Decrypted:
+        part = self._part(frame, reference, like)
+        bound = b"" if part is None else part.digest
+        layout, found, contributions, flat, counts = self._native.decrypt(frame, round, model, bound)
+        if part is not None:
+            layout, flat = part.scattered(layout), part.scatter(flat)
         return Decrypted(restore(layout, flat), found, [Contribution(*c) for c in contributions], counts)
 
-    def sums(self, frame: bytes) -> NDArray[np.uint64]:
-        return self._native.decrypt_sums(frame)[1]
+    def sums(
+        self,
+        frame: bytes,
+        *,
+        reference: Sequence[Array] | None = None,
+        like: Sequence[Array] | None = None,
+    ) -> NDArray[np.uint64]:
+        part = self._part(frame, reference, like)
+        return self._native.decrypt_sums(frame, b"" if part is None else part.digest)[1]
+
+    def _part(self, frame: bytes, reference: Sequence[Array] | None, like: Sequence[Array] | None) -> CommonSet | None:
+        """Which elements the aggregate carries, as every honest client of its round has chosen them."""
+        if self._top is None:
+            return None
+        return set_of(like, reference, _native.inspect(frame)[3], self._top)

@@ -26,9 +26,20 @@ class Flashe(NativeScheme):
         (section 4.2); ``"single"``: one mask a client; ``"adaptive"``: the server counts and chooses.
     key_bits
         AES-128 or AES-256.
-    top
-        Send only this fraction of each layer, largest magnitudes first, the rest kept for the next
-        round (section 5.3); layers below 256 elements whole. Needs ``Codec(target="delta")``.
+    per_client_top
+        Each client sends this fraction of each layer of its own choice, largest magnitudes first, the rest
+        kept for the next round (algorithm 1); layers below 256 elements whole. Needs
+        ``Codec(target="delta")``. ``Codec(top=...)``, one choice for the whole cohort, is the better default:
+        it attributes nothing, costs no tags a coordinate and works in every scheme.
+
+    Notes
+    -----
+    With ``per_client_top`` the server leaves out coordinates that fewer than ``min_contributions`` clients
+    sent, and a mean is over those who sent it; coordinates that nobody sent, or that were left out, are zero
+    in it. Clients check what remains with a tag of 61 bits a coordinate, up and down. What stays open: the server sees
+    which clients chose the same coordinates (not which these are), and may leave out more of them; every
+    client sees, of the coordinates that remain, which clients sent each. What is left out is lost to error
+    feedback: its sender does not learn of it in time.
     """
 
     name = "flashe"
@@ -48,18 +59,26 @@ class Flashe(NativeScheme):
         min_contributions: int | None = None,
         masking: Literal["double", "single", "adaptive"] = "double",
         key_bits: int = 128,
-        top: float | None = None,
+        per_client_top: float | None = None,
+        top: None = None,
         codec: Codec | None = None,
     ) -> None:
         codec = codec or Codec()
-        if top is not None and codec.target != "delta":
-            raise ParameterError("top sends part of an update, so the codec must be Codec(target='delta')")
+        if top is not None:
+            raise ParameterError(
+                f"top is the codec's: Codec(top={top}, target='delta') sends one set of coordinates that is common to "
+                f"all clients; per_client_top={top} lets each client choose its own, which shows who sent what"
+            )
+        if per_client_top is not None and codec.target != "delta":
+            raise ParameterError("per_client_top sends part of an update, so the codec must be Codec(target='delta')")
+        if per_client_top is not None and codec.top is not None:
+            raise ParameterError("per_client_top and Codec(top=...) both choose coordinates; give one of them")
         params = {
             "clients": clients,
             "max_weight": max_weight,
             "min_contributions": min_contributions,
             "masking": masking,
             "key_bits": key_bits,
-            "top": top,
+            "per_client_top": per_client_top,
         }
         super().__init__(codec, params)

@@ -113,7 +113,7 @@ class LibraryScheme(Scheme):
 
     def decryptor(self, key: _native.ClientKey) -> Decryptor:
         open_ = self._arithmetic.opener(self._library.secret(key))
-        return KernelDecryptor(_DecryptKernel(self._library.receiver(key, state_dir()), open_))
+        return KernelDecryptor(_DecryptKernel(self._library.receiver(key, state_dir()), open_), self.codec)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._params.items())})"

@@ -5,6 +5,7 @@ use super::{Params, positions};
 use crate::admission::Admission;
 use crate::bits;
 use crate::keys::ServerKey;
+use crate::mac::coordinates;
 use crate::scheme::{Aggregator, Progress};
 use crate::wire::{Contribution, Reader};
 use crate::{Error, Result};
@@ -68,21 +69,52 @@ impl Aggregator for Dense {
     }
 }
 
+/// What has been added at one permuted position.
+#[derive(Clone, Copy, Default)]
+struct Site {
+    position: u32,
+    sum: u64,
+    tag: u64,
+    senders: u64,
+}
+
 /// Running sum of sparse updates by permuted position, and who sent what.
 pub struct Sparse {
     params: Params,
     admission: Admission,
     masking: Option<Masking>,
-    /// Increasing positions and, beside them, their sums.
-    union: Vec<u32>,
-    sums: Vec<u64>,
+    /// Increasing by position.
+    sites: Vec<Site>,
     sets: BTreeMap<u32, Vec<u32>>,
 }
 
 impl Sparse {
     pub fn new(params: Params, key: &ServerKey, round: Option<u64>) -> Self {
         let admission = Admission::new(key, params.rules(), round);
-        Sparse { params, admission, masking: None, union: Vec::new(), sums: Vec::new(), sets: BTreeMap::new() }
+        Sparse { params, admission, masking: None, sites: Vec::new(), sets: BTreeMap::new() }
+    }
+
+    /// The sum so far with `new` in it.
+    fn with(&self, new: &[Site], width: u32) -> Vec<Site> {
+        let mut out = Vec::with_capacity(self.sites.len() + new.len());
+        let (mut old, mut new) = (self.sites.iter().peekable(), new.iter().peekable());
+        loop {
+            let next = match (old.peek(), new.peek()) {
+                (Some(a), Some(b)) if a.position == b.position => Site {
+                    position: a.position,
+                    sum: a.sum.wrapping_add(b.sum) & bits::lane_mask(width),
+                    tag: coordinates::add(a.tag, b.tag),
+                    senders: a.senders + b.senders,
+                },
+                (Some(a), Some(b)) if a.position < b.position => **a,
+                (Some(a), None) => **a,
+                (_, Some(b)) => **b,
+                (None, None) => return out,
+            };
+            old.next_if(|site| site.position == next.position);
+            new.next_if(|site| site.position == next.position);
+            out.push(next);
+        }
     }
 }
 
@@ -93,41 +125,46 @@ impl Aggregator for Sparse {
         let mut r = Reader::new(admitted.payload);
         let masking = Masking::parse(r.u8()?)?;
         same_masking(&mut self.masking, masking)?;
-        let sites = positions::decode(&mut r, admitted.layout.elements())?;
-        let packed = r.rest();
-        bits::check_stream(packed, sites.len(), width)?;
-        self.params.check_sparse(&admitted.layout, sites.len())?;
-        let mut lanes = vec![0u64; sites.len()];
+        let positions = positions::decode(&mut r, admitted.layout.elements())?;
+        self.params.check_sparse(&admitted.layout, positions.len())?;
+        let packed = r.bytes(bits::packed_len(positions.len(), width))?;
+        bits::check_stream(packed, positions.len(), width)?;
+        let tags = coordinates::parse(r.rest(), positions.len())?;
+        let mut lanes = vec![0u64; positions.len()];
         bits::unpack(packed, width, &mut lanes);
-        let (mut old, mut new) = (self.sums.iter(), lanes.iter());
-        let take = |from: bool, lanes: &mut std::slice::Iter<'_, u64>| {
-            if from { lanes.next().copied().unwrap_or(0) } else { 0 }
-        };
-        let (union, sums) = positions::merge(&self.union, &sites)
-            .map(|(site, in_old, in_new)| {
-                let sum = take(in_old, &mut old).wrapping_add(take(in_new, &mut new));
-                (site, sum & bits::lane_mask(width))
-            })
-            .unzip();
-        (self.union, self.sums) = (union, sums);
+        let parts = positions.iter().zip(lanes).zip(tags);
+        let new: Vec<Site> =
+            parts.map(|((position, sum), tag)| Site { position: *position, sum, tag, senders: 1 }).collect();
+        self.sites = self.with(&new, width);
         self.masking = Some(masking);
-        self.sets.insert(admitted.contribution.client, sites);
+        self.sets.insert(admitted.contribution.client, positions);
         Ok(self.admission.commit(admitted))
     }
 
+    /// Leaves out what fewer than the minimum of clients sent: a sum of one is that client's value, and whoever
+    /// decrypts is told who sent what.
     fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
         let header = self.admission.aggregate_header()?;
         let masking = self.masking.ok_or(Error::EmptyCohort)?;
         let layout = self.admission.layout()?;
         let width = self.params.sparse_width(layout)?;
+        let mut sites = std::mem::take(&mut self.sites);
+        sites.retain(|site| site.senders >= self.params.bounds.min_contributions);
         let mut payload = vec![masking as u8];
-        for sites in std::mem::take(&mut self.sets).into_values() {
-            positions::encode(&sites, layout.elements(), &mut payload);
+        for mut set in std::mem::take(&mut self.sets).into_values() {
+            let mut left = sites.iter().peekable();
+            set.retain(|position| {
+                while left.next_if(|site| site.position < *position).is_some() {}
+                left.peek().is_some_and(|site| site.position == *position)
+            });
+            positions::encode(&set, layout.elements(), &mut payload);
         }
-        let lanes = std::mem::take(&mut self.sums);
+        let lanes: Vec<u64> = sites.iter().map(|site| site.sum).collect();
+        let tags: Vec<u64> = sites.iter().map(|site| site.tag).collect();
         let at = payload.len();
         payload.resize(at + bits::packed_len(lanes.len(), width), 0);
         bits::pack(&lanes, width, &mut payload[at..]);
+        coordinates::write(&tags, &mut payload);
         payload.extend_from_slice(&self.admission.tag().to_bytes());
         Ok(header.frame(&payload))
     }

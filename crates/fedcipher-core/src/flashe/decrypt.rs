@@ -2,20 +2,22 @@
 
 use super::mask::{MaskMaker, Masking, Pieces, Term, chunk_lanes};
 use super::participation::residual;
+use super::positions::{self, SparseSum};
 use super::sparse::permutation;
-use super::{Params, Secret, positions};
-use crate::Result;
+use super::{Params, Secret};
 use crate::admission::check_sums;
 use crate::bits;
 use crate::bounds::max_level;
 use crate::client::Receiver;
 use crate::codec::{Layout, SumSink};
 use crate::ledger::Openings;
+use crate::mac::coordinates::{CoordinateMac, places};
 use crate::mac::{Hash, TAG_LEN};
 use crate::prf::CHUNK_BLOCKS;
 use crate::scheme::{Decryptor, Expect, Opening, Summary};
 use crate::stream::{self, Opener, Piece, Threads};
 use crate::wire::{Head, Header, Reader};
+use crate::{Error, Result};
 use std::sync::Arc;
 
 pub struct FlasheDecryptor {
@@ -46,64 +48,66 @@ impl FlasheDecryptor {
         Ok(Opening { layout, opener: Box::new(opener), verifier })
     }
 
-    fn sparse(&self, header: &Header, layout: &Layout, payload: &[u8], sink: &mut dyn SumSink) -> Result<Vec<u32>> {
-        let parsed = positions::aggregate_positions(header, payload)?;
-        let masking = Masking::parse(parsed.masking)?;
+    /// `header` has been checked against its tag: the layout is the one that its clients sent, so memory of its size
+    /// is no more than an honest round takes.
+    fn sparse(
+        &self,
+        header: &Header,
+        layout: &Layout,
+        payload: &[u8],
+        mac: &CoordinateMac,
+        sink: &mut dyn SumSink,
+    ) -> Result<Vec<u32>> {
         let width = self.params.sparse_width(layout)?;
+        let mut sum = SparseSum::parse(header, payload, width)?;
+        let masking = Masking::parse(sum.masking)?;
+        let most = self.params.sparse_count(layout);
+        if let Some((c, set)) = sum.senders.iter().find(|(_, set)| set.len() > most) {
+            return Err(Error::frame(format!("client {} sent {} coordinates of at most {most}", c.client, set.len())));
+        }
+        sum.counts.iter().try_for_each(|count| self.params.bounds.check_contributions(*count as usize))?;
+        self.unmask_sparse(header.round, &mut sum, masking, width);
+        mac.check(&sum.union, &sum.lanes, &sum.senders, &sum.tags)?;
+
+        // Back to coordinate order. Whoever did not send a coordinate counts as zero, which is L / 2.
         let weight = header.total_weight();
         let n = layout.elements();
-        // Before anything of size n exists: an honest n is bounded by what the frame carries.
-        parsed.sets.iter().try_for_each(|set| self.params.check_sparse(layout, set.len()))?;
-
-        let (mut counts, mut weights) = (vec![0u32; n], vec![0u64; n]);
-        for (c, sites) in header.contributions.iter().zip(&parsed.sets) {
-            for site in sites {
-                counts[*site as usize] += 1;
-                weights[*site as usize] += c.weight;
-            }
-        }
-        let union: Vec<u32> = (0..n as u32).filter(|site| counts[*site as usize] > 0).collect();
-        bits::check_stream(parsed.values, union.len(), width)?;
-        let mut lanes = vec![0u64; union.len()];
-        bits::unpack(parsed.values, width, &mut lanes);
-        let mut sums = vec![0u64; n];
-        for (site, lane) in union.iter().zip(&lanes) {
-            sums[*site as usize] = *lane;
-        }
-        self.unmask_sparse(header, &parsed.sets, masking, width, &mut sums);
-
-        // Back to coordinate order. Whoever did not send a coordinate sent zero, which is L / 2.
         let order = permutation(&self.secret.permutation, header.round, n)?;
-        let mut by_element = vec![0u64; n];
-        let mut counts_by_element = vec![0u32; n];
+        let mut at = vec![u32::MAX; n];
+        for (k, site) in sum.union.iter().enumerate() {
+            at[*site as usize] = k as u32;
+        }
+        let (mut sums, mut sent, mut counts) = (vec![0u64; n], vec![0u64; n], vec![0u32; n]);
         let mut d = 0;
         for tensor in layout.tensors() {
-            let levels = max_level(tensor.bits);
+            let zero = max_level(tensor.bits) / 2;
             for _ in 0..tensor.len() {
-                let site = order[d] as usize;
-                let (sum, sent) = (sums[site], weights[site]);
-                check_sums(&[sum], sent, tensor.bits)?;
-                by_element[d] = sum + (weight - sent) * (levels / 2);
-                counts_by_element[d] = counts[site];
+                let k = at[order[d] as usize] as usize;
+                if let Some(lane) = sum.lanes.get(k) {
+                    (sums[d], sent[d], counts[d]) = (*lane, sum.weights[k], sum.counts[k]);
+                }
+                check_sums(&sums[d..=d], sent[d], tensor.bits)?;
+                sums[d] += (weight - sent[d]) * zero;
                 d += 1;
             }
         }
         sink.begin(layout, weight)?;
-        sink.put(0, &by_element)?;
-        Ok(counts_by_element)
+        sink.put_sent(0, &sums, &sent)?;
+        Ok(counts)
     }
 
     /// Removes `+F(j)` where j sent and, when double, `-F(j+1)`; what neighbours share cancels and
     /// is never computed.
-    fn unmask_sparse(&self, header: &Header, sets: &[Vec<u32>], masking: Masking, width: u32, sums: &mut [u64]) {
-        let mut maker = MaskMaker::new(&self.secret.mask, header.round, width);
-        let ids: Vec<u32> = header.contributions.iter().map(|c| c.client).collect();
+    fn unmask_sparse(&self, round: u64, sum: &mut SparseSum, masking: Masking, width: u32) {
+        let mut maker = MaskMaker::new(&self.secret.mask, round, width);
+        let SparseSum { senders, union, lanes, .. } = sum;
         let set_of = |id: Option<u32>| -> &[u32] {
-            id.and_then(|id| ids.binary_search(&id).ok()).map_or(&[], |k| sets[k].as_slice())
+            let found = id.and_then(|id| senders.binary_search_by_key(&id, |(c, _)| c.client).ok());
+            found.map_or(&[], |k| senders[k].1.as_slice())
         };
-        let mut terms = ids.clone();
+        let mut terms: Vec<u32> = senders.iter().map(|(c, _)| c.client).collect();
         if masking == Masking::Double {
-            terms.extend(ids.iter().map(|id| id + 1));
+            terms.extend(senders.iter().map(|(c, _)| c.client + 1));
             terms.sort_unstable();
             terms.dedup();
         }
@@ -119,9 +123,10 @@ impl FlasheDecryptor {
                 }
             }
             let mut remove = |sites: &[u32], sign: u64| {
+                let at = places(union, sites);
                 maker.at(id, sites, |k, mask| {
-                    let sum = &mut sums[sites[k] as usize];
-                    *sum = sum.wrapping_sub(mask.wrapping_mul(sign)) & bits::lane_mask(width);
+                    let lane = &mut lanes[at[k]];
+                    *lane = lane.wrapping_sub(mask.wrapping_mul(sign)) & bits::lane_mask(width);
                 });
             };
             remove(&positive, 1);
@@ -169,9 +174,11 @@ impl Opener for DenseOpener {
 impl Decryptor for FlasheDecryptor {
     fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
         let (head, layout, payload, tag) = self.receiver.admit(frame, expect)?;
-        if self.params.top.is_some() {
-            let counts = Some(self.sparse(&head.header, &layout, payload, sink)?);
-            self.receiver.verifier(&head.header, &layout, expect.bound).check(Hash::default(), tag)?;
+        if self.params.per_client_top.is_some() {
+            let verifier = self.receiver.verifier(&head.header, &layout, expect.bound);
+            verifier.check(Hash::default(), tag)?;
+            let mac = self.receiver.coordinates(&verifier);
+            let counts = Some(self.sparse(&head.header, &layout, payload, &mac, sink)?);
             return Ok(Summary { header: head.header, layout, counts });
         }
         let opening = self.dense(&head, layout, payload, expect)?;
@@ -185,7 +192,7 @@ impl Decryptor for FlasheDecryptor {
 
     fn opener(&self, head: &Head, expect: &Expect<'_>, prefix: &[u8]) -> Result<Option<Opening>> {
         let layout = self.receiver.check(head, expect)?;
-        if self.params.top.is_some() {
+        if self.params.per_client_top.is_some() {
             return Ok(None);
         }
         self.dense(head, layout, prefix, expect).map(Some)

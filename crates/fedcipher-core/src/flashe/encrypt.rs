@@ -8,7 +8,7 @@ use crate::Result;
 use crate::bits;
 use crate::client::Sender;
 use crate::codec::{Layout, Rounding, Update};
-use crate::mac::{Hash, Stamp};
+use crate::mac::{Hash, Stamp, coordinates};
 use crate::prf::Prf;
 use crate::scheme::{Encryptor, Request, Terms};
 use crate::stream::{self, Piece, Sealer, Sealing, Threads};
@@ -66,8 +66,8 @@ impl FlasheEncryptor {
     fn sparse(&mut self, request: &Request<'_>, top: f64, place: &mut dyn Place) -> Result<()> {
         let layout = request.update.layout();
         let masking = self.masking(request.plan)?;
-        let (header, stamp) = self.sender.start(&request.terms(), layout)?;
         let width = self.params.sparse_width(layout)?;
+        let (header, stamp) = self.sender.start(&request.terms(), layout)?;
         let selection = self.residual.select(request.update, top)?;
         let order = permutation(&self.permutation, request.round, layout.elements())?;
 
@@ -81,7 +81,9 @@ impl FlasheEncryptor {
             selection.chosen.iter().map(|d| (order[*d as usize], ints[*d as usize])).collect();
         sent.sort_unstable_by_key(|(position, _)| *position);
         let sites: Vec<u32> = sent.iter().map(|(position, _)| *position).collect();
-        let mut lanes: Vec<u64> = sent.iter().map(|(_, q)| u64::from(*q).wrapping_mul(request.weight)).collect();
+        let weighted = sent.iter().map(|(_, q)| u64::from(*q).wrapping_mul(stamp.weight()));
+        let mut lanes = Zeroizing::new(weighted.collect::<Vec<u64>>());
+        let tags = self.sender.coordinates(&stamp).tags(&stamp.own, &sites, &lanes)?;
         let mut maker = MaskMaker::new(&self.prf, request.round, width);
         for term in masking.terms(self.sender.client()) {
             maker.at(term.client, &sites, |k, mask| {
@@ -94,6 +96,7 @@ impl FlasheEncryptor {
         let at = payload.len();
         payload.resize(at + bits::packed_len(lanes.len(), width), 0);
         bits::pack(&lanes, width, &mut payload[at..]);
+        coordinates::write(&tags, &mut payload);
         payload.extend_from_slice(&stamp.tag(Hash::default()).to_bytes());
 
         let kept = selection.chosen.iter().map(|d| (*d as usize, dequantised(layout, *d as usize, ints[*d as usize])));
@@ -172,14 +175,14 @@ fn dequantised(layout: &Layout, d: usize, q: u32) -> f32 {
 
 impl Encryptor for FlasheEncryptor {
     fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
-        match self.params.top {
+        match self.params.per_client_top {
             None => stream::seal_all(&self.dense(&request.terms())?, request.update, place, Threads::One),
             Some(top) => self.sparse(request, top, place),
         }
     }
 
     fn sealer(&mut self, terms: &Terms<'_>) -> Result<Option<Sealing>> {
-        match self.params.top {
+        match self.params.per_client_top {
             None => Ok(Some(Sealing::new(self.dense(terms)?))),
             Some(_) => Ok(None),
         }
@@ -187,7 +190,7 @@ impl Encryptor for FlasheEncryptor {
 
     /// Makes the masks of `round` in a background thread (dense updates).
     fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()> {
-        if self.params.top.is_none() {
+        if self.params.per_client_top.is_none() {
             let lanes = self.params.lanes(layout)?;
             let job = Job::new(round, self.masking(plan)?.terms(self.sender.client()), &lanes);
             self.sender.reserve(round)?;

@@ -5,6 +5,8 @@
 //! Withstands a server that does not collude: one client that leaks the key opens every update.
 
 mod aggregate;
+#[cfg(test)]
+mod attacks;
 mod decrypt;
 mod encrypt;
 pub mod mask;
@@ -20,8 +22,10 @@ use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::lanes::Lanes;
 use crate::mac::Weighting;
+use crate::mac::coordinates::MAX_SUM_BITS;
 use crate::prf::{Prf, random_bytes};
 use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Scheme};
+use crate::sparse::{check_top, tensor_count};
 use crate::{Error, Result};
 pub use mask::Masking;
 use std::path::Path;
@@ -44,8 +48,8 @@ pub struct Params {
     pub policy: Policy,
     /// AES key size: 128 or 256.
     pub key_bits: u32,
-    /// Fraction of each layer that is sent; `None` sends everything.
-    pub top: Option<f64>,
+    /// Fraction of each layer that a client sends, its own choice of coordinates; `None` sends everything.
+    pub per_client_top: Option<f64>,
 }
 
 /// FLASHE with validated parameters.
@@ -65,10 +69,8 @@ impl Flashe {
         if params.key_bits != 128 && params.key_bits != 256 {
             return Err(Error::parameter("key_bits", format!("{} is not 128 or 256", params.key_bits)));
         }
-        if let Some(top) = params.top
-            && !(top > 0.0 && top <= 1.0)
-        {
-            return Err(Error::parameter("top", format!("{top} is not a fraction in (0, 1]")));
+        if let Some(top) = params.per_client_top {
+            check_top("per_client_top", top)?;
         }
         Ok(Flashe { params })
     }
@@ -88,8 +90,16 @@ impl Flashe {
 }
 
 impl Params {
+    /// Of updates.
     fn rules(&self) -> Rules {
-        Rules { density: self.top.unwrap_or(1.0), ..Rules::dense(self.bounds, Weighting::Client) }
+        Rules { density: self.per_client_top.unwrap_or(1.0), ..Rules::dense(self.bounds, Weighting::Client) }
+    }
+
+    /// Of aggregates: of a sparse one any part may be missing, so its size says nothing and its tag must be checked
+    /// before anything of the layout's size is made.
+    fn opening_rules(&self) -> Rules {
+        let rules = self.rules();
+        if self.per_client_top.is_some() { Rules { density: 0.0, ..rules } } else { rules }
     }
 
     /// Lane width of `bits`-bit values: w = b + ceil(log2 of the total weight), at least 8.
@@ -108,8 +118,8 @@ impl Params {
 
     /// How many coordinates a sparse update of `layout` carries: the top fraction of each layer.
     fn sparse_count(&self, layout: &Layout) -> usize {
-        let top = self.top.unwrap_or(1.0);
-        layout.tensors().iter().map(|t| sparse::layer_count(t.len(), top)).sum()
+        let top = self.per_client_top.unwrap_or(1.0);
+        layout.tensors().iter().map(|t| tensor_count(t.len(), top)).sum()
     }
 
     /// Refuses a sparse update that carries any other number of coordinates.
@@ -127,7 +137,7 @@ impl Params {
         if u32::try_from(layout.elements()).is_err() {
             return Err(Error::layout("sparse updates have at most 2^32 elements"));
         }
-        self.width(bits)
+        Ok(self.bounds.checked_field_bits(bits, MAX_SUM_BITS)?.max(8))
     }
 }
 
@@ -141,7 +151,7 @@ impl Scheme for Flashe {
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {
-        match self.params.top {
+        match self.params.per_client_top {
             None => self.params.lanes(layout).map(drop),
             Some(_) => self.params.sparse_width(layout).map(drop),
         }
@@ -165,7 +175,7 @@ impl Scheme for Flashe {
 
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
         key.tag.check_scheme(NAME, self.digest())?;
-        Ok(match self.params.top {
+        Ok(match self.params.per_client_top {
             None => Box::new(aggregate::Dense::new(self.params.clone(), key, round)),
             Some(_) => Box::new(aggregate::Sparse::new(self.params.clone(), key, round)),
         })
@@ -173,19 +183,19 @@ impl Scheme for Flashe {
 
     fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>> {
         let secret = self.secret(key)?;
-        let receiver = Receiver::new(key, self.params.rules(), state)?;
+        let receiver = Receiver::new(key, self.params.opening_rules(), state)?;
         Ok(Box::new(decrypt::FlasheDecryptor::new(self.params.clone(), receiver, secret)))
     }
 
-    /// One byte, the cheaper masking for `sampled`; with sparse updates as counted in `last`.
-    fn plan(&self, _key: &ServerKey, sampled: &[u32], last: Option<&[u8]>) -> Result<Vec<u8>> {
+    /// One byte, the cheaper masking for `sampled`; with sparse updates the one that is cheaper on average.
+    fn plan(&self, _key: &ServerKey, sampled: &[u32]) -> Result<Vec<u8>> {
         if sampled.is_empty() {
             return Ok(Vec::new());
         }
-        let masking = match (self.params.policy, self.params.top, last) {
-            (Policy::Fixed(masking), ..) => masking,
-            (Policy::Adaptive, None, _) | (Policy::Adaptive, _, None) => participation::cheaper_dense(sampled),
-            (Policy::Adaptive, Some(_), Some(last)) => participation::cheaper_sparse(last)?,
+        let masking = match (self.params.policy, self.params.per_client_top) {
+            (Policy::Fixed(masking), _) => masking,
+            (Policy::Adaptive, None) => participation::cheaper_dense(sampled),
+            (Policy::Adaptive, Some(top)) => participation::cheaper_sparse(sampled, top),
         };
         Ok(vec![masking as u8])
     }
@@ -198,7 +208,7 @@ impl Scheme for Flashe {
         vec![
             ("masking".into(), masking),
             ("AES key bits".into(), self.params.key_bits.to_string()),
-            ("top".into(), self.params.top.map_or("all".into(), |t| t.to_string())),
+            ("top per client".into(), self.params.per_client_top.map_or("all".into(), |t| t.to_string())),
             ("clients".into(), self.params.bounds.clients.to_string()),
         ]
     }

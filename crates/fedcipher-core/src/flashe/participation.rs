@@ -1,9 +1,6 @@
 //! Which masks remain in a sum over a set of clients, and what they cost.
 
 use super::mask::{Masking, Term};
-use super::positions;
-use crate::Result;
-use crate::wire::{self, Kind};
 
 /// The masks left in a sum over `clients` (increasing): for double masking one pair for each
 /// maximal run of consecutive ids (FLASHE section 4.2), for single masking one a client.
@@ -30,25 +27,23 @@ pub fn dense_cost(clients: &[u32], masking: Masking) -> usize {
 pub fn cheaper_dense(sampled: &[u32]) -> Masking {
     let mut ids = sampled.to_vec();
     ids.sort_unstable();
-    cheaper(dense_cost(&ids, Masking::Single) as u64, dense_cost(&ids, Masking::Double) as u64)
+    cheaper(dense_cost(&ids, Masking::Single), dense_cost(&ids, Masking::Double))
 }
 
-/// The masking that would have been cheaper for the sparse aggregate `last`, masks counted exactly:
-/// a client encrypts its own coordinates and removes what is left of everybody's.
-pub fn cheaper_sparse(last: &[u8]) -> Result<Masking> {
-    let frame = wire::parse_kind(last, Kind::Aggregate)?;
-    let sets = positions::aggregate_positions(&frame.header, frame.payload)?;
-    let sent: u64 = sets.sets.iter().map(|s| s.len() as u64).sum();
-    let own = sent.div_ceil((sets.sets.len() as u64).max(1));
-    let neighbours = frame.header.contributions.windows(2).zip(sets.sets.windows(2));
-    let cancelled: u64 = neighbours
-        .filter(|(c, _)| c[0].client + 1 == c[1].client)
-        .map(|(_, s)| positions::intersection(&s[0], &s[1]) as u64)
-        .sum();
-    Ok(cheaper(own + sent, 2 * own + 2 * (sent - cancelled)))
+/// The masking with fewer masks on average for a round of `sampled` clients that send the share `top` each, every
+/// client its own choice. Nobody knows the sets before they are sent, so two neighbours are taken to share what two
+/// independent choices share, `top` of what either sends: per coordinate sent, single masking costs the client's own
+/// mask and one a client of the sum, double masking twice that less what neighbours share.
+#[must_use]
+pub fn cheaper_sparse(sampled: &[u32], top: f64) -> Masking {
+    let mut ids = sampled.to_vec();
+    ids.sort_unstable();
+    let neighbours = ids.windows(2).filter(|w| w[0].checked_add(1) == Some(w[1])).count() as f64;
+    let clients = ids.len() as f64;
+    cheaper(1.0 + clients, 2.0 + 2.0 * (clients - top * neighbours))
 }
 
-fn cheaper(single: u64, double: u64) -> Masking {
+fn cheaper<T: PartialOrd>(single: T, double: T) -> Masking {
     if single < double { Masking::Single } else { Masking::Double }
 }
 
@@ -69,5 +64,12 @@ mod tests {
     fn adaptive_counts_masks() {
         assert_eq!(cheaper_dense(&(0..10).collect::<Vec<_>>()), Masking::Double);
         assert_eq!(cheaper_dense(&[1, 5, 9, 20]), Masking::Single);
+        // Whole updates: as dense ones. A tenth of each: neighbours share too little for double masking.
+        for ids in [&[0, 1, 2, 3, 4, 5][..], &[1, 5, 9, 20], &[3, 2], &[7, 8, 9, 11]] {
+            assert_eq!(cheaper_sparse(ids, 1.0), cheaper_dense(ids));
+            assert_eq!(cheaper_sparse(ids, 0.1), Masking::Single);
+        }
+        assert_eq!(cheaper_sparse(&(0..10).collect::<Vec<_>>(), 0.7), Masking::Double);
+        assert_eq!(cheaper_sparse(&(0..10).step_by(2).collect::<Vec<_>>(), 0.7), Masking::Single);
     }
 }

@@ -3,7 +3,9 @@
 //! A secret permutation spreads the positions evenly, so gaps are geometric and a Rice code is
 //! within a few hundredths of a bit of their entropy.
 
-use crate::wire::{Header, Reader};
+use crate::bits;
+use crate::mac::coordinates;
+use crate::wire::{Contribution, Header, Reader};
 use crate::{Error, Result};
 
 const MAX_RICE: u32 = 32;
@@ -79,26 +81,44 @@ pub fn decode(r: &mut Reader<'_>, universe: usize) -> Result<Vec<u32>> {
     Ok(positions)
 }
 
-/// The position sets of a sparse aggregate, by client in header order, and the rest of the payload.
-pub struct AggregatePositions<'a> {
+/// What a sparse aggregate carries: positions are increasing, and every client's are in `union`.
+pub struct SparseSum {
     pub masking: u8,
-    pub sets: Vec<Vec<u32>>,
-    pub values: &'a [u8],
+    pub senders: Vec<(Contribution, Vec<u32>)>,
+    pub union: Vec<u32>,
+    /// How many clients sent each of `union`, and what they weigh together.
+    pub counts: Vec<u32>,
+    pub weights: Vec<u64>,
+    /// Still masked.
+    pub lanes: Vec<u64>,
+    pub tags: Vec<u64>,
 }
 
-/// Parses `masking u8 | sets | packed sums`.
-pub fn aggregate_positions<'a>(header: &Header, payload: &'a [u8]) -> Result<AggregatePositions<'a>> {
-    let universe = usize::try_from(header.elements).map_err(|_| Error::frame("too many elements"))?;
-    let mut r = Reader::new(payload);
-    let masking = r.u8()?;
-    let sets = header.contributions.iter().map(|_| decode(&mut r, universe)).collect::<Result<_>>()?;
-    Ok(AggregatePositions { masking, sets, values: r.rest() })
-}
-
-/// Size of the intersection of two increasing lists.
-#[must_use]
-pub fn intersection(a: &[u32], b: &[u32]) -> usize {
-    merge(a, b).filter(|(_, in_a, in_b)| *in_a && *in_b).count()
+impl SparseSum {
+    /// Parses `masking u8 | sets | packed sums | tags`. Whatever it makes is as large as what the payload holds.
+    pub fn parse(header: &Header, payload: &[u8], width: u32) -> Result<Self> {
+        let universe = usize::try_from(header.elements).map_err(|_| Error::frame("too many elements"))?;
+        let mut r = Reader::new(payload);
+        let masking = r.u8()?;
+        let senders: Vec<(Contribution, Vec<u32>)> =
+            header.contributions.iter().map(|c| Ok((*c, decode(&mut r, universe)?))).collect::<Result<_>>()?;
+        let mut union: Vec<u32> = senders.iter().flat_map(|(_, set)| set).copied().collect();
+        union.sort_unstable();
+        union.dedup();
+        let (mut counts, mut weights) = (vec![0u32; union.len()], vec![0u64; union.len()]);
+        for (contribution, set) in &senders {
+            for at in coordinates::places(&union, set) {
+                counts[at] += 1;
+                weights[at] += contribution.weight;
+            }
+        }
+        let packed = r.bytes(bits::packed_len(union.len(), width))?;
+        bits::check_stream(packed, union.len(), width)?;
+        let tags = coordinates::parse(r.rest(), union.len())?;
+        let mut lanes = vec![0u64; union.len()];
+        bits::unpack(packed, width, &mut lanes);
+        Ok(SparseSum { masking, senders, union, counts, weights, lanes, tags })
+    }
 }
 
 /// The union of two increasing lists, in order, with where each position came from.

@@ -1,8 +1,10 @@
-//! Top-s% sparsification with error feedback, and the secret permutation of coordinates
-//! (FLASHE section 5.3): the server sees how many coordinates were sent, not which.
+//! The paper's top-s% sparsification, each client choosing for itself: error feedback, and the secret permutation of
+//! coordinates (FLASHE section 4 and algorithm 1). The server sees how many coordinates were sent and which clients
+//! sent the same ones, not which they are; whoever has the key sees, of what remains in a sum, who sent it.
 
 use crate::codec::Update;
 use crate::prf::Stream;
+use crate::sparse::tensor_count;
 use crate::{Error, Result};
 use zeroize::Zeroizing;
 
@@ -16,16 +18,6 @@ pub fn permutation(secret: &[u8; 32], round: u64, len: usize) -> Result<Zeroizin
         order.swap(i, stream.below(i as u64 + 1) as usize);
     }
     Ok(order)
-}
-
-/// Smaller layers are sent whole. They cost next to nothing, and they hold biases and batch-norm
-/// statistics, which error feedback would push past their goal (a variance below zero).
-const WHOLE_BELOW: usize = 256;
-
-/// Coordinates sent of a layer of `len` elements.
-#[must_use]
-pub fn layer_count(len: usize, top: f64) -> usize {
-    if len < WHOLE_BELOW { len } else { ((len as f64 * top).ceil() as usize).min(len) }
 }
 
 /// What was not sent yet, added to the next update (error feedback).
@@ -52,7 +44,7 @@ impl Residual {
                 Some(residual) => values.extend(x.iter().zip(residual).map(|(x, r)| x + r)),
                 None => values.extend_from_slice(x),
             }
-            let count = layer_count(x.len(), top);
+            let count = tensor_count(x.len(), top);
             if count == 0 {
                 continue;
             }

@@ -13,6 +13,7 @@
 //! accepted with probability at most (fields of the update + 1) / p, below 2^-90; a round has one try
 //! ([`crate::ledger::Openings`]). Whoever holds the cohort's secret can forge: this binds the server, not a client.
 
+pub mod coordinates;
 pub mod field;
 pub mod hash;
 
@@ -115,6 +116,7 @@ pub struct MacKey {
     polynomial: Zeroizing<[u8; 32]>,
     pad: Zeroizing<[u8; 32]>,
     model: Zeroizing<[u8; 32]>,
+    coordinates: Zeroizing<[u8; 32]>,
 }
 
 impl std::fmt::Debug for MacKey {
@@ -151,6 +153,7 @@ impl MacKey {
             polynomial: derive(root, "fedcipher v2 mac polynomial")?,
             pad: derive(root, "fedcipher v2 mac pad")?,
             model: derive(root, "fedcipher v2 model")?,
+            coordinates: derive(root, "fedcipher v2 mac coordinates")?,
         })
     }
 

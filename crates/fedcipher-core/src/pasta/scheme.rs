@@ -278,7 +278,7 @@ impl Scheme for PastaBfv {
     }
 
     /// The sampled clients whose PASTA key the server already has, as u32 each: they need not send it.
-    fn plan(&self, key: &ServerKey, sampled: &[u32], _last: Option<&[u8]>) -> Result<Vec<u8>> {
+    fn plan(&self, key: &ServerKey, sampled: &[u32]) -> Result<Vec<u8>> {
         let cached = locked(&self.0.client_keys);
         let of_this_epoch = cached.keys().filter(|(id, _)| *id == key.tag.key_id);
         let known: BTreeSet<u32> = of_this_epoch.map(|(_, client)| *client).collect();

@@ -34,8 +34,8 @@ pub fn integers(layout: &Layout, values: &[Vec<f32>]) -> Vec<u64> {
     ints.into_iter().map(u64::from).collect()
 }
 
-pub fn flashe(bounds: Bounds, policy: Policy, top: Option<f64>) -> Box<dyn Scheme> {
-    Box::new(Flashe::new(FlasheParams { bounds, policy, key_bits: 128, top }).unwrap())
+pub fn flashe(bounds: Bounds, policy: Policy, per_client_top: Option<f64>) -> Box<dyn Scheme> {
+    Box::new(Flashe::new(FlasheParams { bounds, policy, key_bits: 128, per_client_top }).unwrap())
 }
 
 pub fn bfv(bounds: Bounds, preset: Preset, bits: &[u32], server_weights: bool, c1: C1) -> Box<dyn Scheme> {
@@ -78,7 +78,7 @@ pub fn encrypt(
 /// Encrypts, adds, broadcasts, decrypts; the integer sums.
 pub fn run_round(scheme: &dyn Scheme, layout: &Layout, cohort: &[u32], clients: &[Client]) -> Vec<u64> {
     let keys = scheme.keygen(cohort, 1).unwrap();
-    let plan = scheme.plan(&keys.server, &clients.iter().map(|c| c.0).collect::<Vec<_>>(), None).unwrap();
+    let plan = scheme.plan(&keys.server, &clients.iter().map(|c| c.0).collect::<Vec<_>>()).unwrap();
     let mut aggregator = scheme.aggregator(&keys.server, Some(9)).unwrap();
     for client in clients {
         aggregator.add(&encrypt(scheme, &keys, layout, 9, client, &plan)).unwrap();

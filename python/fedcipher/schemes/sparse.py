@@ -1,0 +1,148 @@
+"""Part of an update, the same part from every client: which coordinates, and what waits for its turn.
+
+Which coordinates a round sends follows from public data, the last aggregate's mean and the round number
+(`crates/fedcipher-core/src/sparse.rs`). So the choice attributes nothing to anyone, no positions travel, and a scheme
+sees a smaller dense update. Clients that disagree on the set make a sum that does not open, because its digest is in
+the MAC.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcipher import _native
+from fedcipher.codec import Array, Layout, flat_float32
+from fedcipher.errors import FrameError, LayoutError, NotFiniteError, ParameterError
+
+__all__ = ["CommonSet", "Feedback", "dequantised", "set_of"]
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class CommonSet:
+    """The coordinates of one round.
+
+    Parameters
+    ----------
+    like
+        Arrays of the model's shapes.
+    reference
+        The last aggregate's mean, which all clients have; None before the first.
+    round, top
+        Number of the round, and the fraction of each tensor to send.
+
+    Raises `LayoutError` where the reference has other shapes.
+    """
+
+    def __init__(self, like: Sequence[Array], reference: Sequence[Array] | None, round: int, top: float) -> None:
+        self.shapes = [np.shape(x) for x in like]
+        lengths = [math.prod(shape) for shape in self.shapes]
+        if reference is not None and [np.shape(r) for r in reference] != self.shapes:
+            raise LayoutError(f"the reference has shapes {[np.shape(r) for r in reference]}, not {self.shapes}")
+        flat = None if reference is None else np.concatenate([*flat_float32(reference), np.empty(0, np.float32)])
+        self.index = _native.common_set(lengths, flat, round, top)
+        self.elements = sum(lengths)
+        ends = np.searchsorted(self.index, np.cumsum([0, *lengths]))
+        self._cuts: list[int] = ends[1:-1].tolist()
+        self.counts: list[int] = np.diff(ends).tolist()
+        text = f"fedcipher common set: {self.shapes}: ".encode()
+        self.digest = hashlib.sha256(text + self.index.astype("<u4").tobytes()).digest()
+        """What both ends bind into the MAC."""
+
+    def gather(self, flat: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+        """The chosen values of all tensors in a row, tensor by tensor."""
+        return np.split(flat[self.index], self._cuts)
+
+    def scatter(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """`gather` undone, zero elsewhere."""
+        flat = np.zeros(self.elements, np.float32)
+        flat[self.index] = values
+        return flat
+
+    def gathered(self, layout: Layout) -> Layout:
+        """The layout of what `gather` gives of an update of ``layout``."""
+        tensors = zip(layout.tensors, self.counts, strict=True)
+        return Layout([(dtype, bits, alpha, [count]) for (dtype, bits, alpha, _), count in tensors])
+
+    def scattered(self, layout: Layout) -> Layout:
+        """`gathered` undone; `LayoutError` when ``layout`` is not of this set."""
+        if [shape for _, _, _, shape in layout.tensors] != [[count] for count in self.counts]:
+            raise LayoutError(
+                "the aggregate is of other coordinates than this round's; it needs the same reference (the last "
+                "aggregate's mean) and the same shapes that its clients had"
+            )
+        tensors = zip(layout.tensors, self.shapes, strict=True)
+        return Layout([(dtype, bits, alpha, list(shape)) for (dtype, bits, alpha, _), shape in tensors])
+
+
+class Feedback:
+    """What a client has not sent yet, for the next update (error feedback); secret to the client."""
+
+    def __init__(self) -> None:
+        self._kept = np.empty(0, np.float32)
+
+    def corrected(self, update: Sequence[Array]) -> NDArray[np.float32]:
+        """``update``, flat, and what was kept. Raises `NotFiniteError`, `LayoutError`."""
+        flat = flat_float32(update)
+        for tensor, x in enumerate(flat):
+            if not np.isfinite(x).all():
+                index = int(np.argmin(np.isfinite(x)))
+                raise NotFiniteError(
+                    f"tensor {tensor} holds {x[index]} at flat index {index}; training diverged: lower the "
+                    "learning rate or drop this client from the round"
+                )
+        total = np.concatenate([*flat, np.empty(0, np.float32)])
+        if self._kept.size == 0:
+            return total
+        if self._kept.size != total.size:
+            raise LayoutError(
+                f"the error feedback is of {self._kept.size} values but the update of {total.size}; a model of other "
+                "shapes needs an encryptor of its own"
+            )
+        with np.errstate(over="ignore"):
+            return np.clip(total + self._kept, -_LARGEST, _LARGEST)
+
+    def keep(self, corrected: NDArray[np.float32], index: NDArray[np.uint32], sent: NDArray[np.float32]) -> None:
+        """Everything unsent, and the clipping and quantisation error of what was sent."""
+        kept = corrected.copy()
+        kept[index] -= sent
+        self._kept = kept
+
+    def export(self) -> bytes:
+        """float32, little-endian; empty before the first update."""
+        return self._kept.astype("<f4").tobytes()
+
+    def restore(self, state: bytes) -> None:
+        """Take up what `export` gave. Raises `FrameError`."""
+        kept = np.frombuffer(state, "<f4").astype(np.float32) if len(state) % 4 == 0 else None
+        if kept is None or not np.isfinite(kept).all():
+            raise FrameError("the stored error-feedback state is damaged; delete it to start from zero")
+        self._kept = kept
+
+
+def dequantised(layout: Layout, integers: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """The values that ``integers`` stand for. Quantised again, to the nearest, they give the same integers."""
+    out = np.empty(integers.size, np.float32)
+    start = 0
+    for _, bits, alpha, shape in layout.tensors:
+        end = start + math.prod(shape)
+        levels = (1 << bits) - 2
+        out[start:end] = (integers[start:end].astype(np.float64) - levels // 2) * (2.0 * alpha / levels)
+        start = end
+    return out
+
+
+def set_of(like: Sequence[Array] | None, reference: Sequence[Array] | None, round: int, top: float) -> CommonSet:
+    """The set of a round for whoever decrypts. Raises `ParameterError` when nothing says what the model looks like."""
+    shapes = like if like is not None else reference
+    if shapes is None:
+        raise ParameterError(
+            "an aggregate of a codec with top carries no positions: pass like=<the model's arrays>, and from the "
+            "second aggregate on reference=<the previous aggregate's mean>"
+        )
+    return CommonSet(shapes, reference, round, top)
