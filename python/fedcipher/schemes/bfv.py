@@ -14,8 +14,9 @@ class Bfv(NativeScheme):
     """Symmetric additive BFV: only c0 and a 32-byte seed travel, up and down.
 
     Withstands eavesdroppers and a server without a key, also one that cheats, under ring-LWE at 128 bits
-    (docs/parameters.md has the models) and HMAC-SHA256 as a PRF; a cheating server gets at most one bit a round and
-    client (docs/security.md). One client that colludes with the server opens every update: one secret key.
+    (docs/parameters.md has the models) and HMAC-SHA256 as a PRF. Where c1 is sent, a cheating server gets a bit of
+    the key a round and client (docs/security.md). One client that colludes with the server opens
+    every update: one secret key.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ class Bfv(NativeScheme):
     info = SchemeInfo(
         summary="additive ring-LWE, bit-packed, seeds instead of c1",
         withstands="a server without a key, also one that cheats; eavesdroppers; post-quantum"
-        " (one bit of reaction a round and client: docs/security.md)",
+        " (where c1 is sent, an active server gets a bit of the key a round and client: docs/security.md)",
         broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
         cost="1.03x to 1.12x with `compact` (100 clients); 1 NTT pair per 4096 coefficients, offline",
         source="FedBit; BFV",
