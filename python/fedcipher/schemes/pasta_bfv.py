@@ -15,8 +15,8 @@ class PastaBfv(NativeScheme):
 
     Withstands eavesdroppers and a server without a key, under the security of PASTA, ring-LWE at 128 bits and
     HMAC-SHA256 as a PRF. Also from a server that cheats clients open only genuine sums, but it may get a bit of the
-    key a round and client (docs/security.md). One client that colludes with the server opens every update: the BFV secret is shared. The
-    server multiplies by the weights, so a client's upload does not depend on its weight.
+    key a round and client (docs/security.md). One client that colludes with the server opens every update: the BFV
+    secret is shared. The server multiplies by the weights, so a client's upload does not depend on its weight.
 
     Parameters
     ----------
