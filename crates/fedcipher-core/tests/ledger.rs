@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 fn keys(clients: u32) -> Vec<ClientKey> {
-    let bounds = fedcipher_core::bounds::Bounds::new(4, 1).unwrap();
+    let bounds = fedcipher_core::bounds::Bounds::new(4, 1, Some(1)).unwrap();
     Plain::new(bounds).keygen(&(0..clients).collect::<Vec<_>>(), 1).unwrap().clients
 }
 

@@ -38,7 +38,7 @@ _TERMS = ("encrypt", "operate", "decrypt")
 class Federation:
     """What the advice is for. ``threat``: who must not learn an update, beside eavesdroppers.
 
-    ``"server"``: an honest-but-curious server; ``"quantum"``: also one with a quantum computer later;
+    ``"server"``: a server without a key; ``"quantum"``: also one with a quantum computer later;
     ``"collusion"``: also one to which a client tells its key.
     """
 

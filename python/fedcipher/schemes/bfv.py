@@ -13,8 +13,10 @@ __all__ = ["Bfv"]
 class Bfv(NativeScheme):
     """Symmetric additive BFV: only c0 and a 32-byte seed travel, up and down.
 
-    Withstands an honest-but-curious server and any eavesdropper, under ring-LWE at 128 bits (docs/parameters.md
-    has the models). One client that colludes with the server opens every update: one secret key.
+    Withstands eavesdroppers and a server without a key, also one that cheats, under ring-LWE at 128 bits
+    (docs/parameters.md has the models) and HMAC-SHA256 as a PRF. Where c1 is sent, a cheating server gets a bit of
+    the key a round and client (docs/security.md). One client that colludes with the server opens
+    every update: one secret key.
 
     Parameters
     ----------
@@ -33,8 +35,9 @@ class Bfv(NativeScheme):
     name = "bfv"
     info = SchemeInfo(
         summary="additive ring-LWE, bit-packed, seeds instead of c1",
-        withstands="honest-but-curious server, eavesdroppers (post-quantum)",
-        broken_by="one client colluding with the server (shared key)",
+        withstands="a server without a key, also one that cheats; eavesdroppers; post-quantum"
+        " (where c1 is sent, an active server gets a bit of the key a round and client: docs/security.md)",
+        broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
         cost="1.03x to 1.12x with `compact` (100 clients); 1 NTT pair per 4096 coefficients, offline",
         source="FedBit; BFV",
     )

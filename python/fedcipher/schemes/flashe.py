@@ -14,8 +14,9 @@ __all__ = ["Flashe"]
 class Flashe(NativeScheme):
     """FLASHE: every value hidden by AES masks that cancel in the sum.
 
-    Withstands an honest-but-curious server and any eavesdropper, under AES as a PRF. One client that
-    colludes with the server opens every update: the cohort shares one key.
+    Withstands eavesdroppers and a server without a key, also one that cheats: under AES and HMAC-SHA256 as PRFs it
+    learns no update, and clients open only genuine sums. One client that colludes with the server opens every
+    update, for all rounds of its key: the cohort shares one.
 
     Parameters
     ----------
@@ -45,8 +46,8 @@ class Flashe(NativeScheme):
     name = "flashe"
     info = SchemeInfo(
         summary="AES masks mod 2^w that cancel in the sum",
-        withstands="honest-but-curious server, eavesdroppers",
-        broken_by="one client colluding with the server (shared key)",
+        withstands="a server without a key, also one that cheats; eavesdroppers",
+        broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
         cost="1.00x up and down; two AES blocks per 128/w values",
         source="FLASHE, arXiv 2109.00675",
     )

@@ -20,7 +20,7 @@ __all__ = ["Paillier"]
 class Paillier(LibraryScheme):
     """Paillier (1999) by python-paillier over gmpy2, with or without packing.
 
-    Withstands an honest-but-curious server and any eavesdropper of today; not a quantum computer. Every
+    Withstands a server that keeps to the protocol and any eavesdropper of today; not a quantum computer. Every
     client holds the one secret key, so one client that colludes with the server opens every update.
 
     Parameters
@@ -37,8 +37,9 @@ class Paillier(LibraryScheme):
     name = "paillier"
     info = SchemeInfo(
         summary="the classical additive scheme, by python-paillier; a baseline",
-        withstands="honest-but-curious server, eavesdroppers (not post-quantum)",
-        broken_by="one client colluding with the server (shared key); quantum computers",
+        withstands="a server that keeps to the protocol, eavesdroppers (not post-quantum)",
+        broken_by="one client colluding with the server: it opens everybody, for all rounds of its key; "
+        "quantum computers",
         cost="about 2x batched, about 200x without packing; milliseconds a ciphertext",
         source="Paillier 1999; BatchCrypt",
         packages=("phe", "gmpy2"),

@@ -13,9 +13,10 @@ __all__ = ["PastaBfv"]
 class PastaBfv(NativeScheme):
     """Clients encrypt with the stream cipher PASTA; the server deciphers it under BFV and adds.
 
-    Withstands an honest-but-curious server and any eavesdropper, under the security of PASTA and ring-LWE
-    at 128 bits. One client that colludes with the server opens every update: the BFV secret is shared. The
-    server multiplies by the weights, so a client's upload does not depend on its weight.
+    Withstands eavesdroppers and a server without a key, under the security of PASTA, ring-LWE at 128 bits and
+    HMAC-SHA256 as a PRF. Also from a server that cheats clients open only genuine sums, but it may get a bit of the
+    key a round and client (docs/security.md). One client that colludes with the server opens every update: the BFV
+    secret is shared. The server multiplies by the weights, so a client's upload does not depend on its weight.
 
     Parameters
     ----------
@@ -30,8 +31,9 @@ class PastaBfv(NativeScheme):
     name = "pasta-bfv"
     info = SchemeInfo(
         summary="PASTA stream cipher on the client, transciphered into BFV on the server",
-        withstands="honest-but-curious server, eavesdroppers",
-        broken_by="one client colluding with the server (shared BFV key)",
+        withstands="a server without a key, eavesdroppers; false sums of a server that cheats"
+        " (which may get a bit of the key a round and client: docs/security.md)",
+        broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
         cost="17 or 33 bits a value up, from 108 down; the server evaluates a circuit per 8192 values",
         source="PASTA, ePrint 2021/731; hybrid HE",
     )

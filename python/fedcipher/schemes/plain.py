@@ -11,13 +11,13 @@ __all__ = ["Plain"]
 class Plain(NativeScheme):
     """Same codec, bounds and frames as every scheme, values in the clear.
 
-    Withstands nothing: the server and anyone on the wire read every update.
+    Hides nothing: the server and anyone on the wire read every update. False sums are found, as in every scheme.
     """
 
     name = "plain"
     info = SchemeInfo(
         summary="no encryption, same codec and frames",
-        withstands="nothing",
+        withstands="nothing (it finds false sums)",
         broken_by="anyone who sees the wire",
         cost="1.00x up and down",
         source="yardstick",

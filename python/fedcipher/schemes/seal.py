@@ -18,14 +18,14 @@ from fedcipher.schemes.library import Adder, Arithmetic, LibraryScheme, Numbers
 __all__ = ["BfvLib", "Ckks"]
 
 _LENGTH = struct.Struct("<I")
-_WITHSTANDS = "honest-but-curious server, eavesdroppers (post-quantum)"
-_BROKEN_BY = "one client colluding with the server (shared key)"
+_WITHSTANDS = "a server that keeps to the protocol, eavesdroppers (post-quantum)"
+_BROKEN_BY = "one client colluding with the server: it opens everybody, for all rounds of its key"
 
 
 class BfvLib(LibraryScheme):
     """BFV as a general library offers it: public-key encryption, one value in each of N slots.
 
-    Withstands an honest-but-curious server and any eavesdropper, under ring-LWE at 128 bits (SEAL's
+    Withstands a server that keeps to the protocol and any eavesdropper, under ring-LWE at 128 bits (SEAL's
     default moduli); one client that colludes with the server opens every update.
 
     ``clients`` and ``max_weight`` fix the plaintext modulus: a prime that holds every sum twice over.
@@ -53,7 +53,7 @@ class BfvLib(LibraryScheme):
 class Ckks(LibraryScheme):
     """CKKS by SEAL: approximate arithmetic, here precise enough that every integer sum is exact.
 
-    Withstands an honest-but-curious server and any eavesdropper, under ring-LWE at 128 bits; one client
+    Withstands a server that keeps to the protocol and any eavesdropper, under ring-LWE at 128 bits; one client
     that colludes with the server opens every update. Decrypted sums must not travel back to the server:
     they carry information about the key (IND-CPA-D, Li and Micciancio 2021).
 

@@ -17,7 +17,7 @@ _BLOCK_BITS = 2
 class Tfhe(LibraryScheme):
     """Sums of TFHE radix integers, one a value, by tfhe-rs (2 bits of message and 2 of carry a block).
 
-    Withstands an honest-but-curious server and any eavesdropper, under LWE at 128 bits (failure below
+    Withstands a server that keeps to the protocol and any eavesdropper, under LWE at 128 bits (failure below
     2**-128); one client that colludes with the server opens every update. The server could compute
     anything on the values, which additive averaging does not need: it is here to be measured.
 
@@ -27,8 +27,8 @@ class Tfhe(LibraryScheme):
     name = "tfhe"
     info = SchemeInfo(
         summary="TFHE radix integers, by tfhe-rs; a baseline, for hundreds of values",
-        withstands="honest-but-curious server, eavesdroppers (post-quantum)",
-        broken_by="one client colluding with the server (shared key)",
+        withstands="a server that keeps to the protocol, eavesdroppers (post-quantum)",
+        broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
         cost="about 160x up, 74,000x down; bootstrappings on the server",
         source="TFHE; tfhe-rs",
         packages=("fedcipher_tfhe",),

@@ -2,8 +2,8 @@
 //!
 //! Upload: one field element a value, 17 or 33 bits. A client's PASTA key travels once a key epoch,
 //! encrypted under the cohort's BFV key. Download: BFV ciphertexts switched to one or two primes.
-//! Withstands an honest-but-curious server; the BFV secret is shared, so one client that colludes with the
-//! server opens every update.
+//! Withstands a server without a key (docs/security.md); the BFV secret is shared, so one client that colludes with
+//! the server opens every update.
 
 use super::aggregate::PastaAggregator;
 use super::cipher::{PASTA_3, PASTA_4, Pasta, Variant};
