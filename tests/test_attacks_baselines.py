@@ -131,3 +131,20 @@ def test_attack_12_of_a_baseline(name):
         aggregator.add(frame)
     with pytest.raises(errors.ForgedAggregateError):
         scheme.decryptor(issued.client(3)).open(aggregator.finish())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attack_03_the_first_forgery_is_the_last_try_under_a_baselines_key(name):
+    """Whether a noisy ciphertext opens can tell of the key: a client answers that once."""
+    world = World(name)
+    decryptor = world.scheme.decryptor(world.issued.client(2))
+    decryptor.open(world.aggregates[0])
+    forged = wire_tools.with_flip(world.aggregates[2], len(world.aggregates[2]) - 10, 1)
+    with pytest.raises(errors.ForgedAggregateError):
+        decryptor.open(forged)
+    # Also after a restart.
+    for again in (decryptor, world.scheme.decryptor(world.issued.client(2))):
+        for frame in (world.aggregates[2], world.aggregates[0]):
+            with pytest.raises(errors.KeyClosedError, match="next key epoch"):
+                again.open(frame)
+    world.scheme.decryptor(world.issued.client(3)).open(world.aggregates[2])

@@ -98,14 +98,16 @@ def test_attack_02_a_host_gets_no_key_out_of_its_engine(federation):
             return total.to_bytes(-(-len(values) * log_q // 8), "little")
 
         start = wire_tools.payload_start(honest)
-        payload = bytes([1]) + packed([delta] * used) + packed([delta] + [0] * (n - 1)) + bytes(16)
-        head = bytearray(honest[:start])
-        head[wire_tools.PAYLOAD : wire_tools.PAYLOAD + 8] = len(payload).to_bytes(8, "little")
-        crafted = wire_tools.sealed(bytes(head) + payload)
-        with pytest.raises(errors.FrameError, match="form Send where these parameters have Derive"):
-            engine.decryptor().open(crafted)
-        # The engine still serves what is honest.
-        assert [c.client for c in engine.decryptor().open(honest).contributions] == [0, 1, 2, 3]
+        # As it was: a form, c0 and c1; and in the one form there is now, of seeds.
+        old = bytes([1]) + packed([delta] * used) + packed([delta] + [0] * (n - 1)) + bytes(16)
+        seeds = honest[start : start + 32 * CLIENTS] + packed([delta] * used) + bytes(16)
+        for payload, refusal in ((old, errors.FrameError), (seeds, errors.ForgedAggregateError)):
+            head = bytearray(honest[:start])
+            head[wire_tools.PAYLOAD : wire_tools.PAYLOAD + 8] = len(payload).to_bytes(8, "little")
+            with pytest.raises(refusal):
+                engine.decryptor().open(wire_tools.sealed(bytes(head) + payload))
+        # Another engine's client still opens what is honest.
+        assert [c.client for c in run.connect(2).decryptor().open(honest).contributions] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["flashe", "bfv", "pasta-bfv"])

@@ -9,7 +9,7 @@ import pytest
 from fedcipher import Codec, errors
 from fedcipher.schemes.sparse import CommonSet
 
-ALL = [("plain", {}), ("flashe", {}), ("flashe", {"masking": "adaptive"}), ("bfv", {}), ("bfv", {"c1": "send"})]
+ALL = [("plain", {}), ("flashe", {}), ("flashe", {"masking": "adaptive"}), ("bfv", {})]
 DELTA = Codec(bits=12, clip=1.0, target="delta")
 PART = Codec(bits=12, clip=1.0, target="delta", top=0.1)
 

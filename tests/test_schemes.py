@@ -15,7 +15,6 @@ VARIANTS = [
     ("bfv", {}),
     ("bfv", {"preset": "fast"}),
     ("bfv", {"preset": "fedbit-paper"}),
-    ("bfv", {"c1": "send"}),
     ("bfv", {"server_weights": True}),
 ]
 NAMES = [f"{name}-{'-'.join(map(str, params.values())) or 'default'}" for name, params in VARIANTS]

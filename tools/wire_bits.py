@@ -15,7 +15,7 @@ def main() -> None:
         for bits in (8, 12, 16):
             for clients in (10, 100, 1000):
                 codec = fedcipher.Codec(bits=bits, clip=0.5)
-                about = fedcipher.scheme("bfv", clients=clients, preset=preset, c1="derive", codec=codec).describe()
+                about = fedcipher.scheme("bfv", clients=clients, preset=preset, codec=codec).describe()
                 count, width = (int(x) for x in re.findall(r"\d+", about[f"fields of {bits} bits"]))
                 up, down = (int(about[f"wire bits {way}"]) for way in ("up", "down"))
                 print(

@@ -17,6 +17,7 @@ __all__ = [
     "ForgedAggregateError",
     "FrameError",
     "IdentityInUseError",
+    "KeyClosedError",
     "KeyFormatError",
     "KeyInUseError",
     "LayoutError",
@@ -125,6 +126,10 @@ class ModelMismatchError(RoundError):
 
 class ForgedAggregateError(RoundError):
     """An aggregate that is not the sum of what the clients it names have sent."""
+
+
+class KeyClosedError(RoundError):
+    """Nothing is opened under a key any more, because an aggregate under it was forged."""
 
 
 class PlaintextError(RoundError):

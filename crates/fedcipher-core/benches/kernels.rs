@@ -7,7 +7,7 @@ use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::mask::{MaskMaker, Masking, encrypt_run};
 use fedcipher_core::prf::Prf;
 use fedcipher_core::rlwe::Bfv;
-use fedcipher_core::rlwe::params::{C1, Params, Preset};
+use fedcipher_core::rlwe::params::{Params, Preset};
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::{bits, wire};
 use std::hint::black_box;
@@ -57,7 +57,6 @@ fn ciphertexts(c: &mut Criterion) {
             preset,
             bits: vec![12],
             server_weights: false,
-            c1: C1::Derive,
         })
         .unwrap();
         let keys = scheme.keygen(&(0..10).collect::<Vec<_>>(), 1).unwrap();

@@ -15,13 +15,16 @@ pub struct Rules {
     pub weighting: Weighting,
     /// Which share of the elements an update carries.
     pub density: f64,
+    /// Whether a refusal can tell of the key, where ciphertexts carry noise that no tag covers: then the first
+    /// aggregate that does not open is the last that is tried under its key.
+    pub closes: bool,
 }
 
 impl Rules {
     /// Of a scheme whose updates carry every element.
     #[must_use]
     pub fn dense(bounds: Bounds, weighting: Weighting) -> Self {
-        Rules { bounds, weighting, density: 1.0 }
+        Rules { bounds, weighting, density: 1.0, closes: false }
     }
 }
 

@@ -145,6 +145,15 @@ impl Receiver {
         Ok((head, layout, payload, tag))
     }
 
+    /// What becomes of a failure after [`Self::admit`]: see [`Rules::closes`].
+    #[must_use]
+    pub fn failed(&self, error: Error) -> Error {
+        if self.rules.closes && matches!(error, Error::Tag | Error::Decrypt { .. }) {
+            return self.openings.close().err().unwrap_or(error);
+        }
+        error
+    }
+
     #[must_use]
     pub fn openings(&self) -> &Openings {
         &self.openings

@@ -100,6 +100,12 @@ pub enum Error {
     )]
     Opened { round: u64, last: u64 },
 
+    #[error(
+        "nothing is opened under this key any more: an aggregate under it was forged, and each further try could tell \
+         the forger of the key; have new keys made (the next key epoch)"
+    )]
+    Closed,
+
     #[error("key file {path} {reason}")]
     KeyFile { path: String, reason: String },
 
@@ -154,6 +160,7 @@ impl Error {
             Error::Ledger { .. } => "LedgerError",
             Error::RoundDate { .. } => "WrongRoundError",
             Error::Opened { .. } => "ReplayError",
+            Error::Closed => "KeyClosedError",
             Error::Key { .. } | Error::KeyFile { .. } => "KeyFormatError",
             Error::KeyInUse { .. } => "KeyInUseError",
             Error::Decrypt { .. } => "DecryptError",

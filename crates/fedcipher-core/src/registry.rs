@@ -4,7 +4,7 @@ use crate::bounds::Bounds;
 use crate::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
 use crate::plain::Plain;
 use crate::rlwe::Bfv;
-use crate::rlwe::params::{C1, Params as BfvParams, Preset};
+use crate::rlwe::params::{Params as BfvParams, Preset};
 use crate::scheme::Scheme;
 use crate::{Error, Result};
 use serde::Deserialize;
@@ -66,7 +66,6 @@ struct BfvSpec {
     min_contributions: Option<u64>,
     preset: PresetSpec,
     server_weights: bool,
-    c1: C1Spec,
 }
 
 #[derive(Deserialize)]
@@ -75,14 +74,6 @@ enum PresetSpec {
     Compact,
     Fast,
     FedbitPaper,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum C1Spec {
-    Derive,
-    Send,
-    Auto,
 }
 
 #[cfg(feature = "hhe")]
@@ -134,13 +125,8 @@ pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
                 PresetSpec::Fast => Preset::Fast,
                 PresetSpec::FedbitPaper => Preset::FedbitPaper,
             };
-            let c1 = match p.c1 {
-                C1Spec::Derive => C1::Derive,
-                C1Spec::Send => C1::Send,
-                C1Spec::Auto => C1::Auto,
-            };
             let bounds = Bounds::new(p.clients, p.max_weight, p.min_contributions)?;
-            Ok(Arc::new(Bfv::new(BfvParams { bounds, preset, bits, server_weights: p.server_weights, c1 })?))
+            Ok(Arc::new(Bfv::new(BfvParams { bounds, preset, bits, server_weights: p.server_weights })?))
         }
         #[cfg(feature = "hhe")]
         "pasta-bfv" => {

@@ -88,8 +88,8 @@ pub trait Opener: Send + Sync {
     /// Contiguous and increasing, in elements and in bytes.
     fn pieces(&self) -> &[Piece];
 
-    /// The sums of piece `index` from its payload bytes.
-    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<()>;
+    /// The sums of piece `index` from its payload bytes, and what is in the tag beside their polynomial.
+    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash>;
 
     /// Refuses a payload of any other length than this aggregate has.
     fn check_len(&self, payload_len: usize) -> Result<()> {
@@ -153,8 +153,9 @@ pub fn open_all(
     opener.check_len(payload.len() + TAG_LEN)?;
     sink.begin(layout, total_weight)?;
     let open = |index: usize, piece: &Piece, sums: &mut [u64]| {
-        opener.open(index, &payload[piece.at..piece.at + piece.bytes], sums)?;
-        Ok(verifier.hash(piece.start, sums))
+        let mut hash = opener.open(index, &payload[piece.at..piece.at + piece.bytes], sums)?;
+        hash += verifier.hash(piece.start, sums);
+        Ok(hash)
     };
     let mut total = Hash::default();
     if threads == Threads::One {

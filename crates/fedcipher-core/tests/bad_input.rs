@@ -9,7 +9,7 @@ use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::keys::{ClientKey, ServerKey};
-use fedcipher_core::rlwe::params::{C1, Preset};
+use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::wire::{self, Contribution, Header, Kind};
 use proptest::prelude::*;
@@ -73,7 +73,7 @@ fn the_bound_is_checked_before_the_round_and_names_what_fits() {
 
 fn bfv_result(bounds: Bounds, preset: Preset, bits: u32) -> fedcipher_core::Result<()> {
     use fedcipher_core::rlwe::{Bfv, params::Params};
-    Bfv::new(Params { bounds, preset, bits: vec![bits], server_weights: false, c1: C1::Auto }).map(drop)
+    Bfv::new(Params { bounds, preset, bits: vec![bits], server_weights: false }).map(drop)
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_wrong_key_under_the_right_name_yields_an_error() {
 #[test]
 fn too_many_clients_for_the_modulus() {
     let layout = layout(&[(10, 12)]);
-    let scheme = bfv(Bounds::new(2, 1, Some(1)).unwrap(), Preset::Compact, &[12], false, C1::Auto);
+    let scheme = bfv(Bounds::new(2, 1, Some(1)).unwrap(), Preset::Compact, &[12], false);
     let keys = scheme.keygen(&[0, 1, 2], 1).unwrap();
     let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
     for id in 0..2 {

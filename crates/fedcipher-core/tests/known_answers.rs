@@ -10,7 +10,7 @@ use fedcipher_core::codec::{Layout, Means, SumSink};
 use fedcipher_core::flashe::mask::{MaskMaker, Masking, encrypt_run};
 use fedcipher_core::prf::{Prf, round_client};
 use fedcipher_core::rlwe::Bfv;
-use fedcipher_core::rlwe::params::{C1, Params, Preset};
+use fedcipher_core::rlwe::params::{Params, Preset};
 use fedcipher_core::scheme::Scheme;
 use fedcipher_core::{bits, wire};
 use num_bigint::BigUint;
@@ -128,13 +128,8 @@ fn times_ternary(a: &[u64], s: &[u8], p: u64) -> Vec<u64> {
 #[test]
 fn bfv_ciphertext_matches_a_schoolbook_reference() {
     for preset in [Preset::FedbitPaper, Preset::Compact] {
-        let params = Params {
-            bounds: Bounds::new(10, 1, Some(1)).unwrap(),
-            preset,
-            bits: vec![12],
-            server_weights: false,
-            c1: C1::Derive,
-        };
+        let params =
+            Params { bounds: Bounds::new(10, 1, Some(1)).unwrap(), preset, bits: vec![12], server_weights: false };
         let scheme = Bfv::new(params).unwrap();
         let d = scheme.derived();
         let layout = layout(&[(4096, 12)]);
@@ -189,7 +184,6 @@ fn fhe_rs_decrypts_a_fedbit_paper_ciphertext() {
         preset: Preset::FedbitPaper,
         bits: vec![12],
         server_weights: false,
-        c1: C1::Send,
     };
     let scheme = Bfv::new(params).unwrap();
     let d = scheme.derived();
@@ -284,7 +278,6 @@ fn error_distribution() {
         preset: Preset::Compact,
         bits: vec![12],
         server_weights: false,
-        c1: C1::Auto,
     })
     .unwrap();
     let ring = &scheme.derived().ring;
@@ -292,8 +285,10 @@ fn error_distribution() {
     let n = 200_000;
     let (mut sum, mut square) = (0f64, 0f64);
     for _ in 0..n {
-        let e = ring.error(&mut stream);
-        let e = if e > ring.q / 2 { -((ring.q - e) as f64) } else { e as f64 };
+        let small = ring.small_error(&mut stream);
+        let lifted = ring.lift(small);
+        let e = if lifted > ring.q / 2 { -((ring.q - lifted) as f64) } else { lifted as f64 };
+        assert_eq!(e, f64::from(small));
         assert!(e.abs() <= 21.0);
         sum += e;
         square += e * e;
@@ -310,7 +305,7 @@ fn error_distribution() {
 /// Two encryptions of the same update share nothing.
 #[test]
 fn bfv_never_repeats_a_seed() {
-    let scheme = bfv(Bounds::new(2, 1, Some(1)).unwrap(), Preset::Fast, &[8], false, C1::Auto);
+    let scheme = bfv(Bounds::new(2, 1, Some(1)).unwrap(), Preset::Fast, &[8], false);
     let layout: Layout = layout(&[(10, 8)]);
     let keys = scheme.keygen(&[0], 1).unwrap();
     let client: Client = (0, 1, floats(&layout, 1));

@@ -556,7 +556,10 @@ where
                 sums.resize(piece.len, 0);
                 let opened = opening.opener.open(next + k, &bytes[from..from + piece.bytes], sums);
                 output.write(&opening.layout, weight, piece.start, sums, place);
-                opened.map(|()| opening.verifier.hash(piece.start, sums))
+                opened.map(|mut hash| {
+                    hash += opening.verifier.hash(piece.start, sums);
+                    hash
+                })
             };
             let mut rest = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut out)[..len];
             let places = window.iter().map(|piece| {

@@ -14,7 +14,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
 /// A scheme's name, parameters and bounds.
@@ -31,7 +31,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Library {
     fn rules(&self) -> Rules {
-        Rules::dense(self.bounds, Weighting::Client)
+        // A library's ciphertexts carry noise of its own making.
+        Rules { closes: true, ..Rules::dense(self.bounds, Weighting::Client) }
     }
 
     fn own_client(&self, key: &ClientKey) -> PyResult<()> {
@@ -104,7 +105,8 @@ impl Library {
     #[pyo3(signature = (key, state = None))]
     fn receiver(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<Receiver> {
         self.own_client(key)?;
-        client::Receiver::new(&key.0, self.rules(), state.as_deref()).map(Receiver).map_err(raise)
+        let made = client::Receiver::new(&key.0, self.rules(), state.as_deref()).map_err(raise)?;
+        Ok(Receiver(Arc::new(made)))
     }
 }
 
@@ -143,14 +145,14 @@ impl Sender {
         let weighted: Vec<u64> = integers.iter().map(|v| u64::from(*v) * stamp.weight()).collect();
         let sealed = seal.call1((weighted.into_pyarray(py),))?.cast_into::<PyBytes>()?;
         let mut payload = sealed.as_bytes().to_vec();
-        payload.extend_from_slice(&stamp.tag(stamp.mac.hash_fields(integers)).to_bytes());
+        payload.extend_from_slice(&stamp.tag(stamp.weighed(stamp.mac.hash_fields(integers))).to_bytes());
         Ok(PyBytes::new(py, &header.frame(&payload)))
     }
 }
 
 /// What a client has opened.
 #[pyclass(frozen, module = "fedcipher._native")]
-pub struct Receiver(client::Receiver);
+pub struct Receiver(Arc<client::Receiver>);
 
 #[pymethods]
 impl Receiver {
@@ -167,8 +169,14 @@ impl Receiver {
         let expect = Expect { round, model, bound: bound.unwrap_or_default() };
         let (head, layout, payload, tag) = py.detach(|| self.0.admit(frame, &expect)).map_err(raise)?;
         let verifier = self.0.verifier(&head.header, &layout, expect.bound);
-        let opened =
-            Opened { round: head.header.round, contributions: contributions(&head.header), layout, verifier, tag };
+        let opened = Opened {
+            round: head.header.round,
+            contributions: contributions(&head.header),
+            layout,
+            verifier,
+            tag,
+            receiver: Arc::clone(&self.0),
+        };
         Ok((opened, PyBytes::new(py, payload)))
     }
 }
@@ -183,6 +191,7 @@ pub struct Opened {
     layout: codec::Layout,
     verifier: Verifier,
     tag: Tag,
+    receiver: Arc<client::Receiver>,
 }
 
 #[pymethods]
@@ -190,6 +199,11 @@ impl Opened {
     #[getter]
     fn layout(&self) -> Layout {
         Layout(self.layout.clone())
+    }
+
+    /// Said when the library itself finds that this is no sum: nothing more is opened under the key.
+    fn fail(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.receiver.openings().close()).map_err(raise)
     }
 
     /// Means of the decrypted `sums`, if they are what the clients have sent.
@@ -202,7 +216,7 @@ impl Opened {
             codec::means(&self.layout, weight, 0, sums, &mut means);
             Ok::<_, Error>(means)
         });
-        Ok(means.map_err(raise)?.into_pyarray(py))
+        Ok(means.map_err(|error| raise(self.receiver.failed(error)))?.into_pyarray(py))
     }
 }
 

@@ -14,9 +14,9 @@ class Bfv(NativeScheme):
     """Symmetric additive BFV: only c0 and a 32-byte seed travel, up and down.
 
     Withstands eavesdroppers and a server without a key, also one that cheats, under ring-LWE at 128 bits
-    (docs/parameters.md has the models) and HMAC-SHA256 as a PRF. Where c1 is sent, a cheating server gets a bit of
-    the key a round and client (docs/security.md). One client that colludes with the server opens
-    every update: one secret key.
+    (docs/parameters.md has the models) and HMAC-SHA256 as a PRF. Clients derive c1 from the cohort's seeds, and tags
+    cover the noise: a server that chose c1, or that saw which changes still open, would learn of the key. One client
+    that colludes with the server opens every update: one secret key.
 
     Parameters
     ----------
@@ -27,16 +27,12 @@ class Bfv(NativeScheme):
         ``"fedbit-paper"``: N = 4096, t = 2281701377 as published, q of 106 bits where FedBit has 109.
     server_weights
         The server multiplies by the weights instead of the clients (noise grows by the weight).
-    c1
-        How clients get the aggregate's c1: ``"derive"`` from seeds, ``"send"``, or ``"auto"``.
-        ``None`` takes the preset's own (paper: send, others: auto).
     """
 
     name = "bfv"
     info = SchemeInfo(
         summary="additive ring-LWE, bit-packed, seeds instead of c1",
-        withstands="a server without a key, also one that cheats; eavesdroppers; post-quantum"
-        " (where c1 is sent, an active server gets a bit of the key a round and client: docs/security.md)",
+        withstands="a server without a key, also one that cheats; eavesdroppers; post-quantum",
         broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
         cost="1.03x to 1.12x with `compact` (100 clients); 1 NTT pair per 4096 coefficients, offline",
         source="FedBit; BFV",
@@ -50,17 +46,14 @@ class Bfv(NativeScheme):
         min_contributions: int | None = None,
         preset: Literal["compact", "fast", "fedbit-paper"] = "compact",
         server_weights: bool = False,
-        c1: Literal["derive", "send", "auto"] | None = None,
         codec: Codec | None = None,
     ) -> None:
         codec = codec or Codec(bits=12)
-        c1 = c1 or ("send" if preset == "fedbit-paper" else "auto")
         params = {
             "clients": clients,
             "max_weight": max_weight,
             "min_contributions": min_contributions,
             "preset": preset,
             "server_weights": server_weights,
-            "c1": c1,
         }
         super().__init__(codec, params)

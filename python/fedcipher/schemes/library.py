@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedcipher import _native
 from fedcipher._optional import require
 from fedcipher.codec import Codec
-from fedcipher.errors import FrameError
+from fedcipher.errors import DecryptError, FrameError
 from fedcipher.schemes.base import (
     Aggregator,
     Contribution,
@@ -190,5 +190,9 @@ class _DecryptKernel:
         self, frame: bytes, round: int | None, model: bytes | None, bound: bytes | None
     ) -> tuple[_native.Opened, Numbers, NDArray[np.float32]]:
         opened, payload = self._receiver.open(frame, round, model, bound)
-        sums = self._open(payload, opened.layout.elements)
+        try:
+            sums = self._open(payload, opened.layout.elements)
+        except DecryptError:
+            opened.fail()
+            raise
         return opened, sums, opened.means(sums)

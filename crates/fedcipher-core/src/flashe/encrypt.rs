@@ -156,7 +156,7 @@ impl Sealer for DenseSealer {
             let at = piece.at - self.masking.len();
             bits::add_assign(out, &masks[at..at + piece.bytes], width, piece.len);
         }
-        Ok(hasher.hash())
+        Ok(self.stamp.weighed(hasher.hash()))
     }
 }
 

@@ -25,6 +25,9 @@ pub(super) fn place(folder: &Folder, key: &ClientKey) -> Result<(PathBuf, Stamp)
     Ok((path, stamp))
 }
 
+/// After every round: nothing is opened any more.
+const CLOSED: Opening = Opening { round: u64::MAX, digest: [u8::MAX; 32] };
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Opening {
     round: u64,
@@ -76,7 +79,18 @@ impl Openings {
     /// exactly an opening that was claimed before. A refusal changes nothing.
     pub fn claim(&self, round: u64, digest: &[u8; 32]) -> Result<()> {
         check_date(round)?;
-        let wanted = Opening { round, digest: *digest };
+        self.record(Opening { round, digest: *digest })
+    }
+
+    /// Opens nothing under this key from here on, durably.
+    pub fn close(&self) -> Result<()> {
+        match self.record(CLOSED) {
+            Err(Error::Closed) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn record(&self, wanted: Opening) -> Result<()> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         match &self.file {
             Some((path, stamp)) => claim_on_disk(wanted, path, stamp, &mut seen.records),
@@ -101,6 +115,9 @@ enum Verdict {
 fn verdict(wanted: Opening, count: u64, at: impl Fn(u64) -> Result<Opening>) -> Result<Verdict> {
     let Some(newest) = count.checked_sub(1) else { return Ok(Verdict::New) };
     let last = at(newest)?.round;
+    if last == CLOSED.round {
+        return Err(Error::Closed);
+    }
     if wanted.round > last {
         return Ok(Verdict::New);
     }

@@ -10,7 +10,7 @@
 //! Fiore (Eurocrypt 2013).
 //!
 //! Assumption: HMAC-SHA256 is a PRF, and no client makes two tags in one round ([`crate::ledger`]). Then a forgery is
-//! accepted with probability at most (fields of the update + 1) / p, below 2^-90; a round has one try
+//! accepted with probability at most (fields of the update + 1) / p, below 2^-90; each client tries one aggregate a round
 //! ([`crate::ledger::Openings`]). Whoever holds the cohort's secret can forge: this binds the server, not a client.
 
 pub mod coordinates;
@@ -177,10 +177,12 @@ impl MacKey {
     pub fn round(&self, header: &Header, layout: &Layout, bounds: Bounds, bound: &[u8]) -> RoundMac {
         let context: [u8; 32] =
             Sha256::new().chain_update(header.common()).chain_update(Sha256::digest(bound)).finalize().into();
-        let powers = Powers::new(Element::from_random(prf(&self.polynomial, &[&context])));
+        let powers =
+            |label: &[u8]| Arc::new(Powers::new(Element::from_random(prf(&self.polynomial, &[&context, label]))));
         let widths = |s: Segment| (s, bounds.field_bits(s.bits));
         let (segments, widths) = layout.segments().into_iter().map(widths).unzip();
-        RoundMac { powers: Arc::new(powers), pad: self.pad.clone(), context, segments, widths }
+        let (words, noise) = (powers(b"words"), powers(b"noise"));
+        RoundMac { powers: words, noise, pad: self.pad.clone(), context, segments, widths }
     }
 }
 
@@ -188,6 +190,8 @@ impl MacKey {
 #[derive(Clone)]
 pub struct RoundMac {
     powers: Arc<Powers>,
+    /// For the noise of ciphertexts, where a scheme has any that a server could test.
+    noise: Arc<Powers>,
     pad: Zeroizing<[u8; 32]>,
     context: [u8; 32],
     segments: Vec<Segment>,
@@ -201,6 +205,12 @@ impl RoundMac {
     pub fn hasher(&self, start: usize) -> Hasher<'_> {
         let index = self.segments.partition_point(|s| s.start <= start).saturating_sub(1);
         Hasher::new(&self.powers, self.widths.get(index).copied().unwrap_or(1), start)
+    }
+
+    /// Over the noise of ciphertext coefficients from number `start` on, shifted to be no less than zero.
+    #[must_use]
+    pub fn noise_hasher(&self, start: usize) -> Hasher<'_> {
+        Hasher::new(&self.noise, u64::BITS, start)
     }
 
     /// The polynomial of all fields of an update, at once.
@@ -229,10 +239,10 @@ impl RoundMac {
         Element::from_random(prf(&self.pad, &parts))
     }
 
-    /// A client's tag over the polynomial of its integers before weighting.
+    /// A client's tag over the polynomial of what it sends.
     #[must_use]
-    pub fn tag(&self, hash: Hash, own: &Contribution, weighting: Weighting) -> Tag {
-        Tag(hash.0 * Element::new(u128::from(weighting.before(own.weight))) + self.pad(own))
+    pub fn tag(&self, hash: Hash, own: &Contribution) -> Tag {
+        Tag(hash.0 + self.pad(own))
     }
 
     /// Refuses sums of polynomial `hash` that are not what `contributions` sent.
@@ -262,7 +272,13 @@ pub struct Stamp {
 impl Stamp {
     #[must_use]
     pub fn tag(&self, hash: Hash) -> Tag {
-        self.mac.tag(hash, &self.own, self.weighting)
+        self.mac.tag(hash, &self.own)
+    }
+
+    /// The polynomial of integers as that of what is sent, this client's weight times as much.
+    #[must_use]
+    pub fn weighed(&self, hash: Hash) -> Hash {
+        Hash(hash.0 * Element::new(u128::from(self.weight())))
     }
 
     /// What this client multiplies its integers by.

@@ -27,6 +27,21 @@ impl PastaDecryptor {
 
 impl Decryptor for PastaDecryptor {
     fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
+        self.open(frame, expect, sink).map_err(|error| self.receiver.failed(error))
+    }
+
+    fn opener(&self, head: &Head, expect: &Expect<'_>, _prefix: &[u8]) -> Result<Option<Opening>> {
+        self.receiver.check(head, expect)?;
+        Ok(None)
+    }
+
+    fn openings(&self) -> &Openings {
+        self.receiver.openings()
+    }
+}
+
+impl PastaDecryptor {
+    fn open(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
         let shared = &self.shared;
         let c = &shared.context;
         let (Head { header, .. }, layout, payload, tag) = self.receiver.admit(frame, expect)?;
@@ -60,14 +75,5 @@ impl Decryptor for PastaDecryptor {
         sink.begin(&layout, weight)?;
         sink.put(0, &sums[..elements])?;
         Ok(Summary { header, layout, counts: None })
-    }
-
-    fn opener(&self, head: &Head, expect: &Expect<'_>, _prefix: &[u8]) -> Result<Option<Opening>> {
-        self.receiver.check(head, expect)?;
-        Ok(None)
-    }
-
-    fn openings(&self) -> &Openings {
-        self.receiver.openings()
     }
 }

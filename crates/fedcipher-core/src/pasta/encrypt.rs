@@ -42,7 +42,7 @@ impl Encryptor for PastaEncryptor {
 
         let mut ints = vec![0u32; layout.elements()];
         request.update.quantise(0, &mut ints)?;
-        let tag = stamp.tag(stamp.mac.hash_fields(&ints)).to_bytes();
+        let tag = stamp.tag(stamp.weighed(stamp.mac.hash_fields(&ints))).to_bytes();
         let mut words: Zeroizing<Vec<u64>> = Zeroizing::new(ints.iter().map(|v| u64::from(*v)).collect());
         ints.zeroize();
         words.resize(shared.padded(layout.elements()), 0);

@@ -50,7 +50,7 @@ pub struct Params {
 impl Params {
     /// The server multiplies the transciphered words by the weights.
     pub fn rules(&self) -> Rules {
-        Rules::dense(self.bounds, Weighting::Server)
+        Rules { closes: true, ..Rules::dense(self.bounds, Weighting::Server) }
     }
 }
 

@@ -1,10 +1,10 @@
-//! The server's side: c0 added mod q; c1 only when clients do not derive it.
+//! The server's side: c0 added mod q. It never has c1.
 
-use super::Form;
-use super::params::{Block, Derived};
+use super::params::Derived;
 use crate::admission::Admission;
 use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
 use crate::keys::ServerKey;
+use crate::mac::Weighting;
 use crate::scheme::{Aggregator, Progress};
 use crate::wire::{Contribution, Reader};
 use crate::{Error, Result};
@@ -17,23 +17,13 @@ pub struct BfvAggregator {
     admission: Admission,
     /// Running sum of c0, one vector a ciphertext.
     sum: Vec<Vec<u128>>,
-    seeds: BTreeMap<u32, ([u8; 32], u64)>,
+    seeds: BTreeMap<u32, [u8; 32]>,
 }
 
 impl BfvAggregator {
     pub fn new(derived: Arc<Derived>, key: &ServerKey, round: Option<u64>) -> Self {
         let admission = Admission::new(key, derived.params.rules(), round);
         BfvAggregator { derived, admission, sum: Vec::new(), seeds: BTreeMap::new() }
-    }
-
-    /// `sum scale * a` of one ciphertext, as coefficients mod q, negated: the aggregate's c1.
-    fn c1(&self, index: usize) -> Result<Vec<u128>> {
-        let ring = &self.derived.ring;
-        let mut a = ring.zero();
-        for (seed, scale) in self.seeds.values() {
-            ring.accumulate_a(seed, index as u64, *scale, &mut a)?;
-        }
-        Ok(ring.coefficients(&a).into_iter().map(|x| ring.sub(0, x)).collect())
     }
 }
 
@@ -80,7 +70,7 @@ impl Aggregator for BfvAggregator {
             }
             Ok::<(), Error>(())
         })?;
-        self.seeds.insert(admitted.contribution.client, (seed, factor));
+        self.seeds.insert(admitted.contribution.client, seed);
         Ok(self.admission.commit(admitted))
     }
 
@@ -89,91 +79,21 @@ impl Aggregator for BfvAggregator {
         let header = self.admission.aggregate_header()?;
         let sums = std::mem::take(&mut self.sum);
         let mut payload = Vec::new();
-        if d.derive_c1 {
-            payload.push(Form::Derive as u8);
-            for (seed, scale) in self.seeds.values() {
-                payload.extend_from_slice(seed);
-                payload.extend_from_slice(&scale.to_le_bytes());
-            }
-            let bits = d.wire_bits(d.down_drop);
-            let parts: Vec<_> =
-                sums.par_iter().map(|c0| pack(c0.iter().map(|x| d.compress(*x, d.down_drop)), bits)).collect();
-            parts.iter().for_each(|part| payload.extend_from_slice(part));
-        } else {
-            let (form, bits) = (d.form(), d.small_ring.as_ref().unwrap_or(&d.ring).log_q());
-            let switch = |x: u128| if form == Form::Switched { d.ring.switch(x) } else { x };
-            payload.push(form as u8);
-            let parts = sums.par_iter().enumerate().map(|(index, c0)| {
-                let c1 = self.c1(index)?;
-                Ok([pack(c0.iter().map(|x| switch(*x)), bits), pack(c1.iter().map(|x| switch(*x)), bits)])
-            });
-            let parts = parts.collect::<Result<Vec<_>>>()?;
-            parts.iter().flatten().for_each(|part| payload.extend_from_slice(part));
-        }
+        self.seeds.values().for_each(|seed| payload.extend_from_slice(seed));
+        let parts: Vec<_> = sums.par_iter().map(|c0| pack(c0.iter().copied(), d.ring.log_q())).collect();
+        parts.iter().for_each(|part| payload.extend_from_slice(part));
         payload.extend_from_slice(&self.admission.tag().to_bytes());
         Ok(header.frame(&payload))
     }
 }
 
-/// How an aggregate gives its c1; in the payload each c0 is followed by its c1, if that is sent.
-pub enum Second {
-    /// Seeds and scales of all clients.
-    Derive(Vec<([u8; 32], u64)>),
-    Sent {
-        switched: bool,
-    },
+/// Bytes of a payload before its first ciphertext: a seed a client.
+pub fn prefix_len(clients: usize) -> usize {
+    32 * clients
 }
 
-impl Second {
-    /// Most bytes before the first ciphertext of an aggregate of `clients` contributions.
-    pub fn prefix_len(clients: usize) -> usize {
-        1 + 40 * clients
-    }
-
-    /// Parses the beginning of a payload: (c1, bytes before the first ciphertext). Only the form that the parameters
-    /// prescribe, and only the scales that the header's weights do: with another form or scale a server could have
-    /// any ciphertext of its making decrypted.
-    pub fn parse(d: &Derived, contributions: &[Contribution], payload: &[u8]) -> Result<(Self, usize)> {
-        let mut r = Reader::new(payload);
-        let form = Form::parse(r.u8()?)?;
-        if form != d.form() {
-            return Err(Error::Frame {
-                reason: format!("an aggregate in form {form:?} where these parameters have {:?}", d.form()),
-            });
-        }
-        if form != Form::Derive {
-            return Ok((Second::Sent { switched: form == Form::Switched }, 1));
-        }
-        let weighting = d.params.rules().weighting;
-        let mut seeds = Vec::with_capacity(contributions.len());
-        for c in contributions {
-            let (seed, scale) = (r.array()?, r.u64()?);
-            if scale != weighting.factor(c.weight) {
-                return Err(Error::Frame {
-                    reason: format!("client {} is scaled by another number than its weight", c.client),
-                });
-            }
-            seeds.push((seed, scale));
-        }
-        Ok((Second::Derive(seeds), Self::prefix_len(contributions.len())))
-    }
-
-    /// Wire bits of a coefficient.
-    pub fn bits(&self, d: &Derived) -> u32 {
-        match (self, &d.small_ring) {
-            (Second::Derive(_), _) => d.wire_bits(d.down_drop),
-            (Second::Sent { switched: true }, Some(small)) => small.log_q(),
-            (Second::Sent { .. }, _) => d.ring.log_q(),
-        }
-    }
-
-    /// Bytes of a ciphertext's c0 and c1.
-    pub fn lens(&self, d: &Derived, block: &Block) -> [usize; 2] {
-        let bits = self.bits(d);
-        let second = match self {
-            Second::Derive(_) => 0,
-            Second::Sent { .. } => packed_len(d.ring.n, bits),
-        };
-        [packed_len(block.used, bits), second]
-    }
+/// The seeds of all clients, in header order, each with what its update was multiplied by.
+pub fn seeds(weighting: Weighting, contributions: &[Contribution], payload: &[u8]) -> Result<Vec<([u8; 32], u64)>> {
+    let mut r = Reader::new(payload);
+    contributions.iter().map(|c| Ok((r.array()?, weighting.factor(c.weight)))).collect()
 }

@@ -1,21 +1,23 @@
-//! The client's side: `round((c0 + c1 s) / delta)`, with c1 derived from the cohort's seeds or received.
+//! The client's side: `round((c0 + c1 s) / delta)`, with c1 derived from the cohort's seeds.
 
-use super::aggregate::Second;
+use super::aggregate::{prefix_len, seeds};
 use super::encrypt::cut;
 use super::params::{Block, Derived};
 use super::ring::SecretNtt;
 use crate::admission::check_sums;
-use crate::bits::{check_stream, read_bits};
+use crate::bits::{check_stream, packed_len, read_bits};
 use crate::client::Receiver;
 use crate::codec::{Layout, SumSink};
 use crate::keys::ClientKey;
 use crate::ledger::Openings;
+use crate::mac::{Hash, RoundMac};
 use crate::scheme::{Decryptor, Expect, Opening, Summary};
 use crate::stream::{self, Opener, Piece, Threads};
 use crate::wire::Head;
 use crate::{Error, Result};
 use std::path::Path;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 pub struct BfvDecryptor {
     derived: Arc<Derived>,
@@ -29,9 +31,13 @@ struct BfvOpener {
     secret: Arc<SecretNtt>,
     blocks: Vec<Block>,
     pieces: Vec<Piece>,
-    c1: Second,
+    mac: RoundMac,
+    /// What c1 is made of, and how often each counts.
+    seeds: Vec<([u8; 32], u64)>,
     prefix: usize,
     weight: u64,
+    /// Most noise of the sum.
+    offset: u128,
 }
 
 impl BfvDecryptor {
@@ -44,63 +50,50 @@ impl BfvDecryptor {
     fn start(&self, head: &Head, layout: Layout, prefix: &[u8], expect: &Expect<'_>) -> Result<Opening> {
         let (d, header) = (&self.derived, &head.header);
         let blocks = d.shape(&layout)?;
-        let (c1, prefix) = Second::parse(d, &header.contributions, prefix)?;
-        let pieces = cut(&blocks, prefix, |block| c1.lens(d, block).iter().sum());
+        let weighting = d.params.rules().weighting;
+        let seeds = seeds(weighting, &header.contributions, prefix)?;
+        let prefix = prefix_len(seeds.len());
+        let pieces = cut(&blocks, prefix, |block| packed_len(block.used, d.ring.log_q()));
         let (derived, secret, weight) = (Arc::clone(d), Arc::clone(&self.secret), header.total_weight());
         let verifier = self.receiver.verifier(header, &layout, expect.bound);
-        let opener = Box::new(BfvOpener { derived, secret, blocks, pieces, c1, prefix, weight });
+        let terms: u128 = seeds.iter().map(|(_, scale)| u128::from(*scale)).sum();
+        let offset = terms * d.fresh_noise();
+        let mac = verifier.mac.clone();
+        let opener = Box::new(BfvOpener { derived, secret, mac, blocks, pieces, seeds, prefix, weight, offset });
         Ok(Opening { layout, opener, verifier })
     }
 }
 
 impl BfvOpener {
-    /// The plaintext coefficients of ciphertext `index`.
-    fn plaintext(&self, index: usize, bytes: &[u8]) -> Result<Vec<u128>> {
+    /// Plaintext and noise of ciphertext `index`, by coefficient.
+    fn decode(&self, index: usize, c0: &[u8]) -> Result<Vec<(u128, i128)>> {
         let (d, block) = (&self.derived, &self.blocks[index]);
-        let [first, second] = self.c1.lens(d, block);
-        let (c0, c1) = bytes.split_at_checked(first).filter(|(_, c1)| c1.len() == second).ok_or_else(|| {
-            Error::Frame { reason: format!("a ciphertext has {} bytes instead of {}", bytes.len(), first + second) }
-        })?;
-        let bits = self.c1.bits(d);
+        let bits = d.ring.log_q();
         check_stream(c0, block.used, bits)?;
-        match &self.c1 {
-            Second::Derive(seeds) => {
-                let mut a = d.ring.zero();
-                for (seed, scale) in seeds {
-                    d.ring.accumulate_a(seed, index as u64, *scale, &mut a)?;
-                }
-                let product = d.ring.times_secret(a, &self.secret, block.used);
-                let coefficient = |(k, a_s): (usize, &u128)| {
-                    let c0 = d.expand(read_bits(c0, k * bits as usize, bits), d.down_drop)?;
-                    d.decode(d.ring.sub(c0, *a_s))
-                };
-                product.iter().enumerate().map(coefficient).collect()
-            }
-            Second::Sent { switched } => {
-                let small = d.small_ring.as_ref().filter(|_| *switched);
-                let ring = small.unwrap_or(&d.ring);
-                check_stream(c1, ring.n, bits)?;
-                let coefficient = |bytes: &[u8], k: usize| {
-                    Some(read_bits(bytes, k * bits as usize, bits))
-                        .filter(|x| *x < ring.q)
-                        .ok_or_else(|| Error::Frame { reason: "a ciphertext coefficient is not below q".into() })
-                };
-                let c1 = (0..ring.n).map(|k| coefficient(c1, k)).collect::<Result<Vec<_>>>()?;
-                let first;
-                let secret = if small.is_some() {
-                    first = self.secret.first();
-                    &first
-                } else {
-                    &*self.secret
-                };
-                let product = ring.times_secret(ring.residues(&c1), secret, block.used);
-                let plaintext = |(k, c1_s): (usize, &u128)| {
-                    let x = ring.add(coefficient(c0, k)?, *c1_s);
-                    if small.is_some() { Ok(d.decode_switched(x, ring.q)) } else { d.decode(x) }
-                };
-                product.iter().enumerate().map(plaintext).collect()
-            }
+        let mut a = d.ring.zero();
+        for (seed, scale) in &self.seeds {
+            d.ring.accumulate_a(seed, index as u64, *scale, &mut a)?;
         }
+        let product = d.ring.times_secret(a, &self.secret, block.used);
+        let coefficient = |(k, a_s): (usize, &u128)| {
+            let c0 = d.expand(read_bits(c0, k * bits as usize, bits), 0)?;
+            d.decode(d.ring.sub(c0, *a_s))
+        };
+        product.iter().enumerate().map(coefficient).collect()
+    }
+
+    /// The noise's part of the tag. Without it, whether a changed aggregate opens would tell how large its noise is.
+    fn noise(&self, index: usize, decoded: &[(u128, i128)]) -> Result<Hash> {
+        let too_large =
+            || Error::Decrypt { reason: "a coefficient carries more noise than its clients' together".into() };
+        let word = |(_, noise): &(u128, i128)| {
+            let shifted = u128::try_from(*noise + self.offset as i128).ok().filter(|n| *n <= 2 * self.offset);
+            shifted.and_then(|n| u64::try_from(n).ok()).ok_or_else(too_large)
+        };
+        let words = Zeroizing::new(decoded.iter().map(word).collect::<Result<Vec<u64>>>()?);
+        let mut hasher = self.mac.noise_hasher(index * self.derived.ring.n);
+        hasher.sums(&words);
+        Ok(hasher.hash())
     }
 }
 
@@ -113,14 +106,15 @@ impl Opener for BfvOpener {
         &self.pieces
     }
 
-    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<()> {
+    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash> {
         let block = &self.blocks[index];
-        let plaintext = self.plaintext(index, bytes)?;
-        for (m, fields) in plaintext.iter().zip(sums.chunks_mut(block.fields.count)) {
+        let decoded = Zeroizing::new(self.decode(index, bytes)?);
+        for ((m, _), fields) in decoded.iter().zip(sums.chunks_mut(block.fields.count)) {
             block.fields.check(*m)?;
             block.fields.unpack(*m, fields);
         }
-        check_sums(sums, self.weight, block.bits)
+        check_sums(sums, self.weight, block.bits)?;
+        self.noise(index, &decoded)
     }
 }
 
@@ -133,7 +127,7 @@ impl Decryptor for BfvDecryptor {
     }
 
     fn prefix_len(&self, contributions: usize) -> usize {
-        Second::prefix_len(contributions)
+        prefix_len(contributions)
     }
 
     fn opener(&self, head: &Head, expect: &Expect<'_>, prefix: &[u8]) -> Result<Option<Opening>> {

@@ -21,7 +21,7 @@ use zeroize::{Zeroize, Zeroizing};
 /// Ready-made `a s + e` under one fresh seed, used for one update and then gone.
 struct Offline {
     seed: [u8; 32],
-    masks: Vec<Zeroizing<Vec<u128>>>,
+    masks: Vec<Mask>,
     /// Whose it is: a process forked off must not use it again.
     process: u32,
 }
@@ -33,17 +33,25 @@ pub struct BfvEncryptor {
     ready: Option<Offline>,
 }
 
-/// `a s + e` of ciphertext `index`.
-fn mask(d: &Derived, secret: &SecretNtt, seed: &[u8; 32], index: usize, block: &Block) -> Result<Zeroizing<Vec<u128>>> {
+/// `a s + e` of one ciphertext, and e, which is in the tag.
+struct Mask {
+    sum: Zeroizing<Vec<u128>>,
+    errors: Zeroizing<Vec<i8>>,
+}
+
+/// The mask of ciphertext `index`.
+fn mask(d: &Derived, secret: &SecretNtt, seed: &[u8; 32], index: usize, block: &Block) -> Result<Mask> {
     let ring = &d.ring;
     let mut a = ring.zero();
     ring.accumulate_a(seed, index as u64, 1, &mut a)?;
-    let mut mask = ring.times_secret(a, secret, block.used);
-    let mut errors = Stream::from_os()?;
-    for c in mask.iter_mut() {
-        *c = ring.add(*c, ring.error(&mut errors));
+    let mut sum = ring.times_secret(a, secret, block.used);
+    let mut draws = Stream::from_os()?;
+    let mut errors = Zeroizing::new(vec![0i8; block.used]);
+    for (c, e) in sum.iter_mut().zip(errors.iter_mut()) {
+        *e = ring.small_error(&mut draws);
+        *c = ring.add(*c, ring.lift(*e));
     }
-    Ok(mask)
+    Ok(Mask { sum, errors })
 }
 
 impl BfvEncryptor {
@@ -60,7 +68,7 @@ impl BfvEncryptor {
         let fits = |o: &Offline| {
             o.process == std::process::id()
                 && o.masks.len() == blocks.len()
-                && o.masks.iter().zip(&blocks).all(|(m, b)| m.len() == b.used)
+                && o.masks.iter().zip(&blocks).all(|(m, b)| m.sum.len() == b.used)
         };
         let (seed, masks) = match self.ready.take().filter(fits) {
             Some(ready) => (ready.seed, ready.masks),
@@ -80,7 +88,7 @@ struct BfvSealer {
     stamp: Stamp,
     seed: [u8; 32],
     /// Made in the offline phase, or none.
-    masks: Vec<Zeroizing<Vec<u128>>>,
+    masks: Vec<Mask>,
     blocks: Vec<Block>,
     pieces: Vec<Piece>,
 }
@@ -116,26 +124,36 @@ impl Sealer for BfvSealer {
         };
         let wire_bits = d.wire_bits(d.up_drop);
         let mut writer = BitWriter::new(out);
-        let mut masks = mask.iter();
+        let mut masks = mask.sum.iter().zip(mask.errors.iter());
+        let bound = d.fresh_noise() as i64;
+        let mut noise = Zeroizing::new(Vec::with_capacity(block.used));
         let step = block.fields.count * 256;
         let mut ints = [0u32; 256 * 32];
         let mut done = 0;
         while done < block.len {
             let n = step.min(block.len - done);
-            // A field has at least 4 bits and a coefficient at most 108: 27 fields fit the buffer.
+            // A field has at least 4 bits and a coefficient at most 105: 26 fields fit the buffer.
             let ints = &mut ints[..n];
             update.quantise(block.start + done, ints)?;
             hasher.fields(ints);
             block.fields.pack(ints, weight, |m| {
-                let mask = masks.next().copied().unwrap_or_default();
+                let (mask, error) = masks.next().map_or((0, 0), |(mask, error)| (*mask, *error));
                 let c0 = d.ring.add(mask, d.delta.wrapping_mul(m));
-                writer.push(d.compress(c0, d.up_drop), wire_bits);
+                let sent = d.compress(c0, d.up_drop);
+                // What dropping bits adds, before anything is taken mod q.
+                let dropped = (sent << d.up_drop) as i128 - c0 as i128;
+                noise.push((i64::from(error) + dropped as i64 + bound) as u32);
+                writer.push(sent, wire_bits);
             });
             done += n;
         }
         ints.zeroize();
         writer.finish();
-        Ok(hasher.hash())
+        let mut hash = self.stamp.weighed(hasher.hash());
+        let mut noises = self.stamp.mac.noise_hasher(index * d.ring.n);
+        noises.fields(&noise);
+        hash += noises.hash();
+        Ok(hash)
     }
 }
 

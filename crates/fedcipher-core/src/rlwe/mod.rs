@@ -1,7 +1,8 @@
 //! Additive BFV over RLWE with bit-interleaved packing (FedBit).
 //!
 //! Symmetric: `c0 = a s + e + delta M`, `c1 = -a` with `a` expanded from a 32-byte seed; only c0 and
-//! the seed travel. The server adds c0 and never needs c1 when clients derive `sum w_u a_u`.
+//! the seed travel. The server adds c0 and never has c1: clients derive `sum w_u a_u` from the cohort's seeds. Where
+//! a server could choose c1, whether an aggregate opens would tell it of the secret, a coefficient a try.
 //! One secret for the cohort: a client that colludes with the server opens every update.
 
 mod aggregate;
@@ -11,55 +12,21 @@ pub mod ntt;
 pub mod params;
 pub mod ring;
 
+use crate::Result;
 use crate::admission::Rules;
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
 use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Scheme};
-use crate::{Error, Result};
 use params::{Derived, Params};
 use std::path::Path;
 use std::sync::Arc;
 
 const NAME: &str = "bfv";
 
-/// Payload of an aggregate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Form {
-    /// `clients x (seed [32], scale u64) | c0`.
-    Derive = 0,
-    /// `c0 | c1`, mod q.
-    Send = 1,
-    /// `c0 | c1`, mod the first prime.
-    Switched = 2,
-}
-
-impl Form {
-    fn parse(byte: u8) -> Result<Self> {
-        match byte {
-            0 => Ok(Form::Derive),
-            1 => Ok(Form::Send),
-            2 => Ok(Form::Switched),
-            other => Err(Error::Frame { reason: format!("unknown aggregate form {other}") }),
-        }
-    }
-}
-
 impl Params {
     fn rules(&self) -> Rules {
         Rules::dense(self.bounds, if self.server_weights { Weighting::Server } else { Weighting::Client })
-    }
-}
-
-impl Derived {
-    /// The only form of an aggregate under these parameters.
-    fn form(&self) -> Form {
-        match (self.derive_c1, &self.small_ring) {
-            (true, _) => Form::Derive,
-            (false, Some(_)) => Form::Switched,
-            (false, None) => Form::Send,
-        }
     }
 }
 
@@ -122,8 +89,7 @@ impl Scheme for Bfv {
             ("log q".into(), d.ring.log_q().to_string()),
             ("log t".into(), d.capacity.to_string()),
             ("wire bits up".into(), d.wire_bits(d.up_drop).to_string()),
-            ("wire bits down".into(), d.wire_bits(d.down_drop).to_string()),
-            ("c1".into(), if d.derive_c1 { "derive".into() } else { "send".into() }),
+            ("wire bits down".into(), d.ring.log_q().to_string()),
             ("NTT".into(), ntt::BACKEND.into()),
         ];
         for bits in &d.params.bits {

@@ -13,10 +13,6 @@ const PRIMES_4096: [u64; 2] = [9_007_199_254_429_697, 9_007_199_254_364_161];
 const PRIMES_2048: [u64; 1] = [9_007_199_254_614_017];
 /// The plaintext modulus of FedBit's evaluation.
 const FEDBIT_T: u128 = 2_281_701_377;
-/// Above this cohort size `C1::Auto` sends c1 instead of seeds: docs/benchmarks.md has where a
-/// client's expansion of all seeds begins to cost more than receiving c1 at 100 Mbit/s.
-const AUTO_DERIVE_LIMIT: u64 = 300;
-
 /// A named parameter set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preset {
@@ -24,20 +20,9 @@ pub enum Preset {
     Compact,
     /// N = 2048, one 53-bit prime, otherwise as compact.
     Fast,
-    /// N = 4096, t = 2281701377, nothing dropped, modulus switching before broadcast. FedBit publishes 109
-    /// bits of q; here they are 106, as everywhere at this N.
+    /// N = 4096, t = 2281701377, nothing dropped. FedBit publishes 109 bits of q, here they are 106, as everywhere at
+    /// this N; and sends c1, here as everywhere clients derive it.
     FedbitPaper,
-}
-
-/// How clients get the aggregate's c1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum C1 {
-    /// From the cohort's seeds and weights.
-    Derive,
-    /// In full.
-    Send,
-    /// Derive up to a cohort of 300, send above.
-    Auto,
 }
 
 /// What the cohort must agree on.
@@ -49,32 +34,30 @@ pub struct Params {
     pub bits: Vec<u32>,
     /// Let the server multiply by the weights instead of the clients: noise grows by the weight.
     pub server_weights: bool,
-    pub c1: C1,
 }
 
 /// Everything that follows from [`Params`].
 ///
 /// Correctness. A fresh ciphertext's c0 is `a s + e + delta M` with |e| <= 21; dropping `up_drop`
 /// low bits with rounding adds at most `2^(up_drop-1)`. With S = the number of clients, or the
-/// total weight when the server multiplies, the sum carries at most `S (21 + 2^(up_drop-1))`, and
-/// dropping `down_drop` bits before broadcast adds `2^(down_drop-1)`. The constructor makes this
-/// total less than `delta / 2`, and `sum M < t` with `delta t <= q`, so rounding recovers the sum
-/// exactly: with a bounded error distribution the failure probability is zero.
+/// total weight when the server multiplies, the sum carries at most `S (21 + 2^(up_drop-1))`. The
+/// constructor makes this less than `delta / 2`, and `sum M < t` with `delta t <= q`, so rounding
+/// recovers the sum exactly: with a bounded error distribution the failure probability is zero.
+/// Nothing is dropped on the way down: tags cover the noise too ([`crate::mac`]), to its last bit.
 /// Security is that of the undropped ciphertext: dropping bits is public post-processing.
 pub struct Derived {
     pub params: Params,
     pub ring: Ring,
-    /// The ring after a modulus switch.
-    pub small_ring: Option<Ring>,
     pub t: u128,
     pub delta: u128,
     /// floor(log2 t): bits of a coefficient that carry fields.
     pub capacity: u32,
     pub up_drop: u32,
-    pub down_drop: u32,
-    pub derive_c1: bool,
     fields: Vec<(u32, Fields)>,
 }
+
+/// A fresh ciphertext's noise fits a tag's word of 32 bits.
+const MAX_DROP: u32 = 30;
 
 fn rounding_error(drop: u32) -> u128 {
     if drop == 0 { 0 } else { 1 << (drop - 1) }
@@ -95,11 +78,6 @@ impl Derived {
         let bounds = params.bounds;
         // S of the proof above.
         let terms = u128::from(if params.server_weights { bounds.total_weight() } else { bounds.clients });
-        let derive_c1 = match params.c1 {
-            C1::Derive => true,
-            C1::Send => false,
-            C1::Auto => bounds.clients <= AUTO_DERIVE_LIMIT,
-        };
         let (t, delta) = if params.preset == Preset::FedbitPaper {
             (FEDBIT_T, ring.q / FEDBIT_T)
         } else {
@@ -112,24 +90,8 @@ impl Derived {
         }
         let fields =
             params.bits.iter().map(|b| Ok((*b, Fields::new(bounds, *b, capacity)?))).collect::<Result<Vec<_>>>()?;
-        let (up_drop, down_drop) =
-            if params.preset == Preset::FedbitPaper { (0, 0) } else { best_drops(terms, half, ring.log_q()) };
-        let small_ring = Self::switch_ring(&params, &ring, t, terms, derive_c1)?;
-        Ok(Derived { params, ring, small_ring, t, delta, capacity, up_drop, down_drop, derive_c1, fields })
-    }
-
-    /// The one-prime ring to switch to before sending c1, when what is left there decrypts:
-    /// `S e / p1 + (1 + n) / 2 < p0 / (2 t) - 1`.
-    fn switch_ring(params: &Params, ring: &Ring, t: u128, terms: u128, derive_c1: bool) -> Result<Option<Ring>> {
-        let [first, second] = ring.primes.as_slice() else {
-            return Ok(None);
-        };
-        let noise = terms * ERROR_BOUND / u128::from(*second) + 1 + (ring.n as u128).div_ceil(2);
-        let fits = noise + 1 < u128::from(*first) / (2 * t).max(1);
-        if derive_c1 || !fits || params.preset != Preset::FedbitPaper {
-            return Ok(None);
-        }
-        Ring::new(ring.n, &[*first]).map(Some)
+        let up_drop = if params.preset == Preset::FedbitPaper { 0 } else { best_drop(terms, half, ring.log_q()) };
+        Ok(Derived { params, ring, t, delta, capacity, up_drop, fields })
     }
 
     /// The packing of `bits`-bit values.
@@ -163,22 +125,22 @@ impl Derived {
         Ok(if x >= self.ring.q { x - self.ring.q } else { x })
     }
 
-    /// The plaintext behind `delta M + e mod q`.
-    pub fn decode(&self, x: u128) -> Result<u128> {
+    /// Most noise of one fresh ciphertext as it travels.
+    #[must_use]
+    pub fn fresh_noise(&self) -> u128 {
+        ERROR_BOUND + rounding_error(self.up_drop)
+    }
+
+    /// The plaintext and the noise behind `delta M + noise mod q`.
+    pub fn decode(&self, x: u128) -> Result<(u128, i128)> {
         let m = (x + self.delta / 2) / self.delta;
         if m < self.t {
-            Ok(m)
+            Ok((m, x as i128 - (m * self.delta) as i128))
         } else if x >= self.ring.q - self.delta / 2 {
-            Ok(0)
+            Ok((0, x as i128 - self.ring.q as i128))
         } else {
             Err(Error::Decrypt { reason: "a coefficient lies outside the plaintext space".into() })
         }
-    }
-
-    /// The plaintext behind a coefficient mod p0 after a modulus switch.
-    #[must_use]
-    pub fn decode_switched(&self, x: u128, p: u128) -> u128 {
-        (x * self.t + p / 2) / p % self.t
     }
 
     /// How a layout falls into ciphertexts.
@@ -235,9 +197,8 @@ fn largest_t(ring: &Ring, params: &Params, terms: u128) -> Result<(u128, u128)> 
     Ok((1 << used, 1 << (log - used)))
 }
 
-/// The low bits of c0 to drop on the way up and down: as many in all as the noise leaves room for.
-fn best_drops(terms: u128, half: u128, log_q: u32) -> (u32, u32) {
-    let fits = |up: u32, down: u32| terms * (ERROR_BOUND + rounding_error(up)) + rounding_error(down) < half;
-    let pairs = (0..log_q / 2).flat_map(|up| (0..log_q / 2).map(move |down| (up, down)));
-    pairs.filter(|(up, down)| fits(*up, *down)).max_by_key(|(up, down)| (up + down, *up)).unwrap_or((0, 0))
+/// The low bits of c0 to drop on the way up: as many as the noise leaves room for, and a tag's word.
+fn best_drop(terms: u128, half: u128, log_q: u32) -> u32 {
+    let fits = |up: &u32| terms * (ERROR_BOUND + rounding_error(*up)) < half;
+    (0..(log_q / 2).min(MAX_DROP + 1)).rev().find(fits).unwrap_or(0)
 }

@@ -155,12 +155,17 @@ impl Ring {
         Ok(SecretNtt(self.primes.iter().zip(&self.ntts).map(transform).collect()))
     }
 
-    /// One error coefficient mod q.
+    /// One error coefficient.
     #[must_use]
-    pub fn error(&self, stream: &mut Stream) -> u128 {
+    pub fn small_error(&self, stream: &mut Stream) -> i8 {
         let draw = stream.next_u64();
-        let ones = |x: u64| (x & 0x1f_ffff).count_ones();
-        let e = i64::from(ones(draw)) - i64::from(ones(draw >> 21));
+        let ones = |x: u64| (x & 0x1f_ffff).count_ones() as i8;
+        ones(draw) - ones(draw >> 21)
+    }
+
+    /// A small number mod q.
+    #[must_use]
+    pub fn lift(&self, e: i8) -> u128 {
         // q + e reduced without a branch on e's sign.
         let shifted = self.q.wrapping_add(i128::from(e) as u128);
         shifted - (self.q & ((shifted >= self.q) as u128).wrapping_neg())
@@ -228,22 +233,7 @@ impl Ring {
         let residues = |p: &u64| Zeroizing::new(a.iter().map(|x| (x % u128::from(*p)) as u64).collect());
         self.primes.iter().map(residues).collect()
     }
-
-    /// `round(x * p0 / q)`: one coefficient switched from q = p0 p1 down to p0.
-    #[must_use]
-    pub fn switch(&self, x: u128) -> u128 {
-        let second = u128::from(self.primes.get(1).copied().unwrap_or(1));
-        (x + second / 2) / second % u128::from(self.primes[0])
-    }
 }
 
 /// A secret key in the transform domain of each prime; zeroised when dropped.
 pub struct SecretNtt(Vec<Zeroizing<Vec<u64>>>);
-
-impl SecretNtt {
-    /// The key for the ring of the first prime alone, after a modulus switch.
-    #[must_use]
-    pub fn first(&self) -> SecretNtt {
-        SecretNtt(self.0.iter().take(1).cloned().collect())
-    }
-}

@@ -8,7 +8,7 @@ use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
 use fedcipher_core::keys::KeySet;
 use fedcipher_core::plain::Plain;
 use fedcipher_core::rlwe::Bfv;
-use fedcipher_core::rlwe::params::{C1, Params as BfvParams, Preset};
+use fedcipher_core::rlwe::params::{Params as BfvParams, Preset};
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -38,8 +38,8 @@ pub fn flashe(bounds: Bounds, policy: Policy, per_client_top: Option<f64>) -> Bo
     Box::new(Flashe::new(FlasheParams { bounds, policy, key_bits: 128, per_client_top }).unwrap())
 }
 
-pub fn bfv(bounds: Bounds, preset: Preset, bits: &[u32], server_weights: bool, c1: C1) -> Box<dyn Scheme> {
-    Box::new(Bfv::new(BfvParams { bounds, preset, bits: bits.to_vec(), server_weights, c1 }).unwrap())
+pub fn bfv(bounds: Bounds, preset: Preset, bits: &[u32], server_weights: bool) -> Box<dyn Scheme> {
+    Box::new(Bfv::new(BfvParams { bounds, preset, bits: bits.to_vec(), server_weights }).unwrap())
 }
 
 /// Every dense scheme there is, for values of these bits.
@@ -49,12 +49,10 @@ pub fn dense_schemes(bounds: Bounds, bits: &[u32]) -> Vec<Box<dyn Scheme>> {
         flashe(bounds, Policy::Fixed(Masking::Double), None),
         flashe(bounds, Policy::Fixed(Masking::Single), None),
         flashe(bounds, Policy::Adaptive, None),
-        bfv(bounds, Preset::Compact, bits, false, C1::Auto),
-        bfv(bounds, Preset::Compact, bits, true, C1::Derive),
-        bfv(bounds, Preset::Compact, bits, false, C1::Send),
-        bfv(bounds, Preset::Fast, bits, false, C1::Auto),
-        bfv(bounds, Preset::FedbitPaper, bits, false, C1::Send),
-        bfv(bounds, Preset::FedbitPaper, bits, false, C1::Derive),
+        bfv(bounds, Preset::Compact, bits, false),
+        bfv(bounds, Preset::Compact, bits, true),
+        bfv(bounds, Preset::Fast, bits, false),
+        bfv(bounds, Preset::FedbitPaper, bits, false),
     ]
 }
 
