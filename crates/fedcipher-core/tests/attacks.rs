@@ -314,18 +314,19 @@ fn attack_02_a_chosen_ciphertext_is_refused() {
     let layout = layout(&[(d.ring.n * fields.count, 12)]);
     let three = (0..3).map(|client| Contribution { client, weight: 1 }).collect();
     let header = keys.server.tag.round_header(Kind::Aggregate, 1, three, &layout, ModelTag::default());
-    let bits = d.ring.log_q();
-    let polynomial = |value: &dyn Fn(usize) -> u128| {
+    let polynomial = |bits: u32, value: &dyn Fn(usize) -> u128| {
         let mut out = vec![0; packed_len(d.ring.n, bits)];
         let mut writer = BitWriter::new(&mut out);
         (0..d.ring.n).for_each(|k| writer.push(value(k), bits));
         writer.finish();
         out
     };
-    let (c0, c1) = (polynomial(&|_| d.delta), polynomial(&|k| if k == 0 { d.delta } else { 0 }));
+    let q = d.ring.log_q();
+    let (c0, c1) = (polynomial(q, &|_| d.delta), polynomial(q, &|k| if k == 0 { d.delta } else { 0 }));
     let error = refused(&bfv, &keys.clients[0], &header.frame(&[&[1], &c0[..], &c1[..], &[0; 16]].concat()));
     assert!(matches!(error, Error::Frame { .. }), "{error}");
     // In the one form there is, of seeds: nobody has made a tag of it.
+    let c0 = polynomial(d.down_bits, &|_| d.delta);
     let error = refused(&bfv, &keys.clients[0], &header.frame(&[&[7; 96], &c0[..], &[0; 16]].concat()));
     assert!(matches!(error, Error::Tag | Error::Decrypt { .. }), "{error}");
 }
@@ -346,7 +347,7 @@ fn attack_03_no_change_of_a_ciphertext_is_too_small_to_be_seen() {
             aggregator.add(&common::encrypt(&bfv, &keys, &layout, 1, client, &[])).unwrap();
         }
         let aggregate = aggregator.finish().unwrap();
-        let (q, bits) = (bfv.derived().ring.q, bfv.derived().ring.log_q());
+        let (bits, top) = (bfv.derived().down_bits, 1u128 << bfv.derived().down_bits);
         let changed = |by: u128| {
             reframe(&aggregate, |_, payload| {
                 let end = payload.len() - 16;
@@ -356,7 +357,7 @@ fn attack_03_no_change_of_a_ciphertext_is_too_small_to_be_seen() {
                 let mut writer = BitWriter::new(&mut out);
                 for k in 0..count {
                     let x = read_bits(&c0, k * bits as usize, bits);
-                    writer.push(if k == 0 { (x + by) % q } else { x }, bits);
+                    writer.push(if k == 0 { (x + by) % top } else { x }, bits);
                 }
                 writer.finish();
                 payload[96..end].copy_from_slice(&out);
@@ -368,7 +369,7 @@ fn attack_03_no_change_of_a_ciphertext_is_too_small_to_be_seen() {
             decryptor.decrypt(frame, &Expect::default(), &mut sums).map(|_| sums.0)
         };
         assert_eq!(open(&changed(0)).unwrap(), expected(&layout, &clients));
-        for by in [1, 2, 40, q - 1, q - 3, bfv.derived().delta, q / 2] {
+        for by in [1, 2, 40, top - 1, top - 3, bfv.derived().delta, top / 2] {
             assert!(open(&changed(by)).is_err(), "{preset:?}: a coefficient changed by {by}");
         }
     }

@@ -53,7 +53,7 @@ impl BfvDecryptor {
         let weighting = d.params.rules().weighting;
         let seeds = seeds(weighting, &header.contributions, prefix)?;
         let prefix = prefix_len(seeds.len());
-        let pieces = cut(&blocks, prefix, |block| packed_len(block.used, d.ring.log_q()));
+        let pieces = cut(&blocks, prefix, |block| packed_len(block.used, d.down_bits));
         let (derived, secret, weight) = (Arc::clone(d), Arc::clone(&self.secret), header.total_weight());
         let verifier = self.receiver.verifier(header, &layout, expect.bound);
         let terms: u128 = seeds.iter().map(|(_, scale)| u128::from(*scale)).sum();
@@ -68,7 +68,7 @@ impl BfvOpener {
     /// Plaintext and noise of ciphertext `index`, by coefficient.
     fn decode(&self, index: usize, c0: &[u8]) -> Result<Vec<(u128, i128)>> {
         let (d, block) = (&self.derived, &self.blocks[index]);
-        let bits = d.ring.log_q();
+        let bits = d.down_bits;
         check_stream(c0, block.used, bits)?;
         let mut a = d.ring.zero();
         for (seed, scale) in &self.seeds {
@@ -76,7 +76,7 @@ impl BfvOpener {
         }
         let product = d.ring.times_secret(a, &self.secret, block.used);
         let coefficient = |(k, a_s): (usize, &u128)| {
-            let c0 = d.expand(read_bits(c0, k * bits as usize, bits), 0)?;
+            let c0 = d.expand_sum(read_bits(c0, k * bits as usize, bits))?;
             d.decode(d.ring.sub(c0, *a_s))
         };
         product.iter().enumerate().map(coefficient).collect()

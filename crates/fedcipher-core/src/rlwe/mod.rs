@@ -89,7 +89,7 @@ impl Scheme for Bfv {
             ("log q".into(), d.ring.log_q().to_string()),
             ("log t".into(), d.capacity.to_string()),
             ("wire bits up".into(), d.wire_bits(d.up_drop).to_string()),
-            ("wire bits down".into(), d.ring.log_q().to_string()),
+            ("wire bits down".into(), d.down_bits.to_string()),
             ("NTT".into(), ntt::BACKEND.into()),
         ];
         for bits in &d.params.bits {

@@ -43,7 +43,7 @@ pub struct Params {
 /// total weight when the server multiplies, the sum carries at most `S (21 + 2^(up_drop-1))`. The
 /// constructor makes this less than `delta / 2`, and `sum M < t` with `delta t <= q`, so rounding
 /// recovers the sum exactly: with a bounded error distribution the failure probability is zero.
-/// Nothing is dropped on the way down: tags cover the noise too ([`crate::mac`]), to its last bit.
+/// Nothing more is dropped on the way down: tags cover the noise too ([`crate::mac`]), to its last bit.
 /// Security is that of the undropped ciphertext: dropping bits is public post-processing.
 pub struct Derived {
     pub params: Params,
@@ -53,6 +53,9 @@ pub struct Derived {
     /// floor(log2 t): bits of a coefficient that carry fields.
     pub capacity: u32,
     pub up_drop: u32,
+    /// Bits of a sum of c0 as it is broadcast: of whole numbers of `2^up_drop` where that is less than of q. Either
+    /// way exact, to the last bit of the noise.
+    pub down_bits: u32,
     fields: Vec<(u32, Fields)>,
 }
 
@@ -91,7 +94,10 @@ impl Derived {
         let fields =
             params.bits.iter().map(|b| Ok((*b, Fields::new(bounds, *b, capacity)?))).collect::<Result<Vec<_>>>()?;
         let up_drop = if params.preset == Preset::FedbitPaper { 0 } else { best_drop(terms, half, ring.log_q()) };
-        Ok(Derived { params, ring, t, delta, capacity, up_drop, fields })
+        let mut made = Derived { params, ring, t, delta, capacity, up_drop, down_bits: 0, fields };
+        let whole = made.wire_bits(up_drop) + (128 - terms.leading_zeros());
+        made.down_bits = whole.min(made.ring.log_q());
+        Ok(made)
     }
 
     /// The packing of `bits`-bit values.
@@ -114,6 +120,20 @@ impl Derived {
     #[must_use]
     pub fn compress(&self, x: u128, drop: u32) -> u128 {
         (x + rounding_error(drop)) >> drop
+    }
+
+    /// Whether sums travel as whole numbers of `2^up_drop`, below q, and not mod q.
+    #[must_use]
+    pub fn sums_whole(&self) -> bool {
+        self.down_bits < self.ring.log_q()
+    }
+
+    /// A broadcast sum as a coefficient mod q.
+    pub fn expand_sum(&self, value: u128) -> Result<u128> {
+        if self.sums_whole() {
+            return Ok(self.ring.double(value, self.up_drop));
+        }
+        self.expand(value, 0)
     }
 
     /// A wire value back to a coefficient mod q; values no sender can have made are refused.
