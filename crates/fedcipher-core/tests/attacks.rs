@@ -135,7 +135,8 @@ impl World {
                 && header.epoch == key.tag.epoch
                 && r.number == header.round
         });
-        let round = round.unwrap_or_else(|| panic!("{name}: a round nobody answered was opened"));
+        assert!(round.is_some(), "{name}: a round nobody answered was opened");
+        let round = round.unwrap();
         let mut named = Vec::new();
         let mac = key.mac().unwrap();
         for c in &header.contributions {
