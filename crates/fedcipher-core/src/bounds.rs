@@ -50,6 +50,14 @@ impl Bounds {
         Ok(Bounds { clients, max_weight, min_contributions })
     }
 
+    /// For people: (name, value).
+    #[must_use]
+    pub fn describe(&self) -> Vec<(String, String)> {
+        [("clients", self.clients), ("least contributions", self.min_contributions)]
+            .map(|(name, value)| (name.into(), value.to_string()))
+            .into()
+    }
+
     /// Refuses a sum of so few clients that it says too much of each.
     pub fn check_contributions(&self, found: usize) -> Result<()> {
         if found as u64 >= self.min_contributions {

@@ -81,7 +81,7 @@ impl Scheme for Plain {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        vec![("clients".into(), self.bounds.clients.to_string())]
+        self.bounds.describe()
     }
 }
 

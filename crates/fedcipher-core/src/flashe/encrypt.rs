@@ -4,7 +4,6 @@ use super::mask::{MaskMaker, Masking, Pieces, Term, encrypt_run};
 use super::precompute::{Ahead, Job};
 use super::sparse::{Residual, permutation};
 use super::{Params, Policy, Secret, positions};
-use crate::Result;
 use crate::bits;
 use crate::client::Sender;
 use crate::codec::{Layout, Rounding, Update};
@@ -13,6 +12,7 @@ use crate::prf::Prf;
 use crate::scheme::{Encryptor, Request, Terms};
 use crate::stream::{self, Piece, Sealer, Sealing, Threads};
 use crate::wire::{Header, Place};
+use crate::{Error, Result};
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -42,7 +42,8 @@ impl FlasheEncryptor {
         match (self.params.policy, plan) {
             (Policy::Fixed(masking), _) => Ok(masking),
             (Policy::Adaptive, [byte]) => Masking::parse(*byte),
-            (Policy::Adaptive, _) => Ok(Masking::Double),
+            (Policy::Adaptive, []) => Ok(Masking::Double),
+            (Policy::Adaptive, other) => Err(Error::Frame { reason: format!("a plan of {} bytes", other.len()) }),
         }
     }
 

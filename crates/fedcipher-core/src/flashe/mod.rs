@@ -209,7 +209,9 @@ impl Scheme for Flashe {
             ("masking".into(), masking),
             ("AES key bits".into(), self.params.key_bits.to_string()),
             ("top per client".into(), self.params.per_client_top.map_or("all".into(), |t| t.to_string())),
-            ("clients".into(), self.params.bounds.clients.to_string()),
         ]
+        .into_iter()
+        .chain(self.params.bounds.describe())
+        .collect()
     }
 }

@@ -298,6 +298,9 @@ impl Scheme for PastaBfv {
             ("values per ciphertext down".into(), (2 * c.capacity()).to_string()),
             ("noise bits to spare".into(), self.0.spare_bits(true).to_string()),
         ]
+        .into_iter()
+        .chain(self.0.params.bounds.describe())
+        .collect()
     }
 }
 

@@ -92,6 +92,7 @@ impl Scheme for Bfv {
             ("wire bits down".into(), d.down_bits.to_string()),
             ("NTT".into(), ntt::BACKEND.into()),
         ];
+        out.extend(d.params.bounds.describe());
         for bits in &d.params.bits {
             if let Ok(f) = d.fields(*bits) {
                 out.push((format!("fields of {bits} bits"), format!("{} x {} bits", f.count, f.width)));
