@@ -124,9 +124,11 @@ impl Sealer for BfvSealer {
         };
         let wire_bits = d.wire_bits(d.up_drop);
         let mut writer = BitWriter::new(out);
-        let mut masks = mask.sum.iter().zip(mask.errors.iter());
-        let bound = d.fresh_noise() as i64;
-        let mut noise = Zeroizing::new(Vec::with_capacity(block.used));
+        let mut noise = Zeroizing::new(vec![0u32; block.used]);
+        let mut slots = mask.sum.iter().zip(mask.errors.iter()).zip(noise.iter_mut());
+        // What dropping bits adds is half a unit less the bits that go; the whole is shifted to be no less than zero.
+        let half = (1u32 << d.up_drop) >> 1;
+        let (low, most) = ((1u32 << d.up_drop) - 1, d.fresh_noise() as u32 + half);
         let step = block.fields.count * 256;
         let mut ints = [0u32; 256 * 32];
         let mut done = 0;
@@ -137,13 +139,11 @@ impl Sealer for BfvSealer {
             update.quantise(block.start + done, ints)?;
             hasher.fields(ints);
             block.fields.pack(ints, weight, |m| {
-                let (mask, error) = masks.next().map_or((0, 0), |(mask, error)| (*mask, *error));
-                let c0 = d.ring.add(mask, d.delta.wrapping_mul(m));
-                let sent = d.compress(c0, d.up_drop);
-                // What dropping bits adds, before anything is taken mod q.
-                let dropped = (sent << d.up_drop) as i128 - c0 as i128;
-                noise.push((i64::from(error) + dropped as i64 + bound) as u32);
-                writer.push(sent, wire_bits);
+                let Some(((mask, error), noise)) = slots.next() else { return };
+                let c0 = d.ring.add(*mask, d.delta.wrapping_mul(m));
+                let gone = (c0 as u32).wrapping_add(half) & low;
+                *noise = most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone);
+                writer.push(d.compress(c0, d.up_drop), wire_bits);
             });
             done += n;
         }
