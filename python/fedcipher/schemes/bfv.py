@@ -34,7 +34,8 @@ class Bfv(NativeScheme):
         summary="additive ring-LWE, bit-packed, seeds instead of c1",
         withstands="a server without a key, also one that cheats; eavesdroppers; post-quantum",
         broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
-        cost="1.03x to 1.12x with `compact` (100 clients); 1 NTT pair per 4096 coefficients, offline",
+        cost="1.08x to 1.11x up, 1.11x to 1.23x down with `compact` (10 to 100 clients); an NTT pair per 4096"
+        " coefficients, offline",
         source="FedBit; BFV",
     )
 
