@@ -83,8 +83,10 @@ def test_every_case_is_measured_on_both_sides(study):
             assert {"encrypt", "send", "wait", "decrypt"} <= set(client.phases)
             assert {"load key", "operate", "wait"} <= set(server.phases)
             updates = result.case.clients * result.case.sums
-            assert client.total("sent") >= updates * run.update_bytes
-            assert server.total("received") >= updates * run.update_bytes
+            # SEAL compresses what it serialises: ciphertexts of one case differ by some bytes.
+            least = updates * (run.update_bytes - 64)
+            assert client.total("sent") >= least
+            assert server.total("received") >= least
             assert server.total("sent") >= result.case.sums * run.aggregate_bytes
             assert client.peak_rss > 1e7 and server.peak_rss > 1e7
             assert sum(client.phases.values()) <= client.seconds * 1.01
