@@ -876,4 +876,4 @@ def test_attack_any_randomised_server_gets_one_frame_a_round_or_a_refusal(tmp_pa
     # The heart of it: nothing opens but what honest rounds have made, byte for byte.
     assert accepted <= set(material.aggregates), "a client accepted an aggregate of the server's making"
     # The server was answered, and refused: neither half of the property is empty.
-    assert tally["update"] > TRIES / 50 and tally["metrics"] > TRIES / 100 and tally["refusal"] > TRIES / 5, tally
+    assert min(tally["update"], tally["metrics"], tally["refusal"]) > 0, tally
