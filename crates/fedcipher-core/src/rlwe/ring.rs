@@ -229,19 +229,6 @@ impl Ring {
         }
         Zeroizing::new((0..used).map(|k| self.compose(&a, k)).collect())
     }
-
-    /// Coefficients mod q of accumulated residues.
-    #[must_use]
-    pub fn coefficients(&self, a: &[Zeroizing<Vec<u64>>]) -> Vec<u128> {
-        (0..self.n).map(|k| self.compose(a, k)).collect()
-    }
-
-    /// Residues of coefficients mod q.
-    #[must_use]
-    pub fn residues(&self, a: &[u128]) -> Vec<Zeroizing<Vec<u64>>> {
-        let residues = |p: &u64| Zeroizing::new(a.iter().map(|x| (x % u128::from(*p)) as u64).collect());
-        self.primes.iter().map(residues).collect()
-    }
 }
 
 /// A secret key in the transform domain of each prime; zeroised when dropped.
