@@ -70,6 +70,16 @@ pub(crate) fn failed(path: &Path, reason: impl std::fmt::Display) -> Error {
     Error::Ledger { path: path.display().to_string(), reason: reason.to_string() }
 }
 
+/// The ledger at `path`, which no other object or process changes while this handle lives.
+fn locked(path: &Path) -> Result<std::fs::File> {
+    let file = stamp::open(path, true).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => lost(path, "has been deleted"),
+        _ => stamp::unopened(path, &e),
+    })?;
+    file.lock().map_err(|e| failed(path, e))?;
+    Ok(file)
+}
+
 fn lost(path: &Path, what: &str) -> Error {
     failed(path, format!("{what}; {CURE}"))
 }

@@ -2,8 +2,8 @@
 
 use super::folder::{Folder, read_stamp};
 use super::slots::{BYTES, Newest};
-use super::stamp::{self, LEN, Magic, Stamp};
-use super::{check_date, date, failed, lost};
+use super::stamp::{LEN, Magic, Stamp};
+use super::{check_date, date, failed, locked, lost};
 use crate::keys::ClientKey;
 use crate::{Error, Result};
 use std::io::Read;
@@ -96,11 +96,7 @@ impl Ledger {
 
     fn claim_on_disk(&mut self, round: u64, path: &Path, stamp: &Stamp) -> Result<()> {
         let io = |e: std::io::Error| failed(path, e);
-        let mut file = stamp::open(path, true).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => lost(path, "has been deleted"),
-            _ => stamp::unopened(path, &e),
-        })?;
-        file.lock().map_err(io)?;
+        let mut file = locked(path)?;
         if file.metadata().map_err(io)?.len() != (LEN + BYTES) as u64 {
             return Err(lost(path, "has not the length of a ledger, it has been cut or added to"));
         }

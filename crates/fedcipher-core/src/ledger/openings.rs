@@ -3,7 +3,7 @@
 use super::folder::{Folder, read_stamp};
 use super::slots::{BYTES, Newest};
 use super::stamp::{self, LEN, Magic, Stamp};
-use super::{check_date, failed, lost};
+use super::{check_date, failed, locked, lost};
 use crate::keys::ClientKey;
 use crate::{Error, Result};
 use std::fs::File;
@@ -135,11 +135,7 @@ fn verdict(wanted: Opening, count: u64, at: impl Fn(u64) -> Result<Opening>) -> 
 
 fn claim_on_disk(wanted: Opening, path: &Path, stamp: &Stamp, seen: &mut u64) -> Result<()> {
     let io = |e: std::io::Error| failed(path, e);
-    let mut file = stamp::open(path, true).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => lost(path, "has been deleted"),
-        _ => stamp::unopened(path, &e),
-    })?;
-    file.lock().map_err(io)?;
+    let mut file = locked(path)?;
     let found = read_stamp(&mut file, path, stamp)?;
     let mut slots = [0u8; BYTES];
     file.read_exact(&mut slots).map_err(|_| lost(path, "has been cut short"))?;
