@@ -2,38 +2,59 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Downloads and unpacks side by side. Behind a mirror of PyPI: UV_DEFAULT_INDEX.
+INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python
 DATA ?= ../shared/data
 export FLWR_TELEMETRY_ENABLED := 0
 SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fedcipher-python \
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
-.PHONY: demo tfhe test-tfhe engine engine-static test-static test test-rust test-python attack mutants check bench bench-hhe \
-	bench-offload results build clean
+.PHONY: demo tfhe test-tfhe engine engine-static test-static wheels wheel-sizes check-wheels sbom test test-rust test-python attack \
+	mutants check bench bench-hhe bench-offload bench-lora e2e-apps results docs build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
-$(BIN)/maturin:
+$(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet 'maturin>=1.9,<2'
+	$(BIN)/python -m pip install --quiet 'uv>=0.9,<1'
+	touch $@
 
-$(VENV)/.built: $(BIN)/maturin $(SOURCES)
-	. $(BIN)/activate && maturin develop --release --quiet --extras flower,demo,bench,dev
+# uv is there, however old: Flower requires it too and may put another version in its place.
+$(BIN)/maturin: | $(BIN)/uv
+	$(INSTALL) 'maturin>=1.9,<2'
+	touch $@
+
+# To develop: every extra, and the native module with every feature.
+$(VENV)/.built: $(SOURCES) | $(BIN)/maturin
+	$(INSTALL) -r pyproject.toml --extra flower --extra demo --extra bench --extra dev
+	. $(BIN)/activate && maturin develop --release --quiet --uv --features engine-client,hhe
+	touch $@
+
+# To try: the packages of [demo] and the native module as in a wheel, made at the same time.
+$(VENV)/.demo-packages: pyproject.toml | $(BIN)/uv
+	$(INSTALL) -r pyproject.toml --extra demo
+	touch $@
+
+$(VENV)/.demo-native: $(SOURCES) | $(BIN)/maturin
+	. $(BIN)/activate && maturin develop --release --quiet --uv
 	touch $@
 
 # The offload engine and the key authority, beside Python where `fedcipher train --engine auto` looks.
 engine: $(BIN)/fedcipher-engine
 
-$(BIN)/fedcipher-engine: $(BIN)/maturin $(SOURCES)
+$(BIN)/fedcipher-engine: $(SOURCES) | $(BIN)/maturin
 	cargo build --release --quiet -p fedcipher-engine
 	install target/release/fedcipher-engine target/release/fedcipher-authority $(BIN)
 	touch $@
 
+# A C compiler and linker for every target.
+ZIG := 'cargo-zigbuild>=0.20,<1' 'ziglang>=0.13,<0.16'
+
 # Both programs as static binaries, for servers and for the aarch64 of SmartNICs.
 STATIC := x86_64-unknown-linux-musl aarch64-unknown-linux-musl
 engine-static: $(BIN)/maturin
-	$(BIN)/python -m pip install --quiet 'cargo-zigbuild>=0.20,<1' 'ziglang>=0.13,<0.16'
+	$(INSTALL) $(ZIG)
 	rustup target add $(STATIC)
 	. $(BIN)/activate && for target in $(STATIC); do \
 		cargo zigbuild --release --quiet -p fedcipher-engine --target $$target || exit 1; done
@@ -52,7 +73,37 @@ test-tfhe: tfhe
 	CARGO_TARGET_DIR=target/tfhe cargo clippy --quiet --release --manifest-path $(TFHE)/Cargo.toml -- -D warnings
 	$(BIN)/python -m pytest tests/test_baselines.py -k tfhe
 
-demo: build
+# Wheels of CPython's stable ABI, from 3.10 on: Linux with glibc from 2.17 and with musl, on two processors. This
+# machine's goes into dist/, the others into dist/cross/. macOS and Windows have machines of their own
+# (.github/workflows/release.yml). FEATURES=engine-client,hhe adds those.
+WHEELS := x86_64-unknown-linux-gnu:manylinux2014 aarch64-unknown-linux-gnu:manylinux2014 \
+	x86_64-unknown-linux-musl:musllinux_1_2 aarch64-unknown-linux-musl:musllinux_1_2
+FEATURES ?=
+wheels: $(BIN)/maturin
+	$(INSTALL) $(ZIG)
+	rustup target add $(foreach wheel,$(WHEELS),$(firstword $(subst :, ,$(wheel))))
+	. $(BIN)/activate && for wheel in $(WHEELS); do \
+		out=dist/cross; case $$wheel in "$$(uname -m)"-*-gnu:*) out=dist;; esac; \
+		maturin build --release --quiet --zig --target $${wheel%:*} --compatibility $${wheel#*:} --out $$out \
+			$(if $(FEATURES),--features $(FEATURES)) || exit 1; done
+	ls -l dist dist/cross
+
+wheel-sizes: $(BIN)/maturin
+	. $(BIN)/activate && tools/wheel_sizes.sh
+
+# The wheel of this machine in an environment of its own, with neither Rust nor a compiler on its path.
+check-wheels:
+	$(PYTHON) tools/check_wheels.py dist
+
+# What is in the programs and the wheel, as CycloneDX, into dist/sbom/. A wheel also carries its own.
+sbom:
+	cargo install --quiet --locked --root target/tools --version '^0.5' cargo-cyclonedx
+	PATH="$(CURDIR)/target/tools/bin:$$PATH" tools/sbom.sh dist/sbom
+
+# Uses what `make build` has made where it has, and otherwise makes only what it needs.
+demo:
+	$(MAKE) --no-print-directory -j2 \
+		$(if $(wildcard $(VENV)/.built),$(VENV)/.built,$(VENV)/.demo-packages $(VENV)/.demo-native)
 	$(BIN)/fedcipher train --scheme bfv --dataset digits --clients 12 --rounds 10 --out runs/demo
 
 test: test-rust test-python
@@ -69,6 +120,10 @@ attack: build
 	FEDCIPHER_ATTACK_TRIES=$(TRIES) cargo test --release -p fedcipher-core --features hhe --test attacks
 	FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest tests/test_attacks_flower.py tests/test_attacks_baselines.py -k randomised
 
+# Flower's example apps against a SuperLink, in the clear and encrypted: their models must be equal. Minutes.
+e2e-apps: build
+	$(BIN)/python -m pytest tests/e2e_apps.py
+
 # Breaks one guard at a time and sees the attack tests go red.
 mutants: $(BIN)/maturin
 	$(BIN)/python tools/mutants.py
@@ -76,7 +131,8 @@ mutants: $(BIN)/maturin
 check: build
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(TFHE)/Cargo.toml --check
-	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	cargo clippy --workspace --all-targets --quiet --features fedcipher-python/engine-client,fedcipher-python/hhe -- -D warnings
+	cargo clippy -p fedcipher-python --quiet -- -D warnings
 	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
 	$(BIN)/ruff check python tests benches examples tools
 	$(BIN)/ruff format --check python tests benches examples tools
@@ -94,6 +150,10 @@ bench-hhe: build
 bench-offload: build
 	$(BIN)/python benches/offload.py
 
+# What the adapters of a 7 B model cost: the figures of docs/lora.md.
+bench-lora: build
+	$(BIN)/python benches/lora.py
+
 # The committed reports and the README's tables, made anew.
 results: build tfhe
 	DATA=$(DATA) tools/results.sh
@@ -101,5 +161,14 @@ results: build tfhe
 	tools/results_study.sh
 	$(BIN)/python tools/readme_tables.py
 
+# The site, from docs/ and the docstrings; a link that leads nowhere is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site: runs/site/index.html (its search needs a server: python3 -m http.server -d runs/site)"
+
+$(VENV)/.docs: $(VENV)/.built
+	$(INSTALL) -r pyproject.toml --extra docs
+	touch $@
+
 clean:
-	rm -rf $(VENV) target runs
+	rm -rf $(VENV) target runs dist

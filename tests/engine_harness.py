@@ -10,7 +10,8 @@ from fedcipher.codec import Codec
 from fedcipher.engine import Authority, connect
 from fedcipher.engine.local import lock_arguments, run_program, start_engines, started
 
-CODEC = Codec(bits=16, clip=1.0)
+# Whole models, so that a run follows the key epochs.
+CODEC = Codec(bits=16, clip=1.0, target="weights")
 
 
 def flashe(clients=4, **params):

@@ -4,11 +4,16 @@ import numpy as np
 from fedcipher.flower import client_mod
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.task_identity import TaskIdentity
 
-TaskIdentity.run_id = 1
-TaskIdentity.task_id = 1
-TaskIdentity.node_id = 0
+try:
+    from flwr.supercore.task_identity import TaskIdentity
+except ModuleNotFoundError:
+    # Older Flower makes messages without one.
+    TaskIdentity = None
+else:
+    TaskIdentity.run_id = 1
+    TaskIdentity.task_id = 1
+    TaskIdentity.node_id = 0
 
 NAMES = ["layer/weight", "layer/bias"]
 

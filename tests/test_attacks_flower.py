@@ -9,6 +9,7 @@ import os
 import re
 import struct
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -73,7 +74,7 @@ class Federation:
     """Keys, an app with a handler for everything, contexts, and what honest rounds look like."""
 
     def __init__(self, folder, name, rng, *, mods=(client_mod,), rounds=0, codec=None, **params):
-        codec = codec or fedcipher.Codec(bits=16, clip=2.0)
+        codec = codec or fedcipher.Codec(bits=16, clip=2.0, target="weights")
         self.scheme = fedcipher.scheme(name, clients=CLIENTS, codec=codec, **params)
         self.folder = keys.save(self.scheme.keygen(CLIENTS), self.scheme, folder / f"keys-{name}")
         self.goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
@@ -84,7 +85,7 @@ class Federation:
         self.grid = LocalGrid(self.app, CLIENTS, self.folder)
         self.run = int(time.time()) << 20
         if rounds:
-            strategy = SecureStrategy(FedAvg(**ALL), self.folder)
+            strategy = SecureStrategy(FedAvg(**ALL), self.folder, out=self.folder.parent / "run")
             strategy.start(self.grid, record(initial()), num_rounds=rounds)
             self.run = strategy._base
 
@@ -94,7 +95,7 @@ class Federation:
         return Message(RecordDict({"arrays": record(initial())}), reply_to=msg)
 
     def settings(self, number=1, **changes):
-        plain = RoundSettings(self.run, self.run + number, 1, NAMES, b"", 0.0, "num-examples").to_record()
+        plain = RoundSettings(self.run, 0, self.run + number, 1, NAMES, b"", 0.0, "num-examples").to_record()
         return ConfigRecord({**plain, **changes})
 
     def content(self, config=None, arrays=None):
@@ -440,7 +441,6 @@ def test_attack_03_a_line_of_the_clients_log_cannot_be_forged(federation, caplog
 MALFORMED = {
     "no round": ("round", None),
     "no names": ("names", None),
-    "no plan": ("plan", None),
     "no unit": ("unit", None),
     "a round that is text": ("round", "1"),
     "a round that is a float": ("round", 1.0),
@@ -466,6 +466,14 @@ MALFORMED = {
     "a unit that is text": ("unit", "10"),
     "a tiny unit": ("unit", 5e-324),
     "a weight by nothing": ("weighted_by", b"examples"),
+    "no segment": ("segment", None),
+    "a negative segment": ("segment", -1),
+    "a segment that is a float": ("segment", 0.0),
+    "one range for two arrays": ("ranges", [1.0]),
+    "a range of nothing": ("ranges", [1.0, 0.0]),
+    "a negative range": ("ranges", [1.0, -2.0]),
+    "an endless range": ("ranges", [1.0, float("inf")]),
+    "ranges that are whole numbers": ("ranges", [1, 1]),
 }
 
 
@@ -473,7 +481,7 @@ MALFORMED = {
 def test_attack_03_malformed_settings_are_refused_in_the_one_text(federation, what):
     key, value = MALFORMED[what]
     config = {**federation.settings(unit=10.0)}
-    del config[key]
+    config.pop(key, None)
     if value is not None:
         config[key] = value
     # These are well-formed: what they do not fit is found later.
@@ -581,18 +589,18 @@ def test_attack_06_the_survivors_model_is_handed_to_nobody(tmp_path, rng, caplog
         return reply if client < left or msg.metadata.message_type != "train" else None
 
     federation.grid.tamper = drop
-    strategy = SecureStrategy(FedAvg(**ALL), federation.folder)
-    result = strategy.start(federation.grid, record(initial()), num_rounds=2)
+    strategy = SecureStrategy(FedAvg(**ALL), federation.folder, out=federation.folder.parent / "run")
     finished = left >= minimum
+    with nullcontext() if finished else pytest.raises(errors.StrategyError, match="none of 2 rounds"):
+        strategy.start(federation.grid, record(initial()), num_rounds=2)
     assert [r.unfinished is None for r in strategy.rounds] == [finished] * 2
-    assert (len(result.arrays) > 0) == finished
     decryptor = federation.scheme.decryptor(keys.load_client(federation.folder / "client-0.key")[1])
     same = all(np.array_equal(a, b) for a, b in zip(strategy.open_model(decryptor), initial(), strict=True))
     assert same != finished
     delivered = [key for _, content in federation.grid.sent for key in content["arrays"]]
     assert any(key.startswith(protocol.AGGREGATE_PREFIX) for key in delivered) == finished
     if not finished:
-        assert f"{left} usable updates, at least {minimum} are needed" in caplog.text
+        assert f"{left} usable updates, {minimum} are needed" in caplog.text
 
 
 def test_attack_06_sampling_that_cannot_reach_the_minimum_is_refused_at_the_start(tmp_path, rng, minimum):
@@ -600,7 +608,7 @@ def test_attack_06_sampling_that_cannot_reach_the_minimum_is_refused_at_the_star
     few = FedAvg(fraction_train=0.0, min_train_nodes=2, min_evaluate_nodes=5, min_available_nodes=5)
     # FedAvg takes a fraction of zero as "do not train": the smallest that samples two of five.
     few.fraction_train = 0.4
-    strategy = SecureStrategy(few, federation.folder)
+    strategy = SecureStrategy(few, federation.folder, out=federation.folder.parent / "run")
     with pytest.raises(errors.StrategyError, match=r"FedAvg sampled 2 clients.*needs 3.*min_contributions"):
         strategy.start(federation.grid, record(initial()), num_rounds=1)
     assert federation.grid.sent == []
@@ -615,7 +623,7 @@ def test_attack_06_a_later_round_of_too_few_is_not_begun(tmp_path, rng, caplog, 
         def configure_train(self, server_round, arrays, config, grid):
             return list(inner.configure_train(server_round, arrays, config, grid))[: next(sampled)]
 
-    strategy = SecureStrategy(Varying(**ALL), federation.folder)
+    strategy = SecureStrategy(Varying(**ALL), federation.folder, out=federation.folder.parent / "run")
     strategy.start(federation.grid, record(initial()), num_rounds=3)
     assert [r.unfinished is None for r in strategy.rounds] == [True, False, True]
     assert [len(r.clients) for r in strategy.rounds] == [5, 0, 4]
@@ -626,8 +634,8 @@ def test_attack_06_a_later_round_of_too_few_is_not_begun(tmp_path, rng, caplog, 
 
 
 def test_attack_12_the_digest_tells_models_apart():
-    chosen = RoundSettings(0, 1, 1, NAMES, b"", 0.0, "num-examples")
-    codec = fedcipher.Codec(bits=16, clip=2.0)
+    chosen = RoundSettings(0, 0, 1, 1, NAMES, b"", 0.0, "num-examples")
+    codec = fedcipher.Codec(bits=16, clip=2.0, target="weights")
     model = initial()
 
     def digest(arrays=model, codec=codec, **changes):
@@ -645,7 +653,7 @@ def test_attack_12_the_digest_tells_models_apart():
         digest(unit=1.0),
         digest(weighted_by="examples"),
         digest(codec=fedcipher.Codec(bits=16, clip=2.0, target="delta")),
-        digest(codec=fedcipher.Codec(bits=16, clip=1.0)),
+        digest(codec=fedcipher.Codec(bits=16, clip=1.0, target="weights")),
     ]
     assert len(set(different)) == len(different)
     # What is the server's to choose afresh each round is no part of it.
@@ -689,7 +697,9 @@ def test_attack_12_every_update_is_bound_to_its_model_and_every_aggregate_to_wha
 def test_attack_12_who_was_not_sampled_opens_without_a_model(tmp_path, rng, told, minimum):
     federation = Federation(tmp_path, "bfv", rng)
     few = FedAvg(fraction_train=0.6, min_train_nodes=3, min_evaluate_nodes=CLIENTS, min_available_nodes=CLIENTS)
-    SecureStrategy(few, federation.folder).start(federation.grid, record(initial()), num_rounds=1)
+    SecureStrategy(few, federation.folder, out=federation.folder.parent / "run").start(
+        federation.grid, record(initial()), num_rounds=1
+    )
     (digest,) = {model for _, model in told["encrypt"]}
     assert sorted(model is None for _, model in told["open"]) == [False] * 3 + [True] * 2
     assert {model for _, model in told["open"]} == {digest, None}
@@ -814,7 +824,8 @@ def test_attack_any_randomised_server_gets_one_frame_a_round_or_a_refusal(tmp_pa
     answered = {(client, run + number) for client in range(CLIENTS) for number in (1, 2)}
     step, tally, constant = [3], {"update": 0, "refusal": 0, "metrics": 0, "unknown": 0}, {}
 
-    @settings(max_examples=TRIES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    # Both targets are of one scheme.
+    @settings(max_examples=max(1, TRIES // 2), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(
         message_type=likely,
         changes=configurations(),

@@ -188,6 +188,6 @@ def test_the_choice_is_the_codecs():
         with pytest.raises(errors.ParameterError, match="per_client_top"):
             fedcipher.scheme("flashe", clients=3, per_client_top=top, codec=DELTA)
     with pytest.raises(errors.ParameterError, match="delta"):
-        Codec(top=0.1)
+        Codec(top=0.1, target="weights")
     with pytest.raises(errors.ParameterError, match="delta"):
-        fedcipher.scheme("flashe", clients=3, per_client_top=0.1, codec=Codec())
+        fedcipher.scheme("flashe", clients=3, per_client_top=0.1, codec=Codec(target="weights"))

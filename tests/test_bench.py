@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import errno
+import functools
 import json
 import os
 import re
@@ -19,7 +20,8 @@ import psutil
 import pytest
 from fedcipher import cli, errors
 from fedcipher.bench import Profile, client, profile_resources, report, server
-from fedcipher.bench.advise import Federation, Prediction, _line, _Point, advise, check
+from fedcipher.bench.advise import Federation, Prediction, advise, check
+from fedcipher.bench.calibrate import TERMS, Point, calibrated, line, sizes
 from fedcipher.bench.case import Case, CaseResult, Run
 from fedcipher.bench.link import Connection, Link
 from fedcipher.bench.presets import Preset, preset, preset_names
@@ -49,7 +51,9 @@ def plain_preset():
 def started(*arguments, **options):
     command = [sys.executable, "-m", "fedcipher.cli", "bench", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, **{**pipes, **options})
+    # A shell that runs the tests in the background has them, and all they start, ignore Ctrl-C.
+    listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, preexec_fn=listen, **{**pipes, **options})
 
 
 def gone(processes, within=15):
@@ -274,17 +278,63 @@ def test_advice_for_a_threat():
 
 def test_predictions_follow_lines_and_steps():
     def point(values, seconds):
-        return _Point(values, {"encrypt": seconds}, {}, values, values)
+        return Point(values, 1, {"encrypt": seconds}, {}, values, values)
 
-    def at(points, values):
-        return _line(points, values, lambda p: p.wall["encrypt"])
+    def at(points, values, grain=1):
+        return line(points, values, lambda p: p.wall["encrypt"], grain)
 
     assert at([point(10, 1.0)], 100) == 10.0
     assert at([point(100, 2.0), point(1000, 11.0)], 10_000) == pytest.approx(101.0)
     # A ciphertext holds more than both: the next one costs as much again.
     assert at([point(64, 2.0), point(8000, 2.0)], 80_000) == pytest.approx(20.0)
     assert at([point(64, 2.0), point(8000, 3.0)], 8000) == 3.0
+    # Whole ciphertexts: one value more than two of them costs what three do.
+    assert at([point(8192, 2.0), point(16_384, 4.0)], 16_385, 8192) == pytest.approx(6.0)
+    assert at([point(8192, 2.0)], 8193, 8192) == pytest.approx(4.0)
     assert Prediction("x", excluded="no").why() == "no"
+
+
+@pytest.mark.parametrize("values", [1, 16, 100, 8192, 8193, 20_000, 10**8])
+@pytest.mark.parametrize(("name", "grain"), [("flashe", 1), ("bfv", 1), ("pasta-bfv", 8192), ("bfv-lib", 4096)])
+def test_no_calibration_measures_a_part_of_a_ciphertext(name, grain, values):
+    """64 values of `pasta-bfv` cost what 8,192 do: continued as a line they once foretold 143,000 s."""
+    assert Case(name, name, 100, 4).made().grain == grain
+    found = sizes(values, grain)
+    assert found == sorted(set(found)) and found[-1] == values
+    assert all(size % grain == 0 for size in found[:-1])
+    # The first two already lie on the line.
+    assert len(found) < 3 or found[1] == 2 * found[0]
+
+
+def test_a_calibration_is_of_growing_updates_and_ends_at_the_size_asked_for():
+    points = list(calibrated(Case("flashe", "flashe", 5000, 3), 120))
+    assert [p.values for p in points] == sizes(5000, 1)
+    assert points[0].clients == 1 and points[-1].clients == 3
+    for point in points:
+        assert set(point.wall) == set(point.busy) == set(TERMS) and min(point.wall.values()) > 0
+    assert points[-1].update_bytes > points[0].update_bytes > 2 * points[0].values
+    with pytest.raises(errors.BenchError, match="bits=99"):
+        list(calibrated(Case("flashe", "flashe", 5000, 3, bits=99), 120))
+
+
+def test_a_calibration_ends_with_its_time_and_says_what_it_has_seen():
+    federation = Federation(1_000_000, 40, Link(), 2, 2)
+    steps = []
+    found = advise(federation, ["pasta-bfv"], lambda done, text: steps.append((done, text)), seconds=0.2)
+    assert "8,192 values take longer" in found[0].why() and "--seconds" in found[0].why()
+    assert steps[0] == (0, "pasta-bfv") and steps[-1] == (1, "done")
+    paillier = advise(federation, ["paillier"], seconds=20)[0]
+    # A million values under Paillier are minutes: the estimate goes beyond what was measured, and says so.
+    assert paillier.extrapolated and paillier.largest < 1_000_000
+    assert "times the values and " in paillier.basis()
+    exact = advise(Federation(100, 3, Link(), 2, 2), ["flashe"])[0]
+    assert not exact.extrapolated and exact.basis().endswith("100 values, 3 clients; as asked for")
+
+
+def test_advice_takes_sensible_questions_only(capsys):
+    for wrong, said in ((["--bits", "99"], "bits=99"), (["--seconds", "0"], "--seconds 0"), (["--clients", "0"], "at")):
+        assert cli.main(["advise", "--values", "100", *wrong]) == 2
+        assert said in capsys.readouterr().err
 
 
 # --- what goes wrong ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The report in a real browser, on a desk and on a phone."""
+"""The reports in a real browser, on a desk, on a phone and between the two."""
 
 import base64
 import json
@@ -8,13 +8,17 @@ import subprocess
 import time
 import urllib.request
 import zlib
+from pathlib import Path
 
 import pytest
+from fedcipher.app.report import Report
 from fedcipher.bench import report
 from fedcipher.bench.link import Link
-from fedcipher.bench.presets import preset
+from fedcipher.bench.presets import Preset, preset, preset_names
 from fedcipher.bench.study import run_study
 
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+WIDTHS = (390, 768, 1000, 1160, 1280)
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
     not (BROWSER and DRIVER), reason="chromium and chromedriver (Debian: chromium, chromium-driver) are not installed"
@@ -45,7 +49,14 @@ class Browser:
         self.call("/url", {"url": page.as_uri()})
         script = """
             const box = e => e.getBoundingClientRect();
-            return {page: document.documentElement.scrollWidth, window: innerWidth,
+            const lines = e => { const r = document.createRange(); r.selectNodeContents(e);
+              return new Set([...r.getClientRects()].map(b => Math.round(b.top))).size; };
+            const cells = [...document.querySelectorAll('td')];
+            const numbers = cells.filter(e => /^[<+-]?[0-9]/.test(e.innerText) && e.cellIndex > 0);
+            return {page: document.documentElement.scrollWidth, window: innerWidth, numbers: numbers.length,
+              cut: cells.filter(e => box(e).right > innerWidth || box(e).left < 0).map(e => e.innerText),
+              broken: numbers.filter(e => lines(e) > 1).map(e => e.innerText),
+              letters: Math.min(...[...document.querySelectorAll('svg text')].map(e => box(e).height)),
               pictures: [...document.querySelectorAll('figure svg')].map(e => [box(e).width, box(e).height]),
               text: parseFloat(getComputedStyle(document.body).fontSize), rows: document.querySelectorAll('tr').length,
               loaded: performance.getEntriesByType('resource').map(e => e.name)};"""
@@ -87,14 +98,45 @@ def test_the_page_is_readable_on_a_desk_and_on_a_phone(browser, tmp_path):
     cases = [case for case in chosen.cases if case.scheme in ("flashe", "bfv", "bfv-lib")]
     study = run_study("phe-vs-fhe", cases, runs=2, link=Link(), command="fedcipher bench phe-vs-fhe")
     report.write(study, chosen, tmp_path)
-    for width in (390, 1280):
-        seen, png = browser.look(tmp_path / "report.html", width)
-        (tmp_path / f"page-{width}.png").write_bytes(png)
-        assert seen["window"] == width and seen["page"] <= width, "no sideways scrolling of the page"
-        assert len(seen["pictures"]) == 6 and seen["text"] >= 16
-        # Whole pictures, as wide as a phone or half a desk.
-        assert all(0.4 * width < w <= width and h > 150 for w, h in seen["pictures"]), seen["pictures"]
+    for width in WIDTHS:
+        seen = readable(browser, tmp_path, width)
+        assert len(seen["pictures"]) == 6
         assert seen["rows"] == 2 + len(cases) + len(chosen.comparisons)
-        assert seen["loaded"] == [], "nothing is fetched"
-        distinct, across = colours(png)
-        assert across == width and distinct > 20, "the picture shows something"
+        assert seen["numbers"] >= 12 * len(cases)
+
+
+def readable(browser, folder, width):
+    """What a script saw on ``report.html``, of which everything can be read at this width."""
+    seen, png = browser.look(folder / "report.html", width)
+    (folder / f"page-{width}.png").write_bytes(png)
+    assert seen["window"] == width and seen["page"] <= width, "no sideways scrolling of the page"
+    assert seen["cut"] == [] and seen["broken"] == [], width
+    assert seen["text"] >= 16 and seen["letters"] >= 9
+    # Whole pictures, as wide as a phone or half a desk.
+    assert all(0.4 * width < w <= width and h > 60 for w, h in seen["pictures"]), seen["pictures"]
+    assert seen["loaded"] == [], "nothing is fetched"
+    distinct, across = colours(png)
+    assert across == width and distinct > 20, "the picture shows something"
+    return seen
+
+
+@pytest.mark.parametrize("beside", [None, "mnist-plain"])
+def test_a_training_report_is_readable_on_a_desk_and_on_a_phone(browser, tmp_path, beside):
+    made = Report.load(RESULTS / "mnist-flashe" / "report.json")
+    made.beside = Report.load(RESULTS / beside / "report.json") if beside else None
+    made.write(tmp_path)
+    runs = 2 if beside else 1
+    for width in WIDTHS:
+        seen = readable(browser, tmp_path, width)
+        assert len(seen["pictures"]) == 3
+        assert seen["rows"] == len(made.summary()) + runs * 11
+        assert seen["numbers"] >= runs * 80
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in RESULTS.glob("*/results.json")))
+def test_a_committed_study_is_readable(browser, tmp_path, folder):
+    study = report.load(RESULTS / folder / "results.json")
+    chosen = preset(study.preset) if study.preset in preset_names() else Preset(study.preset, "", "", [], [])
+    report.write(study, chosen, tmp_path)
+    for width in (390, 1280):
+        readable(browser, tmp_path, width)

@@ -46,7 +46,7 @@ def test_zero_is_exact():
 
 
 def test_auto_ranges_follow_the_public_reference(rng):
-    codec = Codec(bits=8, margin=2.0, floor=0.25)
+    codec = Codec(bits=8, margin=2.0, floor=0.25, target="weights")
     reference = [np.array([0.5, -3.0], np.float32), np.zeros(4, np.float32)]
     layout = codec.layout([np.zeros(2, np.float32), np.zeros(4, np.float32)], reference)
     assert [t[2] for t in layout.tensors] == [6.0, 0.25]

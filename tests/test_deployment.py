@@ -1,71 +1,26 @@
 """The ready app on a real SuperLink and SuperNodes over TLS, started by `flwr run`."""
 
-import os
 import re
 import shutil
-import socket
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+from deployment_harness import BIN, Programs, free_port, wait_for
 from fedcipher import cli
 
-BIN = Path(sys.executable).parent
 APP = Path(__file__).resolve().parents[1] / "examples" / "quickstart"
 CLIENTS = 2
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def wait_for(port, process, log):
-    for _ in range(300):
-        if process.poll() is not None:
-            break
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    pytest.fail(f"{process.args[0]} did not start:\n{log.read_text()[-2000:]}")
 
 
 @pytest.fixture
 def start(tmp_path):
     """Starts a program with its output in a file; all are gone when the test ends."""
-    running = []
-    env = {
-        **os.environ,
-        "FLWR_HOME": str(tmp_path / "flwr"),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-    }
-
-    def run(name, *arguments):
-        log = tmp_path / f"{name}-{len(running)}.log"
-        process = subprocess.Popen(
-            [str(BIN / name), *map(str, arguments)],
-            stdout=log.open("w"),
-            stderr=subprocess.STDOUT,
-            env=env,
-            start_new_session=True,
-        )
-        running.append(process)
-        return process, log
-
-    run.env = env
-    yield run
-    for process in running:
-        try:
-            os.killpg(process.pid, 15)
-            process.wait(10)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(process.pid, 9)
+    programs = Programs(tmp_path)
+    # As people run it, who do not know that variable.
+    del programs.env["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"]
+    yield programs
+    programs.stop()
 
 
 def certificate(folder):
@@ -80,7 +35,7 @@ def certificate(folder):
 def test_superlink_and_supernodes_over_tls(tmp_path, start):
     certificate(tmp_path)
     keys = tmp_path / "keys"
-    assert cli.main(["keygen", "--scheme", "bfv", "--clients", str(CLIENTS), "--out", str(keys)]) == 0
+    assert cli.main(["keygen", "--scheme", "bfv", "--clients", str(CLIENTS), "--equal", "--out", str(keys)]) == 0
     port = free_port()
     ca, secret = tmp_path / "ca.crt", tmp_path / "server.pem"
     superlink, log = start(

@@ -1,6 +1,9 @@
-"""docs/security.md promises nothing that it cannot tie to a test: the tests it names exist, no scheme is left out."""
+"""docs/security.md promises nothing that it cannot tie to a test; links lead somewhere, here and in the site."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,7 +53,40 @@ def test_every_cell_names_a_test_or_promises_nothing(names, cells):
         assert NAME.search(cell) or "not promised" in cell, f"{names}, adversary {adversary}: {cell}"
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("examples/*/README.md"))]
+CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page):
+    """What GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", CODE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page):
-    for target in re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", (ROOT / "docs" / page).read_text()):
-        assert (ROOT / "docs" / target).exists(), f"{page} links to {target}"
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", CODE.sub("", page.read_text())):
+        there = page.parent / target if target else page
+        assert there.exists(), f"{page} links to {target}"
+        assert not anchor or anchor in anchors(there), f"{page} links to #{anchor} of {target}"
+
+
+def test_the_site_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed: make docs")
+    pytest.importorskip("mkdocstrings")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = sorted(tmp_path.rglob("*.html"))
+    assert {"index.html", "tutorial.html", "api.html"} <= {page.name for page in pages}
+    assert "fedcipher.codec.Codec" in (tmp_path / "api.html").read_text()
+    # mkdocs looks at links between pages only: here also those to reports, pictures and sources.
+    for page in pages:
+        text = page.read_text()
+        for target in re.findall(r"""(?:href|src)="(?![a-z]+:|//|#|/)([^"#?]*)""", text):
+            assert (page.parent / target).exists(), f"{page.relative_to(tmp_path)} links to {target}"
+        # A reader's browser tells nobody what is read. (A report's namespaces are addresses, and are not fetched.)
+        if "report" not in page.name:
+            fetched = re.findall(r"""(?:src=|<link[^>]*href=|importScripts\()["']?(?:https?:)?//[^"'>]*""", text)
+            assert not fetched, f"{page.name}: {fetched}"

@@ -1,5 +1,6 @@
 """What may go wrong between hosts, engines and the authority, each against real processes."""
 
+import logging
 import os
 import random
 import re
@@ -28,11 +29,12 @@ from engine_harness import (
     values,
 )
 from fedcipher import errors
+from fedcipher.codec import Codec
 from fedcipher.engine import Authority, connect
 from fedcipher.engine.local import find_program, lock_arguments, started
 from fedcipher.flower import SecureStrategy
 from flower_harness import LocalGrid, initial, make_app, record
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAdam, FedAvg
 
 
 def resident(pid):
@@ -42,7 +44,7 @@ def resident(pid):
 
 def strategy_of(run, clients, seen=None):
     averaging = FedAvg(fraction_train=1.0, min_train_nodes=clients, min_available_nodes=clients)
-    return SecureStrategy(averaging, run.keys(), on_round=seen)
+    return SecureStrategy(averaging, run.keys(), out=run.folder / "model", on_round=seen)
 
 
 def grid_of(run, clients, tamper=None):
@@ -51,6 +53,24 @@ def grid_of(run, clients, tamper=None):
     for context in grid.contexts.values():
         context.node_config["fedcipher-engine"] = run.local.target
     return grid, targets
+
+
+def test_an_engine_is_an_opener_that_holds_no_key_in_the_server(tmp_path, caplog):
+    """The strategy around it steps by the mean; the process of the server has no key."""
+    caplog.set_level(logging.INFO)
+    with deployment(flashe(codec=Codec(bits=16)), 4, tmp_path) as run:
+        adam = FedAdam(min_train_nodes=3, min_available_nodes=3, min_evaluate_nodes=3)
+        strategy = SecureStrategy(adam, run.keys(), opener=run.connect(3).decryptor())
+        grid, targets = grid_of(run, 3)
+        scores = []
+        result = strategy.start(
+            grid,
+            record(initial()),
+            num_rounds=3,
+            evaluate_fn=lambda _, a: scores.append(a.to_numpy_ndarrays()[0].mean()),
+        )
+        assert len(scores) == 4 and scores[3] == result.arrays.to_numpy_ndarrays()[0].mean() > scores[0] == 0
+        assert "this server sees each round's mean; " in caplog.text
 
 
 # --- the engine dies ---------------------------------------------------------------------------

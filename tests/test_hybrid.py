@@ -63,7 +63,9 @@ def test_rounds_through_flower(tmp_path, rng):
     folder = keys.save(scheme.keygen(2), scheme, tmp_path / "keys")
     goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(2)]
     steps = []
-    strategy = SecureStrategy(FedAvg(), folder, on_progress=lambda done, total: steps.append((done, total)))
+    strategy = SecureStrategy(
+        FedAvg(), folder, out=tmp_path / "run", on_progress=lambda done, total: steps.append((done, total))
+    )
     grid = LocalGrid(make_app(goals, [10, 10]), 2, folder)
     strategy.start(grid, record(initial()), num_rounds=3)
     decryptor = scheme.decryptor(keys.load_client(folder / "client-0.key")[1])

@@ -7,6 +7,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
+from fedcipher.keys.provider import FileKeys
 
 
 def test_key_files_round_trip(tmp_path):
@@ -59,9 +60,8 @@ def test_schemes_command_lists_threats_and_cost(capsys):
 
 def test_keygen_and_inspect(tmp_path, capsys):
     out = tmp_path / "keys"
-    assert (
-        cli.main(["keygen", "--scheme", "flashe", "--clients", "2", "--out", str(out), "--set", "masking=single"]) == 0
-    )
+    asked = ["keygen", "--scheme", "flashe", "--clients", "2", "--equal", "--set", "masking=single"]
+    assert cli.main([*asked, "--out", str(out)]) == 0
     made, key = keys.load_client(out / "client-0.key")
     assert made.params()["masking"] == "single"
     frame = made.encryptor(key).encrypt([np.ones(4, np.float32)], round=5, reference=[np.ones(4, np.float32)])
@@ -71,7 +71,37 @@ def test_keygen_and_inspect(tmp_path, capsys):
     (tmp_path / "frame").write_bytes(frame[:-1])
     assert cli.main(["inspect", str(tmp_path / "frame")]) == 2
     assert "FrameError" in capsys.readouterr().err
-    assert cli.main(["keygen", "--clients", "2", "--out", str(out)]) == 2
+    assert cli.main([*asked, "--out", str(out)]) == 2
+
+
+def test_keygen_asks_how_clients_weigh_and_where_keys_go(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path))
+    with pytest.raises(SystemExit):
+        cli.main(["keygen", "--clients", "2", "--name", "app"])
+    assert "--examples --equal" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["keygen", "--clients", "2", "--equal"])
+    assert "--out --name" in capsys.readouterr().err
+    assert cli.main(["keygen", "--clients", "2", "--examples", "800", "--name", "app"]) == 0
+    found = FileKeys("app")
+    assert found.examples_per_weight == 50 and found.scheme.max_weight == 16
+    assert keys.store.locate("app") == tmp_path / "keys" / "app"
+    assert cli.main(["keygen", "--clients", "2", "--equal", "--name", "other"]) == 0
+    assert FileKeys(tmp_path / "keys" / "other").examples_per_weight == 0
+    for bad in ("--examples=0", "--examples=nan", "--examples=-3"):
+        assert cli.main(["keygen", "--clients", "2", bad, "--name", "bad"]) == 2
+    assert cli.main(["keygen", "--clients", "2", "--equal", "--name", "../bad"]) == 2
+
+
+@pytest.mark.parametrize("asked", ["keys", "./keys", "keys/server.key", "..", ""])
+def test_relative_key_folders_are_refused_in_an_app(tmp_path, monkeypatch, asked):
+    """Another app's keys lay where the SuperLink was started."""
+    scheme = fedcipher.scheme("flashe", clients=3)
+    keys.save(scheme.keygen(3), scheme, tmp_path / "keys")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    with pytest.raises(errors.KeyFormatError, match=r"absolute path.*--name|no name for keys"):
+        FileKeys(asked)
 
 
 def test_core_needs_only_numpy():
@@ -125,7 +155,7 @@ def test_top_is_an_option_of_the_codec(capsys):
     assert cli.main([*command, "--target", "delta", "--top", "0.1"]) == 0
     spec = json.loads(capsys.readouterr().out)
     assert spec["codec"]["top"] == 0.1 and fedcipher.schemes.from_spec(spec).codec.top == 0.1
-    assert cli.main([*command, "--top", "0.1"]) == 2
+    assert cli.main([*command, "--target", "weights", "--top", "0.1"]) == 2
     assert "target='delta'" in capsys.readouterr().err
     assert cli.main(["spec", "--scheme", "flashe", "--per-round", "4", "--target", "delta", "--set", "top=0.1"]) == 2
     assert "per_client_top" in capsys.readouterr().err

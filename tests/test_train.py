@@ -1,11 +1,21 @@
 """`fedcipher train` as a user runs it: Flower's simulation with real processes."""
 
 import json
+import re
 
+import fedcipher
 import numpy as np
 import pytest
 from fedcipher import cli
+from fedcipher.app.report import Report, RoundResult
 from fedcipher.app.simulate import weight_unit
+from fedcipher.errors import ReportError
+from fedcipher.flower.strategy import ClientRecord, RoundRecord
+
+
+def fetched(page):
+    """Addresses that a browser would load, or go to."""
+    return re.findall(r"""(?:src|href)\s*=\s*["'](?!\#)[^"']*|url\((?!\#)[^)]*""", page)
 
 
 @pytest.mark.parametrize("scheme", ["flashe", "bfv", "pasta-bfv", "paillier"])
@@ -19,10 +29,55 @@ def test_training_digits_end_to_end(tmp_path, capsys, scheme):
     assert report["totals"]["encrypt"] > 0 and report["totals"]["upload_bytes"] > 1000
     assert not any(r["left_out"] for r in report["rounds"])
     page = (out / "report.html").read_text()
-    assert "data:image/png;base64," in page and "http" not in page.replace("http-equiv", "")
+    assert page.count("<svg") == 3 and fetched(page) == []
     shown = capsys.readouterr().out
+    assert f"{scheme} (" in page and "withstands: " in page and "at least 2 contributors" in page
     for word in ("accuracy", "f1", "encode", "encrypt", "aggregate", "decrypt", "upload", "download"):
         assert word in shown
+
+
+def test_a_plain_run_beside_the_encrypted_one(tmp_path, capsys):
+    out = tmp_path / "[out]"
+    command = ["train", "--scheme", "bfv", "--clients", "3", "--rounds", "2", "--compare", "plain", "--out", str(out)]
+    assert cli.main(command) == 0
+    report = json.loads((out / "report.json").read_text())
+    ours, plain = report, report["beside"]
+    assert (ours["scheme"], plain["scheme"], plain["beside"]) == ("bfv", "plain", None)
+    assert plain["settings"] == ours["settings"] and plain["codec"] == ours["codec"]
+    # The same seed, and sums that are exact: encryption changes no bit of the model.
+    for a, b in zip(ours["rounds"], plain["rounds"], strict=True):
+        assert a["metrics"] == b["metrics"] and a["upload_bytes"] > b["upload_bytes"] > 0
+    page, shown = (out / "report.html").read_text(), capsys.readouterr().out
+    for text in ("Rounds: bfv", "Rounds: plain", "Both runs end with the same model"):
+        assert text in page
+    for text in ("bfv on digits: rounds", "plain on digits: rounds", "Both runs end", str(out)):
+        assert text in shown
+
+
+def test_a_run_is_not_compared_with_itself(capsys):
+    assert cli.main(["train", "--scheme", "plain", "--compare", "plain"]) == 2
+    assert "choose another scheme" in capsys.readouterr().err
+
+
+def test_a_report_says_who_was_left_out_and_which_round_has_no_aggregate(tmp_path):
+    made = Report.begin({"dataset": "digits"}, fedcipher.scheme("flashe", clients=4), "fedcipher train", 100.0)
+    clients = [ClientRecord(1, 0, {"elements": 1000.0, "clipped": 25.0}), ClientRecord(2, 1, {}, "it <refused>")]
+    made.rounds = [
+        RoundResult.of(RoundRecord(1, clients=clients, unfinished="1 usable updates, 3 are needed"), {}, 0.5),
+        RoundResult.of(RoundRecord(2, clients=clients[:1]), {"accuracy": 0.5, "loss": 2.0}, 0.5),
+    ]
+    made.write(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "round 1, client 1: it &lt;refused&gt;" in page
+    assert "round 1 has no aggregate: 1 usable updates, 3 are needed" in page
+    head, first, second = made.per_round()
+    assert dict(zip(head, first, strict=True))["left out"] == "1" and first[1] == "-"
+    assert dict(zip(head, second, strict=True))["clipped"] == "2.50%" and second[1:3] == ["50.00%", "2.0000"]
+    assert Report.load(tmp_path / "report.json") == made
+    for content in ("[]", "{}", "no JSON"):
+        (tmp_path / "report.json").write_text(content)
+        with pytest.raises(ReportError, match="run the training again"):
+            Report.load(tmp_path / "report.json")
 
 
 def test_weight_units():

@@ -5,6 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 version: str
+features: list[str]
 
 class Layout:
     def __init__(self, tensors: list[tuple[int, int, float, list[int]]]) -> None: ...

@@ -1,4 +1,4 @@
-"""Which optional packages are here."""
+"""Which optional packages are here, and which optional features the native module was built with."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from fedcipher import _native
 from fedcipher.errors import DependencyError
 
-__all__ = ["install", "load", "missing", "require"]
+__all__ = ["build", "built", "install", "load", "missing", "require", "require_feature"]
 
-_OTHERWISE = {"tfhe": ", or in a checkout: make tfhe"}
+# Extras whose package is in no index.
+_FROM_CHECKOUT = {"tfhe": "make tfhe"}
 
 
 def require(purpose: str, extra: str, *packages: str) -> None:
@@ -22,12 +24,31 @@ def require(purpose: str, extra: str, *packages: str) -> None:
 
 def install(extra: str) -> str:
     """What to type for an extra."""
-    return f"pip install 'fedcipher[{extra}]'" + _OTHERWISE.get(extra, "")
+    if extra in _FROM_CHECKOUT:
+        return f"in a checkout of Fedcipher: {_FROM_CHECKOUT[extra]}"
+    return f"pip install 'fedcipher[{extra}]'"
 
 
 def missing(*packages: str) -> list[str]:
     """Those that cannot be imported."""
     return [name for name in packages if not _present(name)]
+
+
+def require_feature(purpose: str, feature: str) -> None:
+    """Raise `DependencyError`, saying how to build it, unless the native module has the Cargo ``feature``."""
+    if not built(feature):
+        raise DependencyError(f"{purpose} needs {feature}, which this build of Fedcipher leaves out; {build(feature)}")
+
+
+def built(feature: str) -> bool:
+    """Whether the native module has a Cargo feature; true for none."""
+    return not feature or feature in _native.features
+
+
+def build(feature: str) -> str:
+    """What to type for a native module with ``feature`` and what this one has."""
+    features = ",".join(sorted({*_native.features, feature}))
+    return f"in a checkout of Fedcipher, with Rust: pip install . --config-settings build-args=--features={features}"
 
 
 def load(name: str) -> Any:

@@ -4,47 +4,77 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from fedcipher import __version__, _native, keys
-from fedcipher._optional import install, missing, require
+from fedcipher._files import refusal, writable_folder
+from fedcipher._optional import build, built, install, missing, require
 from fedcipher.bench.commands import add_commands
 from fedcipher.codec import Codec
-from fedcipher.errors import FedcipherError
+from fedcipher.errors import FedcipherError, FrameError, ParameterError
+from fedcipher.keys.store import home, named_folder
 from fedcipher.schemes import Scheme, scheme, scheme_class, scheme_names
 
 __all__ = ["main"]
 
 _WEIGHT_LEVELS = 16
+_OWN_OPTIONS = {"clients": "--per-round", "max_weight": "--max-weight", "codec": "--bits, --clip and so on"}
 _DEFAULT_BITS = {"flashe": 16}
+# As a shell reports a program that Ctrl-C, or a pipe without a reader, has ended.
+_INTERRUPTED, _NO_READER = 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of ``fedcipher``; returns the exit status."""
+    """Entry point of ``fedcipher``; returns the exit status: 0, or not 0 after one line on standard error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    options = _parser().parse_args(arguments)
     try:
-        return options.run(options, arguments)
+        try:
+            options = _parser().parse_args(arguments)
+            return options.run(options, arguments)
+        finally:
+            # Here, and not at Python's end, where a reader that has gone is reported as this program's error.
+            sys.stdout.flush()
     except FedcipherError as error:
-        print(f"fedcipher: {type(error).__name__}: {error}", file=sys.stderr)
-        return 2
+        return _failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
+    except BrokenPipeError:
+        # `| head` has what it wanted. Connections that break are errors of their own (`PeerLostError` and so on).
+        # What is left in the buffer is dropped: Python flushes it once more at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NO_READER
+    except OSError as error:
+        return _failed(refusal(error))
     except KeyboardInterrupt:
         print("fedcipher: interrupted", file=sys.stderr)
-        return 130
+        return _INTERRUPTED
+
+
+def _failed(why: str) -> int:
+    print(f"fedcipher: {why}", file=sys.stderr)
+    return 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line for a wrong option, where argparse prints its whole usage before."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fedcipher", description="Encrypted federated averaging.")
+    parser = _Parser(prog="fedcipher", description="Encrypted federated averaging.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     schemes = commands.add_parser("schemes", help="list schemes with threat model, expansion and cost")
     schemes.set_defaults(run=_schemes)
 
-    inspect = commands.add_parser("inspect", help="print the public header of a frame file")
+    inspect = commands.add_parser("inspect", help="print the public header of a frame file or a key file")
     inspect.add_argument("file", type=Path)
     inspect.set_defaults(run=_inspect)
 
@@ -52,13 +82,37 @@ def _parser() -> argparse.ArgumentParser:
     _scheme_options(keygen)
     keygen.add_argument("--clients", type=int, required=True, help="clients 0..N-1 of the cohort")
     keygen.add_argument("--per-round", type=int, help="most clients in one round (default: all)")
-    keygen.add_argument("--max-weight", type=int, default=1, help="largest integer weight of a client")
+    how = keygen.add_mutually_exclusive_group(required=True)
+    how.add_argument(
+        "--examples",
+        type=float,
+        metavar="MOST",
+        help="weight clients by their number of training examples, as FedAvg does; MOST is that of the largest client",
+    )
+    how.add_argument("--equal", action="store_true", help="all clients weigh the same")
+    keygen.add_argument(
+        "--max-weight",
+        type=int,
+        default=_WEIGHT_LEVELS,
+        help=f"with --examples: weights are 1 to this, {_WEIGHT_LEVELS} unless given; costs as many bits a value",
+    )
     keygen.add_argument("--epoch", type=int, default=1)
-    keygen.add_argument("--out", type=Path, default=Path("keys"))
+    where = keygen.add_mutually_exclusive_group(required=True)
+    where.add_argument("--out", type=Path, help="folder to make")
+    where.add_argument(
+        "--name", help="for an app: a folder of this name under ~/.fedcipher/keys, which apps find by name"
+    )
     keygen.set_defaults(run=_keygen)
 
+    opened = commands.add_parser("open", help="decrypt the model that a run ended with")
+    opened.add_argument("folder", type=Path, help="the folder of SecureStrategy(out=...), or its name", metavar="RUN")
+    opened.add_argument("--key", type=Path, required=True, help="a client's key file")
+    opened.add_argument("--out", type=Path, required=True, help="model.npz to write: an array for each name")
+    opened.set_defaults(run=_open)
+
     spec = commands.add_parser("spec", help="print a scheme as JSON, for fedcipher-authority init")
-    _scheme_options(spec)
+    # An authority's epochs end with a round each, which a run of deltas cannot follow.
+    _scheme_options(spec, target="weights")
     spec.add_argument("--per-round", type=int, required=True, help="most clients in one round")
     spec.add_argument("--max-weight", type=int, default=1, help="largest integer weight of a client")
     spec.set_defaults(run=_spec)
@@ -84,19 +138,22 @@ def _parser() -> argparse.ArgumentParser:
         "--engine", default="off", choices=["off", "auto"], help="auto: keys in an engine process, from an authority"
     )
     train.add_argument("--link-mbit", type=float, default=100.0, help="link for computed transfer seconds")
+    train.add_argument("--compare", choices=["plain"], help="a second run, to have it beside the first in the report")
     train.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder of the report")
     train.set_defaults(run=_train)
     add_commands(commands)
     return parser
 
 
-def _scheme_options(parser: argparse.ArgumentParser) -> None:
+def _scheme_options(parser: argparse.ArgumentParser, target: str = "delta") -> None:
     parser.add_argument("--scheme", default="flashe", choices=scheme_names())
     parser.add_argument("--bits", type=int, help="bits of a value (default: 16 for flashe, else 12)")
     parser.add_argument("--clip", default="auto", help="auto, aciq or a number")
-    parser.add_argument("--target", default="weights", choices=["weights", "delta"])
     parser.add_argument(
-        "--top", type=float, help="fraction of each tensor to send, the same of every client (with --target delta)"
+        "--target", default=target, choices=["delta", "weights"], help=f"what clients send (default: {target})"
+    )
+    parser.add_argument(
+        "--top", type=float, help="fraction of each tensor to send, the same of every client (not with weights)"
     )
     parser.add_argument("--rounding", default="nearest", choices=["nearest", "stochastic"])
     parser.add_argument(
@@ -109,15 +166,29 @@ def _scheme_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _made(options: argparse.Namespace, clients: int, max_weight: int) -> Scheme:
-    clip = options.clip if options.clip in ("auto", "aciq") else float(options.clip)
+    clip = options.clip if options.clip in ("auto", "aciq") else _range(options.clip)
     bits = options.bits or _DEFAULT_BITS.get(options.scheme, 12)
     codec = Codec(bits=bits, clip=clip, target=options.target, rounding=options.rounding, top=options.top)
     extra = dict(_assignment(text) for text in options.set)
     return scheme(options.scheme, clients=clients, max_weight=max_weight, codec=codec, **extra)
 
 
+def _range(text: str) -> float:
+    try:
+        clip = float(text)
+    except ValueError:
+        clip = math.nan
+    if not (math.isfinite(clip) and clip > 0):
+        raise ParameterError(f"--clip {text}: give auto, aciq or a positive number")
+    return clip
+
+
 def _assignment(text: str) -> tuple[str, str | int | float | bool]:
-    name, _, value = text.partition("=")
+    name, equals, value = text.partition("=")
+    if not (name.isidentifier() and equals):
+        raise ParameterError(f"--set {text}: give NAME=VALUE, as masking=adaptive")
+    if name in _OWN_OPTIONS:
+        raise ParameterError(f"--set {text}: {name} has an option of its own, {_OWN_OPTIONS[name]}")
     if value.lower() in ("true", "false"):
         return name, value.lower() == "true"
     for kind in (int, float):
@@ -142,12 +213,22 @@ def _schemes(_: argparse.Namespace, __: list[str]) -> int:
             print(f"  {label + ': ' if label else ''}{text}")
         if missing(*info.packages):
             print(f"  not installed: {install(info.extra)}")
+        if not built(info.feature):
+            print(f"  not built in: {build(info.feature)}")
     return 0
 
 
 def _inspect(options: argparse.Namespace, __: list[str]) -> int:
     kinds = {1: "update", 2: "aggregate", 3: "client key", 4: "server key"}
-    kind, name, epoch, number, contributions, elements, size = _native.inspect(options.file.read_bytes())
+    content = options.file.read_bytes()
+    # A key file is a line of JSON before the key.
+    frame = content.partition(b"\n")[2] if content.startswith(b"{") else content
+    try:
+        kind, name, epoch, number, contributions, elements, size = _native.inspect(frame)
+    except FrameError as error:
+        # The core speaks to whoever received the frame; this is a file.
+        found = str(error).removeprefix("malformed frame: ").partition("; ")[0]
+        raise FrameError(f"{options.file} is no whole frame or key file: {found}; copy it again") from error
     print(f"{kinds[kind]} of scheme {name}, key epoch {epoch}, round {number}")
     print(f"{elements} elements, payload of {size} bytes")
     print("clients (weight): " + ", ".join(f"{c} ({w})" for c, w in contributions))
@@ -160,13 +241,42 @@ def _spec(options: argparse.Namespace, __: list[str]) -> int:
 
 
 def _keygen(options: argparse.Namespace, __: list[str]) -> int:
-    made = _made(options, options.per_round or options.clients, options.max_weight)
-    folder = keys.save(made.keygen(options.clients, epoch=options.epoch), made, options.out)
+    if options.examples is not None and not (math.isfinite(options.examples) and options.examples > 0):
+        raise ParameterError(f"--examples {options.examples} is not a number of examples")
+    made = _made(options, options.per_round or options.clients, 1 if options.equal else options.max_weight)
+    unit = 0.0 if options.equal else options.examples / options.max_weight
+    made_keys = made.keygen(options.clients, epoch=options.epoch)
+    out = options.out or named_folder(options.name)
+    folder = keys.save(made_keys, made, out, examples_per_weight=unit)
     print(f"{folder}: server.key and {options.clients} client keys for {made}")
     return 0
 
 
+def _open(options: argparse.Namespace, __: list[str]) -> int:
+    require("fedcipher open", "flower", "flwr")
+    from fedcipher.flower.run_folder import open_run, save_model
+
+    folder = options.folder
+    if not folder.exists() and len(folder.parts) == 1:
+        folder = home() / "runs" / folder
+    model = open_run(folder, options.key)
+    save_model(options.out, model)
+    print(f"{options.out}: {len(model)} arrays, {sum(x.size for x in model.values())} values")
+    return 0
+
+
+def _beside(made: Scheme, name: str) -> Scheme:
+    """Another scheme for the same cohort and codec."""
+    params = made.params()
+    shape = {key: params[key] for key in ("clients", "max_weight", "min_contributions") if key in params}
+    return scheme(name, codec=made.codec, **shape)
+
+
 def _train(options: argparse.Namespace, arguments: list[str]) -> int:
+    if not (math.isfinite(options.link_mbit) and options.link_mbit > 0):
+        raise ParameterError(f"--link-mbit {options.link_mbit:g}: give a positive number of Mbit/s")
+    if options.compare == options.scheme:
+        raise ParameterError(f"--compare {options.compare} beside --scheme {options.scheme}: choose another scheme")
     require("fedcipher train", "demo", "flwr", "ray", "jax", "flax", "optax", "rich", "matplotlib")
     from fedcipher.app.settings import Settings
     from fedcipher.app.simulate import client_sizes, train, weight_unit
@@ -185,8 +295,10 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         unit, max_weight = weight_unit(client_sizes(settings), _WEIGHT_LEVELS)
         settings = Settings(keys=keys_folder, data_dir=data_dir, examples_per_weight=unit, **shape)
         made = _made(options, settings.per_round, max_weight)
+        writable_folder(options.out)
         engine = options.engine == "auto"
-        train(settings, made, options.out, arguments, link_mbit=options.link_mbit, engine=engine)
+        beside = _beside(made, options.compare) if options.compare else None
+        train(settings, made, options.out, arguments, link_mbit=options.link_mbit, engine=engine, beside=beside)
     return 0
 
 

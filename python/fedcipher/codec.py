@@ -47,13 +47,14 @@ class Codec:
     margin
         Safety factor of the fitted ranges: single clients move further than their mean.
     floor
-        Smallest fitted range.
+        Smallest fitted range; ``None``: 1 where the bits leave a step of at most 2^-11, less below 12 bits, at least
+        0.25. Single updates are larger than their mean where clients differ.
     start
-        Range of a tensor while there is no reference for it.
+        Smallest range of a tensor while there is no reference for it (`first_ranges` says how much more).
     rounding
         ``"nearest"``, or ``"stochastic"`` (unbiased).
     target
-        What the clients send: whole ``"weights"``, or the ``"delta"`` against the global model.
+        What the clients send: the ``"delta"`` against the global model, or whole ``"weights"``.
     top
         Send only this fraction of each tensor, the same coordinates from every client, chosen from public
         data (`fedcipher.schemes.sparse`); what is not sent waits for its turn (error feedback). Tensors below
@@ -63,10 +64,10 @@ class Codec:
     bits: int | Sequence[int] = 16
     clip: float | Sequence[float] | Literal["auto", "aciq"] = "auto"
     margin: float = 2.0
-    floor: float = 0.25
+    floor: float | None = None
     start: float = 1.0
     rounding: Literal["nearest", "stochastic"] = "nearest"
-    target: Literal["weights", "delta"] = "weights"
+    target: Literal["weights", "delta"] = "delta"
     top: float | None = None
 
     def __post_init__(self) -> None:
@@ -79,7 +80,8 @@ class Codec:
         if isinstance(self.clip, str) and self.clip not in ("auto", "aciq"):
             raise ParameterError(f"clip={self.clip!r} is not a number, 'auto' or 'aciq'")
         for name in ("margin", "floor", "start"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
                 raise ParameterError(f"{name}={getattr(self, name)} is not a positive number")
         if self.rounding not in ("nearest", "stochastic") or self.target not in ("weights", "delta"):
             raise ParameterError(f"rounding={self.rounding!r}, target={self.target!r}: unknown choice")
@@ -104,16 +106,51 @@ class Codec:
             raise LayoutError(f"bits names {len(bits)} tensors but the update has {len(update)}")
         if reference is not None:
             _check_reference(update, reference)
-        ranges = self._ranges(len(update), bits, reference)
+        ranges = self._ranges(update, bits, reference)
         described: list[tuple[int, int, float, list[int]]] = []
         for x, b, alpha in zip(update, bits, ranges, strict=True):
-            name = np.asarray(x).dtype.name
-            if name not in _DTYPES:
-                raise LayoutError(f"dtype {name} is not supported; cast to one of {', '.join(_DTYPES)}")
-            described.append((_DTYPES.index(name), b, alpha, list(np.shape(x))))
+            described.append((_dtype_code(x), b, alpha, list(np.shape(x))))
         return Layout(described)
 
-    def _ranges(self, count: int, bits: list[int], reference: Sequence[Array] | None) -> list[float]:
+    def check(self, model: Sequence[Array], names: Sequence[str]) -> None:
+        """Refuse a model that cannot be encoded: `LayoutError` names the array, `CodecError` what is wrong with it."""
+        for name, values in zip(names, model, strict=True):
+            try:
+                _dtype_code(values)
+                if not np.isfinite(values).all():
+                    raise CodecError("it holds NaN or infinity")
+            except CodecError as error:
+                raise type(error)(f"array {name!r}: {error}") from None
+        # The rest is about all of them: numbers of bits and ranges.
+        self.layout(model, model)
+
+    def first_ranges(self, model: Sequence[Array]) -> list[float]:
+        """Clip ranges, one an array, for the first update of a ``model`` of which nothing else is public.
+
+        ``margin`` times the largest magnitude of the array, and at least ``start``. How far a tensor moves in its
+        first round says nobody: a batch norm's mean begins at zero and goes where the data are. So where the bits
+        allow it a range is wider, up to a step of 2^-12, and of 2^-10 for arrays of at most one dimension, which are
+        short and move furthest. From the second round on ranges follow the last aggregate.
+        """
+        bits = [self.bits] * len(model) if isinstance(self.bits, int) else list(self.bits)
+        ranges: list[float] = []
+        for x, b in zip(model, bits, strict=True):
+            largest = float(np.max(np.abs(x.astype(np.float64)), initial=0.0))
+            wide = ((1 << b) - 2) * (2.0**-11 if np.ndim(x) <= 1 else 2.0**-13)
+            ranges.append(max(self.start, self.margin * largest, wide))
+        return ranges
+
+    def reference_of(self, ranges: Sequence[float], model: Sequence[Array]) -> list[Array]:
+        """Arrays of the shapes of ``model`` to which exactly these ranges are fitted."""
+        bits = [self.bits] * len(model) if isinstance(self.bits, int) else list(self.bits)
+        out: list[Array] = []
+        for alpha, x, b in zip(ranges, model, bits, strict=True):
+            spread = gaussian_clip(b) if self.clip == "aciq" and x.size >= _GAUSS_MIN_ELEMENTS else 1.0
+            out.append(np.broadcast_to(np.float64(alpha / (self.margin * spread)), x.shape))
+        return out
+
+    def _ranges(self, update: Sequence[Array], bits: list[int], reference: Sequence[Array] | None) -> list[float]:
+        count = len(update)
         if isinstance(self.clip, (int, float)):
             return [float(self.clip)] * count
         if not isinstance(self.clip, str):
@@ -127,9 +164,22 @@ class Codec:
                     "reference=<previous global model>, or a fixed clip=<number>"
                 )
             return [self.start] * count
-        return [self._fitted(np.asarray(r), b) for r, b in zip(reference, bits, strict=True)]
+        return [self._fitted(np.asarray(r), b, np.asarray(u)) for r, b, u in zip(reference, bits, update, strict=True)]
 
-    def _fitted(self, reference: Array, bits: int) -> float:
+    @property
+    def smallest(self) -> float:
+        """Smallest fitted range, of the narrowest tensor."""
+        return self._floor(self.bit_widths[0])
+
+    def _floor(self, bits: int) -> float:
+        return min(1.0, max(0.25, ((1 << bits) - 2) * 2.0**-12)) if self.floor is None else self.floor
+
+    def _fitted(self, reference: Array, bits: int, update: Array) -> float:
+        if update.dtype.kind in "iu":
+            # Whole numbers are carried exactly: a whole step, of one where the range allows it.
+            largest = float(np.max(np.abs(reference.astype(np.float64)), initial=0.0))
+            levels = (1 << (bits - 1)) - 1
+            return float(np.float32(levels * max(1, math.ceil(self.margin * largest / levels - 1e-6))))
         x = np.abs(reference.astype(np.float64, copy=False))
         if x.size == 0:
             return self.start
@@ -139,7 +189,7 @@ class Codec:
             spread = float(np.sqrt(np.mean(np.square(x)))) * gaussian_clip(bits)
         else:
             spread = float(x.max())
-        return float(np.float32(max(self.margin * spread, self.floor)))
+        return float(np.float32(max(self.margin * spread, self._floor(bits))))
 
 
 def gaussian_clip(bits: int) -> float:
@@ -162,6 +212,13 @@ def gaussian_clip(bits: int) -> float:
         else:
             low += third
     return (low + high) / 2
+
+
+def _dtype_code(x: Array) -> int:
+    name = np.asarray(x).dtype.name
+    if name not in _DTYPES:
+        raise LayoutError(f"dtype {name} is not supported; cast to one of {', '.join(_DTYPES)}")
+    return _DTYPES.index(name)
 
 
 def _check_reference(update: Sequence[Array], reference: Sequence[Array]) -> None:

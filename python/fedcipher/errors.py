@@ -32,6 +32,8 @@ __all__ = [
     "ReportError",
     "RevokedError",
     "RoundError",
+    "RunError",
+    "SealedModelError",
     "StalledError",
     "StateError",
     "StrategyError",
@@ -173,7 +175,15 @@ class StateError(FedcipherError):
 
 
 class StrategyError(FedcipherError):
-    """The wrapped Flower strategy is not a weighted mean."""
+    """A Flower strategy, or how it is started, does not go with encrypted updates."""
+
+
+class RunError(FedcipherError):
+    """The folder of a run cannot be written or read."""
+
+
+class SealedModelError(FedcipherError):
+    """A model is read where only its ciphertext is."""
 
 
 class EngineError(FedcipherError):
@@ -221,4 +231,4 @@ class ReportError(BenchError):
 
 
 class DependencyError(FedcipherError, ImportError):
-    """An optional package is missing; the message names the extra to install."""
+    """An optional package, or a feature of the native module, is missing; the message says what to install or build."""

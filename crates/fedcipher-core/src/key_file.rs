@@ -6,18 +6,16 @@
 use crate::keys::ClientKey;
 use crate::ledger::stamp::{self, LEN, Magic, Stamp};
 use crate::ledger::{self, CURE, Folder};
+use crate::os::{self, Exposed};
 use crate::{Error, Result};
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 const MAGIC: Magic = *b"FEDUSED1";
 /// Far above any scheme's keys.
 const MOST_BYTES: u64 = 1 << 30;
-const WORLD_WRITABLE: u32 = 0o002;
-const STICKY: u32 = 0o1000;
 
 fn refused(path: &Path, reason: impl std::fmt::Display) -> Error {
     Error::KeyFile { path: path.display().to_string(), reason: reason.to_string() }
@@ -35,17 +33,15 @@ pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     if !about.is_file() || about.len() > MOST_BYTES {
         return Err(refused(path, "is no key file"));
     }
-    if about.mode() & 0o077 != 0 {
-        let mode = about.mode() & 0o7777;
+    if let Some(Exposed::Readable(mode)) = os::exposed_file(&about) {
         return Err(refused(path, format!("other users may read it (mode {mode:04o}): chmod 600 {}", path.display())));
     }
     let folder = path.canonicalize().map_err(io)?.parent().map(Path::to_owned).unwrap_or_default();
-    let mode = std::fs::metadata(&folder).map_err(io)?.mode();
-    if mode & WORLD_WRITABLE != 0 {
-        let cure = if mode & STICKY == 0 {
-            format!("chmod o-w {}", folder.display())
-        } else {
+    if let Some(Exposed::Replaceable { sticky }) = os::exposed_folder(&std::fs::metadata(&folder).map_err(io)?) {
+        let cure = if sticky {
             "move it to a folder of its own (mkdir -m 700)".into()
+        } else {
+            format!("chmod o-w {}", folder.display())
         };
         return Err(refused(path, format!("every user may write to its folder: {cure}")));
     }
@@ -125,7 +121,7 @@ pub fn take(path: &Path, key: &ClientKey, state: &Path, sharing: Sharing) -> Res
         // The marker of an earlier key at this path may only go when nobody uses that key any more.
         let earlier = !found.is_of(key);
         lock(&file, path, if earlier { Sharing::Alone } else { sharing })?;
-        if !is_at(&file, &at) {
+        if !os::is_at(&file, &at) {
             continue;
         }
         if earlier {
@@ -147,12 +143,6 @@ pub fn take(path: &Path, key: &ClientKey, state: &Path, sharing: Sharing) -> Res
         ledger::register(key, state)?;
         return Ok(InUse { _marker: file });
     }
-}
-
-/// Whether the file that was opened is still the one at `path`.
-fn is_at(file: &File, path: &Path) -> bool {
-    let identity = |m: std::fs::Metadata| (m.dev(), m.ino());
-    file.metadata().map(identity).ok() == path.symlink_metadata().map(identity).ok()
 }
 
 fn lock(file: &File, path: &Path, sharing: Sharing) -> Result<()> {

@@ -224,7 +224,7 @@ fn bend(world: &World, rng: &mut StdRng, frame: &[u8]) -> Vec<u8> {
         16 => {
             // Every byte of the body doubled: what scaling by the server looks like for whole-byte lanes.
             let end = payload.len() - 16;
-            payload[1..end].iter_mut().for_each(|b| *b = b.wrapping_mul(2));
+            payload[end.min(1)..end].iter_mut().for_each(|b| *b = b.wrapping_mul(2));
         }
         _ => {
             let at = rng.random_range(0..payload.len().min(40));

@@ -1,4 +1,5 @@
 //! Attack 7 of the trust model: whatever happens to a ledger's file, no round is encrypted twice.
+#![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use fedcipher_core::Error;

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+#[cfg(unix)]
 use tokio::io::Interest;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, mpsc};
@@ -118,6 +119,13 @@ pub fn channel(
     };
     let failed = |e: tonic::transport::Error| Error::of_transport(&target.to_string(), &e);
     match target {
+        #[cfg(not(unix))]
+        Target::Unix(_) => {
+            drop(ring);
+            let reason = "this system has no Unix sockets; give the engine's host:port and credentials";
+            Err(Error::Configuration(format!("{target}: {reason}")))
+        }
+        #[cfg(unix)]
         Target::Unix(path) => {
             let path = path.clone();
             let connect = tower::service_fn(move |_: Uri| {
@@ -266,7 +274,7 @@ impl Link {
         let ring = match target {
             Target::Unix(_) => {
                 let made = Ring::make().map_err(|e| Error::Configuration(format!("no memory to share: {e}")))?;
-                Some(Arc::new(made))
+                made.map(Arc::new)
             }
             Target::Tls { .. } => None,
         };

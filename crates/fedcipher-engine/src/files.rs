@@ -2,19 +2,33 @@
 
 use crate::{Error, Result};
 use std::fs::File;
-use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::Read;
+#[cfg(unix)]
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+#[cfg(feature = "server")]
+use std::{fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt};
 
 /// Bits of a mode that concern permissions.
+#[cfg(unix)]
 const PERMISSIONS: u32 = 0o7777;
 
-/// A secret file's content. Refused where another user could read it, or put his own in its place.
+/// A secret file's content. Refused where another user could read it, or put his own in its place; on Windows that
+/// is left to the folder's access-control list.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>> {
     let failed = |e: std::io::Error| Error::file(path, &e);
     let mut file = File::open(path).map_err(failed)?;
+    #[cfg(unix)]
+    check_private(&file, path)?;
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).map_err(failed)?;
+    Ok(content)
+}
+
+#[cfg(unix)]
+fn check_private(file: &File, path: &Path) -> Result<()> {
     // Of the open file, not of the path: what is checked is what is read.
-    let about = file.metadata().map_err(failed)?;
+    let about = file.metadata().map_err(|e| Error::file(path, &e))?;
     let (mode, owner, own) = (about.mode() & PERMISSIONS, about.uid(), rustix::process::geteuid().as_raw());
     // A file of root's may be handed to a service by its group.
     let by_group = owner == 0 && own != 0 && mode & 0o037 == 0;
@@ -33,24 +47,23 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>> {
         let reason = format!("its folder's mode {open:o} lets other users replace the key; run: {cure}");
         return Err(Error::file(path, &reason));
     }
-    let mut content = Vec::new();
-    file.read_to_end(&mut content).map_err(failed)?;
-    Ok(content)
+    Ok(())
 }
 
+#[cfg(unix)]
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A new file of mode 600, on disk with all its content when this returns; an existing one is not replaced.
+#[cfg(feature = "server")]
 pub fn write_secret(path: &Path, content: &[u8]) -> Result<()> {
     let failed = |e: std::io::Error| Error::file(path, &e);
     let folder = folder_of(path);
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let unfinished = folder.join(format!(".{name}.{}", std::process::id()));
     let _ = std::fs::remove_file(&unfinished);
-    let mut file =
-        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished).map_err(failed)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished).map_err(failed)?;
     let written = file.write_all(content).and_then(|()| file.sync_all());
     // A link, unlike a rename, does not replace what is there.
     let named = written.and_then(|()| std::fs::hard_link(&unfinished, path));
@@ -60,11 +73,12 @@ pub fn write_secret(path: &Path, content: &[u8]) -> Result<()> {
 }
 
 /// Puts a folder's entries on disk.
+#[cfg(feature = "server")]
 pub fn sync_folder(folder: &Path) -> Result<()> {
     File::open(folder).and_then(|f| f.sync_all()).map_err(|e| Error::file(folder, &e))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "server"))]
 #[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 mod tests {
     use super::*;

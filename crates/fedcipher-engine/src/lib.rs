@@ -7,6 +7,10 @@
 pub mod client;
 pub mod error;
 pub mod files;
+#[cfg(target_os = "linux")]
+pub mod ring;
+#[cfg(not(target_os = "linux"))]
+#[path = "ring_absent.rs"]
 pub mod ring;
 pub mod tls;
 
@@ -42,6 +46,12 @@ pub mod sealed_keys;
 pub mod streams;
 
 pub use error::{Error, Result};
+
+#[cfg(all(feature = "server", not(target_os = "linux")))]
+compile_error!(
+    "the engine and the authority lock memory, refuse to be traced and ask who calls in Linux's ways; \
+     build with --no-default-features for the client"
+);
 
 /// The protocol, from `proto/`.
 #[allow(clippy::all, clippy::pedantic, missing_docs, reason = "generated")]

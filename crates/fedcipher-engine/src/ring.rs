@@ -32,11 +32,12 @@ const HELLO: u8 = b'R';
 pub struct Ring(File);
 
 impl Ring {
-    pub fn make() -> std::io::Result<Self> {
+    /// One to offer; None on a system that has no such files.
+    pub fn make() -> std::io::Result<Option<Self>> {
         let fd = rustix::fs::memfd_create("fedcipher-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, LEN)?;
         rustix::fs::fcntl_add_seals(&fd, seals() | SealFlags::SEAL)?;
-        Ok(Ring(File::from(fd)))
+        Ok(Some(Ring(File::from(fd))))
     }
 
     /// A ring that the other side made: of this size, and of this size for ever, since what an engine
@@ -138,7 +139,7 @@ mod tests {
     #[test]
     fn crosses_a_socket_and_carries_both_ways() {
         let (host, engine) = UnixStream::pair().unwrap();
-        let ours = Ring::make().unwrap();
+        let ours = Ring::make().unwrap().unwrap();
         ours.offer(&host).unwrap();
         let theirs = Ring::greeting(&engine).unwrap().unwrap().unwrap();
         for chunk in 0..PLACES as u64 + 1 {

@@ -1,5 +1,6 @@
 //! Thin PyO3 layer: numpy in, bytes and numpy out, the GIL released, no logic.
 
+#[cfg(feature = "engine-client")]
 mod engine;
 mod forked;
 mod key_files;
@@ -459,6 +460,14 @@ fn bench_flashe(
     .map_err(raise)
 }
 
+/// What this build has beyond the core, by the names that `cargo build --features` takes.
+const FEATURES: &[&str] = &[
+    #[cfg(feature = "engine-client")]
+    "engine-client",
+    #[cfg(feature = "hhe")]
+    "hhe",
+];
+
 #[pymodule]
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     forked::remember_this_process();
@@ -469,7 +478,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Encryptor>()?;
     m.add_class::<Aggregator>()?;
     m.add_class::<Decryptor>()?;
+    #[cfg(feature = "engine-client")]
     m.add_class::<engine::EngineClient>()?;
+    #[cfg(feature = "engine-client")]
     m.add_class::<engine::AuthorityClient>()?;
     m.add_class::<library::Library>()?;
     m.add_class::<library::Admission>()?;
@@ -482,5 +493,6 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(key_files::hold_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(common_set, m)?)?;
     m.add_function(wrap_pyfunction!(bench_flashe, m)?)?;
+    m.add("features", FEATURES)?;
     m.add("version", env!("CARGO_PKG_VERSION"))
 }

@@ -1,4 +1,4 @@
-"""A usual ServerApp. The one line that encrypts is marked."""
+"""A usual ServerApp, and the one line that encrypts."""
 
 from fedcipher.flower import SecureStrategy
 from flwr.app import ArrayRecord, Context
@@ -13,5 +13,6 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     strategy = FedAvg()
-    strategy = SecureStrategy(strategy, keys=context.run_config["fedcipher-keys"])  # <- added
+    # Added; the model ends encrypted in this folder, for `fedcipher open`.
+    strategy = SecureStrategy(strategy, keys=context.run_config["fedcipher-keys"], out="fedcipher-run")
     strategy.start(grid, ArrayRecord(Net().state_dict()), num_rounds=context.run_config["num-server-rounds"])

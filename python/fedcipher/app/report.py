@@ -1,30 +1,28 @@
 # pyright: basic
-"""What a training run measured: a table, JSON, and a self-contained HTML page."""
+"""What a training run measured: tables, JSON, and with `fedcipher.app.report_page` a page."""
 
 from __future__ import annotations
 
-import base64
-import html
-import io
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from matplotlib.figure import Figure
-from rich.console import Console
-from rich.table import Table
-
+from fedcipher._files import refusal
 from fedcipher._machine import machine, packages
+from fedcipher._terminal import print_table
+from fedcipher._units import seconds, share, size
+from fedcipher.errors import ReportError
 from fedcipher.flower import RoundRecord
-from fedcipher.schemes import Scheme
+from fedcipher.schemes import Scheme, scheme_class
 
-matplotlib.use("Agg")
+__all__ = ["PHASES", "Report", "RoundResult"]
 
-__all__ = ["Report", "RoundResult"]
-
-_CLIENT_PHASES = ["train", "offline", "encode", "encrypt", "decrypt"]
+PHASES = ("train", "offline", "encode", "encrypt", "decrypt")
+"""What a client's seconds are counted under; ``offline`` is what needs no data and runs while the client trains."""
+_METRICS = ("accuracy", "loss", "precision", "recall", "f1")
+# Said in the threat line on their own, or of no weight for what a scheme withstands.
+_SHAPE = ("clients", "max_weight", "min_contributions")
 
 
 @dataclass
@@ -43,6 +41,8 @@ class RoundResult:
     clipped: float
     elements: float
     wall_seconds: float
+    unfinished: str | None = None
+    """Why the round has no aggregate."""
 
     @classmethod
     def of(cls, record: RoundRecord, metrics: dict[str, Any], wall: float) -> RoundResult:
@@ -53,15 +53,15 @@ class RoundResult:
         def mean(key: str, of: list[dict[str, float]] = took_part) -> float:
             return sum(p.get(key, 0.0) for p in of) / max(1, len(of))
 
-        seconds = {phase: mean(f"{phase}_seconds") for phase in _CLIENT_PHASES}
-        seconds["aggregate"] = record.aggregate_seconds
+        spent = {phase: mean(f"{phase}_seconds") for phase in PHASES}
+        spent["aggregate"] = record.aggregate_seconds
         everyone = [*record.clients, *record.evaluations]
         return cls(
             round=record.round,
             clients=len(took_part),
             left_out=[f"client {c.client}: {c.left_out}" for c in everyone if c.left_out],
             metrics={k: float(v) for k, v in metrics.items()},
-            seconds=seconds,
+            seconds=spent,
             upload_bytes=mean("upload_bytes") - mean("setup_bytes"),
             setup_bytes=mean("setup_bytes"),
             download_bytes=mean("download_bytes"),
@@ -69,7 +69,13 @@ class RoundResult:
             clipped=mean("clipped"),
             elements=mean("elements"),
             wall_seconds=wall,
+            unfinished=record.unfinished,
         )
+
+    @property
+    def clipped_share(self) -> float:
+        """The part of the values that clipping changed, 0 to 1."""
+        return self.clipped / max(1.0, self.elements)
 
 
 @dataclass
@@ -84,10 +90,15 @@ class Report:
     derived: dict[str, str]
     machine: dict[str, str]
     link_mbit: float
+    engine: bool = False
     rounds: list[RoundResult] = field(default_factory=list)
+    beside: Report | None = None
+    """The same run under another scheme, to compare with."""
 
     @classmethod
-    def begin(cls, settings: dict[str, Any], scheme: Scheme, command: str, link_mbit: float) -> Report:
+    def begin(
+        cls, settings: dict[str, Any], scheme: Scheme, command: str, link_mbit: float, *, engine: bool = False
+    ) -> Report:
         """An empty report that knows its circumstances."""
         kept = {k: v for k, v in settings.items() if k not in ("keys", "data_dir")}
         return cls(
@@ -99,12 +110,52 @@ class Report:
             derived=scheme.describe(),
             machine={**machine(), **packages("fedcipher", "flwr", "jax", "numpy")},
             link_mbit=link_mbit,
+            engine=engine,
         )
+
+    @classmethod
+    def load(cls, path: Path) -> Report:
+        """The report in a ``report.json``, to draw its page again. Raises `ReportError`."""
+        try:
+            return cls._from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ReportError(f"cannot read {refusal(error, path)}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ReportError(f"{path} is no report.json of this version; run the training again") from error
+
+    @classmethod
+    def _from_dict(cls, data: dict[str, Any]) -> Report:
+        kept = {k: v for k, v in data.items() if k not in ("totals", "rounds", "beside", "threat")}
+        beside = data.get("beside")
+        rounds = [RoundResult(**r) for r in data["rounds"]]
+        return cls(**kept, rounds=rounds, beside=cls._from_dict(beside) if beside else None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON, with the totals that follow from them."""
+        beside = self.beside.to_dict() if self.beside else None
+        return {**asdict(self), "beside": beside, "threat": self.threat, "totals": self.totals()}
+
+    @property
+    def title(self) -> str:
+        """Scheme and data set."""
+        return f"{self.scheme} on {self.settings['dataset']}"
+
+    @property
+    def threat(self) -> str:
+        """Scheme, parameters, what it withstands and what not, and the least contributors of a sum."""
+        info = scheme_class(self.scheme).info
+        params = [f"{k}={v}" for k, v in self.scheme_params.items() if k not in _SHAPE and v is not None]
+        params += [f"{self.codec['bits']} bits a value"]
+        least = self.scheme_params.get("min_contributions")
+        sums = f" A sum is opened only with at least {least} contributors." if least else ""
+        keys = " Keys are in an engine, a process of their own." if self.engine else ""
+        named = f"{self.scheme} ({', '.join(params)})"
+        return f"{named} withstands: {info.withstands}. Broken by: {info.broken_by}.{sums}{keys}"
 
     def totals(self) -> dict[str, float]:
         """Means over rounds of the per-client figures; the final round's metrics."""
         count = max(1, len(self.rounds))
-        out = {name: sum(r.seconds[name] for r in self.rounds) / count for name in [*_CLIENT_PHASES, "aggregate"]}
+        out = {name: sum(r.seconds[name] for r in self.rounds) / count for name in [*PHASES, "aggregate"]}
         out["upload_bytes"] = sum(r.upload_bytes for r in self.rounds) / count
         out["setup_bytes"] = max((r.setup_bytes for r in self.rounds), default=0.0)
         # The first download is the initial model in the clear, as in any federation.
@@ -115,100 +166,88 @@ class Report:
         out["wall_seconds"] = sum(r.wall_seconds for r in self.rounds)
         return {**out, **(self.rounds[-1].metrics if self.rounds else {})}
 
-    def _link_seconds(self, size: float) -> float:
-        return size * 8 / (self.link_mbit * 1e6)
-
-    def rows(self) -> list[tuple[str, str]]:
-        """The closing table."""
+    def _figures(self) -> dict[str, str]:
         t = self.totals()
-        rows = [("model (first bits of its SHA-256)", f"{int(t['model']):012x}")] if "model" in t else []
-        rows += [(name, f"{t[name]:.4f}") for name in ("accuracy", "loss", "precision", "recall", "f1") if name in t]
-        rows += [(f"{name}, seconds per client and round", f"{t[name]:.6f}") for name in _CLIENT_PHASES]
+        out = {"model (first bits of its SHA-256)": f"{int(t['model']):012x}"} if "model" in t else {}
+        out.update({name: f"{t[name]:.4f}" for name in _METRICS if name in t})
+        out.update({f"{name}, per client and round": seconds(t[name]) for name in PHASES})
         for way in ("upload", "download", "evaluation_download"):
-            size = t[f"{way}_bytes"]
-            name = way.replace("evaluation_download", "download for evaluation")
-            rows.append((f"{name}, bytes per client and round", f"{size:,.0f}"))
-            rows.append((f"{name}, s at {self.link_mbit:g} Mbit/s (computed)", f"{self._link_seconds(size):.6f}"))
+            name, count = way.replace("evaluation_download", "download for evaluation"), t[f"{way}_bytes"]
+            out[f"{name}, bytes per client and round"] = f"{count:,.0f}"
+            out[f"{name}, at {self.link_mbit:g} Mbit/s (computed)"] = seconds(count * 8 / (self.link_mbit * 1e6))
         if t["setup_bytes"]:
-            rows.append(("upload once a key epoch, bytes per client", f"{t['setup_bytes']:,.0f}"))
-        rows.append(("aggregate, server seconds per round", f"{t['aggregate']:.6f}"))
-        rows.append(("values clipped", f"{t['clipped_fraction']:.4%}"))
-        rows.append(("wall seconds", f"{t['wall_seconds']:.1f}"))
+            out["upload once a key epoch, bytes per client"] = f"{t['setup_bytes']:,.0f}"
+        out["aggregate, on the server, per round"] = seconds(t["aggregate"])
+        out["values clipped"] = share(t["clipped_fraction"])
+        out["whole run"] = seconds(t["wall_seconds"])
+        return out
+
+    def summary(self) -> list[list[str]]:
+        """The closing table, its head first; a column for the run beside it."""
+        runs = [self, self.beside] if self.beside else [self]
+        columns = [run._figures() for run in runs]
+        # A dict keeps the order in which the runs name their figures.
+        names = dict.fromkeys(name for column in columns for name in column)
+        return [["figure", *(run.scheme for run in runs)], *([n, *(c.get(n, "-") for c in columns)] for n in names)]
+
+    def per_round(self) -> list[list[str]]:
+        """A row a round, the head first; bytes are a client's."""
+        rows = [["round", "accuracy", "loss", "clients", "left out", "clipped", "up", "down", "took"]]
+        for r in self.rounds:
+            accuracy, loss = (r.metrics.get(name) for name in ("accuracy", "loss"))
+            rows.append(
+                [
+                    str(r.round),
+                    "-" if accuracy is None else f"{accuracy:.2%}",
+                    "-" if loss is None else f"{loss:.4f}",
+                    str(r.clients),
+                    str(len(r.left_out)),
+                    share(r.clipped_share),
+                    size(r.upload_bytes),
+                    size(r.download_bytes),
+                    seconds(r.wall_seconds),
+                ]
+            )
         return rows
 
-    def show(self, console: Console) -> None:
-        """Print rounds and totals."""
-        table = Table(title=f"{self.scheme} on {self.settings['dataset']}: rounds")
-        for name in ("round", "clients", "acc.", "loss", "F1", "up kB", "down kB", "clipped", "s"):
-            table.add_column(name, justify="right")
+    def omissions(self) -> list[str]:
+        """Who was left out of which round and why, and which rounds have no aggregate."""
+        out: list[str] = []
         for r in self.rounds:
-            m = r.metrics
-            table.add_row(
-                str(r.round),
-                str(r.clients) + ("" if not r.left_out else f" (-{len(r.left_out)})"),
-                f"{m.get('accuracy', float('nan')):.4f}",
-                f"{m.get('loss', float('nan')):.4f}",
-                f"{m.get('f1', float('nan')):.4f}",
-                f"{r.upload_bytes / 1e3:,.2f}",
-                f"{r.download_bytes / 1e3:,.2f}",
-                f"{r.clipped:,.0f}",
-                f"{r.wall_seconds:.1f}",
-            )
-        console.print(table)
-        summary = Table(title="means over rounds; metrics of the last round")
-        summary.add_column("figure")
-        summary.add_column(self.scheme, justify="right")
-        for name, value in self.rows():
-            summary.add_row(name, value)
-        console.print(summary)
+            out += [f"round {r.round}, {reason}" for reason in r.left_out]
+            out += [f"round {r.round} has no aggregate: {r.unfinished}"] if r.unfinished else []
+        return out
+
+    def compared(self) -> str:
+        """One sentence on the run beside it; empty without one."""
+        if not (self.beside and self.rounds and self.beside.rounds):
+            return ""
+        ours, theirs = self.totals(), self.beside.totals()
+        same = "model" in ours and ours["model"] == theirs.get("model")
+        if same:
+            return "Both runs end with the same model: its digests are equal."
+        gap = ours.get("accuracy", 0.0) - theirs.get("accuracy", 0.0)
+        return (
+            f"The runs end with different models; accuracy under {self.scheme} is {gap * 100:+.2f} points of percent."
+        )
+
+    def show(self) -> None:
+        """Print threat, rounds and totals."""
+        print(self.threat)
+        for run in (self, self.beside):
+            if run is not None:
+                print_table(f"{run.title}: rounds", run.per_round())
+        print_table("means over rounds; metrics of the last round", self.summary())
+        if self.compared():
+            print(self.compared())
 
     def write(self, folder: Path) -> None:
-        """Write ``report.json`` and ``report.html``."""
-        folder.mkdir(parents=True, exist_ok=True)
-        content = {**asdict(self), "totals": self.totals()}
-        (folder / "report.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        (folder / "report.html").write_text(self._html(), encoding="utf-8")
+        """Write ``report.json`` and ``report.html``. Raises `ReportError`."""
+        from fedcipher.app.report_page import page
 
-    def _html(self) -> str:
-        def table(rows: list[tuple[str, str]]) -> str:
-            cells = "".join(f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in rows)
-            return f"<table>{cells}</table>"
-
-        setup = {**self.settings, **self.scheme_params, **self.codec, **self.derived, **self.machine}
-        left_out = [(f"round {r.round}", reason) for r in self.rounds for reason in r.left_out]
-        return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Fedcipher: {self.scheme} on {html.escape(str(self.settings["dataset"]))}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1b2733; }}
-img {{ width: 100%; height: auto; }} code {{ background: #eef2f6; padding: .1em .3em; overflow-wrap: anywhere; }}
-table {{ border-collapse: collapse; width: 100%; }} td {{ border-bottom: 1px solid #d7dee6; padding: .25rem .5rem; }}
-td:last-child {{ text-align: right; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }}
-</style></head><body>
-<h1>{self.scheme} on {html.escape(str(self.settings["dataset"]))}</h1>
-<p><code>{html.escape(self.command)}</code></p>
-<img alt="accuracy and traffic over rounds" src="data:image/png;base64,{self._plot()}">
-<h2>Result</h2>{table(self.rows())}
-<h2>Clients left out</h2>{table(left_out) if left_out else "<p>none</p>"}
-<h2>Set-up</h2>{table([(str(k), str(v)) for k, v in setup.items()])}
-</body></html>
-"""
-
-    def _plot(self) -> str:
-        figure = Figure(figsize=(9, 3.6), layout="constrained")
-        accuracy, traffic, phases = figure.subplots(1, 3)
-        x = [r.round for r in self.rounds]
-        accuracy.plot(x, [r.metrics.get("accuracy", float("nan")) for r in self.rounds], marker="o", color="#0b6e99")
-        accuracy.set(title="accuracy", xlabel="round", ylim=(None, 1.0))
-        traffic.plot(x, [r.upload_bytes / 1e3 for r in self.rounds], marker="o", label="up", color="#0b6e99")
-        traffic.plot(x, [r.download_bytes / 1e3 for r in self.rounds], marker="s", label="down", color="#d9822b")
-        traffic.set(title="kB per client", xlabel="round", ylim=(0, None))
-        traffic.legend()
-        t = self.totals()
-        names = [*_CLIENT_PHASES, "aggregate"]
-        phases.barh(names, [t[n] * 1e3 for n in names], color="#0b6e99")
-        phases.set(title="ms per round", xscale="symlog", xlim=(0, None))
-        phases.invert_yaxis()
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=120)
-        return base64.b64encode(buffer.getvalue()).decode()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "report.json").write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+            (folder / "report.html").write_text(page(self), encoding="utf-8")
+        except OSError as error:
+            raise ReportError(f"the report cannot be written: {refusal(error, folder)}") from error

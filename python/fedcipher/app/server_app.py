@@ -67,6 +67,7 @@ def make_server_app(
     on_round: Callable[[RoundRecord, MetricRecord], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     keys: ServerKeys | None = None,
+    on_end: Callable[[SecureStrategy], None] | None = None,
 ) -> ServerApp:
     """A ServerApp for ``settings``, or for the run config it is started with; ``keys`` before ``settings.keys``."""
     made = ServerApp()
@@ -94,12 +95,15 @@ def make_server_app(
                 evaluate_metrics_aggr_fn=pool_evaluations,
             ),
             keys or chosen.keys,
+            out=chosen.out,
             examples_per_weight=chosen.examples_per_weight or None,
             on_round=finished,
             on_progress=on_progress,
         )
         arrays = ArrayRecord({n: Array(p) for n, p in zip(learner.names, initial, strict=True)})
         strategy.start(grid, arrays, num_rounds=chosen.rounds)
+        if on_end is not None:
+            on_end(strategy)
 
     return made
 

@@ -34,6 +34,7 @@ class Settings:
     dirichlet: float = 0.0
     seed: int = 0
     examples_per_weight: float = 0.0
+    out: str = "fedcipher-run"
 
     def __post_init__(self) -> None:
         if not self.model:

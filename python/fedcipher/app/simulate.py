@@ -8,29 +8,30 @@ import os
 import shlex
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from flwr.app import MetricRecord
-from rich.console import Console
 from rich.logging import RichHandler
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, TimeRemainingColumn
 
 from fedcipher import keys as key_files
+from fedcipher._terminal import console, progress
 from fedcipher.app.client_app import make_client_app
 from fedcipher.app.report import Report, RoundResult
 from fedcipher.app.server_app import make_server_app
 from fedcipher.app.settings import Settings
 from fedcipher.data import load, partition
-from fedcipher.engine import Authority
+from fedcipher.engine import Authority, connect
 from fedcipher.engine.local import start_engines
 from fedcipher.errors import FedcipherError
-from fedcipher.flower import RoundRecord
+from fedcipher.flower import RoundRecord, SecureStrategy
+from fedcipher.flower.run_folder import save_model
 from fedcipher.keys.provider import FileKeys, ServerKeys
-from fedcipher.schemes import Scheme
+from fedcipher.schemes import Decryptor, Scheme
 
 __all__ = ["train", "weight_unit"]
 
@@ -52,15 +53,23 @@ def client_sizes(settings: Settings) -> list[int]:
 
 
 def train(
-    settings: Settings, scheme: Scheme, out: Path, command: list[str], *, link_mbit: float, engine: bool = False
+    settings: Settings,
+    scheme: Scheme,
+    out: Path,
+    command: list[str],
+    *,
+    link_mbit: float,
+    engine: bool = False,
+    beside: Scheme | None = None,
 ) -> Report:
     """Run the app in Flower's simulation; writes ``report.json`` and ``report.html`` to ``out``.
 
     With ``engine``, an authority and an engine are started as processes of their own; the clients have
-    no keys.
+    no keys. With ``beside`` a second run follows with the same settings under that scheme, and the report
+    has both.
     """
-    console = Console()
-    logging.basicConfig(handlers=[RichHandler(console=console, show_path=False)], format="%(message)s", force=True)
+    screen = console()
+    logging.basicConfig(handlers=[RichHandler(console=screen, show_path=False)], format="%(message)s", force=True)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
@@ -69,21 +78,29 @@ def train(
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     # Ray forks to start its daemons before any of this process's JAX threads hold locks.
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
-    report = Report.begin(asdict(settings), scheme, shlex.join(["fedcipher", *command]), link_mbit)
-    columns = (
-        TextColumn("[bold]round"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    said = shlex.join(["fedcipher", *command])
+    report = Report.begin(asdict(settings), scheme, said, link_mbit, engine=engine)
+    try:
+        with progress(screen, "round", TimeRemainingColumn()) as bar:
+            _run(settings, scheme, report, bar, out, engine)
+            if beside is not None:
+                report.beside = Report.begin(asdict(settings), beside, said, link_mbit)
+                plain = replace(settings, keys=f"{settings.keys}-{beside.name}")
+                _run(plain, beside, report.beside, bar, out / beside.name, False)
+    finally:
+        if report.rounds:
+            report.write(out)
+    report.show()
+    print(f"report: {out / 'report.html'}, model: {out / 'model.npz'}")
+    return report
+
+
+def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out: Path, engine: bool) -> None:
+    """One simulation; its rounds go into ``report`` as they end."""
     from flwr.simulation import run_simulation
 
-    with ExitStack() as stack:
-        keys = stack.enter_context(_keys(settings, scheme, engine))
-        progress = stack.enter_context(Progress(*columns, console=console))
-        task = progress.add_task("starting clients", total=settings.rounds)
+    with _keys(settings, scheme, engine) as (keys, decryptor):
+        task = bar.add_task(f"{scheme.name}: starting clients", total=settings.rounds)
         began = [time.perf_counter()]
 
         def on_round(record: RoundRecord, metrics: MetricRecord) -> None:
@@ -92,16 +109,23 @@ def train(
             began[0] = now
             report.rounds.append(result)
             accuracy = result.metrics.get("accuracy", float("nan"))
-            progress.update(task, advance=1, description=f"accuracy {accuracy:.2%}")
+            bar.update(task, advance=1, description=f"{scheme.name}: accuracy {accuracy:.2%}")
 
-        steps = progress.add_task("server", total=None, visible=False)
+        steps = bar.add_task("server", total=None, visible=False)
 
         def on_progress(done: int, total: int) -> None:
-            progress.update(steps, completed=done, total=total, visible=total > 0, description="aggregating")
+            bar.update(steps, completed=done, total=total, visible=total > 0, description="aggregating")
+
+        settings = replace(settings, out=str(out / "run"))
+
+        def on_end(strategy: SecureStrategy) -> None:
+            # The keys go with this run: what stays is the model as a client sees it.
+            names, arrays = strategy.names, strategy.open_model(decryptor())
+            save_model(out / "model.npz", dict(zip(names, arrays, strict=True)))
 
         try:
             run_simulation(
-                server_app=make_server_app(settings, on_round, on_progress, keys),
+                server_app=make_server_app(settings, on_round, on_progress, keys, on_end),
                 client_app=make_client_app(settings),
                 num_supernodes=settings.clients,
                 backend_config=_backend(),
@@ -113,27 +137,26 @@ def train(
             while cause is not None and not isinstance(cause, FedcipherError):
                 cause = cause.__cause__
             raise (cause or error) from error
-        finally:
-            if report.rounds:
-                report.write(out)
-    report.show(console)
-    console.print(f"report: {out / 'report.html'}")
-    return report
 
 
 @contextmanager
-def _keys(settings: Settings, scheme: Scheme, engine: bool) -> Iterator[ServerKeys]:
-    """The aggregator's keys; the clients' are in files, or in an engine that the environment names."""
+def _keys(settings: Settings, scheme: Scheme, engine: bool) -> Iterator[tuple[ServerKeys, Callable[[], Decryptor]]]:
+    """The aggregator's keys, and a client's decryptor.
+
+    The clients' keys are in files, or in an engine that the environment names.
+    """
     if not engine:
         key_files.save(scheme.keygen(settings.clients), scheme, settings.keys)
         with _environment("FEDCIPHER_KEYS", settings.keys):
-            yield FileKeys(settings.keys)
+            key = key_files.load_client(key_files.client_file(settings.keys, 0))[1]
+            yield FileKeys(settings.keys), lambda: scheme.decryptor(key)
         return
     with (
         start_engines(scheme, settings.clients, Path(settings.keys)) as local,
         _environment("FEDCIPHER_ENGINE", local.target),
     ):
-        yield Authority(local.authority.address, local.server_credentials)
+        keys = Authority(local.authority.address, local.server_credentials)
+        yield keys, lambda: connect(local.target, device="client-0").decryptor()
 
 
 @contextmanager

@@ -1,37 +1,34 @@
 """Which scheme for this federation: predicted from a quick calibration on this machine.
 
 A round is one update encrypted on a client, sent, added by the server with those of the others, sent back
-and decrypted. Each term is measured here, by the processes of `fedcipher bench`, on growing updates, and
-continued as a straight line; a term that works on several cores here is scaled to the cores asked for.
+and decrypted. Each term is measured here on growing updates (`fedcipher.bench.calibrate`) and continued as a
+straight line; a term that works on several cores here is scaled to the cores asked for. `check` measures what was
+predicted by the two processes of `fedcipher bench`.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from fedcipher._units import number
+from fedcipher.bench.calibrate import TERMS, Point, calibrated, line, sizes
 from fedcipher.bench.case import Case, CaseResult
 from fedcipher.bench.link import Link
 from fedcipher.bench.statistics import summarise
 from fedcipher.bench.study import run_study
-from fedcipher.errors import BenchError, DependencyError, FedcipherError
+from fedcipher.errors import BenchError, FedcipherError, UnsupportedError
 from fedcipher.schemes import scheme_class, scheme_names
 
 __all__ = ["Checked", "Federation", "Prediction", "advise", "check"]
 
-_SIZES = (64, 16_384, 131_072, 1_048_576, 4_194_304)
-_BUDGET = 8.0
-"""Seconds of calibration a scheme; the smallest size is always measured, the second unless that took all of it."""
-_SLOW = 1.0
-"""Seconds after which a scheme is measured with two clients, once."""
-_LITTLE = 0.2
-"""CPU seconds below which nothing is said of how many cores they were spread over."""
-_MOST_CLIENTS = 10
-"""Clients of a calibration; the server's work for more of them is continued as a straight line."""
+_LITTLE = 0.02
+"""Seconds below which nothing is said of how many cores they were spread over."""
 _SUMS, _RUNS = 2, 3
-_TERMS = ("encrypt", "operate", "decrypt")
+"""Of a check."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +59,35 @@ class Prediction:
     transfer: float = 0.0
     update_bytes: int = 0
     aggregate_bytes: int = 0
-    calibrated: int = 0
-    """Largest update that was measured."""
-    extrapolated: bool = False
+    smallest: int = 0
+    largest: int = 0
+    """Values of the smallest and the largest update that were measured."""
+    clients: int = 0
+    """Clients of the largest."""
+    values_beyond: float = 1.0
+    clients_beyond: float = 1.0
+    """How many times the largest update, and its clients, go into what was asked for."""
     excluded: str = ""
 
     @property
     def seconds(self) -> float:
         """The round, without training."""
         return self.encrypt + self.operate + self.decrypt + self.transfer
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether less was measured than what was asked for."""
+        return self.values_beyond > 1 or self.clients_beyond > 1
+
+    def basis(self) -> str:
+        """What was measured, and how far the estimate goes beyond it."""
+        if self.excluded:
+            return "not measured"
+        to = f" to {self.largest:,}" if self.largest > self.smallest else ""
+        measured = f"{self.smallest:,}{to} values, {self.clients} {'clients' if self.clients > 1 else 'client'}"
+        beyond = [("values", self.values_beyond), ("clients", self.clients_beyond)]
+        far = [f"{number(times)} times the {what}" for what, times in beyond if times > 1]
+        return f"{measured}; extrapolated to {' and '.join(far)}" if far else f"{measured}; as asked for"
 
     def why(self) -> str:
         """Which term decides."""
@@ -79,56 +96,82 @@ class Prediction:
         terms = {"encrypting": self.encrypt, "the server": self.operate, "decrypting": self.decrypt}
         terms["the link"] = self.transfer
         name, most = max(terms.items(), key=lambda item: item[1])
-        far = f"; measured up to {self.calibrated:,} values" if self.extrapolated else ""
-        return f"{most / self.seconds:.0%} of it is {name}{far}"
-
-
-@dataclass(frozen=True)
-class _Point:
-    """Seconds of each term for one update of ``values`` (``operate``: one client's share), and frame bytes."""
-
-    values: int
-    wall: dict[str, float]
-    parallel: dict[str, float]
-    """Cores that each term kept busy."""
-    update_bytes: int
-    aggregate_bytes: int
-
-    def seconds(self, clients: int) -> float:
-        """What measuring it took, once."""
-        return _SUMS * (clients * (self.wall["encrypt"] + self.wall["operate"]) + self.wall["decrypt"])
+        return f"{most / self.seconds:.0%} of it is {name}"
 
 
 def advise(
-    federation: Federation, schemes: list[str] | None = None, on_scheme: Callable[[str], None] | None = None
+    federation: Federation,
+    schemes: list[str] | None = None,
+    on_progress: Callable[[int, str], None] | None = None,
+    seconds: float = 25.0,
 ) -> list[Prediction]:
-    """Predictions for every scheme, the fastest round first, those excluded last."""
+    """Predictions for every scheme, the fastest round first, those excluded last.
+
+    Measures for at most ``seconds``, which the schemes share.
+    ``on_progress`` is told how many schemes are done, and what is being measured.
+    """
+    until = time.perf_counter() + seconds
+    names = schemes or scheme_names()
     found: list[Prediction] = []
-    for name in schemes or scheme_names():
-        if on_scheme is not None:
-            on_scheme(name)
-        found.append(_predicted(name, federation))
+    grains: dict[str, int] = {}
+    for name in names:
+        try:
+            grains[name] = _grain(name, federation)
+        except FedcipherError as error:
+            found.append(Prediction(name, excluded=str(error)))
+    # The larger a ciphertext, the longer its first one: the slowest comes last, with two shares and what is left.
+    for left, name in zip(range(len(grains), 0, -1), sorted(grains, key=lambda name: grains[name]), strict=True):
+
+        def tell(text: str) -> None:
+            if on_progress is not None:
+                on_progress(len(found), text)
+
+        tell(name)
+        share = (until - time.perf_counter()) / (left + (left > 1))
+        found.append(_predicted(name, grains[name], federation, share, tell))
+    if on_progress is not None:
+        on_progress(len(names), "done")
     return sorted(found, key=lambda p: (bool(p.excluded), p.seconds))
 
 
-def _predicted(name: str, federation: Federation) -> Prediction:
+def _case(name: str, federation: Federation) -> Case:
+    return Case(name, name, federation.values, federation.clients, 1, federation.bits)
+
+
+def _grain(name: str, federation: Federation) -> int:
+    """`Scheme.grain`; raises `FedcipherError` where the scheme need not, or cannot, be measured."""
     info = scheme_class(name).info
     if not info.hides:
-        return Prediction(name, excluded="hides nothing; it is here to compare with")
+        raise UnsupportedError("hides nothing; it is here to compare with")
     if federation.threat == "collusion":
-        return Prediction(name, excluded=f"broken by {info.broken_by}")
+        raise UnsupportedError(f"broken by {info.broken_by}")
     if federation.threat == "quantum" and not info.post_quantum:
-        return Prediction(name, excluded="not post-quantum")
+        raise UnsupportedError("not post-quantum")
+    return _case(name, federation).made().grain
+
+
+def _predicted(
+    name: str, grain: int, federation: Federation, seconds: float, tell: Callable[[str], None]
+) -> Prediction:
+    values = federation.values
+    points: list[Point] = []
     try:
-        points = _calibrate(name, federation)
-    except DependencyError as error:
-        return Prediction(name, excluded=str(error))
+        for point in calibrated(_case(name, federation), seconds):
+            points.append(point)
+            tell(f"{name}, {point.values:,} values measured")
     except FedcipherError as error:
         return Prediction(name, excluded=f"{type(error).__name__}: {error}")
-    values = federation.values
-    wall = {term: _line(points, values, lambda p, t=term: _scaled(p, t, federation)) for term in _TERMS}
-    update = round(_line(points, values, lambda p: p.update_bytes))
-    aggregate = round(_line(points, values, lambda p: p.aggregate_bytes))
+    if not points:
+        first = sizes(values, grain)[0]
+        why = f"{first:,} values take longer than the {seconds:.0f} s it had; give it more with --seconds"
+        return Prediction(name, excluded=why)
+
+    def at(of: Callable[[Point], float]) -> float:
+        return line(points, values, of, grain)
+
+    wall = {term: at(lambda p, t=term: _scaled(p, t, federation)) for term in TERMS}
+    update, aggregate = round(at(lambda p: p.update_bytes)), round(at(lambda p: p.aggregate_bytes))
+    last = points[-1]
     return Prediction(
         name,
         encrypt=wall["encrypt"],
@@ -137,55 +180,20 @@ def _predicted(name: str, federation: Federation) -> Prediction:
         transfer=federation.link.seconds(update) + federation.link.seconds(aggregate),
         update_bytes=update,
         aggregate_bytes=aggregate,
-        calibrated=points[-1].values,
-        extrapolated=points[-1].values < values,
+        smallest=points[0].values,
+        largest=last.values,
+        clients=last.clients,
+        values_beyond=values / last.values,
+        clients_beyond=federation.clients / last.clients,
     )
 
 
-def _scaled(point: _Point, term: str, federation: Federation) -> float:
+def _scaled(point: Point, term: str, federation: Federation) -> float:
     """A term's seconds on the cores asked for, if it used those that are here."""
     here = os.cpu_count() or 1
     cores = federation.server_cores if term == "operate" else federation.client_cores
-    spreads = point.parallel[term] > 1.0 + 0.3 * (here - 1)
+    spreads = point.wall[term] > _LITTLE and point.busy[term] > 1.0 + 0.3 * (here - 1)
     return point.wall[term] * here / cores if spreads else point.wall[term]
-
-
-def _line(points: list[_Point], values: int, of: Callable[[_Point], float]) -> float:
-    """A straight line through the last two points.
-
-    Through the origin where there is one point only, and where the last two are about the same: such a
-    term grows in steps, a ciphertext at a time.
-    """
-    exact = next((p for p in points if p.values == values), None)
-    if exact is not None:
-        return of(exact)
-    last = points[-1]
-    if len(points) > 1:
-        before = points[-2]
-        slope = (of(last) - of(before)) / (last.values - before.values)
-        if slope * last.values > of(last) / 2:
-            return of(last) + slope * (values - last.values)
-    return of(last) * values / last.values
-
-
-def _calibrate(name: str, federation: Federation) -> list[_Point]:
-    # The smallest size tells how slow a scheme is before much is asked of it.
-    few = min(federation.clients, 2)
-    points = [_point(name, federation, min(_SIZES[0], federation.values), few, 1)]
-    left = _BUDGET - points[0].seconds(few)
-    slow = points[0].seconds(few) > _SLOW
-    clients, runs = (few, 1) if slow else (min(federation.clients, _MOST_CLIENTS), _RUNS)
-    for size in sorted({min(size, federation.values) for size in _SIZES}):
-        again = size == points[-1].values
-        expected = sum(_line(points, size, lambda p, t=t: p.wall[t]) for t in _TERMS) * clients * _SUMS * runs
-        if left < 0 or (len(points) > 1 and expected > left):
-            break
-        if again and slow:
-            continue
-        point = _point(name, federation, size, clients, runs)
-        points = [*points[:-1], point] if again else [*points, point]
-        left -= point.seconds(clients) * runs
-    return points
 
 
 def _measured(name: str, federation: Federation, values: int, clients: int, runs: int) -> CaseResult:
@@ -196,30 +204,6 @@ def _measured(name: str, federation: Federation, values: int, clients: int, runs
     if result.failure or not result.runs:
         raise BenchError(f"{name} could not be measured: {result.failure}")
     return result
-
-
-def _point(name: str, federation: Federation, values: int, clients: int, runs: int) -> _Point:
-    summary = summarise(_measured(name, federation, values, clients, runs))
-    updates = _SUMS * clients
-    client = summary["encrypt"].minimum + summary["decrypt"].minimum
-    server = summary["operate"].minimum
-    busy = _cores(summary["client CPU"].minimum, client)
-    return _Point(
-        values,
-        {
-            "encrypt": summary["encrypt"].minimum / updates,
-            "operate": server / updates,
-            "decrypt": summary["decrypt"].minimum / _SUMS,
-        },
-        {"encrypt": busy, "decrypt": busy, "operate": _cores(summary["server CPU"].minimum, server)},
-        int(summary["one update"].minimum),
-        int(summary["one aggregate"].minimum),
-    )
-
-
-def _cores(cpu: float, wall: float) -> float:
-    """Cores kept busy; one where so little was used that the clock of CPU seconds, and sending, decide."""
-    return cpu / wall if cpu > _LITTLE and wall > 0 else 1.0
 
 
 @dataclass(frozen=True)

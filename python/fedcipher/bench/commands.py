@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fedcipher._files import writable_folder
 from fedcipher._optional import require
+from fedcipher._units import seconds, size
 from fedcipher.bench.advise import Federation, Prediction, advise, check
 from fedcipher.bench.case import Case
 from fedcipher.bench.link import Link
 from fedcipher.bench.presets import Preset, preset, preset_names
 from fedcipher.bench.study import Study, run_study
-from fedcipher.bench.tables import compared, overview, problems, seconds, size
+from fedcipher.bench.tables import compared, overview, problems
+from fedcipher.codec import Codec
 from fedcipher.errors import BenchError, FedcipherError, ParameterError, ReportError
 from fedcipher.schemes import scheme_class, scheme_names
 
@@ -62,6 +65,7 @@ def add_commands(commands: Any) -> None:
         help="who must learn nothing: a curious server, one with a quantum computer later, one that a client helps",
     )
     adviser.add_argument("--schemes", default="", help="names, with commas (default: all)")
+    adviser.add_argument("--seconds", type=float, default=25.0, help="time for measuring, all schemes together")
     adviser.add_argument("--check", type=int, default=0, metavar="N", help="measure the first N and compare")
     _link_options(adviser)
     adviser.set_defaults(run=_advise)
@@ -81,6 +85,7 @@ def _names(text: str) -> list[str]:
 
 def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
     require("fedcipher bench", "bench", *_PACKAGES)
+    from fedcipher._terminal import print_table
     from fedcipher.bench import report
     from fedcipher.bench.server import serve
 
@@ -97,15 +102,15 @@ def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
         raise ParameterError(f"--runs {options.runs} is not between 1 and 1000")
     link = Link.parse(options.bandwidth, options.latency)
     chosen = _round(options) if options.what == "round" else preset(options.what)
-    report.check_folder(folder)
+    writable_folder(folder)
     study = _run(chosen, folder, options, link, "fedcipher " + " ".join(arguments))
     for text in problems(study):
         print(f"fedcipher bench: {text}", file=sys.stderr)
     rows = overview(study)
     shown = [rows[0].index(name) for name in _SHOWN]
-    _print_table(chosen.name, [[row[k] for k in shown] for row in rows])
+    print_table(chosen.name, [[row[k] for k in shown] for row in rows])
     if chosen.comparisons:
-        _print_table("beside the published figures", compared(study, chosen))
+        print_table("beside the published figures", compared(study, chosen))
     try:
         report.write(study, chosen, folder)
     except ReportError as error:
@@ -119,26 +124,30 @@ def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def _round(options: argparse.Namespace) -> Preset:
     names = _names(options.schemes) or scheme_names()
-    cases = [Case(n, n, options.values, options.clients, options.sums, options.bits) for n in names]
-    text = f"{options.clients} updates of {options.values:,} values of {options.bits} bits, {options.sums} times"
+    return _round_of([Case(n, n, options.values, options.clients, options.sums, options.bits) for n in names])
+
+
+def _round_of(cases: list[Case]) -> Preset:
+    case = cases[0]
+    text = f"{case.clients} updates of {case.values:,} values of {case.bits} bits, {case.sums} times"
     return Preset("round", text, "", [], cases)
 
 
 def _preset_of(study: Study) -> Preset:
     if study.preset in preset_names():
         return preset(study.preset)
-    return Preset(study.preset, study.command, "", [], [result.case for result in study.results])
+    cases = [result.case for result in study.results]
+    if study.preset == "round" and cases:
+        return _round_of(cases)
+    return Preset(study.preset, study.command, "", [], cases)
 
 
 def _run(chosen: Preset, folder: Path, options: argparse.Namespace, link: Link, command: str) -> Study:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
+    from fedcipher._terminal import console, progress
     from fedcipher.bench import report
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(chosen.cases[0].label, total=len(chosen.cases) * options.runs)
+    with progress(console(stderr=True)) as bar:
+        task = bar.add_task(chosen.cases[0].label, total=len(chosen.cases) * options.runs)
 
         def on_run(study: Study) -> None:
             kept = report.write_results(study, folder)
@@ -146,7 +155,7 @@ def _run(chosen: Preset, folder: Path, options: argparse.Namespace, link: Link, 
                 raise ReportError(f"{folder} can no longer be written; what was measured is in {kept / 'results.json'}")
             done = sum(len(r.runs) if not r.failure else options.runs for r in study.results)
             following = chosen.cases[min(len(study.results), len(chosen.cases)) - 1].label
-            progress.update(task, completed=done, description=following)
+            bar.update(task, completed=done, description=following)
 
         return run_study(
             chosen.name,
@@ -159,23 +168,16 @@ def _run(chosen: Preset, folder: Path, options: argparse.Namespace, link: Link, 
         )
 
 
-def _print_table(title: str, rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    for k, name in enumerate(rows[0]):
-        table.add_column(name, justify="left" if k == 0 else "right")
-    for row in rows[1:]:
-        table.add_row(*row)
-    # A pipe has no width of its own.
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
-
-
 def _advise(options: argparse.Namespace, _: list[str]) -> int:
     require("fedcipher advise", "bench", "psutil", "rich")
+    from fedcipher._terminal import console, print_table, progress
+
     if min(options.values, options.clients, options.client_cores, options.server_cores) < 1:
         raise ParameterError("--values, --clients and cores are at least 1")
+    if not 1 <= options.seconds <= 86_400:
+        raise ParameterError(f"--seconds {options.seconds:g} is not between 1 and 86400")
+    # Refuses bits that no scheme takes, once and not for each scheme.
+    Codec(bits=options.bits)
     federation = Federation(
         options.values,
         options.clients,
@@ -185,11 +187,21 @@ def _advise(options: argparse.Namespace, _: list[str]) -> int:
         options.threat,
         options.bits,
     )
-    found = advise(federation, _names(options.schemes) or None, lambda n: print(f"measuring {n}", file=sys.stderr))
-    _print_table(
+    names = _names(options.schemes) or scheme_names()
+    with progress(console(stderr=True), "measuring") as bar:
+        task = bar.add_task("", total=len(names))
+
+        def on_progress(done: int, text: str) -> None:
+            bar.update(task, completed=done, description=text)
+
+        found = advise(federation, names, on_progress, options.seconds)
+    print_table(
         f"a round of {federation.clients} updates of {federation.values:,} values; {federation.link}",
         [["scheme", "round", "encrypt", "server", "decrypt", "link", "up", "down", "why"], *map(_row, found)],
     )
+    if not all(p.excluded for p in found):
+        measured = [p for p in found if not p.excluded]
+        print_table("what these rest on", [["scheme", "measured here"], *([p.scheme, p.basis()] for p in measured)])
     if all(p.excluded for p in found):
         print("no scheme here withstands that; threshold keys would", file=sys.stderr)
         return 1
@@ -204,6 +216,8 @@ def _row(p: Prediction) -> list[str]:
 
 
 def _checked(federation: Federation, predictions: list[Prediction]) -> int:
+    from fedcipher._terminal import print_table
+
     rows = [["scheme", "predicted", "measured", "off by", "encrypt", "server", "decrypt"]]
     for prediction in predictions:
         try:
@@ -225,5 +239,5 @@ def _checked(federation: Federation, predictions: list[Prediction]) -> int:
             ]
         )
     if len(rows) > 1:
-        _print_table("predictions and measured runs (predicted / measured)", rows)
+        print_table("predictions and measured runs (predicted / measured)", rows)
     return 0

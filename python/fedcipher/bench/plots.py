@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from fedcipher import _figures
+from fedcipher._figures import COLOURS
+from fedcipher._units import seconds, size
 from fedcipher.bench.case import CaseResult
 from fedcipher.bench.statistics import averaged, summarise
 
-__all__ = ["figures", "png", "svg"]
+__all__ = ["figures"]
 
 _PHASES = ("keygen", "encrypt", "operate", "decrypt")
-_COLOURS = ("#8c96a8", "#1f77b4", "#d9822b", "#2a9d5c")
 
 
 def figures(results: list[CaseResult]) -> Iterator[tuple[str, str, Any]]:
@@ -27,54 +28,44 @@ def figures(results: list[CaseResult]) -> Iterator[tuple[str, str, Any]]:
         yield f"cpu-{side}", f"CPU of the {side} over a run, percent of one core", _lines(done, side, "cpu_percent")
 
 
-def _figure(height: float) -> tuple[Any, Any]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
-
-    # Wide enough for a desk, letters large enough for a phone.
-    figure = Figure(figsize=(7, height), layout="constrained")
-    return figure, figure.add_subplot()
-
-
 def _phases(results: list[CaseResult]) -> Any:
-    figure, axes = _figure(1.2 + 0.75 * len(results))
+    figure, axes = _figures.new(1.2 + 0.75 * len(results))
     height = 0.8 / len(_PHASES)
     summaries = [summarise(r) for r in results]
-    for k, (phase, colour) in enumerate(zip(_PHASES, _COLOURS, strict=True)):
+    for k, (phase, colour) in enumerate(zip(_PHASES, COLOURS, strict=True)):
         at = [row + (k - 1.5) * height for row in range(len(results))]
-        seconds = [max(s[phase].average, 1e-7) for s in summaries]
-        axes.barh(at, seconds, height, label=phase, color=colour)
-    return _bars(figure, axes, results, "seconds")
+        axes.barh(at, [max(s[phase].average, 1e-7) for s in summaries], height, label=phase, color=colour)
+    took = [max(s[phase].average, 1e-7) for s in summaries for phase in _PHASES]
+    return _bars(figure, axes, results, took, seconds)
 
 
 def _bytes(results: list[CaseResult]) -> Any:
-    figure, axes = _figure(1.2 + 0.6 * len(results))
+    figure, axes = _figures.new(1.2 + 0.6 * len(results))
     summaries = [summarise(r) for r in results]
-    for k, (what, colour) in enumerate(zip(("one update", "one aggregate"), _COLOURS[1:], strict=False)):
+    for k, (what, colour) in enumerate(zip(("one update", "one aggregate"), COLOURS[1:], strict=False)):
         at = [row + (k - 0.5) * 0.38 for row in range(len(results))]
         axes.barh(at, [s[what].average for s in summaries], 0.38, label=what, color=colour)
     axes.plot(
         [r.case.plain_bytes for r in results], range(len(results)), "k|", markersize=16, label="the update as float32"
     )
-    return _bars(figure, axes, results, "bytes")
+    sizes = [s[what].average for s in summaries for what in ("one update", "one aggregate")]
+    return _bars(figure, axes, results, [*sizes, *(r.case.plain_bytes for r in results)], size)
 
 
-def _bars(figure: Any, axes: Any, results: list[CaseResult], unit: str) -> Any:
+def _bars(figure: Any, axes: Any, results: list[CaseResult], values: list[float], text: Callable[[float], str]) -> Any:
     axes.set_yticks(range(len(results)), [r.case.label for r in results])
     axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.set_xlabel(unit)
+    _figures.decades(axes.xaxis, min(values), max(values), text)
     axes.grid(axis="x", alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
 def _lines(results: list[CaseResult], side: str, what: str) -> Any:
     from matplotlib import colormaps
 
-    figure, axes = _figure(4.2 + 0.12 * len(results))
+    figure, axes = _figures.new(4.2 + 0.12 * len(results))
     for k, result in enumerate(results):
         values = averaged(result, side, what)
         if what == "rss":
@@ -87,21 +78,3 @@ def _lines(results: list[CaseResult], side: str, what: str) -> Any:
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return figure
-
-
-def png(figure: Any) -> bytes:
-    """A figure as PNG."""
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=140)
-    return out.getvalue()
-
-
-def svg(figure: Any) -> str:
-    """A figure as an SVG element to stand in a page."""
-    import matplotlib
-
-    out = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    text = out.getvalue()
-    return text[text.index("<svg") :]

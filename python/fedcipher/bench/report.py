@@ -8,6 +8,8 @@ import json
 import tempfile
 from pathlib import Path
 
+from fedcipher import _figures
+from fedcipher._files import refusal
 from fedcipher.bench import plots
 from fedcipher.bench.page import page
 from fedcipher.bench.presets import Preset
@@ -16,17 +18,7 @@ from fedcipher.bench.study import Study
 from fedcipher.bench.tables import compared, facts, overview, problems
 from fedcipher.errors import ReportError
 
-__all__ = ["check_folder", "load", "markdown", "write", "write_results"]
-
-
-def check_folder(folder: Path) -> None:
-    """Refuses a folder that cannot be written, before anything is measured."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ReportError(f"{folder} cannot be written: {error}; choose another folder with --out") from error
+__all__ = ["load", "markdown", "write", "write_results"]
 
 
 def _put(path: Path, content: bytes) -> None:
@@ -70,8 +62,10 @@ def load(path: Path) -> Study:
     """The study in a results.json. Raises `ReportError`."""
     try:
         return Study.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ReportError(f"{path} is no results.json of this version: {error}") from error
+    except OSError as error:
+        raise ReportError(f"cannot read {refusal(error, path)}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ReportError(f"{path} is no results.json of this version; run the study again") from error
 
 
 def write(study: Study, preset: Preset, folder: Path) -> None:
@@ -81,13 +75,13 @@ def write(study: Study, preset: Preset, folder: Path) -> None:
         _put(folder / "results.json", _encoded(study))
         _put(folder / "results.csv", table_csv(study).encode())
         for name, _, figure in pictures:
-            _put(folder / f"{name}.png", plots.png(figure))
+            _put(folder / f"{name}.png", _figures.png(figure))
         text = markdown(study, preset, [(name, caption) for name, caption, _ in pictures])
         _put(folder / "README.md", text.encode())
-        drawn = [(caption, plots.svg(figure)) for _, caption, figure in pictures]
+        drawn = [(caption, _figures.svg(figure)) for _, caption, figure in pictures]
         _put(folder / "report.html", page(study, preset, drawn).encode())
     except OSError as error:
-        raise ReportError(f"the report cannot be written to {folder}: {error}") from error
+        raise ReportError(f"the report cannot be written: {refusal(error, folder)}") from error
 
 
 def table_csv(study: Study) -> str:

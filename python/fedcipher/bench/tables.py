@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
+from fedcipher._units import number, seconds, size
 from fedcipher.bench.presets import Preset
 from fedcipher.bench.statistics import FIGURES, summarise
 from fedcipher.bench.study import Study
 
-__all__ = ["compared", "facts", "overview", "problems", "seconds", "size"]
-
-
-def seconds(value: float) -> str:
-    """Seconds for people."""
-    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.4g} s"
-
-
-def size(value: float) -> str:
-    """Bytes for people."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value:.0f} B"
+__all__ = ["compared", "facts", "overview", "problems"]
 
 
 _COLUMNS = (
@@ -47,8 +35,8 @@ def compared(study: Study, preset: Preset) -> list[list[str]]:
     rows = [["figure", "published", "here", "verdict"]]
     for comparison, value in preset.compared(study):
         bound = "at least " if comparison.near == 1.0 else ""
-        published = f"{bound}{comparison.published:,.4g} {comparison.unit}"
-        here = f"{value:,.4g} {comparison.unit}" if value is not None else "not measured"
+        published = f"{bound}{number(comparison.published)} {comparison.unit}"
+        here = f"{number(value)} {comparison.unit}" if value is not None else "not measured"
         rows.append([comparison.what, published, here, comparison.verdict(value) if value is not None else ""])
     return rows
 

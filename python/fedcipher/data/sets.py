@@ -55,7 +55,7 @@ def _digits() -> Dataset:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise DependencyError("the digits need scikit-learn; install fedcipher[demo]") from error
+        raise DependencyError("the digits need scikit-learn; pip install 'fedcipher[demo]'") from error
     bunch: Any = load_digits()
     x = (bunch.images / 16.0).astype(np.float32)[..., None]
     y = bunch.target.astype(np.int32)

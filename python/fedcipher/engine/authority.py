@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 from fedcipher import _native
+from fedcipher._optional import require_feature
 from fedcipher.errors import EngineError, EngineUnavailableError, StalledError
 from fedcipher.keys.provider import ServerKeys
 from fedcipher.schemes import from_spec
@@ -19,6 +20,9 @@ _log = logging.getLogger("fedcipher.engine")
 class Authority(ServerKeys):
     """Pass it to `SecureStrategy` as ``keys``: rounds follow the authority's epochs.
 
+    Raises `EngineUnavailableError`, `StalledError` and `AccessError` at the start; later an authority that is
+    away or stands still is logged and rounds go on under the keys that are here.
+
     Parameters
     ----------
     target
@@ -27,12 +31,10 @@ class Authority(ServerKeys):
         The folder made by ``fedcipher-authority enrol NAME --role server``.
     patience
         Seconds that an authority may give no sign of life; ten times as many that it may work on one call.
-
-    Raises `EngineUnavailableError`, `StalledError` and `AccessError` at the start; later an authority that is
-    away or stands still is logged and rounds go on under the keys that are here.
     """
 
     def __init__(self, target: str, credentials: str | Path, *, patience: float = 30.0) -> None:
+        require_feature("an authority", "engine-client")
         self._client = _native.AuthorityClient(target, credentials, patience)
         self._keys: dict[int, _native.ServerKey] = {}
         self._revoked: frozenset[int] = frozenset()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
+from fedcipher._optional import require_feature
 from fedcipher.schemes import Decryptor, Encryptor, Scheme, from_spec
 from fedcipher.schemes.base import KernelDecryptor, KernelEncryptor
 
@@ -17,6 +18,8 @@ __all__ = ["Engine", "connect"]
 
 def connect(target: str, *, device: str = "", credentials: str | Path | None = None, patience: float = 30.0) -> Engine:
     """The engine at ``target``.
+
+    Raises `EngineUnavailableError`, `StalledError`, `AccessError`, `UnknownDeviceError`.
 
     Parameters
     ----------
@@ -30,8 +33,10 @@ def connect(target: str, *, device: str = "", credentials: str | Path | None = N
         Seconds that the engine may give no sign of life, at every call; ten times as many that it may work
         without moving a call on.
 
-    Raises `EngineUnavailableError`, `StalledError`, `AccessError`, `UnknownDeviceError`.
+    Raises `EngineUnavailableError`, `StalledError`, `AccessError`, `UnknownDeviceError`, and `DependencyError` where
+    this build has no engine client.
     """
+    require_feature("an engine", "engine-client")
     return Engine(_native.EngineClient(target, device, credentials, patience))
 
 

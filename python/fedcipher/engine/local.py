@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedcipher._optional import require_feature
 from fedcipher.errors import EngineError
 from fedcipher.schemes import Scheme
 
@@ -130,6 +131,7 @@ def lock_arguments() -> Sequence[str]:
 @contextmanager
 def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: int = 0) -> Generator[LocalEngines]:
     """One engine with the devices ``client-0`` to ``client-<n-1>``, and their authority, over ``folder``."""
+    require_feature("an engine", "engine-client")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     spec, state = folder / "spec.json", folder / "authority"
     spec.write_text(json.dumps(scheme.spec()))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MessageType, MetricRecord
-from flwr.clientapp.typing import ClientAppCallable, Mod
 
+from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import NonceReuseError, ParameterError, PlaintextError, StateError
 from fedcipher.flower import protocol
 from fedcipher.flower.model import GlobalModel, named
@@ -19,7 +19,15 @@ from fedcipher.flower.party import party_of
 from fedcipher.flower.refusal import refuse
 from fedcipher.flower.settings import RoundSettings
 
+if TYPE_CHECKING:
+    # Only types, and not in every Flower that works.
+    from flwr.clientapp.typing import ClientAppCallable, Mod
+
 __all__ = ["client_mod", "make_client_mod"]
+
+_log = logging.getLogger("fedcipher.flower")
+_CLIPPED = 0.01
+"""Share of a tensor's values; above it clipping is worth a warning."""
 
 
 def client_mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
@@ -98,7 +106,7 @@ class _Call:
         self.party = party_of(ctxt)
         self.encryptor = self.party.encryptor(self.settings.epoch)
         self.expected = Expected(self.party.scheme.name, self.settings.round) if training else None
-        self.model = GlobalModel(ctxt, self.settings, self.party.scheme.codec, training=training)
+        self.model = GlobalModel(ctxt, self.settings, self.party.scheme, training=training)
         self.phases: dict[str, float | int] = {}
 
     def run(self, call_next: ClientAppCallable) -> Message:
@@ -134,25 +142,26 @@ class _Call:
         state = self.model.recall("encryptor")
         if state is not None:
             self.encryptor.import_state(state)
-        self.encryptor.precompute(
-            self.model.arrays, round=self.settings.round, reference=self.model.reference, plan=self.settings.plan
-        )
+        shaped, reference = self.model.prepared(self._shaped())
+        self.encryptor.precompute(shaped, round=self.settings.round, reference=reference, plan=self.settings.plan)
         self.phases["offline_seconds"] = time.perf_counter() - began
 
     def _encrypt(self, reply: Message) -> None:
         key, record = _only(reply.content.array_records, "training reply")
-        if list(record.keys()) != self.settings.names:
+        if sorted(record.keys()) != sorted(self.settings.names):
             raise PlaintextError(f"the reply has arrays {list(record.keys())}, expected {self.settings.names}")
-        update = [protocol.to_numpy(array) for array in record.values()]
+        # In the model's order, whatever the app's: JAX returns dicts sorted.
+        update = [protocol.to_numpy(record[name]) for name in self.settings.names]
         if self.party.scheme.codec.target == "delta":
-            update = [np.subtract(u, m, dtype=np.float32) for u, m in zip(update, self.model.arrays, strict=True)]
+            update = self.model.difference(update)
         weight = self._weight(reply)
         self.model.trained(self.settings.round)
+        prepared, reference = self.model.prepared(update)
         frame = self.encryptor.encrypt(
-            update,
+            prepared,
             round=self.settings.round,
             weight=weight,
-            reference=self.model.reference,
+            reference=reference,
             plan=self.settings.plan,
             model=self.model.digest,
         )
@@ -167,7 +176,30 @@ class _Call:
         self.phases["setup_bytes"] = stats.setup_bytes
         self.phases["clipped"] = stats.clipped
         self.phases["elements"] = stats.elements
+        self._warn_of_clipping(update)
         reply.content.array_records[key] = protocol.wire_record({protocol.UPDATE: frame})
+
+    def _shaped(self) -> list[NumpyArray]:
+        """Arrays of an update's shapes and types."""
+        return (
+            self.model.arrays
+            if self.party.scheme.codec.target == "weights"
+            else self.model.difference(self.model.arrays)
+        )
+
+    def _warn_of_clipping(self, update: list[NumpyArray]) -> None:
+        """A value beyond its range was cut to it: beyond a hundredth of a tensor, say which."""
+        counts = self.encryptor.stats.clipped_by_tensor
+        for name, values, clipped in zip(self.settings.names, update, counts, strict=False):
+            if clipped > _CLIPPED * values.size:
+                _log.warning(
+                    "round %s: %s of %s values of %r were cut to their clip range, which grows by the next aggregate. "
+                    "Where it stays: a larger margin or start in the Codec, or more bits",
+                    self.settings.round - self.settings.run,
+                    clipped,
+                    values.size,
+                    name,
+                )
 
     def _weight(self, reply: Message) -> int:
         unit, name = self.settings.unit, self.settings.weighted_by

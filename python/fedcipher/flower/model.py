@@ -17,8 +17,10 @@ from fedcipher.codec import Array as NumpyArray
 from fedcipher.codec import Codec
 from fedcipher.errors import LayoutError, RoundError, StateError
 from fedcipher.flower import protocol
+from fedcipher.flower.clip_feedback import ClipFeedback, carries_use, split_use, use_of
+from fedcipher.flower.run_folder import apply_delta
 from fedcipher.flower.settings import RoundSettings
-from fedcipher.schemes import Decryptor
+from fedcipher.schemes import Decryptor, Scheme
 
 __all__ = ["GlobalModel", "model_digest", "named"]
 
@@ -34,7 +36,8 @@ def named(names: Sequence[str], arrays: Sequence[NumpyArray]) -> ArrayRecord:
     """Arrays under the model's names."""
     if len(names) != len(arrays):
         raise LayoutError(f"{len(arrays)} arrays for the {len(names)} names of the model")
-    return ArrayRecord({name: Array(np.ascontiguousarray(x)) for name, x in zip(names, arrays, strict=True)})
+    # np.ascontiguousarray would make a row of one out of an array without dimensions.
+    return ArrayRecord({name: Array(np.asarray(x, order="C")) for name, x in zip(names, arrays, strict=True)})
 
 
 def model_digest(arrays: Sequence[NumpyArray], settings: RoundSettings, codec: Codec) -> bytes:
@@ -67,15 +70,53 @@ def model_digest(arrays: Sequence[NumpyArray], settings: RoundSettings, codec: C
 class GlobalModel:
     """What one client's Flower state says of the global model; every change is in the state at once."""
 
-    def __init__(self, ctxt: Context, settings: RoundSettings, codec: Codec, *, training: bool) -> None:
+    def __init__(self, ctxt: Context, settings: RoundSettings, scheme: Scheme, *, training: bool) -> None:
         self._state = ctxt.state
         self._settings = settings
-        self._codec = codec
+        self._codec = scheme.codec
+        self._carries_use = carries_use(scheme)
+        self._feedback: ClipFeedback | None = None
         self._newest = settings.round - 1 if training else settings.round
         self.arrays: list[NumpyArray] = []
         self.reference: list[NumpyArray] | None = None
         """The public arrays that clip ranges are fitted to."""
         self.digest = b""
+        self._aggregates = 0
+
+    def prepared(self, update: list[NumpyArray]) -> tuple[list[NumpyArray], list[NumpyArray] | None]:
+        """``update`` as it is encrypted, and the public reference that its clip ranges are fitted to.
+
+        The reference is the last aggregate's mean; before there is one, what stands for the ranges that the server
+        names, or for those of `Codec.first_ranges`. Where updates carry the use of their ranges
+        (`fedcipher.flower.clip_feedback`), it stands for the ranges that follow from it, and one more tensor has
+        this update's use.
+        """
+        codec, reference = self._codec, self.reference
+        if self._feedback is not None:
+            ranges = self._feedback.ranges
+            use = use_of(update, ranges)
+            return [*update, use], codec.reference_of([*ranges, 1.0], [*update, use])
+        if codec.top is None and not self._aggregates:
+            reference = codec.reference_of(self._first_ranges(self.arrays), self.arrays)
+        return update, reference
+
+    def _first_ranges(self, model: list[NumpyArray]) -> list[float]:
+        # The server's ranges come from outside: below what any honest one is they would make counts of clipped values
+        # a measure of the update.
+        ranges = [max(r, self._codec.smallest) for r in self._settings.ranges]
+        return ranges or self._codec.first_ranges(model)
+
+    def difference(self, trained: Sequence[NumpyArray]) -> list[NumpyArray]:
+        """``trained`` less the global model: whole numbers as such, everything else as float32."""
+        out: list[NumpyArray] = []
+        for new, old in zip(trained, self.arrays, strict=True):
+            if new.dtype == old.dtype == np.float32:
+                out.append(np.asarray(new - old))
+            elif new.dtype.kind in "iu" and old.dtype.kind in "iu":
+                out.append(np.asarray(new.astype(np.int64) - old.astype(np.int64)))
+            else:
+                out.append(np.asarray(new.astype(np.float64) - old.astype(np.float64), dtype=np.float32))
+        return out
 
     def receive(self, record: ArrayRecord, decryptor: Decryptor) -> None:
         """Take up what a message brings: the initial model, aggregates, or both.
@@ -93,6 +134,7 @@ class GlobalModel:
             if len(brought) + bool(first) != 1:
                 raise LayoutError(f"{len(brought)} aggregates and {len(first)} arrays are not one global model")
             self.arrays = first or self._open(brought[0][1], decryptor)
+            self._aggregates = len(brought)
             self.reference = self.arrays
         else:
             self._apply(brought, first, decryptor)
@@ -101,9 +143,11 @@ class GlobalModel:
 
     def _apply(self, frames: list[tuple[int, bytes]], initial: list[NumpyArray], decryptor: Decryptor) -> None:
         state, records = self._state, self._state.array_records
-        same_run = self.recall("run") == self._settings.run
+        settings = self._settings
+        same_run = (self.recall("run"), self.recall("segment")) == (settings.run, settings.segment)
         # What is known stays, also where the server sends everything again: no aggregate is opened twice.
-        if same_run and _MODEL in records:
+        known = same_run and _MODEL in records
+        if known:
             model = [np.array(protocol.to_numpy(x)) for x in records[_MODEL].values()]
             have = cast(int, self.recall("have"))
             self.reference = [protocol.to_numpy(x) for x in records[_DELTA].values()] if _DELTA in records else None
@@ -112,18 +156,28 @@ class GlobalModel:
             state.pop(_DELTA, None)
         else:
             raise StateError("this client has lost its global model; the server sends it again next round")
+        feedback = ClipFeedback(self._codec, self._first_ranges(model)) if self._carries_use else None
+        if feedback is not None and known:
+            feedback.restore(cast(bytes, self.recall("ranges") or b""))
         for sequence, frame in frames:
             if sequence <= have:
                 continue
             if sequence != have + 1:
                 raise StateError(f"aggregate {have + 1} is missing; the server sends all again next round")
             delta = self._open(frame, decryptor, model)
-            model = [(m + d).astype(m.dtype) for m, d in zip(model, delta, strict=True)]
+            if feedback is not None:
+                delta, use = split_use(delta)
+                feedback.observe(use)
+            model = apply_delta(model, delta)
             have, self.reference = sequence, delta
         state[_MODEL] = named(self._settings.names, model)
         if self.reference is not None:
             state[_DELTA] = named(self._settings.names, self.reference)
-        self.remember(run=self._settings.run, have=have)
+        self.remember(run=settings.run, segment=settings.segment, have=have)
+        if feedback is not None:
+            self.remember(ranges=feedback.export())
+        self._feedback = feedback
+        self._aggregates = have
         self.arrays = model
 
     def _open(self, frame: bytes, decryptor: Decryptor, like: list[NumpyArray] | None = None) -> list[NumpyArray]:

@@ -10,7 +10,7 @@ from flwr.app import Context
 
 from fedcipher.engine import connect
 from fedcipher.errors import KeyFormatError, WrongEpochError
-from fedcipher.keys.store import client_file, open_client
+from fedcipher.keys.store import client_file, locate, open_client
 from fedcipher.schemes import Decryptor, Encryptor, Scheme
 
 __all__ = ["Party", "party_of"]
@@ -53,7 +53,7 @@ def party_of(ctxt: Context) -> Party:
     the device ``fedcipher-device``, else ``client-<partition-id>``, else its only one;
     ``fedcipher-credentials`` is the folder for TLS. Otherwise the key file that ``fedcipher-key`` names,
     else ``client-<partition-id>.key`` in the folder ``fedcipher-keys`` (node config, ``FEDCIPHER_KEYS``,
-    or, where neither is set, the run config).
+    or, where neither is set, the run config). Paths are absolute; the folder may be a name of ``keygen --name``.
 
     The run config comes with the run, that is, from the server. It cannot name an engine: the engine is
     shown every update in the clear.
@@ -88,11 +88,11 @@ def _partition_name(ctxt: Context) -> str:
 
 def _key_path(ctxt: Context) -> Path:
     if "fedcipher-key" in ctxt.node_config:
-        return Path(str(ctxt.node_config["fedcipher-key"]))
+        return locate(str(ctxt.node_config["fedcipher-key"]))
     folder = _setting(ctxt, "fedcipher-keys") or str(ctxt.run_config.get("fedcipher-keys", ""))
     if not folder or "partition-id" not in ctxt.node_config:
         raise KeyFormatError(
             "no key for this client: set fedcipher-engine, or fedcipher-key in the node config, or fedcipher-keys in "
             "the run config (or FEDCIPHER_KEYS) to the folder made by `fedcipher keygen`"
         )
-    return client_file(folder, int(cast(int, ctxt.node_config["partition-id"])))
+    return client_file(locate(folder), int(cast(int, ctxt.node_config["partition-id"])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord
@@ -22,34 +22,40 @@ _T = TypeVar("_T")
 class RoundSettings:
     """One round, as the server describes it; checked, because it comes from outside.
 
-    ``run`` is the round number before the run's first: it tells two runs of one app apart. ``unit`` is how
-    many examples make one unit of weight (0: all clients weigh the same), counted by the metric
-    ``weighted_by``; ``plan`` is `Scheme.plan`'s.
+    ``run`` is the round number before the run's first: it tells two runs of one app apart; ``segment`` counts the
+    models that the server has set in the clear since. ``unit`` is how many examples make one unit of weight (0: all
+    clients weigh the same), counted by the metric ``weighted_by``; ``plan`` is `Scheme.plan`'s. ``ranges`` are clip
+    ranges, one an array, for clients that have no last aggregate to fit them to; empty where the server knows none.
     """
 
     run: int
+    segment: int
     round: int
     epoch: int
     names: list[str]
     plan: bytes
     unit: float
     weighted_by: str
+    ranges: list[float] = field(default_factory=list)
 
     def to_record(self) -> ConfigRecord:
-        """For the message."""
-        return ConfigRecord({**vars(self), "names": list(self.names)})
+        """For the message. Flower cannot count the bytes of empty values, so these stay out."""
+        values = {**vars(self), "names": list(self.names), "ranges": list(self.ranges)}
+        return ConfigRecord({key: value for key, value in values.items() if value not in (b"", [])})
 
     @classmethod
     def parse(cls, record: ConfigRecord) -> RoundSettings:
         """From the message. Raises `RoundError` for anything missing, of another type or out of range."""
         made = cls(
             run=_number(record, "run", 0),
+            segment=_number(record, "segment", 0),
             round=_number(record, "round", 1),
             epoch=_number(record, "epoch", 0),
             names=[_text(name, "an array's name") for name in _typed(record, "names", list)],
-            plan=_typed(record, "plan", bytes),
+            plan=_typed(record, "plan", bytes) if "plan" in record else b"",
             unit=_typed(record, "unit", float),
             weighted_by=_text(_typed(record, "weighted_by", str), "weighted_by"),
+            ranges=_typed(record, "ranges", list) if "ranges" in record else [],
         )
         if made.round <= made.run:
             raise RoundError(f"round {made.round} is not after its run's start, {made.run}")
@@ -57,6 +63,10 @@ class RoundSettings:
             raise RoundError(f"the round's {len(made.names)} array names are not 1 to {_MOST_NAMES} different ones")
         if not (math.isfinite(made.unit) and made.unit >= 0):
             raise RoundError(f"{made.unit} examples cannot make one unit of weight")
+        if made.ranges and len(made.ranges) != len(made.names):
+            raise RoundError(f"{len(made.ranges)} clip ranges for {len(made.names)} arrays")
+        if not all(type(x) is float and math.isfinite(x) and x > 0 for x in made.ranges):
+            raise RoundError("a clip range of the round's settings is no positive number")
         return made
 
 

@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from fedcipher import _native
 from fedcipher.codec import Array as NumpyArray
-from fedcipher.errors import FedcipherError, PlaintextError, RevokedError, StrategyError, UnknownClientError
-from fedcipher.flower import protocol
+from fedcipher.errors import (
+    FedcipherError,
+    FrameError,
+    LayoutError,
+    PlaintextError,
+    RevokedError,
+    StrategyError,
+    UnknownClientError,
+)
+from fedcipher.flower import probe, protocol
+from fedcipher.flower.clip_feedback import ClipFeedback, carries_use, split_use
+from fedcipher.flower.model import named
+from fedcipher.flower.records import ClientRecord, RoundRecord
 from fedcipher.flower.refusal import reference_of
+from fedcipher.flower.run_folder import RunFolder, apply_delta, replay
+from fedcipher.flower.sealed import SealedArrays
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.keys.provider import FileKeys, ServerKeys
+from fedcipher.keys.store import home, load_client, locate
 from fedcipher.schemes import Decryptor
 
-__all__ = ["ClientRecord", "RoundRecord", "SecureStrategy"]
+__all__ = ["SecureStrategy"]
 
 _log = logging.getLogger("fedcipher.flower")
+# Flower shows its own log only; what a run is protected by belongs into it.
+_shown = logging.getLogger("flwr")
 _PROBE = protocol.PREFIX + "probe"
 _PROBE_SIZE = 4
 _UNEQUAL = 1.05
+_CLIPPED = 0.01
+_ROUNDS_OF_A_RUN = 1 << 20
 
 
 def _short(reason: str, most: int = 300) -> str:
@@ -43,34 +61,6 @@ def _why(reply: Message) -> str | None:
     return reference and f"it refused; its own log (fedcipher.flower) has the cause, reference {reference}"
 
 
-@dataclass(frozen=True)
-class ClientRecord:
-    """One client in one round: seconds and bytes by phase, or why it was left out.
-
-    A client does not tell the server why it refused: ``left_out`` then names the reference under which
-    that client's own log (`fedcipher.flower`) has the cause.
-    """
-
-    node: int
-    client: int | None
-    phases: dict[str, float]
-    left_out: str | None = None
-
-
-@dataclass
-class RoundRecord:
-    """One round as the server saw it."""
-
-    round: int
-    epoch: int = 0
-    clients: list[ClientRecord] = field(default_factory=list)
-    evaluations: list[ClientRecord] = field(default_factory=list)
-    aggregate_seconds: float = 0.0
-    aggregate_bytes: int = 0
-    unfinished: str | None = None
-    """Why the round has no aggregate: the global model is that of the round before."""
-
-
 class SecureStrategy(Strategy):
     """Wrap a Flower strategy whose aggregation is a weighted mean; the server sees no update.
 
@@ -78,18 +68,29 @@ class SecureStrategy(Strategy):
     ----------
     strategy
         The strategy that samples clients, sets configurations and aggregates metrics (`FedAvg`,
-        `FedProx`, your own). Each round it is given small random probe arrays in place of updates; if
-        what it makes of them is not their weighted mean, `StrategyError` is raised, because then the
-        encrypted aggregate would not be what the strategy means.
+        `FedProx`, your own). It is tried on made-up rounds at `start`, and each round it is given small random
+        arrays in place of updates; if what it makes of them is not their mean, `StrategyError` is raised.
     keys
         ``server.key``, the folder of `fedcipher keygen` that holds it, or a
         `fedcipher.engine.Authority`: then each round is of the newest key epoch, and the epoch before
         ends with the round. With deltas a run keeps its first epoch, because a client that was away
         needs every aggregate since.
+    opener
+        For an operator whose server may see the mean of each round: a `fedcipher.schemes.Decryptor`, such as that of
+        an engine (``fedcipher.engine.connect(...).decryptor()``), which opens aggregates only; or a client's key file
+        (its path, or its name in the folder of ``keys``; best that of a client id that never trains). A key file is
+        the cohort's key: whoever controls this process can open single updates with it. The wrapped strategy is
+        given the mean in place of every update, so FedAdam, FedYogi, FedAdagrad and FedAvgM work too; ``evaluate_fn``,
+        checkpoints and ``Result.arrays`` are plaintext as in any Flower app.
+    out
+        A new folder that keeps the run: its first model and the encrypted aggregates, complete after each round. A
+        relative path is one under ``~/.fedcipher/runs``; where the folder exists, ``-2`` and so on is appended.
+        `fedcipher.flower.open_run` or ``fedcipher open`` opens it with a client's key. Without an opener this is the
+        only place where the model is, so one of the two must be given.
     examples_per_weight
-        How many examples make one unit of weight. ``None``: all clients weigh the same. With a value,
-        a client of n examples counts ``round(n / examples_per_weight)``, which must not exceed the
-        scheme's ``max_weight``.
+        How many examples make one unit of weight; a client of n examples counts
+        ``max(1, round(n / examples_per_weight))``, which must not exceed the scheme's ``max_weight``. ``None``: what
+        the keys were made for (``fedcipher keygen --examples``), else all clients weigh the same.
     on_round
         Called with each finished `RoundRecord`.
     on_progress
@@ -99,10 +100,10 @@ class SecureStrategy(Strategy):
     -----
     A round of fewer accepted updates than the scheme's ``min_contributions`` has no aggregate: the sum of
     one update is that update. The global model stays, `RoundRecord.unfinished` says so, and nobody is
-    sent anything of it. A first round that samples fewer clients is refused with a `StrategyError`.
+    sent anything of it. A first round that samples fewer clients is refused with a `StrategyError`, and so is a
+    whole run without any aggregate.
 
-    ``Result.arrays`` is the encrypted aggregate: only clients hold the model. `open_model` decrypts it
-    with a client's decryptor. A server-side ``evaluate_fn`` sees ciphertext and cannot evaluate.
+    Without an opener, ``Result.arrays`` is a `fedcipher.flower.sealed.SealedArrays`, which raises when it is read.
     """
 
     def __init__(
@@ -110,37 +111,189 @@ class SecureStrategy(Strategy):
         strategy: Strategy,
         keys: str | Path | ServerKeys,
         *,
+        opener: Decryptor | str | Path | None = None,
+        out: str | Path | None = None,
         examples_per_weight: float | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
+        if not isinstance(cast(object, strategy), Strategy):
+            raise StrategyError(
+                f"{type(strategy).__name__} is no flwr.serverapp.strategy.Strategy; strategies of flwr.server.strategy "
+                "are of Flower's older API: use the class of the same name from flwr.serverapp.strategy"
+            )
         self.inner = strategy
         self._keys = keys if isinstance(keys, ServerKeys) else FileKeys(keys)
         self.scheme, self._key = self._keys.scheme, self._keys.current()
-        self._unit = float(examples_per_weight or 0.0)
-        self._minimum = int(getattr(self.scheme, "min_contributions", 1))
+        self._opener, self._holds_key = self._opener_of(opener), isinstance(opener, (str, Path))
+        # A relative path would be in whatever folder Flower runs the app in.
+        self._out = None if out is None else home() / "runs" / out
+        unit = self._keys.examples_per_weight if examples_per_weight is None else examples_per_weight
+        self._unit = float(unit)
+        self._minimum = max(1, int(getattr(self.scheme, "min_contributions", 1)))
+        self._most = int(self.scheme.params()["clients"])
         self._on_round = on_round
         self._on_progress = on_progress
         self.rounds: list[RoundRecord] = []
         # Rounds must increase over the life of a key, also when the app is run again.
-        self._base = int(time.time()) << 20
+        self._base = 0
+        self._run: RunFolder | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._names: list[str] = []
-        self._initial: ArrayRecord | None = None
-        self._aggregates: list[bytes] = []
-        self._delivered: dict[int, int] = {}
+        self._first: ArrayRecord | None = None
+        self._start = ArrayRecord()
+        self._returned: ArrayRecord | None = None
+        self._model: list[NumpyArray] = []
+        self._delta: list[NumpyArray] | None = None
+        self._feedback = ClipFeedback(self.scheme.codec, [])
+        self._first_ranges: list[float] = []
+        self._delivered: dict[int, tuple[int, int]] = {}
         self._client_of: dict[int, int] = {}
         self._node_of: dict[int, int] = {}
         self._warned_weights = False
+
+    def _opener_of(self, opener: Decryptor | str | Path | None) -> Decryptor | None:
+        if not isinstance(opener, (str, Path)):
+            return opener
+        folder = self._keys.folder
+        beside = None if folder is None or len(Path(opener).parts) != 1 else folder / opener
+        scheme, key = load_client(beside if beside is not None and beside.exists() else locate(opener))
+        if scheme.spec() != self.scheme.spec():
+            raise StrategyError(f"the opener {opener} is of another scheme or other parameters than the server's keys")
+        return scheme.decryptor(key)
 
     @property
     def weighted_by(self) -> str:
         """The metric that clients are weighted by."""
         return str(getattr(self.inner, "weighted_by_key", "num-examples"))
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the model's arrays, from the first round on."""
+        return list(self._names)
+
     def summary(self) -> None:
-        """Log the scheme, then the inner strategy's summary."""
-        _log.info("Fedcipher: %s", self.scheme)
+        """Log what protects the run, then the inner strategy's summary."""
+        sees = "no model"
+        if self._opener is not None:
+            sees = "each round's mean"
+            if self._holds_key:
+                sees += ", and holds a client's key, with which whoever controls it can open single updates"
+        weights = f"one unit of weight per {self._unit:g} examples" if self._unit else "all clients weigh the same"
+        _shown.info(
+            "Fedcipher: updates %s; it withstands %s; sums of at least %s clients are opened; this server sees %s; %s",
+            f"leave the clients encrypted with {self.scheme}"
+            if self.scheme.info.hides
+            else "are NOT encrypted (plain)",
+            self.scheme.info.withstands,
+            self._minimum,
+            sees,
+            weights,
+        )
         self.inner.summary()
+
+    # --- the run -----------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run ``num_rounds`` rounds, as any Flower strategy does.
+
+        Raises `StrategyError` before the first round where the run could not end with a usable model: without
+        ``opener`` and ``out``, with ``evaluate_fn`` and no opener, with a strategy that is no mean; and at the end
+        where no round had an aggregate. Each call is a run of its own.
+        """
+        if evaluate_fn is not None and self._opener is None:
+            raise StrategyError(
+                "evaluate_fn needs the model, and this server has no key: pass opener=... to SecureStrategy if the "
+                "server may see the mean of each round, or evaluate on the clients (the strategy's fraction_evaluate)"
+            )
+        self._begin(initial_arrays)
+        result = super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        finished = sum(record.unfinished is None for record in self.rounds)
+        if num_rounds > 0 and finished == 0:
+            raise StrategyError(f"none of {len(self.rounds)} rounds has an aggregate; the last: {self._last_reason()}")
+        if finished < len(self.rounds):
+            _log.warning("%s of %s rounds have no aggregate", len(self.rounds) - finished, len(self.rounds))
+        if self._opener is None and self._run is not None:
+            result.arrays = SealedArrays(self._run.folder)
+            _shown.info(
+                "Fedcipher: the model is encrypted in %s; a client opens it with `fedcipher open %s --key "
+                "client-0.key --out model.npz`",
+                self._run.folder,
+                self._run.folder,
+            )
+        return result
+
+    def _last_reason(self) -> str:
+        record = self.rounds[-1]
+        left_out = next((c.left_out for c in record.clients if c.left_out), None)
+        return f"{record.unfinished}{f' ({left_out})' if left_out else ''}"
+
+    def _begin(self, initial: ArrayRecord) -> None:
+        """Everything that can be refused before a client trains."""
+        if isinstance(initial, SealedArrays):
+            raise StrategyError(f"{initial!r} is no model to start from: open it first, with `fedcipher open`")
+        if not len(initial):
+            raise StrategyError("the initial ArrayRecord is empty; pass the model's first arrays")
+        if self._opener is None and self._out is None:
+            raise StrategyError(
+                "this server has no key, so Result.arrays will hold no model. Say where it goes: out='a new folder' "
+                "keeps it encrypted for `fedcipher open`; opener=<a client's key file> lets the server see the mean"
+            )
+        self._check_inner()
+        values: list[NumpyArray] = []
+        for name, array in initial.items():
+            try:
+                values.append(protocol.to_numpy(array))
+            except FrameError as error:
+                raise LayoutError(f"array {name!r} cannot be averaged: {error}") from error
+        # Refused here, and not by each client after it has trained.
+        self.scheme.codec.check(values, list(initial.keys()))
+        self._base = max(int(time.time()) << 20, self._base + _ROUNDS_OF_A_RUN)
+        self.rounds, self._delivered, self._warned_weights, self._delta = [], {}, False, None
+        self._names, self._first, self._returned = list(initial.keys()), initial, None
+        self._feedback = ClipFeedback(self.scheme.codec, self.scheme.codec.first_ranges(values))
+        if self._out is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="fedcipher-run-")
+        folder = self._out if self._scratch is None else Path(self._scratch.name) / "run"
+        self._run = RunFolder(cast(Path, folder), self.scheme, self._names)
+        self._begin_segment(values)
+
+    def _begin_segment(self, model: Sequence[NumpyArray]) -> None:
+        """From here on everybody starts from ``model``, which is sent in the clear."""
+        assert self._run is not None
+        self._model = [np.array(x) for x in model]
+        # Of a run's first model clients know the first ranges themselves; of a later one only an opener does.
+        opened = self._run.segment >= 0 and carries_use(self.scheme)
+        self._first_ranges = self._feedback.ranges if opened else []
+        self._run.begin(self._model)
+        self._start = named(self._names, self._model)
+
+    def _check_inner(self) -> None:
+        inner = self.inner
+        cls = type(inner)
+        if cls.start is not Strategy.start:
+            raise StrategyError(
+                f"{cls.__name__} has a start() of its own, which would not run under SecureStrategy: do its work in "
+                "on_round=, or in a class derived from SecureStrategy"
+            )
+        own = cls.aggregate_train.__module__.partition(".")[0] != "flwr"
+        if self._opener is None and own and not getattr(inner, "fedcipher_blind", False):
+            raise StrategyError(
+                f"{cls.__name__} has an aggregate_train() of its own. Without opener=... it would be given random "
+                "numbers in place of updates and models, and whatever it kept or saved of them would be lost: pass an "
+                "opener, or set fedcipher_blind = True on it if it touches metrics only"
+            )
+        check = probe.check_is_mean if self._opener is None else probe.check_sees_only_the_mean
+        check(inner, self.weighted_by)
 
     # --- towards the clients -----------------------------------------------------------------
 
@@ -148,12 +301,14 @@ class SecureStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the inner strategy sample, then replace what it sends by ciphertext."""
-        self._keep_initial(arrays)
+        self._take(arrays)
         self._follow_epochs()
         self.rounds.append(RoundRecord(server_round, epoch=self._key.epoch))
-        messages = list(self.inner.configure_train(server_round, self._placeholder(), config, grid))
+        messages = list(self.inner.configure_train(server_round, self._shown_to_inner(), config, grid))
         if 0 < len(messages) < self._minimum:
             return self._too_few(server_round, len(messages))
+        if len(messages) > self._most:
+            messages = self._too_many(server_round, messages)
         return self._dress(server_round, messages)
 
     def _too_few(self, server_round: int, sampled: int) -> list[Message]:
@@ -167,6 +322,17 @@ class SecureStrategy(Strategy):
         self._leave_unfinished(server_round, said)
         return []
 
+    def _too_many(self, server_round: int, messages: list[Message]) -> list[Message]:
+        """A sum has room for so many; whoever is one too many must not train for nothing."""
+        said = f"{type(self.inner).__name__} sampled {len(messages)} clients, and the keys have room for {self._most}"
+        if len(self.rounds) == 1:
+            raise StrategyError(
+                f"{said} in a round: lower its fraction_train and min_train_nodes, or make keys with "
+                f"`fedcipher keygen --per-round {len(messages)}`"
+            )
+        _log.warning("round %s: %s; the others are not asked", server_round, said)
+        return messages[: self._most]
+
     def _leave_unfinished(self, server_round: int, why: str) -> None:
         # The first cause stands: a round that was not begun has no updates either.
         if self.rounds[-1].unfinished is None:
@@ -177,8 +343,8 @@ class SecureStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Like `configure_train`."""
-        self._keep_initial(arrays)
-        messages = list(self.inner.configure_evaluate(server_round, self._placeholder(), config, grid))
+        self._take(arrays)
+        messages = list(self.inner.configure_evaluate(server_round, self._shown_to_inner(), config, grid))
         return self._dress(server_round, messages)
 
     def _follow_epochs(self) -> None:
@@ -186,34 +352,58 @@ class SecureStrategy(Strategy):
         newest = self._keys.current()
         if newest.epoch == self._key.epoch:
             return
-        if self.scheme.codec.target == "delta" and self._aggregates:
+        if self.scheme.codec.target == "delta" and self._run is not None and self._run.count:
             _log.warning("key epoch %s waits: with deltas this run keeps epoch %s", newest.epoch, self._key.epoch)
             return
         _log.info("key epoch %s follows %s", newest.epoch, self._key.epoch)
         self._key = newest
 
-    def _keep_initial(self, arrays: ArrayRecord) -> None:
-        """The first arrays are the initial model; later ones are our own ciphertext."""
-        if self._initial is None:
-            self._initial = arrays
-            self._names = list(arrays.keys())
+    def _take(self, arrays: ArrayRecord) -> None:
+        """The arrays that the round is run with: the first model, or what the last round returned.
 
-    @staticmethod
-    def _placeholder() -> ArrayRecord:
+        Anything else was changed on the way, by a strategy around this one (noise for differential privacy, say):
+        honoured where the server may see the model, refused where what was changed is ciphertext.
+        """
+        if self._run is None:
+            self._begin(arrays)
+        if arrays is self._first or arrays is self._returned:
+            return
+        values = [protocol.to_numpy(array) for array in arrays.values()]
+        expected = [np.shape(x) for x in self._model]
+        if self._opener is None:
+            raise StrategyError(
+                "the arrays that this round is run with are not what the last round returned: something around "
+                "SecureStrategy changed them, and without a key that changed ciphertext. Noise on the server needs "
+                "opener=...; clipping and noise on the clients go into a mod before fedcipher.flower.client_mod"
+            )
+        if list(arrays.keys()) != self._names or [x.shape for x in values] != expected:
+            raise StrategyError(
+                f"the round is run with arrays {list(arrays.keys())[:5]}, the run began with {self._names[:5]}"
+            )
+        self._begin_segment([v.astype(m.dtype, copy=False) for v, m in zip(values, self._model, strict=True)])
+        self._first = arrays
+
+    def _shown_to_inner(self) -> ArrayRecord:
+        """The model, where the server may see it; else numbers that stand for it."""
+        if self._opener is not None:
+            return named(self._names, self._model)
         return ArrayRecord({_PROBE: Array(np.zeros(_PROBE_SIZE))})
 
     def _dress(self, server_round: int, messages: list[Message]) -> list[Message]:
+        assert self._run is not None
         known = [self._client_of.get(m.metadata.dst_node_id) for m in messages]
         sampled = [client for client in known if client is not None]
         plan = self.scheme.plan(self._key, sampled)
         config = RoundSettings(
             run=self._base,
+            segment=self._run.segment,
             round=self._base + server_round,
             epoch=self._key.epoch,
             names=self._names,
             plan=plan,
             unit=self._unit,
             weighted_by=self.weighted_by,
+            ranges=self._first_ranges,
         ).to_record()
         for message in messages:
             # The inner strategy may share one record among all messages: each gets its own.
@@ -229,17 +419,17 @@ class SecureStrategy(Strategy):
 
     def _model_for(self, node: int) -> ArrayRecord:
         """What ``node`` lacks of the global model."""
-        if self._initial is None:
-            raise StrategyError("the strategy was asked for messages before it was started")
-        count = len(self._aggregates)
+        run = self._run
+        assert run is not None
         if self.scheme.codec.target == "weights":
-            if count == 0:
-                return self._initial
-            return protocol.wire_record({protocol.aggregate_key(count): self._aggregates[-1]})
-        have = self._delivered.get(node)
-        arrays = {} if have is not None else dict(self._initial.items())
-        for k in range(have or 0, count):
-            arrays[protocol.aggregate_key(k + 1)] = protocol.bytes_array(self._aggregates[k])
+            if run.count == 0:
+                return self._start
+            return protocol.wire_record({protocol.aggregate_key(run.count): run.aggregate(run.count)})
+        segment, have = self._delivered.get(node, (-1, 0))
+        same = segment == run.segment
+        arrays = {} if same else dict(self._start.items())
+        for number in range((have if same else 0) + 1, run.count + 1):
+            arrays[protocol.aggregate_key(number)] = protocol.bytes_array(run.aggregate(number))
         return ArrayRecord(arrays)
 
     # --- from the clients --------------------------------------------------------------------
@@ -249,6 +439,7 @@ class SecureStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add the ciphertexts of all sound replies; whoever sent garbage is left out with a warning."""
         began = time.perf_counter()
+        assert self._run is not None
         record = self.rounds[-1]
         aggregator = self.scheme.aggregator(self._key, round=self._base + server_round)
         accepted: list[Message] = []
@@ -261,29 +452,74 @@ class SecureStrategy(Strategy):
                 self._check_owner(node, frame, revoked)
                 contribution = aggregator.add(frame)
             except FedcipherError as error:
-                reason = _why(reply) or _short(f"{type(error).__name__}: {error}")
+                reason = _why(reply) or f"{type(error).__name__}: {_short(str(error))}"
                 _log.warning("node %s is left out of round %s: %s", node, server_round, reason)
                 record.clients.append(ClientRecord(node, self._client_of.get(node), phases, reason))
                 self._delivered.pop(node, None)
                 continue
             self._client_of[node] = contribution.client
             self._node_of[contribution.client] = node
-            self._delivered[node] = len(self._aggregates)
+            self._delivered[node] = (self._run.segment, self._run.count)
             record.clients.append(ClientRecord(node, contribution.client, phases))
             accepted.append(reply)
-        if len(accepted) < max(1, self._minimum):
-            why = f"{len(accepted)} usable updates, at least {max(1, self._minimum)} are needed"
-            self._leave_unfinished(server_round, why)
+        if len(accepted) < self._minimum:
+            self._leave_unfinished(server_round, f"{len(accepted)} usable updates, {self._minimum} are needed")
             return None, None
-        self._aggregates.append(aggregator.finish(self._on_progress))
+        frame = aggregator.finish(self._on_progress)
+        self._run.append(frame)
         if self.scheme.codec.target == "weights":
-            # Older aggregates are of no use to anyone; their place keeps the numbering.
-            self._aggregates[:-1] = [b""] * (len(self._aggregates) - 1)
             self._keys.settle(self._key.epoch)
-        record.aggregate_bytes = len(self._aggregates[-1])
+        record.aggregate_bytes = len(frame)
         record.aggregate_seconds = time.perf_counter() - began
-        metrics = self._probe(server_round, accepted)
-        return protocol.wire_record({protocol.aggregate_key(len(self._aggregates)): self._aggregates[-1]}), metrics
+        self._say(record)
+        if self._opener is None:
+            metrics = self._blind_metrics(server_round, accepted)
+            self._returned = protocol.wire_record({protocol.aggregate_key(self._run.count): frame})
+            return self._returned, metrics
+        return self._opened(server_round, self._opener, frame, accepted)
+
+    def _say(self, record: RoundRecord) -> None:
+        share = record.clipped_share
+        _shown.info(
+            "Fedcipher: round %s: sum of %s encrypted updates, %s left out, %.2g%% of the values clipped",
+            record.round,
+            record.accepted,
+            len(record.clients) - record.accepted,
+            100 * share,
+        )
+        if share > _CLIPPED:
+            _log.warning(
+                "round %s: %.1f%% of the values were cut to their clip range, so the model is not the mean; the "
+                "clients' logs name the tensors. Ranges follow the last aggregate (clip='auto'); a larger margin or "
+                "start in the Codec, or more bits, leaves more room",
+                record.round,
+                100 * share,
+            )
+
+    def _opened(
+        self, server_round: int, opener: Decryptor, frame: bytes, accepted: list[Message]
+    ) -> tuple[ArrayRecord, MetricRecord | None]:
+        """The inner strategy on the opened mean; a model that it makes of it is the next round's first."""
+        number = self._base + server_round
+        if self.scheme.codec.target == "weights":
+            mean = opener.decrypt(frame, round=number)
+        else:
+            # Of a segment's first aggregate nobody has a reference.
+            reference = self._delta if self._run is not None and self._run.count > 1 else None
+            self._delta = opener.decrypt(frame, round=number, reference=reference, like=self._model)
+            if carries_use(self.scheme):
+                self._delta, use = split_use(self._delta)
+                self._feedback.observe(use)
+            mean = apply_delta(self._model, self._delta)
+        self._model = mean
+        made, metrics = self._inner_on(server_round, accepted, named(self._names, mean))
+        if made is None or list(made.keys()) != self._names:
+            raise StrategyError(f"{type(self.inner).__name__} did not aggregate a round with valid updates")
+        values = [protocol.to_numpy(made[name]) for name in self._names]
+        if not all(_same(a, b) for a, b in zip(values, mean, strict=True)):
+            self._begin_segment([v.astype(m.dtype, copy=False) for v, m in zip(values, mean, strict=True)])
+        self._returned = named(self._names, self._model)
+        return self._returned, metrics
 
     def _check_owner(self, node: int, frame: bytes, revoked: frozenset[int]) -> None:
         """A client id belongs to the node that used it first, until it is revoked."""
@@ -310,20 +546,27 @@ class SecureStrategy(Strategy):
         taken = reply.content.metric_records.pop(protocol.METRICS, None)
         return {} if taken is None else {k: cast(float, v) for k, v in taken.items()}
 
-    def _probe(self, server_round: int, accepted: list[Message]) -> MetricRecord | None:
-        """Run the inner strategy on random probes: its metrics, and proof that it is a weighted mean."""
-        rng = np.random.default_rng()
-        probes = [rng.normal(size=_PROBE_SIZE) for _ in accepted]
-        for reply, probe in zip(accepted, probes, strict=True):
+    def _inner_on(
+        self, server_round: int, accepted: list[Message], each: ArrayRecord | list[ArrayRecord]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The inner strategy's aggregation, with other arrays in the replies."""
+        records = each if isinstance(each, list) else [each] * len(accepted)
+        for reply, record in zip(accepted, records, strict=True):
             key = next(iter(reply.content.array_records))
-            reply.content.array_records[key] = ArrayRecord({_PROBE: Array(probe)})
-        weights = [self._examples(reply) for reply in accepted]
+            reply.content.array_records[key] = record
         try:
-            made, metrics = self.inner.aggregate_train(server_round, accepted)
+            return self.inner.aggregate_train(server_round, accepted)
         except FedcipherError:
             raise
         except Exception as error:
             raise StrategyError(f"{type(self.inner).__name__} cannot aggregate: {error}") from error
+
+    def _blind_metrics(self, server_round: int, accepted: list[Message]) -> MetricRecord | None:
+        """Run the inner strategy on random probes: its metrics, and proof that it still is a mean."""
+        rng = np.random.default_rng()
+        probes = [rng.normal(size=_PROBE_SIZE) for _ in accepted]
+        weights = [self._examples(reply) for reply in accepted]
+        made, metrics = self._inner_on(server_round, accepted, [ArrayRecord({_PROBE: Array(p)}) for p in probes])
         if made is None or _PROBE not in made:
             raise StrategyError(f"{type(self.inner).__name__} did not aggregate a round with valid updates")
         result = made[_PROBE].numpy()
@@ -351,6 +594,7 @@ class SecureStrategy(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The inner strategy's aggregation of metrics."""
+        assert self._run is not None
         kept = list(replies)
         for reply in kept:
             node = reply.metadata.src_node_id
@@ -361,24 +605,24 @@ class SecureStrategy(Strategy):
                 _log.warning("node %s does not evaluate round %s: %s", node, server_round, reason)
                 self.rounds[-1].evaluations.append(ClientRecord(node, self._client_of.get(node), {}, reason))
             else:
-                self._delivered[node] = len(self._aggregates)
+                self._delivered[node] = (self._run.segment, self._run.count)
                 self.rounds[-1].evaluations.append(ClientRecord(node, self._client_of.get(node), phases))
         metrics = self.inner.aggregate_evaluate(server_round, kept)
         if self._on_round is not None:
             self._on_round(self.rounds[-1])
         return metrics
 
-    def open_model(self, decryptor: Decryptor, initial: Sequence[NumpyArray] | None = None) -> list[NumpyArray]:
+    def open_model(self, decryptor: Decryptor) -> list[NumpyArray]:
         """The current global model, for whoever holds a client's key."""
-        if self._initial is None:
+        if self._run is None:
             raise StrategyError("no round has been run yet")
-        model = list(initial) if initial is not None else self._initial.to_numpy_ndarrays()
-        if not self._aggregates:
-            return model
-        if self.scheme.codec.target == "weights":
-            return decryptor.decrypt(self._aggregates[-1])
-        delta: list[NumpyArray] | None = None
-        for frame in self._aggregates:
-            delta = decryptor.decrypt(frame, reference=delta, like=model)
-            model = [(m + d).astype(m.dtype) for m, d in zip(model, delta, strict=True)]
-        return model
+        return replay(self._run.frames(), self._run.first(), self.scheme, decryptor)
+
+
+def _same(a: NumpyArray, b: NumpyArray) -> bool:
+    """Whether ``a`` is ``b`` but for the rounding of a mean in the type of ``b``."""
+    if a.shape != b.shape:
+        return False
+    step = float(np.finfo(b.dtype).eps) if b.dtype.kind == "f" else 0.0
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return bool(np.allclose(a, b, rtol=8 * step, atol=8 * step * float(np.max(np.abs(b), initial=0.0))))

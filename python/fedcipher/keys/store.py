@@ -7,21 +7,67 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import secrets
 import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
 from fedcipher import _native
-from fedcipher.errors import FrameError, KeyFormatError
+from fedcipher._files import refusal
+from fedcipher.errors import FrameError, KeyFormatError, ParameterError
 from fedcipher.schemes import KeySet, Scheme, from_spec
 from fedcipher.schemes.base import state_dir
 
-__all__ = ["client_file", "load_client", "load_server", "open_client", "save"]
+__all__ = [
+    "client_file",
+    "home",
+    "load_client",
+    "load_server",
+    "load_weighting",
+    "locate",
+    "named_folder",
+    "open_client",
+    "save",
+]
 
 _VERSION = 1
 _SERVER_FILE = "server.key"
+_WEIGHTING = "examples_per_weight"
+
+
+def locate(name: str | Path) -> Path:
+    """The key folder or file that an app's settings mean: an absolute path, or a name given to ``keygen --name``.
+
+    Flower runs an app in a folder of its own choice, where a relative path finds nothing, or another app's keys; so
+    `KeyFormatError` for one.
+    """
+    path = Path(name).expanduser()
+    if path.is_absolute():
+        return path
+    named = named_folder(str(name)) if len(path.parts) == 1 else None
+    if named is not None and named.is_dir():
+        return named
+    looked = f", and {named} does not exist" if named else ""
+    raise KeyFormatError(
+        f"keys are asked for as {str(name)!r}: Flower runs apps in a folder of its own, so a relative path means "
+        f"nothing there{looked}. Give an absolute path, or make the keys with `fedcipher keygen --name NAME`"
+    )
+
+
+def home() -> Path:
+    """``FEDCIPHER_HOME``, or ``~/.fedcipher``: where what has a name is, whatever folder an app runs in."""
+    chosen = os.environ.get("FEDCIPHER_HOME")
+    return Path(chosen).absolute() if chosen else Path.home() / ".fedcipher"
+
+
+def named_folder(name: str) -> Path:
+    """Where ``keygen --name`` puts keys: ``keys/NAME`` in `home`."""
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise KeyFormatError(f"{name!r} is no name for keys: no folder separators, please")
+    return home() / "keys" / name
 
 
 def client_file(folder: str | Path, client: int) -> Path:
@@ -29,8 +75,10 @@ def client_file(folder: str | Path, client: int) -> Path:
     return Path(folder) / f"client-{client}.key"
 
 
-def save(keys: KeySet, made_by: Scheme, folder: str | Path) -> Path:
+def save(keys: KeySet, made_by: Scheme, folder: str | Path, *, examples_per_weight: float = 0.0) -> Path:
     """Write ``server.key`` and one ``client-<id>.key`` per client into a new ``folder``.
+
+    ``examples_per_weight`` is what `load_weighting` gives back.
 
     All or nothing, and on disk when this returns: the files are written into a hidden folder beside it, which
     then takes its name. Raises `KeyFormatError` where ``folder`` exists and is not empty.
@@ -43,21 +91,29 @@ def save(keys: KeySet, made_by: Scheme, folder: str | Path) -> Path:
             raise _exists(folder)
         draft.mkdir(mode=0o700)
         try:
-            _write(draft / _SERVER_FILE, made_by, keys.server().to_bytes(), "server")
+            weighting = {_WEIGHTING: examples_per_weight}
+            _write(draft / _SERVER_FILE, made_by, keys.server().to_bytes(), "server", weighting)
             for client, key in keys.clients.items():
                 _write(client_file(draft, client), made_by, key.to_bytes(), "client")
             _sync(draft)
             # Refused by the system where the folder has got files meanwhile.
-            draft.rename(folder)
+            _rename(draft, folder)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
         _sync(draft.parent)
     except OSError as error:
+        raise KeyFormatError(f"cannot write keys to {refusal(error, folder)}") from error
+    return folder
+
+
+def _rename(draft: Path, folder: Path) -> None:
+    try:
+        draft.rename(folder)
+    except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise _exists(folder) from None
-        raise KeyFormatError(f"keys cannot be written to {folder}: {error}; choose another folder") from error
-    return folder
+        raise
 
 
 def _exists(folder: Path) -> KeyFormatError:
@@ -66,13 +122,17 @@ def _exists(folder: Path) -> KeyFormatError:
 
 def _make_parents(folder: Path) -> None:
     if not folder.is_dir():
+        if folder.exists():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         _make_parents(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
         _sync(folder.parent)
 
 
 def _sync(folder: Path) -> None:
-    """A file's name is durable once its folder is."""
+    """A file's name is durable once its folder is; Windows' file systems see to that themselves."""
+    if os.name == "nt":
+        return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -80,11 +140,12 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _write(path: Path, made_by: Scheme, key: bytes, role: str) -> None:
+def _write(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, float] | None = None) -> None:
     content = {
         "fedcipher": _VERSION,
         "role": role,
         **made_by.spec(),
+        **(more or {}),
     }
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
@@ -94,26 +155,52 @@ def _write(path: Path, made_by: Scheme, key: bytes, role: str) -> None:
 
 
 def _read(path: Path, role: str) -> tuple[Scheme, bytes]:
+    content, key = _parts(path, role)
     try:
-        content_bytes = _native.read_key_file(path) if role == "client" else path.read_bytes()
-        head, _, key = content_bytes.partition(b"\n")
+        return from_spec(content), key
+    except (ParameterError, KeyError, TypeError) as error:
+        raise _damaged(path) from error
+
+
+def _parts(path: Path, role: str) -> tuple[dict[str, Any], bytes]:
+    """What the file says of the scheme, and the key."""
+    head, _, key = _content(path, role).partition(b"\n")
+    try:
         content: dict[str, Any] = json.loads(head)
+        version, found = content["fedcipher"], content["role"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(path) from error
+    if version != _VERSION:
+        raise KeyFormatError(
+            f"key file {path} is of version {version}, this Fedcipher reads version {_VERSION}; use the Fedcipher that "
+            "made it, or have new keys made"
+        )
+    if found != role:
+        raise KeyFormatError(f"key file {path} is a {found} key where a {role} key is needed; name the other file")
+    return content, key
+
+
+def _content(path: Path, role: str) -> bytes:
+    try:
+        # Before anything is opened: to open a pipe is to wait for its other end.
+        kind = path.stat().st_mode
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(kind):
+            raise KeyFormatError(f"{path} is no file but a device or a pipe; name the key file itself")
+        with path.open("rb") as file:
+            return _native.read_key_file(path) if role == "client" else file.read()
     except FileNotFoundError:
         raise KeyFormatError(f"no key file {path}; make keys with `fedcipher keygen`") from None
-    except (OSError, ValueError) as error:
-        raise KeyFormatError(f"key file {path} cannot be read: {error}") from error
-    try:
-        if content["fedcipher"] != _VERSION or content["role"] != role:
-            raise KeyFormatError(f"key file {path} is no version {_VERSION} {role} key")
-        made = from_spec(content)
-    except (KeyError, TypeError) as error:
-        raise KeyFormatError(f"key file {path} is damaged: {error}") from error
-    return made, key
+    except OSError as error:
+        raise KeyFormatError(f"cannot read key file {refusal(error, path)}") from error
 
 
 def _damaged(path: Path) -> KeyFormatError:
+    # The core's own words are about frames: they ask a sender to transmit again, and a file has none.
     return KeyFormatError(
-        f"key file {path} is damaged or cut short; take it again from whoever issued it, or have new keys made"
+        f"key file {path} is damaged, cut short or no key file; take it again from whoever issued it, or have new keys "
+        "made"
     )
 
 
@@ -143,10 +230,23 @@ def open_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
     return made, key
 
 
+def _server_file(path: str | Path) -> Path:
+    path = Path(path)
+    return path / _SERVER_FILE if path.is_dir() else path
+
+
+def load_weighting(path: str | Path) -> float:
+    """How many examples make one unit of weight, as the server's file says; 0: all clients weigh the same."""
+    path = _server_file(path)
+    value: Any = _parts(path, "server")[0].get(_WEIGHTING, 0.0)
+    if not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+        raise KeyFormatError(f"key file {path} is damaged: {value!r} examples cannot make one unit of weight")
+    return float(value)
+
+
 def load_server(path: str | Path) -> tuple[Scheme, _native.ServerKey]:
     """The scheme and public key in the server's file, or in the folder that holds it."""
-    path = Path(path)
-    path = path / _SERVER_FILE if path.is_dir() else path
+    path = _server_file(path)
     made, key = _read(path, "server")
     try:
         return made, _native.ServerKey.from_bytes(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from fedcipher.codec import Codec
@@ -65,6 +66,10 @@ def scheme(name: str, **params: Any) -> Scheme:
     one) and ``codec``; the class of the scheme documents the rest. Raises `ParameterError`.
     """
     cls = scheme_class(name)
+    known = inspect.signature(cls).parameters
+    strange = [key for key in params if key not in known]
+    if strange:
+        raise ParameterError(f"scheme {name!r} has no parameter {', '.join(strange)}; it takes {', '.join(known)}")
     try:
         return cls(**params)
     except TypeError as error:

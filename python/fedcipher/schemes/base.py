@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
+from fedcipher._optional import require_feature
 from fedcipher.codec import Array, Codec, Layout, flat_float32, restore
 from fedcipher.errors import UnknownClientError
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
@@ -50,6 +51,8 @@ class SchemeInfo:
     packages: tuple[str, ...] = ()
     """Optional packages it needs, from the extra ``extra``."""
     extra: str = ""
+    feature: str = ""
+    """The Cargo feature that its kernel needs, where not every build has it."""
     post_quantum: bool = True
     hides: bool = True
     """False for what only compares."""
@@ -70,6 +73,7 @@ class EncryptStats:
     encode_seconds: float = 0.0
     encrypt_seconds: float = 0.0
     clipped: int = 0
+    clipped_by_tensor: list[int] = field(default_factory=list)
     elements: int = 0
     frame_bytes: int = 0
     setup_bytes: int = 0
@@ -257,6 +261,11 @@ class Scheme(ABC):
     def describe(self) -> dict[str, str]:
         """Derived figures for people."""
 
+    @property
+    def grain(self) -> int:
+        """Values by which the work for an update grows: those of a ciphertext where ciphertexts are costly, else 1."""
+        return 1
+
     @abstractmethod
     def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
         """Keys for clients ``0..cohort-1``, or for the given ids."""
@@ -282,6 +291,7 @@ class NativeScheme(Scheme):
     """A scheme whose kernel is in the Rust core; subclasses only construct it."""
 
     def __init__(self, codec: Codec, params: dict[str, Any]) -> None:
+        require_feature(f"scheme {self.name!r}", self.info.feature)
         self.codec = codec
         self.max_weight = params["max_weight"]
         self.min_contributions = _native.min_contributions(params["clients"], params["min_contributions"])
@@ -408,6 +418,7 @@ class KernelEncryptor(Encryptor):
             encode_seconds=prepared - began + quantising,
             encrypt_seconds=max(0.0, done - prepared - quantising),
             clipped=sum(clipped),
+            clipped_by_tensor=list(clipped),
             elements=layout.elements,
             frame_bytes=len(frame),
             setup_bytes=self._native.setup_bytes(),

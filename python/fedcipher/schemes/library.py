@@ -54,6 +54,9 @@ class Arithmetic(ABC):
     Malformed ciphertexts raise `FrameError`.
     """
 
+    slots: int = 1
+    """Values in one ciphertext."""
+
     @abstractmethod
     def keygen(self) -> tuple[bytes, bytes]:
         """(what every client holds, what the server holds)."""
@@ -93,6 +96,10 @@ class LibraryScheme(Scheme):
 
     def params(self) -> dict[str, Any]:
         return dict(self._params)
+
+    @property
+    def grain(self) -> int:
+        return self._arithmetic.slots
 
     def describe(self) -> dict[str, str]:
         return {"clients": str(self._params["clients"])}

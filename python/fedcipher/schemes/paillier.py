@@ -76,7 +76,7 @@ class Paillier(LibraryScheme):
 
 class _Paillier(Arithmetic):
     def __init__(self, key_bits: int, width: int, fields: int) -> None:
-        self.key_bits, self.width, self.fields = key_bits, width, fields
+        self.key_bits, self.width, self.slots = key_bits, width, fields
         self.size = key_bits // 4
 
     def keygen(self) -> tuple[bytes, bytes]:
@@ -105,8 +105,8 @@ class _Paillier(Arithmetic):
         def seal(values: Numbers) -> bytes:
             numbers = values.tolist()
             out = bytearray()
-            for start in range(0, len(numbers), self.fields):
-                plain = int(gmpy2.pack(numbers[start : start + self.fields], self.width))
+            for start in range(0, len(numbers), self.slots):
+                plain = int(gmpy2.pack(numbers[start : start + self.slots], self.width))
                 out += public.raw_encrypt(plain).to_bytes(self.size, "little")
             return bytes(out)
 
@@ -122,7 +122,7 @@ class _Paillier(Arithmetic):
     def parse(self, payload: bytes, elements: int, limit: Any) -> list[Any]:
         """The ciphertexts of a payload, as residues below ``limit``."""
         gmpy2 = load("gmpy2")
-        count = -(-elements // self.fields)
+        count = -(-elements // self.slots)
         if len(payload) != count * self.size:
             raise FrameError(f"payload has {len(payload)} bytes instead of {count * self.size}")
         parts = (payload[k : k + self.size] for k in range(0, len(payload), self.size))
@@ -138,8 +138,8 @@ class _Paillier(Arithmetic):
         def open_(payload: bytes, elements: int) -> Numbers:
             out = np.zeros(elements, np.uint64)
             for k, c in enumerate(self.parse(payload, elements, private.public_key.nsquare)):
-                start = k * self.fields
-                count = min(self.fields, elements - start)
+                start = k * self.slots
+                count = min(self.slots, elements - start)
                 fields = [int(x) for x in gmpy2.unpack(gmpy2.mpz(private.raw_decrypt(int(c))), self.width)]
                 if len(fields) > count:
                     raise DecryptError("a plaintext has more fields than there are values; wrong key or damage")

@@ -36,6 +36,7 @@ class PastaBfv(NativeScheme):
         broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
         cost="17 or 33 bits a value up, from 108 down; the server evaluates a circuit per 8192 values",
         source="PASTA, ePrint 2021/731; hybrid HE",
+        feature="hhe",
     )
 
     def __init__(
@@ -57,3 +58,7 @@ class PastaBfv(NativeScheme):
             "prime_bits": prime_bits,
         }
         super().__init__(codec, params)
+
+    @property
+    def grain(self) -> int:
+        return int(self.describe()["values per ciphertext up"])

@@ -83,8 +83,6 @@ class Ckks(LibraryScheme):
 class _Seal(Arithmetic):
     """Vectors of at most `slots` values, each behind its length."""
 
-    slots: int
-
     @abstractmethod
     def context(self) -> Any:
         """A fresh TenSEAL context with its keys."""

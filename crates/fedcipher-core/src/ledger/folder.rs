@@ -29,6 +29,8 @@ impl Folder {
         loop {
             match stamp::open(&index, false) {
                 Ok(mut file) => {
+                    // Where locks are mandatory (Windows), what another process is adding to cannot be read.
+                    file.lock_shared().map_err(|e| failed(&index, e))?;
                     let mut head = [0u8; LEN];
                     let read = file.read_exact(&mut head).ok().and_then(|()| Stamp::decode(&head, MAGIC));
                     let found = read.ok_or_else(|| lost(&index, "is cut or damaged"))?;

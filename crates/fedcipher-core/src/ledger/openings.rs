@@ -5,10 +5,9 @@ use super::slots::{BYTES, Newest};
 use super::stamp::{self, LEN, Magic, Stamp};
 use super::{check_date, failed, locked, lost};
 use crate::keys::ClientKey;
-use crate::{Error, Result};
+use crate::{Error, Result, os};
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -168,7 +167,7 @@ fn claim_on_disk(wanted: Opening, path: &Path, stamp: &Stamp, seen: &mut u64) ->
         Verdict::Again => Ok(()),
         Verdict::New => {
             let end = FIRST as u64 + count * RECORD as u64;
-            file.write_all_at(&wanted.encode(count), end).and_then(|()| file.sync_all()).map_err(io)?;
+            os::write_all_at(&file, &wanted.encode(count), end).and_then(|()| file.sync_all()).map_err(io)?;
             newest.next(wanted.round).write(&file, &found).map_err(io)?;
             *seen = count + 1;
             Ok(())
@@ -178,6 +177,6 @@ fn claim_on_disk(wanted: Opening, path: &Path, stamp: &Stamp, seen: &mut u64) ->
 
 fn read(file: &File, path: &Path, index: u64) -> Result<Opening> {
     let mut bytes = [0u8; RECORD];
-    file.read_exact_at(&mut bytes, FIRST as u64 + index * RECORD as u64).map_err(|e| failed(path, e))?;
+    os::read_exact_at(file, &mut bytes, FIRST as u64 + index * RECORD as u64).map_err(|e| failed(path, e))?;
     Opening::decode(&bytes, index).ok_or_else(|| lost(path, &format!("opening {index} in it is damaged")))
 }

@@ -2,9 +2,8 @@
 
 use super::lost;
 use super::stamp::{self, LEN, Stamp};
-use crate::Result;
+use crate::{Result, os};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const SLOT: usize = 32;
@@ -41,7 +40,7 @@ impl Newest {
     /// In place of the older slot; the caller sees to its durability.
     pub fn write(self, file: &File, stamp: &Stamp) -> std::io::Result<()> {
         let at = LEN as u64 + self.sequence % 2 * SLOT as u64;
-        file.write_all_at(&self.encode(stamp), at)
+        os::write_all_at(file, &self.encode(stamp), at)
     }
 
     /// `checksum of the stamp | sequence | value | checksum`: a slot of another file does not fit.

@@ -1,12 +1,12 @@
 //! What every file of a state folder begins with, and how such files come into being.
 
 use crate::keys::ClientKey;
+use crate::os::{self, Unopened};
 use crate::prf::random_bytes;
 use crate::wire::hex;
 use crate::{Error, Result};
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a stamp.
@@ -77,7 +77,7 @@ pub fn word(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// Opens an existing file of ours; a symbolic link is refused, it could lead to another's file.
 pub fn open(path: &Path, write: bool) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(write).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)
+    os::open_no_link(path, write)
 }
 
 /// Makes `path` with `content`, whole and durable or not at all. False where it exists already.
@@ -103,7 +103,7 @@ fn draft(path: &Path, content: &[u8]) -> std::io::Result<PathBuf> {
     let salt = random_bytes::<8>().map_err(std::io::Error::other)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let draft = path.with_file_name(format!(".{name}.{}", hex(salt.as_slice())));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let mut file = os::create_private(&draft)?;
     let written = file.write_all(content).and_then(|()| file.sync_all());
     if written.is_err() {
         let _ = std::fs::remove_file(&draft);
@@ -114,8 +114,8 @@ fn draft(path: &Path, content: &[u8]) -> std::io::Result<PathBuf> {
 /// A name is durable once its folder is.
 pub fn sync_parent(path: &Path) -> std::io::Result<()> {
     match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
-        _ => File::open(".")?.sync_all(),
+        Some(folder) if !folder.as_os_str().is_empty() => os::sync_folder(folder),
+        _ => os::sync_folder(Path::new(".")),
     }
 }
 
@@ -125,7 +125,7 @@ pub fn make_folder(path: &Path) -> Result<()> {
         |e: std::io::Error| super::failed(path, format!("{e}; it must be a folder that this user may write to"));
     let missing: Vec<&Path> = path.ancestors().take_while(|p| !p.as_os_str().is_empty() && !p.exists()).collect();
     for folder in missing.into_iter().rev() {
-        match DirBuilder::new().mode(0o700).create(folder) {
+        match os::create_private_folder(folder) {
             Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(failed(e)),
             _ => sync_parent(folder).map_err(failed)?,
         }
@@ -135,10 +135,10 @@ pub fn make_folder(path: &Path) -> Result<()> {
 
 /// What stands behind a file that cannot be opened.
 pub fn unopened(path: &Path, e: &std::io::Error) -> Error {
-    let cure = match e.raw_os_error() {
-        Some(libc::ELOOP) => "is a symbolic link, which is not followed; put the file itself there".to_owned(),
-        Some(libc::EMFILE) => format!("{e}; raise the limit of open files (`ulimit -n`)"),
-        _ => e.to_string(),
+    let cure = match os::unopened(e) {
+        Unopened::Link => "is a symbolic link, which is not followed; put the file itself there".to_owned(),
+        Unopened::TooMany => format!("{e}; raise the limit of open files (`ulimit -n`)"),
+        Unopened::Other => e.to_string(),
     };
     super::failed(path, cure)
 }

@@ -1,0 +1,1 @@
+"""A JAX Flower app with the two lines that encrypt it."""

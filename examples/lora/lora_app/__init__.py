@@ -1,0 +1,1 @@
+"""LoRA adapters of a small transformer, trained on text under encryption."""

@@ -1,0 +1,1 @@
+"""LoRA adapters by Hugging Face PEFT, trained on text under encryption."""

@@ -1,0 +1,1 @@
+"""A scikit-learn Flower app with the two lines that encrypt it."""

@@ -1,0 +1,1 @@
+"""A TensorFlow Flower app with the two lines that encrypt it."""

@@ -1,0 +1,23 @@
+"""A usual ServerApp. The lines that encrypt are marked."""
+
+import numpy as np
+from fedcipher.flower import SecureStrategy
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from tensorflow_app.task import make_model
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    strategy = FedAvg()
+    strategy = SecureStrategy(  # <- added
+        strategy, keys=config["fedcipher-keys"], opener=config["fedcipher-opener"]
+    )
+    initial = ArrayRecord(make_model().get_weights())
+    result = strategy.start(grid, initial, num_rounds=config["num-server-rounds"])
+    np.savez("final_model.npz", **{name: array.numpy() for name, array in result.arrays.items()})

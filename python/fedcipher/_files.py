@@ -1,0 +1,47 @@
+"""What to say, and do first, where the operating system may refuse a file or a folder."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from pathlib import Path
+
+from fedcipher.errors import ReportError
+
+__all__ = ["refusal", "writable_folder"]
+
+_ADVICE = {
+    errno.ENOENT: "check the path",
+    errno.EACCES: "ask its owner for access, or run as a user who has it",
+    errno.EPERM: "ask its owner for access, or run as a user who has it",
+    errno.EISDIR: "name a file in it",
+    errno.ENOTDIR: "a part of the path is a file where a folder is needed; choose another path",
+    errno.EEXIST: "a file stands where a folder is needed; choose another path",
+    errno.EROFS: "choose a place that can be written to",
+    errno.ENOSPC: "make room, or choose another disk",
+    errno.EDQUOT: "make room, or choose another disk",
+    errno.ENAMETOOLONG: "choose a shorter path",
+    errno.ELOOP: "a symbolic link leads back to itself; choose another path",
+}
+
+
+def refusal(error: OSError, path: str | Path | None = None) -> str:
+    """One line: the path, what the system said of it, and what to do. ``path``: instead of the error's own."""
+    place = path if path is not None else error.filename
+    said = (error.strerror or str(error) or type(error).__name__).lower()
+    advice = _ADVICE.get(error.errno or 0, "choose another path")
+    # A path may hold anything, line ends too.
+    return f"{str(place).replace(chr(10), ' ')}: {said}; {advice}" if place is not None else f"{said}; {advice}"
+
+
+def writable_folder(folder: Path) -> None:
+    """Makes ``folder`` and sees that it can be written to, before hours go into what shall be in it.
+
+    Raises `ReportError`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ReportError(f"cannot write to {refusal(error, folder)}, with --out") from error

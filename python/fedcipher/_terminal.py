@@ -1,0 +1,42 @@
+"""The terminal, by rich: everything that is printed stands as it is.
+
+rich reads text in brackets as style and text between colons as pictures, so that ``fedcipher[tfhe]`` would lose its
+end. Paths, package names and error texts hold both; no console and no column of this project reads markup.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+__all__ = ["console", "print_table", "progress"]
+
+# A pipe has no width of its own.
+_PIPE_WIDTH = 140
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that prints brackets and colons as they are."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, markup=False, emoji=False, width=None if stream.isatty() else _PIPE_WIDTH)
+
+
+def progress(on: Console, title: str = "", *last: ProgressColumn) -> Progress:
+    """A bar on a console: title, bar, steps, the task's description, the time so far, and the ``last`` columns."""
+    first = [TextColumn(title, style="bold", markup=False)] if title else []
+    text = TextColumn("{task.description}", markup=False)
+    return Progress(*first, BarColumn(), MofNCompleteColumn(), text, TimeElapsedColumn(), *last, console=on)
+
+
+def print_table(title: str, rows: Sequence[Sequence[str]]) -> None:
+    """Prints ``rows``, their head first, on standard output; all columns but the first to the right."""
+    table = Table(title=title)
+    for k, name in enumerate(rows[0]):
+        table.add_column(name, justify="left" if k == 0 else "right")
+    for row in rows[1:]:
+        table.add_row(*row)
+    console().print(table)

@@ -1,0 +1,99 @@
+# pyright: basic
+"""A training report as one HTML file with its pictures."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from fedcipher import _figures, _page
+from fedcipher._units import seconds
+from fedcipher.app.report import PHASES, Report
+
+__all__ = ["page"]
+
+_OURS, _BESIDE = "#0b6e99", "#d9822b"
+# Below this a phase's bar is nothing but its axis.
+_SHORTEST = 1e-6
+
+
+def page(report: Report) -> str:
+    """The page of a run, and of the run beside it."""
+    parts = [f"<h1>{escape(report.title)}</h1>", _page.note(report.threat)]
+    parts += [f"<p><code>{escape(report.command)}</code></p>"]
+    parts += [_page.pictures(_drawn(report))]
+    parts += ["<h2>Result</h2>", "<p>Means over the rounds; metrics are the last round's.</p>"]
+    parts += [_page.table(report.summary(), cards=report.beside is not None)]
+    parts += [f"<p>{escape(report.compared())}</p>"] if report.compared() else []
+    for run in _runs(report):
+        parts += [f"<h2>Rounds: {escape(run.scheme)}</h2>", _page.table(run.per_round())]
+    parts += ["<p>The first round includes starting the clients, and brings them the first model in the clear.</p>"]
+    left_out = "".join(f"<li>{escape(text)}</li>" for run in _runs(report) for text in run.omissions())
+    parts += ["<h2>Left out</h2>", f"<ul>{left_out}</ul>" if left_out else "<p>Nobody, in no round.</p>"]
+    set_up = {**report.settings, **report.scheme_params, **report.codec, **report.derived, **report.machine}
+    parts += ["<h2>Set-up</h2>", _page.facts((str(k).replace("_", " "), str(v)) for k, v in set_up.items())]
+    return _page.document(f"Fedcipher: {report.title}", parts)
+
+
+def _runs(report: Report) -> list[Report]:
+    return [report, report.beside] if report.beside else [report]
+
+
+def _drawn(report: Report) -> list[_page.Picture]:
+    pictures = [("Accuracy", _accuracy(report)), ("Bytes per client and round", _traffic(report))]
+    pictures += [("Time per round and client, and of the server (logarithmic)", _phases(report))]
+    return [(caption, _figures.svg(figure)) for caption, figure in pictures]
+
+
+def _rounds(axes: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+
+
+def _accuracy(report: Report) -> Any:
+    figure, axes = _figures.new(3.2)
+    # Ours last, on top: where the two are equal the thin line still shows on the thick one.
+    for run, colour, width in reversed(list(zip(_runs(report), (_OURS, _BESIDE), (1.8, 5), strict=False))):
+        values = [r.metrics.get("accuracy", float("nan")) * 100 for r in run.rounds]
+        axes.plot([r.round for r in run.rounds], values, "o-", label=run.scheme, color=colour, linewidth=width)
+    axes.set_ylabel("percent")
+    _rounds(axes)
+    axes.legend(loc="lower right", frameon=False, reverse=True)
+    return figure
+
+
+def _traffic(report: Report) -> Any:
+    figure, axes = _figures.new(3.2)
+    for run, style in zip(_runs(report), ("-", ":"), strict=False):
+        x = [r.round for r in run.rounds]
+        axes.plot(x, [r.upload_bytes / 1e3 for r in run.rounds], f"o{style}", label=f"{run.scheme}, up", color=_OURS)
+        down = [r.download_bytes / 1e3 for r in run.rounds]
+        axes.plot(x, down, f"s{style}", label=f"{run.scheme}, down", color=_BESIDE)
+    axes.set_ylabel("kB")
+    axes.set_ylim(bottom=0)
+    _rounds(axes)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def _phases(report: Report) -> Any:
+    names = [*PHASES, "aggregate"]
+    runs = _runs(report)
+    figure, axes = _figures.new(1.2 + 0.3 * len(names) * len(runs))
+    height = 0.8 / len(runs)
+    spent = [[max(run.totals()[name], _SHORTEST) for name in names] for run in runs]
+    for k, (run, values, colour) in enumerate(zip(runs, spent, (_OURS, _BESIDE), strict=False)):
+        at = [row + (k - (len(runs) - 1) / 2) * height for row in range(len(names))]
+        axes.barh(at, values, height, label=run.scheme, color=colour)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    flat = [value for values in spent for value in values]
+    _figures.decades(axes.xaxis, min(flat), max(flat), seconds)
+    axes.grid(axis="x", alpha=0.3)
+    if len(runs) > 1:
+        figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return figure

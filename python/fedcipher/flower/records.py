@@ -1,0 +1,47 @@
+"""What a server saw of each round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["ClientRecord", "RoundRecord"]
+
+
+@dataclass(frozen=True)
+class ClientRecord:
+    """One client in one round: seconds and bytes by phase, or why it was left out.
+
+    A client does not tell the server why it refused: ``left_out`` then names the reference under which
+    that client's own log (`fedcipher.flower`) has the cause.
+    """
+
+    node: int
+    client: int | None
+    phases: dict[str, float]
+    left_out: str | None = None
+
+
+@dataclass
+class RoundRecord:
+    """One round as the server saw it."""
+
+    round: int
+    epoch: int = 0
+    clients: list[ClientRecord] = field(default_factory=list)
+    evaluations: list[ClientRecord] = field(default_factory=list)
+    aggregate_seconds: float = 0.0
+    aggregate_bytes: int = 0
+    unfinished: str | None = None
+    """Why the round has no aggregate: the global model is that of the round before."""
+
+    @property
+    def accepted(self) -> int:
+        """Updates in the round's sum."""
+        return sum(client.left_out is None for client in self.clients)
+
+    @property
+    def clipped_share(self) -> float:
+        """Values that were cut to their clip range, over all values of the accepted updates."""
+        phases = [client.phases for client in self.clients if client.left_out is None]
+        elements = sum(p.get("elements", 0.0) for p in phases)
+        return sum(p.get("clipped", 0.0) for p in phases) / elements if elements else 0.0

@@ -1,0 +1,213 @@
+"""A run on disk: the first model and the encrypted aggregates that lead from it to the last one.
+
+A folder of ``run.json`` (scheme, names of the arrays, segments), one ``model-<segment>.npz`` for each model that the
+server set in the clear, and one ``aggregate-<segment>-<number>.fedc`` a round. Each file is complete before it has its
+name. Who holds a client's key opens the run with `open_run` or ``fedcipher open``; to anybody else the aggregates are
+ciphertext.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedcipher.codec import Array
+from fedcipher.errors import FrameError, RunError
+from fedcipher.flower.clip_feedback import carries_use, split_use
+from fedcipher.keys.store import load_client
+from fedcipher.schemes import Decryptor, Scheme
+
+__all__ = ["RunFolder", "apply_delta", "open_run", "replay", "save_model"]
+
+_FORMAT = 1
+_INDEX = "run.json"
+
+
+def apply_delta(model: Sequence[Array], delta: Sequence[Array]) -> list[Array]:
+    """``model + delta`` in the model's types: whole numbers are rounded, and true is at least one half."""
+    out: list[Array] = []
+    for old, change in zip(model, delta, strict=True):
+        if old.dtype.kind == "b":
+            out.append(np.asarray(old + np.asarray(change, np.float32) >= 0.5))
+        elif old.dtype.kind in "iu":
+            out.append(np.asarray(old + np.rint(change).astype(np.int64)).astype(old.dtype))
+        else:
+            out.append(np.asarray(old + change).astype(old.dtype))
+    return out
+
+
+def replay(frames: Sequence[bytes], first: Sequence[Array], scheme: Scheme, decryptor: Decryptor) -> list[Array]:
+    """The model after ``frames``, aggregates of one segment in order; ``first`` is the model before them."""
+    if not frames:
+        return [np.array(x) for x in first]
+    if scheme.codec.target == "weights":
+        return decryptor.decrypt(frames[-1])
+    carried = carries_use(scheme)
+    model, delta = [np.array(x) for x in first], None
+    for frame in frames:
+        delta = decryptor.decrypt(frame, reference=delta, like=model)
+        if carried:
+            delta, _ = split_use(delta)
+        model = apply_delta(model, delta)
+    return model
+
+
+class RunFolder:
+    """The run that a server writes: into ``folder``, or, where that is taken, into ``folder-2``, ``folder-3``.
+
+    Raises `RunError` where it cannot be written.
+    """
+
+    def __init__(self, folder: str | Path, scheme: Scheme, names: Sequence[str]) -> None:
+        self._index: dict[str, Any] = {
+            "fedcipher": _FORMAT,
+            "scheme": scheme.spec(),
+            "names": list(names),
+            "aggregates": [],
+        }
+        self._keep_all = scheme.codec.target == "delta"
+        self._first: list[Array] = []
+        self.folder = _new_folder(Path(folder).absolute())
+
+    def begin(self, model: Sequence[Array]) -> None:
+        """A new segment: from here on aggregates lead on from ``model``, which is in the clear."""
+        self._first = [np.array(x) for x in model]
+        counts: list[int] = self._index["aggregates"]
+        packed = io.BytesIO()
+        np.savez(packed, *model)
+        self._write(f"model-{len(counts):04d}.npz", packed.getvalue())
+        counts.append(0)
+        self._write_index()
+
+    @property
+    def segment(self) -> int:
+        """Number of the current segment, from 0."""
+        return len(self._index["aggregates"]) - 1
+
+    @property
+    def count(self) -> int:
+        """Aggregates of the current segment."""
+        return self._index["aggregates"][-1]
+
+    def append(self, frame: bytes) -> None:
+        """The next aggregate."""
+        number = self.count + 1
+        self._write(_aggregate_name(self.segment, number), frame)
+        self._index["aggregates"][-1] = number
+        self._write_index()
+        if not self._keep_all and number > 1:
+            # A mean of whole models replaces the one before it.
+            (self.folder / _aggregate_name(self.segment, number - 1)).unlink(missing_ok=True)
+
+    def first(self) -> list[Array]:
+        """The model that the current segment began with."""
+        return self._first
+
+    def frames(self) -> list[bytes]:
+        """What leads from `first` to the current model."""
+        return [self.aggregate(number) for number in _needed(self.count, self._keep_all)]
+
+    def aggregate(self, number: int) -> bytes:
+        """Aggregate ``number`` of the current segment, from 1."""
+        return _read(self.folder / _aggregate_name(self.segment, number))
+
+    def _write_index(self) -> None:
+        self._write(_INDEX, json.dumps(self._index).encode())
+
+    def _write(self, name: str, content: bytes) -> None:
+        _write_whole(self.folder / name, content)
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error}; make room, or choose another place") from error
+
+
+def save_model(path: str | Path, model: Mapping[str, Array]) -> None:
+    """Write named arrays as an ``.npz``, whole or not at all. Raises `RunError`.
+
+    As `numpy.savez`, which takes no array of the name ``file`` and changes names without the suffix.
+    """
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, values in model.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(values), allow_pickle=False)
+    _write_whole(Path(path), packed.getvalue())
+
+
+def _new_folder(folder: Path) -> Path:
+    for number in itertools.count(1):
+        tried = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        try:
+            tried.mkdir(parents=True)
+            return tried
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise RunError(f"the run cannot be written to {folder}: {error}; choose another folder") from error
+    raise AssertionError("unreachable")
+
+
+def _needed(count: int, all_of_them: bool) -> range:
+    """Numbers of the aggregates that make the model: of deltas all, of whole models the last."""
+    return range(1 if all_of_them else max(1, count), count + 1)
+
+
+def _aggregate_name(segment: int, number: int) -> str:
+    return f"aggregate-{segment:04d}-{number:08d}.fedc"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error}; copy the whole folder of the run") from error
+
+
+def open_run(folder: str | Path, key: str | Path) -> dict[str, Array]:
+    """The last global model of a run, by its arrays' names, for the holder of the client key file ``key``.
+
+    Raises `RunError` for a folder that is no run, or that lacks files; `KeyFormatError` for the key file; and what a
+    decryptor raises where the key is not of the run's cohort or an aggregate has been changed.
+    """
+    folder = Path(folder)
+    try:
+        index: dict[str, Any] = json.loads(_read(folder / _INDEX))
+        names, counts, spec = list(index["names"]), list(index["aggregates"]), index["scheme"]
+        known = index["fedcipher"] == _FORMAT and counts and all(isinstance(n, int) and n >= 0 for n in counts)
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{folder / _INDEX} is damaged: {error}; copy the run again") from error
+    if not known:
+        raise RunError(f"{folder} is no run of format {_FORMAT} with a model in it")
+    scheme, secret = load_client(key)
+    if spec != json.loads(json.dumps(scheme.spec())):
+        raise RunError(f"the run is of other keys than {key}: scheme, parameters or codec differ")
+    segment, count = len(counts) - 1, counts[-1]
+    try:
+        with np.load(folder / f"model-{segment:04d}.npz", allow_pickle=False) as packed:
+            first = [packed[f"arr_{i}"] for i in range(len(names))]
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(f"the first model of {folder} cannot be read: {error}; copy the run again") from error
+    needed = _needed(count, scheme.codec.target == "delta")
+    frames = [_read(folder / _aggregate_name(segment, number)) for number in needed]
+    try:
+        model = replay(frames, first, scheme, scheme.decryptor(secret))
+    except FrameError as error:
+        raise RunError(f"an aggregate of {folder} does not open: {error}") from error
+    return dict(zip(names, model, strict=True))

@@ -1,0 +1,1 @@
+"""A Flower app with mods of its own."""

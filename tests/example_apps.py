@@ -1,0 +1,156 @@
+"""Apps in folders: run in this process; and of tests/apps their patched copies and when two models are equal."""
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import joblib
+import numpy as np
+import tomli
+from fedcipher import Codec, cli
+from flower_harness import LocalGrid
+from flwr.app import Context, RecordDict
+
+APPS = Path(__file__).resolve().parent / "apps"
+CLIENTS = 3
+BITS = 16
+# From the second round on: of a range of 1, the codec's floor at this width.
+STEP = 2 * 1.0 / (2**BITS - 2)
+
+SAVED = {
+    "quickstart-numpy": "final_model.npz",
+    "quickstart-sklearn": "logreg_model.pkl",
+    "quickstart-jax": "final_model.npz",
+    "custom-mods": "final_model.npz",
+    "federated-analytics": "aggregated_stats.json",
+    "xgboost-quickstart": "final_model.json",
+}
+# quickstart-numpy adds numbers of up to 1, whatever the round before did: the range is known, so it is given.
+# custom-mods trains on 200, 400 and 600 examples, which weights of 1, 2 and 3 say exactly.
+KEYGEN = {
+    "quickstart-numpy": ["--equal", "--clip", "1"],
+    "custom-mods": ["--examples", "600", "--max-weight", "3"],
+}
+
+
+def encrypted(name, folder):
+    """A copy of the app with the documented lines changed."""
+    app = Path(folder) / f"{name}-encrypted"
+    shutil.copytree(APPS / name / "plain", app)
+    patch = (APPS / name / "fedcipher.patch").read_text()
+    subprocess.run(["git", "apply", "-p1", "-"], input=patch, text=True, check=True, cwd=app)
+    return app
+
+
+def keys_for(name, folder, scheme="flashe"):
+    keys = Path(folder) / f"keys-{name}"
+    arguments = ["--scheme", scheme, "--bits", str(BITS), "--clients", str(CLIENTS), *KEYGEN.get(name, ["--equal"])]
+    assert cli.main(["keygen", *arguments, "--out", str(keys)]) == 0
+    return keys
+
+
+def settings(name, keys, folder):
+    """The run config of the encrypted app, with absolute paths."""
+    made = {"fedcipher-keys": str(keys)}
+    if name == "quickstart-numpy":
+        return {**made, "fedcipher-out": str(Path(folder) / "model.run")}
+    return {**made, "fedcipher-opener": str(keys / "client-0.key")}
+
+
+def arrays_of(path):
+    """The model in a file that an app has saved."""
+    if path.suffix == ".pkl":
+        model = joblib.load(path)
+        return {"coef_": model.coef_, "intercept_": model.intercept_}
+    with np.load(path) as file:
+        # Arrays without names are arr_0 to numpy.savez, and 0 to Flower and `fedcipher open`.
+        return {name.removeprefix("arr_"): values for name, values in file.items()}
+
+
+def coarsest_step(model):
+    """Of the first round, in which ranges are wide because nobody knows how far an array moves."""
+    ranges = Codec(bits=BITS).first_ranges([np.zeros_like(values) for values in model.values()])
+    return 2 * max(ranges) / (2**BITS - 2)
+
+
+def assert_equal_models(got, want, rounds, first=None):
+    """Each round's mean is off by half a step at most; training carries that on and adds none of its own.
+
+    ``first`` is the first round's step, where the keys give a range.
+    """
+    # In which order an app's arrays travel is not part of its model.
+    assert set(got) == set(want) and want
+    most = (coarsest_step(want) if first is None else first) + rounds * STEP
+    for name, theirs in want.items():
+        mine = got[name]
+        assert mine.shape == theirs.shape and mine.dtype == theirs.dtype, name
+        np.testing.assert_allclose(mine, theirs, atol=most, rtol=0, err_msg=name)
+
+
+def assert_equal_statistics(got, want):
+    """Sums are exact but for each client's rounding to its resolution."""
+    assert got.keys() == want.keys() and want
+    for feature, stats in want.items():
+        assert got[feature].keys() == stats.keys()
+        np.testing.assert_allclose(list(got[feature].values()), list(stats.values()), rtol=1e-9, err_msg=feature)
+
+
+def added_lines(name):
+    """Lines of code that the patch adds or changes; its settings in pyproject.toml are not code."""
+    patch = (APPS / name / "fedcipher.patch").read_text()
+    files = re.split(r"^--- a/", patch, flags=re.MULTILINE)[1:]
+    return [
+        line[1:].strip()
+        for file in files
+        if not file.startswith("pyproject")
+        for line in file.splitlines()
+        if re.match(r"\+(?!\+\+)\s*\S", line)
+    ]
+
+
+def statistics_of(path):
+    return json.loads(path.read_text())
+
+
+@contextmanager
+def imported(app):
+    """The ClientApp and the ServerApp of a folder; afterwards another copy of it can be imported."""
+    config = tomli.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    before = set(sys.modules)
+    sys.path.insert(0, str(app))
+    try:
+        importlib.invalidate_caches()
+        parts = [config["components"][part].partition(":") for part in ("clientapp", "serverapp")]
+        yield *(getattr(importlib.import_module(module), name) for module, _, name in parts), config["config"]
+    finally:
+        sys.path.remove(str(app))
+        package = config["components"]["clientapp"].partition(".")[0]
+        for module in set(sys.modules) - before:
+            if module.partition(".")[0] == package:
+                del sys.modules[module]
+
+
+def run(app, folder, monkeypatch, clients=CLIENTS, **config):
+    """What `flwr run` does with an app, in this process and with ``folder`` as the working directory."""
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with imported(app) as (client_app, server_app, defaults):
+        run_config = {**flat(defaults), **config}
+        grid = LocalGrid(client_app, clients, config.get("fedcipher-keys", ""))
+        grid.run_config.update(run_config)
+        context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=run_config)
+        server_app(grid=grid, context=context)
+    return grid
+
+
+def flat(config, prefix=""):
+    """As Flower flattens an app's configuration."""
+    made = {}
+    for key, value in config.items():
+        made.update(flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
+    return made

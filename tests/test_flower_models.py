@@ -1,0 +1,501 @@
+"""Every run ends with a model for whoever may have it, and says so before the first round where it would not."""
+
+import logging
+import subprocess
+import sys
+
+import fedcipher
+import numpy as np
+import pytest
+from fedcipher import cli, errors, keys
+from fedcipher.flower import SecureStrategy, client_mod, open_run
+from fedcipher.flower.sealed import SealedArrays
+from flower_harness import LocalGrid, record
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import message_size_mod
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedTrimmedAvg,
+    FedXgbBagging,
+    FedYogi,
+    Krum,
+    MultiKrum,
+    QFedAvg,
+)
+
+CLIENTS = 4
+ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
+MEANS = [FedAvg, FedProx]
+OF_THE_MEAN = [FedAdam, FedYogi, FedAdagrad, FedAvgM]
+OF_EACH = [FedMedian, FedTrimmedAvg, Krum, MultiKrum, Bulyan, QFedAvg]
+# Layers, a batch norm's state, a counter, a temperature without dimensions, a mask, a half-precision row.
+MODEL = {
+    "conv.weight": np.zeros((8, 3, 3), np.float32),
+    "norm.running_mean": np.zeros(16, np.float32),
+    "norm.running_var": np.ones(16, np.float32),
+    "norm.num_batches_tracked": np.array(5, np.int64),
+    "temperature": np.array(1.5, np.float32),
+    "mask": np.zeros(5, np.bool_),
+    "half": np.zeros(6, np.float16),
+    "double": np.zeros((2, 2), np.float64),
+}
+STEP = 2.0**-9
+
+
+def fitting(target, model):
+    """Ranges of whole models are twice what the last one had, which is not where a batch norm goes."""
+    return {n: x for n, x in model.items() if target == "delta" or n != "norm.running_mean"}
+
+
+def made(name):
+    """A strategy of Flower's that is what its name says: its defaults may be those of FedAvg."""
+    own = {
+        QFedAvg: {"client_learning_rate": 0.1},
+        FedAvgM: {"server_momentum": 0.9},
+        Krum: {"num_malicious_nodes": 1},
+        MultiKrum: {"num_malicious_nodes": 1},
+        Bulyan: {"num_malicious_nodes": 1},
+    }
+    # The smaller tau, the more a step of the codec is magnified.
+    adaptive = {"tau": 0.1} if name in (FedAdam, FedYogi, FedAdagrad) else {}
+    return name(**ALL, **own.get(name, adaptive))
+
+
+class Apps:
+    """Keys, clients that train towards their own goals, and what they saw."""
+
+    def __init__(self, folder, *, model=MODEL, codec=None, goals=None, mods=(client_mod,), name="bfv", **params):
+        self.folder, self.model, self.seen = folder, model, []
+        codec = codec or fedcipher.Codec(bits=16)
+        params = {"max_weight": 8, **params}
+        self.scheme = fedcipher.scheme(name, clients=CLIENTS + 1, codec=codec, **params)
+        # One client more than ever trains: the auditor.
+        self.keys = keys.save(self.scheme.keygen(CLIENTS + 1), self.scheme, folder / "keys", examples_per_weight=10)
+        self.goals = goals or [self.goal(k) for k in range(CLIENTS)]
+        self.examples = [10, 20, 30, 40]
+        app = ClientApp(mods=list(mods))
+
+        @app.train()
+        def train(msg, ctxt):
+            (client, arrays) = ctxt.node_config["partition-id"], msg.content["arrays"]
+            self.seen.append((msg.content["config"]["server-round"], client, arrays))
+            moved = {n: self.moved(n, a.numpy(), client) for n, a in arrays.items()}
+            metrics = MetricRecord({"num-examples": self.examples[client], "loss": 1.0})
+            return Message(RecordDict({"arrays": record(moved.values(), moved), "metrics": metrics}), reply_to=msg)
+
+        @app.evaluate()
+        def evaluate(msg, ctxt):
+            return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1, "error": 0.5})}), reply_to=msg)
+
+        self.grid = LocalGrid(app, CLIENTS, self.keys)
+        self.auditor = self.keys / f"client-{CLIENTS}.key"
+
+    def goal(self, client):
+        rng = np.random.default_rng(client)
+        goal = {n: rng.normal(0, 0.3, x.shape) for n, x in self.model.items()}
+        if "norm.running_mean" in goal:
+            goal["norm.running_mean"] = rng.normal(0, 3, 16)
+        if "mask" in goal:
+            goal["mask"] = np.arange(5) < 2 + (client > 1)
+        return goal
+
+    def moved(self, name, old, client):
+        if old.dtype.kind == "i":
+            return np.asarray(old + 7 + client)
+        if old.dtype.kind == "b":
+            return self.goals[client][name]
+        return np.asarray(0.5 * old + 0.5 * self.goals[client][name], old.dtype)
+
+    def in_the_clear(self, strategy, rounds):
+        """What the strategy itself makes of what the clients send."""
+        model = {n: x.copy() for n, x in self.model.items()}
+        for number in range(1, rounds + 1):
+            from flwr.app import ConfigRecord
+
+            sent = list(strategy.configure_train(number, record(model.values(), model), ConfigRecord(), self.grid))
+            replies = []
+            for message in sent:
+                client = message.metadata.dst_node_id - 1000
+                moved = {n: self.moved(n, x, client) for n, x in model.items()}
+                metrics = MetricRecord({"num-examples": self.examples[client]})
+                content = RecordDict({"arrays": record(moved.values(), moved), "metrics": metrics})
+                replies.append(Message(content, reply_to=message))
+            arrays, _ = strategy.aggregate_train(number, replies)
+            # Flower's mean of whole numbers is a float; an app's clients train on from the rounded one.
+            model = {n: cast_as(arrays[n].numpy(), x) for n, x in model.items()}
+        return model
+
+    def start(self, inner=None, rounds=3, initial=None, evaluate_fn=None, **options):
+        strategy = SecureStrategy(inner or FedAvg(**ALL), self.keys, **options)
+        first = record(self.model.values(), self.model) if initial is None else initial
+        return strategy, strategy.start(self.grid, first, num_rounds=rounds, evaluate_fn=evaluate_fn)
+
+
+def cast_as(values, like):
+    if like.dtype.kind == "b":
+        return np.asarray(values >= 0.5)
+    return np.asarray(np.rint(values) if like.dtype.kind == "i" else values).astype(like.dtype)
+
+
+def same(got, want, tolerance=STEP):
+    assert list(got) == list(want)
+    for name, x in want.items():
+        assert got[name].shape == x.shape, name
+        if x.dtype.kind in "bi":
+            np.testing.assert_array_equal(got[name], x, name)
+        else:
+            np.testing.assert_allclose(got[name], x, atol=tolerance, err_msg=name)
+
+
+def named_arrays(arrays):
+    return {name: array.numpy() for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("target", ["delta", "weights"])
+@pytest.mark.parametrize("name", ["flashe", "bfv"])
+def test_a_client_opens_what_the_run_ended_with(tmp_path, name, target, capsys):
+    apps = Apps(tmp_path, model=fitting(target, MODEL), name=name, codec=fedcipher.Codec(bits=16, target=target))
+    strategy, result = apps.start(out=tmp_path / "run", rounds=4)
+    want = apps.in_the_clear(FedAvg(**ALL), 4)
+    tolerance = STEP if target == "delta" else 4 * STEP
+    for k in (0, 3, CLIENTS):
+        opened = open_run(tmp_path / "run", apps.keys / f"client-{k}.key")
+        same(opened, want, tolerance)
+        assert [x.dtype for x in opened.values()] == [x.dtype for x in apps.model.values()]
+    out = tmp_path / "model.npz"
+    arguments = ["open", str(tmp_path / "run"), "--key", str(apps.keys / "client-1.key"), "--out", str(out)]
+    assert cli.main(arguments) == 0 and f"{len(want)} arrays" in capsys.readouterr().out
+    with np.load(out) as loaded:
+        same(dict(loaded), want, tolerance)
+    # What an app would save as its model refuses to be read, and says where the model is.
+    assert isinstance(result.arrays, SealedArrays)
+    for read in (
+        result.arrays.to_numpy_ndarrays,
+        result.arrays.to_torch_state_dict,
+        result.arrays.items,
+        lambda: result.arrays["half"],
+        lambda: list(result.arrays),
+    ):
+        with pytest.raises(errors.SealedModelError, match=r"run.*fedcipher open.*opener"):
+            read()
+    assert str(result) and strategy.rounds[-1].accepted == CLIENTS
+
+
+def test_weights_and_integers_are_those_of_fedavg(tmp_path):
+    apps = Apps(tmp_path)
+    _, result = apps.start(opener=apps.auditor, rounds=3)
+    want = apps.in_the_clear(FedAvg(**ALL), 3)
+    # From 5, 7 more a round, and the weighted mean of 0, 1, 2, 3: 2, exactly.
+    assert result.arrays["norm.num_batches_tracked"].numpy() == 5 + 3 * 9
+    same(named_arrays(result.arrays), want)
+
+
+@pytest.mark.parametrize("target", ["delta", "weights"])
+@pytest.mark.parametrize("inner", [*MEANS, *OF_THE_MEAN])
+def test_with_an_opener_a_run_is_as_in_any_flower_app(tmp_path, inner, target):
+    model = fitting(target, {n: x for n, x in MODEL.items() if x.dtype.kind == "f" and x.ndim})
+    apps = Apps(tmp_path, model=model, codec=fedcipher.Codec(bits=20, target=target))
+    scores = {}
+
+    def evaluate(number, arrays):
+        scores[number] = {n: a.numpy() for n, a in arrays.items()}
+        return MetricRecord({"mean": float(scores[number]["double"].mean())})
+
+    _, result = apps.start(made(inner), 4, evaluate_fn=evaluate, opener=apps.auditor)
+    want = apps.in_the_clear(made(inner), 4)
+    same(named_arrays(result.arrays), want, 4 * STEP)
+    assert sorted(scores) == [0, 1, 2, 3, 4] and sorted(result.evaluate_metrics_serverapp) == [0, 1, 2, 3, 4]
+    same(scores[4], named_arrays(result.arrays), 0)
+    # Clients trained from what the server evaluated, and all from the same.
+    for number in range(1, 5):
+        for number_seen, _, arrays in apps.seen:
+            if number_seen == number:
+                same({n: a.numpy() for n, a in arrays.items()}, scores[number - 1], 0)
+
+
+@pytest.mark.parametrize("inner", [*OF_THE_MEAN, *OF_EACH])
+def test_without_an_opener_only_a_mean_is_accepted(tmp_path, inner):
+    apps = Apps(tmp_path)
+    with pytest.raises(errors.StrategyError, match=rf"^{inner.__name__} "):
+        apps.start(made(inner), out=tmp_path / "run")
+    assert apps.grid.sent == [] and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("inner", OF_EACH)
+def test_with_an_opener_what_looks_at_single_updates_is_refused(tmp_path, inner):
+    apps = Apps(tmp_path)
+    with pytest.raises(errors.StrategyError, match=rf"^{inner.__name__} "):
+        apps.start(made(inner), opener=apps.auditor)
+    assert apps.grid.sent == []
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_trees_of_xgboost_are_refused_by_name(tmp_path, opened):
+    apps = Apps(tmp_path)
+    where = {"opener": apps.auditor} if opened else {"out": tmp_path / "run"}
+    with pytest.raises(errors.StrategyError, match=r"^FedXgbBagging .*average arrays"):
+        apps.start(FedXgbBagging(**ALL), **where)
+    assert apps.grid.sent == []
+
+
+def test_what_would_lose_the_model_is_refused_before_the_first_round(tmp_path):
+    apps = Apps(tmp_path)
+    with pytest.raises(errors.StrategyError, match=r"out=.*opener="):
+        apps.start()
+    with pytest.raises(errors.StrategyError, match=r"evaluate_fn.*opener="):
+        apps.start(out=tmp_path / "run", evaluate_fn=lambda *_: None)
+    with pytest.raises(errors.StrategyError, match="empty"):
+        apps.start(out=tmp_path / "run", initial=ArrayRecord())
+    with pytest.raises(errors.StrategyError, match=r"is no model to start from.*fedcipher open"):
+        apps.start(out=tmp_path / "run", initial=SealedArrays(tmp_path / "old"))
+    with pytest.raises(errors.LayoutError, match=r"'z'.*complex128"):
+        apps.start(out=tmp_path / "run", initial=record([np.zeros(2, np.complex64).astype(np.complex128)], ["z"]))
+    with pytest.raises(errors.CodecError, match=r"'w'.*NaN"):
+        apps.start(out=tmp_path / "run", initial=record([np.full(2, np.nan, np.float32)], ["w"]))
+
+    class Starts(FedAvg):
+        def start(self, *args, **kwargs):
+            raise AssertionError
+
+    class Saves(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            np.savez(tmp_path / "saved.npz", *arrays.to_numpy_ndarrays())
+            return arrays, metrics
+
+    with pytest.raises(errors.StrategyError, match=r"Starts has a start\(\) of its own"):
+        apps.start(Starts(**ALL), opener=apps.auditor)
+    with pytest.raises(errors.StrategyError, match=r"Saves has an aggregate_train\(\) of its own.*opener"):
+        apps.start(Saves(**ALL), out=tmp_path / "run")
+    with pytest.raises(errors.StrategyError, match=r"flwr.serverapp.strategy"):
+        from flwr.server.strategy import FedAvg as Older
+
+        SecureStrategy(Older(), apps.keys)
+    assert apps.grid.sent == []
+    # The one that saves has a model to save where the server may see it.
+    _, result = apps.start(Saves(**ALL), rounds=2, opener=apps.auditor)
+    with np.load(tmp_path / "saved.npz") as saved:
+        for got, want in zip(saved.values(), result.arrays.to_numpy_ndarrays(), strict=True):
+            np.testing.assert_allclose(got, want, rtol=2e-3)
+
+
+def test_a_strategy_that_only_reads_metrics_says_so_and_runs(tmp_path):
+    class Counts(FedAvg):
+        fedcipher_blind = True
+
+        def aggregate_train(self, server_round, replies):
+            return super().aggregate_train(server_round, replies)
+
+    apps = Apps(tmp_path)
+    strategy, _ = apps.start(Counts(**ALL), out=tmp_path / "run", rounds=1)
+    assert strategy.rounds[0].accepted == CLIENTS
+
+
+def test_noise_of_a_strategy_around_ours_never_gets_lost(tmp_path):
+    apps = Apps(tmp_path)
+
+    class Noise(FedAvg):
+        """As Flower's server-side differential privacy: a strategy around another."""
+
+        def __init__(self, inside):
+            super().__init__(**ALL)
+            self.inside = inside
+            self.configure_train, self.configure_evaluate = inside.configure_train, inside.configure_evaluate
+            self.aggregate_evaluate = inside.aggregate_evaluate
+
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = self.inside.aggregate_train(server_round, replies)
+            noised = {n: np.asarray(a.numpy() + np.ones_like(a.numpy())) for n, a in arrays.items()}
+            return record(noised.values(), noised), metrics
+
+    blind = SecureStrategy(FedAvg(**ALL), apps.keys, out=tmp_path / "run")
+    with pytest.raises(errors.StrategyError, match=r"not what the last round returned.*client_mod"):
+        Noise(blind).start(apps.grid, record(MODEL.values(), MODEL), num_rounds=2)
+    floats = {n: x for n, x in MODEL.items() if x.dtype.kind == "f"}
+    apps = Apps(tmp_path / "second", model=floats)
+    sees = SecureStrategy(FedAvg(**ALL), apps.keys, opener=apps.auditor)
+    Noise(sees).start(apps.grid, record(floats.values(), floats), num_rounds=2)
+    means = {
+        n: np.average([apps.moved(n, x, k) for k in range(4)], axis=0, weights=[1, 2, 3, 4]) for n, x in floats.items()
+    }
+    for number, _, arrays in apps.seen:
+        if number == 2:
+            same(named_arrays(arrays), {n: x + 1 for n, x in means.items()}, 2 * STEP)
+
+
+def test_server_side_privacy_of_flower_around_ours_fails_loudly(tmp_path):
+    apps = Apps(tmp_path)
+    inside = SecureStrategy(FedAvg(**ALL), apps.keys, opener=apps.auditor)
+    around = DifferentialPrivacyServerSideFixedClipping(inside, 0.5, 1.0, CLIENTS)
+    with pytest.raises(Exception):  # noqa: B017
+        around.start(apps.grid, record(MODEL.values(), MODEL), num_rounds=2)
+    with pytest.raises(errors.StrategyError, match="DifferentialPrivacyServerSideFixedClipping"):
+        apps.start(DifferentialPrivacyServerSideFixedClipping(FedAvg(**ALL), 0.5, 1.0, CLIENTS), opener=apps.auditor)
+
+
+def test_each_start_is_a_run_of_its_own(tmp_path):
+    apps = Apps(tmp_path)
+    strategy, first = apps.start(opener=apps.auditor, out=tmp_path / "run", rounds=2)
+    again = strategy.start(apps.grid, record(MODEL.values(), MODEL), num_rounds=2)
+    same(named_arrays(again.arrays), named_arrays(first.arrays), STEP)
+    # And one goes on from where another ended.
+    further = strategy.start(apps.grid, again.arrays, num_rounds=1)
+    want = apps.in_the_clear(FedAvg(**ALL), 3)
+    same(named_arrays(further.arrays), want)
+    assert [(tmp_path / name).is_dir() for name in ("run", "run-2", "run-3")] == [True] * 3
+    for name in ("run", "run-2"):
+        same(open_run(tmp_path / name, apps.keys / "client-2.key"), named_arrays(again.arrays), STEP)
+
+
+def test_a_run_of_an_opener_that_changes_the_model_opens_too(tmp_path):
+    floats = {n: x for n, x in MODEL.items() if x.dtype.kind == "f"}
+    apps = Apps(tmp_path, model=floats)
+    _, result = apps.start(FedAdam(**ALL), opener=apps.auditor, out=tmp_path / "run")
+    same(open_run(tmp_path / "run", apps.keys / "client-0.key"), named_arrays(result.arrays), 0)
+
+
+def test_sampling_more_than_the_keys_have_room_for_is_refused_at_the_start(tmp_path):
+    apps = Apps(tmp_path)
+    narrow = fedcipher.scheme("bfv", clients=3, codec=apps.scheme.codec)
+    folder = keys.save(narrow.keygen(CLIENTS), narrow, tmp_path / "narrow")
+    strategy = SecureStrategy(FedAvg(**ALL), folder, out=tmp_path / "run")
+    with pytest.raises(errors.StrategyError, match=r"sampled 4 clients.*room for 3.*--per-round 4"):
+        strategy.start(apps.grid, record(MODEL.values(), MODEL), num_rounds=1)
+    assert apps.grid.sent == []
+
+
+def test_clipping_is_named_and_passes(tmp_path, caplog):
+    far = [
+        {**Apps.goal(type("M", (), {"model": MODEL})(), k), "norm.running_mean": np.full(16, 400.0)} for k in range(4)
+    ]
+    apps = Apps(tmp_path, goals=far)
+    strategy, _ = apps.start(out=tmp_path / "run", rounds=8)
+    assert "16 of 16 values of 'norm.running_mean' were cut" in caplog.text
+    assert "% of the values were cut to their clip range, so the model is not the mean" in caplog.text
+    assert strategy.rounds[0].clipped_share > 0.01 and strategy.rounds[-1].clipped_share == 0
+    # 32 of the 200 in the first round, twice as much as was reached in each after it.
+    reached = open_run(tmp_path / "run", apps.keys / "client-0.key")["norm.running_mean"]
+    assert np.all(reached > 300)
+
+
+def test_a_batch_norm_is_not_cut_in_the_first_round(tmp_path, caplog):
+    apps = Apps(tmp_path)
+    strategy, _ = apps.start(out=tmp_path / "run", rounds=1)
+    assert strategy.rounds[0].clipped_share == 0 and "cut to" not in caplog.text
+    same(open_run(tmp_path / "run", apps.auditor), apps.in_the_clear(FedAvg(**ALL), 1))
+
+
+def test_two_hundred_rounds(tmp_path):
+    model = {"coef": np.zeros((3, 4)), "intercept": np.zeros(3)}
+    apps = Apps(tmp_path, model=model, name="flashe")
+    strategy, _ = apps.start(out=tmp_path / "run", rounds=200)
+    assert all(r.accepted == CLIENTS for r in strategy.rounds)
+    same(open_run(tmp_path / "run", apps.auditor), apps.in_the_clear(FedAvg(**ALL), 200), 2e-5)
+
+
+def test_what_protects_the_run_is_in_flowers_log(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    apps = Apps(tmp_path)
+    apps.start(out=tmp_path / "run", rounds=2)
+    shown = [r.getMessage() for r in caplog.records if r.name == "flwr" and r.getMessage().startswith("Fedcipher")]
+    assert "encrypted with Bfv" in shown[0] and "at least 3 clients" in shown[0] and "sees no model" in shown[0]
+    assert [("round 1:" in shown[1], "sum of 4" in shown[1]), "round 2:" in shown[2]] == [(True, True), True]
+    assert "fedcipher open" in shown[3]
+
+
+def test_a_server_that_holds_a_key_says_what_it_could_open(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    apps = Apps(tmp_path)
+    # By its name, beside the server's.
+    _, result = apps.start(opener=f"client-{CLIENTS}.key", rounds=1)
+    assert "whoever controls it can open single updates" in caplog.text
+    same(named_arrays(result.arrays), apps.in_the_clear(FedAvg(**ALL), 1))
+
+
+def test_flowers_mod_that_counts_bytes_gets_along(tmp_path):
+    apps = Apps(tmp_path, mods=(message_size_mod, client_mod, message_size_mod))
+    strategy, _ = apps.start(out=tmp_path / "run", rounds=2)
+    assert all(r.accepted == CLIENTS for r in strategy.rounds)
+
+
+# --- the folder of a run ---------------------------------------------------------------------------
+
+
+def broken(folder, what):
+    files = sorted(folder.glob("aggregate-*"))
+    match what:
+        case "no folder":
+            for file in folder.iterdir():
+                file.unlink()
+            folder.rmdir()
+        case "an aggregate is missing":
+            files[1].unlink()
+        case "two aggregates change places":
+            one, two = (f.read_bytes() for f in files[:2])
+            files[0].write_bytes(two)
+            files[1].write_bytes(one)
+        case "an aggregate is cut":
+            files[2].write_bytes(files[2].read_bytes()[:200])
+        case "an index that is no JSON":
+            (folder / "run.json").write_text("{")
+        case "an index of something else":
+            (folder / "run.json").write_text("[1]")
+        case "no first model":
+            next(folder.glob("model-*")).unlink()
+        case "a first model of something else":
+            next(folder.glob("model-*")).write_bytes(b"PK")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("no folder", "an aggregate is missing", "an aggregate is cut", "an index that is no JSON"),
+        *("an index of something else", "no first model", "a first model of something else"),
+        "two aggregates change places",
+    ],
+)
+def test_a_damaged_run_is_refused_by_name(tmp_path, what, capsys):
+    apps = Apps(tmp_path)
+    apps.start(out=tmp_path / "run", rounds=3)
+    broken(tmp_path / "run", what)
+    arguments = ["open", str(tmp_path / "run"), "--key", str(apps.auditor), "--out", str(tmp_path / "m.npz")]
+    assert cli.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert "Error: " in said and "Traceback" not in said and not (tmp_path / "m.npz").exists()
+
+
+def test_another_cohorts_key_opens_no_run(tmp_path):
+    apps = Apps(tmp_path)
+    apps.start(out=tmp_path / "run", rounds=1)
+    other = keys.save(apps.scheme.keygen(CLIENTS), apps.scheme, tmp_path / "others")
+    with pytest.raises(errors.FedcipherError):
+        open_run(tmp_path / "run", other / "client-0.key")
+    narrow = fedcipher.scheme("bfv", clients=3, codec=apps.scheme.codec)
+    folder = keys.save(narrow.keygen(3), narrow, tmp_path / "narrow")
+    with pytest.raises(errors.RunError, match="other keys"):
+        open_run(tmp_path / "run", folder / "client-0.key")
+    with pytest.raises(errors.StrategyError, match="opener"):
+        SecureStrategy(FedAvg(), apps.keys, opener=folder / "client-0.key")
+
+
+def test_open_writes_where_it_was_told_or_says_why_not(tmp_path):
+    apps = Apps(tmp_path)
+    apps.start(out=tmp_path / "run", rounds=1)
+    command = [sys.executable, "-m", "fedcipher.cli", "open", str(tmp_path / "run"), "--key", str(apps.auditor)]
+    done = subprocess.run([*command, "--out", "/proc/x/model.npz"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "RunError: /proc/x/model.npz cannot be written" in done.stderr
+    # Names as apps have them, one of which is a parameter of numpy.savez.
+    from fedcipher.flower.run_folder import save_model
+
+    odd = {"file": np.ones(2), "a/b": np.array(3), "with space": np.zeros((0, 2), np.float32)}
+    save_model(tmp_path / "no-suffix", odd)
+    with np.load(tmp_path / "no-suffix") as loaded:
+        assert {n: x.tolist() for n, x in loaded.items()} == {"file": [1.0, 1.0], "a/b": 3, "with space": []}

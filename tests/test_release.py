@@ -1,0 +1,68 @@
+"""What a wheel leaves out is said, with what builds it; the version and the licences are where a release needs them."""
+
+import re
+from pathlib import Path
+
+import fedcipher
+import pytest
+from fedcipher import _native, cli, errors
+from fedcipher.engine import Authority, connect
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """As in a wheel: nothing beyond the core."""
+    monkeypatch.setattr(_native, "features", [])
+
+
+@pytest.mark.parametrize(
+    ("feature", "use"),
+    [
+        ("hhe", lambda: fedcipher.scheme("pasta-bfv", clients=3)),
+        ("engine-client", lambda: connect("unix:/nowhere")),
+        ("engine-client", lambda: Authority("localhost:1", "nowhere")),
+    ],
+)
+def test_a_feature_that_is_not_built_in_is_named(feature, use, bare):
+    with pytest.raises(errors.DependencyError, match=f"build-args=--features={feature}$"):
+        use()
+
+
+def test_what_is_built_in_stays_in_what_is_told_to_be_built(monkeypatch):
+    monkeypatch.setattr(_native, "features", ["hhe"])
+    with pytest.raises(errors.DependencyError, match=r"--features=engine-client,hhe$"):
+        connect("unix:/nowhere")
+
+
+def test_schemes_says_what_is_not_built_in(bare, capsys):
+    assert cli.main(["schemes"]) == 0
+    rows = capsys.readouterr().out
+    assert rows.count("not built in: ") == 1
+    assert "not built in: in a checkout" in rows.partition("\npasta-bfv\n")[2].partition("\npaillier\n")[0]
+
+
+def test_the_development_build_has_every_feature():
+    declared = re.search(r"\[features\](.*?)\n\[", (ROOT / "crates/fedcipher-python/Cargo.toml").read_text(), re.DOTALL)
+    names = set(re.findall(r"^([\w-]+) =", declared[1], re.MULTILINE)) - {"default", "ntt-tfhe", "ntt-fhe-math"}
+    assert set(_native.features) == names
+
+
+def test_the_version_is_the_workspaces_and_the_changelog_has_it():
+    version = re.search(r'^version = "(.+)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
+    assert fedcipher.__version__ == version
+    assert f"\n## {version}, " in (ROOT / "CHANGELOG.md").read_text()
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_extras_name_only_packages_that_exist_elsewhere():
+    """An extra whose package is in no index is an invitation to whoever registers the name."""
+    text = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    own = {name.partition("-")[0] for name in re.findall(r'"([\w-]+)', text)} & {"fedcipher"}
+    assert not own
+
+
+def test_both_licences_are_there():
+    assert "Permission is hereby granted" in (ROOT / "LICENSE-MIT").read_text()
+    assert "Version 2.0, January 2004" in (ROOT / "LICENSE-APACHE").read_text()

@@ -1,0 +1,88 @@
+"""mkdocs' hook: pages are written for a reader of the repository, and their links are made to fit the site.
+
+README.md is the start page, and each example's README a page. A link to a folder of results leads to its report, and
+a link to a source file to a copy of that file in the site.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from posixpath import normpath, relpath
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+_LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)")
+# Shown as a reader's browser would show them: as text.
+_SOURCES = "source"
+_COPIED: dict[str, Path] = {}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages that lie outside docs/."""
+    pages = {"index.md": ROOT / "README.md"}
+    pages |= {f"examples/{path.parent.name}.md": path for path in sorted(ROOT.glob("examples/*/README.md"))}
+    for name, path in pages.items():
+        text = _relinked(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix(), name)
+        files.append(File.generated(config, name, content=text))
+    for page in list(files.documentation_pages()):
+        for _, target in _LINK.findall(page.content_string):
+            if f"{_SOURCES}/" in target:
+                _copy(normpath(f"{PurePosixPath(page.src_uri).parent}/{target}"), files, config)
+            else:
+                source = _source(f"docs/{page.src_uri}", target)
+                if source is not None:
+                    _copy(f"{_SOURCES}/{source}.txt", files, config)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fits the links of a page of docs/."""
+    if page.file.generated_by is not None:
+        return markdown
+    return _relinked(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
+
+
+def _copy(name: str, files: Files, config: MkDocsConfig) -> None:
+    path = ROOT / name.removeprefix(f"{_SOURCES}/").removesuffix(".txt")
+    if files.get_file_from_path(name) is None:
+        files.append(File.generated(config, name, abs_src_path=str(path)))
+
+
+def _source(page: str, target: str) -> str | None:
+    """The file of the repository behind a link of ``page``, if it is not one of the site's own."""
+    there = normpath(f"{PurePosixPath(page).parent}/{target}")
+    inside = there.startswith("docs/") or there in ("README.md", "docs") or there.startswith("examples/")
+    return None if inside or not (ROOT / there).is_file() else there
+
+
+def _relinked(text: str, page: str, name: str) -> str:
+    """``text`` of the repository's file ``page``, to stand in the site as ``name``."""
+
+    def fitted(match: re.Match[str]) -> str:
+        return match[1] + _fitted(match[2], page, name)
+
+    return _LINK.sub(fitted, text)
+
+
+def _fitted(target: str, page: str, name: str) -> str:
+    there = normpath(f"{PurePosixPath(page).parent}/{target}")
+    path = ROOT / there
+    source = _source(page, target)
+    if source is not None:
+        goal = f"{_SOURCES}/{source}.txt"
+    elif there == "README.md":
+        goal = "index.md"
+    elif there.startswith("examples/"):
+        goal = f"examples/{there.split('/')[1]}.md"
+    elif there == "docs/results":
+        goal = "study.md"
+    elif path.is_dir() and there.startswith("docs/results/"):
+        report = "README.md" if (path / "README.md").exists() else "report.html"
+        goal = f"{there.removeprefix('docs/')}/{report}"
+    else:
+        goal = there.removeprefix("docs/")
+    return relpath(goal, str(PurePosixPath(name).parent))
