@@ -18,24 +18,22 @@ ROOT = Path(__file__).resolve().parent.parent
 _LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)")
 # Shown as a reader's browser would show them: as text.
 _SOURCES = "source"
-_COPIED: dict[str, Path] = {}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that lie outside docs/."""
     pages = {"index.md": ROOT / "README.md"}
     pages |= {f"examples/{path.parent.name}.md": path for path in sorted(ROOT.glob("examples/*/README.md"))}
+    texts = {f"docs/{page.src_uri}": page.content_string for page in files.documentation_pages()}
     for name, path in pages.items():
-        text = _relinked(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix(), name)
-        files.append(File.generated(config, name, content=text))
-    for page in list(files.documentation_pages()):
-        for _, target in _LINK.findall(page.content_string):
-            if f"{_SOURCES}/" in target:
-                _copy(normpath(f"{PurePosixPath(page.src_uri).parent}/{target}"), files, config)
-            else:
-                source = _source(f"docs/{page.src_uri}", target)
-                if source is not None:
-                    _copy(f"{_SOURCES}/{source}.txt", files, config)
+        there = path.relative_to(ROOT).as_posix()
+        texts[there] = path.read_text(encoding="utf-8")
+        files.append(File.generated(config, name, content=_relinked(texts[there], there, name)))
+    for page, text in texts.items():
+        for _, target in _LINK.findall(text):
+            source = _source(page, target)
+            if source is not None and files.get_file_from_path(_copied(source)) is None:
+                files.append(File.generated(config, _copied(source), abs_src_path=str(ROOT / source)))
     return files
 
 
@@ -46,10 +44,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _relinked(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
 
 
-def _copy(name: str, files: Files, config: MkDocsConfig) -> None:
-    path = ROOT / name.removeprefix(f"{_SOURCES}/").removesuffix(".txt")
-    if files.get_file_from_path(name) is None:
-        files.append(File.generated(config, name, abs_src_path=str(path)))
+def _copied(source: str) -> str:
+    # mkdocs, like many a web server, leaves out whatever begins with a dot.
+    return f"{_SOURCES}/{source.lstrip('.')}.txt"
 
 
 def _source(page: str, target: str) -> str | None:
@@ -73,7 +70,7 @@ def _fitted(target: str, page: str, name: str) -> str:
     path = ROOT / there
     source = _source(page, target)
     if source is not None:
-        goal = f"{_SOURCES}/{source}.txt"
+        goal = _copied(source)
     elif there == "README.md":
         goal = "index.md"
     elif there.startswith("examples/"):
