@@ -1,5 +1,6 @@
 """Every run ends with a model for whoever may have it, and says so before the first round where it would not."""
 
+import itertools
 import logging
 import subprocess
 import sys
@@ -196,6 +197,24 @@ def test_weights_and_integers_are_those_of_fedavg(tmp_path):
     # From 5, 7 more a round, and the weighted mean of 0, 1, 2, 3: 2, exactly.
     assert result.arrays["norm.num_batches_tracked"].numpy() == 5 + 3 * 9
     same(named_arrays(result.arrays), want)
+
+
+def test_whole_numbers_stay_whole_in_whatever_order_replies_come(tmp_path):
+    """Flower's mean of 32 with weights .3 .2 .4 .1 is 31.999999999999996: neither another model nor 31."""
+    apps = Apps(tmp_path)
+    orders = list(itertools.permutations(range(CLIENTS)))
+    deliver = apps.grid.send_and_receive
+
+    def in_an_order(messages, *, timeout=None):
+        messages = sorted(messages, key=lambda m: m.metadata.dst_node_id)
+        number = messages[0].content["config"]["server-round"]
+        return deliver([messages[k] for k in orders[number % len(orders)]], timeout=timeout)
+
+    apps.grid.send_and_receive = in_an_order
+    strategy, result = apps.start(opener=apps.auditor, rounds=len(orders))
+    assert result.arrays["norm.num_batches_tracked"].numpy() == 5 + 9 * len(orders)
+    # No model of the inner strategy's own was sent in the clear.
+    assert strategy._run.segment == 0
 
 
 @pytest.mark.parametrize("target", ["delta", "weights"])

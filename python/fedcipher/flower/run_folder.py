@@ -25,7 +25,7 @@ from fedcipher.flower.clip_feedback import carries_use, split_use
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor, Scheme
 
-__all__ = ["RunFolder", "apply_delta", "open_run", "replay", "save_model"]
+__all__ = ["RunFolder", "apply_delta", "in_type_of", "open_run", "replay", "save_model"]
 
 _FORMAT = 1
 _INDEX = "run.json"
@@ -33,15 +33,22 @@ _INDEX = "run.json"
 
 def apply_delta(model: Sequence[Array], delta: Sequence[Array]) -> list[Array]:
     """``model + delta`` in the model's types: whole numbers are rounded, and true is at least one half."""
-    out: list[Array] = []
-    for old, change in zip(model, delta, strict=True):
-        if old.dtype.kind == "b":
-            out.append(np.asarray(old + np.asarray(change, np.float32) >= 0.5))
-        elif old.dtype.kind in "iu":
-            out.append(np.asarray(old + np.rint(change).astype(np.int64)).astype(old.dtype))
-        else:
-            out.append(np.asarray(old + change).astype(old.dtype))
-    return out
+    return [in_type_of(old, _moved(old, change)) for old, change in zip(model, delta, strict=True)]
+
+
+def _moved(old: Array, change: Array) -> Array:
+    if old.dtype.kind in "iu":
+        return np.asarray(old + np.rint(change).astype(np.int64))
+    return np.asarray(old + np.asarray(change, np.float32 if old.dtype.kind == "b" else None))
+
+
+def in_type_of(model: Array, values: Array) -> Array:
+    """``values`` in the type of ``model``: to whole numbers they are rounded, and true is at least one half."""
+    if model.dtype.kind == "b" and values.dtype.kind != "b":
+        return np.asarray(values >= 0.5)
+    if model.dtype.kind in "iu" and values.dtype.kind == "f":
+        values = np.rint(values)
+    return np.asarray(values.astype(model.dtype, copy=False))
 
 
 def replay(frames: Sequence[bytes], first: Sequence[Array], scheme: Scheme, decryptor: Decryptor) -> list[Array]:

@@ -30,7 +30,7 @@ from fedcipher.flower.clip_feedback import ClipFeedback, carries_use, split_use
 from fedcipher.flower.model import named
 from fedcipher.flower.records import ClientRecord, RoundRecord
 from fedcipher.flower.refusal import reference_of
-from fedcipher.flower.run_folder import RunFolder, apply_delta, replay
+from fedcipher.flower.run_folder import RunFolder, apply_delta, in_type_of, replay
 from fedcipher.flower.sealed import SealedArrays
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.keys.provider import FileKeys, ServerKeys
@@ -380,7 +380,7 @@ class SecureStrategy(Strategy):
             raise StrategyError(
                 f"the round is run with arrays {list(arrays.keys())[:5]}, the run began with {self._names[:5]}"
             )
-        self._begin_segment([v.astype(m.dtype, copy=False) for v, m in zip(values, self._model, strict=True)])
+        self._begin_segment([in_type_of(m, v) for v, m in zip(values, self._model, strict=True)])
         self._first = arrays
 
     def _shown_to_inner(self) -> ArrayRecord:
@@ -517,7 +517,7 @@ class SecureStrategy(Strategy):
             raise StrategyError(f"{type(self.inner).__name__} did not aggregate a round with valid updates")
         values = [protocol.to_numpy(made[name]) for name in self._names]
         if not all(_same(a, b) for a, b in zip(values, mean, strict=True)):
-            self._begin_segment([v.astype(m.dtype, copy=False) for v, m in zip(values, mean, strict=True)])
+            self._begin_segment([in_type_of(m, v) for v, m in zip(values, mean, strict=True)])
         self._returned = named(self._names, self._model)
         return self._returned, metrics
 
@@ -620,9 +620,9 @@ class SecureStrategy(Strategy):
 
 
 def _same(a: NumpyArray, b: NumpyArray) -> bool:
-    """Whether ``a`` is ``b`` but for the rounding of a mean in the type of ``b``."""
+    """Whether ``a`` is ``b`` but for the rounding of a mean, which Flower makes of whole numbers in double."""
     if a.shape != b.shape:
         return False
-    step = float(np.finfo(b.dtype).eps) if b.dtype.kind == "f" else 0.0
+    step = float(np.finfo(b.dtype if b.dtype.kind == "f" else np.float64).eps)
     a, b = a.astype(np.float64), b.astype(np.float64)
     return bool(np.allclose(a, b, rtol=8 * step, atol=8 * step * float(np.max(np.abs(b), initial=0.0))))
