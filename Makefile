@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python
 DATA ?= ../shared/data
 export FLWR_TELEMETRY_ENABLED := 0
+# Where it is set, every process of a test or of Ray compiles Flower, Ray and JAX anew: 15 s each.
+unexport PYTHONDONTWRITEBYTECODE
 SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fedcipher-python \
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
@@ -111,8 +113,9 @@ test: test-rust test-python
 test-rust:
 	cargo test --workspace --quiet
 
+# Two at a time, whatever the machine: half of what tests do is wait. Ray and SuperLinks one at a time.
 test-python: build
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, messages at a ClientApp.
 TRIES ?= 100000

@@ -225,6 +225,24 @@ def test_attack_8_bfv_precomputed_before_a_fork_is_not_used_twice(size, rng):
         assert theirs.startswith((b"NonceReuseError", b"LedgerError")), theirs
 
 
+@pytest.mark.parametrize("name", ["flashe", "bfv"])
+def test_a_forked_process_does_not_wait_for_its_parents_threads(name, rng):
+    made = scheme(name, clients=2, codec=CODEC)
+    issued = made.keygen(2)
+    update = [rng.uniform(-1, 1, 1_200_000).astype(np.float32)]
+    frames = [made.encryptor(issued.client(0)).encrypt(update, round=1)]
+    # Only where it was the parent that woke them is there anything to wait for: it has, just now.
+    theirs = forked(lambda: made.encryptor(issued.client(1)).encrypt(update, round=1))
+    assert theirs.startswith(b"ok"), theirs[:300]
+    frames.append(theirs[2:])
+    aggregator = made.aggregator(issued.server())
+    for frame in frames:
+        aggregator.add(frame)
+    total = aggregator.finish()
+    opened = forked(lambda: made.decryptor(issued.client(0)).decrypt(total)[0].tobytes())
+    assert np.abs(np.frombuffer(opened[2:], np.float32) - update[0]).max() < 1e-4
+
+
 @pytest.mark.parametrize("precompute", [True, False])
 def test_attack_8_flashe_encrypts_no_round_in_parent_and_child(precompute, rng):
     made = flashe(2)

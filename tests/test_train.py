@@ -1,7 +1,10 @@
 """`fedcipher train` as a user runs it: Flower's simulation with real processes."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import fedcipher
 import numpy as np
@@ -18,40 +21,74 @@ def fetched(page):
     return re.findall(r"""(?:src|href)\s*=\s*["'](?!\#)[^"']*|url\((?!\#)[^)]*""", page)
 
 
-@pytest.mark.parametrize("scheme", ["flashe", "bfv", "pasta-bfv", "paillier"])
-def test_training_digits_end_to_end(tmp_path, capsys, scheme):
-    out = tmp_path / "out"
-    command = ["train", "--scheme", scheme, "--clients", "3", "--rounds", "3", "--out", str(out)]
-    assert cli.main(command) == 0
-    report = json.loads((out / "report.json").read_text())
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Runs ``fedcipher train`` once for each set of options: (folder, report, what it printed)."""
+    made = {}
+
+    def run(*options):
+        if options not in made:
+            base = tmp_path_factory.mktemp("train")
+            out = base / "[out]"
+            command = [sys.executable, "-m", "fedcipher.cli", "train", "--clients", "3", "--rounds", "3", *options]
+            environment = {**os.environ, "FEDCIPHER_STATE_DIR": str(base / "state"), "COLUMNS": "200"}
+            done = subprocess.run(
+                [*command, "--out", str(out)], env=environment, cwd=base, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr[-2000:]
+            made[options] = out, json.loads((out / "report.json").read_text()), done.stdout
+        return made[options]
+
+    return run
+
+
+BESIDE = ("--scheme", "bfv", "--compare", "plain")
+
+
+@pytest.mark.xdist_group("many processes")
+@pytest.mark.parametrize("options", [BESIDE, *(("--scheme", s) for s in ("flashe", "pasta-bfv", "paillier"))])
+def test_training_digits_end_to_end(trained, options):
+    scheme, (out, report, shown) = options[1], trained(*options)
     assert len(report["rounds"]) == 3
     assert report["totals"]["accuracy"] > 0.5
     assert report["totals"]["encrypt"] > 0 and report["totals"]["upload_bytes"] > 1000
     assert not any(r["left_out"] for r in report["rounds"])
     page = (out / "report.html").read_text()
     assert page.count("<svg") == 3 and fetched(page) == []
-    shown = capsys.readouterr().out
     assert f"{scheme} (" in page and "withstands: " in page and "at least 2 contributors" in page
     for word in ("accuracy", "f1", "encode", "encrypt", "aggregate", "decrypt", "upload", "download"):
         assert word in shown
 
 
-def test_a_plain_run_beside_the_encrypted_one(tmp_path, capsys):
-    out = tmp_path / "[out]"
-    command = ["train", "--scheme", "bfv", "--clients", "3", "--rounds", "2", "--compare", "plain", "--out", str(out)]
-    assert cli.main(command) == 0
-    report = json.loads((out / "report.json").read_text())
+@pytest.mark.xdist_group("many processes")
+def test_a_plain_run_beside_the_encrypted_one(trained):
+    out, report, shown = trained(*BESIDE)
     ours, plain = report, report["beside"]
     assert (ours["scheme"], plain["scheme"], plain["beside"]) == ("bfv", "plain", None)
     assert plain["settings"] == ours["settings"] and plain["codec"] == ours["codec"]
     # The same seed, and sums that are exact: encryption changes no bit of the model.
     for a, b in zip(ours["rounds"], plain["rounds"], strict=True):
         assert a["metrics"] == b["metrics"] and a["upload_bytes"] > b["upload_bytes"] > 0
-    page, shown = (out / "report.html").read_text(), capsys.readouterr().out
+    page = (out / "report.html").read_text()
     for text in ("Rounds: bfv", "Rounds: plain", "Both runs end with the same model"):
         assert text in page
     for text in ("bfv on digits: rounds", "plain on digits: rounds", "Both runs end", str(out)):
         assert text in shown
+
+
+LONG = pytest.mark.skipif("FEDCIPHER_LONG" not in os.environ, reason="two minutes; set FEDCIPHER_LONG")
+
+
+@pytest.mark.xdist_group("many processes")
+@pytest.mark.parametrize("name", ["flashe", "bfv", pytest.param("pasta-bfv", marks=LONG)])
+def test_training_with_engines_gives_the_same_model_bit_for_bit(trained, name):
+    without = trained(*BESIDE) if name == "bfv" else trained("--scheme", name)
+    models = []
+    for _, report, _ in (without, trained("--scheme", name, "--engine", "auto")):
+        assert [r["clients"] for r in report["rounds"]] == [3, 3, 3]
+        models.append([r["metrics"]["model"] for r in report["rounds"]])
+    assert models[0] == models[1]
+    assert len(set(models[0])) == 3
 
 
 def test_a_run_is_not_compared_with_itself(capsys):

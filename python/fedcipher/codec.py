@@ -135,7 +135,7 @@ class Codec:
         bits = [self.bits] * len(model) if isinstance(self.bits, int) else list(self.bits)
         ranges: list[float] = []
         for x, b in zip(model, bits, strict=True):
-            largest = float(np.max(np.abs(x.astype(np.float64)), initial=0.0))
+            largest = _largest(x)
             wide = ((1 << b) - 2) * (2.0**-11 if np.ndim(x) <= 1 else 2.0**-13)
             ranges.append(max(self.start, self.margin * largest, wide))
         return ranges
@@ -177,18 +177,19 @@ class Codec:
     def _fitted(self, reference: Array, bits: int, update: Array) -> float:
         if update.dtype.kind in "iu":
             # Whole numbers are carried exactly: a whole step, of one where the range allows it.
-            largest = float(np.max(np.abs(reference.astype(np.float64)), initial=0.0))
+            largest = _largest(reference)
             levels = (1 << (bits - 1)) - 1
             return float(np.float32(levels * max(1, math.ceil(self.margin * largest / levels - 1e-6))))
-        x = np.abs(reference.astype(np.float64, copy=False))
-        if x.size == 0:
+        if reference.size == 0:
             return self.start
-        if not np.isfinite(x).all():
+        largest = _largest(reference)
+        if not math.isfinite(largest):
             raise CodecError("the reference model holds NaN or infinity; restart from a sound global model")
-        if self.clip == "aciq" and x.size >= _GAUSS_MIN_ELEMENTS:
-            spread = float(np.sqrt(np.mean(np.square(x)))) * gaussian_clip(bits)
+        if self.clip == "aciq" and reference.size >= _GAUSS_MIN_ELEMENTS:
+            squares = np.square(reference.astype(np.float64, copy=False))
+            spread = float(np.sqrt(np.mean(squares))) * gaussian_clip(bits)
         else:
-            spread = float(x.max())
+            spread = largest
         return float(np.float32(max(self.margin * spread, self._floor(bits))))
 
 
@@ -212,6 +213,12 @@ def gaussian_clip(bits: int) -> float:
         else:
             low += third
     return (low + high) / 2
+
+
+def _largest(x: Array) -> float:
+    """Largest magnitude; NaN where there is one. Without a copy of ``x``, which may be a large model."""
+    # Negated as a float: in their own type the least integer has no negative and true none at all.
+    return max(float(x.max()), -float(x.min())) if x.size else 0.0
 
 
 def _dtype_code(x: Array) -> int:

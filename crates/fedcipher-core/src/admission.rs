@@ -6,6 +6,7 @@ use crate::keys::{KeyTag, ServerKey};
 use crate::mac::{Tag, Weighting};
 use crate::wire::{self, Contribution, Frame, Header, Kind, ModelTag};
 use crate::{Error, Result};
+use multiversion::multiversion;
 use std::collections::BTreeMap;
 
 /// What frames of a scheme must keep to, on the wire.
@@ -171,10 +172,16 @@ pub(crate) fn layout_of(header: &Header, payload_len: usize, density: f64) -> Re
 /// No decrypted sum may exceed what its clients can have sent: a wrong key or damage shows here.
 pub fn check_sums(sums: &[u64], total_weight: u64, bits: u32) -> Result<()> {
     let most = total_weight.saturating_mul(crate::bounds::max_level(bits));
-    match sums.iter().position(|s| *s > most) {
-        None => Ok(()),
-        Some(k) => Err(Error::Decrypt {
-            reason: format!("a sum of {} exceeds the largest possible {most} for total weight {total_weight}", sums[k]),
-        }),
+    if !exceed(sums, most) {
+        return Ok(());
     }
+    let found = sums.iter().max().copied().unwrap_or_default();
+    Err(Error::Decrypt {
+        reason: format!("a sum of {found} exceeds the largest possible {most} for total weight {total_weight}"),
+    })
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+fn exceed(sums: &[u64], most: u64) -> bool {
+    sums.iter().fold(false, |found, sum| found | (*sum > most))
 }

@@ -44,21 +44,28 @@ pub fn pack_scaled(values: &[u32], factor: u64, width: u32, out: &mut [u8]) {
         32 => scale_u32(values, factor as u32, out),
         _ => {
             let mask = lane_mask(width);
-            pack_lanes(values.iter().map(|v| u64::from(*v).wrapping_mul(factor) & mask), width, out);
+            pack_lanes(values, width, out, |v| u64::from(*v).wrapping_mul(factor) & mask);
         }
     }
 }
 
 /// Writes `values` (each below 2^width) into the stream `out`.
 pub fn pack(values: &[u64], width: u32, out: &mut [u8]) {
-    pack_lanes(values.iter().copied(), width, out);
+    pack_lanes(values, width, out, |v| *v);
 }
 
 #[inline(always)]
-fn pack_lanes(values: impl Iterator<Item = u64>, width: u32, out: &mut [u8]) {
+fn pack_lanes<T>(values: &[T], width: u32, out: &mut [u8], lane: impl Fn(&T) -> u64) {
     let mut writer = BitWriter::new(out);
-    for v in values {
-        writer.push(u128::from(v), width);
+    // Four lanes of at most 30 bits go out at once.
+    let (fours, rest) = if width <= 30 { values.as_chunks::<4>() } else { (&[][..], values) };
+    for four in fours {
+        let [a, b, c, d] = four.each_ref().map(&lane);
+        let (low, high) = (a | b << width, c | d << width);
+        writer.push(u128::from(low) | u128::from(high) << (2 * width), 4 * width);
+    }
+    for v in rest {
+        writer.push(u128::from(lane(v)), width);
     }
     writer.finish();
 }
@@ -181,44 +188,179 @@ scale_kernel!(u8, 1, scale_u8);
 scale_kernel!(u16, 2, scale_u16);
 scale_kernel!(u32, 4, scale_u32);
 
-/// `acc[k] = acc[k] + x[k] mod 2^width` for all `lanes` lanes of two equally long streams.
-pub fn add_assign(acc: &mut [u8], x: &[u8], width: u32, lanes: usize) {
+/// `acc[k] = acc[k] + x[k] mod 2^width` for all lanes of two equally long streams.
+pub fn add_assign(acc: &mut [u8], x: &[u8], width: u32) {
     match width {
         8 => add_u8(acc, x),
         16 => add_u16(acc, x),
         32 => add_u32(acc, x),
         64 => add_u64(acc, x),
-        _ => combine(acc, x, width, lanes, u64::wrapping_add),
+        _ => combine(acc, x, width, add_word),
     }
 }
 
 /// `acc[k] = acc[k] - x[k] mod 2^width`.
-pub fn sub_assign(acc: &mut [u8], x: &[u8], width: u32, lanes: usize) {
+pub fn sub_assign(acc: &mut [u8], x: &[u8], width: u32) {
     match width {
         8 => sub_u8(acc, x),
         16 => sub_u16(acc, x),
         32 => sub_u32(acc, x),
         64 => sub_u64(acc, x),
-        _ => combine(acc, x, width, lanes, u64::wrapping_sub),
+        _ => combine(acc, x, width, sub_word),
     }
 }
 
-/// Lanes that are not whole bytes: unpack a group, combine, pack; groups of 8k lanes end on a byte.
+/// The lanes of a 128-bit word, `128 / width` of them from bit 0 on, added and subtracted all at once: top bits
+/// are kept apart so that no carry leaves a lane (Warren, Hacker's Delight, section 2-18).
+#[derive(Debug, Clone, Copy)]
+pub struct Group {
+    top: u128,
+    low: u128,
+}
+
+impl Group {
+    #[must_use]
+    pub fn new(width: u32) -> Self {
+        let top = (1..=128 / width).fold(0, |top, lane| top | 1 << (lane * width - 1));
+        let all = u128::MAX >> (128 % width);
+        Group { top, low: all & !top }
+    }
+
+    /// `a[k] + b[k] mod 2^width`; bits behind the last lane are ignored, and zero in the sum.
+    #[inline(always)]
+    #[must_use]
+    pub fn add(self, a: u128, b: u128) -> u128 {
+        (a & self.low).wrapping_add(b & self.low) ^ ((a ^ b) & self.top)
+    }
+
+    /// `a[k] - b[k] mod 2^width`.
+    #[inline(always)]
+    #[must_use]
+    pub fn sub(self, a: u128, b: u128) -> u128 {
+        ((a & self.low) | self.top).wrapping_sub(b & self.low) ^ ((a ^ !b) & self.top)
+    }
+}
+
+/// Writes `lanes` lanes, which lie in groups, into the stream `out` where they follow one another.
+pub fn pack_groups(groups: &[u128], width: u32, lanes: usize, out: &mut [u8]) {
+    let per = (128 / width) as usize;
+    let (whole, rest) = (lanes / per, (lanes % per) as u32 * width);
+    let mut writer = BitWriter::new(out);
+    for group in &groups[..whole] {
+        writer.push(*group, per as u32 * width);
+    }
+    if rest > 0 {
+        writer.push(groups[whole] & ((1 << rest) - 1), rest);
+    }
+    writer.finish();
+}
+
+/// Lanes that are not whole bytes, in a stream read as one long number: as in [`Group`], but that a lane may lie in
+/// two words, and then carries from one into the other. `op` takes (a, b, top bits, carry) to (result, carry).
 #[inline(always)]
-fn combine(acc: &mut [u8], x: &[u8], width: u32, lanes: usize, op: impl Fn(u64, u64) -> u64) {
-    const GROUP: usize = 512;
-    let mask = lane_mask(width);
-    let (mut a, mut b) = ([0u64; GROUP], [0u64; GROUP]);
-    let stride = packed_len(GROUP, width);
-    let mut left = lanes;
-    for (acc, x) in acc.chunks_mut(stride).zip(x.chunks(stride)) {
-        let n = left.min(GROUP);
-        unpack(acc, width, &mut a[..n]);
-        unpack(x, width, &mut b[..n]);
-        for (a, b) in a[..n].iter_mut().zip(&b[..n]) {
-            *a = op(*a, *b) & mask;
+fn combine(acc: &mut [u8], x: &[u8], width: u32, op: impl Fn(u64, u64, u64, bool) -> (u64, bool)) {
+    // 64 lanes are `width` words, from where on the places of top bits repeat.
+    let mut tops = [0u64; 64];
+    let tops = &mut tops[..width as usize];
+    for lane in 1..=64 {
+        let top = lane * width as usize - 1;
+        tops[top / 64] |= 1 << (top % 64);
+    }
+    for (acc, x) in acc.chunks_mut(8 * width as usize).zip(x.chunks(8 * width as usize)) {
+        let mut carry = false;
+        let (words, tail) = acc.as_chunks_mut::<8>();
+        let (others, other_tail) = x.as_chunks::<8>();
+        for ((a, b), top) in words.iter_mut().zip(others).zip(tops.iter()) {
+            let sum;
+            (sum, carry) = op(u64::from_le_bytes(*a), u64::from_le_bytes(*b), *top, carry);
+            *a = sum.to_le_bytes();
         }
-        pack(&a[..n], width, &mut acc[..packed_len(n, width)]);
-        left -= n;
+        if let Some(top) = tops.get(words.len())
+            && !tail.is_empty()
+        {
+            let (mut a, mut b) = ([0u8; 8], [0u8; 8]);
+            a[..tail.len()].copy_from_slice(tail);
+            b[..tail.len()].copy_from_slice(other_tail);
+            let (sum, _) = op(u64::from_le_bytes(a), u64::from_le_bytes(b), *top, carry);
+            tail.copy_from_slice(&sum.to_le_bytes()[..tail.len()]);
+        }
+    }
+}
+
+#[inline(always)]
+fn add_word(a: u64, b: u64, top: u64, carry: bool) -> (u64, bool) {
+    let (sum, carry) = (a & !top).carrying_add(b & !top, carry);
+    (sum ^ ((a ^ b) & top), carry)
+}
+
+#[inline(always)]
+fn sub_word(a: u64, b: u64, top: u64, borrow: bool) -> (u64, bool) {
+    let (difference, borrow) = (a | top).borrowing_sub(b & !top, borrow);
+    (difference ^ ((a ^ !b) & top), borrow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    /// The stream of `lanes`, a bit at a time.
+    fn stream(lanes: &[u64], width: u32) -> Vec<u8> {
+        let mut out = vec![0; packed_len(lanes.len(), width)];
+        for (k, lane) in lanes.iter().enumerate() {
+            for bit in 0..width as usize {
+                let at = k * width as usize + bit;
+                out[at / 8] |= ((lane >> bit & 1) as u8) << (at % 8);
+            }
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn streams_are_what_their_lanes_say(width in 2u32..=64, len in 0usize..1500, full: bool, seed in any::<u64>()) {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mask = lane_mask(width);
+            // All ones: every carry that there can be.
+            let mut some = || (0..len).map(|_| if full { mask } else { rng.random::<u64>() & mask }).collect::<Vec<_>>();
+            let (a, b) = (some(), some());
+            let both = |op: fn(u64, u64) -> u64| a.iter().zip(&b).map(|(a, b)| op(*a, *b) & mask).collect::<Vec<_>>();
+            let (packed, other) = (stream(&a, width), stream(&b, width));
+
+            let mut out = vec![0; packed.len()];
+            pack(&a, width, &mut out);
+            prop_assert_eq!(&out, &packed);
+            let mut lanes = vec![0; len];
+            unpack(&packed, width, &mut lanes);
+            prop_assert_eq!(&lanes, &a);
+            add_assign(&mut out, &other, width);
+            prop_assert_eq!(&out, &stream(&both(u64::wrapping_add), width));
+            out.copy_from_slice(&packed);
+            sub_assign(&mut out, &other, width);
+            prop_assert_eq!(&out, &stream(&both(u64::wrapping_sub), width));
+
+            let narrow: Vec<u32> = a.iter().map(|x| *x as u32).collect();
+            pack_scaled(&narrow, 12_345, width, &mut out);
+            let scaled: Vec<u64> = narrow.iter().map(|x| u64::from(*x) * 12_345 & mask).collect();
+            prop_assert_eq!(&out, &stream(&scaled, width));
+
+            // In groups, with what a key stream has behind their lanes.
+            let (group, per) = (Group::new(width), (128 / width) as usize);
+            let mut grouped = |lanes: &[u64]| -> Vec<u128> {
+                let word = |l: &[u64]| l.iter().enumerate().fold(0, |w, (k, l)| w | u128::from(*l) << (k as u32 * width));
+                let junk = u128::MAX.checked_shl(per as u32 * width).unwrap_or(0);
+                lanes.chunks(per).map(|l| word(l) | rng.random::<u128>() & junk).collect()
+            };
+            let (x, y) = (grouped(&a), grouped(&b));
+            for (sums, want) in [
+                (x.iter().zip(&y).map(|(x, y)| group.add(*x, *y)).collect::<Vec<_>>(), both(u64::wrapping_add)),
+                (x.iter().zip(&y).map(|(x, y)| group.sub(*x, *y)).collect(), both(u64::wrapping_sub)),
+            ] {
+                pack_groups(&sums, width, len, &mut out);
+                prop_assert_eq!(&out, &stream(&want, width));
+            }
+        }
     }
 }

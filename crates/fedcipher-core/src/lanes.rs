@@ -77,7 +77,7 @@ impl Lanes {
     pub fn add(&self, acc: &mut [u8], x: &[u8]) {
         for (s, width, at) in &self.segments {
             let range = *at..*at + bits::packed_len(s.len, *width);
-            bits::add_assign(&mut acc[range.clone()], &x[range], *width, s.len);
+            bits::add_assign(&mut acc[range.clone()], &x[range], *width);
         }
     }
 }

@@ -110,6 +110,18 @@ pub enum Threads {
     All,
 }
 
+/// Elements from which a pass over an update takes longer than it takes to wake the other threads and to share the
+/// memory's bandwidth with them: some ten milliseconds.
+const MANY: usize = 1 << 20;
+
+impl Threads {
+    /// For work of some nanoseconds an element.
+    #[must_use]
+    pub fn for_elements(elements: usize) -> Self {
+        if elements < MANY { Threads::One } else { Threads::All }
+    }
+}
+
 /// The bytes of each of `pieces`, which lie in a row in `out`.
 pub fn slots<'a>(pieces: &[Piece], mut out: &'a mut [u8]) -> Vec<&'a mut [u8]> {
     let mut slots = Vec::with_capacity(pieces.len());
@@ -138,8 +150,8 @@ pub fn seal_all(sealer: &dyn Sealer, update: &Update<'_>, place: &mut dyn Place,
     })
 }
 
-/// Pieces decrypted before their sums go to the sink: bounds memory for large models.
-const BATCH: usize = 64;
+/// Pieces a thread decrypts before their sums go to the sink: bounds memory for large models.
+const BATCH: usize = 4;
 
 /// A whole payload's sums into `sink`, which are to be thrown away on an error: the tag is checked last.
 pub fn open_all(
@@ -158,21 +170,25 @@ pub fn open_all(
         Ok(hash)
     };
     let mut total = Hash::default();
+    let longest = opener.pieces().iter().map(|p| p.len).max().unwrap_or(0);
     if threads == Threads::One {
-        let mut sums = vec![0u64; opener.pieces().iter().map(|p| p.len).max().unwrap_or(0)];
+        let mut sums = vec![0u64; longest];
         for (index, piece) in opener.pieces().iter().enumerate() {
             total += open(index, piece, &mut sums[..piece.len])?;
             sink.put(piece.start, &sums[..piece.len])?;
         }
     } else {
-        for (batch, group) in opener.pieces().chunks(BATCH).enumerate() {
-            let sums = group.par_iter().enumerate().map(|(k, piece)| {
-                let mut sums = vec![0u64; piece.len];
-                open(batch * BATCH + k, piece, &mut sums).map(|hash| (sums, hash))
-            });
-            for (piece, (sums, hash)) in group.iter().zip(sums.collect::<Result<Vec<_>>>()?) {
-                total += hash;
-                sink.put(piece.start, &sums)?;
+        // One buffer for all batches: fresh pages cost more than what is computed into them.
+        let batch = BATCH * rayon::current_num_threads();
+        let mut sums = vec![0u64; longest * batch.min(opener.pieces().len())];
+        for (number, group) in opener.pieces().chunks(batch).enumerate() {
+            let slots = sums.par_chunks_mut(longest.max(1));
+            let opened = group.par_iter().zip(slots).enumerate();
+            total += opened
+                .map(|(k, (piece, slot))| open(number * batch + k, piece, &mut slot[..piece.len]))
+                .sum::<Result<Hash>>()?;
+            for (piece, slot) in group.iter().zip(sums.chunks(longest.max(1))) {
+                sink.put(piece.start, &slot[..piece.len])?;
             }
         }
     }

@@ -182,7 +182,8 @@ impl Decryptor for FlasheDecryptor {
             return Ok(Summary { header: head.header, layout, counts });
         }
         let opening = self.dense(&head, layout, payload, expect)?;
-        stream::open_all(&opening, head.header.total_weight(), payload, tag, sink, Threads::One)?;
+        let threads = Threads::for_elements(opening.layout.elements());
+        stream::open_all(&opening, head.header.total_weight(), payload, tag, sink, threads)?;
         Ok(Summary { header: head.header, layout: opening.layout, counts: None })
     }
 

@@ -155,7 +155,7 @@ impl Sealer for DenseSealer {
         encrypt_run(&mut maker, terms, self.pieces.blocks[index], piece.len, weight, source, out)?;
         if let Some(masks) = &self.ahead {
             let at = piece.at - self.masking.len();
-            bits::add_assign(out, &masks[at..at + piece.bytes], width, piece.len);
+            bits::add_assign(out, &masks[at..at + piece.bytes], width);
         }
         Ok(self.stamp.weighed(hasher.hash()))
     }
@@ -177,7 +177,10 @@ fn dequantised(layout: &Layout, d: usize, q: u32) -> f32 {
 impl Encryptor for FlasheEncryptor {
     fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
         match self.params.per_client_top {
-            None => stream::seal_all(&self.dense(&request.terms())?, request.update, place, Threads::One),
+            None => {
+                let threads = Threads::for_elements(request.update.layout().elements());
+                stream::seal_all(&self.dense(&request.terms())?, request.update, place, threads)
+            }
             Some(top) => self.sparse(request, top, place),
         }
     }

@@ -1,6 +1,6 @@
 //! The mask streams `F_k(round || client || d)` and their signed sums, as packed lanes.
 
-use crate::bits;
+use crate::bits::{self, Group};
 use crate::lanes::{Cuts, Lanes};
 use crate::prf::{CHUNK_BLOCKS, Prf, round_client};
 use crate::{Error, Result};
@@ -82,46 +82,56 @@ pub struct MaskMaker<'a> {
     round: u64,
     width: u32,
     blocks: Vec<[u8; 16]>,
-    lanes: Vec<u64>,
+    /// For widths that do not fill a block: the sum of the terms, and the same as a stream.
+    total: Vec<u128>,
+    packed: Vec<u8>,
 }
 
 impl<'a> MaskMaker<'a> {
     #[must_use]
     pub fn new(prf: &'a Prf, round: u64, width: u32) -> Self {
-        let whole = width.is_power_of_two();
+        let used = if width.is_power_of_two() { 0 } else { CHUNK_BLOCKS };
         MaskMaker {
             prf,
             round,
             width,
             blocks: vec![[0; 16]; CHUNK_BLOCKS],
-            lanes: vec![0; if whole { 0 } else { chunk_lanes(width) }],
+            total: vec![0; used],
+            packed: vec![0; bits::packed_len(used * per_block(width), width)],
         }
     }
 
     /// Adds the masks of `lanes` (at most one chunk) lanes to the stream `acc`, reading key stream
     /// from block `first` on; `negate` flips every sign.
     pub fn apply(&mut self, terms: &[Term], negate: bool, first: u32, lanes: usize, acc: &mut [u8]) {
-        let whole = self.width.is_power_of_two();
-        if !whole {
-            bits::unpack(acc, self.width, &mut self.lanes[..lanes]);
+        let (width, count) = (self.width, lanes.div_ceil(per_block(self.width)));
+        if width.is_power_of_two() {
+            for term in terms {
+                self.prf.blocks(round_client(self.round, term.client), first, &mut self.blocks[..count]);
+                if term.negative == negate {
+                    bits::add_assign(acc, &self.blocks.as_flattened()[..acc.len()], width);
+                } else {
+                    bits::sub_assign(acc, &self.blocks.as_flattened()[..acc.len()], width);
+                }
+            }
+            return;
         }
+        // The bits that a block has beyond its lanes are not in the stream: added up as blocks, then moved together.
+        let group = Group::new(width);
+        let total = &mut self.total[..count];
+        total.fill(0);
         for term in terms {
-            let blocks = &mut self.blocks[..lanes.div_ceil(per_block(self.width))];
-            self.prf.blocks(round_client(self.round, term.client), first, blocks);
-            let add = term.negative == negate;
-            if !whole {
-                add_blocks(blocks, self.width, add, &mut self.lanes[..lanes]);
-            } else if add {
-                bits::add_assign(acc, &blocks.as_flattened()[..acc.len()], self.width, lanes);
+            self.prf.blocks(round_client(self.round, term.client), first, &mut self.blocks[..count]);
+            let masks = self.blocks[..count].iter().map(|block| u128::from_le_bytes(*block));
+            if term.negative == negate {
+                total.iter_mut().zip(masks).for_each(|(sum, mask)| *sum = group.add(*sum, mask));
             } else {
-                bits::sub_assign(acc, &blocks.as_flattened()[..acc.len()], self.width, lanes);
+                total.iter_mut().zip(masks).for_each(|(sum, mask)| *sum = group.sub(*sum, mask));
             }
         }
-        if !whole {
-            let mask = bits::lane_mask(self.width);
-            self.lanes[..lanes].iter_mut().for_each(|lane| *lane &= mask);
-            bits::pack(&self.lanes[..lanes], self.width, acc);
-        }
+        let packed = &mut self.packed[..acc.len()];
+        bits::pack_groups(total, width, lanes, packed);
+        bits::add_assign(acc, packed, width);
     }
 
     /// The masks of `client` at `positions` (increasing coordinates): calls `put(index, mask)`.
@@ -166,20 +176,8 @@ impl<'a> MaskMaker<'a> {
 impl Drop for MaskMaker<'_> {
     fn drop(&mut self) {
         self.blocks.zeroize();
-        self.lanes.zeroize();
-    }
-}
-
-/// Adds or subtracts the masks in `blocks`; bits above the width are left for the caller to drop.
-fn add_blocks(blocks: &[[u8; 16]], width: u32, add: bool, lanes: &mut [u64]) {
-    let mask = bits::lane_mask(width);
-    for (block, group) in blocks.iter().zip(lanes.chunks_mut(per_block(width))) {
-        let mut word = u128::from_le_bytes(*block);
-        for lane in group {
-            let value = word as u64 & mask;
-            *lane = if add { lane.wrapping_add(value) } else { lane.wrapping_sub(value) };
-            word >>= width;
-        }
+        self.total.zeroize();
+        self.packed.zeroize();
     }
 }
 
