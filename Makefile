@@ -113,9 +113,10 @@ test: test-rust test-python
 test-rust:
 	cargo test --workspace --quiet
 
-# Two at a time, whatever the machine: half of what tests do is wait. Ray and SuperLinks one at a time.
+# Two files at a time, whatever the machine: half of what tests do is wait. What starts Ray is one file: two of it
+# at once do not start in time on two cores.
 test-python: build
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, messages at a ClientApp.
 TRIES ?= 100000

@@ -10,6 +10,12 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 DATA = Path(os.environ.get("FEDCIPHER_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
+def pytest_collection_modifyitems(items):
+    """Files with the longest tests first: with a worker a file (`make test`) they would be waited for at the end."""
+    longest = ["test_train.py", "test_deployment.py", "test_hybrid.py"]
+    items.sort(key=lambda item: longest.index(item.path.name) if item.path.name in longest else len(longest))
+
+
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "state"))

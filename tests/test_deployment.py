@@ -32,7 +32,6 @@ def certificate(folder):
     subprocess.run([*command, *files], check=True, capture_output=True)
 
 
-@pytest.mark.xdist_group("many processes")
 def test_superlink_and_supernodes_over_tls(tmp_path, start):
     certificate(tmp_path)
     keys = tmp_path / "keys"

@@ -25,13 +25,16 @@ def fetched(page):
 def trained(tmp_path_factory):
     """Runs ``fedcipher train`` once for each set of options: (folder, report, what it printed)."""
     made = {}
+    # Every run's clients compile the same model.
+    compiled = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("jax"))}
+    compiled["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
     def run(*options):
         if options not in made:
             base = tmp_path_factory.mktemp("train")
             out = base / "[out]"
             command = [sys.executable, "-m", "fedcipher.cli", "train", "--clients", "3", "--rounds", "3", *options]
-            environment = {**os.environ, "FEDCIPHER_STATE_DIR": str(base / "state"), "COLUMNS": "200"}
+            environment = {**os.environ, "FEDCIPHER_STATE_DIR": str(base / "state"), "COLUMNS": "200", **compiled}
             done = subprocess.run(
                 [*command, "--out", str(out)], env=environment, cwd=base, capture_output=True, text=True, check=False
             )
@@ -45,7 +48,6 @@ def trained(tmp_path_factory):
 BESIDE = ("--scheme", "bfv", "--compare", "plain")
 
 
-@pytest.mark.xdist_group("many processes")
 @pytest.mark.parametrize("options", [BESIDE, *(("--scheme", s) for s in ("flashe", "pasta-bfv", "paillier"))])
 def test_training_digits_end_to_end(trained, options):
     scheme, (out, report, shown) = options[1], trained(*options)
@@ -60,7 +62,6 @@ def test_training_digits_end_to_end(trained, options):
         assert word in shown
 
 
-@pytest.mark.xdist_group("many processes")
 def test_a_plain_run_beside_the_encrypted_one(trained):
     out, report, shown = trained(*BESIDE)
     ours, plain = report, report["beside"]
@@ -79,7 +80,6 @@ def test_a_plain_run_beside_the_encrypted_one(trained):
 LONG = pytest.mark.skipif("FEDCIPHER_LONG" not in os.environ, reason="two minutes; set FEDCIPHER_LONG")
 
 
-@pytest.mark.xdist_group("many processes")
 @pytest.mark.parametrize("name", ["flashe", "bfv", pytest.param("pasta-bfv", marks=LONG)])
 def test_training_with_engines_gives_the_same_model_bit_for_bit(trained, name):
     without = trained(*BESIDE) if name == "bfv" else trained("--scheme", name)
