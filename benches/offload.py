@@ -228,9 +228,9 @@ def main() -> None:
             BEGIN,
             "## The offload engine",
             f"Written by `make bench-offload` on {datetime.date.today()}: {machine()}. The engine is another process of"
-            " the same machine and shares its cores. FLASHE in this process works on one core, in an engine on all of"
-            " them. Medians; the paths take turns. Host CPU is all of the host process: offloaded, none of it is"
-            " quantising or cryptography of updates.",
+            " the same machine and shares its cores, all of which work on an update of this size wherever it is."
+            " Medians; the paths take turns. Host CPU is all of the host process: offloaded, none of it is quantising"
+            " or cryptography of updates.",
             table(head, rows),
             table(["figure", "measured", "target"], figures),
             END,

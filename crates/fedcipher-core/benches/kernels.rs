@@ -62,10 +62,14 @@ fn ciphertexts(c: &mut Criterion) {
         let keys = scheme.keygen(&(0..10).collect::<Vec<_>>(), 1).unwrap();
         let request = Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
         let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
-        group.bench_function(format!("{preset:?} offline + online"), |b| {
-            b.iter(|| encryptor.encrypt(&request).unwrap());
-        });
         let frame = encryptor.encrypt(&request).unwrap();
+        let mut round = request.round;
+        group.bench_function(format!("{preset:?} offline + online"), |b| {
+            b.iter(|| {
+                round += 1;
+                encryptor.encrypt(&Request { round, ..request }).unwrap()
+            });
+        });
         group.bench_function(format!("{preset:?} parse frame"), |b| b.iter(|| wire::parse(black_box(&frame)).unwrap()));
         group.bench_function(format!("{preset:?} add"), |b| {
             b.iter(|| scheme.aggregator(&keys.server, None).unwrap().add(&frame).unwrap());

@@ -110,8 +110,8 @@ pub enum Threads {
     All,
 }
 
-/// Elements from which a pass over an update takes longer than it takes to wake the other threads and to share the
-/// memory's bandwidth with them: some ten milliseconds.
+/// Elements from which an update is shared out between threads. Below, a client is done in milliseconds, and
+/// simulations have one a core; from a million on a client is more likely alone on its machine than not.
 const MANY: usize = 1 << 20;
 
 impl Threads {
