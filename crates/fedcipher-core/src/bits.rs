@@ -343,7 +343,7 @@ mod tests {
 
             let narrow: Vec<u32> = a.iter().map(|x| *x as u32).collect();
             pack_scaled(&narrow, 12_345, width, &mut out);
-            let scaled: Vec<u64> = narrow.iter().map(|x| u64::from(*x) * 12_345 & mask).collect();
+            let scaled: Vec<u64> = narrow.iter().map(|x| (u64::from(*x) * 12_345) & mask).collect();
             prop_assert_eq!(&out, &stream(&scaled, width));
 
             // In groups, with what a key stream has behind their lanes.
