@@ -270,7 +270,7 @@ def secure_sum(
     scheme, key = provider.scheme, provider.current()
     exact.check_codec(scheme.codec)
     asked = _described(query)
-    least = max(1, int(getattr(scheme, "min_contributions", 1)))
+    least = scheme.min_contributions
     chosen = list(grid.get_node_ids()) if nodes is None else list(nodes)
     if len(chosen) < least:
         raise StrategyError(f"{len(chosen)} nodes are asked, and a sum needs the answers of {least}; ask more nodes")

@@ -16,6 +16,7 @@ from fedcipher.flower import protocol
 from fedcipher.flower.model import GlobalModel, named
 from fedcipher.flower.outgoing import Expected, checked
 from fedcipher.flower.party import party_of
+from fedcipher.flower.records import CLIPPED
 from fedcipher.flower.refusal import refuse
 from fedcipher.flower.settings import RoundSettings
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["client_mod", "make_client_mod"]
 
 _log = logging.getLogger("fedcipher.flower")
-_CLIPPED = 0.01
-"""Share of a tensor's values; above it clipping is worth a warning."""
 
 
 def client_mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
@@ -191,7 +190,7 @@ class _Call:
         """A value beyond its range was cut to it: beyond a hundredth of a tensor, say which."""
         counts = self.encryptor.stats.clipped_by_tensor
         for name, values, clipped in zip(self.settings.names, update, counts, strict=False):
-            if clipped > _CLIPPED * values.size:
+            if clipped > CLIPPED * values.size:
                 _log.warning(
                     "round %s: %s of %s values of %r were cut to their clip range, which grows by the next aggregate. "
                     "Where it stays: a larger margin or start in the Codec, or more bits",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["ClientRecord", "RoundRecord"]
+__all__ = ["CLIPPED", "ClientRecord", "RoundRecord"]
+
+CLIPPED = 0.01
+"""Share of values cut to their clip range; above it clients and server warn."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from fedcipher.errors import (
 from fedcipher.flower import probe, protocol
 from fedcipher.flower.clip_feedback import ClipFeedback, carries_use, split_use
 from fedcipher.flower.model import named
-from fedcipher.flower.records import ClientRecord, RoundRecord
+from fedcipher.flower.records import CLIPPED, ClientRecord, RoundRecord
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.run_folder import RunFolder, apply_delta, in_type_of, replay
 from fedcipher.flower.sealed import SealedArrays
@@ -45,7 +45,6 @@ _shown = logging.getLogger("flwr")
 _PROBE = protocol.PREFIX + "probe"
 _PROBE_SIZE = 4
 _UNEQUAL = 1.05
-_CLIPPED = 0.01
 _ROUNDS_OF_A_RUN = 1 << 20
 
 
@@ -130,7 +129,7 @@ class SecureStrategy(Strategy):
         self._out = None if out is None else home() / "runs" / out
         unit = self._keys.examples_per_weight if examples_per_weight is None else examples_per_weight
         self._unit = float(unit)
-        self._minimum = max(1, int(getattr(self.scheme, "min_contributions", 1)))
+        self._minimum = self.scheme.min_contributions
         self._most = int(self.scheme.params()["clients"])
         self._on_round = on_round
         self._on_progress = on_progress
@@ -487,7 +486,7 @@ class SecureStrategy(Strategy):
             len(record.clients) - record.accepted,
             100 * share,
         )
-        if share > _CLIPPED:
+        if share > CLIPPED:
             _log.warning(
                 "round %s: %.1f%% of the values were cut to their clip range, so the model is not the mean; the "
                 "clients' logs name the tensors. Ranges follow the last aggregate (clip='auto'); a larger margin or "
