@@ -95,7 +95,7 @@ class Federation:
         return Message(RecordDict({"arrays": record(initial())}), reply_to=msg)
 
     def settings(self, number=1, **changes):
-        plain = RoundSettings(self.run, 0, self.run + number, 1, NAMES, b"", 0.0, "num-examples").to_record()
+        plain = RoundSettings(self.run, 0, self.run + number, 1, "arrays", NAMES, b"", 0.0, "num-examples").to_record()
         return ConfigRecord({**plain, **changes})
 
     def content(self, config=None, arrays=None):
@@ -634,7 +634,7 @@ def test_attack_06_a_later_round_of_too_few_is_not_begun(tmp_path, rng, caplog, 
 
 
 def test_attack_12_the_digest_tells_models_apart():
-    chosen = RoundSettings(0, 0, 1, 1, NAMES, b"", 0.0, "num-examples")
+    chosen = RoundSettings(0, 0, 1, 1, "arrays", NAMES, b"", 0.0, "num-examples")
     codec = fedcipher.Codec(bits=16, clip=2.0, target="weights")
     model = initial()
 

@@ -12,7 +12,7 @@ from fedcipher import cli, errors, keys
 from fedcipher.flower import SecureStrategy, client_mod, open_run
 from fedcipher.flower.sealed import SealedArrays
 from flower_harness import LocalGrid, record
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import message_size_mod
 from flwr.serverapp.strategy import (
@@ -316,6 +316,58 @@ def test_a_strategy_that_only_reads_metrics_says_so_and_runs(tmp_path):
     apps = Apps(tmp_path)
     strategy, _ = apps.start(Counts(**ALL), out=tmp_path / "run", rounds=1)
     assert strategy.rounds[0].accepted == CLIENTS
+
+
+class Sends(FedAvg):
+    """Changes the content of its messages on the way."""
+
+    def __init__(self, change):
+        super().__init__(**ALL)
+        self.change = change
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        for message in messages:
+            message.content = RecordDict(dict(message.content.items()))
+            self.change(message.content)
+        return messages
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_further_arrays_of_the_server_reach_the_app_beside_the_model(tmp_path, opened):
+    """As SCAFFOLD's control variates: the server's own, which it sends in the clear."""
+    seen = []
+
+    def looking(msg, ctxt, call_next):
+        if msg.metadata.message_type == "train":
+            seen.append((list(msg.content["arrays"]), msg.content["control"]["c"].numpy()))
+        return call_next(msg, ctxt)
+
+    apps = Apps(tmp_path, mods=(client_mod, looking))
+    control = record([np.arange(3.0)], ["c"])
+    inner = Sends(lambda content: content.update(control=control))
+    strategy, _ = apps.start(inner, rounds=2, **({"opener": apps.auditor} if opened else {"out": tmp_path / "run"}))
+    assert [r.accepted for r in strategy.rounds] == [CLIENTS, CLIENTS]
+    assert [names for names, _ in seen] == [list(MODEL)] * 2 * CLIENTS
+    assert all((c == np.arange(3)).all() for _, c in seen)
+
+
+def fewer(content):
+    first = next(iter(content["arrays"]))
+    content["arrays"] = ArrayRecord({n: a for n, a in content["arrays"].items() if n != first})
+
+
+def other(content):
+    content["arrays"] = ArrayRecord({n: Array(np.asarray(a.numpy() + 1)) for n, a in content["arrays"].items()})
+
+
+@pytest.mark.parametrize("change", [fewer, other, lambda content: content.update(again=content["arrays"])])
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_strategy_that_sends_clients_another_model_is_refused_by_name(tmp_path, change, opened):
+    apps = Apps(tmp_path, model={n: x for n, x in MODEL.items() if x.dtype.kind == "f"})
+    with pytest.raises(errors.StrategyError, match=r"Sends sends node \d+ something else than the arrays it was given"):
+        apps.start(Sends(change), **({"opener": apps.auditor} if opened else {"out": tmp_path / "run"}))
+    assert apps.grid.sent == []
 
 
 def test_noise_of_a_strategy_around_ours_never_gets_lost(tmp_path):

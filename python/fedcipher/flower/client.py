@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flwr.app import ArrayRecord, Context, Message, MessageType, MetricRecord
 
 from fedcipher.codec import Array as NumpyArray
-from fedcipher.errors import NonceReuseError, ParameterError, PlaintextError, StateError
+from fedcipher.errors import NonceReuseError, ParameterError, PlaintextError, RoundError, StateError
 from fedcipher.flower import protocol
 from fedcipher.flower.model import GlobalModel, named
 from fedcipher.flower.outgoing import Expected, checked
@@ -109,7 +109,10 @@ class _Call:
         self.phases: dict[str, float | int] = {}
 
     def run(self, call_next: ClientAppCallable) -> Message:
-        key, record = _only(self.msg.content.array_records, "message")
+        key = self.settings.record
+        record = self.msg.content.array_records.get(key)
+        if record is None:
+            raise RoundError(f"the message has no ArrayRecord {key!r}, which is to hold the model")
         self.phases["download_bytes"] = protocol.record_bytes(record)
         if self.training:
             self._check_unanswered()
@@ -146,7 +149,7 @@ class _Call:
         self.phases["offline_seconds"] = time.perf_counter() - began
 
     def _encrypt(self, reply: Message) -> None:
-        key, record = _only(reply.content.array_records, "training reply")
+        key, record = _only(reply)
         if sorted(record.keys()) != sorted(self.settings.names):
             raise PlaintextError(f"the reply has arrays {list(record.keys())}, expected {self.settings.names}")
         # In the model's order, whatever the app's: JAX returns dicts sorted.
@@ -213,8 +216,11 @@ class _Call:
         raise StateError(f"the reply has no metric {name!r} to weight its update by; return it, or weight equally")
 
 
-def _only(records: Any, where: str) -> tuple[str, ArrayRecord]:
-    items = list(records.items())
+def _only(reply: Message) -> tuple[str, ArrayRecord]:
+    items = list(reply.content.array_records.items())
     if len(items) != 1:
-        raise PlaintextError(f"the {where} has {len(items)} ArrayRecords; exactly one can be protected")
+        raise PlaintextError(
+            f"the training reply has {len(items)} ArrayRecords, {[key for key, _ in items]}; one leaves, encrypted: "
+            "put all arrays into it under names of their own, the first model's arrays likewise"
+        )
     return items[0]

@@ -23,15 +23,18 @@ class RoundSettings:
     """One round, as the server describes it; checked, because it comes from outside.
 
     ``run`` is the round number before the run's first: it tells two runs of one app apart; ``segment`` counts the
-    models that the server has set in the clear since. ``unit`` is how many examples make one unit of weight (0: all
-    clients weigh the same), counted by the metric ``weighted_by``; ``plan`` is `Scheme.plan`'s. ``ranges`` are clip
-    ranges, one an array, for clients that have no last aggregate to fit them to; empty where the server knows none.
+    models that the server has set in the clear since. ``record`` names the message's ArrayRecord that the model is in,
+    and ``names`` its arrays; other ArrayRecords are the server's own. ``unit`` is how many examples make one unit of
+    weight (0: all clients weigh the same), counted by the metric ``weighted_by``; ``plan`` is `Scheme.plan`'s.
+    ``ranges`` are clip ranges, one an array, for clients that have no last aggregate to fit them to; empty where the
+    server knows none.
     """
 
     run: int
     segment: int
     round: int
     epoch: int
+    record: str
     names: list[str]
     plan: bytes
     unit: float
@@ -51,6 +54,7 @@ class RoundSettings:
             segment=_number(record, "segment", 0),
             round=_number(record, "round", 1),
             epoch=_number(record, "epoch", 0),
+            record=_text(_typed(record, "record", str), "record"),
             names=[_text(name, "an array's name") for name in _typed(record, "names", list)],
             plan=_typed(record, "plan", bytes) if "plan" in record else b"",
             unit=_typed(record, "unit", float),

@@ -6,6 +6,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -303,12 +304,13 @@ class SecureStrategy(Strategy):
         self._take(arrays)
         self._follow_epochs()
         self.rounds.append(RoundRecord(server_round, epoch=self._key.epoch))
-        messages = list(self.inner.configure_train(server_round, self._shown_to_inner(), config, grid))
+        shown = self._shown_to_inner()
+        messages = list(self.inner.configure_train(server_round, shown, config, grid))
         if 0 < len(messages) < self._minimum:
             return self._too_few(server_round, len(messages))
         if len(messages) > self._most:
             messages = self._too_many(server_round, messages)
-        return self._dress(server_round, messages)
+        return self._dress(server_round, shown, messages)
 
     def _too_few(self, server_round: int, sampled: int) -> list[Message]:
         """A round that cannot be finished is not begun; a first one means that no round could be."""
@@ -343,8 +345,8 @@ class SecureStrategy(Strategy):
     ) -> Iterable[Message]:
         """Like `configure_train`."""
         self._take(arrays)
-        messages = list(self.inner.configure_evaluate(server_round, self._shown_to_inner(), config, grid))
-        return self._dress(server_round, messages)
+        shown = self._shown_to_inner()
+        return self._dress(server_round, shown, list(self.inner.configure_evaluate(server_round, shown, config, grid)))
 
     def _follow_epochs(self) -> None:
         """A round is of one epoch, the newest at its start."""
@@ -388,33 +390,52 @@ class SecureStrategy(Strategy):
             return named(self._names, self._model)
         return ArrayRecord({_PROBE: Array(np.zeros(_PROBE_SIZE))})
 
-    def _dress(self, server_round: int, messages: list[Message]) -> list[Message]:
-        assert self._run is not None
+    def _dress(self, server_round: int, shown: ArrayRecord, messages: list[Message]) -> list[Message]:
+        """The inner strategy's messages with the model in the place of what it was ``shown``, and the settings."""
+        run = self._run
+        assert run is not None
         known = [self._client_of.get(m.metadata.dst_node_id) for m in messages]
         sampled = [client for client in known if client is not None]
         plan = self.scheme.plan(self._key, sampled)
-        config = RoundSettings(
-            run=self._base,
-            segment=self._run.segment,
-            round=self._base + server_round,
-            epoch=self._key.epoch,
-            names=self._names,
-            plan=plan,
-            unit=self._unit,
-            weighted_by=self.weighted_by,
-            ranges=self._first_ranges,
-        ).to_record()
+
+        @cache
+        def settings(record: str) -> ConfigRecord:
+            return RoundSettings(
+                run=self._base,
+                segment=run.segment,
+                round=self._base + server_round,
+                epoch=self._key.epoch,
+                record=record,
+                names=self._names,
+                plan=plan,
+                unit=self._unit,
+                weighted_by=self.weighted_by,
+                ranges=self._first_ranges,
+            ).to_record()
+
         for message in messages:
-            # The inner strategy may share one record among all messages: each gets its own.
-            content = RecordDict()
-            for key, record in message.content.items():
-                if isinstance(record, ArrayRecord):
-                    content[key] = self._model_for(message.metadata.dst_node_id)
-                else:
-                    content[key] = record
-            content[protocol.CONFIG] = config
+            model = self._place_of_model(message, shown)
+            # The inner strategy may share one record among all messages: each gets its own. Other ArrayRecords are
+            # the server's own, and go as they are.
+            content = RecordDict(dict(message.content.items()))
+            content[model] = self._model_for(message.metadata.dst_node_id)
+            content[protocol.CONFIG] = settings(model)
             message.content = content
         return messages
+
+    def _place_of_model(self, message: Message, shown: ArrayRecord) -> str:
+        """The ArrayRecord of ``message`` that is what the inner strategy was ``shown``."""
+        names = list(shown.keys())
+        found = [key for key, record in message.content.array_records.items() if list(record.keys()) == names]
+        if len(found) == 1:
+            record = message.content.array_records[found[0]]
+            if record is shown or all(_equal(record[name], shown[name]) for name in names):
+                return found[0]
+        raise StrategyError(
+            f"{type(self.inner).__name__} sends node {message.metadata.dst_node_id} something else than the arrays it "
+            "was given: every client trains from one model, whole and unchanged. Further arrays of the server's own go "
+            "into an ArrayRecord beside it"
+        )
 
     def _model_for(self, node: int) -> ArrayRecord:
         """What ``node`` lacks of the global model."""
@@ -616,6 +637,10 @@ class SecureStrategy(Strategy):
         if self._run is None:
             raise StrategyError("no round has been run yet")
         return replay(self._run.frames(), self._run.first(), self.scheme, decryptor)
+
+
+def _equal(a: Array, b: Array) -> bool:
+    return a is b or (a.dtype, a.shape, a.data) == (b.dtype, b.shape, b.data)
 
 
 def _same(a: NumpyArray, b: NumpyArray) -> bool:
