@@ -1,12 +1,12 @@
 //! The one interface of all schemes: three objects made from keys, speaking frames.
 
-use crate::Result;
 use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, ServerKey};
 use crate::ledger::Openings;
 use crate::mac::Verifier;
 use crate::stream::{Opener, Sealing};
 use crate::wire::{Contribution, Head, Header, Place};
+use crate::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 
@@ -101,6 +101,22 @@ pub trait Aggregator: Send {
     /// Checks a frame and adds it. A refused frame changes nothing.
     fn add(&mut self, frame: &[u8]) -> Result<Contribution>;
 
+    /// Fixes who is in the sum: what to send to each member of the committee, whose answers [`Self::answer`] takes.
+    /// None where the scheme has no committee.
+    fn requests(&mut self) -> Result<Vec<(u32, Vec<u8>)>> {
+        Ok(Vec::new())
+    }
+
+    /// Checks a member's answer and keeps it: whose it is. A refused one changes nothing.
+    fn answer(&mut self, _frame: &[u8]) -> Result<u32> {
+        Err(Error::frame("an answer to a scheme without a committee"))
+    }
+
+    /// How many more answers [`Self::finish`] needs.
+    fn missing(&self) -> usize {
+        0
+    }
+
     /// The aggregate's frame; the object is spent afterwards.
     fn finish(&mut self) -> Result<Vec<u8>> {
         self.finish_with(&mut |_, _| true)
@@ -150,6 +166,13 @@ pub struct Opening {
     pub verifier: Verifier,
 }
 
+/// One of a committee that holds shares of what the round's clients have drawn.
+pub trait Member: Send + Sync {
+    /// The answer to [`Aggregator::requests`], once a round: the same request again is answered again, another of the
+    /// round never.
+    fn answer(&self, request: &[u8]) -> Result<Vec<u8>>;
+}
+
 /// A scheme with validated parameters.
 pub trait Scheme: Send + Sync {
     fn name(&self) -> &'static str;
@@ -170,6 +193,25 @@ pub trait Scheme: Send + Sync {
 
     /// `state` is the folder that remembers which aggregates were opened.
     fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>>;
+
+    /// Opens aggregates for a server that may see them.
+    fn server_decryptor(&self, _key: &ServerKey) -> Result<Box<dyn Decryptor>> {
+        Err(Error::Unsupported {
+            scheme: self.name(),
+            operation: "opening on the server",
+            reason: "it takes a client's key; only oneshot opens for a server that has none",
+        })
+    }
+
+    /// `state` is the folder that remembers which rounds were answered.
+    fn member(&self, _key: &ClientKey, _state: Option<&Path>) -> Result<Box<dyn Member>> {
+        Err(Error::Unsupported { scheme: self.name(), operation: "a committee", reason: "its clients share a key" })
+    }
+
+    /// An aggregate with what `reader` needs of it, where there is more in it.
+    fn addressed(&self, frame: &[u8], _reader: u32) -> Result<Vec<u8>> {
+        Ok(frame.to_vec())
+    }
 
     /// What the server tells the sampled clients before a round under `key`.
     fn plan(&self, _key: &ServerKey, _sampled: &[u32]) -> Result<Vec<u8>> {
