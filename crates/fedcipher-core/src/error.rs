@@ -132,10 +132,10 @@ pub enum Error {
     Signature { party: u32 },
 
     #[error(
-        "clients {clients:?} have sealed to this member what is no share of theirs, under their signature; leave them \
-         out of the next round"
+        "member {member} was sealed by clients {clients:?}, under their signature, what is no share of theirs; leave \
+         them out of the next round"
     )]
-    FalseShare { clients: Vec<u32> },
+    FalseShare { member: u32, clients: Vec<u32> },
 
     #[error("the committee has been asked for round {round}; whoever comes now is in the next round")]
     Asked { round: u64 },

@@ -4,6 +4,8 @@ use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, ServerKey};
 use crate::ledger::Openings;
 use crate::mac::Verifier;
+use crate::oneshot::identity::Identity;
+use crate::oneshot::roster::Roster;
 use crate::stream::{Opener, Sealing};
 use crate::wire::{Contribution, Head, Header, Place};
 use crate::{Error, Result};
@@ -112,6 +114,11 @@ pub trait Aggregator: Send {
         Err(Error::frame("an answer to a scheme without a committee"))
     }
 
+    /// Clients that members have found to spoil the round: no sum with them will open.
+    fn accused(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// How many more answers [`Self::finish`] needs.
     fn missing(&self) -> usize {
         0
@@ -169,7 +176,7 @@ pub struct Opening {
 /// One of a committee that holds shares of what the round's clients have drawn.
 pub trait Member: Send + Sync {
     /// The answer to [`Aggregator::requests`], once a round: the same request again is answered again, another of the
-    /// round never.
+    /// round never. Where clients have sent what is no share, a complaint that names them, and nothing is spent.
     fn answer(&self, request: &[u8]) -> Result<Vec<u8>>;
 }
 
@@ -208,6 +215,16 @@ pub trait Scheme: Send + Sync {
         Err(Error::Unsupported { scheme: self.name(), operation: "a committee", reason: "its clients share a key" })
     }
 
+    /// The key of `identity`'s party in a roster.
+    fn join(&self, _roster: &Roster, _identity: &Identity, _epoch: u64) -> Result<ClientKey> {
+        Err(no_roster(self.name()))
+    }
+
+    /// The server's key to a roster.
+    fn roster_key(&self, _roster: &Roster, _epoch: u64) -> Result<ServerKey> {
+        Err(no_roster(self.name()))
+    }
+
     /// An aggregate with what `reader` needs of it, where there is more in it.
     fn addressed(&self, frame: &[u8], _reader: u32) -> Result<Vec<u8>> {
         Ok(frame.to_vec())
@@ -220,6 +237,14 @@ pub trait Scheme: Send + Sync {
 
     /// Parameters and derived figures for people: (name, value).
     fn describe(&self) -> Vec<(String, String)>;
+}
+
+fn no_roster(scheme: &'static str) -> Error {
+    Error::Unsupported {
+        scheme,
+        operation: "a roster",
+        reason: "its clients share a key, which `fedcipher keygen` or an authority makes",
+    }
 }
 
 /// Digest of a canonical parameter text.

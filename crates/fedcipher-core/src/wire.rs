@@ -31,6 +31,7 @@ pub enum Kind {
     /// To a member of a committee, and back.
     Request = 5,
     Answer = 6,
+    Complaint = 7,
 }
 
 impl Kind {
@@ -42,6 +43,7 @@ impl Kind {
             4 => Ok(Kind::ServerKey),
             5 => Ok(Kind::Request),
             6 => Ok(Kind::Answer),
+            7 => Ok(Kind::Complaint),
             other => Err(Error::frame(format!("unknown frame kind {other}"))),
         }
     }

@@ -8,12 +8,17 @@ use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Sums};
 use fedcipher_core::keys::KeySet;
+use fedcipher_core::oneshot::identity::{IDENTITY_LEN, Identity, SIGNATURE_LEN};
+use fedcipher_core::oneshot::roster::Roster;
+use fedcipher_core::oneshot::sealing::OVERHEAD;
+use fedcipher_core::oneshot::statement::RoundContext;
 use fedcipher_core::oneshot::{Oneshot, Params, Reveal};
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Aggregator, Expect, Scheme};
 use fedcipher_core::wire::{self, Contribution, Header};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
+use sha2::{Digest, Sha256};
 
 const ROUND: u64 = 9;
 
@@ -325,4 +330,67 @@ fn committees_that_could_be_split_are_refused_with_the_cure() {
     refused(Params { preset: Preset::FedbitPaper, ..params(8) }, "\"compact\"");
     let scheme = Oneshot::new(params(8)).unwrap();
     assert!(scheme.keygen(&[0, 1, 2], 1).unwrap_err().to_string().contains("committee of 5"));
+}
+
+/// Client `id`'s update, changed by itself: its signature is that of what it sends.
+fn resigned(round: &Round, id: usize, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let parsed = wire::parse(&round.updates[id]).unwrap();
+    let mut payload = parsed.payload.to_vec();
+    change(&mut payload);
+    let key = &round.keys.clients[id];
+    let (identity, roster) = key.secret.split_at(IDENTITY_LEN);
+    let roster = Roster::parse(roster).unwrap().digest(round.scheme.digest(), key.tag.epoch);
+    let context = RoundContext::of(roster, &parsed.header);
+    // Three shares of a seed, as threshold 4 has it, and two of field elements, each with what sealing adds.
+    let field = 2048 * 10 / 8;
+    let lengths = [32, 32, 32, field, field].map(|share| share + OVERHEAD);
+    let (mut digests, mut at) = (Vec::new(), 0);
+    for length in lengths {
+        digests.extend_from_slice(&Sha256::digest(&payload[at..at + length]));
+        at += length;
+    }
+    let end = payload.len() - 16 - SIGNATURE_LEN;
+    let statement = context.update(parsed.header.contributions[0], blake3::hash(&payload[at..end]).as_bytes(), &digests);
+    payload[end..end + SIGNATURE_LEN].copy_from_slice(&Identity::from_bytes(identity).unwrap().sign(&statement));
+    parsed.header.frame(&payload)
+}
+
+/// A share that opens and is none: nobody can tell whose it is, and the round does not open.
+#[test]
+fn a_false_share_spoils_the_round_and_opens_nothing() {
+    use fedcipher_core::oneshot::statement::share_info;
+    let round = round(params(8), &[0, 1, 2, 3]);
+    let key = &round.keys.clients[3];
+    let roster = Roster::parse(&key.secret[IDENTITY_LEN..]).unwrap();
+    let member = roster.members().next().unwrap();
+    let info = share_info(&roster.digest(round.scheme.digest(), 1), ROUND, 3, member.id);
+    let false_share = member.sealing().unwrap().seal(&info, &[7; 32]).unwrap();
+    let lie = resigned(&round, 3, |payload| payload[..false_share.len()].copy_from_slice(&false_share));
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+    round.updates[..3].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
+    aggregator.add(&lie).unwrap();
+    asked(&round.scheme, &round.keys, aggregator.as_mut(), &[4]);
+    let frame = aggregator.finish().unwrap();
+    assert!(matches!(opened(&round.scheme, &round.keys, 0, &frame), Err(Error::Decrypt { .. })));
+}
+
+/// A client that seals garbage, under its own signature.
+#[test]
+fn a_member_names_who_sealed_no_share_and_spends_nothing() {
+    let round = round(params(8), &[0, 1, 2, 3]);
+    let lie = resigned(&round, 3, |payload| payload[0] ^= 1);
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+    round.updates[..3].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
+    aggregator.add(&lie).unwrap();
+    let requests = aggregator.requests().unwrap();
+    let member = round.scheme.member(&round.keys.clients[0], None).unwrap();
+    let complaint = member.answer(&requests[0].1).unwrap();
+    assert!(matches!(aggregator.answer(&complaint), Err(Error::FalseShare { member: 0, clients }) if clients == [3]));
+    assert_eq!(aggregator.accused(), [3]);
+    // It has not spoken for any set yet.
+    let mut without = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+    round.updates[..3].iter().for_each(|update| without.add(update).map(drop).unwrap());
+    asked(&round.scheme, &round.keys, without.as_mut(), &[]);
+    assert!(without.finish().is_ok());
+    member.answer(&without.requests().unwrap()[0].1).unwrap();
 }

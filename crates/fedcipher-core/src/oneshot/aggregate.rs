@@ -1,8 +1,8 @@
 //! The server's side: c0 added, sealed shares kept for their members, the committee's answers collected. No key.
 
-use super::answer::{Answer, read_all, write_all};
+use super::answer::{Answer, Complaint, read_all, write_all};
 use super::identity::{SIGNATURE_LEN, verifies};
-use super::roster::{Roster, sha256};
+use super::roster::{Party, Roster, sha256};
 use super::sealing::OVERHEAD;
 use super::statement::RoundContext;
 use super::{Reveal, Setting};
@@ -13,7 +13,7 @@ use crate::rlwe::aggregate::CipherSum;
 use crate::scheme::{Aggregator, Progress};
 use crate::wire::{self, Contribution, Header, Kind, Reader};
 use crate::{Error, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub struct OneshotAggregator {
@@ -27,6 +27,7 @@ pub struct OneshotAggregator {
     /// Set when the committee was asked: nobody joins the sum after that.
     asked: Option<Header>,
     answers: BTreeMap<u32, Answer>,
+    accused: BTreeSet<u32>,
 }
 
 /// What members need of one update.
@@ -50,6 +51,27 @@ impl OneshotAggregator {
             shares: BTreeMap::new(),
             asked: None,
             answers: BTreeMap::new(),
+            accused: BTreeSet::new(),
+        }
+    }
+
+    fn member(&self, id: u32) -> Result<&Party> {
+        let party = self.roster.get(id).filter(|party| party.roles.member);
+        party.ok_or_else(|| Error::frame(format!("party {id} is no member of the committee")))
+    }
+
+    /// Keeps whom a member accuses; the round is lost either way.
+    fn complained(&mut self, context: &RoundContext, complaint: &Complaint) -> Error {
+        let Complaint { member, clients, signature } = complaint;
+        match self.member(*member) {
+            Err(error) => error,
+            Ok(party) if !verifies(&party.verify, &context.complaint(*member, clients), signature) => {
+                Error::Signature { party: *member }
+            }
+            Ok(_) => {
+                self.accused.extend(clients.iter().filter(|client| self.shares.contains_key(client)));
+                Error::FalseShare { member: *member, clients: clients.clone() }
+            }
         }
     }
 }
@@ -83,7 +105,7 @@ impl Aggregator for OneshotAggregator {
         let aggregate = self.admission.aggregate_header()?;
         let common = sha256(&[&aggregate.common()]);
         let header = Header { kind: Kind::Request, layout: Vec::new(), ..aggregate.clone() };
-        let request = |(place, member): (usize, &super::roster::Party)| {
+        let request = |(place, member): (usize, &Party)| {
             let mut payload = common.to_vec();
             for kept in self.shares.values() {
                 payload.extend_from_slice(&kept.signature);
@@ -100,16 +122,20 @@ impl Aggregator for OneshotAggregator {
 
     fn answer(&mut self, frame: &[u8]) -> Result<u32> {
         let asked = self.asked.as_ref().ok_or_else(|| Error::frame("an answer to what nobody has asked"))?;
-        let found = wire::parse_kind(frame, Kind::Answer)?;
-        if found.header != (Header { kind: Kind::Answer, layout: Vec::new(), ..asked.clone() }) {
+        let found = wire::parse(frame)?;
+        let kind = found.header.kind;
+        if found.header != (Header { kind, layout: Vec::new(), ..asked.clone() }) {
             return Err(Error::frame("it answers for another round, model or set of clients"));
         }
+        let context = RoundContext::of(self.digest, asked);
+        if kind == Kind::Complaint {
+            return Err(self.complained(&context, &Complaint::parse(found.payload)?));
+        }
+        found.header.check_kind(Kind::Answer)?;
         let mut r = Reader::new(found.payload);
         let answer = Answer::read(&self.setting, &mut r)?;
         r.finish()?;
-        let context = RoundContext::of(self.digest, asked);
-        let party = self.roster.get(answer.member).filter(|party| party.roles.member);
-        let party = party.ok_or_else(|| Error::frame(format!("party {} is no member", answer.member)))?;
+        let party = self.member(answer.member)?;
         if !answer.is_of(party, &context, &asked.contributions) {
             return Err(Error::Signature { party: answer.member });
         }
@@ -117,6 +143,10 @@ impl Aggregator for OneshotAggregator {
         // The first answer stands; a second one of the same sum differs in its randomness only.
         self.answers.entry(member).or_insert(answer);
         Ok(member)
+    }
+
+    fn accused(&self) -> Vec<u32> {
+        self.accused.iter().copied().collect()
     }
 
     fn missing(&self) -> usize {

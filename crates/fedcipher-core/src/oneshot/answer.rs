@@ -111,6 +111,33 @@ impl Answer {
     }
 }
 
+/// What a member sends in place of an answer where clients have sealed to it what is no share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Complaint {
+    pub member: u32,
+    pub clients: Vec<u32>,
+    pub signature: [u8; SIGNATURE_LEN],
+}
+
+impl Complaint {
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = self.member.to_le_bytes().to_vec();
+        out.extend_from_slice(&self.signature);
+        self.clients.iter().for_each(|client| out.extend_from_slice(&client.to_le_bytes()));
+        out
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new(bytes);
+        let (member, signature) = (r.u32()?, r.array()?);
+        let (clients, rest) = r.rest().as_chunks::<4>();
+        if !rest.is_empty() || clients.is_empty() {
+            return Err(Error::frame("a complaint names no client, or part of one"));
+        }
+        Ok(Complaint { member, clients: clients.iter().map(|c| u32::from_le_bytes(*c)).collect(), signature })
+    }
+}
+
 /// All answers of an aggregate: the beginning of its payload, behind its length.
 pub fn write_all(answers: &[Answer]) -> Vec<u8> {
     let mut body = (answers.len() as u32).to_le_bytes().to_vec();

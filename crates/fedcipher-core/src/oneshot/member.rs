@@ -1,6 +1,6 @@
 //! A member of the committee: adds the shares of one set of clients a round, and answers for that set only.
 
-use super::answer::Answer;
+use super::answer::{Answer, Complaint};
 use super::identity::{SIGNATURE_LEN, verifies};
 use super::roster::sha256;
 use super::sealing::OVERHEAD;
@@ -82,7 +82,7 @@ impl CommitteeMember {
     }
 
     /// The shares' sum; or which clients have sealed what is no share of theirs, under their signature.
-    fn sum(&self, round: u64, asked: &[Asked<'_>]) -> Result<Zeroizing<Vec<u64>>> {
+    fn sum(&self, round: u64, asked: &[Asked<'_>]) -> std::result::Result<Zeroizing<Vec<u64>>, Vec<u32>> {
         let sharing = &self.setting.sharing;
         let empty = || (Zeroizing::new(vec![0; sharing.len()]), Vec::new());
         let add = |(mut sum, mut wrong): (Zeroizing<Vec<u64>>, Vec<u32>), asked: &Asked<'_>| {
@@ -101,7 +101,7 @@ impl CommitteeMember {
             (a, wrong)
         };
         let (sum, wrong) = asked.par_iter().fold(empty, add).reduce(empty, join);
-        if wrong.is_empty() { Ok(sum) } else { Err(Error::FalseShare { clients: wrong }) }
+        if wrong.is_empty() { Ok(sum) } else { Err(wrong) }
     }
 }
 
@@ -109,7 +109,14 @@ impl Member for CommitteeMember {
     fn answer(&self, request: &[u8]) -> Result<Vec<u8>> {
         let Frame { header, payload } = wire::parse_kind(request, Kind::Request)?;
         let (context, asked) = self.check(&header, payload)?;
-        let sum = self.sum(header.round, &asked)?;
+        let sum = match self.sum(header.round, &asked) {
+            Ok(sum) => sum,
+            Err(wrong) => {
+                let signature = self.place.identity.sign(&context.complaint(self.own, &wrong));
+                let complaint = Complaint { member: self.own, clients: wrong, signature };
+                return Ok(Header { kind: Kind::Complaint, ..header }.frame(&complaint.to_bytes()));
+            }
+        };
         // On disk before anything of the sum leaves: the same request again is fine, another one of the round is not.
         self.answered.claim(header.round, blake3::hash(request).as_bytes())?;
         let sharing = &self.setting.sharing;

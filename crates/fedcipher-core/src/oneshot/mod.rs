@@ -21,7 +21,7 @@ mod member;
 pub mod roster;
 pub mod sealing;
 pub mod sharing;
-mod statement;
+pub mod statement;
 
 use crate::admission::Rules;
 use crate::bounds::Bounds;
@@ -147,20 +147,6 @@ impl Oneshot {
         Ok(Oneshot { setting: Arc::new(Setting { params, derived, sharing }) })
     }
 
-    /// The key of `identity`'s party under this roster, and the server's.
-    pub fn join(&self, roster: &Roster, identity: &Identity, epoch: u64) -> Result<ClientKey> {
-        let tag = self.tag(roster, epoch)?;
-        let (client, root) = roster.join(identity)?;
-        let secret = Zeroizing::new([identity.to_bytes(), roster.to_bytes()].concat());
-        Ok(ClientKey { tag, client, root, secret })
-    }
-
-    /// The server's key: the roster.
-    pub fn server_key(&self, roster: &Roster, epoch: u64) -> Result<ServerKey> {
-        let tag = self.tag(roster, epoch)?;
-        Ok(ServerKey { tag, cohort: roster.clients(), public: roster.to_bytes().to_vec() })
-    }
-
     /// Names the roster, so that a party refuses what belongs to another.
     fn tag(&self, roster: &Roster, epoch: u64) -> Result<KeyTag> {
         self.setting.check_roster(roster)?;
@@ -245,7 +231,19 @@ impl Scheme for Oneshot {
         };
         let roster = Roster::new(ids.iter().zip(&identities).enumerate().map(card).collect())?;
         let clients = identities.iter().map(|i| self.join(&roster, i, epoch)).collect::<Result<_>>()?;
-        Ok(KeySet { clients, server: self.server_key(&roster, epoch)? })
+        Ok(KeySet { clients, server: self.roster_key(&roster, epoch)? })
+    }
+
+    fn join(&self, roster: &Roster, identity: &Identity, epoch: u64) -> Result<ClientKey> {
+        let tag = self.tag(roster, epoch)?;
+        let (client, root) = roster.join(identity)?;
+        let secret = Zeroizing::new([identity.to_bytes(), roster.to_bytes()].concat());
+        Ok(ClientKey { tag, client, root, secret })
+    }
+
+    fn roster_key(&self, roster: &Roster, epoch: u64) -> Result<ServerKey> {
+        let tag = self.tag(roster, epoch)?;
+        Ok(ServerKey { tag, cohort: roster.clients(), public: roster.to_bytes().to_vec() })
     }
 
     fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>> {

@@ -174,6 +174,10 @@ impl Roster {
         sha256(&[b"fedcipher oneshot v1 roster", &params, &epoch.to_le_bytes(), &self.bytes])
     }
 
+    pub fn parties(&self) -> impl Iterator<Item = &Party> {
+        self.parties.iter()
+    }
+
     /// The party of this number.
     #[must_use]
     pub fn get(&self, id: u32) -> Option<&Party> {

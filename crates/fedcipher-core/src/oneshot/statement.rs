@@ -63,6 +63,15 @@ impl RoundContext {
         out.extend_from_slice(&sha256(&[sum]));
         out
     }
+
+    /// What a member signs to accuse clients.
+    #[must_use]
+    pub fn complaint(&self, member: u32, clients: &[u32]) -> Vec<u8> {
+        let mut out = self.bytes("complaint");
+        out.extend_from_slice(&member.to_le_bytes());
+        clients.iter().for_each(|client| out.extend_from_slice(&client.to_le_bytes()));
+        out
+    }
 }
 
 /// The context of the share that `client` seals to `member`. Which update it belongs to is what the client signs, so
