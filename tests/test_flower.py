@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
 
 CLIENTS = 5
-SCHEMES = [("plain", {}), ("flashe", {"masking": "adaptive"}), ("bfv", {})]
+SCHEMES = [("plain", {}), ("flashe", {"masking": "adaptive"}), ("bfv", {}), ("oneshot", {"corrupt": 0})]
 
 
 def targets(rng):

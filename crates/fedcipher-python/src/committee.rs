@@ -1,7 +1,7 @@
 //! Parties without a shared key: identities, rosters, and members of a committee.
 
 use crate::forked::at_work;
-use crate::{ClientKey, Scheme, ServerKey, raise};
+use crate::raise;
 use fedcipher_core::oneshot::{identity, roster};
 use fedcipher_core::scheme;
 use pyo3::prelude::*;
@@ -9,7 +9,7 @@ use pyo3::types::PyBytes;
 
 /// A party's own secret keys.
 #[pyclass(frozen, module = "fedcipher._native")]
-pub struct Identity(identity::Identity);
+pub struct Identity(pub identity::Identity);
 
 #[pymethods]
 impl Identity {
@@ -44,7 +44,7 @@ type Card = (u32, String, (bool, bool, bool), Vec<u8>, Vec<u8>);
 
 /// All parties, as everybody of a round has them.
 #[pyclass(frozen, module = "fedcipher._native")]
-pub struct Roster(roster::Roster);
+pub struct Roster(pub roster::Roster);
 
 #[pymethods]
 impl Roster {
@@ -85,18 +85,5 @@ impl Member {
     fn answer<'py>(&self, py: Python<'py>, request: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         let answer = at_work(py, || self.0.answer(request)).map_err(raise)?;
         Ok(PyBytes::new(py, &answer))
-    }
-}
-
-#[pymethods]
-impl Scheme {
-    /// The key of the party that `identity` is in the roster.
-    fn join(&self, roster: &Roster, identity: &Identity, epoch: u64) -> PyResult<ClientKey> {
-        self.0.join(&roster.0, &identity.0, epoch).map(ClientKey).map_err(raise)
-    }
-
-    /// The server's key to the roster.
-    fn roster_key(&self, roster: &Roster, epoch: u64) -> PyResult<ServerKey> {
-        self.0.roster_key(&roster.0, epoch).map(ServerKey).map_err(raise)
     }
 }

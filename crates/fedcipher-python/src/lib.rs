@@ -213,6 +213,16 @@ impl Scheme {
         self.0.server_decryptor(&key.0).map(Decryptor).map_err(raise)
     }
 
+    /// The key of the party that `identity` is in the roster.
+    fn join(&self, roster: &committee::Roster, identity: &committee::Identity, epoch: u64) -> PyResult<ClientKey> {
+        self.0.join(&roster.0, &identity.0, epoch).map(ClientKey).map_err(raise)
+    }
+
+    /// The server's key to the roster.
+    fn roster_key(&self, roster: &committee::Roster, epoch: u64) -> PyResult<ServerKey> {
+        self.0.roster_key(&roster.0, epoch).map(ServerKey).map_err(raise)
+    }
+
     #[pyo3(signature = (key, state = None))]
     fn member(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<committee::Member> {
         self.0.member(&key.0, state.as_deref()).map(committee::Member).map_err(raise)

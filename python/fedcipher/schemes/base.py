@@ -300,6 +300,11 @@ class Scheme(ABC):
         """Derived figures for people."""
 
     @property
+    def reveals_to_server(self) -> bool:
+        """Whether the server opens each round's sum itself, with `server_decryptor`."""
+        return False
+
+    @property
     def grain(self) -> int:
         """Values by which the work for an update grows: those of a ciphertext where ciphertexts are costly, else 1."""
         return 1

@@ -82,6 +82,10 @@ class Oneshot(NativeScheme):
         }
         super().__init__(codec or Codec(bits=12), params)
 
+    @property
+    def reveals_to_server(self) -> bool:
+        return self._params["reveal"] == "server"
+
 
 @dataclass(frozen=True)
 class Party:
