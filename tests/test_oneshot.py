@@ -5,7 +5,7 @@ import itertools
 import fedcipher
 import numpy as np
 import pytest
-from fedcipher import _native, errors, keys
+from fedcipher import _native, cli, errors, keys
 from fedcipher.flower import SecureStrategy, open_run, protocol
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import LocalGrid, initial, make_app, record
@@ -195,3 +195,54 @@ def test_an_older_key_set_of_the_same_identities_is_another_roster(rng):
     aggregator = scheme.aggregator(sets[0].server(), round=1)
     with pytest.raises(errors.WrongEpochError):
         aggregator.add(scheme.encryptor(sets[1].client(0)).encrypt(UPDATE, round=1))
+
+
+def run(*arguments, capsys, status=0):
+    assert cli.main([str(a) for a in arguments]) == status
+    said = capsys.readouterr()
+    return said.out if status == 0 else said.err
+
+
+def test_from_identities_to_a_round_with_commands(tmp_path, capsys):
+    """Each party on its own machine: only cards and the roster are passed on."""
+    for name in ("ada", "bob", "cid", "dot"):
+        run("identity", name, "--out", tmp_path / name, capsys=capsys)
+    cards = [tmp_path / name / f"{name}.card" for name in ("ada", "bob", "cid", "dot")]
+    out = tmp_path / "server.key"
+    members = [part for name in ("ada", "bob", "cid") for part in ("--member", name)]
+    options = ["--equal", *members, "--silent", "dot", "--set", "corrupt=0", "--set", "min_contributions=2"]
+    said = run("roster", *cards, *options, "--bits", 16, "--clip", 2, "--out", out, capsys=capsys)
+    fingerprint = said.rpartition("fingerprint ")[2].partition(":")[0]
+    for name in ("ada", "bob", "cid", "dot"):
+        joined = run(
+            "join", tmp_path / name / f"{name}.identity", out, "--out", tmp_path / name / "my.key", capsys=capsys
+        )
+        assert f"the key of {name}" in joined and fingerprint in joined
+    key = {name: keys.load_client(tmp_path / name / "my.key") for name in ("ada", "bob", "cid", "dot")}
+    scheme, server = keys.load_server(out)
+    aggregator = scheme.aggregator(server, round=1)
+    for name in ("ada", "bob", "cid"):
+        aggregator.add(key[name][0].encryptor(key[name][1]).encrypt(UPDATE, round=1))
+    for member, request in aggregator.requests().items():
+        (holder,) = [k for _, k in key.values() if k.client == member]
+        aggregator.answer(scheme.member(holder).answer(request))
+    (values, _) = key["dot"][0].decryptor(key["dot"][1]).decrypt(aggregator.finish(), round=1)
+    np.testing.assert_allclose(values, UPDATE[0], atol=1e-3)
+
+
+def test_what_goes_wrong_with_identities_is_said(tmp_path, capsys):
+    run("identity", "ada", "--out", tmp_path, capsys=capsys)
+    assert (tmp_path / "ada.identity").stat().st_mode & 0o077 == 0
+    assert "ada.identity exists" in run("identity", "ada", "--out", tmp_path, capsys=capsys, status=2)
+    assert "no name for a party" in run("identity", "a/b", "--out", tmp_path, capsys=capsys, status=2)
+    options = ["--equal", "--per-round", 3, "--set", "members=1", "--set", "corrupt=0", "--out", tmp_path / "k"]
+    refused = run("roster", tmp_path / "ada.identity", *options, capsys=capsys, status=2)
+    assert "NAME.identity stays secret" in refused
+    refused = run("roster", tmp_path / "ada.card", "--member", "eve", *options, capsys=capsys, status=2)
+    assert "no card of eve" in refused
+    shared = fedcipher.scheme("flashe", clients=3)
+    made = keys.save(shared.keygen(3), shared, tmp_path / "shared")
+    command = ["join", tmp_path / "ada.identity", made / "server.key", "--out", tmp_path / "x.key"]
+    assert "holds no roster" in run(*command, capsys=capsys, status=2)
+    (tmp_path / "ada.identity").chmod(0o644)
+    assert "chmod 600" in run(*command, capsys=capsys, status=2)

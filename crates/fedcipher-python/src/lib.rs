@@ -158,6 +158,18 @@ impl ServerKey {
         wire::scheme_name(&self.0.tag.scheme)
     }
 
+    /// What the scheme has in it beside the cohort: public.
+    #[getter]
+    fn public<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.public)
+    }
+
+    /// Names the key set: two parties whose keys say the same have keys of one.
+    #[getter]
+    fn fingerprint(&self) -> String {
+        wire::hex(&self.0.tag.key_id)
+    }
+
     fn __repr__(&self) -> String {
         format!("ServerKey({}, {} clients, epoch {})", self.scheme(), self.0.cohort.len(), self.0.tag.epoch)
     }
