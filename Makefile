@@ -28,10 +28,25 @@ $(BIN)/maturin: | $(BIN)/uv
 	touch $@
 
 # To develop: every extra, and the native module with every feature.
-$(VENV)/.built: $(SOURCES) | $(BIN)/maturin
-	$(INSTALL) -r pyproject.toml --extra flower --extra demo --extra bench --extra dev
+$(VENV)/.built: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
 	. $(BIN)/activate && maturin develop --release --quiet --uv --features engine-client,hhe
 	touch $@
+
+$(VENV)/.packages: pyproject.toml | $(BIN)/uv
+	$(INSTALL) -r pyproject.toml --extra flower --extra demo --extra bench --extra dev
+	touch $@
+
+# To test, where nothing has been built to develop: native module and programs of the crates that `cargo test` has
+# compiled, so that all is compiled once. With checks for overflow, and slower.
+$(VENV)/.built-to-test: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
+	cargo test --workspace --quiet --no-run --features $(WHOLE)
+	cargo build --workspace --quiet --features $(WHOLE)
+	install target/debug/fedcipher-engine target/debug/fedcipher-authority $(BIN)
+	. $(BIN)/activate && maturin develop --quiet --uv --features whole
+	touch $@
+
+WHOLE := fedcipher-python/whole
+TESTED = $(if $(wildcard $(VENV)/.built),build,$(VENV)/.built-to-test)
 
 # To try: the packages of [demo] and the native module as in a wheel, made at the same time.
 $(VENV)/.demo-packages: pyproject.toml | $(BIN)/uv
@@ -67,11 +82,11 @@ test-static: build engine-static
 # The TFHE baseline (tfhe-rs): minutes to build, so only where it is asked for.
 tfhe: $(VENV)/.tfhe
 
-$(VENV)/.tfhe: $(VENV)/.built $(TFHE)/src/lib.rs $(TFHE)/Cargo.toml $(TFHE)/Cargo.lock $(TFHE)/pyproject.toml
+$(VENV)/.tfhe: $(VENV)/.packages $(TFHE)/src/lib.rs $(TFHE)/Cargo.toml $(TFHE)/Cargo.lock $(TFHE)/pyproject.toml
 	. $(BIN)/activate && CARGO_TARGET_DIR=target/tfhe maturin develop --release --quiet -m $(TFHE)/Cargo.toml
 	touch $@
 
-test-tfhe: tfhe
+test-tfhe: tfhe $(TESTED)
 	CARGO_TARGET_DIR=target/tfhe cargo clippy --quiet --release --manifest-path $(TFHE)/Cargo.toml -- -D warnings
 	$(BIN)/python -m pytest tests/test_baselines.py -k tfhe
 
@@ -111,11 +126,11 @@ demo:
 test: test-rust test-python
 
 test-rust:
-	cargo test --workspace --quiet
+	cargo test --workspace --quiet --features $(WHOLE)
 
 # Two files at a time, whatever the machine: half of what tests do is wait. What starts Ray is one file: two of it
 # at once do not start in time on two cores.
-test-python: build
+test-python: $(TESTED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, messages at a ClientApp.
@@ -126,16 +141,17 @@ attack: build
 
 # Flower's example apps against a SuperLink, in the clear and encrypted: their models must be equal. Minutes.
 e2e-apps: build
+	$(INSTALL) xgboost-cpu
 	$(BIN)/python -m pytest tests/e2e_apps.py
 
 # Breaks one guard at a time and sees the attack tests go red.
 mutants: $(BIN)/maturin
 	$(BIN)/python tools/mutants.py
 
-check: build
+check: $(TESTED)
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(TFHE)/Cargo.toml --check
-	cargo clippy --workspace --all-targets --quiet --features fedcipher-python/engine-client,fedcipher-python/hhe -- -D warnings
+	cargo clippy --workspace --all-targets --quiet --features $(WHOLE) -- -D warnings
 	cargo clippy -p fedcipher-python --quiet -- -D warnings
 	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
 	$(BIN)/ruff check python tests benches examples tools
@@ -170,7 +186,7 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site: runs/site/index.html (its search needs a server: python3 -m http.server -d runs/site)"
 
-$(VENV)/.docs: $(VENV)/.built
+$(VENV)/.docs: $(TESTED)
 	$(INSTALL) -r pyproject.toml --extra docs
 	touch $@
 

@@ -175,7 +175,7 @@ def test_bound_error_says_what_fits():
 
 
 def test_unknown_names():
-    with pytest.raises(errors.ParameterError, match="plain, flashe, bfv, pasta-bfv"):
+    with pytest.raises(errors.ParameterError, match="plain, flashe, bfv, oneshot, pasta-bfv"):
         fedcipher.scheme("rot13", clients=2)
     with pytest.raises(errors.ParameterError, match="bogus"):
         fedcipher.scheme("plain", clients=2, bogus=1)

@@ -1,4 +1,4 @@
-"""The command line: schemes, keygen, spec, inspect, train, bench, advise."""
+"""The command line: schemes, keygen, identity, roster, join, open, spec, inspect, train, bench, advise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fedcipher import __version__, _native, keys
 from fedcipher._files import refusal, writable_folder
@@ -18,6 +18,9 @@ from fedcipher._optional import build, built, install, missing, require
 from fedcipher.bench.commands import add_commands
 from fedcipher.codec import Codec
 from fedcipher.errors import FedcipherError, FrameError, ParameterError
+from fedcipher.keys.roster import join as join_roster
+from fedcipher.keys.roster import make as make_roster
+from fedcipher.keys.roster import new_identity
 from fedcipher.keys.store import home, named_folder
 from fedcipher.schemes import Scheme, scheme, scheme_class, scheme_names
 
@@ -82,20 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     _scheme_options(keygen)
     keygen.add_argument("--clients", type=int, required=True, help="clients 0..N-1 of the cohort")
     keygen.add_argument("--per-round", type=int, help="most clients in one round (default: all)")
-    how = keygen.add_mutually_exclusive_group(required=True)
-    how.add_argument(
-        "--examples",
-        type=float,
-        metavar="MOST",
-        help="weight clients by their number of training examples, as FedAvg does; MOST is that of the largest client",
-    )
-    how.add_argument("--equal", action="store_true", help="all clients weigh the same")
-    keygen.add_argument(
-        "--max-weight",
-        type=int,
-        default=_WEIGHT_LEVELS,
-        help=f"with --examples: weights are 1 to this, {_WEIGHT_LEVELS} unless given; costs as many bits a value",
-    )
+    _weight_options(keygen)
     keygen.add_argument("--epoch", type=int, default=1)
     where = keygen.add_mutually_exclusive_group(required=True)
     where.add_argument("--out", type=Path, help="folder to make")
@@ -103,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         "--name", help="for an app: a folder of this name under ~/.fedcipher/keys, which apps find by name"
     )
     keygen.set_defaults(run=_keygen)
+
+    _roster_commands(commands)
 
     opened = commands.add_parser("open", help="decrypt the model that a run ended with")
     opened.add_argument("folder", type=Path, help="the folder of SecureStrategy(out=...), or its name", metavar="RUN")
@@ -145,8 +137,50 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _scheme_options(parser: argparse.ArgumentParser, target: str = "delta") -> None:
-    parser.add_argument("--scheme", default="flashe", choices=scheme_names())
+def _weight_options(parser: argparse.ArgumentParser) -> None:
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument(
+        "--examples",
+        type=float,
+        metavar="MOST",
+        help="weight clients by their number of training examples, as FedAvg does; MOST is that of the largest client",
+    )
+    how.add_argument("--equal", action="store_true", help="all clients weigh the same")
+    parser.add_argument(
+        "--max-weight",
+        type=int,
+        default=_WEIGHT_LEVELS,
+        help=f"with --examples: weights are 1 to this, {_WEIGHT_LEVELS} unless given; costs as many bits a value",
+    )
+
+
+def _roster_commands(commands: Any) -> None:
+    identity = commands.add_parser("identity", help="make a party's own keys, for schemes without a shared key")
+    identity.add_argument("name", help="of the party; NAME.identity is its secret, NAME.card is for the roster")
+    identity.add_argument("--out", type=Path, default=Path(), help="folder for both files (default: here)")
+    identity.set_defaults(run=_identity)
+
+    listed = commands.add_parser("roster", help="make the roster of parties from their cards: the server's key file")
+    listed.add_argument("cards", type=Path, nargs="+", metavar="CARD")
+    _scheme_options(listed, scheme="oneshot")
+    listed.add_argument("--per-round", type=int, help="most clients in one round (default: all)")
+    _weight_options(listed)
+    listed.add_argument("--member", action="append", default=[], metavar="NAME", help="of the committee; repeat")
+    listed.add_argument("--silent", action="append", default=[], metavar="NAME", help="sends no updates; repeat")
+    listed.add_argument("--blind", action="append", default=[], metavar="NAME", help="opens no aggregates; repeat")
+    listed.add_argument("--epoch", type=int, default=1)
+    listed.add_argument("--out", type=Path, required=True, help="file to make, such as server.key")
+    listed.set_defaults(run=_roster)
+
+    joined = commands.add_parser("join", help="make a party's key file from its identity and the roster")
+    joined.add_argument("identity", type=Path)
+    joined.add_argument("roster", type=Path)
+    joined.add_argument("--out", type=Path, required=True, help="key file to make")
+    joined.set_defaults(run=_join)
+
+
+def _scheme_options(parser: argparse.ArgumentParser, target: str = "delta", scheme: str = "flashe") -> None:
+    parser.add_argument("--scheme", default=scheme, choices=scheme_names(), help=f"default: {scheme}")
     parser.add_argument("--bits", type=int, help="bits of a value (default: 16 for flashe, else 12)")
     parser.add_argument("--clip", default="auto", help="auto, aciq or a number")
     parser.add_argument(
@@ -249,6 +283,36 @@ def _keygen(options: argparse.Namespace, __: list[str]) -> int:
     out = options.out or named_folder(options.name)
     folder = keys.save(made_keys, made, out, examples_per_weight=unit)
     print(f"{folder}: server.key and {options.clients} client keys for {made}")
+    return 0
+
+
+def _identity(options: argparse.Namespace, __: list[str]) -> int:
+    secret, card = new_identity(options.name, options.out)
+    print(f"{secret}: stays here, and secret\n{card}: for whoever makes the roster")
+    return 0
+
+
+def _roster(options: argparse.Namespace, __: list[str]) -> int:
+    if options.examples is not None and not (math.isfinite(options.examples) and options.examples > 0):
+        raise ParameterError(f"--examples {options.examples} is not a number of examples")
+    senders = len(options.cards) - len(set(options.silent))
+    if "members=" not in " ".join(options.set):
+        options.set.append(f"members={len(set(options.member))}")
+    made = _made(options, options.per_round or senders, 1 if options.equal else options.max_weight)
+    unit = 0.0 if options.equal else options.examples / options.max_weight
+    names = {"members": options.member, "silent": options.silent, "blind": options.blind}
+    out, fingerprint = make_roster(
+        options.cards, made, options.out, epoch=options.epoch, examples_per_weight=unit, **names
+    )
+    print(
+        f"{out}: {len(options.cards)} parties for {made}\nfingerprint {fingerprint}: the same for everybody who joins"
+    )
+    return 0
+
+
+def _join(options: argparse.Namespace, __: list[str]) -> int:
+    path, name, fingerprint = join_roster(options.identity, options.roster, options.out)
+    print(f"{path}: the key of {name}\nroster {fingerprint}: compare it with the others' before you use it")
     return 0
 
 

@@ -6,6 +6,7 @@ __all__ = [
     "BoundError",
     "CancelledError",
     "CodecError",
+    "CommitteeError",
     "DecryptError",
     "DependencyError",
     "DuplicateClientError",
@@ -13,6 +14,7 @@ __all__ = [
     "EngineError",
     "EngineUnavailableError",
     "EntropyError",
+    "FalseShareError",
     "FedcipherError",
     "ForgedAggregateError",
     "FrameError",
@@ -34,6 +36,7 @@ __all__ = [
     "RoundError",
     "RunError",
     "SealedModelError",
+    "SignatureError",
     "StalledError",
     "StateError",
     "StrategyError",
@@ -132,6 +135,18 @@ class ForgedAggregateError(RoundError):
 
 class KeyClosedError(RoundError):
     """Nothing is opened under a key any more, because an aggregate under it was forged."""
+
+
+class SignatureError(RoundError):
+    """What a party is said to have sent does not bear its signature."""
+
+
+class CommitteeError(RoundError):
+    """Too few members of a committee have answered."""
+
+
+class FalseShareError(RoundError):
+    """Clients have sealed to a member what is no share of theirs."""
 
 
 class PlaintextError(RoundError):

@@ -123,6 +123,23 @@ pub enum Error {
     )]
     Decrypt { reason: String },
 
+    #[error(
+        "{answers} members of the committee have answered where {needed} must; ask the others, or start a new round"
+    )]
+    Committee { answers: usize, needed: usize },
+
+    #[error("what party {party} is said to have sent does not bear its signature")]
+    Signature { party: u32 },
+
+    #[error(
+        "member {member} was sealed by clients {clients:?}, under their signature, what is no share of theirs; leave \
+         them out of the next round"
+    )]
+    FalseShare { member: u32, clients: Vec<u32> },
+
+    #[error("the committee has been asked for round {round}; whoever comes now is in the next round")]
+    Asked { round: u64 },
+
     #[error("{operation} is not supported by {scheme}: {reason}")]
     Unsupported { scheme: &'static str, operation: &'static str, reason: &'static str },
 
@@ -164,6 +181,10 @@ impl Error {
             Error::Key { .. } | Error::KeyFile { .. } => "KeyFormatError",
             Error::KeyInUse { .. } => "KeyInUseError",
             Error::Decrypt { .. } => "DecryptError",
+            Error::Committee { .. } => "CommitteeError",
+            Error::Signature { .. } => "SignatureError",
+            Error::FalseShare { .. } => "FalseShareError",
+            Error::Asked { .. } => "WrongRoundError",
             Error::Unsupported { .. } => "UnsupportedError",
             Error::Cancelled { .. } => "CancelledError",
             Error::Rng(_) => "EntropyError",

@@ -2,6 +2,7 @@
 
 use crate::bounds::Bounds;
 use crate::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
+use crate::oneshot::{Oneshot, Params as OneshotParams, Reveal};
 use crate::plain::Plain;
 use crate::rlwe::Bfv;
 use crate::rlwe::params::{Params as BfvParams, Preset};
@@ -76,6 +77,37 @@ enum PresetSpec {
     FedbitPaper,
 }
 
+impl From<PresetSpec> for Preset {
+    fn from(spec: PresetSpec) -> Self {
+        match spec {
+            PresetSpec::Compact => Preset::Compact,
+            PresetSpec::Fast => Preset::Fast,
+            PresetSpec::FedbitPaper => Preset::FedbitPaper,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OneshotSpec {
+    clients: u64,
+    max_weight: u64,
+    min_contributions: Option<u64>,
+    preset: PresetSpec,
+    members: usize,
+    threshold: usize,
+    corrupt: usize,
+    pack: usize,
+    reveal: RevealSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RevealSpec {
+    Clients,
+    Server,
+}
+
 #[cfg(feature = "hhe")]
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -120,13 +152,25 @@ pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
         }
         "bfv" => {
             let p: BfvSpec = read(spec.params)?;
-            let preset = match p.preset {
-                PresetSpec::Compact => Preset::Compact,
-                PresetSpec::Fast => Preset::Fast,
-                PresetSpec::FedbitPaper => Preset::FedbitPaper,
-            };
+            let (preset, server_weights) = (p.preset.into(), p.server_weights);
             let bounds = Bounds::new(p.clients, p.max_weight, p.min_contributions)?;
-            Ok(Arc::new(Bfv::new(BfvParams { bounds, preset, bits, server_weights: p.server_weights })?))
+            Ok(Arc::new(Bfv::new(BfvParams { bounds, preset, bits, server_weights })?))
+        }
+        "oneshot" => {
+            let p: OneshotSpec = read(spec.params)?;
+            Ok(Arc::new(Oneshot::new(OneshotParams {
+                bounds: Bounds::new(p.clients, p.max_weight, p.min_contributions)?,
+                preset: p.preset.into(),
+                bits,
+                members: p.members,
+                threshold: p.threshold,
+                corrupt: p.corrupt,
+                pack: p.pack,
+                reveal: match p.reveal {
+                    RevealSpec::Clients => Reveal::Clients,
+                    RevealSpec::Server => Reveal::Server,
+                },
+            })?))
         }
         #[cfg(feature = "hhe")]
         "pasta-bfv" => {

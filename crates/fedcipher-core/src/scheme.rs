@@ -1,12 +1,14 @@
 //! The one interface of all schemes: three objects made from keys, speaking frames.
 
-use crate::Result;
 use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, ServerKey};
 use crate::ledger::Openings;
 use crate::mac::Verifier;
+use crate::oneshot::identity::Identity;
+use crate::oneshot::roster::Roster;
 use crate::stream::{Opener, Sealing};
 use crate::wire::{Contribution, Head, Header, Place};
+use crate::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 
@@ -101,6 +103,27 @@ pub trait Aggregator: Send {
     /// Checks a frame and adds it. A refused frame changes nothing.
     fn add(&mut self, frame: &[u8]) -> Result<Contribution>;
 
+    /// Fixes who is in the sum: what to send to each member of the committee, whose answers [`Self::answer`] takes.
+    /// None where the scheme has no committee.
+    fn requests(&mut self) -> Result<Vec<(u32, Vec<u8>)>> {
+        Ok(Vec::new())
+    }
+
+    /// Checks a member's answer and keeps it: whose it is. A refused one changes nothing.
+    fn answer(&mut self, _frame: &[u8]) -> Result<u32> {
+        Err(Error::frame("an answer to a scheme without a committee"))
+    }
+
+    /// Clients that members have found to spoil the round: no sum with them will open.
+    fn accused(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// How many more answers [`Self::finish`] needs.
+    fn missing(&self) -> usize {
+        0
+    }
+
     /// The aggregate's frame; the object is spent afterwards.
     fn finish(&mut self) -> Result<Vec<u8>> {
         self.finish_with(&mut |_, _| true)
@@ -150,6 +173,13 @@ pub struct Opening {
     pub verifier: Verifier,
 }
 
+/// One of a committee that holds shares of what the round's clients have drawn.
+pub trait Member: Send + Sync {
+    /// The answer to [`Aggregator::requests`], once a round: the same request again is answered again, another of the
+    /// round never. Where clients have sent what is no share, a complaint that names them, and nothing is spent.
+    fn answer(&self, request: &[u8]) -> Result<Vec<u8>>;
+}
+
 /// A scheme with validated parameters.
 pub trait Scheme: Send + Sync {
     fn name(&self) -> &'static str;
@@ -171,6 +201,35 @@ pub trait Scheme: Send + Sync {
     /// `state` is the folder that remembers which aggregates were opened.
     fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>>;
 
+    /// Opens aggregates for a server that may see them.
+    fn server_decryptor(&self, _key: &ServerKey) -> Result<Box<dyn Decryptor>> {
+        Err(Error::Unsupported {
+            scheme: self.name(),
+            operation: "opening on the server",
+            reason: "it takes a client's key; only oneshot opens for a server that has none",
+        })
+    }
+
+    /// `state` is the folder that remembers which rounds were answered.
+    fn member(&self, _key: &ClientKey, _state: Option<&Path>) -> Result<Box<dyn Member>> {
+        Err(Error::Unsupported { scheme: self.name(), operation: "a committee", reason: "its clients share a key" })
+    }
+
+    /// The key of `identity`'s party in a roster.
+    fn join(&self, _roster: &Roster, _identity: &Identity, _epoch: u64) -> Result<ClientKey> {
+        Err(no_roster(self.name()))
+    }
+
+    /// The server's key to a roster.
+    fn roster_key(&self, _roster: &Roster, _epoch: u64) -> Result<ServerKey> {
+        Err(no_roster(self.name()))
+    }
+
+    /// An aggregate with what `reader` needs of it, where there is more in it.
+    fn addressed(&self, frame: &[u8], _reader: u32) -> Result<Vec<u8>> {
+        Ok(frame.to_vec())
+    }
+
     /// What the server tells the sampled clients before a round under `key`.
     fn plan(&self, _key: &ServerKey, _sampled: &[u32]) -> Result<Vec<u8>> {
         Ok(Vec::new())
@@ -178,6 +237,14 @@ pub trait Scheme: Send + Sync {
 
     /// Parameters and derived figures for people: (name, value).
     fn describe(&self) -> Vec<(String, String)>;
+}
+
+fn no_roster(scheme: &'static str) -> Error {
+    Error::Unsupported {
+        scheme,
+        operation: "a roster",
+        reason: "its clients share a key, which `fedcipher keygen` or an authority makes",
+    }
 }
 
 /// Digest of a canonical parameter text.

@@ -46,9 +46,17 @@ pub trait Sealer: Send + Sync {
     /// Makes the tag, the payload's last bytes, from the parts of all pieces.
     fn stamp(&self) -> &Stamp;
 
+    /// Bytes between the last piece and the tag.
+    fn trailer_len(&self) -> usize {
+        0
+    }
+
+    /// Writes them, given the bytes of all pieces.
+    fn trailer(&self, _pieces: &[u8], _out: &mut [u8]) {}
+
     /// Bytes of the payload.
     fn payload_len(&self) -> usize {
-        Piece::end(self.pieces(), self.prefix().len()) + TAG_LEN
+        Piece::end(self.pieces(), self.prefix().len()) + self.trailer_len() + TAG_LEN
     }
 }
 
@@ -139,12 +147,14 @@ pub fn seal_all(sealer: &dyn Sealer, update: &Update<'_>, place: &mut dyn Place,
         let (head, rest) = payload.split_at_mut(sealer.prefix().len());
         head.copy_from_slice(sealer.prefix());
         let (rest, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
-        let slots = slots(sealer.pieces(), rest);
+        let (pieces, trailer) = rest.split_at_mut(rest.len() - sealer.trailer_len());
+        let slots = slots(sealer.pieces(), pieces);
         let seal = |(index, slot): (usize, &mut [u8])| sealer.seal(index, update, slot);
         let hash = match threads {
             Threads::One => slots.into_iter().enumerate().map(seal).sum::<Result<Hash>>()?,
             Threads::All => slots.into_par_iter().enumerate().map(seal).sum::<Result<Hash>>()?,
         };
+        sealer.trailer(pieces, trailer);
         tag.copy_from_slice(&sealer.stamp().tag(hash).to_bytes());
         Ok(())
     })

@@ -28,6 +28,10 @@ pub enum Kind {
     Aggregate = 2,
     ClientKey = 3,
     ServerKey = 4,
+    /// To a member of a committee, and back.
+    Request = 5,
+    Answer = 6,
+    Complaint = 7,
 }
 
 impl Kind {
@@ -37,6 +41,9 @@ impl Kind {
             2 => Ok(Kind::Aggregate),
             3 => Ok(Kind::ClientKey),
             4 => Ok(Kind::ServerKey),
+            5 => Ok(Kind::Request),
+            6 => Ok(Kind::Answer),
+            7 => Ok(Kind::Complaint),
             other => Err(Error::frame(format!("unknown frame kind {other}"))),
         }
     }

@@ -285,7 +285,7 @@ fn error_distribution() {
     let n = 200_000;
     let (mut sum, mut square) = (0f64, 0f64);
     for _ in 0..n {
-        let small = ring.small_error(&mut stream);
+        let small = Binomial::ERROR.draw(&mut stream);
         let lifted = ring.lift(small);
         let e = if lifted > ring.q / 2 { -((ring.q - lifted) as f64) } else { lifted as f64 };
         assert_eq!(e, f64::from(small));

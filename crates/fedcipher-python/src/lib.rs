@@ -1,5 +1,6 @@
 //! Thin PyO3 layer: numpy in, bytes and numpy out, the GIL released, no logic.
 
+mod committee;
 #[cfg(feature = "engine-client")]
 mod engine;
 mod forked;
@@ -157,6 +158,18 @@ impl ServerKey {
         wire::scheme_name(&self.0.tag.scheme)
     }
 
+    /// What the scheme has in it beside the cohort: public.
+    #[getter]
+    fn public<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.public)
+    }
+
+    /// Names the key set: two parties whose keys say the same have keys of one.
+    #[getter]
+    fn fingerprint(&self) -> String {
+        wire::hex(&self.0.tag.key_id)
+    }
+
     fn __repr__(&self) -> String {
         format!("ServerKey({}, {} clients, epoch {})", self.scheme(), self.0.cohort.len(), self.0.tag.epoch)
     }
@@ -205,6 +218,32 @@ impl Scheme {
     #[pyo3(signature = (key, state = None))]
     fn decryptor(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<Decryptor> {
         self.0.decryptor(&key.0, state.as_deref()).map(Decryptor).map_err(raise)
+    }
+
+    /// Opens aggregates for a server that may see them.
+    fn server_decryptor(&self, key: &ServerKey) -> PyResult<Decryptor> {
+        self.0.server_decryptor(&key.0).map(Decryptor).map_err(raise)
+    }
+
+    /// The key of the party that `identity` is in the roster.
+    fn join(&self, roster: &committee::Roster, identity: &committee::Identity, epoch: u64) -> PyResult<ClientKey> {
+        self.0.join(&roster.0, &identity.0, epoch).map(ClientKey).map_err(raise)
+    }
+
+    /// The server's key to the roster.
+    fn roster_key(&self, roster: &committee::Roster, epoch: u64) -> PyResult<ServerKey> {
+        self.0.roster_key(&roster.0, epoch).map(ServerKey).map_err(raise)
+    }
+
+    #[pyo3(signature = (key, state = None))]
+    fn member(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<committee::Member> {
+        self.0.member(&key.0, state.as_deref()).map(committee::Member).map_err(raise)
+    }
+
+    /// An aggregate with what `reader` needs of it.
+    fn addressed<'py>(&self, py: Python<'py>, frame: &[u8], reader: u32) -> PyResult<Bound<'py, PyBytes>> {
+        let frame = at_work(py, || self.0.addressed(frame, reader)).map_err(raise)?;
+        Ok(PyBytes::new(py, &frame))
     }
 
     fn plan<'py>(&self, py: Python<'py>, key: &ServerKey, sampled: Vec<u32>) -> PyResult<Bound<'py, PyBytes>> {
@@ -301,6 +340,29 @@ impl Aggregator {
     fn add(&self, py: Python<'_>, frame: &[u8]) -> PyResult<(u32, u64)> {
         let added = at_work(py, || locked(&self.0).add(frame)).map_err(raise)?;
         Ok((added.client, added.weight))
+    }
+
+    /// Fixes who is in the sum: (member, what to send to it).
+    fn requests<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u32, Bound<'py, PyBytes>)>> {
+        let requests = at_work(py, || locked(&self.0).requests()).map_err(raise)?;
+        Ok(requests.into_iter().map(|(member, frame)| (member, PyBytes::new(py, &frame))).collect())
+    }
+
+    /// Checks and keeps a member's answer: whose it is.
+    fn answer(&self, py: Python<'_>, frame: &[u8]) -> PyResult<u32> {
+        at_work(py, || locked(&self.0).answer(frame)).map_err(raise)
+    }
+
+    /// Clients that members have found to spoil the round.
+    #[getter]
+    fn accused(&self) -> Vec<u32> {
+        locked(&self.0).accused()
+    }
+
+    /// How many more answers the sum needs.
+    #[getter]
+    fn missing(&self) -> usize {
+        locked(&self.0).missing()
     }
 
     /// `progress(done, total)` is called as a long aggregation goes; what it raises cancels the work.
@@ -478,6 +540,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Encryptor>()?;
     m.add_class::<Aggregator>()?;
     m.add_class::<Decryptor>()?;
+    m.add_class::<committee::Identity>()?;
+    m.add_class::<committee::Roster>()?;
+    m.add_class::<committee::Member>()?;
     #[cfg(feature = "engine-client")]
     m.add_class::<engine::EngineClient>()?;
     #[cfg(feature = "engine-client")]

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from fedcipher import _native
 from fedcipher._optional import require_feature
-from fedcipher.schemes import Decryptor, Encryptor, Scheme, from_spec
+from fedcipher.errors import UnsupportedError
+from fedcipher.schemes import Decryptor, Encryptor, Member, Scheme, from_spec
 from fedcipher.schemes.base import KernelDecryptor, KernelEncryptor
 
 __all__ = ["Engine", "connect"]
@@ -60,6 +61,12 @@ class Engine:
     def decryptor(self) -> Decryptor:
         """Decrypts aggregates of every epoch the engine still has: a frame names its own."""
         return KernelDecryptor(self._client, self.scheme.codec)
+
+    def member(self) -> Member:
+        """Raises `UnsupportedError`."""
+        raise UnsupportedError(
+            "an engine does not answer for a committee: run the member with its key file (fedcipher-key)"
+        )
 
     def __repr__(self) -> str:
         return f"Engine({self.scheme!r}, client {self.client})"

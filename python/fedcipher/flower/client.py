@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Context, Message, MessageType, MetricRecord
 
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import NonceReuseError, ParameterError, PlaintextError, RoundError, StateError
-from fedcipher.flower import protocol
+from fedcipher.flower import committee, protocol
 from fedcipher.flower.model import GlobalModel, named
 from fedcipher.flower.outgoing import Expected, checked
 from fedcipher.flower.party import party_of
@@ -81,6 +81,9 @@ def _answer(msg: Message, ctxt: Context, call_next: ClientAppCallable, allowed: 
         if protocol.CONFIG in msg.content.config_records and category in (MessageType.TRAIN, MessageType.EVALUATE):
             call = _Call(msg, ctxt, training=category == MessageType.TRAIN)
             return checked(call.run(call_next), call.expected)
+        if committee.is_for_member(msg):
+            # Never reaches the app: nothing of it can be in the reply.
+            return committee.answer(msg, ctxt)
         if (category, action) in allowed:
             return checked(call_next(msg, ctxt), None)
         raise PlaintextError(
@@ -103,7 +106,9 @@ class _Call:
         self.training = training
         self.settings = RoundSettings.parse(msg.content.config_records.pop(protocol.CONFIG))
         self.party = party_of(ctxt)
-        self.encryptor = self.party.encryptor(self.settings.epoch)
+        if training:
+            # A reader, or a member of a committee, need not be a client.
+            self.encryptor = self.party.encryptor(self.settings.epoch)
         self.expected = Expected(self.party.scheme.name, self.settings.round) if training else None
         self.model = GlobalModel(ctxt, self.settings, self.party.scheme, training=training)
         self.phases: dict[str, float | int] = {}

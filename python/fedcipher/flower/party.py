@@ -11,7 +11,7 @@ from flwr.app import Context
 from fedcipher.engine import connect
 from fedcipher.errors import KeyFormatError, WrongEpochError
 from fedcipher.keys.store import client_file, locate, open_client
-from fedcipher.schemes import Decryptor, Encryptor, Scheme
+from fedcipher.schemes import Decryptor, Encryptor, Member, Scheme
 
 __all__ = ["Party", "party_of"]
 
@@ -21,25 +21,44 @@ class Party(Protocol):
 
     scheme: Scheme
 
+    @property
+    def client(self) -> int: ...
     def encryptor(self, epoch: int = 0) -> Encryptor: ...
     def decryptor(self) -> Decryptor: ...
+    def member(self) -> Member: ...
 
 
 class _KeyFile:
     def __init__(self, path: Path) -> None:
         self.scheme, key = open_client(path)
-        self._path, self._epoch = path, key.epoch
-        self._encryptor, self._decryptor = self.scheme.encryptor(key), self.scheme.decryptor(key)
+        self._path, self._epoch, self._key = path, key.epoch, key
+        self._encryptor: Encryptor | None = None
+        self._decryptor: Decryptor | None = None
+        self._member: Member | None = None
+
+    @property
+    def client(self) -> int:
+        return self._key.client
 
     def encryptor(self, epoch: int = 0) -> Encryptor:
         if epoch not in (0, self._epoch):
             raise WrongEpochError(
                 f"the round is of key epoch {epoch}, {self._path.name} of epoch {self._epoch}; get the current key file"
             )
+        # A party of a roster need not be all of these.
+        if self._encryptor is None:
+            self._encryptor = self.scheme.encryptor(self._key)
         return self._encryptor
 
     def decryptor(self) -> Decryptor:
+        if self._decryptor is None:
+            self._decryptor = self.scheme.decryptor(self._key)
         return self._decryptor
+
+    def member(self) -> Member:
+        if self._member is None:
+            self._member = self.scheme.member(self._key)
+        return self._member
 
 
 # One process serves many messages, and in simulation many clients: keys and connections are opened once.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -28,6 +28,7 @@ from fedcipher.errors import (
 )
 from fedcipher.flower import probe, protocol
 from fedcipher.flower.clip_feedback import ClipFeedback, carries_use, split_use
+from fedcipher.flower.committee import Committee
 from fedcipher.flower.model import named
 from fedcipher.flower.records import CLIPPED, ClientRecord, RoundRecord
 from fedcipher.flower.refusal import reference_of
@@ -91,6 +92,8 @@ class SecureStrategy(Strategy):
         How many examples make one unit of weight; a client of n examples counts
         ``max(1, round(n / examples_per_weight))``, which must not exceed the scheme's ``max_weight``. ``None``: what
         the keys were made for (``fedcipher keygen --examples``), else all clients weigh the same.
+    committee_timeout
+        Seconds that the members of a committee have to answer in a round, for schemes that have one.
     on_round
         Called with each finished `RoundRecord`.
     on_progress
@@ -114,6 +117,7 @@ class SecureStrategy(Strategy):
         opener: Decryptor | str | Path | None = None,
         out: str | Path | None = None,
         examples_per_weight: float | None = None,
+        committee_timeout: float = 60.0,
         on_round: Callable[[RoundRecord], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
@@ -126,6 +130,10 @@ class SecureStrategy(Strategy):
         self._keys = keys if isinstance(keys, ServerKeys) else FileKeys(keys)
         self.scheme, self._key = self._keys.scheme, self._keys.current()
         self._opener, self._holds_key = self._opener_of(opener), isinstance(opener, (str, Path))
+        self._committee = Committee(committee_timeout)
+        self._grid: Grid | None = None
+        self._train_type: str = MessageType.TRAIN
+        self._accused: set[int] = set()
         # A relative path would be in whatever folder Flower runs the app in.
         self._out = None if out is None else home() / "runs" / out
         unit = self._keys.examples_per_weight if examples_per_weight is None else examples_per_weight
@@ -153,6 +161,8 @@ class SecureStrategy(Strategy):
         self._warned_weights = False
 
     def _opener_of(self, opener: Decryptor | str | Path | None) -> Decryptor | None:
+        if opener is None and self.scheme.reveals_to_server:
+            return self.scheme.server_decryptor(self._key)
         if not isinstance(opener, (str, Path)):
             return opener
         folder = self._keys.folder
@@ -304,13 +314,24 @@ class SecureStrategy(Strategy):
         self._take(arrays)
         self._follow_epochs()
         self.rounds.append(RoundRecord(server_round, epoch=self._key.epoch))
-        shown = self._shown_to_inner()
+        shown, self._grid = self._shown_to_inner(), grid
         messages = list(self.inner.configure_train(server_round, shown, config, grid))
+        messages = self._without_accused(server_round, messages)
+        self._train_type = messages[0].metadata.message_type if messages else self._train_type
         if 0 < len(messages) < self._minimum:
             return self._too_few(server_round, len(messages))
         if len(messages) > self._most:
             messages = self._too_many(server_round, messages)
         return self._dress(server_round, shown, messages)
+
+    def _without_accused(self, server_round: int, messages: list[Message]) -> list[Message]:
+        """Without clients that have spoilt a round."""
+        kept = [m for m in messages if self._client_of.get(m.metadata.dst_node_id) not in self._accused]
+        if len(kept) < len(messages):
+            _log.warning(
+                "round %s: %s clients that spoilt a round are not asked", server_round, len(messages) - len(kept)
+            )
+        return kept
 
     def _too_few(self, server_round: int, sampled: int) -> list[Message]:
         """A round that cannot be finished is not begun; a first one means that no round could be."""
@@ -444,13 +465,20 @@ class SecureStrategy(Strategy):
         if self.scheme.codec.target == "weights":
             if run.count == 0:
                 return self._start
-            return protocol.wire_record({protocol.aggregate_key(run.count): run.aggregate(run.count)})
+            return protocol.wire_record({protocol.aggregate_key(run.count): self._aggregate_for(node, run.count)})
         segment, have = self._delivered.get(node, (-1, 0))
         same = segment == run.segment
         arrays = {} if same else dict(self._start.items())
         for number in range((have if same else 0) + 1, run.count + 1):
-            arrays[protocol.aggregate_key(number)] = protocol.bytes_array(run.aggregate(number))
+            arrays[protocol.aggregate_key(number)] = protocol.bytes_array(self._aggregate_for(node, number))
         return ArrayRecord(arrays)
+
+    def _aggregate_for(self, node: int, number: int) -> bytes:
+        """An aggregate of the run, with what this node needs of it once it is known which party it is."""
+        assert self._run is not None
+        frame = self._run.aggregate(number)
+        party = self._client_of.get(node)
+        return frame if party is None else self.scheme.addressed(frame, party)
 
     # --- from the clients --------------------------------------------------------------------
 
@@ -485,6 +513,12 @@ class SecureStrategy(Strategy):
         if len(accepted) < self._minimum:
             self._leave_unfinished(server_round, f"{len(accepted)} usable updates, {self._minimum} are needed")
             return None, None
+        if self._grid is not None:
+            away = self._committee.ask(self._grid, aggregator, self._train_type, self._node_of)
+            self._accused.update(aggregator.accused)
+            if away is not None:
+                self._leave_unfinished(server_round, away)
+                return None, None
         frame = aggregator.finish(self._on_progress)
         self._run.append(frame)
         if self.scheme.codec.target == "weights":

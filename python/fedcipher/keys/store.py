@@ -22,6 +22,7 @@ from fedcipher.schemes import KeySet, Scheme, from_spec
 from fedcipher.schemes.base import state_dir
 
 __all__ = [
+    "VERSION",
     "client_file",
     "home",
     "load_client",
@@ -31,9 +32,12 @@ __all__ = [
     "named_folder",
     "open_client",
     "save",
+    "save_client",
+    "save_server",
 ]
 
-_VERSION = 1
+VERSION = 1
+"""Of key files."""
 _SERVER_FILE = "server.key"
 _WEIGHTING = "examples_per_weight"
 
@@ -107,6 +111,28 @@ def save(keys: KeySet, made_by: Scheme, folder: str | Path, *, examples_per_weig
     return folder
 
 
+def save_server(key: _native.ServerKey, made_by: Scheme, path: str | Path, *, examples_per_weight: float = 0.0) -> Path:
+    """Write one server key file. Raises `KeyFormatError`, also where ``path`` exists."""
+    return _save(Path(path), made_by, key.to_bytes(), "server", {_WEIGHTING: examples_per_weight})
+
+
+def save_client(key: _native.ClientKey, made_by: Scheme, path: str | Path) -> Path:
+    """Write one client key file, readable by its owner only. Raises as `save_server`."""
+    return _save(Path(path), made_by, key.to_bytes(), "client", None)
+
+
+def _save(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, float] | None) -> Path:
+    try:
+        _make_parents(path.absolute().parent)
+        _write(path, made_by, key, role, more)
+        _sync(path.absolute().parent)
+    except FileExistsError:
+        raise KeyFormatError(f"{path} exists; choose another name, or delete the old key first") from None
+    except OSError as error:
+        raise KeyFormatError(f"cannot write a key to {refusal(error, path)}") from error
+    return path
+
+
 def _rename(draft: Path, folder: Path) -> None:
     try:
         draft.rename(folder)
@@ -142,7 +168,7 @@ def _sync(folder: Path) -> None:
 
 def _write(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, float] | None = None) -> None:
     content = {
-        "fedcipher": _VERSION,
+        "fedcipher": VERSION,
         "role": role,
         **made_by.spec(),
         **(more or {}),
@@ -170,9 +196,9 @@ def _parts(path: Path, role: str) -> tuple[dict[str, Any], bytes]:
         version, found = content["fedcipher"], content["role"]
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path) from error
-    if version != _VERSION:
+    if version != VERSION:
         raise KeyFormatError(
-            f"key file {path} is of version {version}, this Fedcipher reads version {_VERSION}; use the Fedcipher that "
+            f"key file {path} is of version {version}, this Fedcipher reads version {VERSION}; use the Fedcipher that "
             "made it, or have new keys made"
         )
     if found != role:

@@ -15,11 +15,13 @@ from fedcipher.schemes.base import (
     Encryptor,
     EncryptStats,
     KeySet,
+    Member,
     Scheme,
     SchemeInfo,
 )
 from fedcipher.schemes.bfv import Bfv
 from fedcipher.schemes.flashe import Flashe
+from fedcipher.schemes.oneshot import Oneshot
 from fedcipher.schemes.paillier import Paillier
 from fedcipher.schemes.pasta_bfv import PastaBfv
 from fedcipher.schemes.plain import Plain
@@ -34,6 +36,7 @@ __all__ = [
     "EncryptStats",
     "Encryptor",
     "KeySet",
+    "Member",
     "Scheme",
     "SchemeInfo",
     "from_spec",
@@ -43,7 +46,7 @@ __all__ = [
 ]
 
 _SCHEMES: dict[str, type[Scheme]] = {
-    cls.name: cls for cls in (Plain, Flashe, Bfv, PastaBfv, Paillier, BfvLib, Ckks, Tfhe)
+    cls.name: cls for cls in (Plain, Flashe, Bfv, Oneshot, PastaBfv, Paillier, BfvLib, Ckks, Tfhe)
 }
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedcipher import _native
 from fedcipher._optional import require_feature
 from fedcipher.codec import Array, Codec, Layout, flat_float32, restore
-from fedcipher.errors import UnknownClientError
+from fedcipher.errors import FrameError, UnknownClientError, UnsupportedError
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "KernelDecryptor",
     "KernelEncryptor",
     "KeySet",
+    "Member",
     "NativeScheme",
     "Scheme",
     "SchemeInfo",
@@ -172,16 +173,53 @@ class Aggregator(ABC):
         the sum as it was.
         """
 
+    def requests(self) -> dict[int, bytes]:
+        """Fix who is in the sum: what to send to each member of the committee; empty where there is none.
+
+        From here on nothing more is added. The same requests may be asked for again.
+        """
+        return {}
+
+    def answer(self, frame: bytes) -> int:
+        """Check a member's answer and keep it: whose it is.
+
+        Raises `SignatureError`, `FrameError`, and `FalseShareError` for a complaint: then see `accused`.
+        """
+        raise FrameError("an answer to a scheme without a committee")
+
+    @property
+    def accused(self) -> list[int]:
+        """Clients that members have found to spoil the round: leave them out of the next."""
+        return []
+
+    @property
+    def missing(self) -> int:
+        """How many more answers the sum needs."""
+        return 0
+
     @abstractmethod
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
         """The aggregate to broadcast.
 
         Raises `EmptyCohortError` when nothing was added, `TooFewContributionsError` below the scheme's
-        ``min_contributions``.
+        ``min_contributions``, `CommitteeError` while answers are `missing`.
 
         ``progress(done, total)`` is called as a long aggregation goes; what it raises cancels the work,
         which can then be finished again.
         """
+
+
+class Member(Protocol):
+    """One of a committee that holds shares of what a round's clients have drawn."""
+
+    def answer(self, request: bytes) -> bytes:
+        """The answer to a request of `Aggregator.requests`, once a round.
+
+        The same request again is answered again, another of the round never: what was answered is remembered in
+        `state_dir`. Raises `SignatureError`, `TooFewContributionsError`, `ReplayError` and what any frame may
+        raise. Clients that have sent no share are named in a complaint in place of an answer; nothing is spent then.
+        """
+        ...
 
 
 class Decryptor(ABC):
@@ -262,6 +300,11 @@ class Scheme(ABC):
         """Derived figures for people."""
 
     @property
+    def reveals_to_server(self) -> bool:
+        """Whether the server opens each round's sum itself, with `server_decryptor`."""
+        return False
+
+    @property
     def grain(self) -> int:
         """Values by which the work for an update grows: those of a ciphertext where ciphertexts are costly, else 1."""
         return 1
@@ -281,6 +324,18 @@ class Scheme(ABC):
     @abstractmethod
     def decryptor(self, key: _native.ClientKey) -> Decryptor:
         """A decryptor for the holder of ``key``."""
+
+    def member(self, key: _native.ClientKey) -> Member:
+        """The member of the committee that holds ``key``. Raises `UnsupportedError` where there is no committee."""
+        raise UnsupportedError(f"{self.name} has no committee: its clients share a key")
+
+    def server_decryptor(self, key: _native.ServerKey) -> Decryptor:
+        """For a server that may see each round's sum. Raises `UnsupportedError` where opening takes a client's key."""
+        raise UnsupportedError(f"{self.name} opens for the holder of a client's key only")
+
+    def addressed(self, frame: bytes, reader: int) -> bytes:
+        """An aggregate with what ``reader`` needs of it, where it has more than that."""
+        return frame
 
     def plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
         """What the server tells the ``sampled`` clients before a round."""
@@ -317,6 +372,23 @@ class NativeScheme(Scheme):
 
     def decryptor(self, key: _native.ClientKey) -> Decryptor:
         return KernelDecryptor(self._native.decryptor(key, state_dir()), self.codec)
+
+    def member(self, key: _native.ClientKey) -> Member:
+        return self._native.member(key, state_dir())
+
+    def server_decryptor(self, key: _native.ServerKey) -> Decryptor:
+        return KernelDecryptor(self._native.server_decryptor(key), self.codec)
+
+    def addressed(self, frame: bytes, reader: int) -> bytes:
+        return self._native.addressed(frame, reader)
+
+    def join(self, roster: _native.Roster, identity: _native.Identity, *, epoch: int = 1) -> _native.ClientKey:
+        """The key of the party that ``identity`` is in ``roster``. Raises `ParameterError`, `UnsupportedError`."""
+        return self._native.join(roster, identity, epoch)
+
+    def roster_key(self, roster: _native.Roster, *, epoch: int = 1) -> _native.ServerKey:
+        """The server's key to ``roster``. Raises as `join`."""
+        return self._native.roster_key(roster, epoch)
 
     def plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
         return self._native.plan(key, list(sampled))
@@ -453,6 +525,20 @@ class _NativeAggregator(Aggregator):
 
     def add(self, frame: bytes) -> Contribution:
         return Contribution(*self._native.add(frame))
+
+    def requests(self) -> dict[int, bytes]:
+        return dict(self._native.requests())
+
+    def answer(self, frame: bytes) -> int:
+        return self._native.answer(frame)
+
+    @property
+    def accused(self) -> list[int]:
+        return self._native.accused
+
+    @property
+    def missing(self) -> int:
+        return self._native.missing
 
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
         return self._native.finish(progress)

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 pub(super) const MAGIC: Magic = *b"FEDOPENS";
+const ANSWERS: Magic = *b"FEDANSWR";
 
 /// `round u64 | digest | index u64 | 0 u64 | checksum`. A power of two: none crosses a disk sector.
 const RECORD: usize = 64;
@@ -19,7 +20,11 @@ const FIRST: usize = LEN + BYTES;
 
 /// Makes the file of `key` if the folder never had one.
 pub(super) fn place(folder: &Folder, key: &ClientKey) -> Result<(PathBuf, Stamp)> {
-    let (path, stamp) = (folder.file(key, "opened"), Stamp::of(MAGIC, folder.identity(), key, 0));
+    place_as(folder, key, "opened", MAGIC)
+}
+
+fn place_as(folder: &Folder, key: &ClientKey, suffix: &str, magic: Magic) -> Result<(PathBuf, Stamp)> {
+    let (path, stamp) = (folder.file(key, suffix), Stamp::of(magic, folder.identity(), key, 0));
     folder.ensure(&path, stamp, &Newest::born(&stamp))?;
     Ok((path, stamp))
 }
@@ -52,7 +57,7 @@ impl Opening {
 /// The openings of one (key set, client), in one file: a slot pair that counts, then a record a round, rounds
 /// increasing. The file grows by 64 bytes a round; a claim reads the last record, one of an older round as many
 /// as a binary search takes, so a million rounds are no slower than one and nothing is kept in memory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Openings {
     /// The file and what it must begin with.
     file: Option<(PathBuf, Stamp)>,
@@ -71,6 +76,12 @@ impl Openings {
     /// The openings of `key` in folder `state`; without a folder they live as long as this object.
     pub fn open(key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         let file = state.map(|state| place(&Folder::open(state)?, key)).transpose()?;
+        Ok(Openings { file, seen: Mutex::default() })
+    }
+
+    /// The answers of `key` as a member of its committee: one set of clients a round, none of an older round.
+    pub fn of_answers(key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+        let file = state.map(|state| place_as(&Folder::open(state)?, key, "answered", ANSWERS)).transpose()?;
         Ok(Openings { file, seen: Mutex::default() })
     }
 

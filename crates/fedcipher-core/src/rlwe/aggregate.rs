@@ -3,6 +3,7 @@
 use super::params::Derived;
 use crate::admission::Admission;
 use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
+use crate::codec::Layout;
 use crate::keys::ServerKey;
 use crate::mac::Weighting;
 use crate::scheme::{Aggregator, Progress};
@@ -13,45 +14,42 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub struct BfvAggregator {
-    derived: Arc<Derived>,
     admission: Admission,
-    /// Running sum of c0, one vector a ciphertext.
-    sum: Vec<Vec<u128>>,
+    sum: CipherSum,
     seeds: BTreeMap<u32, [u8; 32]>,
 }
 
 impl BfvAggregator {
     pub fn new(derived: Arc<Derived>, key: &ServerKey, round: Option<u64>) -> Self {
         let admission = Admission::new(key, derived.params.rules(), round);
-        BfvAggregator { derived, admission, sum: Vec::new(), seeds: BTreeMap::new() }
+        BfvAggregator { admission, sum: CipherSum::new(derived), seeds: BTreeMap::new() }
     }
 }
 
-/// Coefficients in the wire's bits.
-fn pack(values: impl ExactSizeIterator<Item = u128>, bits: u32) -> Vec<u8> {
-    let mut out = vec![0u8; packed_len(values.len(), bits)];
-    let mut writer = BitWriter::new(&mut out);
-    values.for_each(|v| writer.push(v, bits));
-    writer.finish();
-    out
+/// A running sum of c0, one vector a ciphertext.
+pub(crate) struct CipherSum {
+    derived: Arc<Derived>,
+    sum: Vec<Vec<u128>>,
 }
 
-impl Aggregator for BfvAggregator {
-    fn add(&mut self, frame: &[u8]) -> Result<Contribution> {
-        let d = Arc::clone(&self.derived);
-        let admitted = self.admission.check(frame)?;
-        let factor = admitted.factor;
-        let blocks = d.shape(&admitted.layout)?;
-        let mut r = Reader::new(admitted.payload);
-        let seed = r.array()?;
+impl CipherSum {
+    pub fn new(derived: Arc<Derived>) -> Self {
+        CipherSum { derived, sum: Vec::new() }
+    }
+
+    /// Adds the ciphertexts of an update of this layout, `factor` times, from all that `reader` has left. A refusal
+    /// changes nothing.
+    pub fn add(&mut self, layout: &Layout, mut reader: Reader<'_>, factor: u64) -> Result<()> {
+        let d = &self.derived;
+        let blocks = d.shape(layout)?;
         let wire_bits = d.wire_bits(d.up_drop);
         let mut parts = Vec::with_capacity(blocks.len());
         for block in &blocks {
-            let bytes = r.bytes(packed_len(block.used, wire_bits))?;
+            let bytes = reader.bytes(packed_len(block.used, wire_bits))?;
             check_stream(bytes, block.used, wire_bits)?;
             parts.push(bytes);
         }
-        r.finish()?;
+        reader.finish()?;
         let limit = d.compress(d.ring.q - 1, d.up_drop);
         let valid = parts.par_iter().zip(&blocks).all(|(bytes, block)| {
             (0..block.used).all(|k| read_bits(bytes, k * wire_bits as usize, wire_bits) <= limit)
@@ -74,20 +72,41 @@ impl Aggregator for BfvAggregator {
                 let c0 = if factor == 1 { c0 } else { d.ring.scale(c0, factor) };
                 *slot = d.ring.add(*slot, c0);
             }
-            Ok::<(), Error>(())
-        })?;
+            Ok(())
+        })
+    }
+
+    /// The sums as they are broadcast, ciphertext by ciphertext; none are left.
+    pub fn take(&mut self) -> Vec<Vec<u8>> {
+        let bits = self.derived.down_bits;
+        std::mem::take(&mut self.sum).par_iter().map(|c0| pack(c0.iter().copied(), bits)).collect()
+    }
+}
+
+/// Coefficients in the wire's bits.
+fn pack(values: impl ExactSizeIterator<Item = u128>, bits: u32) -> Vec<u8> {
+    let mut out = vec![0u8; packed_len(values.len(), bits)];
+    let mut writer = BitWriter::new(&mut out);
+    values.for_each(|v| writer.push(v, bits));
+    writer.finish();
+    out
+}
+
+impl Aggregator for BfvAggregator {
+    fn add(&mut self, frame: &[u8]) -> Result<Contribution> {
+        let admitted = self.admission.check(frame)?;
+        let mut r = Reader::new(admitted.payload);
+        let seed = r.array()?;
+        self.sum.add(&admitted.layout, r, admitted.factor)?;
         self.seeds.insert(admitted.contribution.client, seed);
         Ok(self.admission.commit(admitted))
     }
 
     fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
-        let d = Arc::clone(&self.derived);
         let header = self.admission.aggregate_header()?;
-        let sums = std::mem::take(&mut self.sum);
         let mut payload = Vec::new();
         self.seeds.values().for_each(|seed| payload.extend_from_slice(seed));
-        let parts: Vec<_> = sums.par_iter().map(|c0| pack(c0.iter().copied(), d.down_bits)).collect();
-        parts.iter().for_each(|part| payload.extend_from_slice(part));
+        self.sum.take().iter().for_each(|part| payload.extend_from_slice(part));
         payload.extend_from_slice(&self.admission.tag().to_bytes());
         Ok(header.frame(&payload))
     }

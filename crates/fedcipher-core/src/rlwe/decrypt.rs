@@ -13,7 +13,7 @@ use crate::ledger::Openings;
 use crate::mac::{Hash, RoundMac};
 use crate::scheme::{Decryptor, Expect, Opening, Summary};
 use crate::stream::{self, Opener, Piece, Threads};
-use crate::wire::Head;
+use crate::wire::{Head, Header};
 use crate::{Error, Result};
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct BfvDecryptor {
 }
 
 /// An aggregate: a piece is one ciphertext.
-struct BfvOpener {
+pub(crate) struct CipherOpener {
     derived: Arc<Derived>,
     secret: Arc<SecretNtt>,
     blocks: Vec<Block>,
@@ -49,22 +49,35 @@ impl BfvDecryptor {
 
     fn start(&self, head: &Head, layout: Layout, prefix: &[u8], expect: &Expect<'_>) -> Result<Opening> {
         let (d, header) = (&self.derived, &head.header);
-        let blocks = d.shape(&layout)?;
-        let weighting = d.params.rules().weighting;
-        let seeds = seeds(weighting, &header.contributions, prefix)?;
-        let prefix = prefix_len(seeds.len());
-        let pieces = cut(&blocks, prefix, |block| packed_len(block.used, d.down_bits));
-        let (derived, secret, weight) = (Arc::clone(d), Arc::clone(&self.secret), header.total_weight());
-        let verifier = self.receiver.verifier(header, &layout, expect.bound);
+        let seeds = seeds(d.params.rules().weighting, &header.contributions, prefix)?;
         let terms: u128 = seeds.iter().map(|(_, scale)| u128::from(*scale)).sum();
-        let offset = terms * d.fresh_noise();
-        let mac = verifier.mac.clone();
-        let opener = Box::new(BfvOpener { derived, secret, mac, blocks, pieces, seeds, prefix, weight, offset });
-        Ok(Opening { layout, opener, verifier })
+        let prefix = prefix_len(seeds.len());
+        let verifier = self.receiver.verifier(header, &layout, expect.bound);
+        let secret = Arc::clone(&self.secret);
+        let opener = CipherOpener::new(d, secret, header, &layout, verifier.mac.clone(), seeds, terms, prefix)?;
+        Ok(Opening { layout, opener: Box::new(opener), verifier })
     }
 }
 
-impl BfvOpener {
+impl CipherOpener {
+    /// For a sum of `terms` ciphertexts that begins `prefix` bytes behind the payload's beginning.
+    #[allow(clippy::too_many_arguments, reason = "each is another thing")]
+    pub fn new(
+        derived: &Arc<Derived>,
+        secret: Arc<SecretNtt>,
+        header: &Header,
+        layout: &Layout,
+        mac: RoundMac,
+        seeds: Vec<([u8; 32], u64)>,
+        terms: u128,
+        prefix: usize,
+    ) -> Result<Self> {
+        let blocks = derived.shape(layout)?;
+        let pieces = cut(&blocks, prefix, |block| packed_len(block.used, derived.down_bits));
+        let (weight, offset) = (header.total_weight(), terms * derived.fresh_noise());
+        Ok(CipherOpener { derived: Arc::clone(derived), secret, blocks, pieces, mac, seeds, prefix, weight, offset })
+    }
+
     /// Plaintext and noise of ciphertext `index`, by coefficient.
     fn decode(&self, index: usize, c0: &[u8]) -> Result<Vec<(u128, i128)>> {
         let (d, block) = (&self.derived, &self.blocks[index]);
@@ -97,7 +110,7 @@ impl BfvOpener {
     }
 }
 
-impl Opener for BfvOpener {
+impl Opener for CipherOpener {
     fn prefix(&self) -> usize {
         self.prefix
     }

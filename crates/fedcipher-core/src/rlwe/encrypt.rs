@@ -34,7 +34,7 @@ pub struct BfvEncryptor {
 }
 
 /// `a s + e` of one ciphertext, and e, which is in the tag.
-struct Mask {
+pub(crate) struct Mask {
     sum: Zeroizing<Vec<u128>>,
     errors: Zeroizing<Vec<i8>>,
 }
@@ -48,7 +48,7 @@ fn mask(d: &Derived, secret: &SecretNtt, seed: &[u8; 32], index: usize, block: &
     let mut draws = Stream::from_os()?;
     let mut errors = Zeroizing::new(vec![0i8; block.used]);
     for (c, e) in sum.iter_mut().zip(errors.iter_mut()) {
-        *e = ring.small_error(&mut draws);
+        *e = d.error.draw(&mut draws);
         *c = ring.add(*c, ring.lift(*e));
     }
     Ok(Mask { sum, errors })
@@ -61,7 +61,7 @@ impl BfvEncryptor {
         Ok(BfvEncryptor { derived, sender, secret, ready: None })
     }
 
-    fn start(&mut self, terms: &Terms<'_>) -> Result<BfvSealer> {
+    fn start(&mut self, terms: &Terms<'_>) -> Result<CipherSealer> {
         let d = Arc::clone(&self.derived);
         let blocks = d.shape(terms.layout)?;
         let (header, stamp) = self.sender.start(terms, terms.layout)?;
@@ -74,32 +74,34 @@ impl BfvEncryptor {
             Some(ready) => (ready.seed, ready.masks),
             None => (*random_bytes::<32>()?, Vec::new()),
         };
-        let wire_bits = d.wire_bits(d.up_drop);
-        let pieces = cut(&blocks, seed.len(), |block| packed_len(block.used, wire_bits));
-        Ok(BfvSealer { derived: d, secret: Arc::clone(&self.secret), header, stamp, seed, masks, blocks, pieces })
+        let (secret, prefix) = (Arc::clone(&self.secret), seed.to_vec());
+        let pieces = cut(&blocks, prefix.len(), |block| packed_len(block.used, d.wire_bits(d.up_drop)));
+        Ok(CipherSealer { derived: d, secret, header, stamp, seed, prefix, masks, blocks, pieces })
     }
 }
 
 /// An update: a piece is one ciphertext's c0.
-struct BfvSealer {
-    derived: Arc<Derived>,
-    secret: Arc<SecretNtt>,
-    header: Header,
-    stamp: Stamp,
-    seed: [u8; 32],
+pub(crate) struct CipherSealer {
+    pub derived: Arc<Derived>,
+    pub secret: Arc<SecretNtt>,
+    pub header: Header,
+    pub stamp: Stamp,
+    /// What a is made of.
+    pub seed: [u8; 32],
+    pub prefix: Vec<u8>,
     /// Made in the offline phase, or none.
-    masks: Vec<Mask>,
-    blocks: Vec<Block>,
-    pieces: Vec<Piece>,
+    pub masks: Vec<Mask>,
+    pub blocks: Vec<Block>,
+    pub pieces: Vec<Piece>,
 }
 
-impl Sealer for BfvSealer {
+impl Sealer for CipherSealer {
     fn header(&self) -> &Header {
         &self.header
     }
 
     fn prefix(&self) -> &[u8] {
-        &self.seed
+        &self.prefix
     }
 
     fn pieces(&self) -> &[Piece] {
@@ -158,7 +160,7 @@ impl Sealer for BfvSealer {
 }
 
 /// One piece a ciphertext, of `bytes(block)` bytes, behind `prefix` bytes.
-pub(super) fn cut(blocks: &[Block], prefix: usize, bytes: impl Fn(&Block) -> usize) -> Vec<Piece> {
+pub(crate) fn cut(blocks: &[Block], prefix: usize, bytes: impl Fn(&Block) -> usize) -> Vec<Piece> {
     let mut at = prefix;
     let piece = |block: &Block| {
         let piece = Piece { start: block.start, len: block.len, at, bytes: bytes(block) };

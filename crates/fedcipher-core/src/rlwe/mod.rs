@@ -5,9 +5,9 @@
 //! a server could choose c1, whether an aggregate opens would tell it of the secret, a coefficient a try.
 //! One secret for the cohort: a client that colludes with the server opens every update.
 
-mod aggregate;
-mod decrypt;
-mod encrypt;
+pub(crate) mod aggregate;
+pub(crate) mod decrypt;
+pub(crate) mod encrypt;
 pub mod ntt;
 pub mod params;
 pub mod ring;
@@ -19,6 +19,7 @@ use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
 use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Scheme};
 use params::{Derived, Params};
+use ring::Binomial;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ pub struct Bfv {
 
 impl Bfv {
     pub fn new(params: Params) -> Result<Self> {
-        Ok(Bfv { derived: Arc::new(Derived::new(params)?) })
+        Ok(Bfv { derived: Arc::new(Derived::new(params, Binomial::ERROR)?) })
     }
 
     #[must_use]

@@ -1,6 +1,6 @@
 //! Parameters of the additive BFV scheme: what the user picks, and what follows from it.
 
-use super::ring::{ERROR_BOUND, Ring};
+use super::ring::{Binomial, Ring};
 use crate::bounds::Bounds;
 use crate::codec::Layout;
 use crate::packing::Fields;
@@ -38,9 +38,9 @@ pub struct Params {
 
 /// Everything that follows from [`Params`].
 ///
-/// Correctness. A fresh ciphertext's c0 is `a s + e + delta M` with |e| <= 21; dropping `up_drop`
+/// Correctness. A fresh ciphertext's c0 is `a s + e + delta M` with |e| <= B, 21 for `bfv`; dropping `up_drop`
 /// low bits with rounding adds at most `2^(up_drop-1)`. With S = the number of clients, or the
-/// total weight when the server multiplies, the sum carries at most `S (21 + 2^(up_drop-1))`. The
+/// total weight when the server multiplies, the sum carries at most `S (B + 2^(up_drop-1))`. The
 /// constructor makes this less than `delta / 2`, and `sum M < t` with `delta t <= q`, so rounding
 /// recovers the sum exactly: with a bounded error distribution the failure probability is zero.
 /// Nothing more is dropped on the way down: tags cover the noise too ([`crate::mac`]), to its last bit.
@@ -48,6 +48,8 @@ pub struct Params {
 pub struct Derived {
     pub params: Params,
     pub ring: Ring,
+    /// What errors are drawn from.
+    pub error: Binomial,
     pub t: u128,
     pub delta: u128,
     /// floor(log2 t): bits of a coefficient that carry fields.
@@ -67,7 +69,7 @@ fn rounding_error(drop: u32) -> u128 {
 }
 
 impl Derived {
-    pub fn new(params: Params) -> Result<Self> {
+    pub fn new(params: Params, error: Binomial) -> Result<Self> {
         let mut params = params;
         params.bits.sort_unstable();
         params.bits.dedup();
@@ -84,17 +86,18 @@ impl Derived {
         let (t, delta) = if params.preset == Preset::FedbitPaper {
             (FEDBIT_T, ring.q / FEDBIT_T)
         } else {
-            largest_t(&ring, &params, terms)?
+            largest_t(&ring, &params, terms * error.bound())?
         };
         let capacity = 127 - t.leading_zeros();
         let half = delta / 2;
-        if terms * ERROR_BOUND >= half {
+        if terms * error.bound() >= half {
             return Err(noise_error(&params));
         }
         let fields =
             params.bits.iter().map(|b| Ok((*b, Fields::new(bounds, *b, capacity)?))).collect::<Result<Vec<_>>>()?;
-        let up_drop = if params.preset == Preset::FedbitPaper { 0 } else { best_drop(terms, half, ring.log_q()) };
-        let mut made = Derived { params, ring, t, delta, capacity, up_drop, down_bits: 0, fields };
+        let up_drop =
+            if params.preset == Preset::FedbitPaper { 0 } else { best_drop(terms, error, half, ring.log_q()) };
+        let mut made = Derived { params, ring, error, t, delta, capacity, up_drop, down_bits: 0, fields };
         let whole = made.wire_bits(up_drop) + (128 - terms.leading_zeros());
         made.down_bits = whole.min(made.ring.log_q());
         Ok(made)
@@ -148,7 +151,7 @@ impl Derived {
     /// Most noise of one fresh ciphertext as it travels.
     #[must_use]
     pub fn fresh_noise(&self) -> u128 {
-        ERROR_BOUND + rounding_error(self.up_drop)
+        self.error.bound() + rounding_error(self.up_drop)
     }
 
     /// The plaintext and the noise behind `delta M + noise mod q`.
@@ -205,9 +208,9 @@ fn noise_error(params: &Params) -> Error {
 }
 
 /// The largest power of two t, trimmed to whole fields, with room for the noise of the cohort.
-fn largest_t(ring: &Ring, params: &Params, terms: u128) -> Result<(u128, u128)> {
+fn largest_t(ring: &Ring, params: &Params, noise: u128) -> Result<(u128, u128)> {
     let log = ring.log_q() - 1;
-    let noise_bits = 128 - (2 * (terms * ERROR_BOUND + 1)).leading_zeros();
+    let noise_bits = 128 - (2 * (noise + 1)).leading_zeros();
     let capacity = log.checked_sub(noise_bits).filter(|c| *c >= 8).ok_or_else(|| noise_error(params))?;
     let mut used = 0;
     for bits in &params.bits {
@@ -218,7 +221,7 @@ fn largest_t(ring: &Ring, params: &Params, terms: u128) -> Result<(u128, u128)> 
 }
 
 /// The low bits of c0 to drop on the way up: as many as the noise leaves room for, and a tag's word.
-fn best_drop(terms: u128, half: u128, log_q: u32) -> u32 {
-    let fits = |up: &u32| terms * (ERROR_BOUND + rounding_error(*up)) < half;
+fn best_drop(terms: u128, error: Binomial, half: u128, log_q: u32) -> u32 {
+    let fits = |up: &u32| terms * (error.bound() + rounding_error(*up)) < half;
     (0..(log_q / 2).min(MAX_DROP + 1)).rev().find(fits).unwrap_or(0)
 }

@@ -19,8 +19,33 @@ pub fn max_log_q(n: usize) -> Option<u32> {
     }
 }
 
-/// Centred binomial with eta = 21: sigma = sqrt(21 / 2) = 3.24 >= 3.19, and |e| <= 21 always.
-pub const ERROR_BOUND: u128 = 21;
+/// A centred binomial distribution: the difference of two sums of `0` fair bits. sigma = sqrt(eta / 2), and no draw
+/// exceeds eta.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Binomial(u32);
+
+impl Binomial {
+    /// Errors under a secret that stays: sigma = 3.24 >= 3.19.
+    pub const ERROR: Binomial = Binomial(21);
+    /// Secrets and errors of which a sum is shown: sigma = 4.58, half of whose variance is left (`crate::oneshot`).
+    pub const SUMMED: Binomial = Binomial(42);
+
+    /// Largest draw.
+    #[must_use]
+    pub fn bound(self) -> u128 {
+        u128::from(self.0)
+    }
+
+    /// One draw.
+    #[must_use]
+    pub fn draw(self, stream: &mut Stream) -> i8 {
+        let mask = (1u64 << self.0) - 1;
+        let ones = |x: u64| (x & mask).count_ones() as i8;
+        let first = stream.next_u64();
+        let second = if self.0 <= 32 { first >> self.0 } else { stream.next_u64() };
+        ones(first) - ones(second)
+    }
+}
 
 /// A ring with its transforms.
 pub struct Ring {
@@ -154,22 +179,24 @@ impl Ring {
         if secret.len() != self.n || secret.iter().any(|c| !matches!(c, 0 | 1 | 255)) {
             return Err(Error::Key { reason: format!("a BFV key has {} ternary coefficients", self.n) });
         }
+        let signed = Zeroizing::new(secret.iter().map(|c| i32::from(*c as i8)).collect::<Vec<_>>());
+        Ok(self.transformed(&signed))
+    }
+
+    /// Small numbers, which stay below the primes, in the transform domain.
+    #[must_use]
+    pub fn transformed(&self, small: &[i32]) -> SecretNtt {
         let transform = |(p, ntt): (&u64, &Ntt)| {
             // -1 becomes p - 1 without a branch on the secret.
-            let lift = |c: &u8| u64::from(c & 1) + (p - 2) * u64::from(c >> 7);
-            let mut s = Zeroizing::new(secret.iter().map(lift).collect::<Vec<_>>());
+            let lift = |c: &i32| {
+                let wide = i64::from(*c);
+                (wide as u64).wrapping_add(p & (wide >> 63) as u64)
+            };
+            let mut s = Zeroizing::new(small.iter().map(lift).collect::<Vec<_>>());
             ntt.forward(&mut s);
             s
         };
-        Ok(SecretNtt(self.primes.iter().zip(&self.ntts).map(transform).collect()))
-    }
-
-    /// One error coefficient.
-    #[must_use]
-    pub fn small_error(&self, stream: &mut Stream) -> i8 {
-        let draw = stream.next_u64();
-        let ones = |x: u64| (x & 0x1f_ffff).count_ones() as i8;
-        ones(draw) - ones(draw >> 21)
+        SecretNtt(self.primes.iter().zip(&self.ntts).map(transform).collect())
     }
 
     /// A small number mod q.

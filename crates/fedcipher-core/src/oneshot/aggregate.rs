@@ -1,0 +1,182 @@
+//! The server's side: c0 added, sealed shares kept for their members, the committee's answers collected. No key.
+
+use super::answer::{Answer, Complaint, read_all, write_all};
+use super::identity::{SIGNATURE_LEN, verifies};
+use super::roster::{Party, Roster, sha256};
+use super::sealing::OVERHEAD;
+use super::statement::RoundContext;
+use super::{Reveal, Setting};
+use crate::admission::Admission;
+use crate::keys::ServerKey;
+use crate::mac::Tag;
+use crate::rlwe::aggregate::CipherSum;
+use crate::scheme::{Aggregator, Progress};
+use crate::wire::{self, Contribution, Header, Kind, Reader};
+use crate::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub struct OneshotAggregator {
+    setting: Arc<Setting>,
+    roster: Roster,
+    digest: [u8; 32],
+    admission: Admission,
+    sum: CipherSum,
+    /// By client.
+    shares: BTreeMap<u32, Kept>,
+    /// Set when the committee was asked: nobody joins the sum after that.
+    asked: Option<Header>,
+    answers: BTreeMap<u32, Answer>,
+    accused: BTreeSet<u32>,
+}
+
+/// What members need of one update.
+struct Kept {
+    signature: [u8; SIGNATURE_LEN],
+    ciphertexts: [u8; 32],
+    digests: Vec<u8>,
+    sealed: Vec<Vec<u8>>,
+}
+
+impl OneshotAggregator {
+    pub fn new(setting: Arc<Setting>, roster: Roster, digest: [u8; 32], key: &ServerKey, round: Option<u64>) -> Self {
+        let admission = Admission::new(key, setting.params.rules(), round);
+        let sum = CipherSum::new(Arc::clone(&setting.derived));
+        OneshotAggregator {
+            setting,
+            roster,
+            digest,
+            admission,
+            sum,
+            shares: BTreeMap::new(),
+            asked: None,
+            answers: BTreeMap::new(),
+            accused: BTreeSet::new(),
+        }
+    }
+
+    fn member(&self, id: u32) -> Result<&Party> {
+        let party = self.roster.get(id).filter(|party| party.roles.member);
+        party.ok_or_else(|| Error::frame(format!("party {id} is no member of the committee")))
+    }
+
+    /// Keeps whom a member accuses; the round is lost either way.
+    fn complained(&mut self, context: &RoundContext, complaint: &Complaint) -> Error {
+        let Complaint { member, clients, signature } = complaint;
+        match self.member(*member) {
+            Err(error) => error,
+            Ok(party) if !verifies(&party.verify, &context.complaint(*member, clients), signature) => {
+                Error::Signature { party: *member }
+            }
+            Ok(_) => {
+                self.accused.extend(clients.iter().filter(|client| self.shares.contains_key(client)));
+                Error::FalseShare { member: *member, clients: clients.clone() }
+            }
+        }
+    }
+}
+
+impl Aggregator for OneshotAggregator {
+    fn add(&mut self, frame: &[u8]) -> Result<Contribution> {
+        if let Some(asked) = &self.asked {
+            return Err(Error::Asked { round: asked.round });
+        }
+        let admitted = self.admission.check(frame)?;
+        let mut r = Reader::new(admitted.payload);
+        let lengths = (0..self.setting.params.members).map(|m| self.setting.sharing.share_bytes(m) + OVERHEAD);
+        let sealed = lengths.map(|n| r.bytes(n).map(<[u8]>::to_vec)).collect::<Result<Vec<_>>>()?;
+        let rest = r.rest();
+        let (ciphertexts, signature) =
+            rest.split_last_chunk::<SIGNATURE_LEN>().ok_or_else(|| Error::frame("it ends before its signature"))?;
+        let own = admitted.contribution;
+        let digests: Vec<u8> = sealed.iter().flat_map(|share| sha256(&[share])).collect();
+        let digest = *blake3::hash(ciphertexts).as_bytes();
+        let context = RoundContext::of(self.digest, &wire::parse(frame)?.header);
+        let party = self.roster.get(own.client).ok_or(Error::UnknownClient { client: own.client })?;
+        if !verifies(&party.verify, &context.update(own, &digest, &digests), signature) {
+            return Err(Error::Signature { party: own.client });
+        }
+        self.sum.add(&admitted.layout, Reader::new(ciphertexts), admitted.factor)?;
+        self.shares.insert(own.client, Kept { signature: *signature, ciphertexts: digest, digests, sealed });
+        Ok(self.admission.commit(admitted))
+    }
+
+    fn requests(&mut self) -> Result<Vec<(u32, Vec<u8>)>> {
+        let aggregate = self.admission.aggregate_header()?;
+        let common = sha256(&[&aggregate.common()]);
+        let header = Header { kind: Kind::Request, layout: Vec::new(), ..aggregate.clone() };
+        let request = |(place, member): (usize, &Party)| {
+            let mut payload = common.to_vec();
+            for kept in self.shares.values() {
+                payload.extend_from_slice(&kept.signature);
+                payload.extend_from_slice(&kept.ciphertexts);
+                payload.extend_from_slice(&kept.digests);
+                payload.extend_from_slice(&kept.sealed[place]);
+            }
+            (member.id, header.frame(&payload))
+        };
+        let requests = self.roster.members().enumerate().map(request).collect();
+        self.asked = Some(aggregate);
+        Ok(requests)
+    }
+
+    fn answer(&mut self, frame: &[u8]) -> Result<u32> {
+        let asked = self.asked.as_ref().ok_or_else(|| Error::frame("an answer to what nobody has asked"))?;
+        let found = wire::parse(frame)?;
+        let kind = found.header.kind;
+        if found.header != (Header { kind, layout: Vec::new(), ..asked.clone() }) {
+            return Err(Error::frame("it answers for another round, model or set of clients"));
+        }
+        let context = RoundContext::of(self.digest, asked);
+        if kind == Kind::Complaint {
+            return Err(self.complained(&context, &Complaint::parse(found.payload)?));
+        }
+        found.header.check_kind(Kind::Answer)?;
+        let mut r = Reader::new(found.payload);
+        let answer = Answer::read(&self.setting, &mut r)?;
+        r.finish()?;
+        let party = self.member(answer.member)?;
+        if !answer.is_of(party, &context, &asked.contributions) {
+            return Err(Error::Signature { party: answer.member });
+        }
+        let member = answer.member;
+        // The first answer stands; a second one of the same sum differs in its randomness only.
+        self.answers.entry(member).or_insert(answer);
+        Ok(member)
+    }
+
+    fn accused(&self) -> Vec<u32> {
+        self.accused.iter().copied().collect()
+    }
+
+    fn missing(&self) -> usize {
+        self.setting.sharing.needed().saturating_sub(self.answers.len())
+    }
+
+    fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
+        let header = self.admission.aggregate_header()?;
+        if self.missing() > 0 {
+            return Err(Error::Committee { answers: self.answers.len(), needed: self.setting.sharing.needed() });
+        }
+        let answers: Vec<Answer> = std::mem::take(&mut self.answers).into_values().collect();
+        let mut payload = write_all(&answers);
+        self.sum.take().iter().for_each(|part| payload.extend_from_slice(part));
+        payload.extend_from_slice(&self.admission.tag().to_bytes());
+        Ok(header.frame(&payload))
+    }
+}
+
+/// `frame`, an aggregate, with the keys for `reader` only: what each of many readers needs.
+pub(super) fn addressed(setting: &Setting, frame: &[u8], reader: u32) -> Result<Vec<u8>> {
+    let found = wire::parse_kind(frame, Kind::Aggregate)?;
+    if setting.params.reveal == Reveal::Server {
+        return Ok(frame.to_vec());
+    }
+    let (payload, tag) = Tag::split(found.payload)?;
+    let (answers, length) = read_all(setting, payload)?;
+    let answers: Vec<Answer> = answers.into_iter().map(|answer| answer.addressed(reader)).collect();
+    let mut out = write_all(&answers);
+    out.extend_from_slice(&payload[length..]);
+    out.extend_from_slice(&tag.to_bytes());
+    Ok(found.header.frame(&out))
+}

@@ -1,0 +1,165 @@
+//! What a member returns: its sum of shares, for the readers or in the clear, and who may not go unnoticed if it is
+//! false, its signature.
+
+use super::identity::{Identity, SIGNATURE_LEN, verifies};
+use super::roster::{Party, Roster};
+use super::sealing::OVERHEAD;
+use super::statement::RoundContext;
+use super::{Reveal, Setting};
+use crate::prf::KeyStream;
+use crate::wire::{Contribution, Reader};
+use crate::{Error, Result};
+use rayon::prelude::*;
+use zeroize::Zeroizing;
+
+/// Bytes of the key that a sum is encrypted with, and of it sealed to a reader, with the reader's number.
+const KEY_LEN: usize = 32;
+const WRAP_LEN: usize = 4 + KEY_LEN + OVERHEAD;
+
+/// A member's answer as it travels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    pub member: u32,
+    sum: Vec<u8>,
+    signature: [u8; SIGNATURE_LEN],
+    /// The sum's key for each reader; none where the sum is in the clear.
+    wraps: Vec<(u32, Vec<u8>)>,
+}
+
+impl Answer {
+    /// `sum` packed, by `member`, for the clients in `of`.
+    pub fn make(
+        setting: &Setting,
+        roster: &Roster,
+        identity: &Identity,
+        member: u32,
+        context: &RoundContext,
+        of: &[Contribution],
+        sum: &[u8],
+    ) -> Result<Self> {
+        let mut sum = sum.to_vec();
+        let mut wraps = Vec::new();
+        if setting.params.reveal == Reveal::Clients {
+            // The signature covers what leaves, so the stream needs no tag of its own; its key is used once.
+            let mut stream = KeyStream::from_os()?;
+            stream.apply(&mut sum);
+            let key = stream.into_key();
+            let wrap = |reader: &Party| {
+                Ok((reader.id, reader.sealing()?.seal(&context.key_info(member, reader.id), key.as_slice())?))
+            };
+            wraps = roster.readers().collect::<Vec<_>>().into_par_iter().map(wrap).collect::<Result<_>>()?;
+        }
+        let signature = identity.sign(&context.answer(of, member, &sum));
+        Ok(Answer { member, sum, signature, wraps })
+    }
+
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.member.to_le_bytes());
+        out.extend_from_slice(&self.sum);
+        out.extend_from_slice(&self.signature);
+        out.extend_from_slice(&(self.wraps.len() as u32).to_le_bytes());
+        for (reader, key) in &self.wraps {
+            out.extend_from_slice(&reader.to_le_bytes());
+            out.extend_from_slice(key);
+        }
+    }
+
+    pub fn read(setting: &Setting, r: &mut Reader<'_>) -> Result<Self> {
+        let member = r.u32()?;
+        let sum = r.bytes(setting.sharing.sum_bytes())?.to_vec();
+        let signature = r.array()?;
+        let count = r.u32()? as usize;
+        let mut wraps = Vec::new();
+        for bytes in r.bytes(count.checked_mul(WRAP_LEN).unwrap_or(usize::MAX))?.chunks(WRAP_LEN) {
+            let mut wrap = Reader::new(bytes);
+            wraps.push((wrap.u32()?, wrap.rest().to_vec()));
+        }
+        Ok(Answer { member, sum, signature, wraps })
+    }
+
+    /// Whether it is what `party`, of the committee, has signed for these clients.
+    #[must_use]
+    pub fn is_of(&self, party: &Party, context: &RoundContext, of: &[Contribution]) -> bool {
+        party.id == self.member
+            && party.roles.member
+            && verifies(&party.verify, &context.answer(of, self.member, &self.sum), &self.signature)
+    }
+
+    /// Its sum, for the reader that has `identity`; or for anybody, where it is in the clear.
+    pub fn open(
+        &self,
+        setting: &Setting,
+        context: &RoundContext,
+        own: Option<(&Identity, u32)>,
+    ) -> Result<Zeroizing<Vec<u64>>> {
+        let mut sum = Zeroizing::new(self.sum.clone());
+        if let Some((identity, reader)) = own.filter(|_| setting.params.reveal == Reveal::Clients) {
+            let closed = || Error::Decrypt { reason: format!("member {} has not answered this reader", self.member) };
+            let (_, sealed) = self.wraps.iter().find(|(id, _)| *id == reader).ok_or_else(closed)?;
+            let key = identity.secret.open(&context.key_info(self.member, reader), sealed).ok_or_else(closed)?;
+            let key = <[u8; KEY_LEN]>::try_from(key.as_slice()).map_err(|_| closed())?;
+            KeyStream::new(Zeroizing::new(key))?.apply(&mut sum);
+        }
+        setting.sharing.unpacked(&sum)
+    }
+
+    /// Without other readers' keys.
+    #[must_use]
+    pub fn addressed(mut self, reader: u32) -> Self {
+        self.wraps.retain(|(id, _)| *id == reader);
+        self
+    }
+}
+
+/// What a member sends in place of an answer where clients have sealed to it what is no share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Complaint {
+    pub member: u32,
+    pub clients: Vec<u32>,
+    pub signature: [u8; SIGNATURE_LEN],
+}
+
+impl Complaint {
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = self.member.to_le_bytes().to_vec();
+        out.extend_from_slice(&self.signature);
+        self.clients.iter().for_each(|client| out.extend_from_slice(&client.to_le_bytes()));
+        out
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new(bytes);
+        let (member, signature) = (r.u32()?, r.array()?);
+        let (clients, rest) = r.rest().as_chunks::<4>();
+        if !rest.is_empty() || clients.is_empty() {
+            return Err(Error::frame("a complaint names no client, or part of one"));
+        }
+        Ok(Complaint { member, clients: clients.iter().map(|c| u32::from_le_bytes(*c)).collect(), signature })
+    }
+}
+
+/// All answers of an aggregate: the beginning of its payload, behind its length.
+pub fn write_all(answers: &[Answer]) -> Vec<u8> {
+    let mut body = (answers.len() as u32).to_le_bytes().to_vec();
+    answers.iter().for_each(|answer| answer.write(&mut body));
+    let mut out = (body.len() as u32).to_le_bytes().to_vec();
+    out.append(&mut body);
+    out
+}
+
+/// (answers, bytes that they take) off the front of a payload.
+pub fn read_all(setting: &Setting, payload: &[u8]) -> Result<(Vec<Answer>, usize)> {
+    let mut r = Reader::new(payload);
+    let length = r.u32()? as usize;
+    let mut body = Reader::new(r.bytes(length)?);
+    let count = body.u32()? as usize;
+    if count > setting.params.members {
+        return Err(Error::frame(format!("{count} answers of {} members", setting.params.members)));
+    }
+    let answers = (0..count).map(|_| Answer::read(setting, &mut body)).collect::<Result<Vec<_>>>()?;
+    body.finish()?;
+    if answers.windows(2).any(|pair| pair[0].member >= pair[1].member) {
+        return Err(Error::frame("a member has answered twice, or out of order"));
+    }
+    Ok((answers, length + 4))
+}

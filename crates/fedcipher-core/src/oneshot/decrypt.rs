@@ -1,0 +1,146 @@
+//! Who opens an aggregate: a reader with the committee's answers, or the server where these are in the clear.
+
+use super::answer::{Answer, read_all};
+use super::identity::Identity;
+use super::roster::Roster;
+use super::statement::RoundContext;
+use super::{Place, Setting};
+use crate::client::{Digest, Receiver};
+use crate::codec::SumSink;
+use crate::keys::{ClientKey, ServerKey};
+use crate::ledger::Openings;
+use crate::mac::{MacKey, RoundMac};
+use crate::rlwe::decrypt::CipherOpener;
+use crate::scheme::{Decryptor, Expect, Opening, Summary};
+use crate::stream::{self, Opener, Threads};
+use crate::wire::{self, Frame, Head, Header};
+use crate::{Error, Result};
+use crate::{codec::Layout, mac::Tag};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A reader of the roster.
+pub struct OneshotDecryptor {
+    setting: Arc<Setting>,
+    place: Place,
+    own: u32,
+    receiver: Receiver,
+}
+
+impl OneshotDecryptor {
+    pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+        if place.roster.get(key.client).is_none_or(|party| !party.roles.reader) {
+            return Err(Error::Key { reason: format!("party {} of the roster is no reader", key.client) });
+        }
+        let receiver = Receiver::new(key, setting.params.rules(), state)?;
+        Ok(OneshotDecryptor { setting, place, own: key.client, receiver })
+    }
+}
+
+/// The opener of an aggregate from its answers, whose bytes precede its ciphertexts.
+fn opener(
+    setting: &Setting,
+    (roster, digest): (&Roster, [u8; 32]),
+    own: Option<(&Identity, u32)>,
+    (header, layout): (&Header, &Layout),
+    (answers, prefix): (&[Answer], usize),
+    mac: RoundMac,
+) -> Result<CipherOpener> {
+    let context = RoundContext::of(digest, header);
+    let mut sums = Vec::with_capacity(answers.len());
+    for (place, member) in roster.members().enumerate() {
+        let Some(answer) = answers.iter().find(|answer| answer.member == member.id) else { continue };
+        if !answer.is_of(member, &context, &header.contributions) {
+            return Err(Error::Signature { party: member.id });
+        }
+        sums.push((place, answer.open(setting, &context, own)?));
+    }
+    let joined = setting.sharing.join(&sums)?;
+    let d = &setting.derived;
+    let secret = Arc::new(d.ring.transformed(&joined.sum));
+    let terms = header.contributions.len() as u128;
+    CipherOpener::new(d, secret, header, layout, mac, vec![(context.seed(), 1)], terms, prefix)
+}
+
+impl Decryptor for OneshotDecryptor {
+    fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
+        let Frame { header, payload } = wire::parse(frame)?;
+        let head = Head { header, payload_len: payload.len() };
+        let layout = self.receiver.check(&head, expect)?;
+        let (payload, tag) = Tag::split(payload)?;
+        let (answers, prefix) = read_all(&self.setting, payload)?;
+        let header = &head.header;
+        // Readers are sent their own keys only, so what "the same aggregate" is does not depend on these.
+        let mut digest = Digest::default();
+        digest.update(&header.head(0));
+        digest.update(&payload[prefix..]);
+        digest.update(&tag.to_bytes());
+        self.receiver.openings().claim(header.round, &digest.finish())?;
+        let verifier = self.receiver.verifier(header, &layout, expect.bound);
+        let Place { identity, roster, digest } = &self.place;
+        let own = Some((identity, self.own));
+        let mac = verifier.mac.clone();
+        let opener = opener(&self.setting, (roster, *digest), own, (header, &layout), (&answers, prefix), mac)?;
+        let opening = Opening { layout, opener: Box::new(opener), verifier };
+        stream::open_all(&opening, header.total_weight(), payload, tag, sink, Threads::All)?;
+        Ok(Summary { header: head.header, layout: opening.layout, counts: None })
+    }
+
+    fn opener(&self, _head: &Head, _expect: &Expect<'_>, _prefix: &[u8]) -> Result<Option<Opening>> {
+        Ok(None)
+    }
+
+    fn openings(&self) -> &Openings {
+        self.receiver.openings()
+    }
+}
+
+/// The server of `reveal="server"`. It has added the ciphertexts itself and has no key for tags, so it checks none.
+pub struct ServerDecryptor {
+    setting: Arc<Setting>,
+    roster: Roster,
+    digest: [u8; 32],
+    key: ServerKey,
+    openings: Openings,
+}
+
+impl ServerDecryptor {
+    pub fn new(setting: Arc<Setting>, roster: Roster, digest: [u8; 32], key: &ServerKey) -> Self {
+        ServerDecryptor { setting, roster, digest, key: key.clone(), openings: Openings::default() }
+    }
+}
+
+impl Decryptor for ServerDecryptor {
+    fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
+        let Frame { header, payload } = wire::parse(frame)?;
+        header.check_kind(wire::Kind::Aggregate)?;
+        self.key.tag.check(&header)?;
+        if let Some(expected) = expect.round
+            && header.round != expected
+        {
+            return Err(Error::Round { found: header.round, expected });
+        }
+        let layout = crate::admission::layout_of(&header, payload.len(), 1.0)?;
+        let (payload, _) = Tag::split(payload)?;
+        let (answers, prefix) = read_all(&self.setting, payload)?;
+        let mac = MacKey::new(&[0; 32])?.round(&header, &layout, self.setting.params.bounds, &[]);
+        let place = (&self.roster, self.digest);
+        let opener = opener(&self.setting, place, None, (&header, &layout), (&answers, prefix), mac)?;
+        opener.check_len(payload.len() + crate::mac::TAG_LEN)?;
+        sink.begin(&layout, header.total_weight())?;
+        for (index, piece) in opener.pieces().iter().enumerate() {
+            let mut sums = vec![0; piece.len];
+            opener.open(index, &payload[piece.at..piece.at + piece.bytes], &mut sums)?;
+            sink.put(piece.start, &sums)?;
+        }
+        Ok(Summary { header, layout, counts: None })
+    }
+
+    fn opener(&self, _head: &Head, _expect: &Expect<'_>, _prefix: &[u8]) -> Result<Option<Opening>> {
+        Ok(None)
+    }
+
+    fn openings(&self) -> &Openings {
+        &self.openings
+    }
+}

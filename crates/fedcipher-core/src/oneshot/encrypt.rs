@@ -1,0 +1,140 @@
+//! The client's side: a fresh secret, its shares sealed to the committee, the update under it, a signature over all.
+
+use super::identity::SIGNATURE_LEN;
+use super::roster::sha256;
+use super::statement::{RoundContext, share_info};
+use super::{Place, Setting};
+use crate::bits::packed_len;
+use crate::client::Sender;
+use crate::codec::{Layout, Update};
+use crate::keys::ClientKey;
+use crate::mac::{Hash, Stamp};
+use crate::prf::Stream;
+use crate::rlwe::encrypt::{CipherSealer, cut};
+use crate::rlwe::ring::SecretNtt;
+use crate::scheme::{Encryptor, Request};
+use crate::stream::{self, Piece, Sealer, Threads};
+use crate::wire::Header;
+use crate::wire::Place as Memory;
+use crate::{Error, Result};
+use rayon::prelude::*;
+use std::path::Path;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+pub struct OneshotEncryptor {
+    setting: Arc<Setting>,
+    place: Arc<Place>,
+    sender: Sender,
+    ready: Option<Fresh>,
+}
+
+/// A secret for one update, and its sealed shares in a row.
+struct Fresh {
+    round: u64,
+    secret: Arc<SecretNtt>,
+    shares: Vec<u8>,
+    /// A digest a share.
+    digests: Vec<u8>,
+    /// Whose it is: a process forked off must not use it again.
+    process: u32,
+}
+
+impl OneshotEncryptor {
+    pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+        if place.roster.get(key.client).is_none_or(|party| !party.roles.client) {
+            return Err(Error::Key { reason: format!("party {} of the roster is no client", key.client) });
+        }
+        let sender = Sender::new(key, setting.params.rules(), state)?;
+        Ok(OneshotEncryptor { setting, place: Arc::new(place), sender, ready: None })
+    }
+
+    fn fresh(&self, round: u64) -> Result<Fresh> {
+        let d = &self.setting.derived;
+        let mut draws = Stream::from_os()?;
+        let secret = Zeroizing::new((0..d.ring.n).map(|_| d.error.draw(&mut draws)).collect::<Vec<i8>>());
+        let wide = Zeroizing::new(secret.iter().map(|c| i32::from(*c)).collect::<Vec<_>>());
+        let shares = self.setting.sharing.split(&secret)?;
+        let seal = |(member, share): (&super::roster::Party, &Zeroizing<Vec<u8>>)| {
+            let info = share_info(&self.place.digest, round, self.sender.client(), member.id);
+            member.sealing()?.seal(&info, share)
+        };
+        let to: Vec<_> = self.place.roster.members().zip(&shares).collect();
+        let sealed = to.into_par_iter().map(seal).collect::<Result<Vec<_>>>()?;
+        let digests = sealed.iter().flat_map(|share| sha256(&[share])).collect();
+        Ok(Fresh {
+            round,
+            secret: Arc::new(d.ring.transformed(&wide)),
+            shares: sealed.concat(),
+            digests,
+            process: std::process::id(),
+        })
+    }
+}
+
+impl Encryptor for OneshotEncryptor {
+    fn encrypt_into(&mut self, request: &Request<'_>, memory: &mut dyn Memory) -> Result<()> {
+        let terms = request.terms();
+        let d = Arc::clone(&self.setting.derived);
+        let blocks = d.shape(terms.layout)?;
+        let (header, stamp) = self.sender.start(&terms, terms.layout)?;
+        let ready = self.ready.take().filter(|f| f.round == terms.round && f.process == std::process::id());
+        let Fresh { secret, shares, digests, .. } = match ready {
+            Some(ready) => ready,
+            None => self.fresh(terms.round)?,
+        };
+        let context = RoundContext::of(self.place.digest, &header);
+        let pieces = cut(&blocks, shares.len(), |block| packed_len(block.used, d.wire_bits(d.up_drop)));
+        let seed = context.seed();
+        let (prefix, masks) = (shares, Vec::new());
+        let inner = CipherSealer { derived: d, secret, header, stamp, seed, prefix, masks, blocks, pieces };
+        let sealer = OneshotSealer { inner, place: Arc::clone(&self.place), context, digests };
+        stream::seal_all(&sealer, request.update, memory, Threads::All)
+    }
+
+    /// The secret and its sealed shares.
+    fn precompute(&mut self, round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
+        self.sender.reserve(round)?;
+        self.ready = Some(self.fresh(round)?);
+        Ok(())
+    }
+}
+
+struct OneshotSealer {
+    inner: CipherSealer,
+    place: Arc<Place>,
+    context: RoundContext,
+    digests: Vec<u8>,
+}
+
+impl Sealer for OneshotSealer {
+    fn header(&self) -> &Header {
+        self.inner.header()
+    }
+
+    fn prefix(&self) -> &[u8] {
+        self.inner.prefix()
+    }
+
+    fn pieces(&self) -> &[Piece] {
+        self.inner.pieces()
+    }
+
+    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
+        self.inner.seal(index, update, out)
+    }
+
+    fn stamp(&self) -> &Stamp {
+        self.inner.stamp()
+    }
+
+    fn trailer_len(&self) -> usize {
+        SIGNATURE_LEN
+    }
+
+    fn trailer(&self, ciphertexts: &[u8], out: &mut [u8]) {
+        let digest = blake3::hash(ciphertexts);
+        let statement = self.context.update(self.inner.stamp().own, digest.as_bytes(), &self.digests);
+        out.copy_from_slice(&self.place.identity.sign(&statement));
+    }
+}

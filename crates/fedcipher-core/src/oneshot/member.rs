@@ -1,0 +1,130 @@
+//! A member of the committee: adds the shares of one set of clients a round, and answers for that set only.
+
+use super::answer::{Answer, Complaint};
+use super::identity::{SIGNATURE_LEN, verifies};
+use super::roster::sha256;
+use super::sealing::OVERHEAD;
+use super::statement::{RoundContext, share_info};
+use super::{Place, Setting};
+use crate::admission::check_weight;
+use crate::keys::{ClientKey, KeyTag};
+use crate::ledger::Openings;
+use crate::scheme::Member;
+use crate::wire::{self, Contribution, Frame, Header, Kind, Reader};
+use crate::{Error, Result};
+use rayon::prelude::*;
+use std::path::Path;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+pub struct CommitteeMember {
+    setting: Arc<Setting>,
+    place: Place,
+    tag: KeyTag,
+    own: u32,
+    /// Own place in the committee.
+    index: usize,
+    answered: Openings,
+}
+
+/// One client in a request.
+struct Asked<'a> {
+    of: Contribution,
+    signature: [u8; SIGNATURE_LEN],
+    ciphertexts: [u8; 32],
+    digests: &'a [u8],
+    sealed: &'a [u8],
+}
+
+impl CommitteeMember {
+    pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+        let index = place.roster.members().position(|member| member.id == key.client);
+        let index =
+            index.ok_or_else(|| Error::Key { reason: format!("party {} of the roster is no member", key.client) })?;
+        let answered = Openings::of_answers(key, state)?;
+        Ok(CommitteeMember { setting, place, tag: key.tag.clone(), own: key.client, index, answered })
+    }
+
+    /// Everything about a request that can be checked without a secret.
+    fn check<'a>(&self, header: &Header, payload: &'a [u8]) -> Result<(RoundContext, Vec<Asked<'a>>)> {
+        let bounds = self.setting.params.bounds;
+        self.tag.check(header)?;
+        bounds.check_contributions(header.contributions.len())?;
+        if header.contributions.len() as u64 > bounds.clients || !header.layout.is_empty() {
+            return Err(Error::frame(format!("{} clients are more than the bound", header.contributions.len())));
+        }
+        let mut r = Reader::new(payload);
+        let context = RoundContext::given(self.place.digest, header, r.array()?);
+        let members = self.setting.params.members;
+        let share = self.setting.sharing.share_bytes(self.index) + OVERHEAD;
+        let mut asked = Vec::with_capacity(header.contributions.len());
+        for of in &header.contributions {
+            let (signature, ciphertexts) = (r.array()?, r.array()?);
+            let (digests, sealed) = (r.bytes(32 * members)?, r.bytes(share)?);
+            asked.push(Asked { of: *of, signature, ciphertexts, digests, sealed });
+        }
+        r.finish()?;
+        asked.par_iter().try_for_each(|asked| self.check_client(&context, asked))?;
+        Ok((context, asked))
+    }
+
+    fn check_client(&self, context: &RoundContext, asked: &Asked<'_>) -> Result<()> {
+        let client = asked.of.client;
+        check_weight(client, asked.of.weight, self.setting.params.bounds.max_weight)?;
+        let party = self.place.roster.get(client).filter(|party| party.roles.client);
+        let party = party.ok_or(Error::UnknownClient { client })?;
+        let statement = context.update(asked.of, &asked.ciphertexts, asked.digests);
+        let own = &asked.digests[32 * self.index..32 * (self.index + 1)];
+        if own != sha256(&[asked.sealed]) || !verifies(&party.verify, &statement, &asked.signature) {
+            return Err(Error::Signature { party: client });
+        }
+        Ok(())
+    }
+
+    /// The shares' sum; or which clients have sealed what is no share of theirs, under their signature.
+    fn sum(&self, round: u64, asked: &[Asked<'_>]) -> std::result::Result<Zeroizing<Vec<u64>>, Vec<u32>> {
+        let sharing = &self.setting.sharing;
+        let empty = || (Zeroizing::new(vec![0; sharing.len()]), Vec::new());
+        let add = |(mut sum, mut wrong): (Zeroizing<Vec<u64>>, Vec<u32>), asked: &Asked<'_>| {
+            let client = asked.of.client;
+            let info = share_info(&self.place.digest, round, client, self.own);
+            let opened = self.place.identity.secret.open(&info, asked.sealed);
+            match opened.map(|share| sharing.add(&mut sum, self.index, &share)) {
+                Some(Ok(())) => {}
+                _ => wrong.push(client),
+            }
+            (sum, wrong)
+        };
+        let join = |(mut a, mut wrong): (Zeroizing<Vec<u64>>, Vec<u32>), (b, more): (Zeroizing<Vec<u64>>, Vec<u32>)| {
+            a.iter_mut().zip(b.iter()).for_each(|(a, b)| *a = sharing.field.add(*a, *b));
+            wrong.extend(more);
+            (a, wrong)
+        };
+        let (sum, wrong) = asked.par_iter().fold(empty, add).reduce(empty, join);
+        if wrong.is_empty() { Ok(sum) } else { Err(wrong) }
+    }
+}
+
+impl Member for CommitteeMember {
+    fn answer(&self, request: &[u8]) -> Result<Vec<u8>> {
+        let Frame { header, payload } = wire::parse_kind(request, Kind::Request)?;
+        let (context, asked) = self.check(&header, payload)?;
+        let sum = match self.sum(header.round, &asked) {
+            Ok(sum) => sum,
+            Err(wrong) => {
+                let signature = self.place.identity.sign(&context.complaint(self.own, &wrong));
+                let complaint = Complaint { member: self.own, clients: wrong, signature };
+                return Ok(Header { kind: Kind::Complaint, ..header }.frame(&complaint.to_bytes()));
+            }
+        };
+        // On disk before anything of the sum leaves: the same request again is fine, another one of the round is not.
+        self.answered.claim(header.round, blake3::hash(request).as_bytes())?;
+        let sharing = &self.setting.sharing;
+        let packed = sharing.packed(sum.iter().copied());
+        let Place { identity, roster, .. } = &self.place;
+        let answer = Answer::make(&self.setting, roster, identity, self.own, &context, &header.contributions, &packed)?;
+        let mut out = Vec::new();
+        answer.write(&mut out);
+        Ok(Header { kind: Kind::Answer, ..header }.frame(&out))
+    }
+}

@@ -1,0 +1,221 @@
+//! Who takes part: identities by number and name, and what each does. Public; everybody of a round has the same one,
+//! since its digest names the key set and is in all that is signed.
+
+use super::identity::{Identity, VERIFY_LEN};
+use super::sealing::{self, Public};
+use crate::prf::random_bytes;
+use crate::wire::Reader;
+use crate::{Error, Result};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use zeroize::Zeroizing;
+
+const MAGIC: [u8; 8] = *b"FEDROST1";
+const ROOT_LEN: usize = 32;
+const SEALED_ROOT: usize = ROOT_LEN + sealing::OVERHEAD;
+const MOST_PARTIES: usize = 1 << 20;
+
+/// What a party does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Roles {
+    /// Sends updates.
+    pub client: bool,
+    /// Holds shares, and answers for a set of clients once a round.
+    pub member: bool,
+    /// Opens aggregates.
+    pub reader: bool,
+}
+
+impl Roles {
+    fn byte(self) -> u8 {
+        u8::from(self.client) | u8::from(self.member) << 1 | u8::from(self.reader) << 2
+    }
+
+    fn parse(byte: u8) -> Option<Self> {
+        let made = Roles { client: byte & 1 != 0, member: byte & 2 != 0, reader: byte & 4 != 0 };
+        (made.byte() == byte && byte != 0).then_some(made)
+    }
+}
+
+/// One party as the others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Party {
+    pub id: u32,
+    pub name: String,
+    pub roles: Roles,
+    pub verify: [u8; VERIFY_LEN],
+    /// Checked where it is used: a roster of thousands is read for a few of them.
+    sealing: Vec<u8>,
+    /// The cohort's secret for tags, sealed to this party.
+    root: Vec<u8>,
+}
+
+impl Party {
+    pub fn sealing(&self) -> Result<Public> {
+        Public::parse(&self.sealing)
+    }
+}
+
+/// What a party says of itself, to whoever makes the roster.
+#[derive(Debug, Clone)]
+pub struct Card {
+    pub id: u32,
+    pub name: String,
+    pub roles: Roles,
+    pub verify: [u8; VERIFY_LEN],
+    pub sealing: Vec<u8>,
+}
+
+impl Card {
+    #[must_use]
+    pub fn of(identity: &Identity, id: u32, name: &str, roles: Roles) -> Self {
+        Card { id, name: name.into(), roles, verify: identity.verify_key(), sealing: identity.secret.public() }
+    }
+}
+
+/// All parties, by increasing number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roster {
+    parties: Vec<Party>,
+    bytes: Vec<u8>,
+}
+
+fn invalid(reason: impl Into<String>) -> Error {
+    Error::parameter("roster", reason)
+}
+
+fn root_info(id: u32) -> Vec<u8> {
+    [b"fedcipher oneshot v1 root".as_slice(), &id.to_le_bytes()].concat()
+}
+
+impl Roster {
+    /// From what the parties say of themselves. Draws the cohort's secret for tags and seals it to each: it opens no
+    /// update, but whoever makes the roster could forge aggregates with it. Not to be made by the server.
+    pub fn new(mut cards: Vec<Card>) -> Result<Self> {
+        cards.sort_by_key(|card| card.id);
+        let root = random_bytes::<ROOT_LEN>()?;
+        let party = |card: Card| {
+            let sealed = Public::parse(&card.sealing)?.seal(&root_info(card.id), root.as_slice())?;
+            let Card { id, name, roles, verify, sealing } = card;
+            Ok(Party { id, name, roles, verify, sealing, root: sealed })
+        };
+        let parties: Vec<Party> = cards.into_iter().map(party).collect::<Result<_>>()?;
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&(parties.len() as u32).to_le_bytes());
+        for party in &parties {
+            let name = party.name.as_bytes();
+            let length = u8::try_from(name.len()).map_err(|_| invalid(format!("{:?} is too long", party.name)))?;
+            bytes.extend_from_slice(&party.id.to_le_bytes());
+            bytes.extend_from_slice(&[party.roles.byte(), length]);
+            for part in [name, &party.verify, &party.sealing, &party.root] {
+                bytes.extend_from_slice(part);
+            }
+        }
+        Roster::checked(parties, bytes)
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let cut = |e: Error| invalid(format!("it is damaged: {e}"));
+        let mut r = Reader::new(bytes);
+        if r.array::<8>().map_err(cut)? != MAGIC {
+            return Err(invalid("this is no roster of this version"));
+        }
+        let count = r.u32().map_err(cut)? as usize;
+        let mut parties = Vec::new();
+        for _ in 0..count.min(MOST_PARTIES) {
+            parties.push(Roster::party(&mut r).map_err(cut)?);
+        }
+        r.finish().map_err(cut)?;
+        Roster::checked(parties, bytes.to_vec())
+    }
+
+    fn party(r: &mut Reader<'_>) -> Result<Party> {
+        let id = r.u32()?;
+        let roles = Roles::parse(r.u8()?).ok_or_else(|| Error::frame("a party has no role, or an unknown one"))?;
+        let length = usize::from(r.u8()?);
+        let name = std::str::from_utf8(r.bytes(length)?).map_err(|_| Error::frame("a name is no text"))?;
+        Ok(Party {
+            id,
+            name: name.to_owned(),
+            roles,
+            verify: r.array()?,
+            sealing: r.bytes(sealing::PUBLIC_LEN)?.to_vec(),
+            root: r.bytes(SEALED_ROOT)?.to_vec(),
+        })
+    }
+
+    fn checked(parties: Vec<Party>, bytes: Vec<u8>) -> Result<Self> {
+        if let Some(pair) = parties.windows(2).find(|pair| pair[0].id >= pair[1].id) {
+            return Err(invalid(format!("number {} is given to two parties, or out of order", pair[1].id)));
+        }
+        let (mut names, mut keys) = (BTreeSet::new(), BTreeSet::new());
+        for party in &parties {
+            if party.name.is_empty() || party.name.chars().any(char::is_control) {
+                return Err(invalid(format!("party {} has no name, or one that cannot be shown", party.id)));
+            }
+            if !names.insert(party.name.as_str()) {
+                return Err(invalid(format!("two parties are called {:?}; give one another name", party.name)));
+            }
+            if !keys.insert(party.verify) || !keys.insert(sha256(&[&party.sealing])) {
+                return Err(invalid(format!("{:?} has the keys of another party", party.name)));
+            }
+        }
+        Ok(Roster { parties, bytes })
+    }
+
+    #[must_use]
+    pub fn to_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What names it in signatures: with the scheme's parameters and the epoch, so that these are agreed on too.
+    #[must_use]
+    pub fn digest(&self, params: [u8; 16], epoch: u64) -> [u8; 32] {
+        sha256(&[b"fedcipher oneshot v1 roster", &params, &epoch.to_le_bytes(), &self.bytes])
+    }
+
+    pub fn parties(&self) -> impl Iterator<Item = &Party> {
+        self.parties.iter()
+    }
+
+    /// The party of this number.
+    #[must_use]
+    pub fn get(&self, id: u32) -> Option<&Party> {
+        self.parties.binary_search_by_key(&id, |party| party.id).ok().map(|at| &self.parties[at])
+    }
+
+    /// The committee, in the order of its shares.
+    pub fn members(&self) -> impl Iterator<Item = &Party> {
+        self.parties.iter().filter(|party| party.roles.member)
+    }
+
+    pub fn readers(&self) -> impl Iterator<Item = &Party> {
+        self.parties.iter().filter(|party| party.roles.reader)
+    }
+
+    #[must_use]
+    pub fn clients(&self) -> Vec<u32> {
+        self.parties.iter().filter(|party| party.roles.client).map(|party| party.id).collect()
+    }
+
+    /// The cohort's secret for tags, as sealed to `identity`, and the number of its party.
+    pub fn join(&self, identity: &Identity) -> Result<(u32, Zeroizing<[u8; ROOT_LEN]>)> {
+        let own = identity.verify_key();
+        let party =
+            self.parties.iter().find(|party| party.verify == own).ok_or_else(|| {
+                invalid("this identity is not in it; send its public half to whoever makes the roster")
+            })?;
+        let root = identity.secret.open(&root_info(party.id), &party.root);
+        let root = root.and_then(|root| <[u8; ROOT_LEN]>::try_from(root.as_slice()).ok()).ok_or_else(|| {
+            invalid(format!("what it holds for {:?} was sealed to other keys; have it made anew", party.name))
+        })?;
+        Ok((party.id, Zeroizing::new(root)))
+    }
+}
+
+/// SHA-256 of parts in a row.
+pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    parts.iter().for_each(|part| hash.update(part));
+    hash.finalize().into()
+}

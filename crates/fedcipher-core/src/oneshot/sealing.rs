@@ -1,0 +1,144 @@
+//! Bytes for one party's eyes: HPKE (RFC 9180) with X-Wing (X25519 and ML-KEM-768) and AES-256-GCM.
+
+use crate::prf::Stream;
+use crate::{Error, Result};
+use hpke::aead::AesGcm256;
+use hpke::kdf::KdfShake256;
+use hpke::kem::XWing;
+use hpke::rand_core::{TryCryptoRng, TryRng};
+use hpke::{Deserializable, Kem, OpModeR, OpModeS, Serializable};
+use std::convert::Infallible;
+use zeroize::Zeroizing;
+
+/// Bytes of a public key.
+pub const PUBLIC_LEN: usize = 1216;
+/// Bytes of a secret key.
+pub const SECRET_LEN: usize = 32;
+/// Bytes of an encapsulated key, which precede what is sealed.
+const ENCAPPED_LEN: usize = 1120;
+/// Bytes by which sealing makes longer.
+pub const OVERHEAD: usize = ENCAPPED_LEN + 16;
+
+/// A generator that cannot fail once it is there: HPKE's own panics where the system's does.
+struct Draws(Stream);
+
+impl TryRng for Draws {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> std::result::Result<u32, Infallible> {
+        Ok(self.0.next_u64() as u32)
+    }
+
+    fn try_next_u64(&mut self) -> std::result::Result<u64, Infallible> {
+        Ok(self.0.next_u64())
+    }
+
+    fn try_fill_bytes(&mut self, out: &mut [u8]) -> std::result::Result<(), Infallible> {
+        for part in out.chunks_mut(8) {
+            part.copy_from_slice(&self.0.next_u64().to_le_bytes()[..part.len()]);
+        }
+        Ok(())
+    }
+}
+
+impl TryCryptoRng for Draws {}
+
+/// A fresh pair of keys: (secret, public).
+pub fn generate() -> Result<(Zeroizing<Vec<u8>>, Vec<u8>)> {
+    let (secret, public) = XWing::gen_keypair_with_rng(&mut Draws(Stream::from_os()?));
+    Ok((Zeroizing::new(secret.to_bytes().to_vec()), public.to_bytes().to_vec()))
+}
+
+/// Somebody else's public key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Public(<XWing as Kem>::PublicKey);
+
+impl std::fmt::Debug for Public {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Public")
+    }
+}
+
+impl Public {
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let failed = |e| Error::Key { reason: format!("a public key of the roster is not of X-Wing: {e}") };
+        <XWing as Kem>::PublicKey::from_bytes(bytes).map(Public).map_err(failed)
+    }
+
+    /// `bytes` for the holder of this key, in the context of `info` only.
+    pub fn seal(&self, info: &[u8], bytes: &[u8]) -> Result<Vec<u8>> {
+        let failed = |e| Error::Key { reason: format!("sealing failed: {e}") };
+        let mut draws = Draws(Stream::from_os()?);
+        let (encapped, sealed) = hpke::single_shot_seal_with_rng::<AesGcm256, KdfShake256, XWing>(
+            &OpModeS::Base,
+            &self.0,
+            info,
+            bytes,
+            &[],
+            &mut draws,
+        )
+        .map_err(failed)?;
+        Ok([encapped.to_bytes().as_slice(), &sealed].concat())
+    }
+}
+
+/// One's own secret key.
+#[derive(Clone)]
+pub struct Secret(<XWing as Kem>::PrivateKey);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(secret)")
+    }
+}
+
+impl Secret {
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let failed = |_| Error::Key { reason: "an identity's sealing key is not of X-Wing".into() };
+        <XWing as Kem>::PrivateKey::from_bytes(bytes).map(Secret).map_err(failed)
+    }
+
+    #[must_use]
+    pub fn public(&self) -> Vec<u8> {
+        XWing::sk_to_pk(&self.0).to_bytes().to_vec()
+    }
+
+    /// What [`Public::seal`] made in this context; none for anything else.
+    #[must_use]
+    pub fn open(&self, info: &[u8], sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let (encapped, sealed) = sealed.split_at_checked(ENCAPPED_LEN)?;
+        let encapped = <XWing as Kem>::EncappedKey::from_bytes(encapped).ok()?;
+        hpke::single_shot_open::<AesGcm256, KdfShake256, XWing>(&OpModeR::Base, &self.0, &encapped, info, sealed, &[])
+            .ok()
+            .map(Zeroizing::new)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whom_it_was_sealed_to_opens_it_and_only_in_its_context() {
+        let ((secret, public), (other, _)) = (generate().unwrap(), generate().unwrap());
+        assert_eq!((secret.len(), public.len()), (SECRET_LEN, PUBLIC_LEN));
+        let (secret, other) = (Secret::parse(&secret).unwrap(), Secret::parse(&other).unwrap());
+        assert_eq!(secret.public(), public);
+        let sealed = Public::parse(&public).unwrap().seal(b"here", b"words").unwrap();
+        assert_eq!(sealed.len(), 5 + OVERHEAD);
+        assert_eq!(secret.open(b"here", &sealed).unwrap().as_slice(), b"words");
+        assert!(secret.open(b"there", &sealed).is_none() && other.open(b"here", &sealed).is_none());
+        for at in [0, ENCAPPED_LEN - 1, ENCAPPED_LEN, sealed.len() - 1] {
+            let mut damaged = sealed.clone();
+            damaged[at] ^= 1;
+            assert!(secret.open(b"here", &damaged).is_none());
+        }
+        for cut in [0, 5, ENCAPPED_LEN, sealed.len() - 1] {
+            assert!(secret.open(b"here", &sealed[..cut]).is_none());
+        }
+        assert!(Public::parse(&public[1..]).is_err() && Secret::parse(b"short").is_err());
+        // A lattice part that is no public key, as whoever wants a panic would send it.
+        assert!(Public::parse(&[0xff; PUBLIC_LEN]).is_err());
+    }
+}

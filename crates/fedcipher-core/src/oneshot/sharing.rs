@@ -1,0 +1,291 @@
+//! A secret polynomial shared with a committee: Shamir (CACM 1979), or several coefficients in one polynomial
+//! (Franklin and Yung, "Communication complexity of secure computation", STOC 1992).
+//!
+//! `pack` coefficients lie at the points 0, -1, -2, ..., member j's share at j + 1. `threshold - 1` members draw theirs
+//! from a seed of 32 bytes, which fixes the polynomial together with what is shared; the others' follow from those.
+//! So `threshold - 1` shares say nothing (those of seeds: under AES-256 as a PRG) and `threshold + pack - 1` say all.
+//! Shares add up: the members' sums are shares of the sum.
+
+use super::field::Field;
+use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
+use crate::prf::{Stream, random_bytes};
+use crate::{Error, Result};
+use zeroize::Zeroizing;
+
+/// Bytes of a share that is drawn from a seed.
+const SEED: usize = 32;
+/// Sets of answers that are tried to find which of them are false.
+const MOST_SETS: usize = 4096;
+
+/// How secrets of `n` coefficients are shared.
+#[derive(Debug, Clone)]
+pub struct Sharing {
+    pub field: Field,
+    n: usize,
+    members: usize,
+    threshold: usize,
+    pack: usize,
+    /// By how much what is shared, then the shares of seeds, count for the share of each other member.
+    rows: Vec<Vec<u64>>,
+}
+
+/// What a committee's answers have shown.
+#[derive(Debug)]
+pub struct Joined {
+    pub sum: Zeroizing<Vec<i32>>,
+    /// Members whose answers do not agree with the others'.
+    pub wrong: Vec<usize>,
+}
+
+fn point(member: usize) -> u64 {
+    member as u64 + 1
+}
+
+impl Sharing {
+    /// `values` is how many different numbers a coefficient of a sum can be.
+    pub fn new(n: usize, values: u64, members: usize, threshold: usize, pack: usize) -> Result<Self> {
+        let field = Field::holding(values)?;
+        let mut made = Sharing { field, n, members, threshold, pack, rows: Vec::new() };
+        let nodes = made.nodes();
+        made.rows = (threshold - 1..members).map(|j| field.lagrange(&nodes, point(j))).collect();
+        Ok(made)
+    }
+
+    /// Where what is shared lies, and the shares of seeds.
+    fn nodes(&self) -> Vec<u64> {
+        self.secrets().chain((0..self.threshold - 1).map(point)).collect()
+    }
+
+    fn secrets(&self) -> impl Iterator<Item = u64> {
+        (0..self.pack as u64).map(|i| self.field.neg(i))
+    }
+
+    /// Members that must answer.
+    #[must_use]
+    pub fn needed(&self) -> usize {
+        self.threshold + self.pack - 1
+    }
+
+    /// Field elements of a share.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.n.div_ceil(self.pack)
+    }
+
+    /// Bytes of member `member`'s share.
+    #[must_use]
+    pub fn share_bytes(&self, member: usize) -> usize {
+        if member + 1 < self.threshold { SEED } else { self.sum_bytes() }
+    }
+
+    /// Bytes of a sum of shares.
+    #[must_use]
+    pub fn sum_bytes(&self) -> usize {
+        packed_len(self.len(), self.field.bits())
+    }
+
+    /// A share for each member.
+    pub fn split(&self, secret: &[i8]) -> Result<Vec<Zeroizing<Vec<u8>>>> {
+        let mut shares = Vec::with_capacity(self.members);
+        let mut known = Vec::with_capacity(self.needed());
+        for k in 0..self.pack {
+            let coefficient = |g: usize| secret.get(g * self.pack + k).map_or(0, |c| self.field.lift(i64::from(*c)));
+            known.push(Zeroizing::new((0..self.len()).map(coefficient).collect::<Vec<_>>()));
+        }
+        for _ in 1..self.threshold {
+            let seed = random_bytes::<SEED>()?;
+            known.push(self.drawn(&seed)?);
+            shares.push(Zeroizing::new(seed.to_vec()));
+        }
+        for row in &self.rows {
+            // Fewer than 2^6 products below 2^62 / 2^6 would do without reduction between; members are few.
+            let value =
+                |g: usize| row.iter().zip(&known).fold(0, |s, (l, v)| self.field.add(s, self.field.mul(*l, v[g])));
+            shares.push(self.packed((0..self.len()).map(value)));
+        }
+        Ok(shares)
+    }
+
+    fn drawn(&self, seed: &[u8; SEED]) -> Result<Zeroizing<Vec<u64>>> {
+        let mut stream = Stream::new(seed, [0; 12])?;
+        Ok(Zeroizing::new((0..self.len()).map(|_| stream.below(self.field.p())).collect()))
+    }
+
+    /// Field elements in the wire's bits.
+    #[must_use]
+    pub fn packed(&self, values: impl Iterator<Item = u64>) -> Zeroizing<Vec<u8>> {
+        let mut out = Zeroizing::new(vec![0; self.sum_bytes()]);
+        let mut writer = BitWriter::new(&mut out);
+        values.for_each(|v| writer.push(u128::from(v), self.field.bits()));
+        writer.finish();
+        out
+    }
+
+    /// Field elements off the wire.
+    pub fn unpacked(&self, bytes: &[u8]) -> Result<Zeroizing<Vec<u64>>> {
+        let bits = self.field.bits();
+        check_stream(bytes, self.len(), bits)?;
+        let values: Vec<u64> = (0..self.len()).map(|k| read_bits(bytes, k * bits as usize, bits) as u64).collect();
+        let values = Zeroizing::new(values);
+        if values.iter().any(|v| *v >= self.field.p()) {
+            return Err(Error::frame("a share has a value that is no field element"));
+        }
+        Ok(values)
+    }
+
+    /// Adds member `member`'s share to a sum.
+    pub fn add(&self, sum: &mut [u64], member: usize, share: &[u8]) -> Result<()> {
+        let values = match <&[u8; SEED]>::try_from(share) {
+            Ok(seed) if member + 1 < self.threshold => self.drawn(seed)?,
+            _ => self.unpacked(share)?,
+        };
+        sum.iter_mut().zip(values.iter()).for_each(|(s, v)| *s = self.field.add(*s, *v));
+        Ok(())
+    }
+
+    /// The sum of secrets behind at least [`Self::needed`] sums of shares, each with its member's number. What more
+    /// there are are checked against each other: with one to spare a false one is noticed, with two it is found.
+    pub fn join(&self, answers: &[(usize, Zeroizing<Vec<u64>>)]) -> Result<Joined> {
+        let spare = answers
+            .len()
+            .checked_sub(self.needed())
+            .ok_or(Error::Committee { answers: answers.len(), needed: self.needed() })?;
+        // Half of what there is to spare: beyond, liars that work together could have an honest member take the blame.
+        for wrong in 0..=spare / 2 {
+            let Some(left_out) = self.disagreeing(answers, wrong) else { continue };
+            let kept: Vec<_> = answers.iter().filter(|(m, _)| !left_out.contains(m)).collect();
+            return Ok(Joined { sum: self.interpolated(&kept[..self.needed()]), wrong: left_out });
+        }
+        Err(Error::Decrypt { reason: "the committee's answers do not agree: one of them is false".into() })
+    }
+
+    /// `count` members without whom all answers agree.
+    fn disagreeing(&self, answers: &[(usize, Zeroizing<Vec<u64>>)], count: usize) -> Option<Vec<usize>> {
+        let mut sets = vec![Vec::new()];
+        for _ in 0..count {
+            let longer = |set: &Vec<usize>| {
+                let first = set.last().map_or(0, |last| last + 1);
+                (first..answers.len()).map(|k| [set.as_slice(), &[k]].concat()).collect::<Vec<_>>()
+            };
+            sets = sets.iter().flat_map(longer).take(MOST_SETS).collect();
+        }
+        let agree = |set: &Vec<usize>| {
+            let kept: Vec<_> = answers.iter().enumerate().filter(|(k, _)| !set.contains(k)).map(|(_, a)| a).collect();
+            let (base, rest) = kept.split_at(self.needed());
+            let nodes: Vec<u64> = base.iter().map(|(m, _)| point(*m)).collect();
+            rest.iter().all(|(member, found)| {
+                let row = self.field.lagrange(&nodes, point(*member));
+                found.iter().enumerate().all(|(g, found)| self.combined(&row, base, g) == *found)
+            })
+        };
+        sets.iter().find(|set| agree(set)).map(|set| set.iter().map(|k| answers[*k].0).collect())
+    }
+
+    fn combined(&self, row: &[u64], of: &[&(usize, Zeroizing<Vec<u64>>)], at: usize) -> u64 {
+        row.iter().zip(of).fold(0, |sum, (l, (_, values))| self.field.add(sum, self.field.mul(*l, values[at])))
+    }
+
+    fn interpolated(&self, base: &[&(usize, Zeroizing<Vec<u64>>)]) -> Zeroizing<Vec<i32>> {
+        let nodes: Vec<u64> = base.iter().map(|(m, _)| point(*m)).collect();
+        let rows: Vec<_> = self.secrets().map(|at| self.field.lagrange(&nodes, at)).collect();
+        let coefficient = |k: usize| self.combined(&rows[k % self.pack], base, k / self.pack);
+        Zeroizing::new((0..self.n).map(|k| self.field.centred(coefficient(k)) as i32).collect())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use proptest::sample::subsequence;
+
+    const N: usize = 37;
+
+    fn secrets(clients: usize, seed: u64) -> Vec<Vec<i8>> {
+        let mut stream = Stream::new(&[seed as u8; 32], [0; 12]).unwrap();
+        (0..clients).map(|_| (0..N).map(|_| stream.below(85) as i8 - 42).collect()).collect()
+    }
+
+    /// What each member adds up.
+    fn sums(sharing: &Sharing, secrets: &[Vec<i8>]) -> Vec<(usize, Zeroizing<Vec<u64>>)> {
+        let mut sums: Vec<_> = (0..sharing.members).map(|m| (m, Zeroizing::new(vec![0; sharing.len()]))).collect();
+        for secret in secrets {
+            for (member, share) in sharing.split(secret).unwrap().iter().enumerate() {
+                assert_eq!(share.len(), sharing.share_bytes(member));
+                sharing.add(&mut sums[member].1, member, share).unwrap();
+            }
+        }
+        sums
+    }
+
+    fn expected(secrets: &[Vec<i8>]) -> Vec<i32> {
+        (0..N).map(|k| secrets.iter().map(|s| i32::from(s[k])).sum()).collect()
+    }
+
+    /// (members, threshold, pack) where enough members are left.
+    fn shapes() -> impl Strategy<Value = (usize, usize, usize)> {
+        (1usize..9).prop_flat_map(|members| {
+            (Just(members), 1..=members).prop_flat_map(|(m, t)| (Just(m), Just(t), 1..=m - t + 1))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn enough_members_have_the_sum((members, threshold, pack) in shapes(), clients in 1usize..12, seed: u64) {
+            let sharing = Sharing::new(N, 84 * 12 + 1, members, threshold, pack).unwrap();
+            let secrets = secrets(clients, seed);
+            let all = sums(&sharing, &secrets);
+            let joined = sharing.join(&all[members - sharing.needed()..]).unwrap();
+            prop_assert_eq!(&*joined.sum, &expected(&secrets));
+            prop_assert!(sharing.join(&all[..sharing.needed() - 1]).is_err());
+            prop_assert!(sharing.join(&all).unwrap().wrong.is_empty());
+        }
+
+        #[test]
+        fn false_sums_are_noticed_with_one_to_spare_and_found_with_two(
+            spare in 1usize..5, liars in subsequence((0..7).collect::<Vec<_>>(), 1..3), seed: u64,
+        ) {
+            let sharing = Sharing::new(N, 84 * 12 + 1, 3 + spare, 3, 1).unwrap();
+            let secrets = secrets(4, seed);
+            let mut draws = Stream::new(&[seed as u8; 32], [1; 12]).unwrap();
+            let mut all = sums(&sharing, &secrets);
+            let liars: Vec<usize> = liars.into_iter().filter(|m| *m < all.len()).collect();
+            for liar in &liars {
+                // In several places: one error each could by chance lie on a polynomial with another's.
+                all[*liar].1.iter_mut().for_each(|v| *v = sharing.field.add(*v, draws.below(sharing.field.p())));
+            }
+            prop_assume!(liars.len() <= spare);
+            match sharing.join(&all) {
+                Ok(joined) => {
+                    prop_assert!(2 * liars.len() <= spare);
+                    prop_assert_eq!(joined.wrong, liars);
+                    prop_assert_eq!(&*joined.sum, &expected(&secrets));
+                }
+                Err(_) => prop_assert!(2 * liars.len() > spare),
+            }
+        }
+
+        /// Any threshold - 1 shares fit any other secret: there is a polynomial through them and it.
+        #[test]
+        fn too_few_shares_fit_every_secret((members, threshold, pack) in shapes(), other in -42i8..=42) {
+            let sharing = Sharing::new(N, 84 * 12 + 1, members, threshold, pack).unwrap();
+            let f = sharing.field;
+            let shares = sums(&sharing, &secrets(1, 1));
+            let few = &shares[members - (threshold - 1)..];
+            let held: Vec<u64> = few.iter().map(|(m, _)| point(*m)).collect();
+            let through = |nodes: &[u64], values: &[u64], at: u64| {
+                f.lagrange(nodes, at).iter().zip(values).fold(0, |sum, (l, v)| f.add(sum, f.mul(*l, *v)))
+            };
+            // The same shares with another secret: draws exist from which `split` makes just these.
+            let other = vec![f.lift(i64::from(other)); pack];
+            let nodes: Vec<u64> = sharing.secrets().chain(held.iter().copied()).collect();
+            let values = [other.clone(), few.iter().map(|(_, v)| v[0]).collect()].concat();
+            let draws: Vec<u64> = (1..threshold).map(|j| through(&nodes, &values, j as u64)).collect();
+            let known = [other, draws].concat();
+            for (member, values) in few {
+                prop_assert_eq!(through(&sharing.nodes(), &known, point(*member)), values[0]);
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Parties without a shared key: identities, rosters, and members of a committee.
+
+use crate::forked::at_work;
+use crate::raise;
+use fedcipher_core::oneshot::{identity, roster};
+use fedcipher_core::scheme;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// A party's own secret keys.
+#[pyclass(frozen, module = "fedcipher._native")]
+pub struct Identity(pub identity::Identity);
+
+#[pymethods]
+impl Identity {
+    /// Fresh keys from the operating system.
+    #[staticmethod]
+    fn generate() -> PyResult<Self> {
+        identity::Identity::generate().map(Identity).map_err(raise)
+    }
+
+    #[staticmethod]
+    fn from_bytes(data: &[u8]) -> PyResult<Self> {
+        identity::Identity::from_bytes(data).map(Identity).map_err(raise)
+    }
+
+    /// It holds the secrets: store it as you would a password.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.0.to_bytes())
+    }
+
+    /// What others check signatures with, and seal to.
+    fn public<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
+        (PyBytes::new(py, &self.0.verify_key()), PyBytes::new(py, &self.0.secret.public()))
+    }
+
+    fn __repr__(&self) -> &'static str {
+        "Identity(secret)"
+    }
+}
+
+/// Number, name, roles (client, member, reader), verify key, sealing key.
+type Card = (u32, String, (bool, bool, bool), Vec<u8>, Vec<u8>);
+
+/// All parties, as everybody of a round has them.
+#[pyclass(frozen, module = "fedcipher._native")]
+pub struct Roster(pub roster::Roster);
+
+#[pymethods]
+impl Roster {
+    #[new]
+    fn new(py: Python<'_>, cards: Vec<Card>) -> PyResult<Self> {
+        let card = |(id, name, (client, member, reader), verify, sealing): Card| {
+            let verify = verify.as_slice().try_into().map_err(|_| fedcipher_core::Error::Key {
+                reason: format!("the key to check {name:?}'s signatures with has {} bytes, not 32", verify.len()),
+            })?;
+            Ok(roster::Card { id, name, roles: roster::Roles { client, member, reader }, verify, sealing })
+        };
+        let cards = cards.into_iter().map(card).collect::<fedcipher_core::Result<Vec<_>>>().map_err(raise)?;
+        py.detach(|| roster::Roster::new(cards)).map(Roster).map_err(raise)
+    }
+
+    #[staticmethod]
+    fn from_bytes(data: &[u8]) -> PyResult<Self> {
+        roster::Roster::parse(data).map(Roster).map_err(raise)
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.0.to_bytes())
+    }
+
+    /// (number, name, (client, member, reader)) of each party.
+    fn parties(&self) -> Vec<(u32, String, (bool, bool, bool))> {
+        let of = |p: &roster::Party| (p.id, p.name.clone(), (p.roles.client, p.roles.member, p.roles.reader));
+        self.0.parties().map(of).collect()
+    }
+}
+
+/// A member of a scheme's committee.
+#[pyclass(frozen, module = "fedcipher._native")]
+pub struct Member(pub Box<dyn scheme::Member>);
+
+#[pymethods]
+impl Member {
+    fn answer<'py>(&self, py: Python<'py>, request: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let answer = at_work(py, || self.0.answer(request)).map_err(raise)?;
+        Ok(PyBytes::new(py, &answer))
+    }
+}

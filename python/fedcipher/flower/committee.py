@@ -1,0 +1,121 @@
+"""The committee of schemes without a shared key: how a server asks its members, and how one answers.
+
+A member is a node whose key is that of a member of the roster; it answers inside `client_mod`, so an app needs no
+line for it. Flower brings only types of message to an app that it has a function for, so requests travel as what the
+round's training messages are, and are known by their record.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedcipher.errors import FedcipherError, FrameError
+from fedcipher.flower import protocol
+from fedcipher.flower.party import party_of
+from fedcipher.flower.refusal import reference_of
+from fedcipher.schemes import Aggregator
+
+__all__ = ["Committee", "answer", "is_for_member"]
+
+_log = logging.getLogger("fedcipher.flower")
+
+_RECORD = protocol.PREFIX + "committee"
+_REQUEST = protocol.PREFIX + "request"
+_ANSWER = protocol.PREFIX + "answer"
+_PARTY = "party"
+
+
+def is_for_member(msg: Message) -> bool:
+    """Whether a message is to a member of a committee, and not to the app."""
+    return _RECORD in msg.content
+
+
+def answer(msg: Message, ctxt: Context) -> Message:
+    """The member's side: its number, or its answer to a request. Raises `FrameError` and what a member raises.
+
+    A number is no secret: it is in every frame of that party.
+    """
+    party = party_of(ctxt)
+    record = msg.content.get(_RECORD)
+    if isinstance(record, ConfigRecord):
+        return Message(RecordDict({_RECORD: ConfigRecord({_PARTY: party.client})}), reply_to=msg)
+    if not isinstance(record, ArrayRecord) or list(record.keys()) != [_REQUEST]:
+        raise FrameError("a message to a member of the committee without a request")
+    frame = party.member().answer(protocol.frame_bytes(record[_REQUEST]))
+    return Message(RecordDict({_RECORD: protocol.wire_record({_ANSWER: frame})}), reply_to=msg)
+
+
+class Committee:
+    """The server's side: which node each party is, and one exchange with the members a round."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._nodes: dict[int, int] = {}
+
+    def ask(self, grid: Grid, aggregator: Aggregator, message_type: str, known: dict[int, int]) -> str | None:
+        """Fix who is in the sum and collect the members' answers; why there are too few of them, if so.
+
+        ``message_type`` is that of the round's training messages; ``known`` maps parties to the nodes that their
+        updates came from. At once where the scheme has no committee.
+        Members have ``patience`` seconds; who is not heard of by then is away.
+        """
+        requests = aggregator.requests()
+        if not requests:
+            return None
+        began = time.monotonic()
+        self._nodes.update({party: node for party, node in known.items() if party in requests})
+        if any(member not in self._nodes for member in requests):
+            self._find(grid, message_type)
+        sent = {self._nodes[m]: (m, frame) for m, frame in requests.items() if m in self._nodes}
+        asked = {node: protocol.wire_record({_REQUEST: frame}) for node, (_, frame) in sent.items()}
+        messages = [_message(node, message_type, record) for node, record in asked.items()]
+        left = max(1.0, self._patience - (time.monotonic() - began))
+        silent = set(requests)
+        for reply in grid.send_and_receive(messages, timeout=left):
+            member = sent.get(reply.metadata.src_node_id, (None, b""))[0]
+            try:
+                silent.discard(aggregator.answer(_frame_of(reply)))
+            except FedcipherError as error:
+                reference = reference_of(reply)
+                # Its node may be another's by now.
+                self._nodes.pop(member if member is not None else -1, None)
+                _log.warning(
+                    "member %s of the committee: %s",
+                    member,
+                    f"it refused; its own log has the cause, reference {reference}" if reference else error,
+                )
+        if aggregator.accused:
+            return f"clients {aggregator.accused} have sealed to the committee what is no share of theirs"
+        if aggregator.missing:
+            return (
+                f"{len(requests) - len(silent)} of {len(requests)} members of the committee have answered within "
+                f"{self._patience:g} s, {aggregator.missing} more must; without: {sorted(silent)}"
+            )
+        return None
+
+    def _find(self, grid: Grid, message_type: str) -> None:
+        """Ask nodes that are not known who they are."""
+        strangers = sorted(set(grid.get_node_ids()) - set(self._nodes.values()))
+        messages = [_message(node, message_type, ConfigRecord({"who": True})) for node in strangers]
+        for reply in grid.send_and_receive(messages, timeout=self._patience):
+            record = None if reply.has_error() else reply.content.get(_RECORD)
+            party = record.get(_PARTY) if isinstance(record, ConfigRecord) else None
+            if isinstance(party, int):
+                self._nodes.setdefault(party, reply.metadata.src_node_id)
+
+
+def _message(node: int, message_type: str, record: ArrayRecord | ConfigRecord) -> Message:
+    return Message(RecordDict({_RECORD: record}), dst_node_id=node, message_type=message_type)
+
+
+def _frame_of(reply: Message) -> bytes:
+    if reply.has_error():
+        raise FrameError(str(reply.error.reason))
+    record = reply.content.get(_RECORD)
+    if not isinstance(record, ArrayRecord) or list(record.keys()) != [_ANSWER]:
+        raise FrameError("a member's reply does not hold its answer")
+    return protocol.frame_bytes(record[_ANSWER])

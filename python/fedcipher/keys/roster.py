@@ -1,0 +1,149 @@
+"""Files of parties that share no key: each makes its identity, somebody makes the roster, each joins it.
+
+An identity is a secret of its party alone. What a party gives away is its card. The roster is the server's key file:
+public, and the same for everybody, which the fingerprint shows. Joining makes the party's key file.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedcipher import _native
+from fedcipher._files import refusal
+from fedcipher.errors import FedcipherError, KeyFormatError, ParameterError
+from fedcipher.keys.store import VERSION, load_server, save_client, save_server
+from fedcipher.schemes import Scheme
+from fedcipher.schemes.base import NativeScheme
+from fedcipher.schemes.oneshot import Card, Party, roster
+
+__all__ = ["join", "make", "new_identity", "read_card"]
+
+_MOST_CARD = 1 << 16
+
+
+def new_identity(name: str, folder: str | Path) -> tuple[Path, Path]:
+    """Fresh keys of the party ``name``: ``NAME.identity``, a secret, and ``NAME.card``, for whoever makes the roster.
+
+    Raises `KeyFormatError` where one of the files exists, or cannot be written.
+    """
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise ParameterError(f"{name!r} is no name for a party: no folder separators, please")
+    folder = Path(folder)
+    secret, card = folder / f"{name}.identity", folder / f"{name}.card"
+    identity = _native.Identity.generate()
+    verify, sealing = identity.public()
+    said = {
+        "fedcipher": VERSION,
+        "role": "card",
+        "name": name,
+        "verify": base64.b64encode(verify).decode(),
+        "sealing": base64.b64encode(sealing).decode(),
+    }
+    head = json.dumps({"fedcipher": VERSION, "role": "identity", "name": name}).encode()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(secret, head + b"\n" + identity.to_bytes(), 0o600)
+        _write(card, json.dumps(said, indent=1).encode() + b"\n", 0o644)
+    except FileExistsError as error:
+        raise KeyFormatError(f"{error.filename} exists; an identity is made once, so choose another name") from None
+    except OSError as error:
+        raise KeyFormatError(f"cannot write an identity to {refusal(error, folder)}") from error
+    return secret, card
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_card(path: str | Path) -> tuple[str, bytes, bytes]:
+    """Name and public keys on a card. Raises `KeyFormatError`."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            said: dict[str, Any] = json.loads(file.read(_MOST_CARD))
+        if said["fedcipher"] != VERSION or said["role"] != "card" or not isinstance(said["name"], str):
+            raise KeyError("role")
+        return said["name"], *(base64.b64decode(said[part], validate=True) for part in ("verify", "sealing"))
+    except OSError as error:
+        raise KeyFormatError(f"cannot read card {refusal(error, path)}") from error
+    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+        raise KeyFormatError(
+            f"{path} is no card of this version: `fedcipher identity NAME` makes NAME.card; NAME.identity stays secret"
+        ) from error
+
+
+def make(
+    cards: Sequence[str | Path],
+    scheme: Scheme,
+    out: str | Path,
+    *,
+    members: Iterable[str],
+    silent: Iterable[str] = (),
+    blind: Iterable[str] = (),
+    epoch: int = 1,
+    examples_per_weight: float = 0.0,
+) -> tuple[Path, str]:
+    """The roster of these parties, numbered by name, as the server's key file ``out``; and its fingerprint.
+
+    ``members`` names the committee, ``silent`` who sends no updates, ``blind`` who opens no aggregates. Raises
+    `ParameterError`, `KeyFormatError`, and `UnsupportedError` where the scheme has no roster.
+    """
+    members, silent, blind = set(members), set(silent), set(blind)
+    read = sorted(read_card(path) for path in cards)
+    unknown = sorted((members | silent | blind) - {name for name, *_ in read})
+    if unknown:
+        raise ParameterError(
+            f"no card of {', '.join(unknown)}; the cards are of {', '.join(name for name, *_ in read)}"
+        )
+
+    def party(number: int, name: str) -> Party:
+        return Party(number, name, client=name not in silent, member=name in members, reader=name not in blind)
+
+    listed = roster([Card(party(k, name), *keys) for k, (name, *keys) in enumerate(read)])
+    key = _native_scheme(scheme).roster_key(listed, epoch=epoch)
+    return save_server(key, scheme, out, examples_per_weight=examples_per_weight), key.fingerprint
+
+
+def join(identity: str | Path, roster_file: str | Path, out: str | Path) -> tuple[Path, str, str]:
+    """The key file ``out`` of the party that ``identity`` is: where it is, the party's name, and the fingerprint.
+
+    Raises `KeyFormatError`, and `ParameterError` where the roster does not have it.
+    """
+    identity = Path(identity)
+    try:
+        head, _, secret = _native.read_key_file(identity).partition(b"\n")
+        said: dict[str, Any] = json.loads(head)
+        if said["fedcipher"] != VERSION or said["role"] != "identity":
+            raise KeyError("role")
+        own = _native.Identity.from_bytes(secret)
+    except (ValueError, KeyError, TypeError) as error:
+        raise KeyFormatError(
+            f"{identity} is no identity of this version; `fedcipher identity NAME` makes one"
+        ) from error
+    scheme, server = load_server(roster_file)
+    made_by = _native_scheme(scheme)
+    try:
+        listed = _native.Roster.from_bytes(server.public)
+        sound = made_by.roster_key(listed, epoch=server.epoch).to_bytes() == server.to_bytes()
+    except FedcipherError as error:
+        raise KeyFormatError(f"{roster_file} holds no roster: {error}") from error
+    if not sound:
+        raise KeyFormatError(f"{roster_file} is damaged: its roster is not the one that it names; take it again")
+    key = made_by.join(listed, own, epoch=server.epoch)
+    name = next(name for number, name, _ in listed.parties() if number == key.client)
+    return save_client(key, scheme, out), name, server.fingerprint
+
+
+def _native_scheme(scheme: Scheme) -> NativeScheme:
+    if not isinstance(scheme, NativeScheme):
+        raise ParameterError(f"scheme {scheme.name!r} has no roster: its clients share a key")
+    return scheme

@@ -1,0 +1,126 @@
+"""`oneshot`: additive BFV without any shared key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fedcipher import _native
+from fedcipher.codec import Codec
+from fedcipher.schemes.base import NativeScheme, SchemeInfo
+
+__all__ = ["Card", "Oneshot", "Party", "roster"]
+
+
+class Oneshot(NativeScheme):
+    """Each client encrypts each round under a secret of its own, which it shares with a committee.
+
+    Withstands eavesdroppers and a server that cheats, also together with up to ``corrupt`` clients and members of the
+    committee: they learn the sum and nothing else of anybody. No key opens anything but a round's sum. One message a
+    client a round; whoever drops out costs nothing, and ``members - threshold`` members may be away. A client that
+    lies spoils a round, and reads nothing. Assumptions: ring-LWE at 128 bits with sums of secrets and errors shown
+    (Hint-RLWE, docs/parameters.md), X-Wing, Ed25519; for the sum to be the named clients', HMAC-SHA256 and that no
+    client gives the server the cohort's secret for tags.
+
+    Parameters
+    ----------
+    clients, max_weight
+        Most clients of a round and largest weight of one.
+    members, threshold
+        Size of the committee, and one more than how many of it learn nothing together; the least that ``corrupt``
+        allows where it is not given: more than half of ``members + corrupt``.
+    corrupt
+        Most clients and most members that work with the server.
+    min_contributions
+        Fewest clients of a sum; at least ``corrupt + 2``, so that two honest ones hide each other.
+    preset
+        ``"compact"``: N = 4096; ``"fast"``: N = 2048, half of the shares' bytes, fewer values a ciphertext.
+    pack
+        Coefficients of the secret in one shared polynomial: shares of 1/pack the size, ``pack - 1`` more members
+        needed.
+    reveal
+        Who opens a round's sum: ``"clients"``, the readers of the roster, or ``"server"`` too.
+    """
+
+    name = "oneshot"
+    info = SchemeInfo(
+        summary="ring-LWE with a fresh key a client and round, shared with a committee; nobody holds a key",
+        withstands="a server that cheats, also together with up to `corrupt` clients and members; eavesdroppers;"
+        " post-quantum but for signatures",
+        broken_by="more than `corrupt` members of the committee together with the server",
+        cost="`bfv` and a share a member: 20 to 30 kB and a millisecond or two a client and round, whatever the model",
+        source="LERNA, Willow, OPA, Flamingo",
+    )
+
+    def __init__(
+        self,
+        *,
+        clients: int,
+        max_weight: int = 1,
+        min_contributions: int | None = None,
+        preset: Literal["compact", "fast"] = "compact",
+        members: int = 5,
+        threshold: int | None = None,
+        corrupt: int = 1,
+        pack: int = 1,
+        reveal: Literal["clients", "server"] = "clients",
+        codec: Codec | None = None,
+    ) -> None:
+        if min_contributions is None:
+            min_contributions = max(_native.min_contributions(clients), min(corrupt + 2, clients))
+        params = {
+            "clients": clients,
+            "max_weight": max_weight,
+            "min_contributions": min_contributions,
+            "preset": preset,
+            "members": members,
+            "threshold": (members + corrupt) // 2 + 1 if threshold is None else threshold,
+            "corrupt": corrupt,
+            "pack": pack,
+            "reveal": reveal,
+        }
+        super().__init__(codec or Codec(bits=12), params)
+
+    @property
+    def reveals_to_server(self) -> bool:
+        return self._params["reveal"] == "server"
+
+
+@dataclass(frozen=True)
+class Party:
+    """A party of a roster and what it does: sends updates, holds shares, opens aggregates."""
+
+    id: int
+    name: str
+    client: bool = True
+    member: bool = False
+    reader: bool = True
+
+
+@dataclass(frozen=True)
+class Card:
+    """A party and the public halves of its keys."""
+
+    party: Party
+    verify: bytes
+    sealing: bytes
+
+    @classmethod
+    def of(cls, identity: _native.Identity, party: Party) -> Card:
+        """What the holder of ``identity`` gives to whoever makes the roster."""
+        return cls(party, *identity.public())
+
+
+def roster(cards: Sequence[Card]) -> _native.Roster:
+    """The roster of these parties, for `Scheme.join` and `Scheme.roster_key`.
+
+    Whoever makes it could forge aggregates towards readers, and opens nothing: not to be made by the server. Raises
+    `ParameterError` for two parties of one number, name or key.
+    """
+
+    def row(card: Card) -> tuple[int, str, tuple[bool, bool, bool], bytes, bytes]:
+        party = card.party
+        return party.id, party.name, (party.client, party.member, party.reader), card.verify, card.sealing
+
+    return _native.Roster([row(card) for card in cards])

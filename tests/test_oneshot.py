@@ -1,0 +1,248 @@
+"""Rounds without any shared key: what the parties of Flower's messages see, and what happens when some are away."""
+
+import itertools
+
+import fedcipher
+import numpy as np
+import pytest
+from fedcipher import _native, cli, errors, keys
+from fedcipher.flower import SecureStrategy, open_run, protocol
+from fedcipher.schemes.oneshot import Card, Party, roster
+from flower_harness import LocalGrid, initial, make_app, record
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedYogi
+
+CLIENTS = 6
+ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
+CODEC = fedcipher.Codec(bits=16, clip=2.0)
+UPDATE = [np.array([0.5, -1.0, 0.25], np.float32), np.array(1.5, np.float32)]
+
+
+def made(**params):
+    return fedcipher.scheme("oneshot", clients=CLIENTS, preset="fast", codec=CODEC, **params)
+
+
+class Federation:
+    def __init__(self, folder, rng, tamper=None, inner=None, mods=None, **params):
+        self.scheme = made(**params)
+        self.keys = keys.save(self.scheme.keygen(CLIENTS), self.scheme, folder / "keys")
+        self.goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
+        self.grid = LocalGrid(make_app(self.goals, [10] * CLIENTS), CLIENTS, self.keys, tamper)
+        out = {} if self.scheme.reveals_to_server else {"out": folder / "run"}
+        self.strategy = SecureStrategy(inner or FedAvg(**ALL), self.keys, committee_timeout=5, **out)
+
+    def start(self, rounds, **options):
+        return self.strategy.start(self.grid, record(initial()), num_rounds=rounds, **options)
+
+    def key(self, party):
+        return keys.load_client(self.keys / f"client-{party}.key")[1]
+
+    def expected(self, senders):
+        """The model after rounds of these clients, without encryption."""
+        model = initial()
+        for clients in senders:
+            moved = [[0.5 * (a + t) for a, t in zip(model, self.goals[k], strict=True)] for k in clients]
+            model = [np.mean([m[k] for m in moved], axis=0) for k in range(len(model))]
+        return model
+
+
+def close(got, want, rounds):
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, atol=rounds * 4 / 2**16)
+
+
+def query(content):
+    return Message(RecordDict(content), dst_node_id=1000, message_type="train")
+
+
+def asks_member(sent):
+    return "fedcipher.committee" in sent.content
+
+
+def test_who_is_away_costs_its_own_update_only(tmp_path, rng):
+    """Clients drop out at random after training, a member each third round; the sum is that of who is left."""
+    state = {"round": 0}
+    lost = [set(rng.choice(CLIENTS, 2, replace=False)) for _ in range(6)]
+
+    def tamper(sent, reply, client):
+        if asks_member(sent):
+            return None if state["round"] % 3 == 0 and client == 1 else reply
+        if sent.metadata.message_type == "train":
+            state["round"] = sent.content["config"]["server-round"]
+            return None if client in lost[state["round"] - 1] else reply
+        return reply
+
+    federation = Federation(tmp_path, rng, tamper)
+    federation.start(6)
+    assert [r.unfinished for r in federation.strategy.rounds] == [None] * 6
+    senders = [[k for k in range(CLIENTS) if k not in away] for away in lost]
+    opened = open_run(tmp_path / "run", federation.keys / "client-5.key")
+    close(opened.values(), federation.expected(senders), 6)
+
+
+def test_without_enough_members_the_round_has_no_aggregate_and_says_who_is_missing(tmp_path, rng):
+    federation = Federation(
+        tmp_path, rng, lambda sent, reply, client: None if asks_member(sent) and client in {0, 3} else reply
+    )
+    with pytest.raises(errors.StrategyError, match=r"3 of 5 members.*1 more must; without: \[0, 3\]"):
+        federation.start(1)
+
+
+def test_the_server_opens_nothing_where_clients_read(tmp_path, rng):
+    federation = Federation(tmp_path, rng)
+    federation.start(1)
+    _, server = keys.load_server(federation.keys)
+    with pytest.raises(errors.UnsupportedError, match='reveal="server"'):
+        federation.scheme.server_decryptor(server)
+
+
+@pytest.mark.parametrize("inner", [FedAvg, FedAdam, FedYogi, FedAdagrad, FedAvgM])
+def test_a_server_that_may_see_the_mean_optimises_it(tmp_path, rng, inner):
+    """As in any Flower app: plaintext in evaluate_fn, in Result.arrays, and the strategy's own step."""
+    own = {"server_momentum": 0.9} if inner is FedAvgM else {} if inner is FedAvg else {"tau": 0.1}
+    federation = Federation(tmp_path, rng, inner=inner(**ALL, **own), reveal="server")
+    seen = []
+    result = federation.start(3, evaluate_fn=lambda number, arrays: seen.append(arrays.to_numpy_ndarrays()))
+    clear = inner(**ALL, **own)
+    grid = LocalGrid(make_app(federation.goals, [10] * CLIENTS, mods=()), CLIENTS, federation.keys)
+    wanted = clear.start(grid, record(initial()), num_rounds=3)
+    for got, want in zip(result.arrays.to_numpy_ndarrays(), wanted.arrays.to_numpy_ndarrays(), strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-3)
+    assert len(seen) == 4
+    np.testing.assert_array_equal(seen[-1][0], result.arrays.to_numpy_ndarrays()[0])
+
+
+def test_strategies_that_look_at_single_updates_are_refused_by_name(tmp_path, rng):
+    with pytest.raises(errors.StrategyError, match="FedMedian"):
+        Federation(tmp_path, rng, inner=FedMedian(**ALL), reveal="server").start(1)
+
+
+def test_a_node_is_sent_its_own_keys_and_not_all_readers(tmp_path, rng):
+    federation = Federation(tmp_path, rng)
+    federation.start(2)
+    brought = [a for _, c in federation.grid.sent if "arrays" in c for k, a in c["arrays"].items() if "aggregate" in k]
+    frame = federation.strategy._run.frames()[0]
+    # Five members' keys for five other readers, each of more than a kilobyte.
+    assert brought and max(len(array.data) for array in brought) < len(frame) - 5 * 5 * 1024
+
+
+def test_a_member_answers_nothing_but_requests(tmp_path, rng, caplog):
+    federation = Federation(tmp_path, rng)
+    federation.start(1)
+    context = federation.grid.contexts[1000]
+    for content in (
+        {},
+        {"fedcipher.committee": ArrayRecord({"x": Array(np.zeros(3))})},
+        {"fedcipher.committee": protocol.wire_record({"fedcipher.request": b"FEDC"})},
+        {"arrays": record(initial())},
+    ):
+        reply = federation.grid.app(query(content), context)
+        assert reply.has_error(), content
+    reply = federation.grid.app(query({"fedcipher.committee": ConfigRecord({"who": True})}), context)
+    assert dict(reply.content["fedcipher.committee"]) == {"party": 0}
+
+
+def test_parties_of_a_roster_make_a_round_without_anybody_holding_all_keys():
+    """Three clients, three outside members, one auditor that only reads."""
+    scheme = fedcipher.scheme(
+        "oneshot", clients=3, members=3, threshold=2, corrupt=0, min_contributions=2, codec=CODEC, preset="fast"
+    )
+    parties = [Party(k, f"hospital-{k}", reader=False) for k in range(3)]
+    parties += [Party(10 + k, f"notary-{k}", client=False, member=True, reader=False) for k in range(3)]
+    parties += [Party(20, "auditor", client=False)]
+    identities = {party.id: _native.Identity.generate() for party in parties}
+    listed = roster([Card.of(identities[party.id], party) for party in parties])
+    assert _native.Roster.from_bytes(listed.to_bytes()).parties() == listed.parties()
+    key = {party: scheme.join(listed, identity) for party, identity in identities.items()}
+    assert {k.client for k in key.values()} == set(identities)
+    aggregator = scheme.aggregator(scheme.roster_key(listed), round=1)
+    for client in range(3):
+        aggregator.add(scheme.encryptor(key[client]).encrypt(UPDATE, round=1))
+    for member, request in itertools.islice(aggregator.requests().items(), 2):
+        assert aggregator.answer(scheme.member(key[member]).answer(request)) == member
+    (values, scalar) = scheme.decryptor(key[20]).decrypt(aggregator.finish(), round=1)
+    np.testing.assert_allclose(values, UPDATE[0], atol=1e-3)
+    assert scalar.shape == ()
+    for role, party in (("client", 10), ("reader", 0), ("member", 20)):
+        make = {"client": scheme.encryptor, "reader": scheme.decryptor, "member": scheme.member}[role]
+        with pytest.raises(errors.KeyFormatError, match=f"party {party} of the roster is no {role}"):
+            make(key[party])
+    with pytest.raises(errors.ParameterError, match="this identity is not in it"):
+        scheme.join(listed, _native.Identity.generate())
+
+
+def test_rosters_that_cannot_be_are_refused_by_name():
+    identities = [_native.Identity.generate() for _ in range(2)]
+    cards = [Card.of(identity, Party(k, "same")) for k, identity in enumerate(identities)]
+    with pytest.raises(errors.ParameterError, match='two parties are called "same"'):
+        roster(cards)
+    with pytest.raises(errors.ParameterError, match="number 0 is given to two parties"):
+        roster([Card.of(i, Party(0, name)) for i, name in zip(identities, "ab", strict=True)])
+    with pytest.raises(errors.ParameterError, match="has the keys of another party"):
+        roster([Card.of(identities[0], Party(k, name)) for k, name in enumerate("ab")])
+    with pytest.raises(errors.KeyFormatError):
+        roster([Card(Party(0, "a"), b"short", b"short")])
+    with pytest.raises(errors.ParameterError, match=r"2 members, the scheme 5"):
+        made().roster_key(roster([Card.of(i, Party(k, str(k), member=True)) for k, i in enumerate(identities)]))
+    for damaged in (b"", b"FEDROST1", roster([cards[0]]).to_bytes()[:-1], roster([cards[0]]).to_bytes() + b"x"):
+        with pytest.raises(errors.ParameterError):
+            _native.Roster.from_bytes(damaged)
+
+
+def test_an_older_key_set_of_the_same_identities_is_another_roster(rng):
+    scheme = made()
+    sets = [scheme.keygen(CLIENTS) for _ in range(2)]
+    aggregator = scheme.aggregator(sets[0].server(), round=1)
+    with pytest.raises(errors.WrongEpochError):
+        aggregator.add(scheme.encryptor(sets[1].client(0)).encrypt(UPDATE, round=1))
+
+
+def run(*arguments, capsys, status=0):
+    assert cli.main([str(a) for a in arguments]) == status
+    said = capsys.readouterr()
+    return said.out if status == 0 else said.err
+
+
+def test_from_identities_to_a_round_with_commands(tmp_path, capsys):
+    """Each party on its own machine: only cards and the roster are passed on."""
+    for name in ("ada", "bob", "cid", "dot"):
+        run("identity", name, "--out", tmp_path / name, capsys=capsys)
+    cards = [tmp_path / name / f"{name}.card" for name in ("ada", "bob", "cid", "dot")]
+    out = tmp_path / "server.key"
+    members = [part for name in ("ada", "bob", "cid") for part in ("--member", name)]
+    options = ["--equal", *members, "--silent", "dot", "--set", "corrupt=0", "--set", "min_contributions=2"]
+    said = run("roster", *cards, *options, "--bits", 16, "--clip", 2, "--out", out, capsys=capsys)
+    fingerprint = said.rpartition("fingerprint ")[2].partition(":")[0]
+    for name in ("ada", "bob", "cid", "dot"):
+        joined = run(
+            "join", tmp_path / name / f"{name}.identity", out, "--out", tmp_path / name / "my.key", capsys=capsys
+        )
+        assert f"the key of {name}" in joined and fingerprint in joined
+    key = {name: keys.load_client(tmp_path / name / "my.key") for name in ("ada", "bob", "cid", "dot")}
+    scheme, server = keys.load_server(out)
+    aggregator = scheme.aggregator(server, round=1)
+    for name in ("ada", "bob", "cid"):
+        aggregator.add(key[name][0].encryptor(key[name][1]).encrypt(UPDATE, round=1))
+    for member, request in aggregator.requests().items():
+        (holder,) = [k for _, k in key.values() if k.client == member]
+        aggregator.answer(scheme.member(holder).answer(request))
+    (values, _) = key["dot"][0].decryptor(key["dot"][1]).decrypt(aggregator.finish(), round=1)
+    np.testing.assert_allclose(values, UPDATE[0], atol=1e-3)
+
+
+def test_what_goes_wrong_with_identities_is_said(tmp_path, capsys):
+    run("identity", "ada", "--out", tmp_path, capsys=capsys)
+    assert (tmp_path / "ada.identity").stat().st_mode & 0o077 == 0
+    assert "ada.identity exists" in run("identity", "ada", "--out", tmp_path, capsys=capsys, status=2)
+    assert "no name for a party" in run("identity", "a/b", "--out", tmp_path, capsys=capsys, status=2)
+    options = ["--equal", "--per-round", 3, "--set", "members=1", "--set", "corrupt=0", "--out", tmp_path / "k"]
+    refused = run("roster", tmp_path / "ada.identity", *options, capsys=capsys, status=2)
+    assert "NAME.identity stays secret" in refused
+    refused = run("roster", tmp_path / "ada.card", "--member", "eve", *options, capsys=capsys, status=2)
+    assert "no card of eve" in refused
+    shared = fedcipher.scheme("flashe", clients=3)
+    made = keys.save(shared.keygen(3), shared, tmp_path / "shared")
+    command = ["join", tmp_path / "ada.identity", made / "server.key", "--out", tmp_path / "x.key"]
+    assert "holds no roster" in run(*command, capsys=capsys, status=2)
+    (tmp_path / "ada.identity").chmod(0o644)
+    assert "chmod 600" in run(*command, capsys=capsys, status=2)
