@@ -72,7 +72,8 @@ def read_card(path: str | Path) -> tuple[str, bytes, bytes]:
             said: dict[str, Any] = json.loads(file.read(_MOST_CARD))
         if said["fedcipher"] != VERSION or said["role"] != "card" or not isinstance(said["name"], str):
             raise KeyError("role")
-        return said["name"], *(base64.b64decode(said[part], validate=True) for part in ("verify", "sealing"))
+        verify, sealing = (base64.b64decode(said[part], validate=True) for part in ("verify", "sealing"))
+        return said["name"], verify, sealing
     except OSError as error:
         raise KeyFormatError(f"cannot read card {refusal(error, path)}") from error
     except (ValueError, KeyError, TypeError, binascii.Error) as error:

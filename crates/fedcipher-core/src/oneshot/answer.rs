@@ -70,7 +70,7 @@ impl Answer {
         let signature = r.array()?;
         let count = r.u32()? as usize;
         let mut wraps = Vec::new();
-        for bytes in r.bytes(count.checked_mul(WRAP_LEN).unwrap_or(usize::MAX))?.chunks(WRAP_LEN) {
+        for bytes in r.bytes(count.saturating_mul(WRAP_LEN))?.chunks(WRAP_LEN) {
             let mut wrap = Reader::new(bytes);
             wraps.push((wrap.u32()?, wrap.rest().to_vec()));
         }

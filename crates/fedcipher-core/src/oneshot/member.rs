@@ -84,7 +84,7 @@ impl CommitteeMember {
     /// The shares' sum; or which clients have sealed what is no share of theirs, under their signature.
     fn sum(&self, round: u64, asked: &[Asked<'_>]) -> std::result::Result<Zeroizing<Vec<u64>>, Vec<u32>> {
         let sharing = &self.setting.sharing;
-        let empty = || (Zeroizing::new(vec![0; sharing.len()]), Vec::new());
+        let empty = || (Zeroizing::new(vec![0; sharing.elements()]), Vec::new());
         let add = |(mut sum, mut wrong): (Zeroizing<Vec<u64>>, Vec<u32>), asked: &Asked<'_>| {
             let client = asked.of.client;
             let info = share_info(&self.place.digest, round, client, self.own);

@@ -68,7 +68,7 @@ impl Sharing {
 
     /// Field elements of a share.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn elements(&self) -> usize {
         self.n.div_ceil(self.pack)
     }
 
@@ -81,7 +81,7 @@ impl Sharing {
     /// Bytes of a sum of shares.
     #[must_use]
     pub fn sum_bytes(&self) -> usize {
-        packed_len(self.len(), self.field.bits())
+        packed_len(self.elements(), self.field.bits())
     }
 
     /// A share for each member.
@@ -90,7 +90,7 @@ impl Sharing {
         let mut known = Vec::with_capacity(self.needed());
         for k in 0..self.pack {
             let coefficient = |g: usize| secret.get(g * self.pack + k).map_or(0, |c| self.field.lift(i64::from(*c)));
-            known.push(Zeroizing::new((0..self.len()).map(coefficient).collect::<Vec<_>>()));
+            known.push(Zeroizing::new((0..self.elements()).map(coefficient).collect::<Vec<_>>()));
         }
         for _ in 1..self.threshold {
             let seed = random_bytes::<SEED>()?;
@@ -101,14 +101,14 @@ impl Sharing {
             // Fewer than 2^6 products below 2^62 / 2^6 would do without reduction between; members are few.
             let value =
                 |g: usize| row.iter().zip(&known).fold(0, |s, (l, v)| self.field.add(s, self.field.mul(*l, v[g])));
-            shares.push(self.packed((0..self.len()).map(value)));
+            shares.push(self.packed((0..self.elements()).map(value)));
         }
         Ok(shares)
     }
 
     fn drawn(&self, seed: &[u8; SEED]) -> Result<Zeroizing<Vec<u64>>> {
         let mut stream = Stream::new(seed, [0; 12])?;
-        Ok(Zeroizing::new((0..self.len()).map(|_| stream.below(self.field.p())).collect()))
+        Ok(Zeroizing::new((0..self.elements()).map(|_| stream.below(self.field.p())).collect()))
     }
 
     /// Field elements in the wire's bits.
@@ -124,8 +124,8 @@ impl Sharing {
     /// Field elements off the wire.
     pub fn unpacked(&self, bytes: &[u8]) -> Result<Zeroizing<Vec<u64>>> {
         let bits = self.field.bits();
-        check_stream(bytes, self.len(), bits)?;
-        let values: Vec<u64> = (0..self.len()).map(|k| read_bits(bytes, k * bits as usize, bits) as u64).collect();
+        check_stream(bytes, self.elements(), bits)?;
+        let values: Vec<u64> = (0..self.elements()).map(|k| read_bits(bytes, k * bits as usize, bits) as u64).collect();
         let values = Zeroizing::new(values);
         if values.iter().any(|v| *v >= self.field.p()) {
             return Err(Error::frame("a share has a value that is no field element"));
@@ -209,7 +209,7 @@ mod tests {
 
     /// What each member adds up.
     fn sums(sharing: &Sharing, secrets: &[Vec<i8>]) -> Vec<(usize, Zeroizing<Vec<u64>>)> {
-        let mut sums: Vec<_> = (0..sharing.members).map(|m| (m, Zeroizing::new(vec![0; sharing.len()]))).collect();
+        let mut sums: Vec<_> = (0..sharing.members).map(|m| (m, Zeroizing::new(vec![0; sharing.elements()]))).collect();
         for secret in secrets {
             for (member, share) in sharing.split(secret).unwrap().iter().enumerate() {
                 assert_eq!(share.len(), sharing.share_bytes(member));
