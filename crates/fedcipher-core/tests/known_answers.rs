@@ -11,6 +11,7 @@ use fedcipher_core::flashe::mask::{MaskMaker, Masking, encrypt_run};
 use fedcipher_core::prf::{Prf, round_client};
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params, Preset};
+use fedcipher_core::rlwe::ring::Binomial;
 use fedcipher_core::scheme::Scheme;
 use fedcipher_core::{bits, wire};
 use num_bigint::BigUint;
@@ -283,18 +284,20 @@ fn error_distribution() {
     let ring = &scheme.derived().ring;
     let mut stream = fedcipher_core::prf::Stream::from_os().unwrap();
     let n = 200_000;
-    let (mut sum, mut square) = (0f64, 0f64);
-    for _ in 0..n {
-        let small = Binomial::ERROR.draw(&mut stream);
-        let lifted = ring.lift(small);
-        let e = if lifted > ring.q / 2 { -((ring.q - lifted) as f64) } else { lifted as f64 };
-        assert_eq!(e, f64::from(small));
-        assert!(e.abs() <= 21.0);
-        sum += e;
-        square += e * e;
+    for (binomial, bound) in [(Binomial::ERROR, 21.0), (Binomial::SUMMED, 42.0)] {
+        let (mut sum, mut square) = (0f64, 0f64);
+        for _ in 0..n {
+            let small = binomial.draw(&mut stream);
+            let lifted = ring.lift(small);
+            let e = if lifted > ring.q / 2 { -((ring.q - lifted) as f64) } else { lifted as f64 };
+            assert_eq!(e, f64::from(small));
+            assert!(e.abs() <= bound);
+            sum += e;
+            square += e * e;
+        }
+        let (mean, deviation) = (sum / f64::from(n), (square / f64::from(n)).sqrt());
+        assert!(mean.abs() < 0.06 && (deviation - (bound / 2.0).sqrt()).abs() < 0.05, "sigma {deviation}");
     }
-    let deviation = (square / f64::from(n)).sqrt();
-    assert!((sum / f64::from(n)).abs() < 0.05 && (deviation - 10.5f64.sqrt()).abs() < 0.05, "sigma {deviation}");
     let secret = ring.secret().unwrap();
     for value in [0u8, 1, 255] {
         let count = secret.iter().filter(|s| **s == value).count();
