@@ -82,7 +82,7 @@ test-static: build engine-static
 # The TFHE baseline (tfhe-rs): minutes to build, so only where it is asked for.
 tfhe: $(VENV)/.tfhe
 
-$(VENV)/.tfhe: $(VENV)/.packages $(TFHE)/src/lib.rs $(TFHE)/Cargo.toml $(TFHE)/Cargo.lock $(TFHE)/pyproject.toml
+$(VENV)/.tfhe: $(VENV)/.packages $(TFHE)/src/lib.rs $(TFHE)/Cargo.toml $(TFHE)/Cargo.lock $(TFHE)/pyproject.toml | $(BIN)/maturin
 	. $(BIN)/activate && CARGO_TARGET_DIR=target/tfhe maturin develop --release --quiet -m $(TFHE)/Cargo.toml
 	touch $@
 
