@@ -5,11 +5,11 @@
 use fedcipher_core::bounds::{Bounds, max_level};
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
-use fedcipher_core::keys::KeySet;
+use fedcipher_core::keys::{ClientKey, KeySet};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params as BfvParams, Preset};
-use fedcipher_core::scheme::{Expect, Request, Scheme};
+use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -73,6 +73,19 @@ pub fn encrypt(
     scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()
 }
 
+/// The aggregate, with the committee's answers where there is one; its members have answered nothing before.
+pub fn finished(
+    scheme: &dyn Scheme,
+    keys: &[ClientKey],
+    aggregator: &mut dyn Aggregator,
+) -> fedcipher_core::Result<Vec<u8>> {
+    for (member, request) in aggregator.requests()? {
+        let key = keys.iter().find(|k| k.client == member).unwrap();
+        aggregator.answer(&scheme.member(key, None)?.answer(&request)?)?;
+    }
+    aggregator.finish()
+}
+
 /// Encrypts, adds, broadcasts, decrypts; the integer sums.
 pub fn run_round(scheme: &dyn Scheme, layout: &Layout, cohort: &[u32], clients: &[Client]) -> Vec<u64> {
     let keys = scheme.keygen(cohort, 1).unwrap();
@@ -81,7 +94,7 @@ pub fn run_round(scheme: &dyn Scheme, layout: &Layout, cohort: &[u32], clients: 
     for client in clients {
         aggregator.add(&encrypt(scheme, &keys, layout, 9, client, &plan)).unwrap();
     }
-    let aggregate = aggregator.finish().unwrap();
+    let aggregate = finished(scheme, &keys.clients, aggregator.as_mut()).unwrap();
     let mut sums = Sums::default();
     let key = keys.clients.last().unwrap();
     scheme
