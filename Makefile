@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static test-static wheels wheel-sizes check-wheels sbom test test-rust test-python attack \
-	mutants check bench bench-hhe bench-offload bench-lora e2e-apps results docs build clean
+	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot secagg-compare e2e-apps results docs build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -169,6 +169,14 @@ bench-hhe: build
 
 bench-offload: build
 	$(BIN)/python benches/offload.py
+
+# Secure aggregation without a shared key, Flower's SecAgg+ beside it: the table of docs/oneshot.md.
+bench-oneshot: build
+	$(BIN)/python benches/oneshot.py
+
+# A mask's seed of Flower's SecAgg+ searched for: the table of docs/secagg-compare.md.
+secagg-compare: build
+	$(BIN)/python benches/secagg_seed.py
 
 # What the adapters of a 7 B model cost: the figures of docs/lora.md.
 bench-lora: build

@@ -42,11 +42,11 @@ def openssl_rate(cipher: str) -> float:
     return float(out.strip().splitlines()[-1].split()[-1].rstrip("k")) * 1000
 
 
-def in_own_process(function: str, threads: int) -> dict[str, Any]:
-    """Run ``benches/cases.py FUNCTION`` with this many native threads; its JSON."""
+def in_own_process(function: str, threads: int, script: str = "cases.py") -> dict[str, Any]:
+    """Run ``benches/SCRIPT FUNCTION`` with this many native threads; its JSON."""
     import json
 
     env = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
-    command = [sys.executable, str(ROOT / "benches" / "cases.py"), function]
+    command = [sys.executable, str(ROOT / "benches" / script), function]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
     return json.loads(done.stdout.strip().splitlines()[-1])

@@ -1,0 +1,209 @@
+"""`make bench-oneshot`: what secure aggregation without a shared key costs, with Flower's SecAgg+ in the same run.
+
+Fills its section of docs/oneshot.md.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fedcipher import Codec
+from fedcipher.schemes import KeySet, Scheme, scheme
+from flwr.common import bytes_to_ndarray
+from measure import ROOT, in_own_process, machine
+from report import table, verdict
+from secagg import Cohort, dropped
+
+VALUES, CLIENTS = 1_200_000, 100
+LENET, MANY, AWAY = 61_706, 1000, 0.3
+_REPEATS = 9
+_BEGIN, _END = "<!-- bench -->", "<!-- /bench -->"
+
+
+def oneshot(clients: int, **params: Any) -> Scheme:
+    committee = {"members": 5, "threshold": 3, "corrupt": 0, **params}
+    return scheme("oneshot", clients=clients, codec=Codec(bits=12, clip=1.0), **committee)
+
+
+def update(values: int) -> list[np.ndarray]:
+    return [np.random.default_rng(1).normal(0, 0.1, values).astype(np.float32)]
+
+
+def median(work: Callable[[int], float]) -> float:
+    """Of runs with rounds that increase, the first left out."""
+    return statistics.median([work(number) for number in range(1, _REPEATS + 2)][1:])
+
+
+def client_seconds(made: Scheme, keys: KeySet, values: list[np.ndarray]) -> tuple[float, int]:
+    """(seconds of a client, offline and online; bytes of its message)."""
+    encryptor = made.encryptor(keys.client(0))
+    size = 0
+
+    def work(number: int) -> float:
+        nonlocal size
+        began = time.perf_counter()
+        encryptor.precompute(values, round=number)
+        size = len(encryptor.encrypt(values, round=number))
+        return time.perf_counter() - began
+
+    return median(work), size
+
+
+def client() -> dict[str, float]:
+    """One client, one core: against `bfv`, and against SecAgg+ of 20 neighbours."""
+    values = update(VALUES)
+    bfv = scheme("bfv", clients=CLIENTS, codec=Codec(bits=12, clip=1.0))
+    base, base_bytes = client_seconds(bfv, bfv.keygen(2), values)
+    ours = oneshot(CLIENTS)
+    keys = ours.keygen(CLIENTS)
+    seconds, size = client_seconds(ours, keys, values)
+    corrupt = oneshot(CLIENTS, threshold=4, corrupt=2)
+    _, other_size = client_seconds(corrupt, corrupt.keygen(CLIENTS), values)
+    cohort = Cohort(CLIENTS, 20)
+    cohort.share()
+    cohort.mask(0, values)
+    cohort.reveal(0, set())
+    small = update(LENET)
+    lenet, _ = client_seconds(ours, ours.keygen(CLIENTS), small)
+    return {
+        "bfv": base,
+        "bfv_bytes": base_bytes,
+        "seconds": seconds,
+        "bytes": size,
+        "other_bytes": other_size,
+        "secagg": cohort.seconds[0],
+        "secagg_bytes": cohort.bytes[0],
+        "lenet": lenet,
+    }
+
+
+def many(reveal: str) -> dict[str, float]:
+    """A thousand clients, three tenths of them away after their upload would have been due: the rest of the round."""
+    values = update(LENET)
+    made = oneshot(MANY, reveal=reveal)
+    keys = made.keygen(MANY)
+    dead = dropped(MANY, AWAY, 1)
+    aggregator = made.aggregator(keys.server(), round=1)
+    for number in range(MANY):
+        if number not in dead:
+            aggregator.add(made.encryptor(keys.client(number)).encrypt(values, round=1))
+    members = {number: made.member(keys.client(number)) for number in range(5)}
+    began = time.perf_counter()
+    requests = aggregator.requests()
+    asked = time.perf_counter()
+    answers = [members[member].answer(request) for member, request in requests.items()]
+    answered = time.perf_counter()
+    for answer in answers:
+        aggregator.answer(answer)
+    frame = aggregator.finish()
+    done = time.perf_counter()
+    # Equal updates: the sum is as many times one of them.
+    reader = made.decryptor(keys.client(7)) if reveal == "clients" else made.server_decryptor(keys.server())
+    opening = time.perf_counter()
+    sums = reader.sums(frame)
+    opened = time.perf_counter() - opening
+    one = made.codec.layout(values).quantise([values[0]])[0].astype(np.int64)
+    exact = bool((sums.astype(np.int64) == (MANY - len(dead)) * one).all())
+    return {
+        "server": asked - began + done - answered,
+        "members": answered - asked,
+        "opened": opened,
+        "exact": float(exact),
+        "request": statistics.mean(len(r) for r in requests.values()),
+        "frame": len(made.addressed(frame, 7)),
+    }
+
+
+def secagg_many() -> dict[str, float]:
+    """The same for SecAgg+: what its server does once all shares have arrived."""
+    cohort = Cohort(MANY, 20)
+    cohort.share()
+    dead = dropped(MANY, AWAY, 1)
+    alive = [number for number in range(MANY) if number not in dead]
+    values = update(LENET)
+    total = [np.zeros(1, np.int64), np.zeros(LENET, np.int64)]
+    for number in alive:
+        total = [a + bytes_to_ndarray(b) for a, b in zip(total, cohort.mask(number, values), strict=True)]
+    revealed = [cohort.reveal(number, dead) for number in alive]
+    return {"server": cohort.unmask(total, revealed, dead)}
+
+
+def report() -> str:
+    cores = os.cpu_count() or 1
+    c, blind, seen, peer = (
+        in_own_process(case, 1 if case in ("client", "secagg") else cores, "oneshot.py") for case in CASES
+    )
+    added, more = c["seconds"] - c["bfv"], c["bytes"] - c["bfv_bytes"]
+    faster, fewer = c["secagg"] / c["seconds"], c["secagg_bytes"] / c["bytes"]
+    withstands = c["other_bytes"] - c["bfv_bytes"]
+    large = "1.2 M values, 100 clients, 5 members, threshold 3, one core"
+    rows = [
+        [f"a client, {large}: `oneshot`", _ms(c["seconds"]), ""],
+        ["the same: `bfv`, offline and online", _ms(c["bfv"]), ""],
+        ["added over `bfv`", _ms(added), f"at most 2 ms: {verdict(added <= 2e-3)}"],
+        ["added over `bfv`, up", f"{more / 1e3:.1f} kB", f"at most 30 kB: {verdict(more <= 30e3)}"],
+        ["the same with threshold 4, which withstands 2 corrupt parties", f"{withstands / 1e3:.1f} kB", ""],
+        ["SecAgg+, 20 neighbours: a client's four stages", _ms(c["secagg"]), ""],
+        [
+            "SecAgg+: a client's four messages",
+            f"{c['secagg_bytes'] / 1e6:.2f} MB, `oneshot` {c['bytes'] / 1e6:.2f}",
+            "",
+        ],
+        ["client time, SecAgg+ over `oneshot`", f"{faster:.0f}x", f"at least 20x: {verdict(faster >= 20)}"],
+        ["bytes up, SecAgg+ over `oneshot`", f"{fewer:.1f}x", f"at least 3x: {verdict(fewer >= 3)}"],
+        ["LeNet-5 (61,706 values), a client's total", _ms(c["lenet"]), f"at most 3 ms: {verdict(c['lenet'] <= 3e-3)}"],
+        *_many_rows("its readers open it", blind),
+        *_many_rows("the server opens it", seen),
+        ["the same round of SecAgg+, 20 neighbours: the server's unmasking alone", f"{peer['server']:.1f} s", ""],
+    ]
+    when = datetime.date.today()
+    stamp = f"Written by `make bench-oneshot` on {when}: {machine()}. A client's times are medians of {_REPEATS}."
+    return f"{stamp}\n\n{table(['figure', 'measured', 'target'], rows)}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
+
+
+def _many_rows(what: str, r: dict[str, float]) -> list[list[str]]:
+    total = r["server"] + r["members"]
+    round_ = f"1,000 clients, 30 % away, 61,706 values, {what}"
+    measured = f"{total:.2f} s, of which members {r['members']:.2f}"
+    return [
+        [f"{round_}: server and all members after the last upload", measured, f"at most 2 s: {verdict(total <= 2)}"],
+        ["opening that sum; exact", f"{_ms(r['opened'])}; {'yes' if r['exact'] else 'NO'}", ""],
+    ]
+
+
+CASES: dict[str, Callable[[], dict[str, float]]] = {
+    "client": client,
+    "many-readers": lambda: many("clients"),
+    "many-server": lambda: many("server"),
+    "secagg": secagg_many,
+}
+
+
+def main() -> None:
+    text = report()
+    print(text)
+    page = ROOT / "docs" / "oneshot.md"
+    old = page.read_text(encoding="utf-8")
+    section = f"{_BEGIN}\n\n{text}\n\n{_END}"
+    page.write_text(re.sub(f"{_BEGIN}.*{_END}", lambda _: section, old, flags=re.DOTALL), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="fedcipher-bench-") as state:
+        os.environ["FEDCIPHER_STATE_DIR"] = str(Path(state))
+        print(json.dumps(CASES[sys.argv[1]]())) if len(sys.argv) > 1 else main()
