@@ -1,5 +1,6 @@
 """Rounds without any shared key: what the parties of Flower's messages see, and what happens when some are away."""
 
+import contextlib
 import itertools
 
 import fedcipher
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from fedcipher import _native, cli, errors, keys
 from fedcipher.flower import SecureStrategy, open_run, protocol
+from fedcipher.schemes import base
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -246,3 +248,92 @@ def test_what_goes_wrong_with_identities_is_said(tmp_path, capsys):
     assert "holds no roster" in run(*command, capsys=capsys, status=2)
     (tmp_path / "ada.identity").chmod(0o644)
     assert "chmod 600" in run(*command, capsys=capsys, status=2)
+
+
+class AdversaryC:
+    """The server, and the keys of some parties: it forgets what ledgers remember, and asks whom it likes for what."""
+
+    def __init__(self, corrupt):
+        self.scheme = made(corrupt=2, threshold=4, min_contributions=4)
+        self.keys = self.scheme.keygen(CLIENTS)
+        self.corrupt = set(corrupt)
+        self.honest = [m for m in range(5) if m not in self.corrupt]
+        # Client 5 is the victim: no member, and honest.
+        self.number = 0
+
+    def member(self, member):
+        state = None if member in self.corrupt else base.state_dir()
+        return self.scheme._native.member(self.keys.client(member), state)
+
+    def aggregate(self, updates, members):
+        """What the product's server makes of these updates and the answers it gets; None where these are too few."""
+        aggregator = self.scheme.aggregator(self.keys.server(), round=self.number)
+        for update in updates:
+            aggregator.add(update)
+        for member, request in aggregator.requests().items():
+            with contextlib.suppress(errors.ReplayError):
+                if member in members:
+                    aggregator.answer(self.member(member).answer(request))
+        with contextlib.suppress(errors.CommitteeError):
+            return aggregator.finish()
+        return None
+
+    def opened(self, frame):
+        """The integer sums, for any corrupt party that can read them."""
+        for party in self.corrupt:
+            reader = base.KernelDecryptor(self.scheme._native.decryptor(self.keys.client(party), None), CODEC)
+            with contextlib.suppress(errors.FedcipherError):
+                return reader.sums(frame).astype(np.int64)
+        return None
+
+    def round(self):
+        """A round's uploads, recorded by the server, and what the victim's holds."""
+        self.number += 1
+        updates = [
+            self.scheme.encryptor(self.keys.client(k)).encrypt([(0.1 * (k + 1)) * x for x in UPDATE], round=self.number)
+            for k in range(CLIENTS)
+        ]
+        layout = CODEC.layout(UPDATE)
+        victim = layout.quantise([(0.6 * x).astype(np.float32).ravel() for x in UPDATE])[0].astype(np.int64)
+        return updates, victim
+
+    def splits(self):
+        """The honest members shared out in every way between the whole set and the set without the victim."""
+        for side in itertools.product([True, False], repeat=len(self.honest)):
+            first = self.corrupt | {m for m, whole in zip(self.honest, side, strict=True) if whole}
+            yield first, self.corrupt | (set(self.honest) - first)
+
+    def reads_the_victim(self):
+        for first, second in self.splits():
+            updates, victim = self.round()
+            # An upload under the name of an aggregate, and the victim's update as a round of its own.
+            assert self.opened(updates[5]) is None
+            with contextlib.suppress(errors.TooFewContributionsError):
+                assert self.aggregate(updates[5:], set(range(5))) is None
+            whole, without = self.aggregate(updates, first), self.aggregate(updates[:5], second)
+            sums = [self.opened(frame) if frame else None for frame in (whole, without)]
+            if all(s is not None for s in sums) and (sums[0] - sums[1] == victim).all():
+                return True
+        return False
+
+
+@pytest.mark.parametrize("corrupt", [{0}, {0, 1}, {2, 4}])
+def test_adversary_c_reads_nobody(corrupt):
+    """Up to two corrupt parties, members and readers at once, with everything that the server has recorded."""
+    assert not AdversaryC(corrupt).reads_the_victim()
+
+
+def test_adversary_c_with_one_more_than_was_agreed_reads_the_victim():
+    """So the test above can fail: three corrupt members, and one honest one on either side."""
+    assert AdversaryC({0, 1, 2}).reads_the_victim()
+
+
+@pytest.mark.parametrize("damage", ["forgets", "none"])
+def test_adversary_c_reads_the_victim_where_members_forget(damage, monkeypatch):
+    """One answer a round is what it rests on: honest members that keep no ledger give the victim away."""
+    adversary = AdversaryC({0, 1})
+    if damage == "forgets":
+        real = adversary.scheme._native
+        monkeypatch.setattr(adversary, "member", lambda m: real.member(adversary.keys.client(m), None))
+        monkeypatch.setattr(adversary, "splits", lambda: iter([(set(range(5)), set(range(5)))]))
+    assert adversary.reads_the_victim() == (damage == "forgets")

@@ -143,7 +143,7 @@ def _grain(name: str, federation: Federation) -> int:
     info = scheme_class(name).info
     if not info.hides:
         raise UnsupportedError("hides nothing; it is here to compare with")
-    if federation.threat == "collusion":
+    if federation.threat == "collusion" and not info.committee:
         raise UnsupportedError(f"broken by {info.broken_by}")
     if federation.threat == "quantum" and not info.post_quantum:
         raise UnsupportedError("not post-quantum")

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedcipher.bench.sampler import Profile
 from fedcipher.codec import Codec
-from fedcipher.errors import ParameterError
-from fedcipher.schemes import Scheme, scheme
+from fedcipher.errors import ParameterError, UnsupportedError
+from fedcipher.schemes import Scheme, scheme, scheme_class
 
 __all__ = ["Case", "CaseResult", "Run"]
 
@@ -35,7 +35,12 @@ class Case:
                 raise ParameterError(f"{name}={getattr(self, name)} is not between 1 and 2**30")
 
     def made(self) -> Scheme:
-        """The scheme; `DependencyError` where its package is missing."""
+        """The scheme; `DependencyError` where its package is missing, `UnsupportedError` for one with a committee."""
+        if scheme_class(self.scheme).info.committee:
+            raise UnsupportedError(
+                f"{self.scheme} has a committee, for which these measurements have no place: `make bench-oneshot`, "
+                "docs/oneshot.md"
+            )
         # What a sum costs does not depend on how few clients it may have.
         codec = Codec(bits=self.bits, clip=1.0)
         return scheme(self.scheme, clients=self.clients, min_contributions=1, codec=codec, **self.params)

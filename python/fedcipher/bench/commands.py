@@ -123,7 +123,7 @@ def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _round(options: argparse.Namespace) -> Preset:
-    names = _names(options.schemes) or scheme_names()
+    names = _names(options.schemes) or [n for n in scheme_names() if not scheme_class(n).info.committee]
     return _round_of([Case(n, n, options.values, options.clients, options.sums, options.bits) for n in names])
 
 

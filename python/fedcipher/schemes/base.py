@@ -57,6 +57,8 @@ class SchemeInfo:
     post_quantum: bool = True
     hides: bool = True
     """False for what only compares."""
+    committee: bool = False
+    """Whether a sum takes the answers of a committee."""
 
 
 @dataclass(frozen=True)

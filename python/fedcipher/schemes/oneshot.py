@@ -51,6 +51,7 @@ class Oneshot(NativeScheme):
         broken_by="more than `corrupt` members of the committee together with the server",
         cost="`bfv` and a share a member: 20 to 30 kB and a millisecond or two a client and round, whatever the model",
         source="LERNA, Willow, OPA, Flamingo",
+        committee=True,
     )
 
     def __init__(
