@@ -73,6 +73,10 @@ def page(rows: list[tuple[str, str, str, bool]]) -> str:
         "Written by `python tools/licences.py`. Python dependencies are installed by their own packages;",
         "`tfhe` and what it brings are in the package fedcipher-tfhe only.",
         "",
+        "Patents: an application (US 2025/0358106) covers a form of one-message secure aggregation in which a client's key",
+        "travels encrypted under an additively homomorphic public-key scheme. `oneshot` secret-shares that key with a",
+        "committee instead. Whether that makes a difference to the claims nobody here has judged.",
+        "",
         "| crate | version | licence | shipped |",
         "|---|---|---|---|",
     ]
