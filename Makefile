@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static test-static wheels wheel-sizes check-wheels sbom test test-rust test-python attack \
-	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot secagg-compare e2e-apps results docs build clean
+	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot secagg-compare e2e-apps e2e-oneshot results docs build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -143,6 +143,10 @@ attack: build
 e2e-apps: build
 	$(INSTALL) xgboost-cpu
 	$(BIN)/python -m pytest tests/e2e_apps.py
+
+# Without a shared key on a SuperLink, with uploads lost and members killed. Minutes.
+e2e-oneshot: build
+	$(BIN)/python -m pytest -s tests/e2e_oneshot.py
 
 # Breaks one guard at a time and sees the attack tests go red.
 mutants: $(BIN)/maturin
