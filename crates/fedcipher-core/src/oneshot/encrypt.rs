@@ -2,6 +2,7 @@
 
 use super::identity::SIGNATURE_LEN;
 use super::roster::sha256;
+use super::sealing::Public;
 use super::statement::{RoundContext, share_info};
 use super::{Place, Setting};
 use crate::bits::packed_len;
@@ -25,6 +26,8 @@ use zeroize::Zeroizing;
 pub struct OneshotEncryptor {
     setting: Arc<Setting>,
     place: Arc<Place>,
+    /// Number and key of each member.
+    members: Vec<(u32, Public)>,
     sender: Sender,
     ready: Option<Fresh>,
 }
@@ -46,7 +49,8 @@ impl OneshotEncryptor {
             return Err(Error::Key { reason: format!("party {} of the roster is no client", key.client) });
         }
         let sender = Sender::new(key, setting.params.rules(), state)?;
-        Ok(OneshotEncryptor { setting, place: Arc::new(place), sender, ready: None })
+        let members = place.roster.members().map(|m| Ok((m.id, m.sealing()?))).collect::<Result<_>>()?;
+        Ok(OneshotEncryptor { setting, place: Arc::new(place), members, sender, ready: None })
     }
 
     fn fresh(&self, round: u64) -> Result<Fresh> {
@@ -55,12 +59,11 @@ impl OneshotEncryptor {
         let secret = Zeroizing::new((0..d.ring.n).map(|_| d.error.draw(&mut draws)).collect::<Vec<i8>>());
         let wide = Zeroizing::new(secret.iter().map(|c| i32::from(*c)).collect::<Vec<_>>());
         let shares = self.setting.sharing.split(&secret)?;
-        let seal = |(member, share): (&super::roster::Party, &Zeroizing<Vec<u8>>)| {
-            let info = share_info(&self.place.digest, round, self.sender.client(), member.id);
-            member.sealing()?.seal(&info, share)
+        let seal = |((member, key), share): (&(u32, Public), &Zeroizing<Vec<u8>>)| {
+            let info = share_info(&self.place.digest, round, self.sender.client(), *member);
+            key.seal(&info, share)
         };
-        let to: Vec<_> = self.place.roster.members().zip(&shares).collect();
-        let sealed = to.into_par_iter().map(seal).collect::<Result<Vec<_>>>()?;
+        let sealed = self.members.par_iter().zip(&shares).map(seal).collect::<Result<Vec<_>>>()?;
         let digests = sealed.iter().flat_map(|share| sha256(&[share])).collect();
         Ok(Fresh {
             round,
