@@ -103,7 +103,7 @@ wheels: $(BIN)/maturin
 		out=dist/cross; case $$wheel in "$$(uname -m)"-*-gnu:*) out=dist;; esac; \
 		maturin build --release --quiet --zig --target $${wheel%:*} --compatibility $${wheel#*:} --out $$out \
 			$(if $(FEATURES),--features $(FEATURES)) || exit 1; done
-	ls -l dist dist/cross
+	find dist -name '*.whl' -exec ls -l {} +
 
 wheel-sizes: $(BIN)/maturin
 	. $(BIN)/activate && tools/wheel_sizes.sh
