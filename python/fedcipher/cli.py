@@ -274,14 +274,23 @@ def _spec(options: argparse.Namespace, __: list[str]) -> int:
     return 0
 
 
-def _keygen(options: argparse.Namespace, __: list[str]) -> int:
+def _max_weight(options: argparse.Namespace) -> int:
+    """Of `_weight_options`, which are checked."""
     if options.examples is not None and not (math.isfinite(options.examples) and options.examples > 0):
         raise ParameterError(f"--examples {options.examples} is not a number of examples")
-    made = _made(options, options.per_round or options.clients, 1 if options.equal else options.max_weight)
-    unit = 0.0 if options.equal else options.examples / options.max_weight
+    return 1 if options.equal else options.max_weight
+
+
+def _unit(options: argparse.Namespace) -> float:
+    """Examples per weight, once a scheme has taken the largest weight; 0 where all weigh the same."""
+    return 0.0 if options.equal else options.examples / options.max_weight
+
+
+def _keygen(options: argparse.Namespace, __: list[str]) -> int:
+    made = _made(options, options.per_round or options.clients, _max_weight(options))
     made_keys = made.keygen(options.clients, epoch=options.epoch)
     out = options.out or named_folder(options.name)
-    folder = keys.save(made_keys, made, out, examples_per_weight=unit)
+    folder = keys.save(made_keys, made, out, examples_per_weight=_unit(options))
     print(f"{folder}: server.key and {options.clients} client keys for {made}")
     return 0
 
@@ -293,16 +302,14 @@ def _identity(options: argparse.Namespace, __: list[str]) -> int:
 
 
 def _roster(options: argparse.Namespace, __: list[str]) -> int:
-    if options.examples is not None and not (math.isfinite(options.examples) and options.examples > 0):
-        raise ParameterError(f"--examples {options.examples} is not a number of examples")
+    max_weight = _max_weight(options)
     senders = len(options.cards) - len(set(options.silent))
     if "members=" not in " ".join(options.set):
         options.set.append(f"members={len(set(options.member))}")
-    made = _made(options, options.per_round or senders, 1 if options.equal else options.max_weight)
-    unit = 0.0 if options.equal else options.examples / options.max_weight
+    made = _made(options, options.per_round or senders, max_weight)
     names = {"members": options.member, "silent": options.silent, "blind": options.blind}
     out, fingerprint = make_roster(
-        options.cards, made, options.out, epoch=options.epoch, examples_per_weight=unit, **names
+        options.cards, made, options.out, epoch=options.epoch, examples_per_weight=_unit(options), **names
     )
     print(
         f"{out}: {len(options.cards)} parties for {made}\nfingerprint {fingerprint}: the same for everybody who joins"

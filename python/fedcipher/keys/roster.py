@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from fedcipher import _native
 from fedcipher._files import refusal
 from fedcipher.errors import FedcipherError, KeyFormatError, ParameterError
-from fedcipher.keys.store import VERSION, load_server, save_client, save_server
+from fedcipher.keys.store import VERSION, load_server, save_client, save_server, write_new
 from fedcipher.schemes import Scheme
 from fedcipher.schemes.base import NativeScheme
 from fedcipher.schemes.oneshot import Card, Party, roster
@@ -48,20 +47,13 @@ def new_identity(name: str, folder: str | Path) -> tuple[Path, Path]:
     head = json.dumps({"fedcipher": VERSION, "role": "identity", "name": name}).encode()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(secret, head + b"\n" + identity.to_bytes(), 0o600)
-        _write(card, json.dumps(said, indent=1).encode() + b"\n", 0o644)
+        write_new(secret, head + b"\n" + identity.to_bytes(), 0o600)
+        write_new(card, json.dumps(said, indent=1).encode() + b"\n", 0o644)
     except FileExistsError as error:
         raise KeyFormatError(f"{error.filename} exists; an identity is made once, so choose another name") from None
     except OSError as error:
         raise KeyFormatError(f"cannot write an identity to {refusal(error, folder)}") from error
     return secret, card
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read_card(path: str | Path) -> tuple[str, bytes, bytes]:

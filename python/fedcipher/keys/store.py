@@ -34,6 +34,7 @@ __all__ = [
     "save",
     "save_client",
     "save_server",
+    "write_new",
 ]
 
 VERSION = 1
@@ -173,9 +174,13 @@ def _write(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, f
         **made_by.spec(),
         **(more or {}),
     }
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(json.dumps(content).encode() + b"\n" + key)
+    write_new(path, json.dumps(content).encode() + b"\n" + key, 0o600)
+
+
+def write_new(path: Path, content: bytes, mode: int) -> None:
+    """A new file, on disk when this returns. Raises `OSError`, `FileExistsError` among them."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
