@@ -1,6 +1,7 @@
 """Shared fixtures: a private ledger folder, the real data sets, random updates."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,17 @@ def pytest_collection_modifyitems(items):
     """Files with the longest tests first: with a worker a file (`make test`) they would be waited for at the end."""
     longest = ["test_train.py", "test_deployment.py", "test_hybrid.py"]
     items.sort(key=lambda item: longest.index(item.path.name) if item.path.name in longest else len(longest))
+
+
+@pytest.fixture
+def open_path(tmp_path):
+    """A test's folder that other users get to, whatever pytest has put it into."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder == Path(tempfile.gettempdir()):
+            return tmp_path
+        if folder.stat().st_uid == os.geteuid():
+            folder.chmod(0o755)
+    return tmp_path
 
 
 @pytest.fixture(autouse=True)

@@ -113,11 +113,9 @@ def test_results_that_are_not_there(capsys, tmp_path):
         assert "run the study again" in refused(capsys, "bench", "report", "--out", tmp_path)
 
 
-def test_files_that_may_not_be_read(capsys, tmp_path):
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(0o755)
+def test_files_that_may_not_be_read(capsys, open_path):
     made = fedcipher.scheme("flashe", clients=2)
-    folder = keys.save(made.keygen(2), made, tmp_path / "keys")
+    folder = keys.save(made.keygen(2), made, open_path / "keys")
     folder.chmod(0o755)
     for path in folder.iterdir():
         path.chmod(0o000 if os.geteuid() else 0o600)
@@ -126,7 +124,7 @@ def test_files_that_may_not_be_read(capsys, tmp_path):
         for load, name in ((keys.load_server, "server.key"), (keys.load_client, "client-0.key")):
             with pytest.raises(errors.KeyFormatError, match="permission denied; ask its owner"):
                 load(folder / name)
-        assert "permission denied" in refused(capsys, *KEYGEN, "--out", tmp_path / "more")
+        assert "permission denied" in refused(capsys, *KEYGEN, "--out", open_path / "more")
 
 
 @pytest.mark.parametrize("buffered", ["", "1"])

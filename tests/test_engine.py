@@ -255,14 +255,12 @@ def test_the_socket_is_its_owners_alone(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-def test_another_user_of_the_machine_is_refused(tmp_path):
+def test_another_user_of_the_machine_is_refused(open_path):
     made = flashe(2)
-    folder = fedcipher.keys.save(made.keygen(2), made, tmp_path / "keys")
-    with open_engine(tmp_path, folder) as target:
+    folder = fedcipher.keys.save(made.keygen(2), made, open_path / "keys")
+    with open_engine(open_path, folder) as target:
         # Even where the file's permissions have been opened by mistake.
-        for path in [tmp_path, *tmp_path.parents[:2]]:
-            path.chmod(0o755)
-        (tmp_path / "engine.sock").chmod(0o777)
+        (open_path / "engine.sock").chmod(0o777)
         code = f"""
 import grpc, os
 options = [("grpc.default_authority", "engine")]

@@ -161,7 +161,7 @@ def test_a_round_dated_far_ahead_does_not_brick_the_key(folder):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-def test_a_key_folder_that_cannot_be_written_to_says_so(tmp_path):
+def test_a_key_folder_that_cannot_be_written_to_says_so(open_path):
     code = """
 import os, sys
 from fedcipher import keys
@@ -169,12 +169,10 @@ os.setgid(65534); os.setuid(65534)
 keys.open_client(sys.argv[1])
 """
     made = flashe(1)
-    folder = keys.save(made.keygen(1), made, tmp_path / "keys")
-    (tmp_path / "state").mkdir()
-    for path in [tmp_path, *tmp_path.parents[:2]]:
-        path.chmod(0o755)
+    folder = keys.save(made.keygen(1), made, open_path / "keys")
+    (open_path / "state").mkdir()
     folder.chmod(0o555)
-    for path in (tmp_path / "state", folder / "client-0.key"):
+    for path in (open_path / "state", folder / "client-0.key"):
         os.chown(path, 65534, 65534)
     command = [sys.executable, "-c", code, folder / "client-0.key"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
