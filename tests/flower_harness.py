@@ -68,6 +68,24 @@ class LocalGrid:
             for k in range(clients)
         }
         self.sent, self.received = [], []
+        self.pushed = {}
+
+    def push_messages(self, messages):
+        """Each is answered at once, or never."""
+        asked = []
+        for message in messages:
+            asked.append(f"message-{len(self.pushed)}")
+            self.pushed[asked[-1]] = None
+            for reply in self.send_and_receive([message]):
+                reply.metadata.__dict__["_reply_to_message_id"] = asked[-1]
+                self.pushed[asked[-1]] = reply
+        return asked
+
+    def pull_messages(self, message_ids):
+        here = [k for k in message_ids if self.pushed.get(k) is not None]
+        replies = [self.pushed[k] for k in here]
+        self.pushed.update(dict.fromkeys(here))
+        return replies
 
     def get_node_ids(self):
         return list(self.contexts)

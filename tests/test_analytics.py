@@ -17,7 +17,8 @@ QUESTION = RecordDict({"config": ConfigRecord({"feature": "age", "bins": [0, 50,
 
 def federation(tmp_path, answers, *, name="flashe", codec=None, mods=(query_mod,), tamper=None, **params):
     """A grid whose client k answers ``answers[k]``, its keys, and what the clients were asked."""
-    scheme = fedcipher.scheme(name, clients=CLIENTS, codec=codec or fedcipher.Codec(bits=16), **params)
+    committee = {"members": CLIENTS} if name == "oneshot" else {}
+    scheme = fedcipher.scheme(name, clients=CLIENTS, codec=codec or fedcipher.Codec(bits=16), **committee, **params)
     folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
     app, asked = ClientApp(mods=list(mods)), []
 
@@ -38,6 +39,7 @@ CODECS = [
     ("flashe", fedcipher.Codec(bits=8, target="delta", start=3.0)),
     ("bfv", fedcipher.Codec(bits=12)),
     ("plain", fedcipher.Codec(bits=20)),
+    ("oneshot", fedcipher.Codec(bits=16)),
 ]
 
 
@@ -136,6 +138,13 @@ def test_an_answer_that_cannot_be_summed_stays_with_its_client(tmp_path, caplog,
     assert made.clients == [0, 2, 3] and list(made.left_out) == [1001] and "reference" in made.left_out[1001]
     assert says in caplog.text
     assert made.open(folder / "client-0.key") == {"n": 7}
+
+
+def test_without_enough_of_the_committee_there_is_no_sum(tmp_path):
+    away = lambda sent, reply, k: None if "fedcipher.committee" in sent.content and k != 1 else reply  # noqa: E731
+    grid, folder, _ = federation(tmp_path, [{"n": 1}] * CLIENTS, name="oneshot", tamper=away)
+    with pytest.raises(errors.StrategyError, match="1 of 4 members of the committee"):
+        secure_sum(grid, QUESTION, folder, committee_timeout=1)
 
 
 def test_too_few_answers_are_no_sum(tmp_path):

@@ -7,7 +7,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import _native, cli, errors, keys
-from fedcipher.flower import SecureStrategy, open_run, protocol
+from fedcipher.flower import SecureStrategy, committee, open_run, protocol
 from fedcipher.schemes import base
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import LocalGrid, initial, make_app, record
@@ -337,3 +337,36 @@ def test_adversary_c_reads_the_victim_where_members_forget(damage, monkeypatch):
         monkeypatch.setattr(adversary, "member", lambda m: real.member(adversary.keys.client(m), None))
         monkeypatch.setattr(adversary, "splits", lambda: iter([(set(range(5)), set(range(5)))]))
     assert adversary.reads_the_victim() == (damage == "forgets")
+
+
+def test_a_member_that_is_away_is_not_waited_for_to_the_end(tmp_path, rng, monkeypatch):
+    """With enough answers a round waits as long again as those took, and not for all of the committee's time."""
+    federation = Federation(tmp_path, rng, lambda sent, reply, k: None if asks_member(sent) and k == 3 else reply)
+    federation.strategy._committee._patience = 10_000
+    clock = {"now": 0.0}
+    monkeypatch.setattr(committee.time, "monotonic", lambda: clock["now"])
+    monkeypatch.setattr(committee.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
+    federation.start(2)
+    assert [r.unfinished for r in federation.strategy.rounds] == [None, None]
+    assert clock["now"] < 2 * 2 * committee._LEAST
+
+
+def test_a_false_answer_is_left_out_by_who_opens_and_its_member_named(tmp_path, monkeypatch, caplog):
+    """Five answers where three are needed: whose sum is another one's is found and said."""
+    scheme = made(threshold=3, corrupt=0)
+    held = scheme.keygen(CLIENTS)
+    aggregator = scheme.aggregator(held.server(), round=1)
+    for number in range(CLIENTS):
+        aggregator.add(scheme.encryptor(held.client(number)).encrypt(UPDATE, round=1))
+    other = scheme.aggregator(held.server(), round=1)
+    monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "of-liars"))
+    for number in range(CLIENTS):
+        other.add(scheme.encryptor(held.client(number)).encrypt(UPDATE, round=1))
+    lies = other.requests()
+    for member, request in aggregator.requests().items():
+        # Of other secrets of the same clients: a liar's sum, under its own signature.
+        asked = lies[member] if member == 3 else request
+        aggregator.answer(scheme.member(held.client(member)).answer(asked))
+    opened = scheme.decryptor(held.client(5)).open(aggregator.finish(), round=1)
+    assert opened.false_members == [3] and "members [3] of the committee have given false answers" in caplog.text
+    np.testing.assert_allclose(opened.arrays[0], UPDATE[0], atol=1e-3)

@@ -44,14 +44,13 @@ pub struct Admission {
 /// A frame that has passed: add its payload, then [`Admission::commit`] it.
 #[derive(Debug)]
 pub struct Admitted<'a> {
+    pub header: Header,
     pub contribution: Contribution,
     pub layout: Layout,
     /// Without the tag.
     pub payload: &'a [u8],
     /// What the payload is to be multiplied by.
     pub factor: u64,
-    round: u64,
-    model: ModelTag,
     tag: Tag,
 }
 
@@ -108,16 +107,16 @@ impl Admission {
         let (payload, tag) = Tag::split(payload)?;
         let factor = self.rules.weighting.factor(weight);
         let contribution = Contribution { client, weight };
-        Ok(Admitted { contribution, layout, payload, factor, round, model: header.model, tag })
+        Ok(Admitted { header, contribution, layout, payload, factor, tag })
     }
 
     /// Counts a frame whose payload has been added.
     pub fn commit(&mut self, admitted: Admitted<'_>) -> Contribution {
         let Contribution { client, weight } = admitted.contribution;
-        self.round = Some(admitted.round);
+        self.round = Some(admitted.header.round);
         self.weights.insert(client, weight);
         self.sum.add(admitted.tag, admitted.factor);
-        self.common.get_or_insert((admitted.layout, admitted.model));
+        self.common.get_or_insert((admitted.layout, admitted.header.model));
         admitted.contribution
     }
 

@@ -80,42 +80,43 @@ impl Digest {
     }
 }
 
+/// What of an aggregate's head takes no secret to check.
+pub fn check_aggregate(head: &Head, tag: &KeyTag, rules: &Rules, round: Option<u64>) -> Result<Layout> {
+    let (header, bounds) = (&head.header, rules.bounds);
+    header.check_kind(Kind::Aggregate)?;
+    tag.check(header)?;
+    if let Some(expected) = round
+        && header.round != expected
+    {
+        return Err(Error::Round { found: header.round, expected });
+    }
+    if header.contributions.is_empty() {
+        return Err(Error::EmptyCohort);
+    }
+    bounds.check_contributions(header.contributions.len())?;
+    if header.contributions.len() as u64 > bounds.clients {
+        let (found, most) = (header.contributions.len(), bounds.clients);
+        return Err(Error::frame(format!("{found} contributions where the bound allows {most}")));
+    }
+    for c in &header.contributions {
+        check_weight(c.client, c.weight, bounds.max_weight)?;
+    }
+    layout_of(header, head.payload_len, rules.density)
+}
+
 impl Receiver {
     /// `state` is the folder that remembers which aggregates were opened; without it this object does.
     pub fn new(key: &ClientKey, rules: Rules, state: Option<&Path>) -> Result<Self> {
         Ok(Receiver { tag: key.tag.clone(), rules, mac: key.mac()?, openings: Openings::open(key, state)? })
     }
 
-    /// An aggregate's head against this key, its round and the bounds.
+    /// An aggregate's head against this key, its round, the bounds and the model.
     pub fn check(&self, head: &Head, expect: &Expect<'_>) -> Result<Layout> {
-        let (header, bounds) = (&head.header, self.rules.bounds);
-        header.check_kind(Kind::Aggregate)?;
-        self.tag.check(header)?;
-        if let Some(expected) = expect.round
-            && header.round != expected
-        {
-            return Err(Error::Round { found: header.round, expected });
-        }
-        if header.contributions.is_empty() {
-            return Err(Error::EmptyCohort);
-        }
-        bounds.check_contributions(header.contributions.len())?;
-        if header.contributions.len() as u64 > bounds.clients {
-            return Err(Error::Frame {
-                reason: format!(
-                    "{} contributions where the bound allows {}",
-                    header.contributions.len(),
-                    bounds.clients
-                ),
-            });
-        }
-        for c in &header.contributions {
-            check_weight(c.client, c.weight, bounds.max_weight)?;
-        }
+        let layout = check_aggregate(head, &self.tag, &self.rules, expect.round)?;
         if let Some(model) = expect.model {
-            self.mac.check_model(header, model)?;
+            self.mac.check_model(&head.header, model)?;
         }
-        layout_of(header, head.payload_len, self.rules.density)
+        Ok(layout)
     }
 
     /// What the sums of the aggregate must answer to; `carried` as in [`Sender::start`].

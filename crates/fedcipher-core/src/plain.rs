@@ -185,7 +185,7 @@ impl Decryptor for PlainDecryptor {
         let (head, layout, payload, tag) = self.receiver.admit(frame, expect)?;
         let opening = self.start(&head, layout, expect)?;
         stream::open_all(&opening, head.header.total_weight(), payload, tag, sink, Threads::One)?;
-        Ok(Summary { header: head.header, layout: opening.layout, counts: None })
+        Ok(Summary::of(head.header, opening.layout))
     }
 
     fn opener(&self, head: &Head, expect: &Expect<'_>, _prefix: &[u8]) -> Result<Option<Opening>> {

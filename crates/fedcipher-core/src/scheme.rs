@@ -5,7 +5,7 @@ use crate::keys::{ClientKey, KeySet, ServerKey};
 use crate::ledger::Openings;
 use crate::mac::Verifier;
 use crate::oneshot::identity::Identity;
-use crate::oneshot::roster::Roster;
+use crate::oneshot::roster::{Roles, Roster};
 use crate::stream::{Opener, Sealing};
 use crate::wire::{Contribution, Head, Header, Place};
 use crate::{Error, Result};
@@ -144,6 +144,15 @@ pub struct Summary {
     pub layout: Layout,
     /// Per element, how many clients contributed; only for sparse updates.
     pub counts: Option<Vec<u32>>,
+    /// Members of the committee whose answers do not agree with the others', which the sums were made of.
+    pub false_members: Vec<u32>,
+}
+
+impl Summary {
+    #[must_use]
+    pub fn of(header: Header, layout: Layout) -> Self {
+        Summary { header, layout, counts: None, false_members: Vec::new() }
+    }
 }
 
 /// Client side, decrypting. An aggregate opens only if it is the sum of what the clients it names have sent, one
@@ -213,6 +222,16 @@ pub trait Scheme: Send + Sync {
     /// `state` is the folder that remembers which rounds were answered.
     fn member(&self, _key: &ClientKey, _state: Option<&Path>) -> Result<Box<dyn Member>> {
         Err(Error::Unsupported { scheme: self.name(), operation: "a committee", reason: "its clients share a key" })
+    }
+
+    /// Members of the committee that its rosters have; 0 where clients share a key.
+    fn committee(&self) -> usize {
+        0
+    }
+
+    /// What the holder of `key` does.
+    fn roles(&self, _key: &ClientKey) -> Result<Roles> {
+        Ok(Roles { client: true, member: false, reader: true })
     }
 
     /// The key of `identity`'s party in a roster.

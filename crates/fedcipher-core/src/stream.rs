@@ -51,8 +51,8 @@ pub trait Sealer: Send + Sync {
         0
     }
 
-    /// Writes them, given the bytes of all pieces.
-    fn trailer(&self, _pieces: &[u8], _out: &mut [u8]) {}
+    /// Writes them, given the BLAKE3 digest of all pieces.
+    fn trailer(&self, _pieces: &[u8; 32], _out: &mut [u8]) {}
 
     /// Bytes of the payload.
     fn payload_len(&self) -> usize {
@@ -154,7 +154,9 @@ pub fn seal_all(sealer: &dyn Sealer, update: &Update<'_>, place: &mut dyn Place,
             Threads::One => slots.into_iter().enumerate().map(seal).sum::<Result<Hash>>()?,
             Threads::All => slots.into_par_iter().enumerate().map(seal).sum::<Result<Hash>>()?,
         };
-        sealer.trailer(pieces, trailer);
+        if !trailer.is_empty() {
+            sealer.trailer(blake3::hash(pieces).as_bytes(), trailer);
+        }
         tag.copy_from_slice(&sealer.stamp().tag(hash).to_bytes());
         Ok(())
     })

@@ -5,7 +5,10 @@ use crate::certificates::{Party, Role, Root, Terms, check_name};
 use crate::error::{Error, Result};
 use crate::files::write_secret;
 use crate::refusals::Refused;
+use fedcipher_core::keys::ServerKey;
+use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::registry;
+use fedcipher_core::scheme::Scheme;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -25,6 +28,8 @@ const BUSY: Duration = Duration::from_secs(60);
 const REFUSALS: u64 = 10_000;
 /// In `config`: a revocation still waits for its rotation.
 const OWED: &str = "rotation_owed";
+/// In `config`: names of the committee's members, one a line.
+const MEMBERS: &str = "members";
 const SCHEMA: &str = "
 CREATE TABLE config (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE parties (
@@ -46,12 +51,21 @@ CREATE TABLE audit (id INTEGER PRIMARY KEY, at TEXT NOT NULL, party TEXT NOT NUL
 pub struct Authority {
     connection: Connection,
     folder: PathBuf,
+    /// Members of the committee of each epoch's roster; 0 for a scheme whose keys the authority makes.
+    committee: usize,
 }
 
-/// A device's key of one epoch, not yet sealed.
+/// What a device is given of one epoch.
 pub struct DeviceKey {
     pub epoch: u64,
-    pub key: Zeroizing<Vec<u8>>,
+    pub issue: Issue,
+}
+
+pub enum Issue {
+    /// A key that the authority has made, not yet sealed.
+    Key(Zeroizing<Vec<u8>>),
+    /// The server's key, with the roster that the device is in: its own secrets it has itself.
+    Roster(Vec<u8>),
 }
 
 /// Epoch, key and the instance that holds it.
@@ -67,7 +81,10 @@ pub struct Status {
 }
 
 /// Beside the schema, because the first stores came without it.
-const REFUSED: &str = "
+const LATER: &str = "
+CREATE TABLE IF NOT EXISTS cards (
+    device TEXT PRIMARY KEY REFERENCES parties, verify BLOB NOT NULL UNIQUE, sealing BLOB NOT NULL
+);
 CREATE TABLE IF NOT EXISTS refusals (
     minute TEXT NOT NULL, party TEXT NOT NULL, what TEXT NOT NULL, count INTEGER NOT NULL,
     UNIQUE (minute, party, what)
@@ -100,7 +117,7 @@ fn now() -> Result<String> {
 impl Authority {
     /// A new authority in `folder`, for the scheme of `spec` (JSON, as `fedcipher spec` prints it).
     pub fn init(folder: &Path, spec: &str, reached_as: Vec<String>) -> Result<Self> {
-        registry::make(spec)?;
+        let committee = registry::make(spec)?.committee();
         std::fs::create_dir_all(folder).map_err(|e| Error::file(folder, &e))?;
         std::fs::set_permissions(folder, PermissionsExt::from_mode(0o700)).map_err(|e| Error::file(folder, &e))?;
         let path = folder.join(FILE);
@@ -108,6 +125,7 @@ impl Authority {
         let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         made.map_err(|e| Error::file(&path, &format!("{e}; an authority is made once")))?;
         let mut this = Self::connect(folder)?;
+        this.committee = committee;
         let root = Root::generate()?;
         let service = Party { role: Role::Authority, name: "authority".into() };
         let (certificate, key) = root.issue(&service, &Terms::days(3650, reached_as))?;
@@ -129,9 +147,9 @@ impl Authority {
         if mode & 0o077 != 0 {
             return Err(Error::file(&path, &format!("mode {mode:o} lets others read all keys; chmod 600 it")));
         }
-        let this = Self::connect(folder)?;
-        this.config("spec")?;
-        this.connection.execute_batch(REFUSED)?;
+        let mut this = Self::connect(folder)?;
+        this.committee = registry::make(&this.spec()?)?.committee();
+        this.connection.execute_batch(LATER)?;
         // A process that was killed between a rotation and this left its log.
         this.forget(Duration::from_millis(200))?;
         Ok(this)
@@ -141,7 +159,7 @@ impl Authority {
         let connection = Connection::open(folder.join(FILE))?;
         connection.busy_timeout(BUSY)?;
         connection.execute_batch(PRAGMAS)?;
-        Ok(Authority { connection, folder: folder.to_owned() })
+        Ok(Authority { connection, folder: folder.to_owned(), committee: 0 })
     }
 
     /// The folder with the credentials of the service.
@@ -234,13 +252,73 @@ impl Authority {
         Ok(client)
     }
 
+    /// Whether an epoch is a roster of identities that the devices have made.
+    #[must_use]
+    pub fn has_rosters(&self) -> bool {
+        self.committee > 0
+    }
+
+    /// Keeps the public halves of the identity of `device`, which stay the same as long as it is enrolled.
+    pub fn show_card(&mut self, device: &str, verify: &[u8], sealing: &[u8]) -> Result<()> {
+        if !self.has_rosters() {
+            return Err(Error::Protocol("this authority's scheme has no identities".into()));
+        }
+        Card::check(verify, sealing)?;
+        let tx = self.begin()?;
+        let known: Option<(Vec<u8>, Vec<u8>)> = tx
+            .query_row("SELECT verify, sealing FROM cards WHERE device = ?1", [device], |r| Ok((r.get(0)?, r.get(1)?)))
+            .optional()?;
+        match known {
+            Some((v, s)) if v == verify && s == sealing => return Ok(()),
+            Some(_) => return Err(Error::OtherIdentity { device: device.to_owned() }),
+            None => {
+                let taken: bool =
+                    tx.query_row("SELECT EXISTS (SELECT 1 FROM cards WHERE verify = ?1)", [verify], |r| r.get(0))?;
+                if taken {
+                    return Err(Error::Access(format!("the identity of device {device} is that of another device")));
+                }
+                tx.execute("INSERT INTO cards VALUES (?1, ?2, ?3)", params![device, verify, sealing])?;
+                log(&tx, device, "card", None)?;
+            }
+        }
+        tx.commit()?;
+        Ok(())
+    }
+
+    /// Names the committee of the rosters to come.
+    pub fn set_members(&mut self, names: &[String]) -> Result<()> {
+        if names.len() != self.committee {
+            return Err(Error::Configuration(format!(
+                "{} members are named, the scheme's committee has {}",
+                names.len(),
+                self.committee
+            )));
+        }
+        let tx = self.begin()?;
+        for name in names {
+            let query =
+                "SELECT EXISTS (SELECT 1 FROM cards JOIN parties ON name = device WHERE name = ?1 AND revoked = 0)";
+            if !tx.query_row(query, [name], |r| r.get::<_, bool>(0))? {
+                return Err(Error::Configuration(format!(
+                    "{name} cannot be a member: no device of this name is enrolled, or its engine has not been started"
+                )));
+            }
+        }
+        tx.execute("INSERT OR REPLACE INTO config VALUES (?1, ?2)", params![MEMBERS, names.join("\n")])?;
+        tx.commit()?;
+        Ok(())
+    }
+
     /// The next epoch, for all devices that are not revoked. The current one becomes the previous and
     /// stays usable until a round of the new one is settled; what was previous ends.
+    ///
+    /// Where the scheme has rosters, the epoch is one of the devices whose engines have shown their card.
     ///
     /// Refused, unless by `force`, while an aggregator that took the previous epoch has settled no round
     /// of the current one: its last aggregate would be under keys that nobody has any more.
     pub fn rotate(&mut self, force: bool) -> Result<u64> {
         let scheme = registry::make(&self.spec()?)?;
+        let committee = self.committee;
         let tx = self.begin()?;
         let in_use: Option<u64> = tx
             .query_row("SELECT epoch FROM epochs WHERE state = 'previous' AND taken = 1", [], |r| r.get(0))
@@ -254,17 +332,22 @@ impl Authority {
             rows.collect::<rusqlite::Result<_>>()?
         };
         let epoch: u64 = tx.query_row("SELECT COALESCE(MAX(epoch), 0) + 1 FROM epochs", [], |r| r.get(0))?;
-        let cohort: Vec<u32> = devices.iter().map(|(client, _)| *client).collect();
-        let set = scheme.keygen(&cohort, epoch)?;
+        let (server, keys) = if committee > 0 {
+            roster_of(&tx, scheme.as_ref(), &devices, epoch)?
+        } else {
+            let cohort: Vec<u32> = devices.iter().map(|(client, _)| *client).collect();
+            let set = scheme.keygen(&cohort, epoch)?;
+            (set.server, set.clients.iter().map(|key| (key.client, key.to_bytes())).collect())
+        };
         end_epochs(&tx, "state = 'previous'", [])?;
         tx.execute("UPDATE epochs SET state = 'previous' WHERE state = 'current'", [])?;
         tx.execute(
             "INSERT INTO epochs (epoch, state, made, server_key) VALUES (?1, 'current', ?2, ?3)",
-            params![epoch, now()?, set.server.to_bytes()],
+            params![epoch, now()?, server.to_bytes()],
         )?;
-        for key in &set.clients {
-            let name = devices.iter().find(|(client, _)| *client == key.client).map(|(_, name)| name);
-            tx.execute("INSERT INTO keys VALUES (?1, ?2, ?3, NULL)", params![epoch, name, key.to_bytes().as_slice()])?;
+        for (client, key) in &keys {
+            let name = devices.iter().find(|(number, _)| number == client).map(|(_, name)| name);
+            tx.execute("INSERT INTO keys VALUES (?1, ?2, ?3, NULL)", params![epoch, name, key.as_slice()])?;
         }
         tx.execute("DELETE FROM config WHERE name = ?1", [OWED])?;
         log(&tx, "authority", "rotate", Some(epoch))?;
@@ -348,7 +431,13 @@ impl Authority {
                 params![epoch, device, instance],
             )?;
             log(&tx, device, if owner.is_none() { "issue" } else { "issue again" }, Some(epoch))?;
-            keys.push(DeviceKey { epoch, key });
+            let issue = if key.is_empty() {
+                let query = "SELECT server_key FROM epochs WHERE epoch = ?1";
+                Issue::Roster(tx.query_row(query, [epoch], |r| r.get(0))?)
+            } else {
+                Issue::Key(key)
+            };
+            keys.push(DeviceKey { epoch, issue });
         }
         tx.commit()?;
         Ok(keys)
@@ -419,6 +508,55 @@ impl Authority {
         let refused = refused.collect::<rusqlite::Result<_>>()?;
         Ok(Status { parties, epochs, audit, refused })
     }
+}
+
+/// The roster of the `devices` that have shown their cards, and for each an empty key: what binds the epoch to one
+/// engine, since what an identity has answered or encrypted is known to that engine's state folder only.
+fn roster_of(
+    tx: &Transaction<'_>,
+    scheme: &dyn Scheme,
+    devices: &[(u32, String)],
+    epoch: u64,
+) -> Result<(ServerKey, Vec<(u32, Zeroizing<Vec<u8>>)>)> {
+    let card = |(id, name): &(u32, String)| -> Result<Option<Card>> {
+        let query = "SELECT verify, sealing FROM cards WHERE device = ?1";
+        let found = tx.query_row(query, [name], |r| Ok((r.get::<_, Vec<u8>>(0)?, r.get::<_, Vec<u8>>(1)?)));
+        let Some((verify, sealing)) = found.optional()? else { return Ok(None) };
+        let roles = Roles { client: true, member: false, reader: true };
+        Ok(Some(Card { id: *id, name: name.clone(), roles, verify: Card::check(&verify, &sealing)?, sealing }))
+    };
+    let mut cards = devices.iter().filter_map(|device| card(device).transpose()).collect::<Result<Vec<_>>>()?;
+    cards.sort_by_key(|card| card.id);
+    let named: Option<String> =
+        tx.query_row("SELECT value FROM config WHERE name = ?1", [MEMBERS], |r| r.get(0)).optional()?;
+    match named {
+        Some(names) => {
+            let names: Vec<&str> = names.lines().collect();
+            cards.iter_mut().for_each(|card| card.roles.member = names.contains(&card.name.as_str()));
+        }
+        None => cards.iter_mut().take(scheme.committee()).for_each(|card| card.roles.member = true),
+    }
+    let members = cards.iter().filter(|card| card.roles.member).count();
+    if members < scheme.committee() {
+        return Err(Error::Configuration(format!(
+            "{members} of the {} members of the committee are enrolled and have shown their cards: start their engines, \
+             which show them, or name others with rotate --members",
+            scheme.committee()
+        )));
+    }
+    let absent: Vec<&str> = devices
+        .iter()
+        .map(|(_, name)| name.as_str())
+        .filter(|name| cards.iter().all(|card| card.name != *name))
+        .collect();
+    if !absent.is_empty() {
+        tracing::warn!(
+            "epoch {epoch} is without {}: their engines have not shown a card yet; rotate again when they have",
+            absent.join(", ")
+        );
+    }
+    let keys = cards.iter().map(|card| (card.id, Zeroizing::default())).collect();
+    Ok((scheme.roster_key(&Roster::new(cards)?, epoch)?, keys))
 }
 
 fn log(tx: &Transaction<'_>, party: &str, action: &str, epoch: Option<u64>) -> Result<()> {

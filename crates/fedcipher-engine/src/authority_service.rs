@@ -1,6 +1,6 @@
 //! The gRPC service of the authority: the certificate says who calls, the store says what they may have.
 
-use crate::authority::{self, Authority, Forgotten};
+use crate::authority::{self, Authority, DeviceKey, Forgotten, Issue};
 use crate::certificates::{Party, Role};
 use crate::error::{Error, Result};
 use crate::listen::{self, caller};
@@ -118,20 +118,37 @@ impl authority_server::Authority for AuthorityService {
             return Err(Error::Protocol(format!("an instance is {INSTANCE_LEN} bytes")).into());
         }
         let found = self.with(|store| {
-            let keys = store.device_keys(&party.name, &request.instance, &request.held)?;
-            Ok((store.spec()?, keys, store.usable()?, store.revoked_hosts()?))
+            if let Some(card) = &request.card {
+                store.show_card(&party.name, &card.verify, &card.sealing)?;
+            }
+            // Nothing is issued, and so bound to an engine, before it has shown whose it is.
+            let show_card = store.has_rosters() && request.card.is_none();
+            let keys = if show_card {
+                Vec::new()
+            } else {
+                store.device_keys(&party.name, &request.instance, &request.held)?
+            };
+            Ok((store.spec()?, keys, store.usable()?, store.revoked_hosts()?, show_card))
         });
-        let (spec, keys, usable, revoked_hosts) = found.map_err(|error| match error {
+        let (spec, keys, usable, revoked_hosts, show_card) = found.map_err(|error| match error {
             Error::IdentityInUse { epoch, .. } => self.refuse(&party, &format!("second engine epoch {epoch}"), error),
+            Error::OtherIdentity { .. } => self.refuse(&party, "another card", error),
             other => other,
         })?;
-        let seal = |k: crate::authority::DeviceKey| {
-            let (encapped, sealed) = sealed_keys::seal(&request.hpke_public, &party.name, k.epoch, &k.key)?;
-            Ok(proto::IssuedKey { epoch: k.epoch, encapped: encapped.into(), sealed: sealed.into() })
+        let seal = |DeviceKey { epoch, issue }: DeviceKey| {
+            let issued = match issue {
+                Issue::Roster(key) => proto::IssuedKey { epoch, roster: key.into(), ..proto::IssuedKey::default() },
+                Issue::Key(key) => {
+                    let (encapped, sealed) = sealed_keys::seal(&request.hpke_public, &party.name, epoch, &key)?;
+                    let (encapped, sealed) = (encapped.into(), sealed.into());
+                    proto::IssuedKey { epoch, encapped, sealed, ..proto::IssuedKey::default() }
+                }
+            };
+            Ok(issued)
         };
         let issued = keys.into_iter().map(seal).collect::<Result<Vec<_>>>()?;
         tracing::info!(device = party.name, epochs = ?issued.iter().map(|k| k.epoch).collect::<Vec<_>>(), "issued");
-        Ok(Response::new(proto::KeysReply { spec, issued, usable, revoked_hosts }))
+        Ok(Response::new(proto::KeysReply { spec, issued, usable, revoked_hosts, show_card }))
     }
 
     async fn server_keys(

@@ -259,6 +259,8 @@ pub struct Decrypted {
     pub contributions: Vec<(u32, u64)>,
     pub values: Values,
     pub counts: Option<Vec<u32>>,
+    /// Members of the committee whose answers are false.
+    pub false_members: Vec<u32>,
 }
 
 /// A connection, and what it shares with the engine.
@@ -676,6 +678,17 @@ impl EngineClient {
         self.ask(|mut client| async move { client.import_state(tokio_stream::iter(parts)).await }).map(drop)
     }
 
+    /// The answer of the device, where it is a member of a committee, to a request of the server.
+    pub fn answer(&mut self, request: &[u8]) -> Result<Vec<u8>> {
+        use proto::answer_request::Part;
+        let begin = Part::Begin(proto::AnswerBegin { device: self.device.clone() });
+        let data = request.chunks(CHUNK).map(|chunk| Part::Frame(Bytes::copy_from_slice(chunk)));
+        let parts: Vec<_> =
+            std::iter::once(begin).chain(data).map(|part| proto::AnswerRequest { part: Some(part) }).collect();
+        let reply = self.ask(|mut client| async move { client.answer(tokio_stream::iter(parts)).await })?;
+        Ok(reply.frame.to_vec())
+    }
+
     /// Sends while it receives; the answer ends both, and so does a call that stands still.
     async fn answered<T>(
         &self,
@@ -718,7 +731,8 @@ fn decrypted(opened: (proto::Opened, Layout, Values), done: &proto::DecryptDone,
     let counts: Vec<u32> = done.counts.as_chunks::<4>().0.iter().map(|c| u32::from_le_bytes(*c)).collect();
     let contributions = said.contributions.iter().map(|c| (c.client, c.weight)).collect();
     let counts = (!counts.is_empty()).then_some(counts);
-    Some(Decrypted { layout, round: said.round, contributions, values, counts })
+    let false_members = done.false_members.clone();
+    Some(Decrypted { layout, round: said.round, contributions, values, counts, false_members })
 }
 
 /// Numbers go as they lie in memory; the wire is little-endian.

@@ -5,12 +5,13 @@ use crate::hosts::Hosts;
 use crate::keyring::{Keyring, Party};
 use crate::listen;
 use crate::metrics::Metrics;
-use crate::proto::{self, decrypt_request, encrypt_request, engine_server, import_state_request};
+use crate::proto::{self, answer_request, decrypt_request, encrypt_request, engine_server, import_state_request};
 use crate::ring::Ring;
 use crate::streams::{Pump, RingEnd, compute};
 use crate::{CHUNK, MAX_MESSAGE};
 use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;
+use fedcipher_core::wire;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,6 +23,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// Replies made but not yet taken by the connection.
 const AHEAD: usize = 2;
+
+/// Largest request to a member: thousands of clients, each with its sealed share.
+const MAX_ANSWERED: usize = 64 << 20;
 
 /// Where keys come from when one is asked for that is not here.
 #[tonic::async_trait]
@@ -107,32 +111,50 @@ impl EngineService {
     }
 
     async fn run_import(&self, mut parts: Streaming<proto::ImportStateRequest>) -> Result<()> {
-        let begin = match self.state_part(&mut parts).await? {
-            Some(import_state_request::Part::Begin(begin)) => begin,
-            _ => return Err(Error::Protocol("an ImportState call starts with begin".into())),
+        let Some(import_state_request::Part::Begin(begin)) = self.part(&mut parts).await?.and_then(|m| m.part) else {
+            return Err(Error::Protocol("an ImportState call starts with begin".into()));
         };
         let mut state = Vec::new();
-        while let Some(part) = self.state_part(&mut parts).await? {
-            match part {
-                import_state_request::Part::Data(data) if state.len() + data.len() <= MAX_MESSAGE => {
+        while let Some(message) = self.part(&mut parts).await? {
+            match message.part {
+                Some(import_state_request::Part::Data(data)) if state.len() + data.len() <= MAX_MESSAGE => {
                     state.extend_from_slice(&data);
                 }
                 _ => return Err(Error::Protocol("state is data after one begin, at most 1 GiB".into())),
             }
         }
         let party = self.party(&begin.device, begin.epoch).await?;
-        party.encryptor().import_state(&state)?;
+        party.encryptor()?.import_state(&state)?;
         Ok(())
     }
 
-    /// The next part of a state; none at its end.
-    async fn state_part(
-        &self,
-        parts: &mut Streaming<proto::ImportStateRequest>,
-    ) -> Result<Option<import_state_request::Part>> {
+    async fn run_answer(&self, mut parts: Streaming<proto::AnswerRequest>) -> Result<Vec<u8>> {
+        let Some(answer_request::Part::Begin(begin)) = self.part(&mut parts).await?.and_then(|m| m.part) else {
+            return Err(Error::Protocol("an Answer call starts with begin".into()));
+        };
+        let mut frame = Vec::new();
+        while let Some(message) = self.part(&mut parts).await? {
+            match message.part {
+                Some(answer_request::Part::Frame(data)) if frame.len() + data.len() <= MAX_ANSWERED => {
+                    frame.extend_from_slice(&data);
+                }
+                _ => {
+                    return Err(Error::Protocol(
+                        "a committee's request is data after one begin, at most 64 MiB".into(),
+                    ));
+                }
+            }
+        }
+        // The frame says which epoch it is of.
+        let party = self.party(&begin.device, wire::parse(&frame)?.header.epoch).await?;
+        compute(move || Ok(party.member()?.answer(&frame)?)).await
+    }
+
+    /// The next message of a call; none at its end.
+    async fn part<T>(&self, parts: &mut Streaming<T>) -> Result<Option<T>> {
         let next = tokio::time::timeout(self.stall, parts.next()).await;
         let next = next.map_err(|_| Error::Stalled { seconds: self.stall.as_secs() })?.transpose();
-        Ok(next.map_err(|status| Error::Truncated(status.message().to_owned()))?.and_then(|message| message.part))
+        next.map_err(|status| Error::Truncated(status.message().to_owned()))
     }
 
     /// `work` of a call of `host`, cut off when the authority revokes it.
@@ -216,7 +238,7 @@ impl engine_server::Engine for EngineService {
         let party = self.party(&request.device, request.epoch).await?;
         let made = layout.elements() <= self.ahead_elements;
         if made {
-            compute(move || Ok(party.encryptor().precompute(request.round, &layout, &request.plan)?)).await?;
+            compute(move || Ok(party.encryptor()?.precompute(request.round, &layout, &request.plan)?)).await?;
         }
         Ok(Response::new(proto::PrecomputeReply { made }))
     }
@@ -228,7 +250,7 @@ impl engine_server::Engine for EngineService {
         let (hosts, host) = (Arc::clone(&self.hosts), host(&request));
         let request = request.into_inner();
         let party = self.party(&request.device, request.epoch).await?;
-        let state = Bytes::from(party.encryptor().export_state());
+        let state = Bytes::from(party.encryptor()?.export_state());
         let chunks = (0..state.len()).step_by(CHUNK).map(move |at| match &host {
             Some(host) if hosts.is_revoked(host) => Err(Error::Revoked(format!("host {host}")).into()),
             _ => Ok(proto::StateChunk { data: state.slice(at..state.len().min(at + CHUNK)) }),
@@ -243,5 +265,15 @@ impl engine_server::Engine for EngineService {
         let host = host(&request);
         self.unless_revoked(host.as_deref(), self.run_import(request.into_inner())).await?;
         Ok(Response::new(proto::ImportStateReply {}))
+    }
+
+    async fn answer(
+        &self,
+        request: Request<Streaming<proto::AnswerRequest>>,
+    ) -> std::result::Result<Response<proto::AnswerReply>, Status> {
+        let host = host(&request);
+        let result = self.unless_revoked(host.as_deref(), self.run_answer(request.into_inner())).await;
+        self.metrics.ended("answer", &result);
+        Ok(Response::new(proto::AnswerReply { frame: result?.into() }))
     }
 }

@@ -30,6 +30,12 @@ pub enum Error {
     IdentityInUse { device: String, epoch: u64 },
 
     #[error(
+        "device {device} has shown another card before: its identity was made by another engine, or the state folder with \
+         it was lost; give that folder back, or revoke the device and enrol it under another name"
+    )]
+    OtherIdentity { device: String },
+
+    #[error(
         "epoch {epoch} is still in use: no round of the epoch after it has been settled; rotate after the next round, \
          or with --force, and a federation that runs loses its last aggregate"
     )]
@@ -75,7 +81,7 @@ impl Error {
             Error::Unavailable { .. } => "EngineUnavailableError",
             Error::Access(_) => "AccessError",
             Error::Revoked(_) => "RevokedError",
-            Error::IdentityInUse { .. } => "IdentityInUseError",
+            Error::IdentityInUse { .. } | Error::OtherIdentity { .. } => "IdentityInUseError",
             Error::UnknownDevice { .. } => "UnknownDeviceError",
             Error::Stalled { .. } | Error::Stuck { .. } => "StalledError",
             Error::Truncated(_) => "TruncatedError",
@@ -91,7 +97,7 @@ impl Error {
     fn code(&self) -> Code {
         match self {
             Error::Access(_) | Error::Revoked(_) => Code::PermissionDenied,
-            Error::IdentityInUse { .. } => Code::AlreadyExists,
+            Error::IdentityInUse { .. } | Error::OtherIdentity { .. } => Code::AlreadyExists,
             Error::UnknownDevice { .. } => Code::NotFound,
             Error::Unavailable { .. } => Code::Unavailable,
             Error::Stalled { .. } | Error::Stuck { .. } => Code::DeadlineExceeded,

@@ -4,16 +4,20 @@ use crate::certificates;
 use crate::client::{Patience, Peer, Target, channel};
 use crate::engine_service::KeySource;
 use crate::error::{Error, Result};
+use crate::files;
 use crate::hosts::Hosts;
 use crate::keyring::Keyring;
 use crate::proto::{self, authority_client::AuthorityClient};
 use crate::sealed_keys::Recipient;
 use crate::tls::Credentials;
-use fedcipher_core::keys::ClientKey;
+use fedcipher_core::keys::{ClientKey, ServerKey};
 use fedcipher_core::ledger::Folder;
+use fedcipher_core::oneshot::identity::Identity;
+use fedcipher_core::oneshot::roster::Roster;
+use fedcipher_core::{key_file, registry};
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tonic::transport::Channel;
 
@@ -22,11 +26,25 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Keys of two epochs for one device, with what travels beside them.
 const MAX_KEYS: usize = 64 << 20;
 
+/// Where the identity of `device` lies. It must survive restarts, like the ledgers beside it.
+fn identity_file(state: &Path, device: &str) -> PathBuf {
+    state.join(format!("{device}.identity"))
+}
+
+fn read_identity(state: &Path, device: &str) -> Result<Option<Identity>> {
+    let path = identity_file(state, device);
+    if !path.exists() {
+        return Ok(None);
+    }
+    Ok(Some(Identity::from_bytes(&key_file::read(&path)?)?))
+}
+
 /// The connection to one authority, for all devices of an engine.
 pub struct AuthoritySource {
     keyring: Arc<Keyring>,
     hosts: Arc<Hosts>,
     instance: Vec<u8>,
+    identities: Mutex<BTreeMap<String, Identity>>,
     clients: BTreeMap<String, (AuthorityClient<Channel>, Peer)>,
 }
 
@@ -60,7 +78,66 @@ impl AuthoritySource {
             clients.insert(name.clone(), (client, Peer::new(target)));
         }
         let instance = instance(keyring.state())?;
-        Ok(AuthoritySource { keyring, hosts, instance, clients })
+        let mut identities = BTreeMap::new();
+        for name in clients.keys() {
+            if let Some(identity) = read_identity(keyring.state(), name)? {
+                identities.insert(name.clone(), identity);
+            }
+        }
+        Ok(AuthoritySource { keyring, hosts, instance, identities: Mutex::new(identities), clients })
+    }
+
+    fn identity(&self, device: &str) -> Option<Identity> {
+        self.identities.lock().unwrap_or_else(PoisonError::into_inner).get(device).cloned()
+    }
+
+    /// A new identity of `device`, on disk before anybody hears of it.
+    fn make_identity(&self, device: &str) -> Result<()> {
+        let made = Identity::generate()?;
+        files::write_secret(&identity_file(self.keyring.state(), device), made.to_bytes())?;
+        self.identities.lock().unwrap_or_else(PoisonError::into_inner).insert(device.to_owned(), made);
+        tracing::info!(device, "identity made");
+        Ok(())
+    }
+
+    async fn ask(&self, device: &str, recipient: &Recipient) -> Result<Option<proto::KeysReply>> {
+        let Some((client, peer)) = self.clients.get(device) else { return Ok(None) };
+        let card = self.identity(device).map(|identity| proto::Card {
+            verify: identity.verify_key().to_vec().into(),
+            sealing: identity.secret.public().into(),
+        });
+        let request = proto::KeysRequest {
+            device: device.to_owned(),
+            instance: self.instance.clone().into(),
+            hpke_public: recipient.public().into(),
+            held: self.keyring.epochs(device),
+            card,
+        };
+        let mut client = client.clone();
+        match peer.answer(ANSWER, client.keys(request)).await {
+            Ok(reply) => Ok(Some(reply)),
+            Err(error) => {
+                if error.class() == "RevokedError" {
+                    self.keyring.keep(device, &[]);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The key that `issued` is to `device`.
+    fn key(&self, device: &str, spec: &str, issued: &proto::IssuedKey, recipient: &Recipient) -> Result<ClientKey> {
+        if issued.roster.is_empty() {
+            let bytes = recipient.open(device, issued.epoch, &issued.encapped, &issued.sealed)?;
+            return Ok(ClientKey::from_bytes(&bytes)?);
+        }
+        let identity = self.identity(device).ok_or_else(|| Error::Protocol("a roster before a card".into()))?;
+        let server = ServerKey::from_bytes(&issued.roster)?;
+        let key = registry::make(spec)?.join(&Roster::parse(&server.public)?, &identity, issued.epoch)?;
+        if key.tag != server.tag {
+            return Err(Error::Protocol(format!("the roster of epoch {} is not the one that it names", issued.epoch)));
+        }
+        Ok(key)
     }
 
     /// Names of the devices.
@@ -72,30 +149,19 @@ impl AuthoritySource {
 #[tonic::async_trait]
 impl KeySource for AuthoritySource {
     async fn refresh(&self, device: &str) -> Result<()> {
-        let Some((client, peer)) = self.clients.get(device) else { return Ok(()) };
         let recipient = Recipient::default();
-        let request = proto::KeysRequest {
-            device: device.to_owned(),
-            instance: self.instance.clone().into(),
-            hpke_public: recipient.public().into(),
-            held: self.keyring.epochs(device),
-        };
-        let mut client = client.clone();
-        let reply = match peer.answer(ANSWER, client.keys(request)).await {
-            Ok(reply) => reply,
-            Err(error) => {
-                if error.class() == "RevokedError" {
-                    self.keyring.keep(device, &[]);
-                }
-                return Err(error);
-            }
-        };
+        let Some(mut reply) = self.ask(device, &recipient).await? else { return Ok(()) };
+        if reply.show_card && self.identity(device).is_none() {
+            self.make_identity(device)?;
+            let Some(again) = self.ask(device, &recipient).await? else { return Ok(()) };
+            reply = again;
+        }
         self.hosts.revoked(reply.revoked_hosts);
-        for issued in reply.issued {
-            let bytes = recipient.open(device, issued.epoch, &issued.encapped, &issued.sealed)?;
-            let key = ClientKey::from_bytes(&bytes)?;
+        for issued in &reply.issued {
+            let key = self.key(device, &reply.spec, issued, &recipient)?;
             tokio::task::block_in_place(|| self.keyring.insert(device, &reply.spec, &key))?;
-            tracing::info!(device, epoch = issued.epoch, "key received");
+            let key_set = fedcipher_core::wire::hex(&key.tag.key_id);
+            tracing::info!(device, epoch = issued.epoch, key_set, "key received");
         }
         self.keyring.keep(device, &reply.usable);
         Ok(())

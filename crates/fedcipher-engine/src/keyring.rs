@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use fedcipher_core::keys::ClientKey;
-use fedcipher_core::scheme::{Decryptor, Encryptor, Scheme};
+use fedcipher_core::scheme::{Decryptor, Encryptor, Member, Scheme};
 use fedcipher_core::{ledger, registry};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,23 +13,40 @@ pub struct Party {
     pub epoch: u64,
     pub client: u32,
     pub spec: Arc<str>,
-    encryptor: Mutex<Box<dyn Encryptor>>,
-    pub decryptor: Box<dyn Decryptor>,
+    /// What its key is for.
+    encryptor: Option<Mutex<Box<dyn Encryptor>>>,
+    decryptor: Option<Box<dyn Decryptor>>,
+    member: Option<Box<dyn Member>>,
 }
 
 impl Party {
     fn new(spec: Arc<str>, scheme: &dyn Scheme, key: &ClientKey, state: &Path) -> Result<Self> {
+        let roles = scheme.roles(key)?;
         Ok(Party {
             epoch: key.tag.epoch,
             client: key.client,
             spec,
-            encryptor: Mutex::new(scheme.encryptor(key, Some(state))?),
-            decryptor: scheme.decryptor(key, Some(state))?,
+            encryptor: roles.client.then(|| scheme.encryptor(key, Some(state))).transpose()?.map(Mutex::new),
+            decryptor: roles.reader.then(|| scheme.decryptor(key, Some(state))).transpose()?,
+            member: roles.member.then(|| scheme.member(key, Some(state))).transpose()?,
         })
     }
 
-    pub fn encryptor(&self) -> MutexGuard<'_, Box<dyn Encryptor>> {
-        self.encryptor.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn encryptor(&self) -> Result<MutexGuard<'_, Box<dyn Encryptor>>> {
+        let encryptor = self.encryptor.as_ref().ok_or_else(|| self.is_no("client, so it sends no updates"))?;
+        Ok(encryptor.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn decryptor(&self) -> Result<&dyn Decryptor> {
+        self.decryptor.as_deref().ok_or_else(|| self.is_no("reader, so it opens no aggregates"))
+    }
+
+    pub fn member(&self) -> Result<&dyn Member> {
+        self.member.as_deref().ok_or_else(|| self.is_no("member of a committee"))
+    }
+
+    fn is_no(&self, role: &str) -> Error {
+        Error::Access(format!("party {} of epoch {} is no {role}", self.client, self.epoch))
     }
 }
 

@@ -257,7 +257,7 @@ where
         let job = Arc::new(Job { layout: Layout::decode(&begin.layout)?, party: Arc::clone(party), begin });
         let own = Arc::clone(&job);
         // The round is on disk before anything of it exists.
-        let sealing = compute(move || Ok(own.party.encryptor().sealer(&own.terms())?)).await?;
+        let sealing = compute(move || Ok(own.party.encryptor()?.sealer(&own.terms())?)).await?;
         let done = match sealing {
             Some(sealing) => self.encrypt_pieces(&job, &sealing).await?,
             None => self.encrypt_whole(job).await?,
@@ -299,6 +299,7 @@ where
         let mut done = proto::EncryptDone::default();
         let (mut window, mut first, mut next) = (Vec::<f32>::new(), 0, 0);
         let mut hash = Hash::default();
+        let mut signed = Digest::default();
         while first < elements {
             if !self.values(&mut window).await? {
                 return Err(missing(first + window.len(), elements, "values"));
@@ -315,6 +316,9 @@ where
             let part = Update::window(&job.layout, first, &window[..used], rounding.clone())?;
             hash += seal(sealing, next, count, &part, &mut out, &mut done)?;
             checksum.update(&out[at..]);
+            if sealer.trailer_len() > 0 {
+                signed.update(&out[at..]);
+            }
             window.drain(..used);
             first += used;
             next += count;
@@ -325,6 +329,8 @@ where
             return Err(too_many(elements));
         }
         let at = out.len();
+        out.resize(at + sealer.trailer_len(), 0);
+        sealer.trailer(&signed.finish(), &mut out[at..]);
         out.extend_from_slice(&sealer.stamp().tag(hash).to_bytes());
         checksum.update(&out[at..]);
         out.extend_from_slice(&checksum.finish());
@@ -388,7 +394,7 @@ impl Job {
         let began = Instant::now();
         let update = Update::new(&self.layout, self.layout.split(flat)?, self.rounding()?)?;
         let Terms { round, weight, plan, model, bound, .. } = self.terms();
-        let mut encryptor = self.party.encryptor();
+        let mut encryptor = self.party.encryptor()?;
         let frame = encryptor.encrypt(&Request { round, weight, update: &update, plan, model, bound })?;
         let encode_seconds = update.seconds();
         let done = proto::EncryptDone {
@@ -489,12 +495,12 @@ where
         head_len: usize,
         head: wire::Head,
     ) -> Result<()> {
-        let prefix_len = party.decryptor.prefix_len(head.header.contributions.len()).min(head.payload_len);
+        let prefix_len = party.decryptor()?.prefix_len(head.header.contributions.len()).min(head.payload_len);
         self.fill(&mut buffer, head_len + prefix_len).await?;
         let prefix = &buffer[head_len..head_len + prefix_len];
         let output = if begin.sums { Output::Sums } else { Output::Means };
         let expect = expected(begin);
-        let done = match party.decryptor.opener(&head, &expect, prefix)? {
+        let done = match party.decryptor()?.opener(&head, &expect, prefix)? {
             Some(opening) => self.decrypt_pieces(party, opening, output, buffer, head_len, &head).await?,
             None => self.decrypt_whole(Arc::clone(party), begin.clone(), output, buffer, head_len, &head).await?,
         };
@@ -592,7 +598,7 @@ where
         let (party, round) = (Arc::clone(party), head.header.round);
         // The round is spent before anybody learns whether the aggregate opens.
         compute(move || {
-            party.decryptor.openings().claim(round, &digest.finish())?;
+            party.decryptor()?.openings().claim(round, &digest.finish())?;
             let hash = hash.map_err(unopened)?;
             Ok(opening.verifier.check(hash, Tag::parse(bytes)?)?)
         })
@@ -630,7 +636,7 @@ where
                 Output::Sums => &mut sums,
                 Output::Means => &mut means,
             };
-            let summary = party.decryptor.decrypt(&buffer, &expected(&begin), sink).map_err(unopened)?;
+            let summary = party.decryptor()?.decrypt(&buffer, &expected(&begin), sink).map_err(unopened)?;
             let values: Vec<u8> = match output {
                 Output::Sums => bytemuck::cast_slice(&sums.0).to_vec(),
                 Output::Means => bytemuck::cast_slice(&means.values).to_vec(),
@@ -645,7 +651,8 @@ where
         self.values(&values).await?;
         let counts = summary.counts.unwrap_or_default();
         let counts = Bytes::copy_from_slice(bytemuck::cast_slice(&counts));
-        Ok(proto::DecryptDone { counts, key: cover.into_key().to_vec().into() })
+        let false_members = summary.false_members;
+        Ok(proto::DecryptDone { counts, key: cover.into_key().to_vec().into(), false_members })
     }
 }
 

@@ -62,7 +62,8 @@ impl EngineClient {
         Ok((frame.into_bound(py), done.clipped, done.setup_bytes, done.encode_seconds, done.encrypt_seconds))
     }
 
-    /// Weighted means: (layout, round, contributions, flat float32 values, counts or None).
+    /// Weighted means: (layout, round, contributions, flat float32 values, counts or None, false
+    /// members).
     #[pyo3(signature = (frame, round = None, model = None, bound = None))]
     fn decrypt<'py>(
         &self,
@@ -78,7 +79,8 @@ impl EngineClient {
             return Err(PyValueError::new_err("the engine sent sums for means"));
         };
         let counts = got.counts.map(|c| c.into_pyarray(py));
-        Ok((Layout(got.layout), got.round, got.contributions, values.into_pyarray(py), counts))
+        let values = values.into_pyarray(py);
+        Ok((Layout(got.layout), got.round, got.contributions, values, counts, got.false_members))
     }
 
     /// The integer sums themselves: (contributions, flat uint64 sums).
@@ -109,6 +111,12 @@ impl EngineClient {
 
     fn import_state(&self, py: Python<'_>, epoch: u64, state: &[u8]) -> PyResult<()> {
         py.detach(|| locked(&self.0).import_state(epoch, state)).map_err(raise)
+    }
+
+    /// A committee member's answer to a request.
+    fn answer<'py>(&self, py: Python<'py>, request: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let answer = py.detach(|| locked(&self.0).answer(request)).map_err(raise)?;
+        Ok(PyBytes::new(py, &answer))
     }
 }
 

@@ -399,8 +399,8 @@ impl Aggregator {
 struct Decryptor(Box<dyn scheme::Decryptor>);
 
 type Contributions = Vec<(u32, u64)>;
-/// Layout, round, contributions, flat means, and counts of a sparse round.
-type Opened<'py> = (Layout, u64, Contributions, Bound<'py, PyArray1<f32>>, Option<Bound<'py, PyArray1<u32>>>);
+/// Layout, round, contributions, flat means, counts of a sparse round, and members whose answers are false.
+type Opened<'py> = (Layout, u64, Contributions, Bound<'py, PyArray1<f32>>, Option<Bound<'py, PyArray1<u32>>>, Vec<u32>);
 
 fn contributions(header: &wire::Header) -> Contributions {
     header.contributions.iter().map(|c| (c.client, c.weight)).collect()
@@ -408,7 +408,8 @@ fn contributions(header: &wire::Header) -> Contributions {
 
 #[pymethods]
 impl Decryptor {
-    /// Weighted means: (layout, round, contributions, flat float32 values, counts or None).
+    /// Weighted means: (layout, round, contributions, flat float32 values, counts or None, false
+    /// members).
     #[pyo3(signature = (frame, round = None, model = None, bound = None))]
     fn decrypt<'py>(
         &self,
@@ -423,7 +424,8 @@ impl Decryptor {
         let summary = at_work(py, || self.0.decrypt(frame, &expect, &mut means)).map_err(raise)?;
         let added = contributions(&summary.header);
         let counts = summary.counts.map(|c| c.into_pyarray(py));
-        Ok((Layout(summary.layout), summary.header.round, added, means.values.into_pyarray(py), counts))
+        let (values, wrong) = (means.values.into_pyarray(py), summary.false_members);
+        Ok((Layout(summary.layout), summary.header.round, added, values, counts, wrong))
     }
 
     /// The integer sums themselves: (contributions, flat uint64 sums).

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from fedcipher import _native
 from fedcipher._optional import require_feature
-from fedcipher.errors import UnsupportedError
 from fedcipher.schemes import Decryptor, Encryptor, Member, Scheme, from_spec
 from fedcipher.schemes.base import KernelDecryptor, KernelEncryptor
 
@@ -63,10 +62,8 @@ class Engine:
         return KernelDecryptor(self._client, self.scheme.codec)
 
     def member(self) -> Member:
-        """Raises `UnsupportedError`."""
-        raise UnsupportedError(
-            "an engine does not answer for a committee: run the member with its key file (fedcipher-key)"
-        )
+        """Answers for the committee that this device is a member of; `AccessError` where it is not."""
+        return self._client
 
     def __repr__(self) -> str:
         return f"Engine({self.scheme!r}, client {self.client})"

@@ -141,7 +141,8 @@ def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: i
     for device in devices:
         run_program(*authority, "enrol", device, "--out", folder / device)
     run_program(*authority, "enrol", "aggregator", "--role", "server", "--out", folder / "aggregator")
-    run_program(*authority, "rotate", *lock_arguments())
+    if not scheme.info.committee:
+        run_program(*authority, "rotate", *lock_arguments())
     with ExitStack() as stack:
         serving = stack.enter_context(
             started(
@@ -157,4 +158,8 @@ def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: i
         for device in devices:
             arguments += ["--credentials", folder / device]
         engine = stack.enter_context(started("fedcipher-engine", *arguments, log=folder / "engine.log"))
-        yield LocalEngines(engine, serving, state, folder / "aggregator")
+        local = LocalEngines(engine, serving, state, folder / "aggregator")
+        if scheme.info.committee:
+            # A roster is made of identities, which the engine has made and shown at its start.
+            local.rotate()
+        yield local

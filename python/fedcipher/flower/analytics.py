@@ -32,6 +32,7 @@ from fedcipher.errors import (
 )
 from fedcipher.flower import exact, protocol
 from fedcipher.flower.client import client_mod
+from fedcipher.flower.committee import Committee
 from fedcipher.flower.outgoing import Expected, checked
 from fedcipher.flower.party import party_of
 from fedcipher.flower.refusal import reference_of, refuse
@@ -253,6 +254,7 @@ def secure_sum(
     message_type: str = MessageType.QUERY,
     resolution: float = 1.0,
     timeout: float = 3600.0,
+    committee_timeout: float = 60.0,
 ) -> EncryptedSum:
     """Ask ``nodes`` (all by default) a ``query`` and add up their encrypted answers.
 
@@ -263,8 +265,10 @@ def secure_sum(
     The server gets no answer, only their sum, and that encrypted. Whoever opens sums of two queries to almost
     the same clients learns their difference: ask all clients, and do not ask the same again with some left out.
     Under one key rounds increase with time: do not ask while a `SecureStrategy` made earlier is running.
+    ``committee_timeout`` is the seconds that a committee has to answer, for schemes that have one.
 
-    Raises `StrategyError` where fewer nodes than the scheme's ``min_contributions`` are there or have answered.
+    Raises `StrategyError` where fewer nodes than the scheme's ``min_contributions`` are there or have answered, and
+    where too few of the committee have.
     """
     provider = keys if isinstance(keys, ServerKeys) else FileKeys(keys)
     scheme, key = provider.scheme, provider.current()
@@ -279,8 +283,7 @@ def secure_sum(
     messages = [Message(content, dst_node_id=node, message_type=message_type) for node in chosen]
     aggregator = scheme.aggregator(key, round=settings.round)
     revoked = provider.revoked()
-    clients: list[int] = []
-    answered: set[int] = set()
+    clients: dict[int, int] = {}
     left_out: dict[int, str] = {}
     described: tuple[list[str], list[int]] | None = None
     for reply in grid.send_and_receive(messages, timeout=timeout):
@@ -290,16 +293,18 @@ def secure_sum(
             if described is not None and described != (names, lengths):
                 raise LayoutError(f"the answer has {names} of lengths {lengths}, the first one {described}")
             _refuse_revoked(frame, revoked)
-            clients.append(aggregator.add(frame).client)
+            clients[aggregator.add(frame).client] = node
         except FedcipherError as error:
             left_out[node] = f"{type(error).__name__}: {error}"
             _log.warning("the answer of node %s is left out: %s", node, left_out[node])
             continue
         described = (names, lengths)
-        answered.add(node)
-    left_out.update({node: "no answer" for node in chosen if node not in left_out and node not in answered})
+    left_out.update({node: "no answer" for node in chosen if node not in {*left_out, *clients.values()}})
     if described is None or len(clients) < least:
         raise StrategyError(f"{len(clients)} usable answers, a sum needs {least}; left out: {left_out}")
+    away = Committee(committee_timeout).ask(grid, aggregator, message_type, clients)
+    if away is not None:
+        raise StrategyError(f"the answers cannot be added: {away}")
     return EncryptedSum(
         frame=aggregator.finish(),
         asked=asked,

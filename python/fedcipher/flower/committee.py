@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Iterable
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
@@ -27,6 +28,9 @@ _RECORD = protocol.PREFIX + "committee"
 _REQUEST = protocol.PREFIX + "request"
 _ANSWER = protocol.PREFIX + "answer"
 _PARTY = "party"
+_LEAST = 1.0
+"""Seconds that members have at least, and most between two looks for answers."""
+_LOOK = 0.05
 
 
 def is_for_member(msg: Message) -> bool:
@@ -61,7 +65,8 @@ class Committee:
 
         ``message_type`` is that of the round's training messages; ``known`` maps parties to the nodes that their
         updates came from. At once where the scheme has no committee.
-        Members have ``patience`` seconds; who is not heard of by then is away.
+        Members have ``patience`` seconds; who is not heard of by then is away. Once as many have answered as the sum
+        takes, the others have as long again: with more answers than it takes a false one is found.
         """
         requests = aggregator.requests()
         if not requests:
@@ -73,9 +78,13 @@ class Committee:
         sent = {self._nodes[m]: (m, frame) for m, frame in requests.items() if m in self._nodes}
         asked = {node: protocol.wire_record({_REQUEST: frame}) for node, (_, frame) in sent.items()}
         messages = [_message(node, message_type, record) for node, record in asked.items()]
-        left = max(1.0, self._patience - (time.monotonic() - began))
+        until = max(began + self._patience, time.monotonic() + _LEAST)
         silent = set(requests)
-        for reply in grid.send_and_receive(messages, timeout=left):
+
+        def enough() -> bool:
+            return not aggregator.missing
+
+        for reply in _replies(grid, messages, until, enough):
             member = sent.get(reply.metadata.src_node_id, (None, b""))[0]
             try:
                 silent.discard(aggregator.answer(_frame_of(reply)))
@@ -106,6 +115,26 @@ class Committee:
             party = record.get(_PARTY) if isinstance(record, ConfigRecord) else None
             if isinstance(party, int):
                 self._nodes.setdefault(party, reply.metadata.src_node_id)
+
+
+def _replies(grid: Grid, messages: list[Message], until: float, enough: Callable[[], bool]) -> Iterable[Message]:
+    """Replies as they come, until ``until``; from when there are ``enough``, for as long again as that took."""
+    began = time.monotonic()
+    waiting = set(grid.push_messages(messages))
+    pause, satisfied = _LOOK, False
+    while waiting:
+        replies = list(grid.pull_messages(waiting))
+        waiting -= {reply.metadata.reply_to_message_id for reply in replies}
+        yield from replies
+        now = time.monotonic()
+        if not satisfied and enough():
+            satisfied = True
+            until = min(until, now + max(_LEAST, now - began))
+        if now >= until:
+            return
+        if waiting and not replies:
+            time.sleep(min(pause, until - now))
+            pause = min(2 * pause, _LEAST)
 
 
 def _message(node: int, message_type: str, record: ArrayRecord | ConfigRecord) -> Message:

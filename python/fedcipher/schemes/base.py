@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from abc import ABC, abstractmethod
@@ -38,6 +39,8 @@ __all__ = [
     "SchemeInfo",
     "state_dir",
 ]
+
+_log = logging.getLogger("fedcipher")
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ class Decrypted:
     round: int
     contributions: list[Contribution]
     counts: NDArray[np.uint32] | None = None
+    false_members: list[int] = field(default_factory=list[int])
+    """Members of the committee whose answers do not agree with the others'; the mean was made without them."""
 
 
 @dataclass(frozen=True)
@@ -424,7 +429,9 @@ class DecryptKernel(Protocol):
 
     def decrypt(
         self, frame: bytes, round: int | None = None, model: bytes | None = None, bound: bytes | None = None
-    ) -> tuple[_native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None]: ...
+    ) -> tuple[
+        _native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None, list[int]
+    ]: ...
     def decrypt_sums(
         self, frame: bytes, bound: bytes | None = None
     ) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
@@ -564,10 +571,16 @@ class KernelDecryptor(Decryptor):
     ) -> Decrypted:
         part = self._part(frame, reference, like)
         bound = b"" if part is None else part.digest
-        layout, found, contributions, flat, counts = self._native.decrypt(frame, round, model, bound)
+        layout, found, contributions, flat, counts, wrong = self._native.decrypt(frame, round, model, bound)
         if part is not None:
             layout, flat = part.scattered(layout), part.scatter(flat)
-        return Decrypted(restore(layout, flat), found, [Contribution(*c) for c in contributions], counts)
+        if wrong:
+            _log.warning(
+                "round %s: members %s of the committee have given false answers; the sum was opened without them",
+                found,
+                wrong,
+            )
+        return Decrypted(restore(layout, flat), found, [Contribution(*c) for c in contributions], counts, wrong)
 
     def sums(
         self,

@@ -185,9 +185,9 @@ class _DecryptKernel:
 
     def decrypt(
         self, frame: bytes, round: int | None = None, model: bytes | None = None, bound: bytes | None = None
-    ) -> tuple[_native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None]:
+    ) -> tuple[_native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None, list[int]]:
         opened, _, means = self._opened(frame, round, model, bound)
-        return opened.layout, opened.round, opened.contributions, means, None
+        return opened.layout, opened.round, opened.contributions, means, None, []
 
     def decrypt_sums(self, frame: bytes, bound: bytes | None = None) -> tuple[list[tuple[int, int]], Numbers]:
         opened, sums, _ = self._opened(frame, None, None, bound)

@@ -179,12 +179,12 @@ impl Decryptor for FlasheDecryptor {
             verifier.check(Hash::default(), tag)?;
             let mac = self.receiver.coordinates(&verifier);
             let counts = Some(self.sparse(&head.header, &layout, payload, &mac, sink)?);
-            return Ok(Summary { header: head.header, layout, counts });
+            return Ok(Summary { counts, ..Summary::of(head.header, layout) });
         }
         let opening = self.dense(&head, layout, payload, expect)?;
         let threads = Threads::for_elements(opening.layout.elements());
         stream::open_all(&opening, head.header.total_weight(), payload, tag, sink, threads)?;
-        Ok(Summary { header: head.header, layout: opening.layout, counts: None })
+        Ok(Summary::of(head.header, opening.layout))
     }
 
     fn prefix_len(&self, _contributions: usize) -> usize {

@@ -91,7 +91,7 @@ impl Aggregator for OneshotAggregator {
         let own = admitted.contribution;
         let digests: Vec<u8> = sealed.iter().flat_map(|share| sha256(&[share])).collect();
         let digest = *blake3::hash(ciphertexts).as_bytes();
-        let context = RoundContext::of(self.digest, &wire::parse(frame)?.header);
+        let context = RoundContext::of(self.digest, &admitted.header);
         let party = self.roster.get(own.client).ok_or(Error::UnknownClient { client: own.client })?;
         if !verifies(&party.verify, &context.update(own, &digest, &digests), signature) {
             return Err(Error::Signature { party: own.client });

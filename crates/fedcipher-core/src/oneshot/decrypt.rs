@@ -5,11 +5,11 @@ use super::identity::Identity;
 use super::roster::Roster;
 use super::statement::RoundContext;
 use super::{Place, Setting};
-use crate::client::{Digest, Receiver};
+use crate::client::{Digest, Receiver, check_aggregate};
 use crate::codec::SumSink;
 use crate::keys::{ClientKey, ServerKey};
 use crate::ledger::Openings;
-use crate::mac::{MacKey, RoundMac};
+use crate::mac::RoundMac;
 use crate::rlwe::decrypt::CipherOpener;
 use crate::scheme::{Decryptor, Expect, Opening, Summary};
 use crate::stream::{self, Opener, Threads};
@@ -29,23 +29,21 @@ pub struct OneshotDecryptor {
 
 impl OneshotDecryptor {
     pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
-        if place.roster.get(key.client).is_none_or(|party| !party.roles.reader) {
-            return Err(Error::Key { reason: format!("party {} of the roster is no reader", key.client) });
-        }
+        place.check_role(key.client, "reader", |roles| roles.reader)?;
         let receiver = Receiver::new(key, setting.params.rules(), state)?;
         Ok(OneshotDecryptor { setting, place, own: key.client, receiver })
     }
 }
 
-/// The opener of an aggregate from its answers, whose bytes precede its ciphertexts.
+/// The opener of an aggregate from its answers, whose bytes precede its ciphertexts; and whose answers are false.
 fn opener(
     setting: &Setting,
     (roster, digest): (&Roster, [u8; 32]),
     own: Option<(&Identity, u32)>,
     (header, layout): (&Header, &Layout),
     (answers, prefix): (&[Answer], usize),
-    mac: RoundMac,
-) -> Result<CipherOpener> {
+    mac: Option<RoundMac>,
+) -> Result<(CipherOpener, Vec<u32>)> {
     let context = RoundContext::of(digest, header);
     let mut sums = Vec::with_capacity(answers.len());
     for (place, member) in roster.members().enumerate() {
@@ -59,7 +57,9 @@ fn opener(
     let d = &setting.derived;
     let secret = Arc::new(d.ring.transformed(&joined.sum));
     let terms = header.contributions.len() as u128;
-    CipherOpener::new(d, secret, header, layout, mac, vec![(context.seed(), 1)], terms, prefix)
+    let opener = CipherOpener::new(d, secret, header, layout, mac, vec![(context.seed(), 1)], terms, prefix)?;
+    let named = roster.members().enumerate().filter(|(place, _)| joined.wrong.contains(place));
+    Ok((opener, named.map(|(_, member)| member.id).collect()))
 }
 
 impl Decryptor for OneshotDecryptor {
@@ -79,11 +79,12 @@ impl Decryptor for OneshotDecryptor {
         let verifier = self.receiver.verifier(header, &layout, expect.bound);
         let Place { identity, roster, digest } = &self.place;
         let own = Some((identity, self.own));
-        let mac = verifier.mac.clone();
-        let opener = opener(&self.setting, (roster, *digest), own, (header, &layout), (&answers, prefix), mac)?;
+        let mac = Some(verifier.mac.clone());
+        let (opener, false_members) =
+            opener(&self.setting, (roster, *digest), own, (header, &layout), (&answers, prefix), mac)?;
         let opening = Opening { layout, opener: Box::new(opener), verifier };
         stream::open_all(&opening, header.total_weight(), payload, tag, sink, Threads::All)?;
-        Ok(Summary { header: head.header, layout: opening.layout, counts: None })
+        Ok(Summary { false_members, ..Summary::of(head.header, opening.layout) })
     }
 
     fn opener(&self, _head: &Head, _expect: &Expect<'_>, _prefix: &[u8]) -> Result<Option<Opening>> {
@@ -113,19 +114,13 @@ impl ServerDecryptor {
 impl Decryptor for ServerDecryptor {
     fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
         let Frame { header, payload } = wire::parse(frame)?;
-        header.check_kind(wire::Kind::Aggregate)?;
-        self.key.tag.check(&header)?;
-        if let Some(expected) = expect.round
-            && header.round != expected
-        {
-            return Err(Error::Round { found: header.round, expected });
-        }
-        let layout = crate::admission::layout_of(&header, payload.len(), 1.0)?;
+        let head = Head { header, payload_len: payload.len() };
+        let layout = check_aggregate(&head, &self.key.tag, &self.setting.params.rules(), expect.round)?;
         let (payload, _) = Tag::split(payload)?;
         let (answers, prefix) = read_all(&self.setting, payload)?;
-        let mac = MacKey::new(&[0; 32])?.round(&header, &layout, self.setting.params.bounds, &[]);
+        let header = head.header;
         let place = (&self.roster, self.digest);
-        let opener = opener(&self.setting, place, None, (&header, &layout), (&answers, prefix), mac)?;
+        let (opener, false_members) = opener(&self.setting, place, None, (&header, &layout), (&answers, prefix), None)?;
         opener.check_len(payload.len() + crate::mac::TAG_LEN)?;
         sink.begin(&layout, header.total_weight())?;
         for (index, piece) in opener.pieces().iter().enumerate() {
@@ -133,7 +128,7 @@ impl Decryptor for ServerDecryptor {
             opener.open(index, &payload[piece.at..piece.at + piece.bytes], &mut sums)?;
             sink.put(piece.start, &sums)?;
         }
-        Ok(Summary { header, layout, counts: None })
+        Ok(Summary { false_members, ..Summary::of(header, layout) })
     }
 
     fn opener(&self, _head: &Head, _expect: &Expect<'_>, _prefix: &[u8]) -> Result<Option<Opening>> {

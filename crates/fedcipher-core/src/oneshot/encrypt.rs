@@ -5,6 +5,7 @@ use super::roster::sha256;
 use super::sealing::Public;
 use super::statement::{RoundContext, share_info};
 use super::{Place, Setting};
+use crate::Result;
 use crate::bits::packed_len;
 use crate::client::Sender;
 use crate::codec::{Layout, Update};
@@ -13,11 +14,10 @@ use crate::mac::{Hash, Stamp};
 use crate::prf::Stream;
 use crate::rlwe::encrypt::{CipherSealer, cut};
 use crate::rlwe::ring::SecretNtt;
-use crate::scheme::{Encryptor, Request};
-use crate::stream::{self, Piece, Sealer, Threads};
+use crate::scheme::{Encryptor, Request, Terms};
+use crate::stream::{self, Piece, Sealer, Sealing, Threads};
 use crate::wire::Header;
 use crate::wire::Place as Memory;
-use crate::{Error, Result};
 use rayon::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
@@ -45,9 +45,7 @@ struct Fresh {
 
 impl OneshotEncryptor {
     pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
-        if place.roster.get(key.client).is_none_or(|party| !party.roles.client) {
-            return Err(Error::Key { reason: format!("party {} of the roster is no client", key.client) });
-        }
+        place.check_role(key.client, "client", |roles| roles.client)?;
         let sender = Sender::new(key, setting.params.rules(), state)?;
         let members = place.roster.members().map(|m| Ok((m.id, m.sealing()?))).collect::<Result<_>>()?;
         Ok(OneshotEncryptor { setting, place: Arc::new(place), members, sender, ready: None })
@@ -75,12 +73,11 @@ impl OneshotEncryptor {
     }
 }
 
-impl Encryptor for OneshotEncryptor {
-    fn encrypt_into(&mut self, request: &Request<'_>, memory: &mut dyn Memory) -> Result<()> {
-        let terms = request.terms();
+impl OneshotEncryptor {
+    fn start(&mut self, terms: &Terms<'_>) -> Result<OneshotSealer> {
         let d = Arc::clone(&self.setting.derived);
         let blocks = d.shape(terms.layout)?;
-        let (header, stamp) = self.sender.start(&terms, terms.layout)?;
+        let (header, stamp) = self.sender.start(terms, terms.layout)?;
         let ready = self.ready.take().filter(|f| f.round == terms.round && f.process == std::process::id());
         let Fresh { secret, shares, digests, .. } = match ready {
             Some(ready) => ready,
@@ -91,8 +88,18 @@ impl Encryptor for OneshotEncryptor {
         let seed = context.seed();
         let (prefix, masks) = (shares, Vec::new());
         let inner = CipherSealer { derived: d, secret, header, stamp, seed, prefix, masks, blocks, pieces };
-        let sealer = OneshotSealer { inner, place: Arc::clone(&self.place), context, digests };
+        Ok(OneshotSealer { inner, place: Arc::clone(&self.place), context, digests })
+    }
+}
+
+impl Encryptor for OneshotEncryptor {
+    fn encrypt_into(&mut self, request: &Request<'_>, memory: &mut dyn Memory) -> Result<()> {
+        let sealer = self.start(&request.terms())?;
         stream::seal_all(&sealer, request.update, memory, Threads::All)
+    }
+
+    fn sealer(&mut self, terms: &Terms<'_>) -> Result<Option<Sealing>> {
+        Ok(Some(Sealing::new(self.start(terms)?)))
     }
 
     /// The secret and its sealed shares.
@@ -135,9 +142,8 @@ impl Sealer for OneshotSealer {
         SIGNATURE_LEN
     }
 
-    fn trailer(&self, ciphertexts: &[u8], out: &mut [u8]) {
-        let digest = blake3::hash(ciphertexts);
-        let statement = self.context.update(self.inner.stamp().own, digest.as_bytes(), &self.digests);
+    fn trailer(&self, ciphertexts: &[u8; 32], out: &mut [u8]) {
+        let statement = self.context.update(self.inner.stamp().own, ciphertexts, &self.digests);
         out.copy_from_slice(&self.place.identity.sign(&statement));
     }
 }

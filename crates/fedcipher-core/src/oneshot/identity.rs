@@ -63,6 +63,12 @@ impl Identity {
     }
 }
 
+/// Whether `key` is one that signatures can be checked with: on the curve, and not of small order.
+#[must_use]
+pub fn is_key(key: &[u8; VERIFY_LEN]) -> bool {
+    VerifyingKey::from_bytes(key).is_ok_and(|key| !key.is_weak())
+}
+
 /// Whether `signature` over `message` was made with the secret of `key`. Keys of small order are refused.
 #[must_use]
 pub fn verifies(key: &[u8; VERIFY_LEN], message: &[u8], signature: &[u8; SIGNATURE_LEN]) -> bool {

@@ -38,9 +38,8 @@ struct Asked<'a> {
 
 impl CommitteeMember {
     pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
-        let index = place.roster.members().position(|member| member.id == key.client);
-        let index =
-            index.ok_or_else(|| Error::Key { reason: format!("party {} of the roster is no member", key.client) })?;
+        place.check_role(key.client, "member", |roles| roles.member)?;
+        let index = place.roster.members().take_while(|member| member.id != key.client).count();
         let answered = Openings::of_answers(key, state)?;
         Ok(CommitteeMember { setting, place, tag: key.tag.clone(), own: key.client, index, answered })
     }

@@ -179,6 +179,16 @@ struct Place {
     digest: [u8; 32],
 }
 
+impl Place {
+    /// Whether party `own` of the roster does what is asked of it.
+    fn check_role(&self, own: u32, name: &str, has: impl Fn(Roles) -> bool) -> Result<()> {
+        if self.roster.get(own).is_some_and(|party| has(party.roles)) {
+            return Ok(());
+        }
+        Err(Error::Key { reason: format!("party {own} of the roster is no {name}") })
+    }
+}
+
 impl Oneshot {
     fn place(&self, key: &ClientKey) -> Result<Place> {
         key.tag.check_scheme(NAME, self.digest())?;
@@ -232,6 +242,15 @@ impl Scheme for Oneshot {
         let roster = Roster::new(ids.iter().zip(&identities).enumerate().map(card).collect())?;
         let clients = identities.iter().map(|i| self.join(&roster, i, epoch)).collect::<Result<_>>()?;
         Ok(KeySet { clients, server: self.roster_key(&roster, epoch)? })
+    }
+
+    fn committee(&self) -> usize {
+        self.setting.params.members
+    }
+
+    fn roles(&self, key: &ClientKey) -> Result<Roles> {
+        let place = self.place(key)?;
+        Ok(place.roster.get(key.client).map(|party| party.roles).unwrap_or_default())
     }
 
     fn join(&self, roster: &Roster, identity: &Identity, epoch: u64) -> Result<ClientKey> {

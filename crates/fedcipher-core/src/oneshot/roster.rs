@@ -1,7 +1,7 @@
 //! Who takes part: identities by number and name, and what each does. Public; everybody of a round has the same one,
 //! since its digest names the key set and is in all that is signed.
 
-use super::identity::{Identity, VERIFY_LEN};
+use super::identity::{self, Identity, VERIFY_LEN};
 use super::sealing::{self, Public};
 use crate::prf::random_bytes;
 use crate::wire::Reader;
@@ -67,6 +67,14 @@ pub struct Card {
 }
 
 impl Card {
+    /// Whether these are keys of an identity, before anybody keeps them.
+    pub fn check(verify: &[u8], sealing: &[u8]) -> Result<[u8; VERIFY_LEN]> {
+        let invalid = || Error::Key { reason: "a card holds no key to check signatures with".into() };
+        let verify = <[u8; VERIFY_LEN]>::try_from(verify).map_err(|_| invalid())?;
+        Public::parse(sealing)?;
+        if identity::is_key(&verify) { Ok(verify) } else { Err(invalid()) }
+    }
+
     #[must_use]
     pub fn of(identity: &Identity, id: u32, name: &str, roles: Roles) -> Self {
         Card { id, name: name.into(), roles, verify: identity.verify_key(), sealing: identity.secret.public() }

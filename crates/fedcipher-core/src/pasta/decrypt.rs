@@ -74,6 +74,6 @@ impl PastaDecryptor {
         verifier.check(verifier.mac.hash_sums(&sums[..elements]), tag)?;
         sink.begin(&layout, weight)?;
         sink.put(0, &sums[..elements])?;
-        Ok(Summary { header, layout, counts: None })
+        Ok(Summary::of(header, layout))
     }
 }

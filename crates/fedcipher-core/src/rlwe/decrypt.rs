@@ -31,7 +31,8 @@ pub(crate) struct CipherOpener {
     secret: Arc<SecretNtt>,
     blocks: Vec<Block>,
     pieces: Vec<Piece>,
-    mac: RoundMac,
+    /// None for who has no key for tags.
+    mac: Option<RoundMac>,
     /// What c1 is made of, and how often each counts.
     seeds: Vec<([u8; 32], u64)>,
     prefix: usize,
@@ -54,7 +55,7 @@ impl BfvDecryptor {
         let prefix = prefix_len(seeds.len());
         let verifier = self.receiver.verifier(header, &layout, expect.bound);
         let secret = Arc::clone(&self.secret);
-        let opener = CipherOpener::new(d, secret, header, &layout, verifier.mac.clone(), seeds, terms, prefix)?;
+        let opener = CipherOpener::new(d, secret, header, &layout, Some(verifier.mac.clone()), seeds, terms, prefix)?;
         Ok(Opening { layout, opener: Box::new(opener), verifier })
     }
 }
@@ -67,7 +68,7 @@ impl CipherOpener {
         secret: Arc<SecretNtt>,
         header: &Header,
         layout: &Layout,
-        mac: RoundMac,
+        mac: Option<RoundMac>,
         seeds: Vec<([u8; 32], u64)>,
         terms: u128,
         prefix: usize,
@@ -104,7 +105,8 @@ impl CipherOpener {
             shifted.and_then(|n| u64::try_from(n).ok()).ok_or_else(too_large)
         };
         let words = Zeroizing::new(decoded.iter().map(word).collect::<Result<Vec<u64>>>()?);
-        let mut hasher = self.mac.noise_hasher(index * self.derived.ring.n);
+        let Some(mac) = &self.mac else { return Ok(Hash::default()) };
+        let mut hasher = mac.noise_hasher(index * self.derived.ring.n);
         hasher.sums(&words);
         Ok(hasher.hash())
     }
@@ -136,7 +138,7 @@ impl Decryptor for BfvDecryptor {
         let (head, layout, payload, tag) = self.receiver.admit(frame, expect)?;
         let opening = self.start(&head, layout, payload, expect)?;
         stream::open_all(&opening, head.header.total_weight(), payload, tag, sink, Threads::All)?;
-        Ok(Summary { header: head.header, layout: opening.layout, counts: None })
+        Ok(Summary::of(head.header, opening.layout))
     }
 
     fn prefix_len(&self, contributions: usize) -> usize {

@@ -78,6 +78,9 @@ enum Command {
         /// Also while an aggregator still uses the epoch that would end.
         #[arg(long)]
         force: bool,
+        /// Devices that are the committee from now on, for schemes that have one; otherwise the first enrolled.
+        #[arg(long, value_delimiter = ',')]
+        members: Vec<String>,
     },
     /// Give a party no further epoch, refuse what it sends, and rotate. Status 3: revoked, and the rotation
     /// follows when the round under way is settled.
@@ -150,8 +153,11 @@ fn run(options: Options) -> Result<ExitCode> {
                 println!("note: {note} (an engine on a Unix socket needs none)");
             }
         }
-        Command::Rotate { force } => {
+        Command::Rotate { force, members } => {
             let mut store = Authority::open(&options.state)?;
+            if !members.is_empty() {
+                store.set_members(&members)?;
+            }
             println!("epoch {}", store.rotate(force)?);
             forget(&store)?;
         }

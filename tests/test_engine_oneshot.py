@@ -1,0 +1,153 @@
+"""`oneshot` with identities in an engine: the authority certifies who they are and holds nothing that opens."""
+
+import sqlite3
+
+import fedcipher
+import numpy as np
+import pytest
+from engine_harness import deployment, updates
+from fedcipher import errors
+from fedcipher.codec import Codec
+from fedcipher.engine import connect
+
+CLIENTS = 5
+CODEC = Codec(bits=16, clip=1.0, target="weights")
+
+
+def made(**params):
+    more = {"members": 3, "corrupt": 0, "min_contributions": 2, "preset": "fast", "codec": CODEC, **params}
+    return fedcipher.scheme("oneshot", clients=CLIENTS, **more)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with deployment(made(), CLIENTS, tmp_path_factory.mktemp("oneshot")) as here:
+        here.parties = [here.connect(k) for k in range(CLIENTS)]
+        here.key = here.keys().current()
+        yield here
+
+
+def added(here, number, who=range(CLIENTS), key=None):
+    """An aggregator that has the updates of ``who`` in round ``number``, and their plaintext."""
+    sent = updates(CLIENTS, seed=number)
+    aggregator = here.scheme.aggregator(key or here.key, round=number)
+    for k in who:
+        aggregator.add(here.parties[k].encryptor().encrypt(sent[k], round=number))
+    return aggregator, [sent[k] for k in who]
+
+
+def means(sent):
+    return [np.mean([update[i] for update in sent], axis=0).clip(-1, 1) for i in range(len(sent[0]))]
+
+
+def close(got, want):
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, atol=2**-14)
+
+
+def test_a_round_whose_identities_never_leave_the_engine(running):
+    aggregator, sent = added(running, 1, who=(0, 2, 3, 4))
+    for member, request in aggregator.requests().items():
+        aggregator.answer(running.parties[member].member().answer(request))
+    frame = aggregator.finish()
+    want = [np.clip(np.mean([np.clip(u[i], -1, 1) for u in sent], axis=0), -1, 1) for i in range(2)]
+    for party in running.parties:
+        close(party.decryptor().decrypt(frame, round=1), want)
+
+
+def test_a_member_behind_a_host_answers_for_one_set_a_round(running):
+    """Adversary D: two sets of clients in one round would show the difference of their sums."""
+    sent = updates(CLIENTS, seed=2)
+    frames = [party.encryptor().encrypt(update, round=2) for party, update in zip(running.parties, sent, strict=True)]
+    asked = []
+    for who in ((0, 1, 2, 3), (0, 1, 2, 3, 4)):
+        aggregator = running.scheme.aggregator(running.key, round=2)
+        for k in who:
+            aggregator.add(frames[k])
+        asked.append(aggregator.requests()[0])
+    member = running.parties[0].member()
+    member.answer(asked[0])
+    member.answer(asked[0])
+    with pytest.raises(errors.ReplayError):
+        member.answer(asked[1])
+    for damaged in (b"", asked[0][:-5], frames[0]):
+        with pytest.raises(errors.FrameError):
+            member.answer(damaged)
+    with pytest.raises(errors.AccessError, match="no member"):
+        running.parties[4].member().answer(asked[0])
+
+
+def test_the_authority_keeps_no_secret_of_a_device(running):
+    """What it keeps of an epoch is public but for its own certificates: empty keys, the roster, the cards."""
+    store = sqlite3.connect(f"file:{running.local.state / 'authority.db'}?mode=ro", uri=True)
+    keys = store.execute("SELECT key FROM keys").fetchall()
+    assert keys and {bytes(key) for (key,) in keys} == {b""}
+    identities = list((running.folder / "run" / "engine").glob("*.identity"))
+    assert len(identities) == CLIENTS
+    everything = b"".join(path.read_bytes() for path in running.local.state.glob("authority.db*"))
+    for path in identities:
+        assert path.stat().st_mode & 0o077 == 0
+        secret = path.read_bytes()
+        assert len(secret) == 64 and secret[:32] not in everything and secret[32:] not in everything
+
+
+def test_a_device_has_one_identity_in_one_engine(running):
+    """An identity in two state folders could answer for two sets; another identity under its name is another party."""
+    credentials = running.folder / "run" / "client-1"
+    with pytest.raises(errors.EngineError, match="another card"):
+        running.engine("other", "--credentials", credentials)
+    state = running.folder / "copied"
+    state.mkdir(mode=0o700)
+    identity = running.folder / "run" / "engine" / "client-1.identity"
+    (state / identity.name).write_bytes(identity.read_bytes())
+    (state / identity.name).chmod(0o600)
+    with pytest.raises(errors.EngineError, match="another engine"):
+        running.engine("copied", "--credentials", credentials, state=state)
+    audit = running.authority("status", "--audit")
+    assert "client-1: refuse another card" in audit and "client-1: refuse second engine" in audit
+
+
+def test_who_has_shown_no_card_is_in_no_roster_and_the_committee_can_be_named(tmp_path):
+    with deployment(made(), CLIENTS, tmp_path) as here:
+        here.enrol("late")
+        first = here.keys().current()
+        here.authority("rotate", "--members", "client-1,client-2,client-4")
+        # Nobody has used the first epoch yet, or this would be refused.
+        key = here.keys().current()
+        assert key.epoch == first.epoch + 1
+        here.parties = [here.connect(k) for k in range(CLIENTS)]
+        aggregator, _ = added(here, 3, key=key)
+        assert list(aggregator.requests()) == [1, 2, 4]
+        for names, why in (("client-1,client-2", "2 members"), ("client-1,client-2,late", "late"), ("a,b,c", "a can")):
+            with pytest.raises(errors.EngineError, match=why):
+                here.authority("rotate", "--force", "--members", names)
+        here.authority("revoke", "client-3", "--no-rotate")
+        here.authority("rotate", "--force")
+        later = here.keys()
+        assert 3 in later.revoked()
+        here.parties = [here.connect(k) for k in range(CLIENTS)]
+        with pytest.raises(errors.FedcipherError):
+            added(here, 4, who=(3,), key=later.current())
+        here.authority("revoke", "client-4", "--no-rotate")
+        with pytest.raises(errors.EngineError, match="2 of the 3 members"):
+            here.authority("rotate", "--force")
+
+
+def test_identities_survive_the_engine(tmp_path):
+    """A restart takes up the same identities, and what they have answered."""
+    with deployment(made(), CLIENTS, tmp_path) as here:
+        here.parties, here.key = [here.connect(k) for k in range(CLIENTS)], here.keys().current()
+        whole, _ = added(here, 5)
+        part, _ = added(here, 6)
+        request = whole.requests()[0]
+        here.parties[0].member().answer(request)
+        here.local.engine.stop()
+        folders = [
+            argument for k in range(CLIENTS) for argument in ("--credentials", here.folder / "run" / f"client-{k}")
+        ]
+        again = here.engine("again", *folders, state=here.folder / "run" / "engine")
+        party = connect(again.address, device="client-0")
+        party.member().answer(request)
+        party.member().answer(part.requests()[0])
+        with pytest.raises(errors.FedcipherError):
+            party.encryptor().encrypt(updates(1)[0], round=5)
