@@ -22,6 +22,7 @@ from fedcipher import errors, keys
 from fedcipher.flower import SecureStrategy, client_mod, make_client_mod, protocol
 from fedcipher.flower import client as client_module
 from fedcipher.flower.model import model_digest
+from fedcipher.flower.optimiser import Optimiser
 from fedcipher.flower.outgoing import Expected, checked
 from fedcipher.flower.refusal import TEXT, reference_of
 from fedcipher.flower.settings import RoundSettings
@@ -654,6 +655,12 @@ def test_attack_12_the_digest_tells_models_apart():
         digest(weighted_by="examples"),
         digest(codec=fedcipher.Codec(bits=16, clip=2.0, target="delta")),
         digest(codec=fedcipher.Codec(bits=16, clip=1.0, target="weights")),
+        digest(optimiser=Optimiser("avgm", (0.5, 0.0))),
+        digest(optimiser=Optimiser("avgm", (0.5, 0.5))),
+        digest(optimiser=Optimiser("adam", (0.5, 0.5, 0.5, 0.5))),
+        digest(optimiser=Optimiser("yogi", (0.5, 0.5, 0.5, 0.5))),
+        # Adam's rate counts from the run's start.
+        digest(optimiser=Optimiser("yogi", (0.5, 0.5, 0.5, 0.5)), run=1),
     ]
     assert len(set(different)) == len(different)
     # What is the server's to choose afresh each round is no part of it.
@@ -793,11 +800,19 @@ def configurations():
         strategies.text(max_size=5),
         strategies.binary(max_size=20),
     )
-    key = strategies.sampled_from(["run", "round", "epoch", "names", "plan", "unit", "weighted_by", "junk"])
-    lists = strategies.lists(strategies.text(max_size=3), max_size=3)
+    keys = ["run", "round", "epoch", "names", "plan", "unit", "weighted_by", "optimiser", "optimiser_numbers", "junk"]
+    key = strategies.sampled_from(keys)
+    lists = strategies.one_of(
+        strategies.lists(strategies.text(max_size=3), max_size=3), strategies.lists(strategies.floats(), max_size=4)
+    )
     wild = strategies.dictionaries(key, strategies.one_of(scalar, lists), max_size=2)
     unit = strategies.fixed_dictionaries({"unit": strategies.sampled_from([0.0, 1.0, 10.0, 1e300])})
-    return strategies.one_of(strategies.none(), strategies.just({}), strategies.just({}), unit, wild)
+    kind = strategies.sampled_from(["adam", "yogi", "adagrad", "avgm"])
+    numbers = strategies.lists(strategies.floats(0, 1), min_size=2, max_size=4)
+    steps = strategies.fixed_dictionaries({"optimiser": kind, "optimiser_numbers": numbers})
+    # one_of would take an inner one_of apart, and honest settings would become rarer.
+    odd = strategies.booleans().flatmap(lambda well_formed: steps if well_formed else wild)
+    return strategies.one_of(strategies.none(), strategies.just({}), strategies.just({}), unit, odd)
 
 
 @pytest.mark.parametrize(

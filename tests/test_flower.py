@@ -13,7 +13,7 @@ from fedcipher.flower.run_folder import replay
 from fedcipher.schemes import base
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
+from flwr.serverapp.strategy import FedAvg, FedMedian, FedProx, FedTrimmedAvg
 
 CLIENTS = 5
 SCHEMES = [("plain", {}), ("flashe", {"masking": "adaptive"}), ("bfv", {}), ("oneshot", {"corrupt": 0})]
@@ -212,7 +212,7 @@ def test_extra_arrays_in_a_reply_are_refused_not_sent(tmp_path, rng, caplog):
     assert caplog.text.count("has 2 ArrayRecords, ['arrays', 'spare']; one leaves") == CLIENTS
 
 
-@pytest.mark.parametrize("inner", [FedMedian, FedAdam])
+@pytest.mark.parametrize("inner", [FedMedian, FedTrimmedAvg])
 def test_strategies_that_are_no_weighted_mean_are_refused(tmp_path, rng, inner):
     options = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
     strategy, grid, *_ = setup(tmp_path, rng, "flashe", inner=inner(**options))
@@ -255,7 +255,8 @@ def test_delta_mode_catches_up_and_recovers_lost_state(tmp_path, rng, caplog):
     np.testing.assert_allclose(strategy.open_model(decryptor)[0].shape, (20, 30))
     final = next(arrays for r, _, arrays in seen if r == 12)
     run = strategy._run
-    before = replay(run.frames()[:-1], run.first(), strategy.scheme, decryptor)
+    settings = strategy._settings("arrays", strategy._base + 1)
+    before = replay(run.frames()[:-1], run.first(), strategy.scheme, decryptor, settings)
     np.testing.assert_array_equal(before[0], final[0])
     failed = [c for r in strategy.rounds for c in r.clients if c.left_out]
     assert len(failed) <= 1 and caplog.text.count("StateError: this client has lost its global model") == len(failed)

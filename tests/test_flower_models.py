@@ -240,8 +240,8 @@ def test_with_an_opener_a_run_is_as_in_any_flower_app(tmp_path, inner, target):
                 same({n: a.numpy() for n, a in arrays.items()}, scores[number - 1], 0)
 
 
-@pytest.mark.parametrize("inner", [*OF_THE_MEAN, *OF_EACH])
-def test_without_an_opener_only_a_mean_is_accepted(tmp_path, inner):
+@pytest.mark.parametrize("inner", OF_EACH)
+def test_without_an_opener_what_looks_at_single_updates_is_refused(tmp_path, inner):
     apps = Apps(tmp_path)
     with pytest.raises(errors.StrategyError, match=rf"^{inner.__name__} "):
         apps.start(made(inner), out=tmp_path / "run")

@@ -18,7 +18,7 @@ from fedcipher.codec import Codec
 from fedcipher.errors import LayoutError, RoundError, StateError
 from fedcipher.flower import protocol
 from fedcipher.flower.clip_feedback import ClipFeedback, carries_use, split_use, use_of
-from fedcipher.flower.run_folder import apply_delta
+from fedcipher.flower.optimiser import Steps
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.schemes import Decryptor, Scheme
 
@@ -30,6 +30,7 @@ _MODEL = protocol.PREFIX + "model"
 _DELTA = protocol.PREFIX + "delta"
 _STATE = protocol.PREFIX + "state"
 _TRAINED = protocol.PREFIX + "trained"
+_MOMENTS = (protocol.PREFIX + "moment.1", protocol.PREFIX + "moment.2")
 
 
 def named(names: Sequence[str], arrays: Sequence[NumpyArray]) -> ArrayRecord:
@@ -43,10 +44,10 @@ def named(names: Sequence[str], arrays: Sequence[NumpyArray]) -> ArrayRecord:
 def model_digest(arrays: Sequence[NumpyArray], settings: RoundSettings, codec: Codec) -> bytes:
     """SHA-256 of a global model and of what turns an update of it into a number in the sum.
 
-    Over each array's name, type, shape and bytes, the weighting (``unit``, ``weighted_by``) and the codec;
-    every part goes in behind its length, so that no two models give the same bytes. Updates that were
-    trained from different models must not sum to anything that opens (Pasquini, Francati and Ateniese,
-    CCS 2022, "Eluding secure aggregation").
+    Over each array's name, type, shape and bytes, the weighting (``unit``, ``weighted_by``), the codec, and the
+    optimiser that makes the next model of the sum; every part goes in behind its length, so that no two models give
+    the same bytes. Updates that were trained from different models must not sum to anything that opens (Pasquini,
+    Francati and Ateniese, CCS 2022, "Eluding secure aggregation").
     """
     hashed = hashlib.sha256()
 
@@ -58,6 +59,7 @@ def model_digest(arrays: Sequence[NumpyArray], settings: RoundSettings, codec: C
     add(json.dumps(codec.to_dict(), sort_keys=True).encode())
     add(struct.pack("<d", settings.unit))
     add(settings.weighted_by.encode())
+    add(Steps(settings.optimiser, settings.run).identity)
     add(struct.pack("<Q", len(arrays)))
     for name, values in zip(settings.names, arrays, strict=True):
         add(name.encode())
@@ -131,6 +133,8 @@ class GlobalModel:
         first = [protocol.to_numpy(record[key]) for key in initial]
         brought = [(sequence, protocol.frame_bytes(record[key])) for sequence, key in frames]
         if self._codec.target == "weights":
+            if self._settings.optimiser is not None:
+                raise RoundError("the round's settings name an optimiser, whose step needs deltas: target='delta'")
             if len(brought) + bool(first) != 1:
                 raise LayoutError(f"{len(brought)} aggregates and {len(first)} arrays are not one global model")
             self.arrays = first or self._open(brought[0][1], decryptor)
@@ -142,18 +146,20 @@ class GlobalModel:
         self._announce(brought[-1][0] if brought else 0)
 
     def _apply(self, frames: list[tuple[int, bytes]], initial: list[NumpyArray], decryptor: Decryptor) -> None:
-        state, records = self._state, self._state.array_records
         settings = self._settings
+        steps = Steps(settings.optimiser, settings.run)
         same_run = (self.recall("run"), self.recall("segment")) == (settings.run, settings.segment)
+        kept = self._kept(_MODEL)
         # What is known stays, also where the server sends everything again: no aggregate is opened twice.
-        known = same_run and _MODEL in records
+        known = same_run and kept is not None
         if known:
-            model = [np.array(protocol.to_numpy(x)) for x in records[_MODEL].values()]
-            have = cast(int, self.recall("have"))
-            self.reference = [protocol.to_numpy(x) for x in records[_DELTA].values()] if _DELTA in records else None
+            model, have = [np.array(x) for x in kept or []], cast(int, self.recall("have"))
+            if self.recall("steps") != steps.identity:
+                raise RoundError("the optimiser and its numbers are not those that this client began the run with")
+            self.reference = self._kept(_DELTA)
+            steps.moments = [moment for moment in map(self._kept, _MOMENTS) if moment is not None]
         elif initial:
             model, have = [np.array(x) for x in initial], 0
-            state.pop(_DELTA, None)
         else:
             raise StateError("this client has lost its global model; the server sends it again next round")
         feedback = ClipFeedback(self._codec, self._first_ranges(model)) if self._carries_use else None
@@ -168,17 +174,29 @@ class GlobalModel:
             if feedback is not None:
                 delta, use = split_use(delta)
                 feedback.observe(use)
-            model = apply_delta(model, delta)
+            model = steps.step(model, delta, _native.inspect(frame)[3])
             have, self.reference = sequence, delta
-        state[_MODEL] = named(self._settings.names, model)
-        if self.reference is not None:
-            state[_DELTA] = named(self._settings.names, self.reference)
-        self.remember(run=settings.run, segment=settings.segment, have=have)
+        self._keep({_MODEL: model, _DELTA: self.reference, **dict(zip(_MOMENTS, steps.moments, strict=False))})
+        self.remember(run=settings.run, segment=settings.segment, have=have, steps=steps.identity)
         if feedback is not None:
             self.remember(ranges=feedback.export())
         self._feedback = feedback
         self._aggregates = have
         self.arrays = model
+
+    def _kept(self, key: str) -> list[NumpyArray] | None:
+        """What `_keep` has under ``key``, read-only."""
+        record = self._state.array_records.get(key)
+        return None if record is None else [protocol.to_numpy(x) for x in record.values()]
+
+    def _keep(self, arrays: dict[str, list[NumpyArray] | None]) -> None:
+        """Put arrays in the state, and what is none of them out: it was of another run."""
+        for key in (_MODEL, _DELTA, *_MOMENTS):
+            values = arrays.get(key)
+            if values is None:
+                self._state.pop(key, None)
+            else:
+                self._state[key] = named(self._settings.names, values)
 
     def _open(self, frame: bytes, decryptor: Decryptor, like: list[NumpyArray] | None = None) -> list[NumpyArray]:
         """Open an aggregate as its round's, bound to the model this client trained from in that round.

@@ -2,7 +2,8 @@
 
 Where the server may not see the mean, a strategy has to be the mean: what it returns is thrown away. Where it may
 (``SecureStrategy(opener=...)``), the strategy is given the mean in place of every update, so what it makes of the
-updates must not depend on more than their mean: FedAdam qualifies, a median does not.
+updates must not depend on more than their mean: FedAdam qualifies, a median does not. Where clients are to make a
+strategy's step, it must be the step that they make.
 
 Each is tried on copies, over two rounds of 4 and of 10 clients: momentum shows in the second round, and what trims a
 tenth in the larger cohort.
@@ -23,8 +24,9 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedcipher.errors import StrategyError
+from fedcipher.flower.optimiser import Optimiser, Steps
 
-__all__ = ["Weighting", "averages_by", "check_is_mean", "check_sees_only_the_mean"]
+__all__ = ["Weighting", "averages_by", "check_is_mean", "check_sees_only_the_mean", "check_step"]
 
 Weighting = Literal["examples", "equal"]
 _COHORTS = (4, 10)
@@ -170,9 +172,32 @@ def check_is_mean(strategy: Strategy, key: str) -> Weighting:
         raise StrategyError(
             f"{_name(strategy)} does not compute the mean of its updates in every round and cohort, which is all "
             "that a server without a key can do; use FedAvg, FedProx or another averaging strategy, or pass opener=... "
-            "where the server may see the mean (enough for FedAdam, FedYogi, FedAdagrad and FedAvgM)"
+            "where the server may see the mean"
         )
     return how
+
+
+def check_step(strategy: Strategy, key: str, optimiser: Optimiser) -> None:
+    """Raise `StrategyError` where ``strategy`` makes another step of the mean than clients would as ``optimiser``."""
+    steps, model = Steps(optimiser, 0), dict[str, NDArray[Any]]()
+
+    def agree(tried: Strategy, number: int, updates: list[_Values], weights: list[int]) -> bool:
+        nonlocal steps, model
+        # In double, because a step magnifies what an average is rounded by.
+        updates = [{name: value.astype(np.float64) for name, value in update.items()} for update in updates]
+        if number == 1:
+            steps, model = Steps(optimiser, 0), updates[0]
+        mean = _mean(updates, weights)
+        stepped = steps.step(list(model.values()), [mean[name] - model[name] for name in model], number)
+        made = _round(tried, number, model, updates, weights, key)
+        model = dict(zip(model, stepped, strict=True))
+        return _close(model, made)
+
+    if not _probed(strategy, key, agree):
+        raise StrategyError(
+            f"{_name(strategy)} makes another step of the mean than {optimiser} on the clients would; pass opener=... "
+            "where the server may see the mean"
+        )
 
 
 def check_sees_only_the_mean(strategy: Strategy, key: str) -> Weighting:

@@ -1,9 +1,9 @@
 """A run on disk: the first model and the encrypted aggregates that lead from it to the last one.
 
-A folder of ``run.json`` (scheme, names of the arrays, segments), one ``model-<segment>.npz`` for each model that the
-server set in the clear, and one ``aggregate-<segment>-<number>.fedc`` a round. Each file is complete before it has its
-name. Who holds a client's key opens the run with `open_run` or ``fedcipher open``; to anybody else the aggregates are
-ciphertext.
+A folder of ``run.json`` (scheme, the settings that all rounds share, segments), one ``model-<segment>.npz`` for each
+model that the server set in the clear, and one ``aggregate-<segment>-<number>.fedc`` a round. Each file is complete
+before it has its name. Who holds a client's key opens the run with `open_run` or ``fedcipher open``; to anybody else
+the aggregates are ciphertext.
 """
 
 from __future__ import annotations
@@ -18,66 +18,59 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.app import ConfigRecord
 
+from fedcipher import _native
 from fedcipher.codec import Array
-from fedcipher.errors import FrameError, RunError
+from fedcipher.errors import FrameError, RoundError, RunError
 from fedcipher.flower.clip_feedback import carries_use, split_use
+from fedcipher.flower.model import model_digest
+from fedcipher.flower.optimiser import Steps
+from fedcipher.flower.settings import RoundSettings
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor, Scheme
 
-__all__ = ["RunFolder", "apply_delta", "in_type_of", "open_run", "replay", "save_model"]
+__all__ = ["RunFolder", "open_run", "replay", "save_model"]
 
-_FORMAT = 1
+_FORMAT = 2
 _INDEX = "run.json"
 
 
-def apply_delta(model: Sequence[Array], delta: Sequence[Array]) -> list[Array]:
-    """``model + delta`` in the model's types: whole numbers are rounded, and true is at least one half."""
-    return [in_type_of(old, _moved(old, change)) for old, change in zip(model, delta, strict=True)]
+def replay(
+    frames: Sequence[bytes], first: Sequence[Array], scheme: Scheme, decryptor: Decryptor, settings: RoundSettings
+) -> list[Array]:
+    """The model after ``frames``, aggregates of one segment in order; ``first`` is the model before them.
 
-
-def _moved(old: Array, change: Array) -> Array:
-    if old.dtype.kind in "iu":
-        return np.asarray(old + np.rint(change).astype(np.int64))
-    return np.asarray(old + np.asarray(change, np.float32 if old.dtype.kind == "b" else None))
-
-
-def in_type_of(model: Array, values: Array) -> Array:
-    """``values`` in the type of ``model``: to whole numbers they are rounded, and true is at least one half."""
-    if model.dtype.kind == "b" and values.dtype.kind != "b":
-        return np.asarray(values >= 0.5)
-    if model.dtype.kind in "iu" and values.dtype.kind == "f":
-        values = np.rint(values)
-    return np.asarray(values.astype(model.dtype, copy=False))
-
-
-def replay(frames: Sequence[bytes], first: Sequence[Array], scheme: Scheme, decryptor: Decryptor) -> list[Array]:
-    """The model after ``frames``, aggregates of one segment in order; ``first`` is the model before them."""
+    ``settings`` are those of any round of the run. With deltas each aggregate must have been trained from the model
+    that this comes to, under these settings, or `ModelMismatchError` is raised: they are the server's to write.
+    """
     if not frames:
         return [np.array(x) for x in first]
     if scheme.codec.target == "weights":
         return decryptor.decrypt(frames[-1])
     carried = carries_use(scheme)
     model, delta = [np.array(x) for x in first], None
+    steps = Steps(settings.optimiser, settings.run)
     for frame in frames:
-        delta = decryptor.decrypt(frame, reference=delta, like=model)
+        digest = model_digest(model, settings, scheme.codec)
+        delta = decryptor.decrypt(frame, model=digest, reference=delta, like=model)
         if carried:
             delta, _ = split_use(delta)
-        model = apply_delta(model, delta)
+        model = steps.step(model, delta, _native.inspect(frame)[3])
     return model
 
 
 class RunFolder:
     """The run that a server writes: into ``folder``, or, where that is taken, into ``folder-2``, ``folder-3``.
 
-    Raises `RunError` where it cannot be written.
+    ``settings`` are those of any round of the run. Raises `RunError` where it cannot be written.
     """
 
-    def __init__(self, folder: str | Path, scheme: Scheme, names: Sequence[str]) -> None:
+    def __init__(self, folder: str | Path, scheme: Scheme, settings: RoundSettings) -> None:
         self._index: dict[str, Any] = {
             "fedcipher": _FORMAT,
             "scheme": scheme.spec(),
-            "names": list(names),
+            "settings": dict(settings.to_record()),
             "aggregates": [],
         }
         self._keep_all = scheme.codec.target == "delta"
@@ -196,12 +189,14 @@ def open_run(folder: str | Path, key: str | Path) -> dict[str, Array]:
     folder = Path(folder)
     try:
         index: dict[str, Any] = json.loads(_read(folder / _INDEX))
-        names, counts, spec = list(index["names"]), list(index["aggregates"]), index["scheme"]
+        counts, spec = list(index["aggregates"]), index["scheme"]
         known = index["fedcipher"] == _FORMAT and counts and all(isinstance(n, int) and n >= 0 for n in counts)
-    except (ValueError, KeyError, TypeError) as error:
+        if not known:
+            raise RunError(f"{folder} is no run of format {_FORMAT} with a model in it")
+        settings = RoundSettings.parse(ConfigRecord(dict(index["settings"])))
+    except (ValueError, KeyError, TypeError, RoundError) as error:
         raise RunError(f"{folder / _INDEX} is damaged: {error}; copy the run again") from error
-    if not known:
-        raise RunError(f"{folder} is no run of format {_FORMAT} with a model in it")
+    names = settings.names
     scheme, secret = load_client(key)
     if spec != json.loads(json.dumps(scheme.spec())):
         raise RunError(f"the run is of other keys than {key}: scheme, parameters or codec differ")
@@ -214,7 +209,7 @@ def open_run(folder: str | Path, key: str | Path) -> dict[str, Array]:
     needed = _needed(count, scheme.codec.target == "delta")
     frames = [_read(folder / _aggregate_name(segment, number)) for number in needed]
     try:
-        model = replay(frames, first, scheme, scheme.decryptor(secret))
+        model = replay(frames, first, scheme, scheme.decryptor(secret), settings)
     except FrameError as error:
         raise RunError(f"an aggregate of {folder} does not open: {error}") from error
     return dict(zip(names, model, strict=True))

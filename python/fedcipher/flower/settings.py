@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from flwr.app import ConfigRecord
 
 from fedcipher.errors import RoundError
+from fedcipher.flower.optimiser import Optimiser
 
 __all__ = ["RoundSettings"]
 
@@ -27,7 +28,7 @@ class RoundSettings:
     and ``names`` its arrays; other ArrayRecords are the server's own. ``unit`` is how many examples make one unit of
     weight (0: all clients weigh the same), counted by the metric ``weighted_by``; ``plan`` is `Scheme.plan`'s.
     ``ranges`` are clip ranges, one an array, for clients that have no last aggregate to fit them to; empty where the
-    server knows none.
+    server knows none. ``optimiser`` is what clients make of each mean; none where the mean is the next model.
     """
 
     run: int
@@ -40,10 +41,14 @@ class RoundSettings:
     unit: float
     weighted_by: str
     ranges: list[float] = field(default_factory=list)
+    optimiser: Optimiser | None = None
 
     def to_record(self) -> ConfigRecord:
         """For the message. Flower cannot count the bytes of empty values, so these stay out."""
         values = {**vars(self), "names": list(self.names), "ranges": list(self.ranges)}
+        del values["optimiser"]
+        if self.optimiser is not None:
+            values.update(self.optimiser.to_values())
         return ConfigRecord({key: value for key, value in values.items() if value not in (b"", [])})
 
     @classmethod
@@ -60,6 +65,7 @@ class RoundSettings:
             unit=_typed(record, "unit", float),
             weighted_by=_text(_typed(record, "weighted_by", str), "weighted_by"),
             ranges=_typed(record, "ranges", list) if "ranges" in record else [],
+            optimiser=Optimiser.parse(record),
         )
         if made.round <= made.run:
             raise RoundError(f"round {made.round} is not after its run's start, {made.run}")

@@ -30,9 +30,10 @@ from fedcipher.flower import probe, protocol
 from fedcipher.flower.clip_feedback import ClipFeedback, carries_use, split_use
 from fedcipher.flower.committee import Committee
 from fedcipher.flower.model import named
+from fedcipher.flower.optimiser import Optimiser, apply_delta, in_type_of, mean_part
 from fedcipher.flower.records import CLIPPED, ClientRecord, RoundRecord
 from fedcipher.flower.refusal import reference_of
-from fedcipher.flower.run_folder import RunFolder, apply_delta, in_type_of, replay
+from fedcipher.flower.run_folder import RunFolder, replay
 from fedcipher.flower.sealed import SealedArrays
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.keys.provider import FileKeys, ServerKeys
@@ -70,7 +71,9 @@ class SecureStrategy(Strategy):
     strategy
         The strategy that samples clients, sets configurations and aggregates metrics (`FedAvg`,
         `FedProx`, your own). It is tried on made-up rounds at `start`, and each round it is given small random
-        arrays in place of updates; if what it makes of them is not their mean, `StrategyError` is raised.
+        arrays in place of updates; if what it makes of them is not their mean, `StrategyError` is raised. Of FedAdam,
+        FedYogi, FedAdagrad and FedAvgM that goes for the part that averages; where the server may not see the mean,
+        clients make their step (`fedcipher.flower.optimiser`), with the numbers that they have at `start`.
     keys
         ``server.key``, the folder of `fedcipher keygen` that holds it, or a
         `fedcipher.engine.Authority`: then each round is of the newest key epoch, and the epoch before
@@ -81,8 +84,8 @@ class SecureStrategy(Strategy):
         an engine (``fedcipher.engine.connect(...).decryptor()``), which opens aggregates only; or a client's key file
         (its path, or its name in the folder of ``keys``; best that of a client id that never trains). A key file is
         the cohort's key: whoever controls this process can open single updates with it. The wrapped strategy is
-        given the mean in place of every update, so FedAdam, FedYogi, FedAdagrad and FedAvgM work too; ``evaluate_fn``,
-        checkpoints and ``Result.arrays`` are plaintext as in any Flower app.
+        given the mean in place of every update and makes its own step of it; ``evaluate_fn``, checkpoints and
+        ``Result.arrays`` are plaintext as in any Flower app.
     out
         A new folder that keeps the run: its first model and the encrypted aggregates, complete after each round. A
         relative path is one under ``~/.fedcipher/runs``; where the folder exists, ``-2`` and so on is appended.
@@ -159,6 +162,8 @@ class SecureStrategy(Strategy):
         self._client_of: dict[int, int] = {}
         self._node_of: dict[int, int] = {}
         self._warned_weights = False
+        # What clients make of a mean that this server does not see.
+        self._optimiser: Optimiser | None = None
 
     def _opener_of(self, opener: Decryptor | str | Path | None) -> Decryptor | None:
         if opener is None and self.scheme.reveals_to_server:
@@ -200,6 +205,8 @@ class SecureStrategy(Strategy):
             sees,
             weights,
         )
+        if self._optimiser is not None:
+            _shown.info("Fedcipher: the clients make the step of %s, after they have opened the mean", self._optimiser)
         self.inner.summary()
 
     # --- the run -----------------------------------------------------------------------------
@@ -267,14 +274,17 @@ class SecureStrategy(Strategy):
                 raise LayoutError(f"array {name!r} cannot be averaged: {error}") from error
         # Refused here, and not by each client after it has trained.
         self.scheme.codec.check(values, list(initial.keys()))
+        if self._optimiser is not None:
+            self._optimiser.check_types(values)
         self._base = max(int(time.time()) << 20, self._base + _ROUNDS_OF_A_RUN)
         self.rounds, self._delivered, self._warned_weights, self._delta = [], {}, False, None
         self._names, self._first, self._returned = list(initial.keys()), initial, None
+        self._run, self._first_ranges = None, []
         self._feedback = ClipFeedback(self.scheme.codec, self.scheme.codec.first_ranges(values))
         if self._out is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="fedcipher-run-")
         folder = self._out if self._scratch is None else Path(self._scratch.name) / "run"
-        self._run = RunFolder(cast(Path, folder), self.scheme, self._names)
+        self._run = RunFolder(cast(Path, folder), self.scheme, self._settings("arrays", self._base + 1))
         self._begin_segment(values)
 
     def _begin_segment(self, model: Sequence[NumpyArray]) -> None:
@@ -302,8 +312,26 @@ class SecureStrategy(Strategy):
                 "numbers in place of updates and models, and whatever it kept or saved of them would be lost: pass an "
                 "opener, or set fedcipher_blind = True on it if it touches metrics only"
             )
-        check = probe.check_is_mean if self._opener is None else probe.check_sees_only_the_mean
-        check(inner, self.weighted_by)
+        if self._opener is not None:
+            probe.check_sees_only_the_mean(inner, self.weighted_by)
+            return
+        self._optimiser = Optimiser.of(inner)
+        if self._optimiser is None:
+            probe.check_is_mean(inner, self.weighted_by)
+            return
+        if self.scheme.codec.target != "delta":
+            raise StrategyError(
+                f"{cls.__name__} without opener=... makes its step on the clients, from the mean of their changes, and "
+                'these keys are for whole models: make them with Codec(target="delta"), which is the default'
+            )
+        probe.check_step(inner, self.weighted_by, self._optimiser)
+
+    def _check_unchanged(self) -> None:
+        if self._optimiser is not None and Optimiser.of(self.inner) != self._optimiser:
+            raise StrategyError(
+                f"the run began with {self._optimiser}, which {type(self.inner).__name__} no longer is: clients hold "
+                "on to the first numbers. Where they are to change from round to round, pass opener=..."
+            )
 
     # --- towards the clients -----------------------------------------------------------------
 
@@ -312,6 +340,7 @@ class SecureStrategy(Strategy):
     ) -> Iterable[Message]:
         """Let the inner strategy sample, then replace what it sends by ciphertext."""
         self._take(arrays)
+        self._check_unchanged()
         self._follow_epochs()
         self.rounds.append(RoundRecord(server_round, epoch=self._key.epoch))
         shown, self._grid = self._shown_to_inner(), grid
@@ -421,18 +450,7 @@ class SecureStrategy(Strategy):
 
         @cache
         def settings(record: str) -> ConfigRecord:
-            return RoundSettings(
-                run=self._base,
-                segment=run.segment,
-                round=self._base + server_round,
-                epoch=self._key.epoch,
-                record=record,
-                names=self._names,
-                plan=plan,
-                unit=self._unit,
-                weighted_by=self.weighted_by,
-                ranges=self._first_ranges,
-            ).to_record()
+            return self._settings(record, self._base + server_round, plan).to_record()
 
         for message in messages:
             model = self._place_of_model(message, shown)
@@ -443,6 +461,22 @@ class SecureStrategy(Strategy):
             content[protocol.CONFIG] = settings(model)
             message.content = content
         return messages
+
+    def _settings(self, record: str, number: int, plan: bytes = b"") -> RoundSettings:
+        """Of round ``number``, for a message with the model in its ArrayRecord ``record``."""
+        return RoundSettings(
+            run=self._base,
+            segment=0 if self._run is None else self._run.segment,
+            round=number,
+            epoch=self._key.epoch,
+            record=record,
+            names=self._names,
+            plan=plan,
+            unit=self._unit,
+            weighted_by=self.weighted_by,
+            ranges=self._first_ranges,
+            optimiser=self._optimiser,
+        )
 
     def _place_of_model(self, message: Message, shown: ArrayRecord) -> str:
         """The ArrayRecord of ``message`` that is what the inner strategy was ``shown``."""
@@ -609,7 +643,8 @@ class SecureStrategy(Strategy):
             key = next(iter(reply.content.array_records))
             reply.content.array_records[key] = record
         try:
-            return self.inner.aggregate_train(server_round, accepted)
+            aggregate = self.inner.aggregate_train if self._optimiser is None else mean_part(self.inner)
+            return aggregate(server_round, accepted)
         except FedcipherError:
             raise
         except Exception as error:
@@ -670,7 +705,8 @@ class SecureStrategy(Strategy):
         """The current global model, for whoever holds a client's key."""
         if self._run is None:
             raise StrategyError("no round has been run yet")
-        return replay(self._run.frames(), self._run.first(), self.scheme, decryptor)
+        settings = self._settings("arrays", self._base + 1)
+        return replay(self._run.frames(), self._run.first(), self.scheme, decryptor, settings)
 
 
 def _equal(a: Array, b: Array) -> bool:
