@@ -728,7 +728,10 @@ def test_attack_12_a_client_that_got_another_model_says_another_digest(tmp_path,
 
 
 def test_attack_12_everything_sent_again_changes_no_clients_model(tmp_path, rng, told):
-    """A server that claims to start over, with another model, does not make a client open anything twice."""
+    """A server that claims to start over, with another model, does not make a client open anything twice.
+
+    Nor does one that claims to have withdrawn what a client has opened make it go on.
+    """
     codec = fedcipher.Codec(bits=16, clip=2.0, target="delta")
     federation = Federation(tmp_path, "bfv", rng, codec=codec, rounds=2)
     arrays = {NAMES[0]: array(W + 1), NAMES[1]: array(B)}
@@ -736,9 +739,12 @@ def test_attack_12_everything_sent_again_changes_no_clients_model(tmp_path, rng,
         sent = [c["arrays"] for _, c in federation.grid.sent if protocol.aggregate_key(k) in c["arrays"]]
         arrays[protocol.aggregate_key(k)] = sent[0][protocol.aggregate_key(k)]
     before, opened = dict(told), len(told["open"])
-    reply = federation.send(federation.content(federation.settings(3), ArrayRecord(arrays)))
+    reply = federation.send(federation.content(federation.settings(3, last=federation.run + 2), ArrayRecord(arrays)))
     assert not reply.has_error() and len(told["open"]) == opened
-    honest = federation.send(federation.content(federation.settings(3), ArrayRecord({})), client=1)
+    assert says_nothing(federation.send(federation.content(federation.settings(3, last=federation.run + 1)), client=2))
+    honest = federation.send(
+        federation.content(federation.settings(3, last=federation.run + 2), ArrayRecord({})), client=1
+    )
     assert not honest.has_error() and before["encrypt"][-1][1] == before["encrypt"][-2][1]
 
 
@@ -846,15 +852,16 @@ def test_attack_any_randomised_server_gets_one_frame_a_round_or_a_refusal(tmp_pa
         changes=configurations(),
         arrays=array_records(material, run),
         offset=strategies.sampled_from([0, 0, 0, -1, -2, -3]),
+        last=strategies.sampled_from([run + 1, run + 1, run + 2, 0]),
         client=strategies.integers(0, 2),
         fresh=strategies.booleans(),
         second=strategies.booleans(),
     )
-    def attack(message_type, changes, arrays, offset, client, fresh, second):
+    def attack(message_type, changes, arrays, offset, last, client, fresh, second):
         step[0] += 1
         config = None
         if changes is not None:
-            config = federation.settings(step[0] + offset)
+            config = federation.settings(step[0] + offset, last=last)
             try:
                 config = ConfigRecord({**config, **changes})
             except TypeError:

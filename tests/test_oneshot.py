@@ -2,10 +2,15 @@
 
 import contextlib
 import itertools
+import struct
+from hashlib import sha256
 
+import blake3
 import fedcipher
 import numpy as np
 import pytest
+import wire_tools
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcipher import _native, cli, errors, keys
 from fedcipher.flower import SecureStrategy, committee, open_run, protocol
 from fedcipher.schemes import base
@@ -370,3 +375,70 @@ def test_a_false_answer_is_left_out_by_who_opens_and_its_member_named(tmp_path, 
     opened = scheme.decryptor(held.client(5)).open(aggregator.finish(), round=1)
     assert opened.false_members == [3] and "members [3] of the committee have given false answers" in caplog.text
     np.testing.assert_allclose(opened.arrays[0], UPDATE[0], atol=1e-3)
+
+
+class Liar:
+    """Sends, under its own signature, a ciphertext of another secret than the one it has shared: nobody can tell."""
+
+    def __init__(self, folder, party):
+        self.scheme, self.key = keys.load_client(folder / f"client-{party}.key")
+        _, server = keys.load_server(folder)
+        secret = wire_tools.payload(self.key.to_bytes())[32:]
+        self.signing = Ed25519PrivateKey.from_private_bytes(secret[:32])
+        self.roster = self.key.epoch.to_bytes(8, "little") + server.public
+        params = self.scheme.params()
+        ring, field_bits, sealed = 2048, (2 * 42 * CLIENTS + 5).bit_length(), 1136
+        seeds = params["threshold"] - 1
+        self.lengths = [32 + sealed] * seeds + [ring * field_bits // 8 + sealed] * (params["members"] - seeds)
+
+    def changed(self, frame):
+        start = wire_tools.payload_start(frame)
+        (layout_len,) = struct.unpack_from("<I", frame, wire_tools.LAYOUT)
+        scheme, params, key_id = frame[8:24], frame[24:40], frame[40:56]
+        epoch, number, elements, model = frame[56:64], frame[64:72], frame[72:80], frame[80:96]
+        own, layout = frame[wire_tools.FIXED : start - layout_len], frame[start - layout_len : start]
+        sealed, rest = (
+            frame[start : start + sum(self.lengths)],
+            bytearray(frame[start + sum(self.lengths) : -8 - 16 - 64]),
+        )
+        rest[len(rest) // 2] ^= 0x20
+        common = b"".join(
+            (scheme, params, key_id, model, epoch, number, elements, struct.pack("<Q", layout_len), layout)
+        )
+        roster = sha256(b"fedcipher oneshot v1 roster" + params + self.roster).digest()
+        digests, at = b"", 0
+        for length in self.lengths:
+            digests += sha256(sealed[at : at + length]).digest()
+            at += length
+        said = b"fedcipher oneshot v1 update\0" + roster + number + model + sha256(common).digest()
+        signature = self.signing.sign(said + own + blake3.blake3(bytes(rest)).digest() + digests)
+        return wire_tools.with_payload(frame, sealed + bytes(rest) + signature + frame[-8 - 16 : -8])
+
+
+@pytest.mark.parametrize("reveal", ["clients", "server"])
+def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, rng, reveal):
+    """The rounds that it spoils have no aggregate, it is left out of the others, and the model is the honest ones'."""
+    liar = 2
+
+    def tamper(sent, reply, client):
+        if client == liar and sent.metadata.message_type == "train" and not asks_member(sent) and not reply.has_error():
+            frame = protocol.frame_bytes(reply.content["arrays"][protocol.UPDATE])
+            changed = Liar(tmp_path / "keys", liar).changed(frame)
+            reply.content["arrays"] = protocol.wire_record({protocol.UPDATE: changed})
+        return reply
+
+    federation = Federation(tmp_path, rng, tamper, FedAvg(fraction_evaluate=0.0, **ALL), reveal=reveal, corrupt=0)
+    result = federation.start(16)
+    strategy = federation.strategy
+    assert strategy._suspects.found == {liar} and not strategy._suspects.searching
+    good = [record for record in strategy.rounds if record.unfinished is None]
+    assert len(good) >= 6 and good[-1].round == 16
+    senders = [[c.client for c in record.clients if c.left_out is None] for record in good]
+    assert all(liar not in clients for clients in senders) and sorted(senders[-1]) == [0, 1, 3, 4, 5]
+    spoilt = [record.unfinished for record in strategy.rounds if record.unfinished and "withdrawn" in record.unfinished]
+    assert spoilt and all(str(liar) in why for why in spoilt)
+    if reveal == "server":
+        got = result.arrays.to_numpy_ndarrays()
+    else:
+        got = open_run(tmp_path / "run", federation.keys / "client-0.key").values()
+    close(got, federation.expected(senders), len(senders))

@@ -32,6 +32,10 @@ def payload_start(frame):
     return FIXED + 12 * clients + layout
 
 
+def payload(frame):
+    return frame[payload_start(frame) : -8]
+
+
 def with_kind(frame, kind):
     return sealed(frame[:KIND] + bytes([kind]) + frame[KIND + 1 : -8])
 

@@ -154,12 +154,13 @@ class GlobalModel:
         known = same_run and kept is not None
         if known:
             model, have = [np.array(x) for x in kept or []], cast(int, self.recall("have"))
+            last = cast(int, self.recall("last"))
             if self.recall("steps") != steps.identity:
                 raise RoundError("the optimiser and its numbers are not those that this client began the run with")
             self.reference = self._kept(_DELTA)
             steps.moments = [moment for moment in map(self._kept, _MOMENTS) if moment is not None]
         elif initial:
-            model, have = [np.array(x) for x in initial], 0
+            model, have, last = [np.array(x) for x in initial], 0, 0
         else:
             raise StateError("this client has lost its global model; the server sends it again next round")
         feedback = ClipFeedback(self._codec, self._first_ranges(model)) if self._carries_use else None
@@ -174,10 +175,16 @@ class GlobalModel:
             if feedback is not None:
                 delta, use = split_use(delta)
                 feedback.observe(use)
-            model = steps.step(model, delta, _native.inspect(frame)[3])
+            last = _native.inspect(frame)[3]
+            model = steps.step(model, delta, last)
             have, self.reference = sequence, delta
+        if last != settings.last:
+            raise StateError(
+                f"this client has opened the aggregate of round {last - settings.run}, which the server has withdrawn "
+                "since: it has another model than the others and cannot go on with this run"
+            )
         self._keep({_MODEL: model, _DELTA: self.reference, **dict(zip(_MOMENTS, steps.moments, strict=False))})
-        self.remember(run=settings.run, segment=settings.segment, have=have, steps=steps.identity)
+        self.remember(run=settings.run, segment=settings.segment, have=have, last=last, steps=steps.identity)
         if feedback is not None:
             self.remember(ranges=feedback.export())
         self._feedback = feedback

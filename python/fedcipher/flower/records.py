@@ -22,6 +22,8 @@ class ClientRecord:
     client: int | None
     phases: dict[str, float]
     left_out: str | None = None
+    refused: bool = False
+    """Left out by its own refusal, and not by what it sent."""
 
 
 @dataclass

@@ -103,9 +103,16 @@ class RunFolder:
         self._write(_aggregate_name(self.segment, number), frame)
         self._index["aggregates"][-1] = number
         self._write_index()
-        if not self._keep_all and number > 1:
-            # A mean of whole models replaces the one before it.
-            (self.folder / _aggregate_name(self.segment, number - 1)).unlink(missing_ok=True)
+        if not self._keep_all and number > 2:
+            # A mean of whole models replaces the one before it, once that one cannot be asked for any more.
+            (self.folder / _aggregate_name(self.segment, number - 2)).unlink(missing_ok=True)
+
+    def withdraw(self) -> None:
+        """Without the last aggregate, which does not open."""
+        number = self.count
+        self._index["aggregates"][-1] = number - 1
+        self._write_index()
+        (self.folder / _aggregate_name(self.segment, number)).unlink(missing_ok=True)
 
     def first(self) -> list[Array]:
         """The model that the current segment began with."""

@@ -28,7 +28,9 @@ class RoundSettings:
     and ``names`` its arrays; other ArrayRecords are the server's own. ``unit`` is how many examples make one unit of
     weight (0: all clients weigh the same), counted by the metric ``weighted_by``; ``plan`` is `Scheme.plan`'s.
     ``ranges`` are clip ranges, one an array, for clients that have no last aggregate to fit them to; empty where the
-    server knows none. ``optimiser`` is what clients make of each mean; none where the mean is the next model.
+    server knows none. ``last`` is the round of the newest aggregate in the model, 0 before there is one: who has opened
+    another in its place has another model. ``optimiser`` is what clients make of each mean; none where the mean is the
+    next model.
     """
 
     run: int
@@ -41,6 +43,7 @@ class RoundSettings:
     unit: float
     weighted_by: str
     ranges: list[float] = field(default_factory=list)
+    last: int = 0
     optimiser: Optimiser | None = None
 
     def to_record(self) -> ConfigRecord:
@@ -65,6 +68,7 @@ class RoundSettings:
             unit=_typed(record, "unit", float),
             weighted_by=_text(_typed(record, "weighted_by", str), "weighted_by"),
             ranges=_typed(record, "ranges", list) if "ranges" in record else [],
+            last=_number(record, "last", 0),
             optimiser=Optimiser.parse(record),
         )
         if made.round <= made.run:

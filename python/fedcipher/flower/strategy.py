@@ -18,7 +18,9 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedcipher import _native
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import (
+    DecryptError,
     FedcipherError,
+    ForgedAggregateError,
     FrameError,
     LayoutError,
     PlaintextError,
@@ -36,9 +38,10 @@ from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.run_folder import RunFolder, replay
 from fedcipher.flower.sealed import SealedArrays
 from fedcipher.flower.settings import RoundSettings
+from fedcipher.flower.suspects import Suspects
 from fedcipher.keys.provider import FileKeys, ServerKeys
 from fedcipher.keys.store import home, load_client, locate
-from fedcipher.schemes import Decryptor
+from fedcipher.schemes import Aggregator, Decryptor
 
 __all__ = ["SecureStrategy"]
 
@@ -137,6 +140,11 @@ class SecureStrategy(Strategy):
         self._grid: Grid | None = None
         self._train_type: str = MessageType.TRAIN
         self._accused: set[int] = set()
+        self._suspects = Suspects()
+        # Of each aggregate of the segment: its round, and whose updates are in it.
+        self._sums: list[tuple[int, list[int]]] = []
+        # What a server that opens sums had before the last one.
+        self._before: tuple[list[NumpyArray], list[NumpyArray] | None, bytes] = ([], None, b"")
         # A relative path would be in whatever folder Flower runs the app in.
         self._out = None if out is None else home() / "runs" / out
         unit = self._keys.examples_per_weight if examples_per_weight is None else examples_per_weight
@@ -239,7 +247,10 @@ class SecureStrategy(Strategy):
             raise StrategyError(f"none of {len(self.rounds)} rounds has an aggregate; the last: {self._last_reason()}")
         if finished < len(self.rounds):
             _log.warning("%s of %s rounds have no aggregate", len(self.rounds) - finished, len(self.rounds))
-        if self._opener is None and self._run is not None:
+        if self._opener is not None:
+            # What Flower has kept may be of a sum that was withdrawn.
+            result.arrays = named(self._names, self._model)
+        elif self._run is not None:
             result.arrays = SealedArrays(self._run.folder)
             _shown.info(
                 "Fedcipher: the model is encrypted in %s; a client opens it with `fedcipher open %s --key "
@@ -278,6 +289,7 @@ class SecureStrategy(Strategy):
             self._optimiser.check_types(values)
         self._base = max(int(time.time()) << 20, self._base + _ROUNDS_OF_A_RUN)
         self.rounds, self._delivered, self._warned_weights, self._delta = [], {}, False, None
+        self._suspects, self._accused, self._sums = Suspects(), set(), []
         self._names, self._first, self._returned = list(initial.keys()), initial, None
         self._run, self._first_ranges = None, []
         self._feedback = ClipFeedback(self.scheme.codec, self.scheme.codec.first_ranges(values))
@@ -295,6 +307,7 @@ class SecureStrategy(Strategy):
         opened = self._run.segment >= 0 and carries_use(self.scheme)
         self._first_ranges = self._feedback.ranges if opened else []
         self._run.begin(self._model)
+        self._sums = []
         self._start = named(self._names, self._model)
 
     def _check_inner(self) -> None:
@@ -354,11 +367,19 @@ class SecureStrategy(Strategy):
         return self._dress(server_round, shown, messages)
 
     def _without_accused(self, server_round: int, messages: list[Message]) -> list[Message]:
-        """Without clients that have spoilt a round."""
-        kept = [m for m in messages if self._client_of.get(m.metadata.dst_node_id) not in self._accused]
+        """Without clients that have spoilt a round, or may have."""
+        known = [self._client_of.get(m.metadata.dst_node_id) for m in messages]
+        there = [client for client in known if client is not None and client not in self._accused]
+        strangers = len(known) - len(there) - sum(client in self._accused for client in known)
+        out = self._accused | self._suspects.excluded(there, self._minimum - strangers)
+        kept = [m for m, client in zip(messages, known, strict=True) if client not in out]
         if len(kept) < len(messages):
+            certain = sorted(self._accused | self._suspects.found)
             _log.warning(
-                "round %s: %s clients that spoilt a round are not asked", server_round, len(messages) - len(kept)
+                "round %s: %s clients are not asked, to find out who has spoilt a round; found: %s",
+                server_round,
+                len(messages) - len(kept),
+                certain or "nobody yet",
             )
         return kept
 
@@ -475,6 +496,7 @@ class SecureStrategy(Strategy):
             unit=self._unit,
             weighted_by=self.weighted_by,
             ranges=self._first_ranges,
+            last=self._sums[-1][0] if self._sums else 0,
             optimiser=self._optimiser,
         )
 
@@ -524,26 +546,8 @@ class SecureStrategy(Strategy):
         assert self._run is not None
         record = self.rounds[-1]
         aggregator = self.scheme.aggregator(self._key, round=self._base + server_round)
-        accepted: list[Message] = []
-        revoked = self._keys.revoked()
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            phases = self._take_phases(reply)
-            try:
-                frame = self._frame_of(reply)
-                self._check_owner(node, frame, revoked)
-                contribution = aggregator.add(frame)
-            except FedcipherError as error:
-                reason = _why(reply) or f"{type(error).__name__}: {_short(str(error))}"
-                _log.warning("node %s is left out of round %s: %s", node, server_round, reason)
-                record.clients.append(ClientRecord(node, self._client_of.get(node), phases, reason))
-                self._delivered.pop(node, None)
-                continue
-            self._client_of[node] = contribution.client
-            self._node_of[contribution.client] = node
-            self._delivered[node] = (self._run.segment, self._run.count)
-            record.clients.append(ClientRecord(node, contribution.client, phases))
-            accepted.append(reply)
+        accepted = self._added(aggregator, replies, record)
+        self._note_opened(record.clients)
         if len(accepted) < self._minimum:
             self._leave_unfinished(server_round, f"{len(accepted)} usable updates, {self._minimum} are needed")
             return None, None
@@ -555,16 +559,26 @@ class SecureStrategy(Strategy):
                 return None, None
         frame = aggregator.finish(self._on_progress)
         self._run.append(frame)
+        self._sums.append((self._base + server_round, [client for client, _ in _native.inspect(frame)[4]]))
         if self.scheme.codec.target == "weights":
             self._keys.settle(self._key.epoch)
         record.aggregate_bytes = len(frame)
         record.aggregate_seconds = time.perf_counter() - began
         self._say(record)
+        self._before = (self._model, self._delta, self._feedback.export())
         if self._opener is None:
             metrics = self._blind_metrics(server_round, accepted)
             self._returned = protocol.wire_record({protocol.aggregate_key(self._run.count): frame})
             return self._returned, metrics
-        return self._opened(server_round, self._opener, frame, accepted)
+        try:
+            self._open(server_round, self._opener, frame)
+        except (DecryptError, ForgedAggregateError) as error:
+            if not self.scheme.info.committee:
+                raise
+            self._withdraw(f"it does not open ({error})")
+            return None, None
+        self._suspects.opened(self._sums[-1][1])
+        return self._optimised(server_round, accepted)
 
     def _say(self, record: RoundRecord) -> None:
         share = record.clipped_share
@@ -584,10 +598,60 @@ class SecureStrategy(Strategy):
                 100 * share,
             )
 
-    def _opened(
-        self, server_round: int, opener: Decryptor, frame: bytes, accepted: list[Message]
-    ) -> tuple[ArrayRecord, MetricRecord | None]:
-        """The inner strategy on the opened mean; a model that it makes of it is the next round's first."""
+    def _added(self, aggregator: Aggregator, replies: Iterable[Message], record: RoundRecord) -> list[Message]:
+        """The replies whose updates are in the sum."""
+        assert self._run is not None
+        accepted: list[Message] = []
+        revoked = self._keys.revoked()
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            phases = self._take_phases(reply)
+            try:
+                frame = self._frame_of(reply)
+                self._check_owner(node, frame, revoked)
+                contribution = aggregator.add(frame)
+            except FedcipherError as error:
+                reason = _why(reply) or f"{type(error).__name__}: {_short(str(error))}"
+                _log.warning("node %s is left out of round %s: %s", node, record.round, reason)
+                refused = reference_of(reply) is not None
+                record.clients.append(ClientRecord(node, self._client_of.get(node), phases, reason, refused))
+                self._delivered.pop(node, None)
+                continue
+            self._client_of[node] = contribution.client
+            self._node_of[contribution.client] = node
+            self._delivered[node] = (self._run.segment, self._run.count)
+            record.clients.append(ClientRecord(node, contribution.client, phases))
+            accepted.append(reply)
+        return accepted
+
+    def _note_opened(self, replies: list[ClientRecord]) -> None:
+        """What replies say of the last aggregate, which this server cannot open, or not check.
+
+        Where a client can spoil a sum unseen (a committee's scheme), a spoilt one opens for nobody who has the key of
+        tags, so that everybody refuses what comes with it. One client that goes on has opened it.
+        """
+        assert self._run is not None
+        if not (self.scheme.info.committee and self._sums):
+            return
+        if (self._run.segment, self._run.count) in self._delivered.values():
+            self._suspects.opened(self._sums[-1][1])
+        elif len(replies) >= self._minimum and all(reply.refused for reply in replies):
+            self._withdraw("nobody opens it")
+
+    def _withdraw(self, why: str) -> None:
+        """Without the last aggregate, which one of its clients has spoilt: part of them sit out until it is found."""
+        assert self._run is not None
+        self._run.withdraw()
+        number, clients = self._sums.pop()
+        self._model, self._delta, use = self._before
+        self._feedback.restore(use)
+        self._suspects.spoilt(clients)
+        record = next(record for record in self.rounds if self._base + record.round == number)
+        record.unfinished = f"its sum, of clients {clients}, is withdrawn: {why}, so one of them has spoilt it"
+        _log.warning("round %s has no aggregate, the global model stays: %s", record.round, record.unfinished)
+
+    def _open(self, server_round: int, opener: Decryptor, frame: bytes) -> None:
+        """The mean of a round as the model."""
         number = self._base + server_round
         if self.scheme.codec.target == "weights":
             mean = opener.decrypt(frame, round=number)
@@ -600,6 +664,10 @@ class SecureStrategy(Strategy):
                 self._feedback.observe(use)
             mean = apply_delta(self._model, self._delta)
         self._model = mean
+
+    def _optimised(self, server_round: int, accepted: list[Message]) -> tuple[ArrayRecord, MetricRecord | None]:
+        """The inner strategy on the opened mean; a model that it makes of it is the next round's first."""
+        mean = self._model
         made, metrics = self._inner_on(server_round, accepted, named(self._names, mean))
         if made is None or list(made.keys()) != self._names:
             raise StrategyError(f"{type(self.inner).__name__} did not aggregate a round with valid updates")
@@ -692,10 +760,12 @@ class SecureStrategy(Strategy):
                 self._delivered.pop(node, None)
                 reason = _why(reply) or _short(str(reply.error.reason))
                 _log.warning("node %s does not evaluate round %s: %s", node, server_round, reason)
-                self.rounds[-1].evaluations.append(ClientRecord(node, self._client_of.get(node), {}, reason))
+                refused = reference_of(reply) is not None
+                self.rounds[-1].evaluations.append(ClientRecord(node, self._client_of.get(node), {}, reason, refused))
             else:
                 self._delivered[node] = (self._run.segment, self._run.count)
                 self.rounds[-1].evaluations.append(ClientRecord(node, self._client_of.get(node), phases))
+        self._note_opened(self.rounds[-1].evaluations)
         metrics = self.inner.aggregate_evaluate(server_round, kept)
         if self._on_round is not None:
             self._on_round(self.rounds[-1])
