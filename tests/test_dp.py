@@ -155,11 +155,20 @@ def test_epsilon_is_that_of_concentrated_privacy(multiplier, rounds):
     assert privacy.epsilon(1) <= found and privacy.epsilon(rounds) == found
 
 
-def test_published_figures():
-    """Bun and Steinke 2016, and Mironov 2017: one Gaussian query of sigma = 1 / sqrt(2 rho)."""
-    # rho = 1/2, delta = 1e-5: the simple bound says 5.30; Renyi privacy with the better conversion 4.73 and less.
-    one = Privacy(clip=1.0, noise_multiplier=1.0, rounds=1, delta=1e-5).epsilon()
-    assert 4.377 < one < 0.5 + 2 * math.sqrt(0.5 * math.log(1e5))
+def test_epsilon_beside_the_gaussian_mechanisms_own():
+    """Dong, Roth and Su 2019 have delta(epsilon) of a Gaussian query exactly: concentrated privacy says a little more."""
+    delta, low, high = 1e-5, 0.0, 50.0
+
+    def normal(x):
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (
+            (low, middle) if normal(0.5 - middle) - math.exp(middle) * normal(-0.5 - middle) < delta else (middle, high)
+        )
+    found = Privacy(clip=1.0, noise_multiplier=1.0, rounds=1, delta=delta).epsilon()
+    assert low < found < 1.1 * low
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 100.0])

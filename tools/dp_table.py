@@ -58,9 +58,7 @@ class Data:
 
 def train(data: Data, clients: int, privacy: Privacy | None) -> tuple[float, float, float]:
     """Accuracy on the test set, noise over clip, and the share of updates that were clipped."""
-    made = fedcipher.scheme(
-        "bfv", clients=clients, min_contributions=clients, codec=Codec(bits=BITS, privacy=privacy)
-    )
+    made = fedcipher.scheme("bfv", clients=clients, min_contributions=clients, codec=Codec(bits=BITS, privacy=privacy))
     issued = made.keygen(clients)
     encryptors = [made.encryptor(issued.client(k)) for k in range(clients)]
     decryptor, parts = made.decryptor(issued.client(0)), partition(data.y, clients, seed=0)

@@ -210,7 +210,9 @@ fn without_privacy_digests_are_what_they_were() {
     assert_eq!(format!("{bounds:?}"), "Bounds { clients: 4, max_weight: 1, min_contributions: 2 }");
     let make = |privacy: &str| {
         let params = r#""params": {"clients": 4, "max_weight": 1, "min_contributions": 2}"#;
-        registry::make(&format!(r#"{{"scheme": "plain", {params}, "codec": {{"bits": 8{privacy}}}}}"#)).unwrap().digest()
+        registry::make(&format!(r#"{{"scheme": "plain", {params}, "codec": {{"bits": 8{privacy}}}}}"#))
+            .unwrap()
+            .digest()
     };
     assert_eq!(make(""), Plain::new(bounds).digest());
     assert_eq!(make(r#", "privacy": null"#), make(""));
