@@ -94,12 +94,13 @@ class Codec:
             raise ParameterError(f"top={self.top} is not a fraction in (0, 1]")
         if self.top is not None and self.target != "delta":
             raise ParameterError("top sends part of an update, so the codec must be Codec(target='delta')")
-        if isinstance(self.privacy, Mapping):
+        given: Any = self.privacy
+        if isinstance(given, Mapping):
             # From a key file.
-            object.__setattr__(self, "privacy", Privacy(**self.privacy))
+            object.__setattr__(self, "privacy", Privacy(**given))
+        elif not (given is None or isinstance(given, Privacy)):
+            raise ParameterError(f"privacy={given!r} is no fedcipher.dp.Privacy")
         if self.privacy is not None:
-            if not isinstance(self.privacy, Privacy):
-                raise ParameterError(f"privacy={self.privacy!r} is no fedcipher.dp.Privacy")
             self._check_privacy()
 
     def _check_privacy(self) -> None:

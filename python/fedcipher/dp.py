@@ -79,12 +79,13 @@ class Privacy:
 
     def __post_init__(self) -> None:
         for name, least, most in (("clip", 1e-20, 1e20), ("noise_multiplier", 1e-3, 1e6), ("delta", 1e-30, 0.5)):
-            value = getattr(self, name)
+            value: Any = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
                 raise ParameterError(f"{name}={value!r} of the privacy is no number from {least:g} to {most:g}")
             object.__setattr__(self, name, float(value))
-        if not isinstance(self.rounds, int) or not 1 <= self.rounds <= _MOST_ROUNDS:
-            raise ParameterError(f"rounds={self.rounds!r} of the privacy is no whole number from 1 to {_MOST_ROUNDS}")
+        rounds: Any = self.rounds
+        if not isinstance(rounds, int) or not 1 <= rounds <= _MOST_ROUNDS:
+            raise ParameterError(f"rounds={rounds!r} of the privacy is no whole number from 1 to {_MOST_ROUNDS}")
 
     @classmethod
     def for_epsilon(cls, epsilon: float, *, delta: float, rounds: int, clip: float) -> Privacy:
@@ -97,9 +98,13 @@ class Privacy:
         if not (math.isfinite(epsilon) and 1e-3 <= epsilon <= 1e3):
             raise ParameterError(f"epsilon={epsilon!r} is no number from 0.001 to 1000")
         accounting = _accounting()
+
+        def event(noise_multiplier: float) -> Any:
+            return accounting.SelfComposedDpEvent(_event(noise_multiplier), rounds)
+
         noise = accounting.calibrate_dp_mechanism(
             _accountant,
-            lambda z: accounting.SelfComposedDpEvent(_event(z), rounds),
+            event,
             epsilon,
             made._delta_of_noise,
             accounting.LowerEndpointAndGuess(1e-3, 1.0),
@@ -149,16 +154,16 @@ class Grid:
     alpha: float
     """Range of a value, in the model's unit; a float32."""
     step: float
-    sensitivity: float
-    """L2 norm, in steps, of what one client can change of the sum."""
+    square: int
+    """Square of the L2 norm, in steps, of what one client can change of the sum."""
     numerator: int
     """The variance of one client's noise is ``numerator / 2**shift`` square steps."""
     shift: int
 
     @property
-    def square(self) -> int:
-        """Largest square of an update's norm, in steps."""
-        return math.floor(self.sensitivity**2)
+    def sensitivity(self) -> float:
+        """The root of `square`."""
+        return math.sqrt(self.square)
 
     @property
     def variance(self) -> float:
@@ -212,22 +217,22 @@ def _grid(privacy: Privacy, bits: int, elements: int, shares: int) -> Grid | Non
     return Grid(
         alpha=float(alpha),
         step=float(alpha) / half,
-        sensitivity=_sensitivity(reach, elements),
+        square=_square(reach, elements),
         numerator=math.ceil(math.ldexp(variance, shift)),
         shift=shift,
     )
 
 
-def _sensitivity(reach: float, elements: int) -> float:
-    """D of the module's text."""
+def _square(reach: float, elements: int) -> int:
+    """D^2 of the module's text; a norm's square is a whole number here."""
     root = math.sqrt(elements)
     square = reach**2 + elements / 4 + math.sqrt(2 * math.log(1 / _BETA)) * (reach + root / 2)
-    return math.sqrt(min(square, (reach + root) ** 2))
+    return math.floor(min(square, (reach + root) ** 2))
 
 
 def _deviation(privacy: Privacy, elements: int, shares: int, reach: float) -> float:
     """s of the module's text: the least, up to a step of 2%, that gives every sum its noise."""
-    sensitivity, most = _sensitivity(reach, elements), 1 / privacy.noise_multiplier
+    sensitivity, most = math.sqrt(_square(reach, elements)), 1 / privacy.noise_multiplier
 
     def loss(deviation: float) -> float:
         distance = 10 * (shares - 1) * math.exp(-((math.pi * deviation) ** 2))

@@ -32,12 +32,12 @@ fn draws(numerator: u64, shift: u32, count: usize, seed: u8) -> Vec<i64> {
     (0..count).map(|_| gaussian.sample(&mut random)).collect()
 }
 
-/// The same words of AES-256-CTR through fractions of Python's give these, too: `tests/test_dp.py`.
+/// Computed by the fractions of Python's in `tests/test_dp.py`, over the same words of AES-256-CTR.
 #[test]
 fn discrete_gaussian_known_answers() {
-    assert_eq!(draws(1, 2, 16, 7), []);
-    assert_eq!(draws(81, 3, 16, 7), []);
-    assert_eq!(draws(5_235_429_288_279, 29, 8, 7), []);
+    assert_eq!(draws(1, 2, 16, 7), [0, 1, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(draws(81, 3, 16, 7), [5, -4, 3, 3, 1, -1, 2, -1, -3, 5, 3, 1, -2, 2, 3, -1]);
+    assert_eq!(draws(5_235_429_288_279, 29, 8, 7), [145, 35, 33, -47, -93, 87, 96, 45]);
 }
 
 /// Pearson's chi-square against the definition, at a tail of six deviations.
