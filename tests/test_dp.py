@@ -43,10 +43,11 @@ def noise(count, numerator, shift, key=None, half=(1 << 23) - 1):
 class Reference:
     """Canonne, Kamath and Steinke's algorithms 1 to 3 in fractions, over words of pycryptodome's AES-256-CTR."""
 
-    def __init__(self, key):
+    def __init__(self, key, purpose=0, chunk=0):
         from Crypto.Cipher import AES
 
-        self._stream = AES.new(key, AES.MODE_CTR, nonce=bytes(12), initial_value=0)
+        nonce = purpose.to_bytes(4, "big") + chunk.to_bytes(8, "big")
+        self._stream = AES.new(key, AES.MODE_CTR, nonce=nonce, initial_value=0)
 
     def word(self):
         return int.from_bytes(self._stream.encrypt(bytes(8)), "little")
@@ -103,6 +104,22 @@ def test_noise_is_the_papers_algorithm_in_fractions(numerator, shift):
     reference = Reference(key)
     want = [reference.gaussian(Fraction(numerator, 2**shift)) for _ in range(300)]
     assert noise(300, numerator, shift, key).tolist() == want
+
+
+def test_rounding_and_noise_are_those_of_two_streams(rng):
+    """Each chunk of 2^14 values has streams of its own, for noise and for each try to round."""
+    chunk, count, key = 1 << 14, (1 << 14) + 200, bytes(range(32))
+    update = rng.normal(0, 1e-3, count).astype(np.float32)
+    layout = Codec(bits=16, clip=1.0).layout([update])
+    flat, _, _ = _native.add_noise(layout, [update], 1e9, 1 << 40, 81, 3, key)
+    found = np.rint(flat.astype(np.float64) * (2**15 - 1)).astype(np.int64)
+    for number in (0, 1):
+        noise_of, rounding = Reference(key, 0, number), Reference(key, 1, number)
+        for k in range(chunk * number, chunk * number + 200):
+            exact = Fraction(float(update[k])) * (2**15 - 1)
+            below = math.floor(exact)
+            up = Fraction(rounding.word() >> 11, 2**53) < exact - below
+            assert found[k] == below + up + noise_of.gaussian(Fraction(81, 8))
 
 
 def test_noise_has_the_distribution_of_opendps():
@@ -222,7 +239,7 @@ def test_the_tail_is_paid_by_its_share_of_delta():
     elements, shares = 7850, 99
     tail = privacy.tail(elements, shares)
     eta = 2 * elements * shares * privacy.rounds * math.exp(-(tail**2) / 2)
-    assert (1 + math.exp(privacy.epsilon())) * eta <= 1e-5 * 2**-10
+    assert privacy._delta_of_noise + (1 + math.exp(privacy.epsilon())) * eta <= 1e-5
     # Subgaussian, as the text says: drawn at a tail where something is to be seen.
     drawn = np.abs(noise(400_000, 81, 3))
     for t in (2.0, 3.0, 4.0):
@@ -344,6 +361,20 @@ def test_clipping_keeps_the_direction_and_the_norm():
     assert encryptors[0].stats.scaled == pytest.approx(0.5 / 33)
     _, encryptors = opened(made, [[np.full(121, 0.04, np.float32)]] * CLIENTS)
     assert encryptors[0].stats.scaled == 1.0
+
+
+def test_the_core_is_given_what_was_chosen(monkeypatch):
+    asked = []
+    real = _native.add_noise
+    monkeypatch.setattr(_native, "add_noise", lambda *a: (asked.append(a), real(*a))[1])
+    made = scheme(bits=14)
+    opened(made, [[np.ones((5, 6), np.float32), np.zeros(3, np.float32)]] * 3)
+    chosen = grid(PRIVACY, 14, 33, made.noise_shares)
+    for layout, arrays, *given in asked:
+        # And no key: that is the operating system's.
+        assert given == [PRIVACY.clip, chosen.square, chosen.numerator, chosen.shift]
+        assert {tensor[1:3] for tensor in layout.tensors} == {(14, chosen.alpha)}
+        assert [x.tolist() for x in arrays] == [[1.0] * 30, [0.0] * 3]
 
 
 def test_float64_and_float16_come_back_as_they_were():

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from readme_tables import filled
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "dp.md"
-ROUNDS, DELTA, CLIP, BITS = 20, 1e-5, 0.5, 12
-STEPS, BATCH, RATE = 10, 20, 0.1
+ROUNDS, DELTA, CLIP, BITS = 20, 1e-5, 1.0, 12
+STEPS, BATCH, RATE = 10, 20, 0.5
 CASES = [(1000, None), (1000, 8.0), (1000, 4.0), (1000, 2.0), (1000, 1.0), (1000, 0.5), (12, None), (12, 8.0)]
 SPEED_VALUES = 1_200_000
 
@@ -128,8 +128,8 @@ def main() -> None:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as state:
         os.environ["FEDCIPHER_STATE_DIR"] = state
-        where = ", ".join(machine().values())
-        timed = f"{speed()} On {where}."
+        about = machine()
+        timed = f"{speed()} {about['processor']}, {about['cores']} cores, Python {about['python']}."
         print(timed, flush=True)
         if "--speed" in sys.argv:
             return
