@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static test-static wheels wheel-sizes check-wheels sbom test test-rust test-python attack \
-	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot secagg-compare e2e-apps e2e-oneshot results docs build clean
+	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e-apps e2e-oneshot results docs build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -33,7 +33,7 @@ $(VENV)/.built: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
 	touch $@
 
 $(VENV)/.packages: pyproject.toml | $(BIN)/uv
-	$(INSTALL) -r pyproject.toml --extra flower --extra demo --extra bench --extra dev
+	$(INSTALL) -r pyproject.toml --extra flower --extra demo --extra bench --extra dp --extra dev
 	touch $@
 
 # To test, where nothing has been built to develop: native module and programs of the crates that `cargo test` has
@@ -181,6 +181,10 @@ bench-oneshot: build
 # A mask's seed of Flower's SecAgg+ searched for: the table of docs/secagg-compare.md.
 secagg-compare: build
 	$(BIN)/python benches/secagg_seed.py
+
+# Epsilon against accuracy on MNIST, and the noise beside OpenDP's: the table of docs/dp.md. A quarter of an hour.
+dp-table: build
+	DATA=$(DATA) $(BIN)/python tools/dp_table.py
 
 # What the adapters of a 7 B model cost: the figures of docs/lora.md.
 bench-lora: build

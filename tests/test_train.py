@@ -62,6 +62,19 @@ def test_training_digits_end_to_end(trained, options):
         assert word in shown
 
 
+def test_training_with_noise_says_what_it_promises_and_what_it_costs(trained):
+    _, report, shown = trained("--scheme", "bfv", "--dp-epsilon", "8", "--dp-clip", "0.5")
+    assert len(report["rounds"]) == 3 and not any(r["left_out"] for r in report["rounds"])
+    assert report["codec"]["privacy"]["rounds"] == 3 and report["codec"]["privacy"]["clip"] == 0.5
+    assert report["scheme_params"]["min_contributions"] == 3
+    said = " ".join(shown.split())
+    for text in ("epsilon 8 at delta 1e-05 after 3 updates", "at least 2 clients beside the reader", "all of its data"):
+        assert text in said and text in report["privacy"]
+    # Three clients have no crowd to hide in.
+    assert "WARNING" in said and "drowns" in report["noise"]
+    assert report["totals"]["accuracy"] < 0.6
+
+
 def test_a_plain_run_beside_the_encrypted_one(trained):
     out, report, shown = trained(*BESIDE)
     ours, plain = report, report["beside"]

@@ -80,7 +80,13 @@ class Member:
 
 class Library:
     def __init__(
-        self, name: str, params: str, clients: int, max_weight: int, min_contributions: int | None = None
+        self,
+        name: str,
+        params: str,
+        clients: int,
+        max_weight: int,
+        min_contributions: int | None = None,
+        privacy: str | None = None,
     ) -> None: ...
     def field_bits(self, bits: int, limit: int) -> int: ...
     def keygen(
@@ -202,5 +208,14 @@ def hold_key_file(path: str | PathLike[str], key: ClientKey, state: str | PathLi
 def common_set(
     lengths: list[int], reference: NDArray[np.float32] | None, round: int, top: float
 ) -> NDArray[np.uint32]: ...
+def add_noise(
+    layout: Layout,
+    arrays: list[NDArray[np.float32]],
+    clip: float,
+    square: int,
+    numerator: int,
+    shift: int,
+    key: bytes | None = None,
+) -> tuple[NDArray[np.float32], list[int], float]: ...
 def inspect(frame: bytes) -> tuple[int, str, int, int, list[tuple[int, int]], int, int]: ...
 def bench_flashe(values: NDArray[np.uint32], width: int, repeats: int, tagged: bool = False) -> float: ...

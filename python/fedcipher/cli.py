@@ -17,6 +17,7 @@ from fedcipher._files import refusal, writable_folder
 from fedcipher._optional import build, built, install, missing, require
 from fedcipher.bench.commands import add_commands
 from fedcipher.codec import Codec
+from fedcipher.dp import Privacy
 from fedcipher.errors import FedcipherError, FrameError, ParameterError
 from fedcipher.keys.roster import join as join_roster
 from fedcipher.keys.roster import make as make_roster
@@ -29,6 +30,7 @@ __all__ = ["main"]
 _WEIGHT_LEVELS = 16
 _OWN_OPTIONS = {"clients": "--per-round", "max_weight": "--max-weight", "codec": "--bits, --clip and so on"}
 _DEFAULT_BITS = {"flashe": 16}
+_DELTA, _CLIP = 1e-5, 1.0
 # As a shell reports a program that Ctrl-C, or a pipe without a reader, has ended.
 _INTERRUPTED, _NO_READER = 130, 141
 
@@ -86,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     keygen.add_argument("--clients", type=int, required=True, help="clients 0..N-1 of the cohort")
     keygen.add_argument("--per-round", type=int, help="most clients in one round (default: all)")
     _weight_options(keygen)
+    _privacy_options(keygen, rounds=True)
     keygen.add_argument("--epoch", type=int, default=1)
     where = keygen.add_mutually_exclusive_group(required=True)
     where.add_argument("--out", type=Path, help="folder to make")
@@ -123,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         "--epochs", type=int, default=0, help="passes over the local data a round (default: 1; digits: 5)"
     )
     train.add_argument("--batch", type=int, default=0, help="examples a step (default: 64; digits: 16)")
+    _privacy_options(train, rounds=False)
     train.add_argument("--learning-rate", type=float, default=1e-3)
     train.add_argument("--dirichlet", type=float, default=0.0, help="label skew: Dirichlet alpha (0: IID)")
     train.add_argument("--seed", type=int, default=0)
@@ -154,6 +158,37 @@ def _weight_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _privacy_options(parser: argparse.ArgumentParser, *, rounds: bool) -> None:
+    parser.add_argument(
+        "--dp-epsilon",
+        type=float,
+        help="clip updates and add noise: epsilon of a client's whole data, after all its updates (needs --equal)"
+        if rounds
+        else "clip updates and add noise: epsilon of a client's whole data, after all rounds",
+    )
+    parser.add_argument("--dp-delta", type=float, help=f"with --dp-epsilon: its delta (default: {_DELTA:g})")
+    parser.add_argument("--dp-clip", type=float, help=f"with --dp-epsilon: largest L2 norm of an update ({_CLIP:g})")
+    if rounds:
+        parser.add_argument(
+            "--dp-rounds",
+            type=int,
+            help="with --dp-epsilon: most updates of a client under these keys; it gives no more",
+        )
+
+
+def _privacy(options: argparse.Namespace, rounds: int | None) -> Privacy | None:
+    """Of `_privacy_options`."""
+    if options.dp_epsilon is None:
+        if (options.dp_delta, options.dp_clip, getattr(options, "dp_rounds", None)) != (None, None, None):
+            raise ParameterError("--dp-delta, --dp-clip and --dp-rounds say more of --dp-epsilon; give that too")
+        return None
+    if rounds is None:
+        raise ParameterError("--dp-epsilon needs --dp-rounds, the most updates that a client gives")
+    delta = _DELTA if options.dp_delta is None else options.dp_delta
+    clip = _CLIP if options.dp_clip is None else options.dp_clip
+    return Privacy.for_epsilon(options.dp_epsilon, delta=delta, rounds=rounds, clip=clip)
+
+
 def _roster_commands(commands: Any) -> None:
     identity = commands.add_parser("identity", help="make a party's own keys, for schemes without a shared key")
     identity.add_argument("name", help="of the party; NAME.identity is its secret, NAME.card is for the roster")
@@ -165,6 +200,7 @@ def _roster_commands(commands: Any) -> None:
     _scheme_options(listed, scheme="oneshot")
     listed.add_argument("--per-round", type=int, help="most clients in one round (default: all)")
     _weight_options(listed)
+    _privacy_options(listed, rounds=True)
     listed.add_argument("--member", action="append", default=[], metavar="NAME", help="of the committee; repeat")
     listed.add_argument("--silent", action="append", default=[], metavar="NAME", help="sends no updates; repeat")
     listed.add_argument("--blind", action="append", default=[], metavar="NAME", help="opens no aggregates; repeat")
@@ -199,10 +235,12 @@ def _scheme_options(parser: argparse.ArgumentParser, target: str = "delta", sche
     )
 
 
-def _made(options: argparse.Namespace, clients: int, max_weight: int) -> Scheme:
+def _made(options: argparse.Namespace, clients: int, max_weight: int, privacy: Privacy | None = None) -> Scheme:
     clip = options.clip if options.clip in ("auto", "aciq") else _range(options.clip)
     bits = options.bits or _DEFAULT_BITS.get(options.scheme, 12)
-    codec = Codec(bits=bits, clip=clip, target=options.target, rounding=options.rounding, top=options.top)
+    codec = Codec(
+        bits=bits, clip=clip, target=options.target, rounding=options.rounding, top=options.top, privacy=privacy
+    )
     extra = dict(_assignment(text) for text in options.set)
     return scheme(options.scheme, clients=clients, max_weight=max_weight, codec=codec, **extra)
 
@@ -287,12 +325,19 @@ def _unit(options: argparse.Namespace) -> float:
 
 
 def _keygen(options: argparse.Namespace, __: list[str]) -> int:
-    made = _made(options, options.per_round or options.clients, _max_weight(options))
+    privacy = _privacy(options, options.dp_rounds)
+    made = _made(options, options.per_round or options.clients, _max_weight(options), privacy)
     made_keys = made.keygen(options.clients, epoch=options.epoch)
     out = options.out or named_folder(options.name)
     folder = keys.save(made_keys, made, out, examples_per_weight=_unit(options))
     print(f"{folder}: server.key and {options.clients} client keys for {made}")
+    _say(privacy, made)
     return 0
+
+
+def _say(privacy: Privacy | None, made: Scheme) -> None:
+    if privacy is not None:
+        print(privacy.statement(made.noise_shares))
 
 
 def _identity(options: argparse.Namespace, __: list[str]) -> int:
@@ -306,7 +351,8 @@ def _roster(options: argparse.Namespace, __: list[str]) -> int:
     senders = len(options.cards) - len(set(options.silent))
     if "members=" not in " ".join(options.set):
         options.set.append(f"members={len(set(options.member))}")
-    made = _made(options, options.per_round or senders, max_weight)
+    privacy = _privacy(options, options.dp_rounds)
+    made = _made(options, options.per_round or senders, max_weight, privacy)
     names = {"members": options.member, "silent": options.silent, "blind": options.blind}
     out, fingerprint = make_roster(
         options.cards, made, options.out, epoch=options.epoch, examples_per_weight=_unit(options), **names
@@ -314,6 +360,7 @@ def _roster(options: argparse.Namespace, __: list[str]) -> int:
     print(
         f"{out}: {len(options.cards)} parties for {made}\nfingerprint {fingerprint}: the same for everybody who joins"
     )
+    _say(privacy, made)
     return 0
 
 
@@ -363,9 +410,16 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         }
         keys_folder = str(Path(scratch) / "keys")
         settings = Settings(keys=keys_folder, data_dir=data_dir, **shape)
-        unit, max_weight = weight_unit(client_sizes(settings), _WEIGHT_LEVELS)
+        privacy = _privacy(options, options.rounds)
+        if privacy is None:
+            unit, max_weight = weight_unit(client_sizes(settings), _WEIGHT_LEVELS)
+        else:
+            unit, max_weight = 0.0, 1
+            # Nobody drops out of a simulation: the fewer shares a sum counts on, the larger each is.
+            if "min_contributions=" not in " ".join(options.set):
+                options.set.append(f"min_contributions={settings.per_round}")
         settings = Settings(keys=keys_folder, data_dir=data_dir, examples_per_weight=unit, **shape)
-        made = _made(options, settings.per_round, max_weight)
+        made = _made(options, settings.per_round, max_weight, privacy)
         writable_folder(options.out)
         engine = options.engine == "auto"
         beside = _beside(made, options.compare) if options.compare else None

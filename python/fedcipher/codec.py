@@ -6,7 +6,7 @@ The kernels are in `crates/fedcipher-core/src/codec.rs`; this module chooses the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher._native import Layout
+from fedcipher.dp import Privacy
 from fedcipher.errors import CodecError, LayoutError, ParameterError
 
 __all__ = ["Array", "Codec", "Layout", "flat_float32", "restore"]
@@ -59,6 +60,9 @@ class Codec:
         Send only this fraction of each tensor, the same coordinates from every client, chosen from public
         data (`fedcipher.schemes.sparse`); what is not sent waits for its turn (error feedback). Tensors below
         256 elements are sent whole. Needs ``target="delta"``.
+    privacy
+        `fedcipher.dp.Privacy`: updates are clipped and every client adds its share of noise. It chooses range and
+        rounding itself. Needs one number of bits, ``clip="auto"``, ``target="delta"`` and no ``top``.
     """
 
     bits: int | Sequence[int] = 16
@@ -69,6 +73,7 @@ class Codec:
     rounding: Literal["nearest", "stochastic"] = "nearest"
     target: Literal["weights", "delta"] = "delta"
     top: float | None = None
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int):
@@ -89,6 +94,27 @@ class Codec:
             raise ParameterError(f"top={self.top} is not a fraction in (0, 1]")
         if self.top is not None and self.target != "delta":
             raise ParameterError("top sends part of an update, so the codec must be Codec(target='delta')")
+        given: Any = self.privacy
+        if isinstance(given, Mapping):
+            # From a key file.
+            object.__setattr__(self, "privacy", Privacy(**given))
+        elif not (given is None or isinstance(given, Privacy)):
+            raise ParameterError(f"privacy={given!r} is no fedcipher.dp.Privacy")
+        if self.privacy is not None:
+            self._check_privacy()
+
+    def _check_privacy(self) -> None:
+        if self.target != "delta":
+            raise ParameterError("privacy clips an update, so the codec must be Codec(target='delta')")
+        if self.top is not None:
+            raise ParameterError(
+                "privacy and top do not go together: what is not sent waits for its turn, and so would the noise, to "
+                "be taken off again; leave out top"
+            )
+        if self.clip != "auto":
+            raise ParameterError(f"clip={self.clip!r}: with privacy the range follows from its clip; leave out clip")
+        if len(self.bit_widths) != 1:
+            raise ParameterError(f"bits={self.bits}: privacy needs one grid; give one number of bits for all tensors")
 
     @property
     def bit_widths(self) -> list[int]:
@@ -97,10 +123,19 @@ class Codec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a key file."""
-        return asdict(self)
+        values = asdict(self)
+        if self.privacy is None:
+            # As before there was any: digests of models are over this.
+            del values["privacy"]
+        return values
 
     def layout(self, update: Sequence[Array], reference: Sequence[Array] | None = None) -> Layout:
-        """Shapes, types, bits and clip ranges of ``update``: public, and part of every frame."""
+        """Shapes, types, bits and clip ranges of ``update``: public, and part of every frame.
+
+        Not with ``privacy``, where ranges follow from the scheme too (`fedcipher.schemes.noise`).
+        """
+        if self.privacy is not None:
+            raise ParameterError("with privacy an update's range follows from the scheme; use the scheme's encryptor")
         bits = [self.bits] * len(update) if isinstance(self.bits, int) else list(self.bits)
         if len(bits) != len(update):
             raise LayoutError(f"bits names {len(bits)} tensors but the update has {len(update)}")
@@ -119,10 +154,23 @@ class Codec:
                 _dtype_code(values)
                 if not np.isfinite(values).all():
                     raise CodecError("it holds NaN or infinity")
+                if self.privacy is not None:
+                    self.check_floats([values])
             except CodecError as error:
                 raise type(error)(f"array {name!r}: {error}") from None
         # The rest is about all of them: numbers of bits and ranges.
-        self.layout(model, model)
+        if self.privacy is None:
+            self.layout(model, model)
+
+    @staticmethod
+    def check_floats(arrays: Sequence[Array]) -> None:
+        """Raise `LayoutError` for arrays that noise cannot hide: whole numbers and truth values."""
+        for x in arrays:
+            if np.asarray(x).dtype.kind != "f":
+                raise LayoutError(
+                    f"privacy covers floats, and this is of type {np.asarray(x).dtype.name}; leave the array out of "
+                    "the model's ArrayRecord, or cast it to float32"
+                )
 
     def first_ranges(self, model: Sequence[Array]) -> list[float]:
         """Clip ranges, one an array, for the first update of a ``model`` of which nothing else is public.

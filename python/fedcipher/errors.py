@@ -30,6 +30,7 @@ __all__ = [
     "ParameterError",
     "PeerLostError",
     "PlaintextError",
+    "PrivacyBudgetError",
     "ReplayError",
     "ReportError",
     "RevokedError",
@@ -155,6 +156,10 @@ class PlaintextError(RoundError):
 
 class NonceReuseError(FedcipherError):
     """A (key, round, client) triple would be used twice."""
+
+
+class PrivacyBudgetError(FedcipherError):
+    """A client has given as many updates under its key set as its epsilon covers."""
 
 
 class LedgerError(FedcipherError):

@@ -5,8 +5,17 @@ use crate::{Error, Result};
 /// A field of a sum never exceeds this many bits, so that every sum is a non-negative `i64`.
 pub const MAX_FIELD_BITS: u32 = 63;
 
-/// Who may take part in one sum, and how heavily.
+/// That clients add noise to their updates. How is the host's; the core knows what all parties must agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Privacy {
+    /// Of all its parameters.
+    pub digest: [u8; 16],
+    /// Most updates that a client gives under one key set.
+    pub rounds: u64,
+}
+
+/// Who may take part in one sum, and how heavily.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Most clients whose updates are added in one round.
     pub clients: u64,
@@ -14,6 +23,20 @@ pub struct Bounds {
     pub max_weight: u64,
     /// Fewest clients whose sum is opened.
     pub min_contributions: u64,
+    pub privacy: Option<Privacy>,
+}
+
+/// In the parameter digests of all schemes, which without privacy must stay what they were before there was any.
+impl std::fmt::Debug for Bounds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("Bounds");
+        shown.field("clients", &self.clients).field("max_weight", &self.max_weight);
+        shown.field("min_contributions", &self.min_contributions);
+        if let Some(privacy) = &self.privacy {
+            shown.field("privacy", privacy);
+        }
+        shown.finish()
+    }
 }
 
 /// Fewest clients of a sum where nobody chose: with two, either knows the other's update.
@@ -47,7 +70,22 @@ impl Bounds {
             None if clients <= USUAL_MINIMUM => 2,
             None => USUAL_MINIMUM,
         };
-        Ok(Bounds { clients, max_weight, min_contributions })
+        Ok(Bounds { clients, max_weight, min_contributions, privacy: None })
+    }
+
+    /// The same sums with noise in them.
+    pub fn with_privacy(self, privacy: Option<Privacy>) -> Result<Self> {
+        if privacy.is_some() && self.max_weight > 1 {
+            return Err(Error::parameter(
+                "max_weight",
+                format!(
+                    "{} with privacy: a weight multiplies what one client changes of the sum, and says how many \
+                     examples it has; weigh all clients the same (max_weight=1, keygen --equal)",
+                    self.max_weight
+                ),
+            ));
+        }
+        Ok(Bounds { privacy, ..self })
     }
 
     /// For people: (name, value).

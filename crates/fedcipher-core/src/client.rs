@@ -24,7 +24,8 @@ impl Sender {
     /// `state` is the folder of the nonce ledger; without it nonces are remembered as long as this object lives.
     pub fn new(key: &ClientKey, rules: Rules, state: Option<&Path>) -> Result<Self> {
         let (tag, client, mac) = (key.tag.clone(), key.client, key.mac()?);
-        Ok(Sender { tag, client, rules, mac, ledger: Ledger::open(key, state)? })
+        let ledger = Ledger::open(key, state)?.within(rules.bounds.privacy.map(|p| p.rounds));
+        Ok(Sender { tag, client, rules, mac, ledger })
     }
 
     #[must_use]

@@ -85,6 +85,12 @@ pub enum Error {
     )]
     NonceReuse { client: u32, round: u64, last: u64 },
 
+    #[error(
+        "privacy budget spent: client {client} has given {most} updates under this key set, the most that its epsilon \
+         covers; stop here, or have new keys made (the epsilons of both key sets then add up)"
+    )]
+    Budget { client: u32, most: u64 },
+
     #[error("ledger {path}: {reason}")]
     Ledger { path: String, reason: String },
 
@@ -174,6 +180,7 @@ impl Error {
             Error::Model { .. } => "ModelMismatchError",
             Error::Tag => "ForgedAggregateError",
             Error::NonceReuse { .. } => "NonceReuseError",
+            Error::Budget { .. } => "PrivacyBudgetError",
             Error::Ledger { .. } => "LedgerError",
             Error::RoundDate { .. } => "WrongRoundError",
             Error::Opened { .. } => "ReplayError",

@@ -1,12 +1,12 @@
 //! Schemes by name: the one place that turns the text of a key file into a scheme.
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Privacy};
 use crate::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
 use crate::oneshot::{Oneshot, Params as OneshotParams, Reveal};
 use crate::plain::Plain;
 use crate::rlwe::Bfv;
 use crate::rlwe::params::{Params as BfvParams, Preset};
-use crate::scheme::Scheme;
+use crate::scheme::{self, Scheme};
 use crate::{Error, Result};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +23,31 @@ struct Spec {
 #[derive(Debug, Deserialize)]
 struct Codec {
     bits: Widths,
+    #[serde(default)]
+    privacy: Option<PrivacySpec>,
+}
+
+/// `fedcipher.dp.Privacy`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "what only the host uses is in the digest")]
+struct PrivacySpec {
+    clip: f64,
+    noise_multiplier: f64,
+    rounds: u64,
+    delta: f64,
+}
+
+impl From<PrivacySpec> for Privacy {
+    fn from(spec: PrivacySpec) -> Self {
+        Privacy { digest: scheme::digest(&format!("{spec:?}")), rounds: spec.rounds }
+    }
+}
+
+/// The parameters of `fedcipher.dp.Privacy`, as JSON.
+pub fn privacy(text: &str) -> Result<Privacy> {
+    let spec: PrivacySpec = serde_json::from_str(text).map_err(|e| Error::parameter("privacy", e.to_string()))?;
+    Ok(spec.into())
 }
 
 #[derive(Debug, Deserialize)]
@@ -130,19 +155,28 @@ pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
         Widths::All(bits) => vec![bits],
         Widths::PerTensor(bits) => bits,
     };
+    let privacy = spec.codec.privacy.map(Privacy::from);
+    let bounded = |clients, max_weight, least| Bounds::new(clients, max_weight, least)?.with_privacy(privacy);
     match spec.scheme.as_str() {
         "plain" => {
             let p: PlainSpec = read(spec.params)?;
-            Ok(Arc::new(Plain::new(Bounds::new(p.clients, p.max_weight, p.min_contributions)?)))
+            Ok(Arc::new(Plain::new(bounded(p.clients, p.max_weight, p.min_contributions)?)))
         }
         "flashe" => {
             let p: FlasheSpec = read(spec.params)?;
+            if privacy.is_some() && p.per_client_top.is_some() {
+                return Err(Error::parameter(
+                    "per_client_top",
+                    "with privacy: a coordinate that few clients send has few shares of noise, and error feedback \
+                     would take the noise off again; send all coordinates",
+                ));
+            }
             let policy = match p.masking {
                 MaskingSpec::Single => Policy::Fixed(Masking::Single),
                 MaskingSpec::Double => Policy::Fixed(Masking::Double),
                 MaskingSpec::Adaptive => Policy::Adaptive,
             };
-            let bounds = Bounds::new(p.clients, p.max_weight, p.min_contributions)?;
+            let bounds = bounded(p.clients, p.max_weight, p.min_contributions)?;
             Ok(Arc::new(Flashe::new(FlasheParams {
                 bounds,
                 policy,
@@ -153,13 +187,13 @@ pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
         "bfv" => {
             let p: BfvSpec = read(spec.params)?;
             let (preset, server_weights) = (p.preset.into(), p.server_weights);
-            let bounds = Bounds::new(p.clients, p.max_weight, p.min_contributions)?;
+            let bounds = bounded(p.clients, p.max_weight, p.min_contributions)?;
             Ok(Arc::new(Bfv::new(BfvParams { bounds, preset, bits, server_weights })?))
         }
         "oneshot" => {
             let p: OneshotSpec = read(spec.params)?;
             Ok(Arc::new(Oneshot::new(OneshotParams {
-                bounds: Bounds::new(p.clients, p.max_weight, p.min_contributions)?,
+                bounds: bounded(p.clients, p.max_weight, p.min_contributions)?,
                 preset: p.preset.into(),
                 bits,
                 members: p.members,
@@ -181,7 +215,7 @@ pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
                 33 => 8_088_322_049,
                 other => return Err(Error::parameter("prime_bits", format!("{other} is not one of 17, 33"))),
             };
-            let bounds = Bounds::new(p.clients, p.max_weight, p.min_contributions)?;
+            let bounds = bounded(p.clients, p.max_weight, p.min_contributions)?;
             Ok(Arc::new(PastaBfv::new(Params { bounds, variant: p.variant, prime })?))
         }
         other => Err(Error::parameter("scheme", format!("this build has no kernel for {other:?}"))),

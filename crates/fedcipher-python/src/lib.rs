@@ -11,7 +11,7 @@ use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::Masking;
 use fedcipher_core::scheme::{self, Expect, Request};
-use fedcipher_core::{Error, keys, registry, sparse, wire};
+use fedcipher_core::{Error, keys, noise, prf, registry, sparse, wire};
 use forked::at_work;
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -465,6 +465,34 @@ fn common_set<'py>(
     Ok(set.into_pyarray(py))
 }
 
+/// An update with a client's share of noise: (flat float32 values on the grid of `layout`, values cut per tensor, L2
+/// norm before it was cut to `clip`). `square` bounds the square of the norm after rounding, in steps; the variance
+/// is `numerator / 2^shift` square steps. `key` is for tests, otherwise it is the operating system's.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "the Python signature, one to one")]
+#[allow(clippy::type_complexity, reason = "one tuple for one thin call")]
+#[pyo3(signature = (layout, arrays, clip, square, numerator, shift, key = None))]
+fn add_noise<'py>(
+    py: Python<'py>,
+    layout: &Layout,
+    arrays: Vec<PyReadonlyArray1<'py, f32>>,
+    clip: f64,
+    square: u64,
+    numerator: u64,
+    shift: u32,
+    key: Option<[u8; 32]>,
+) -> PyResult<(Bound<'py, PyArray1<f32>>, Vec<u64>, f64)> {
+    let slices = slices(&arrays)?;
+    let made = at_work(py, || {
+        let gaussian = noise::DiscreteGaussian::new(numerator, shift)?;
+        let fresh = prf::random_bytes::<32>()?;
+        let key = key.as_ref().unwrap_or(&fresh);
+        noise::noised(&layout.0, &slices, noise::Limits { clip, square }, &gaussian, key)
+    });
+    let noise::Noised { values, cut, norm } = made.map_err(raise)?;
+    Ok((values.into_pyarray(py), cut, norm))
+}
+
 /// The public header of any frame: (kind, scheme, epoch, round, contributions, elements, payload bytes).
 #[pyfunction]
 #[allow(clippy::type_complexity, reason = "one tuple for one thin call")]
@@ -493,7 +521,7 @@ fn bench_flashe(
     tagged: bool,
 ) -> PyResult<f64> {
     use fedcipher_core::mac::{field::Element, hash};
-    use fedcipher_core::{bits, flashe::mask, prf};
+    use fedcipher_core::{bits, flashe::mask};
     let values = values.as_slice()?;
     if width == 0 || width > 63 || repeats == 0 {
         return Err(PyValueError::new_err("width is 1..=63 and repeats at least 1"));
@@ -559,6 +587,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(key_files::read_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::hold_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(common_set, m)?)?;
+    m.add_function(wrap_pyfunction!(add_noise, m)?)?;
     m.add_function(wrap_pyfunction!(bench_flashe, m)?)?;
     m.add("features", FEATURES)?;
     m.add("version", env!("CARGO_PKG_VERSION"))

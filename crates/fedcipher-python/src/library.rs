@@ -8,7 +8,7 @@ use fedcipher_core::client;
 use fedcipher_core::keys::{KeySet, KeyTag};
 use fedcipher_core::mac::{Tag, Verifier, Weighting};
 use fedcipher_core::scheme::{Expect, Terms};
-use fedcipher_core::{Error, codec, scheme};
+use fedcipher_core::{Error, codec, registry, scheme};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -46,11 +46,23 @@ impl Library {
 
 #[pymethods]
 impl Library {
-    /// `params` is a canonical text of all parameters: its digest is in every key and frame.
+    /// `params` is a canonical text of all parameters: its digest is in every key and frame. `privacy`: that of the
+    /// codec, as JSON.
     #[new]
-    #[pyo3(signature = (name, params, clients, max_weight, min_contributions = None))]
-    fn new(name: &str, params: &str, clients: u64, max_weight: u64, min_contributions: Option<u64>) -> PyResult<Self> {
-        let bounds = Bounds::new(clients, max_weight, min_contributions).map_err(raise)?;
+    #[pyo3(signature = (name, params, clients, max_weight, min_contributions = None, privacy = None))]
+    fn new(
+        name: &str,
+        params: &str,
+        clients: u64,
+        max_weight: u64,
+        min_contributions: Option<u64>,
+        privacy: Option<&str>,
+    ) -> PyResult<Self> {
+        let bounded = || {
+            let privacy = privacy.map(registry::privacy).transpose()?;
+            Bounds::new(clients, max_weight, min_contributions)?.with_privacy(privacy)
+        };
+        let bounds = bounded().map_err(raise)?;
         let digest = scheme::digest(&format!("{name}|{params}|{bounds:?}"));
         Ok(Library { name: name.to_owned(), digest, bounds })
     }

@@ -12,9 +12,10 @@ from fedcipher._files import refusal
 from fedcipher._machine import machine, packages
 from fedcipher._terminal import print_table
 from fedcipher._units import seconds, share, size
+from fedcipher.dp import Privacy, grid
 from fedcipher.errors import ReportError
 from fedcipher.flower import RoundRecord
-from fedcipher.schemes import Scheme, scheme_class
+from fedcipher.schemes import Scheme, from_spec, scheme_class
 
 __all__ = ["PHASES", "Report", "RoundResult"]
 
@@ -91,6 +92,8 @@ class Report:
     machine: dict[str, str]
     link_mbit: float
     engine: bool = False
+    privacy: str = ""
+    """With noise: what it promises."""
     rounds: list[RoundResult] = field(default_factory=list)
     beside: Report | None = None
     """The same run under another scheme, to compare with."""
@@ -111,6 +114,7 @@ class Report:
             machine={**machine(), **packages("fedcipher", "flwr", "jax", "numpy")},
             link_mbit=link_mbit,
             engine=engine,
+            privacy=scheme.codec.privacy.statement(scheme.noise_shares) if scheme.codec.privacy else "",
         )
 
     @classmethod
@@ -125,7 +129,7 @@ class Report:
 
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> Report:
-        kept = {k: v for k, v in data.items() if k not in ("totals", "rounds", "beside", "threat")}
+        kept = {k: v for k, v in data.items() if k not in ("totals", "rounds", "beside", "threat", "noise")}
         beside = data.get("beside")
         rounds = [RoundResult(**r) for r in data["rounds"]]
         return cls(**kept, rounds=rounds, beside=cls._from_dict(beside) if beside else None)
@@ -133,7 +137,8 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON, with the totals that follow from them."""
         beside = self.beside.to_dict() if self.beside else None
-        return {**asdict(self), "beside": beside, "threat": self.threat, "totals": self.totals()}
+        derived = {"threat": self.threat, "noise": self.noise, "totals": self.totals()}
+        return {**asdict(self), "beside": beside, **derived}
 
     @property
     def title(self) -> str:
@@ -151,6 +156,24 @@ class Report:
         keys = " Keys are in an engine, a process of their own." if self.engine else ""
         named = f"{self.scheme} ({', '.join(params)})"
         return f"{named} withstands: {info.withstands}. Broken by: {info.broken_by}.{sums}{keys}"
+
+    @property
+    def noise(self) -> str:
+        """How much noise there is in a mean; empty without privacy, and before there was a round."""
+        told = self.codec.get("privacy")
+        sizes = [(int(r.elements), r.clients) for r in self.rounds if r.elements and r.clients]
+        if not told or not sizes:
+            return ""
+        made = from_spec({"scheme": self.scheme, "params": self.scheme_params, "codec": self.codec})
+        privacy, (elements, clients) = Privacy(**told), sizes[0]
+        chosen = grid(privacy, made.codec.bit_widths[0], elements, made.noise_shares)
+        ratio = chosen.noise_norm(elements, clients) / privacy.clip
+        said = f"The noise in the mean of {clients} clients is expected to have {ratio:.2g} times the norm that updates"
+        said += f" are clipped to ({privacy.clip:g})."
+        if ratio > 1:
+            said += " WARNING: that is more than any mean of updates has, so it drowns them: more clients, a larger"
+            said += " epsilon, fewer rounds or a smaller model."
+        return said
 
     def totals(self) -> dict[str, float]:
         """Means over rounds of the per-client figures; the final round's metrics."""
@@ -234,6 +257,9 @@ class Report:
     def show(self) -> None:
         """Print threat, rounds and totals."""
         print(self.threat)
+        for said in (self.privacy, self.noise):
+            if said:
+                print(said)
         for run in (self, self.beside):
             if run is not None:
                 print_table(f"{run.title}: rounds", run.per_round())

@@ -20,6 +20,7 @@ _SHORTEST = 1e-6
 def page(report: Report) -> str:
     """The page of a run, and of the run beside it."""
     parts = [f"<h1>{escape(report.title)}</h1>", _page.note(report.threat)]
+    parts += [_page.note(said) for said in (report.privacy, report.noise) if said]
     parts += [f"<p><code>{escape(report.command)}</code></p>"]
     parts += [_page.pictures(_drawn(report))]
     parts += ["<h2>Result</h2>", "<p>Means over the rounds; metrics are the last round's.</p>"]

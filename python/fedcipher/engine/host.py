@@ -54,7 +54,7 @@ class Engine:
         if epoch not in self._encryptors:
             # Two epochs are usable at a time; what came before them is of no use.
             self._encryptors = {e: made for e, made in self._encryptors.items() if e in (0, epoch - 1)}
-            self._encryptors[epoch] = KernelEncryptor(_Remote(self._client, epoch), self.scheme.codec)
+            self._encryptors[epoch] = KernelEncryptor(_Remote(self._client, epoch), self.scheme)
         return self._encryptors[epoch]
 
     def decryptor(self) -> Decryptor:

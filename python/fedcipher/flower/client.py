@@ -184,6 +184,14 @@ class _Call:
         self.phases["clipped"] = stats.clipped
         self.phases["elements"] = stats.elements
         self._warn_of_clipping(update)
+        if stats.scaled < 1:
+            # Here only: how long an update is no noise covers.
+            _log.info(
+                "round %s: the update was multiplied by %.3g to keep the L2 norm of its privacy, %g",
+                self.settings.round - self.settings.run,
+                stats.scaled,
+                self.party.scheme.codec.privacy and self.party.scheme.codec.privacy.clip,
+            )
         reply.content.array_records[key] = protocol.wire_record({protocol.UPDATE: frame})
 
     def _shaped(self) -> list[NumpyArray]:
@@ -212,6 +220,9 @@ class _Call:
         unit, name = self.settings.unit, self.settings.weighted_by
         if unit <= 0:
             return 1
+        if self.party.scheme.codec.privacy is not None:
+            # Before the number of examples is looked at, which a refusal must not depend on.
+            raise ParameterError("the round weights by examples, which its privacy does not cover; weigh all the same")
         for record in reply.content.metric_records.values():
             if name in record:
                 units = float(cast(float, record[name])) / unit

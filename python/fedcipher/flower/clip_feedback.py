@@ -35,9 +35,11 @@ def carries_use(scheme: Scheme) -> bool:
     """Whether updates of ``scheme`` carry the use of their ranges: dense deltas with ``clip="auto"``.
 
     Sparse updates keep what was cut for the next round (error feedback); whole models are fitted to the last model;
-    the other ways to clip are the app's choice.
+    the other ways to clip are the app's choice. With privacy ranges are fixed, and the noise would not cover the use.
     """
     codec = scheme.codec
+    if codec.privacy is not None:
+        return False
     dense = codec.target == "delta" and codec.top is None and scheme.params().get("per_client_top") is None
     return dense and codec.clip == "auto" and isinstance(codec.bits, int)
 

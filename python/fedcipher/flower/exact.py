@@ -25,6 +25,10 @@ _WIDEST = 16
 
 def check_codec(codec: Codec) -> None:
     """Raise `ParameterError` for a codec that does not carry each integer exactly."""
+    if codec.privacy is not None:
+        raise ParameterError(
+            "sums need a codec without privacy, whose noise would be in them; make other keys for them"
+        )
     if not isinstance(codec.bits, int) or not isinstance(codec.clip, (int, float, str)):
         raise ParameterError("sums need a codec with one bit width and one clip for all tensors; make other keys")
     if codec.rounding != "nearest" or codec.top is not None:

@@ -149,6 +149,11 @@ class SecureStrategy(Strategy):
         self._out = None if out is None else home() / "runs" / out
         unit = self._keys.examples_per_weight if examples_per_weight is None else examples_per_weight
         self._unit = float(unit)
+        if self._unit > 0 and self.scheme.codec.privacy is not None:
+            raise StrategyError(
+                "examples_per_weight and privacy: weights say how many examples a client has, which no noise covers; "
+                "weigh all clients the same"
+            )
         self._minimum = self.scheme.min_contributions
         self._most = int(self.scheme.params()["clients"])
         self._on_round = on_round

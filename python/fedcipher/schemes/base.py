@@ -19,6 +19,7 @@ from fedcipher import _native
 from fedcipher._optional import require_feature
 from fedcipher.codec import Array, Codec, Layout, flat_float32, restore
 from fedcipher.errors import FrameError, UnknownClientError, UnsupportedError
+from fedcipher.schemes.noise import Mechanism
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
 
 __all__ = [
@@ -84,6 +85,8 @@ class EncryptStats:
     frame_bytes: int = 0
     setup_bytes: int = 0
     """Of the frame's bytes, those that are sent once a key epoch."""
+    scaled: float = 1.0
+    """With privacy: what the update was multiplied by to keep its norm. Private, so not for the server."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,9 @@ class Encryptor(ABC):
         server announced for the round; ``model`` a digest of the global model it was trained from: updates of
         different ones do not add up to anything that opens. Sets ``stats``.
 
-        Raises `NotFiniteError`, `WeightError`, `BoundError`, `LayoutError`, `NonceReuseError`.
+        With ``Codec(privacy=...)`` the update is clipped and gets noise, and ``reference`` is not used.
+
+        Raises `NotFiniteError`, `WeightError`, `BoundError`, `LayoutError`, `NonceReuseError`, `PrivacyBudgetError`.
         """
 
     def precompute(
@@ -307,6 +312,14 @@ class Scheme(ABC):
         """Derived figures for people."""
 
     @property
+    def noise_shares(self) -> int:
+        """With privacy: of how many clients there is noise in every sum that a reader does not know.
+
+        All but the reader's own, of the fewest that are opened.
+        """
+        return max(1, self.min_contributions - 1)
+
+    @property
     def reveals_to_server(self) -> bool:
         """Whether the server opens each round's sum itself, with `server_decryptor`."""
         return False
@@ -372,7 +385,7 @@ class NativeScheme(Scheme):
         return KeySet({key.client: key for key in clients}, server)
 
     def encryptor(self, key: _native.ClientKey) -> Encryptor:
-        return KernelEncryptor(self._native.encryptor(key, state_dir()), self.codec)
+        return KernelEncryptor(self._native.encryptor(key, state_dir()), self)
 
     def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
         return _NativeAggregator(self._native.aggregator(key, round))
@@ -440,9 +453,10 @@ class DecryptKernel(Protocol):
 class KernelEncryptor(Encryptor):
     """The codec in front of a kernel."""
 
-    def __init__(self, native: EncryptKernel, codec: Codec) -> None:
+    def __init__(self, native: EncryptKernel, made_by: Scheme) -> None:
         self._native = native
-        self._codec = codec
+        self._codec = codec = made_by.codec
+        self._noise = codec.privacy and Mechanism(codec, codec.privacy, made_by.noise_shares)
         self._feedback = Feedback()
         self.stats = EncryptStats()
 
@@ -458,6 +472,8 @@ class KernelEncryptor(Encryptor):
     ) -> bytes:
         if self._codec.top is not None:
             return self._encrypt_part(self._codec.top, update, round, weight, reference, plan, model)
+        if self._noise:
+            return self._encrypt_noisy(self._noise, update, round, weight, plan, model)
         began = time.perf_counter()
         layout = self._codec.layout(update, reference)
         flat = flat_float32(update)
@@ -465,6 +481,17 @@ class KernelEncryptor(Encryptor):
         stochastic = self._codec.rounding == "stochastic"
         frame, clipped, quantising = self._native.encrypt(layout, flat, round, weight, plan, model, b"", stochastic)
         self._note(began, prepared, quantising, clipped, layout, frame)
+        return frame
+
+    def _encrypt_noisy(
+        self, noise: Mechanism, update: Sequence[Array], round: int, weight: int, plan: bytes, model: bytes
+    ) -> bytes:
+        began = time.perf_counter()
+        noisy = noise.apply(update)
+        prepared = time.perf_counter()
+        frame, _, quantising = self._native.encrypt(noisy.layout, noisy.arrays, round, weight, plan, model, b"", False)
+        self._note(began, prepared, quantising, noisy.cut, noisy.layout, frame)
+        self.stats.scaled = noisy.scaled
         return frame
 
     def _encrypt_part(
@@ -513,7 +540,7 @@ class KernelEncryptor(Encryptor):
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
     ) -> None:
-        layout = self._codec.layout(update, reference)
+        layout = self._noise.layout(update) if self._noise else self._codec.layout(update, reference)
         if self._codec.top is not None:
             layout = CommonSet(update, reference, round, self._codec.top).gathered(layout)
         self._native.precompute(round, layout, plan)

@@ -10,6 +10,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,9 @@ class LibraryScheme(Scheme):
         self.min_contributions = _native.min_contributions(params["clients"], params["min_contributions"])
         self._params = {**params, "min_contributions": self.min_contributions}
         text = json.dumps({**self._params, "bits": codec.bit_widths}, sort_keys=True)
+        privacy = codec.privacy and json.dumps(asdict(codec.privacy))
         self._library = _native.Library(
-            self.name, text, params["clients"], params["max_weight"], self.min_contributions
+            self.name, text, params["clients"], params["max_weight"], self.min_contributions, privacy
         )
 
     def field_bits(self, limit: int) -> int:
@@ -112,7 +114,7 @@ class LibraryScheme(Scheme):
 
     def encryptor(self, key: _native.ClientKey) -> Encryptor:
         seal = self._arithmetic.sealer(self._library.secret(key))
-        return KernelEncryptor(_EncryptKernel(self._library.sender(key, state_dir()), seal), self.codec)
+        return KernelEncryptor(_EncryptKernel(self._library.sender(key, state_dir()), seal), self)
 
     def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
         adder = self._arithmetic.adder(self._library.public(key))

@@ -84,6 +84,11 @@ class Oneshot(NativeScheme):
         super().__init__(codec or Codec(bits=12), params)
 
     @property
+    def noise_shares(self) -> int:
+        # Clients that work with the server, a reader among them, may leave out their noise.
+        return max(1, self.min_contributions - max(1, self._params["corrupt"]))
+
+    @property
     def reveals_to_server(self) -> bool:
         return self._params["reveal"] == "server"
 

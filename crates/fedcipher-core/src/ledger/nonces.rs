@@ -25,6 +25,10 @@ pub struct Ledger {
     /// The file and what it must begin with.
     file: Option<(PathBuf, Stamp)>,
     last: Option<u64>,
+    /// Most rounds that are claimed, ever.
+    most: Option<u64>,
+    /// Without a file: how many were.
+    claimed: u64,
     /// A round that is claimed and not used yet.
     reserved: Option<u64>,
     /// Who holds this object: what it remembers is void in a process forked off.
@@ -37,7 +41,14 @@ impl Ledger {
     /// One that is new refuses rounds begun before now; see [`super::register`].
     pub fn open(key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         let file = state.map(|state| place(&Folder::open(state)?, key, super::now())).transpose()?;
-        Ok(Ledger { client: key.client, file, last: None, reserved: None, process: std::process::id() })
+        let process = std::process::id();
+        Ok(Ledger { client: key.client, file, last: None, most: None, claimed: 0, reserved: None, process })
+    }
+
+    /// Refuses all rounds after `most`. A round counts from its claim on, also where nothing came of it.
+    #[must_use]
+    pub fn within(self, most: Option<u64>) -> Self {
+        Ledger { most, ..self }
     }
 
     /// Claims `round`, durably, or refuses it; a refusal changes nothing. Processes with one key and one folder
@@ -50,7 +61,11 @@ impl Ledger {
         }
         check_date(round)?;
         match self.file.clone() {
-            None => self.check_increase(round)?,
+            None => {
+                self.check_increase(round)?;
+                self.check_budget(self.claimed)?;
+                self.claimed += 1;
+            }
             Some((path, stamp)) => self.claim_on_disk(round, &path, &stamp)?,
         }
         (self.last, self.reserved) = (Some(round), None);
@@ -94,6 +109,13 @@ impl Ledger {
         }
     }
 
+    fn check_budget(&self, claimed: u64) -> Result<()> {
+        match self.most {
+            Some(most) if claimed >= most => Err(Error::Budget { client: self.client, most }),
+            _ => Ok(()),
+        }
+    }
+
     fn claim_on_disk(&mut self, round: u64, path: &Path, stamp: &Stamp) -> Result<()> {
         let io = |e: std::io::Error| failed(path, e);
         let mut file = locked(path)?;
@@ -116,6 +138,8 @@ impl Ledger {
                  (open the key by its file, `fedcipher.keys.open_client`, where the key is known to be unused)",
             ));
         }
+        // Every claim is one write, so the file counts them already.
+        self.check_budget(newest.count())?;
         newest.next(round).write(&file, &found).and_then(|()| file.sync_data()).map_err(io)
     }
 }
