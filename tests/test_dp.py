@@ -370,9 +370,9 @@ def test_the_core_is_given_what_was_chosen(monkeypatch):
     made = scheme(bits=14)
     opened(made, [[np.ones((5, 6), np.float32), np.zeros(3, np.float32)]] * 3)
     chosen = grid(PRIVACY, 14, 33, made.noise_shares)
-    for layout, arrays, *given in asked:
+    for layout, arrays, *chosen_by in asked:
         # And no key: that is the operating system's.
-        assert given == [PRIVACY.clip, chosen.square, chosen.numerator, chosen.shift]
+        assert chosen_by == [PRIVACY.clip, chosen.square, chosen.numerator, chosen.shift]
         assert {tensor[1:3] for tensor in layout.tensors} == {(14, chosen.alpha)}
         assert [x.tolist() for x in arrays] == [[1.0] * 30, [0.0] * 3]
 

@@ -633,10 +633,11 @@ class SecureStrategy(Strategy):
         """What replies say of the last aggregate, which this server cannot open, or not check.
 
         Where a client can spoil a sum unseen (a committee's scheme), a spoilt one opens for nobody who has the key of
-        tags, so that everybody refuses what comes with it. One client that goes on has opened it.
+        tags, so that everybody refuses what comes with it. One client that goes on has opened it. Of whole models
+        there is no way back: clients keep none, and open no aggregate older than the one they have tried.
         """
         assert self._run is not None
-        if not (self.scheme.info.committee and self._sums):
+        if not (self.scheme.info.committee and self._sums and self.scheme.codec.target == "delta"):
             return
         if (self._run.segment, self._run.count) in self._delivered.values():
             self._suspects.opened(self._sums[-1][1])
