@@ -24,7 +24,17 @@ from readme_tables import filled
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "dp.md"
 ROUNDS, DELTA, CLIP, BITS = 20, 1e-5, 1.0, 12
 STEPS, BATCH, RATE = 10, 20, 0.5
-CASES = [(1000, None), (1000, 8.0), (1000, 4.0), (1000, 2.0), (1000, 1.0), (1000, 0.5), (12, None), (12, 8.0)]
+CASES = [
+    (1000, None),
+    (1000, 8.0),
+    (1000, 4.0),
+    (1000, 2.0),
+    (1000, 1.0),
+    (1000, 0.5),
+    (100, 8.0),
+    (12, None),
+    (12, 8.0),
+]
 SPEED_VALUES = 1_200_000
 
 Floats = NDArray[np.float32]

@@ -114,6 +114,16 @@ proptest! {
 }
 
 #[test]
+fn rounding_is_unbiased() {
+    let (n, layout) = (40_000, layout(16, 32_767.0, &[40_000]));
+    let (limits, gaussian) = (Limits { clip: 1e9, square: 1 << 40 }, DiscreteGaussian::new(1, 2).unwrap());
+    let made = noised(&layout, &[&vec![0.3; n]], limits, &gaussian, &[2; 32]).unwrap();
+    let mean = made.values.iter().map(|x| f64::from(*x)).sum::<f64>() / n as f64;
+    // Six deviations: those of a coin and of the noise together are below 0.7.
+    assert!((mean - 0.3).abs() < 6.0 * 0.7 / 200.0, "{mean}");
+}
+
+#[test]
 fn what_is_beyond_the_range_is_cut_and_counted() {
     // Four bits hold 7 steps, noise of deviation 8 often more.
     let layout = layout(4, 1.0, &[40_000, 20_000]);
