@@ -68,21 +68,24 @@ class LocalGrid:
             for k in range(clients)
         }
         self.sent, self.received = [], []
-        self.pushed = {}
+        self.pushed, self.kept_silent = {}, False
 
     def push_messages(self, messages):
-        """Each is answered at once, or never."""
+        """Each is answered at once, or never; ``kept_silent``: what is never answered is waited for."""
         asked = []
         for message in messages:
-            asked.append(f"message-{len(self.pushed)}")
-            self.pushed[asked[-1]] = None
+            name = f"message-{len(self.pushed)}"
+            self.pushed[name] = None
             for reply in self.send_and_receive([message]):
-                reply.metadata.__dict__["_reply_to_message_id"] = asked[-1]
-                self.pushed[asked[-1]] = reply
+                reply.metadata.__dict__["_reply_to_message_id"] = name
+                self.pushed[name] = reply
+            if self.pushed[name] is not None or self.kept_silent:
+                asked.append(name)
         return asked
 
     def pull_messages(self, message_ids):
-        here = [k for k in message_ids if self.pushed.get(k) is not None]
+        asked = set(message_ids)
+        here = [k for k, reply in self.pushed.items() if k in asked and reply is not None]
         replies = [self.pushed[k] for k in here]
         self.pushed.update(dict.fromkeys(here))
         return replies

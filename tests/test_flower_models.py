@@ -203,14 +203,14 @@ def test_whole_numbers_stay_whole_in_whatever_order_replies_come(tmp_path):
     """Flower's mean of 32 with weights .3 .2 .4 .1 is 31.999999999999996: neither another model nor 31."""
     apps = Apps(tmp_path)
     orders = list(itertools.permutations(range(CLIENTS)))
-    deliver = apps.grid.send_and_receive
+    push = apps.grid.push_messages
 
-    def in_an_order(messages, *, timeout=None):
+    def in_an_order(messages):
         messages = sorted(messages, key=lambda m: m.metadata.dst_node_id)
         number = messages[0].content["config"]["server-round"]
-        return deliver([messages[k] for k in orders[number % len(orders)]], timeout=timeout)
+        return push([messages[k] for k in orders[number % len(orders)]])
 
-    apps.grid.send_and_receive = in_an_order
+    apps.grid.push_messages = in_an_order
     strategy, result = apps.start(opener=apps.auditor, rounds=len(orders))
     assert result.arrays["norm.num_batches_tracked"].numpy() == 5 + 9 * len(orders)
     # No model of the inner strategy's own was sent in the clear.

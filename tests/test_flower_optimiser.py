@@ -47,9 +47,11 @@ class Grid(LocalGrid):
 
     lie = None
 
-    def send_and_receive(self, messages, *, timeout=None):
+    def push_messages(self, messages):
         # Whose update comes first says which model the round is of.
-        messages = sorted(messages, key=lambda message: message.metadata.dst_node_id)
+        return super().push_messages(sorted(messages, key=lambda message: message.metadata.dst_node_id))
+
+    def send_and_receive(self, messages, *, timeout=None):
         for message in messages:
             settings = message.content.config_records.get(protocol.CONFIG)
             if settings is not None and self.lie is not None:

@@ -12,7 +12,7 @@ import pytest
 import wire_tools
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcipher import _native, cli, errors, keys
-from fedcipher.flower import SecureStrategy, committee, open_run, protocol
+from fedcipher.flower import SecureStrategy, committee, open_run, protocol, replies
 from fedcipher.schemes import base
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import LocalGrid, initial, make_app, record
@@ -347,10 +347,10 @@ def test_adversary_c_reads_the_victim_where_members_forget(damage, monkeypatch):
 def test_a_member_that_is_away_is_not_waited_for_to_the_end(tmp_path, rng, monkeypatch):
     """With enough answers a round waits as long again as those took, and not for all of the committee's time."""
     federation = Federation(tmp_path, rng, lambda sent, reply, k: None if asks_member(sent) and k == 3 else reply)
-    federation.strategy._committee._patience = 10_000
+    federation.strategy._committee._patience, federation.grid.kept_silent = 10_000, True
     clock = {"now": 0.0}
-    monkeypatch.setattr(committee.time, "monotonic", lambda: clock["now"])
-    monkeypatch.setattr(committee.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
+    monkeypatch.setattr(replies.time, "monotonic", lambda: clock["now"])
+    monkeypatch.setattr(replies.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
     federation.start(2)
     assert [r.unfinished for r in federation.strategy.rounds] == [None, None]
     assert clock["now"] < 2 * 2 * committee._LEAST

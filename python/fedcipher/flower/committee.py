@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
@@ -18,6 +17,7 @@ from fedcipher.errors import FedcipherError, FrameError
 from fedcipher.flower import protocol
 from fedcipher.flower.party import party_of
 from fedcipher.flower.refusal import reference_of
+from fedcipher.flower.replies import Gathering
 from fedcipher.schemes import Aggregator
 
 __all__ = ["Committee", "answer", "is_for_member"]
@@ -29,8 +29,7 @@ _REQUEST = protocol.PREFIX + "request"
 _ANSWER = protocol.PREFIX + "answer"
 _PARTY = "party"
 _LEAST = 1.0
-"""Seconds that members have at least, and most between two looks for answers."""
-_LOOK = 0.05
+"""Seconds that members have at least."""
 
 
 def is_for_member(msg: Message) -> bool:
@@ -78,13 +77,15 @@ class Committee:
         sent = {self._nodes[m]: (m, frame) for m, frame in requests.items() if m in self._nodes}
         asked = {node: protocol.wire_record({_REQUEST: frame}) for node, (_, frame) in sent.items()}
         messages = [_message(node, message_type, record) for node, record in asked.items()]
-        until = max(began + self._patience, time.monotonic() + _LEAST)
         silent = set(requests)
-
-        def enough() -> bool:
-            return not aggregator.missing
-
-        for reply in _replies(grid, messages, until, enough):
+        replies = Gathering(
+            grid,
+            messages,
+            until=max(began + self._patience, time.monotonic() + _LEAST),
+            enough=lambda: not aggregator.missing,
+            grace=lambda seconds: max(_LEAST, seconds),
+        )
+        for reply in replies:
             member = sent.get(reply.metadata.src_node_id, (None, b""))[0]
             try:
                 silent.discard(aggregator.answer(_frame_of(reply)))
@@ -115,26 +116,6 @@ class Committee:
             party = record.get(_PARTY) if isinstance(record, ConfigRecord) else None
             if isinstance(party, int):
                 self._nodes.setdefault(party, reply.metadata.src_node_id)
-
-
-def _replies(grid: Grid, messages: list[Message], until: float, enough: Callable[[], bool]) -> Iterable[Message]:
-    """Replies as they come, until ``until``; from when there are ``enough``, for as long again as that took."""
-    began = time.monotonic()
-    waiting = set(grid.push_messages(messages))
-    pause, satisfied = _LOOK, False
-    while waiting:
-        replies = list(grid.pull_messages(waiting))
-        waiting -= {reply.metadata.reply_to_message_id for reply in replies}
-        yield from replies
-        now = time.monotonic()
-        if not satisfied and enough():
-            satisfied = True
-            until = min(until, now + max(_LEAST, now - began))
-        if now >= until:
-            return
-        if waiting and not replies:
-            time.sleep(min(pause, until - now))
-            pause = min(2 * pause, _LEAST)
 
 
 def _message(node: int, message_type: str, record: ArrayRecord | ConfigRecord) -> Message:

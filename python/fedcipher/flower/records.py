@@ -38,6 +38,8 @@ class RoundRecord:
     aggregate_bytes: int = 0
     unfinished: str | None = None
     """Why the round has no aggregate: the global model is that of the round before."""
+    late: list[int] = field(default_factory=list[int])
+    """Nodes that have answered after the round closed: in no sum."""
 
     @property
     def accepted(self) -> int:

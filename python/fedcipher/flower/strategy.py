@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import cast
 
@@ -23,6 +24,7 @@ from fedcipher.errors import (
     ForgedAggregateError,
     FrameError,
     LayoutError,
+    ParameterError,
     PlaintextError,
     RevokedError,
     StrategyError,
@@ -35,6 +37,7 @@ from fedcipher.flower.model import named
 from fedcipher.flower.optimiser import Optimiser, apply_delta, in_type_of, mean_part
 from fedcipher.flower.records import CLIPPED, ClientRecord, RoundRecord
 from fedcipher.flower.refusal import reference_of
+from fedcipher.flower.replies import Arrivals, Gathering
 from fedcipher.flower.run_folder import RunFolder, replay
 from fedcipher.flower.sealed import SealedArrays
 from fedcipher.flower.settings import RoundSettings
@@ -98,6 +101,13 @@ class SecureStrategy(Strategy):
         How many examples make one unit of weight; a client of n examples counts
         ``max(1, round(n / examples_per_weight))``, which must not exceed the scheme's ``max_weight``. ``None``: what
         the keys were made for (``fedcipher keygen --examples``), else all clients weigh the same.
+    quorum
+        Share of the sampled clients whose updates are enough: ``grace`` seconds after that many are in the sum the
+        round closes. 1: all are waited for.
+    deadline
+        Seconds after which a round closes with the updates that are there; ``None``: the ``timeout`` of `start`.
+    grace
+        Seconds that the others have once the quorum is there.
     committee_timeout
         Seconds that the members of a committee have to answer in a round, for schemes that have one.
     on_round
@@ -107,6 +117,10 @@ class SecureStrategy(Strategy):
 
     Notes
     -----
+    Updates are added as they arrive and are not kept: the server's memory does not grow with the number of clients. Who
+    has not answered when a round closes is in its `RoundRecord` as left out, and later in ``late`` if the update comes
+    after all; it is in no sum.
+
     A round of fewer accepted updates than the scheme's ``min_contributions`` has no aggregate: the sum of
     one update is that update. The global model stays, `RoundRecord.unfinished` says so, and nobody is
     sent anything of it. A first round that samples fewer clients is refused with a `StrategyError`, and so is a
@@ -123,6 +137,9 @@ class SecureStrategy(Strategy):
         opener: Decryptor | str | Path | None = None,
         out: str | Path | None = None,
         examples_per_weight: float | None = None,
+        quorum: float = 1.0,
+        deadline: float | None = None,
+        grace: float = 10.0,
         committee_timeout: float = 60.0,
         on_round: Callable[[RoundRecord], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
@@ -136,7 +153,17 @@ class SecureStrategy(Strategy):
         self._keys = keys if isinstance(keys, ServerKeys) else FileKeys(keys)
         self.scheme, self._key = self._keys.scheme, self._keys.current()
         self._opener, self._holds_key = self._opener_of(opener), isinstance(opener, (str, Path))
+        self._opens_itself = opener is None and self._opener is not None
         self._committee = Committee(committee_timeout)
+        if not 0 < quorum <= 1:
+            raise ParameterError(f"quorum={quorum} is no share of the sampled clients above 0 and up to 1")
+        if not (grace >= 0 and (deadline is None or deadline > 0)):
+            raise ParameterError(f"grace={grace} and deadline={deadline} are seconds; the deadline is more than 0")
+        self._quorum, self._deadline, self._grace = quorum, deadline, grace
+        self._training = False
+        self._gathering: Gathering | None = None
+        # Messages of rounds that have closed without their answer, and which round.
+        self._outstanding: dict[str, RoundRecord] = {}
         self._grid: Grid | None = None
         self._train_type: str = MessageType.TRAIN
         self._accused: set[int] = set()
@@ -246,7 +273,11 @@ class SecureStrategy(Strategy):
                 "server may see the mean of each round, or evaluate on the clients (the strategy's fraction_evaluate)"
             )
         self._begin(initial_arrays)
-        result = super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        streaming = cast(Grid, Arrivals(grid, partial(self._gathered, grid)))
+        result = super().start(
+            streaming, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+        )
+        self._collect_late(grid)
         finished = sum(record.unfinished is None for record in self.rounds)
         if num_rounds > 0 and finished == 0:
             raise StrategyError(f"none of {len(self.rounds)} rounds has an aggregate; the last: {self._last_reason()}")
@@ -361,7 +392,8 @@ class SecureStrategy(Strategy):
         self._check_unchanged()
         self._follow_epochs()
         self.rounds.append(RoundRecord(server_round, epoch=self._key.epoch))
-        shown, self._grid = self._shown_to_inner(), grid
+        shown, self._grid, self._training = self._shown_to_inner(), grid, True
+        self._collect_late(grid)
         messages = list(self.inner.configure_train(server_round, shown, config, grid))
         messages = self._without_accused(server_round, messages)
         self._train_type = messages[0].metadata.message_type if messages else self._train_type
@@ -421,6 +453,7 @@ class SecureStrategy(Strategy):
     ) -> Iterable[Message]:
         """Like `configure_train`."""
         self._take(arrays)
+        self._training = False
         shown = self._shown_to_inner()
         return self._dress(server_round, shown, list(self.inner.configure_evaluate(server_round, shown, config, grid)))
 
@@ -434,6 +467,8 @@ class SecureStrategy(Strategy):
             return
         _log.info("key epoch %s follows %s", newest.epoch, self._key.epoch)
         self._key = newest
+        if self._opens_itself:
+            self._opener = self.scheme.server_decryptor(newest)
 
     def _take(self, arrays: ArrayRecord) -> None:
         """The arrays that the round is run with: the first model, or what the last round returned.
@@ -543,6 +578,48 @@ class SecureStrategy(Strategy):
 
     # --- from the clients --------------------------------------------------------------------
 
+    def _gathered(self, grid: Grid, messages: Iterable[Message], timeout: float | None) -> Iterable[Message]:
+        """The replies to a round's messages, as they come, until the round closes."""
+        seconds = math.inf if timeout is None else timeout
+        if not self._training:
+            return Gathering(grid, messages, until=time.monotonic() + seconds)
+        until = time.monotonic() + (seconds if self._deadline is None else min(seconds, self._deadline))
+        self._gathering = Gathering(grid, messages, until=until, enough=self._has_quorum, grace=lambda _: self._grace)
+        return self._gathering
+
+    def _has_quorum(self) -> bool:
+        assert self._gathering is not None
+        share = math.ceil(self._quorum * len(self._gathering.asked))
+        return self._quorum < 1 and self.rounds[-1].accepted >= max(share, self._minimum)
+
+    def _note_silent(self, record: RoundRecord) -> None:
+        """Who has not answered when the round closes."""
+        gathering, self._gathering = self._gathering, None
+        if gathering is None:
+            return
+        heard = {client.node for client in record.clients}
+        for node in gathering.asked:
+            if node not in heard:
+                reason = "no answer when the round closed"
+                record.clients.append(ClientRecord(node, self._client_of.get(node), {}, reason))
+                _log.warning("node %s is left out of round %s: %s", node, record.round, reason)
+                self._delivered.pop(node, None)
+        self._outstanding.update(dict.fromkeys(gathering.waiting, record))
+
+    def _collect_late(self, grid: Grid) -> None:
+        """Answers to rounds that have closed: counted, and thrown away."""
+        if not self._outstanding:
+            return
+        for reply in grid.pull_messages(list(self._outstanding)):
+            record = self._outstanding.pop(reply.metadata.reply_to_message_id, None)
+            if record is not None:
+                record.late.append(reply.metadata.src_node_id)
+                _log.warning(
+                    "node %s has answered round %s after it closed; its update is not used",
+                    reply.metadata.src_node_id,
+                    record.round,
+                )
+
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -553,6 +630,7 @@ class SecureStrategy(Strategy):
         aggregator = self.scheme.aggregator(self._key, round=self._base + server_round)
         accepted = self._added(aggregator, replies, record)
         self._note_opened(record.clients)
+        self._note_silent(record)
         if len(accepted) < self._minimum:
             self._leave_unfinished(server_round, f"{len(accepted)} usable updates, {self._minimum} are needed")
             return None, None
@@ -626,6 +704,9 @@ class SecureStrategy(Strategy):
             self._node_of[contribution.client] = node
             self._delivered[node] = (self._run.segment, self._run.count)
             record.clients.append(ClientRecord(node, contribution.client, phases))
+            # In the sum; what the inner strategy needs of it is its metrics, and where its arrays were.
+            for key in list(reply.content.array_records):
+                reply.content[key] = ArrayRecord()
             accepted.append(reply)
         return accepted
 

@@ -1,0 +1,126 @@
+"""When a round closes: quorum, deadline, who is late, and what the server keeps of whom it has added."""
+
+import gc
+import weakref
+
+import fedcipher
+import numpy as np
+import pytest
+from fedcipher import errors, keys
+from fedcipher.flower import SecureStrategy, open_run, replies
+from flower_harness import LocalGrid, initial, make_app, record
+from flwr.serverapp.strategy import FedAvg
+
+CLIENTS = 6
+ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
+CODEC = fedcipher.Codec(bits=16, clip=2.0)
+
+
+class SlowGrid(LocalGrid):
+    """Client k answers ``delays[k]`` seconds after it was asked to train, by a clock of its own."""
+
+    def __init__(self, *arguments, delays, monkeypatch):
+        super().__init__(*arguments)
+        self.delays, self.now, self.due, self.kept_silent = delays, 0.0, {}, True
+        monkeypatch.setattr(replies.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(replies.time, "sleep", self.sleep)
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        asked = super().push_messages(messages)
+        for name, message in zip(asked, messages, strict=True):
+            slow = message.metadata.message_type == "train"
+            self.due[name] = self.now + (self.delays[message.metadata.dst_node_id - 1000] if slow else 0)
+        return asked
+
+    def pull_messages(self, message_ids):
+        return super().pull_messages([name for name in message_ids if self.due[name] <= self.now])
+
+
+class Federation:
+    def __init__(self, folder, rng, monkeypatch, delays, **options):
+        scheme = fedcipher.scheme("flashe", clients=CLIENTS, codec=CODEC)
+        self.keys = keys.save(scheme.keygen(CLIENTS), scheme, folder / "keys")
+        self.goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
+        app = make_app(self.goals, [10] * CLIENTS)
+        self.grid = SlowGrid(app, CLIENTS, self.keys, delays=delays, monkeypatch=monkeypatch)
+        self.strategy = SecureStrategy(FedAvg(**ALL), self.keys, out=folder / "run", **options)
+
+    def start(self, rounds, **options):
+        self.strategy.start(self.grid, record(initial()), num_rounds=rounds, **options)
+        return self.strategy.rounds
+
+    def check_model(self, folder):
+        model = initial()
+        for made in self.strategy.rounds:
+            senders = [client.client for client in made.clients if client.left_out is None]
+            moved = [[0.5 * (a + t) for a, t in zip(model, self.goals[k], strict=True)] for k in senders]
+            model = [np.mean([m[k] for m in moved], axis=0) for k in range(len(model))]
+        for got, want in zip(open_run(folder / "run", self.keys / "client-0.key").values(), model, strict=True):
+            np.testing.assert_allclose(got, want, atol=len(self.strategy.rounds) * 4 / 2**16)
+
+
+def senders(made):
+    return sorted(client.client for client in made.clients if client.left_out is None)
+
+
+def test_a_round_closes_some_time_after_its_quorum(tmp_path, rng, monkeypatch, caplog):
+    here = Federation(tmp_path, rng, monkeypatch, [1, 2, 3, 8, 20, 60], quorum=0.5, grace=10)
+    rounds = here.start(2)
+    assert [senders(made) for made in rounds] == [[0, 1, 2, 3]] * 2
+    for made in rounds:
+        closed = {client.node: client.left_out for client in made.clients if client.left_out}
+        assert closed == dict.fromkeys((1004, 1005), "no answer when the round closed")
+    here.check_model(tmp_path)
+    # One of the first round came while the second was under way.
+    assert rounds[0].late == [1004] and rounds[1].late == []
+    assert "node 1004 has answered round 1 after it closed" in caplog.text
+
+
+def test_a_round_closes_at_its_deadline_and_not_before(tmp_path, rng, monkeypatch):
+    here = Federation(tmp_path, rng, monkeypatch, [1, 2, 19, 21, 1, 1], deadline=20)
+    (made,) = here.start(1)
+    assert senders(made) == [0, 1, 2, 4, 5] and 20 <= here.grid.now < 22
+
+
+def test_without_a_quorum_everybody_is_waited_for_until_flowers_own_time_out(tmp_path, rng, monkeypatch):
+    here = Federation(tmp_path, rng, monkeypatch, [1, 2, 500, 3, 4, 10**9])
+    (made,) = here.start(1, timeout=1000)
+    assert senders(made) == [0, 1, 2, 3, 4] and here.grid.now >= 1000
+
+
+def test_a_quorum_is_at_least_what_a_sum_needs(tmp_path, rng, monkeypatch):
+    here = Federation(tmp_path, rng, monkeypatch, [1, 2, 50, 60, 70, 80], quorum=0.1, grace=0)
+    (made,) = here.start(1)
+    assert senders(made) == [0, 1, 2]
+
+
+def test_no_update_is_kept_once_it_is_in_the_sum(tmp_path, rng, monkeypatch):
+    here = Federation(tmp_path, rng, monkeypatch, [10, 20, 30, 40, 50, 60])
+    given, alive = [], []
+    pull = here.grid.pull_messages
+
+    def pulled(message_ids):
+        here.grid.received.clear()
+        gc.collect()
+        alive.append(sum(update() is not None for update in given))
+        made = pull(message_ids)
+        for reply in made:
+            arrays = [a for r in reply.content.array_records.values() for a in r.values()]
+            given.extend(weakref.ref(array) for array in arrays)
+        return made
+
+    monkeypatch.setattr(here.grid, "pull_messages", pulled)
+    here.start(1)
+    assert len(given) == CLIENTS and len(alive) > CLIENTS and max(alive) == 0
+
+
+@pytest.mark.parametrize(
+    "bad", [{"quorum": 0}, {"quorum": 1.5}, {"deadline": 0}, {"grace": -1}, {"quorum": float("nan")}]
+)
+def test_what_cannot_close_a_round_is_refused_at_once(tmp_path, rng, monkeypatch, bad):
+    with pytest.raises(errors.ParameterError, match=next(iter(bad))):
+        Federation(tmp_path, rng, monkeypatch, [1] * CLIENTS, **bad)
