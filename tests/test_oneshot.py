@@ -12,7 +12,7 @@ import pytest
 import wire_tools
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcipher import _native, cli, errors, keys
-from fedcipher.flower import SecureStrategy, committee, open_run, protocol, replies
+from fedcipher.flower import SecureStrategy, client_mod, committee, open_run, protocol, replies
 from fedcipher.schemes import base
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import LocalGrid, initial, make_app, record
@@ -34,7 +34,8 @@ class Federation:
         self.scheme = made(**params)
         self.keys = keys.save(self.scheme.keygen(CLIENTS), self.scheme, folder / "keys")
         self.goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
-        self.grid = LocalGrid(make_app(self.goals, [10] * CLIENTS), CLIENTS, self.keys, tamper)
+        app = make_app(self.goals, [10] * CLIENTS, **({} if mods is None else {"mods": mods}))
+        self.grid = LocalGrid(app, CLIENTS, self.keys, tamper)
         out = {} if self.scheme.reveals_to_server else {"out": folder / "run"}
         self.strategy = SecureStrategy(inner or FedAvg(**ALL), self.keys, committee_timeout=5, **out)
 
@@ -442,3 +443,26 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
     else:
         got = open_run(tmp_path / "run", federation.keys / "client-0.key").values()
     close(got, federation.expected(senders), len(senders))
+
+
+def test_a_sum_that_was_taken_back_although_it_had_opened_costs_a_round_and_not_the_run(tmp_path, rng):
+    """Everybody's app fails in one round: to the server that looks as if nobody could open the sum before it."""
+    failing = {"round": 0}
+
+    def app_fails(msg, ctxt, call_next):
+        if msg.content["config"]["server-round"] == failing["round"]:
+            raise RuntimeError("no data today")
+        return call_next(msg, ctxt)
+
+    federation = Federation(tmp_path, rng, None, FedAvg(fraction_evaluate=0.0, **ALL), mods=(client_mod, app_fails))
+    failing["round"] = 3
+    federation.start(8)
+    rounds = federation.strategy.rounds
+    assert "withdrawn" in rounds[1].unfinished and "0 usable updates" in rounds[2].unfinished
+    good = [record for record in rounds if record.unfinished is None]
+    assert [record.round for record in good] == [1, 4, 5, 6, 7, 8] and not federation.strategy._suspects.found
+    senders = [[c.client for c in record.clients if c.left_out is None] for record in good]
+    assert sorted(senders[-1]) == list(range(CLIENTS))
+    close(
+        open_run(tmp_path / "run", federation.keys / "client-1.key").values(), federation.expected(senders), len(good)
+    )

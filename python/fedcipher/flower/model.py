@@ -7,6 +7,7 @@ import json
 import logging
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -31,6 +32,7 @@ _DELTA = protocol.PREFIX + "delta"
 _STATE = protocol.PREFIX + "state"
 _TRAINED = protocol.PREFIX + "trained"
 _MOMENTS = (protocol.PREFIX + "moment.1", protocol.PREFIX + "moment.2")
+_EARLIER = "earlier."
 
 
 def named(names: Sequence[str], arrays: Sequence[NumpyArray]) -> ArrayRecord:
@@ -69,6 +71,21 @@ def model_digest(arrays: Sequence[NumpyArray], settings: RoundSettings, codec: C
     return hashed.digest()
 
 
+@dataclass
+class _Standing:
+    """The model after so many aggregates, and what the next one needs."""
+
+    model: list[NumpyArray]
+    delta: list[NumpyArray] | None
+    """Of the last aggregate."""
+    moments: list[list[NumpyArray]]
+    ranges: bytes
+    have: int
+    """Aggregates of the segment."""
+    last: int
+    """Round of the last one; 0 before there is one."""
+
+
 class GlobalModel:
     """What one client's Flower state says of the global model; every change is in the state at once."""
 
@@ -77,6 +94,8 @@ class GlobalModel:
         self._settings = settings
         self._codec = scheme.codec
         self._carries_use = carries_use(scheme)
+        # Where one client can spoil a sum, its aggregate may be taken back.
+        self._goes_back = scheme.info.committee
         self._feedback: ClipFeedback | None = None
         self._newest = settings.round - 1 if training else settings.round
         self.arrays: list[NumpyArray] = []
@@ -148,62 +167,89 @@ class GlobalModel:
     def _apply(self, frames: list[tuple[int, bytes]], initial: list[NumpyArray], decryptor: Decryptor) -> None:
         settings = self._settings
         steps = Steps(settings.optimiser, settings.run)
-        same_run = (self.recall("run"), self.recall("segment")) == (settings.run, settings.segment)
-        kept = self._kept(_MODEL)
-        # What is known stays, also where the server sends everything again: no aggregate is opened twice.
-        known = same_run and kept is not None
-        if known:
-            model, have = [np.array(x) for x in kept or []], cast(int, self.recall("have"))
-            last = cast(int, self.recall("last"))
-            if self.recall("steps") != steps.identity:
-                raise RoundError("the optimiser and its numbers are not those that this client began the run with")
-            self.reference = self._kept(_DELTA)
-            steps.moments = [moment for moment in map(self._kept, _MOMENTS) if moment is not None]
-        elif initial:
-            model, have, last = [np.array(x) for x in initial], 0, 0
-        else:
-            raise StateError("this client has lost its global model; the server sends it again next round")
-        feedback = ClipFeedback(self._codec, self._first_ranges(model)) if self._carries_use else None
-        if feedback is not None and known:
-            feedback.restore(cast(bytes, self.recall("ranges") or b""))
+        at, earlier = self._beginning(frames, initial, steps), None
+        steps.moments = at.moments
+        feedback = ClipFeedback(self._codec, self._first_ranges(at.model)) if self._carries_use else None
+        if feedback is not None:
+            feedback.restore(at.ranges)
         for sequence, frame in frames:
-            if sequence <= have:
+            if sequence <= at.have:
                 continue
-            if sequence != have + 1:
-                raise StateError(f"aggregate {have + 1} is missing; the server sends all again next round")
-            delta = self._open(frame, decryptor, model)
+            if sequence != at.have + 1:
+                raise StateError(f"aggregate {at.have + 1} is missing; the server sends all again next round")
+            self.reference = at.delta
+            delta = self._open(frame, decryptor, at.model)
             if feedback is not None:
                 delta, use = split_use(delta)
                 feedback.observe(use)
-            last = _native.inspect(frame)[3]
-            model = steps.step(model, delta, last)
-            have, self.reference = sequence, delta
-        if last != settings.last:
+            number, ranges = _native.inspect(frame)[3], b"" if feedback is None else feedback.export()
+            model = steps.step(at.model, delta, number)
+            earlier, at = at, _Standing(model, delta, steps.moments, ranges, sequence, number)
+        if at.last != settings.last:
             raise StateError(
-                f"this client has opened the aggregate of round {last - settings.run}, which the server has withdrawn "
-                "since: it has another model than the others and cannot go on with this run"
+                f"this client has opened the aggregate of round {at.last - settings.run}, which the server has "
+                "withdrawn since: it has another model than the others and cannot go on with this run"
             )
-        self._keep({_MODEL: model, _DELTA: self.reference, **dict(zip(_MOMENTS, steps.moments, strict=False))})
-        self.remember(run=settings.run, segment=settings.segment, have=have, last=last, steps=steps.identity)
+        if earlier is not None and self._goes_back:
+            self._keep(earlier, _EARLIER)
         if feedback is not None:
-            self.remember(ranges=feedback.export())
+            at.ranges = feedback.export()
+        self._keep(at, "")
+        self.remember(run=settings.run, segment=settings.segment, steps=steps.identity)
+        self.reference = at.delta
         self._feedback = feedback
-        self._aggregates = have
-        self.arrays = model
+        self._aggregates = at.have
+        self.arrays = at.model
+
+    def _beginning(self, frames: list[tuple[int, bytes]], initial: list[NumpyArray], steps: Steps) -> _Standing:
+        """Where the aggregates that a message brings begin."""
+        settings = self._settings
+        same_run = (self.recall("run"), self.recall("segment")) == (settings.run, settings.segment)
+        # What is known stays, also where the server sends everything again: no aggregate is opened twice.
+        known = self._standing("") if same_run else None
+        if known is not None:
+            if self.recall("steps") != steps.identity:
+                raise RoundError("the optimiser and its numbers are not those that this client began the run with")
+            earlier = self._standing(_EARLIER) if self._was_withdrawn(known, frames) else None
+            return earlier or known
+        if not initial:
+            raise StateError("this client has lost its global model; the server sends it again next round")
+        for key in (_MODEL, _DELTA, *_MOMENTS):
+            self._state.pop(_EARLIER + key, None)
+        return _Standing([np.array(x) for x in initial], None, [], b"", 0, 0)
+
+    def _was_withdrawn(self, known: _Standing, frames: list[tuple[int, bytes]]) -> bool:
+        """Whether the server has taken back the last aggregate of ``known``, one that others could not open."""
+        if not self._goes_back or known.have == 0 or known.last == self._settings.last:
+            return False
+        same = [_native.inspect(frame)[3] == known.last for sequence, frame in frames if sequence == known.have]
+        return same == [False] or (not same and all(sequence < known.have for sequence, _ in frames))
+
+    def _standing(self, prefix: str) -> _Standing | None:
+        """What `_keep` has under ``prefix``."""
+        model = self._kept(prefix + _MODEL)
+        if model is None:
+            return None
+        moments = [moment for moment in (self._kept(prefix + key) for key in _MOMENTS) if moment is not None]
+        ranges = cast(bytes, self.recall(prefix + "ranges") or b"")
+        have, last = cast(int, self.recall(prefix + "have")), cast(int, self.recall(prefix + "last"))
+        return _Standing([np.array(x) for x in model], self._kept(prefix + _DELTA), moments, ranges, have, last)
 
     def _kept(self, key: str) -> list[NumpyArray] | None:
         """What `_keep` has under ``key``, read-only."""
         record = self._state.array_records.get(key)
         return None if record is None else [protocol.to_numpy(x) for x in record.values()]
 
-    def _keep(self, arrays: dict[str, list[NumpyArray] | None]) -> None:
-        """Put arrays in the state, and what is none of them out: it was of another run."""
-        for key in (_MODEL, _DELTA, *_MOMENTS):
-            values = arrays.get(key)
+    def _keep(self, standing: _Standing, prefix: str) -> None:
+        """Put it in the state, and what it has not out: that was of another run."""
+        arrays = [standing.model, standing.delta, *standing.moments, *[None] * (len(_MOMENTS) - len(standing.moments))]
+        for key, values in zip((_MODEL, _DELTA, *_MOMENTS), arrays, strict=True):
             if values is None:
-                self._state.pop(key, None)
+                self._state.pop(prefix + key, None)
             else:
-                self._state[key] = named(self._settings.names, values)
+                self._state[prefix + key] = named(self._settings.names, values)
+        kept = {"ranges": standing.ranges, "have": standing.have, "last": standing.last}
+        self.remember(**{prefix + key: value for key, value in kept.items() if value != b""})
 
     def _open(self, frame: bytes, decryptor: Decryptor, like: list[NumpyArray] | None = None) -> list[NumpyArray]:
         """Open an aggregate as its round's, bound to the model this client trained from in that round.
