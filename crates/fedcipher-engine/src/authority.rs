@@ -71,6 +71,9 @@ pub enum Issue {
 /// Epoch, key and the instance that holds it.
 type IssuedRow = (u64, Zeroizing<Vec<u8>>, Option<Vec<u8>>);
 
+/// Client numbers and their keys.
+type IssuedKeys = Vec<(u32, Zeroizing<Vec<u8>>)>;
+
 /// A line of `status`.
 #[derive(Debug)]
 pub struct Status {
@@ -517,7 +520,7 @@ fn roster_of(
     scheme: &dyn Scheme,
     devices: &[(u32, String)],
     epoch: u64,
-) -> Result<(ServerKey, Vec<(u32, Zeroizing<Vec<u8>>)>)> {
+) -> Result<(ServerKey, IssuedKeys)> {
     let card = |(id, name): &(u32, String)| -> Result<Option<Card>> {
         let query = "SELECT verify, sealing FROM cards WHERE device = ?1";
         let found = tx.query_row(query, [name], |r| Ok((r.get::<_, Vec<u8>>(0)?, r.get::<_, Vec<u8>>(1)?)));
