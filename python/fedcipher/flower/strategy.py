@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedcipher import _native
 from fedcipher.codec import Array as NumpyArray
+from fedcipher.dp import grid
 from fedcipher.errors import (
     FedcipherError,
     FrameError,
@@ -271,7 +272,10 @@ class SecureStrategy(Strategy):
             except FrameError as error:
                 raise LayoutError(f"array {name!r} cannot be averaged: {error}") from error
         # Refused here, and not by each client after it has trained.
-        self.scheme.codec.check(values, list(initial.keys()))
+        codec = self.scheme.codec
+        codec.check(values, list(initial.keys()))
+        if codec.privacy is not None:
+            grid(codec.privacy, codec.bit_widths[0], sum(x.size for x in values), self.scheme.noise_shares)
         self._base = max(int(time.time()) << 20, self._base + _ROUNDS_OF_A_RUN)
         self.rounds, self._delivered, self._warned_weights, self._delta = [], {}, False, None
         self._names, self._first, self._returned = list(initial.keys()), initial, None
