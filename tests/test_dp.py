@@ -696,3 +696,26 @@ def test_keygen_refuses_by_name(tmp_path, capsys, options, cure):
     assert cure in capsys.readouterr().err
     assert cli.main(["keygen", "--clients", "3", "--equal", "--dp-clip", "1", "--out", str(tmp_path / "keys")]) == 2
     assert "--dp-epsilon" in capsys.readouterr().err
+
+
+# --- an engine --------------------------------------------------------------------------------------------------------
+
+
+def test_an_engines_host_adds_the_noise_and_the_engine_keeps_the_budget(tmp_path):
+    from engine_harness import deployment
+
+    count, made = 5000, scheme("bfv", min_contributions=3)
+    with deployment(made, 3, tmp_path) as d:
+        hosts = [d.connect(k) for k in range(3)]
+        assert all(host.scheme.codec.privacy == PRIVACY for host in hosts)
+        for number in (1, 2, 3):
+            aggregator = made.aggregator(d.keys().current(), round=number)
+            for host in hosts:
+                aggregator.add(host.encryptor().encrypt([np.zeros(count, np.float32)], round=number))
+            aggregate = aggregator.finish()
+        (mean,) = hosts[0].decryptor().decrypt(aggregate)
+        chosen = grid(PRIVACY, 16, count, 2)
+        want = chosen.variance * chosen.step**2 / 3
+        assert abs(np.mean(mean.astype(float) ** 2) / want - 1) < 6 * math.sqrt(2 / count)
+        with pytest.raises(errors.PrivacyBudgetError, match="3 updates"):
+            hosts[0].encryptor().encrypt([np.zeros(count, np.float32)], round=4)
