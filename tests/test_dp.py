@@ -230,6 +230,7 @@ def test_every_grid_keeps_the_theorem(multiplier, bits, elements, shares, clip):
     one = math.sqrt(chosen.square / (shares * float(variance)))
     loss = min(math.sqrt(one**2 + 2 * tau * elements), one + tau * root)
     assert loss <= 1 / multiplier
+    assert math.sqrt(chosen.square) <= 2 * reach
     # Clip, rounding and tail fit.
     assert reach + 1 + privacy.tail(elements, shares) * math.sqrt(variance) <= half
     # And no more noise than that takes, where no floor of the variance is in the way.
@@ -250,9 +251,9 @@ def test_the_tail_is_paid_by_its_share_of_delta():
 
 
 def test_too_few_bits_are_refused_with_those_that_do():
-    with pytest.raises(errors.ParameterError, match=r"Codec\(bits=(\d+)\)") as refusal:
+    with pytest.raises(errors.ParameterError, match=r"--bits \d+") as refusal:
         grid(PRIVACY, 4, 1_000_000, 3)
-    enough = int(str(refusal.value).rpartition("bits=")[2].rstrip(")"))
+    enough = int(str(refusal.value).rpartition("--bits ")[2])
     assert grid(PRIVACY, enough, 1_000_000, 3)
     with pytest.raises(errors.ParameterError):
         grid(PRIVACY, enough - 1, 1_000_000, 3)
@@ -580,8 +581,8 @@ def test_a_budget_refuses_before_the_client_trains():
 QUIET = Privacy(clip=20.0, noise_multiplier=0.01, rounds=3, delta=1e-5)
 
 
-def deployed(tmp_path, privacy=QUIET, far=1.0, seen=None):
-    made = scheme(privacy=privacy, bits=16)
+def deployed(tmp_path, privacy=QUIET, far=1.0, seen=None, bits=16):
+    made = scheme(privacy=privacy, bits=bits)
     folder = keys.save(made.keygen(CLIENTS), made, tmp_path / "keys")
     targets = [[np.full_like(a, far * (k + 1)) for a in initial()] for k in range(CLIENTS)]
     local = LocalGrid(make_app(targets, [10 * (k + 1) for k in range(CLIENTS)], seen=seen), CLIENTS, folder)
@@ -652,6 +653,14 @@ def test_a_model_with_whole_numbers_is_refused_before_anybody_trains(tmp_path):
         strategy.start(local, record(model, ["layer/weight", "layer/bias", "batches"]), num_rounds=1)
 
 
+def test_too_few_bits_for_a_model_are_refused_before_anybody_trains(tmp_path):
+    seen = []
+    local, strategy = deployed(tmp_path, privacy=PRIVACY, seen=seen, bits=8)
+    with pytest.raises(errors.ParameterError, match=r"use Codec\(bits="):
+        strategy.start(local, record(initial()), num_rounds=1)
+    assert not seen
+
+
 def test_statistics_take_keys_without_privacy():
     from fedcipher.flower.exact import check_codec
 
@@ -687,3 +696,26 @@ def test_keygen_refuses_by_name(tmp_path, capsys, options, cure):
     assert cure in capsys.readouterr().err
     assert cli.main(["keygen", "--clients", "3", "--equal", "--dp-clip", "1", "--out", str(tmp_path / "keys")]) == 2
     assert "--dp-epsilon" in capsys.readouterr().err
+
+
+# --- an engine --------------------------------------------------------------------------------------------------------
+
+
+def test_an_engines_host_adds_the_noise_and_the_engine_keeps_the_budget(tmp_path):
+    from engine_harness import deployment
+
+    count, made = 5000, scheme("bfv", min_contributions=3)
+    with deployment(made, 3, tmp_path) as d:
+        hosts = [d.connect(k) for k in range(3)]
+        assert all(host.scheme.codec.privacy == PRIVACY for host in hosts)
+        for number in (1, 2, 3):
+            aggregator = made.aggregator(d.keys().current(), round=number)
+            for host in hosts:
+                aggregator.add(host.encryptor().encrypt([np.zeros(count, np.float32)], round=number))
+            aggregate = aggregator.finish()
+        (mean,) = hosts[0].decryptor().decrypt(aggregate)
+        chosen = grid(PRIVACY, 16, count, 2)
+        want = chosen.variance * chosen.step**2 / 3
+        assert abs(np.mean(mean.astype(float) ** 2) / want - 1) < 6 * math.sqrt(2 / count)
+        with pytest.raises(errors.PrivacyBudgetError, match="3 updates"):
+            hosts[0].encryptor().encrypt([np.zeros(count, np.float32)], round=4)

@@ -54,6 +54,8 @@ _LEAST_DEVIATION = 0.5
 _MARGIN = 1 + 2.0**-20
 """Of the deviation: room for the distance t where it is next to nothing."""
 _BITS = range(4, 25)
+_MOST_INFLATION = 4
+"""By how much rounding may enlarge the square of what a client can change: as much as that the noise grows."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,8 @@ class Grid:
 def grid(privacy: Privacy, bits: int, elements: int, shares: int) -> Grid:
     """The finest grid of ``bits`` bits that holds the clip and the noise of updates of ``elements`` values.
 
+    None is so coarse that rounding more than doubles what a client can change, and with it the noise.
+
     ``shares``: on how many clients' noise a sum can count. Raises `ParameterError`, naming the bits that would do.
     """
     made = _grid(privacy, bits, max(elements, 1), shares)
@@ -186,7 +190,9 @@ def grid(privacy: Privacy, bits: int, elements: int, shares: int) -> Grid:
         return made
     enough = next((b for b in _BITS if b > bits and _grid(privacy, b, max(elements, 1), shares)), None)
     cure = (
-        f"Codec(bits={enough})" if enough else "more clients (min_contributions), a larger epsilon or a smaller model"
+        f"Codec(bits={enough}), --bits {enough}"
+        if enough
+        else "more clients (min_contributions), a larger epsilon or a smaller model"
     )
     raise ParameterError(
         f"{bits} bits hold no grid for {elements} values with noise of {privacy.noise_multiplier:g} times what one "
@@ -212,6 +218,8 @@ def _grid(privacy: Privacy, bits: int, elements: int, shares: int) -> Grid | Non
     if float(alpha) * low < privacy.clip * half:
         alpha = np.nextafter(alpha, np.float32(np.inf))
     reach = privacy.clip * half / float(alpha)
+    if _square(reach, elements) > _MOST_INFLATION * reach**2:
+        return None
     variance = _deviation(privacy, elements, shares, reach) ** 2
     shift = _NUMERATOR_BITS - max(0, math.frexp(variance)[1])
     return Grid(

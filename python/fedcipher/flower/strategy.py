@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedcipher import _native
 from fedcipher.codec import Array as NumpyArray
+from fedcipher.dp import grid
 from fedcipher.errors import (
     DecryptError,
     FedcipherError,
@@ -320,7 +321,10 @@ class SecureStrategy(Strategy):
             except FrameError as error:
                 raise LayoutError(f"array {name!r} cannot be averaged: {error}") from error
         # Refused here, and not by each client after it has trained.
-        self.scheme.codec.check(values, list(initial.keys()))
+        codec = self.scheme.codec
+        codec.check(values, list(initial.keys()))
+        if codec.privacy is not None:
+            grid(codec.privacy, codec.bit_widths[0], sum(x.size for x in values), self.scheme.noise_shares)
         if self._optimiser is not None:
             self._optimiser.check_types(values)
         self._base = max(int(time.time()) << 20, self._base + _ROUNDS_OF_A_RUN)
