@@ -664,8 +664,12 @@ class SecureStrategy(Strategy):
                 raise
             self._withdraw(f"it does not open ({error})")
             return None, None
-        self._suspects.opened(self._sums[-1][1])
-        return self._optimised(server_round, accepted)
+        clients = self._sums[-1][1]
+        made = self._optimised(server_round, accepted)
+        if not (self._opens_itself and self._sums):
+            # Without the key of tags a false sum may open: where clients open it too, they say.
+            self._suspects.opened(clients)
+        return made
 
     def _say(self, record: RoundRecord) -> None:
         share = record.clipped_share
