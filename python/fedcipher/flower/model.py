@@ -21,7 +21,7 @@ from fedcipher.flower import protocol
 from fedcipher.flower.clip_feedback import ClipFeedback, carries_use, split_use, use_of
 from fedcipher.flower.optimiser import Steps
 from fedcipher.flower.settings import RoundSettings
-from fedcipher.schemes import Decryptor, Scheme
+from fedcipher.schemes import Decrypted, Decryptor, Scheme
 
 __all__ = ["GlobalModel", "model_digest", "named"]
 
@@ -156,7 +156,7 @@ class GlobalModel:
                 raise RoundError("the round's settings name an optimiser, whose step needs deltas: target='delta'")
             if len(brought) + bool(first) != 1:
                 raise LayoutError(f"{len(brought)} aggregates and {len(first)} arrays are not one global model")
-            self.arrays = first or self._open(brought[0][1], decryptor)
+            self.arrays = first or self._open(brought[0][1], decryptor).arrays
             self._aggregates = len(brought)
             self.reference = self.arrays
         else:
@@ -178,13 +178,14 @@ class GlobalModel:
             if sequence != at.have + 1:
                 raise StateError(f"aggregate {at.have + 1} is missing; the server sends all again next round")
             self.reference = at.delta
-            delta = self._open(frame, decryptor, at.model)
+            opened = self._open(frame, decryptor, at.model)
+            delta, ranges = opened.arrays, b""
             if feedback is not None:
                 delta, use = split_use(delta)
                 feedback.observe(use)
-            number, ranges = _native.inspect(frame)[3], b"" if feedback is None else feedback.export()
-            model = steps.step(at.model, delta, number)
-            earlier, at = at, _Standing(model, delta, steps.moments, ranges, sequence, number)
+                ranges = feedback.export()
+            model = steps.step(at.model, delta, opened.round)
+            earlier, at = at, _Standing(model, delta, steps.moments, ranges, sequence, opened.round)
         if at.last != settings.last:
             raise StateError(
                 f"this client has opened the aggregate of round {at.last - settings.run}, which the server has "
@@ -251,7 +252,7 @@ class GlobalModel:
         kept = {"ranges": standing.ranges, "have": standing.have, "last": standing.last}
         self.remember(**{prefix + key: value for key, value in kept.items() if value != b""})
 
-    def _open(self, frame: bytes, decryptor: Decryptor, like: list[NumpyArray] | None = None) -> list[NumpyArray]:
+    def _open(self, frame: bytes, decryptor: Decryptor, like: list[NumpyArray] | None = None) -> Decrypted:
         """Open an aggregate as its round's, bound to the model this client trained from in that round.
 
         ``like`` is the model it changes, where it is a delta.
@@ -262,7 +263,7 @@ class GlobalModel:
         trained = self._state.config_records.get(_TRAINED, ConfigRecord())
         model = cast("bytes | None", trained.get(str(number)))
         reference = None if like is None else self.reference
-        opened = decryptor.open(frame, round=number, model=model, reference=reference, like=like).arrays
+        opened = decryptor.open(frame, round=number, model=model, reference=reference, like=like)
         # Aggregates come in order: what is older will not be asked for.
         for older in [key for key in trained if int(key) < number]:
             del trained[older]

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord
 
-from fedcipher import _native
 from fedcipher.codec import Array
 from fedcipher.errors import FrameError, RoundError, RunError
 from fedcipher.flower.clip_feedback import carries_use, split_use
@@ -53,10 +52,9 @@ def replay(
     steps = Steps(settings.optimiser, settings.run)
     for frame in frames:
         digest = model_digest(model, settings, scheme.codec)
-        delta = decryptor.decrypt(frame, model=digest, reference=delta, like=model)
-        if carried:
-            delta, _ = split_use(delta)
-        model = steps.step(model, delta, _native.inspect(frame)[3])
+        opened = decryptor.open(frame, model=digest, reference=delta, like=model)
+        delta = split_use(opened.arrays)[0] if carried else opened.arrays
+        model = steps.step(model, delta, opened.round)
     return model
 
 

@@ -604,11 +604,18 @@ class SecureStrategy(Strategy):
         heard = {client.node for client in record.clients}
         for node in gathering.asked:
             if node not in heard:
-                reason = "no answer when the round closed"
-                record.clients.append(ClientRecord(node, self._client_of.get(node), {}, reason))
-                _log.warning("node %s is left out of round %s: %s", node, record.round, reason)
-                self._delivered.pop(node, None)
+                said = f"is left out of round {record.round}"
+                record.clients.append(self._left_out(node, said, "no answer when the round closed"))
         self._outstanding.update(dict.fromkeys(gathering.waiting, record))
+
+    def _left_out(
+        self, node: int, said: str, why: str, reply: Message | None = None, phases: dict[str, float] | None = None
+    ) -> ClientRecord:
+        """A node whose reply is of no use: logged, and sent everything again when it is asked next."""
+        refusal = None if reply is None else _why(reply)
+        _log.warning("node %s %s: %s", node, said, refusal or why)
+        self._delivered.pop(node, None)
+        return ClientRecord(node, self._client_of.get(node), phases or {}, refusal or why, refusal is not None)
 
     def _collect_late(self, grid: Grid) -> None:
         """Answers to rounds that have closed: counted, and thrown away."""
@@ -646,13 +653,16 @@ class SecureStrategy(Strategy):
                 return None, None
         frame = aggregator.finish(self._on_progress)
         self._run.append(frame)
-        self._sums.append((self._base + server_round, [client for client, _ in _native.inspect(frame)[4]]))
+        self._sums.append(
+            (self._base + server_round, sorted(self._client_of[r.metadata.src_node_id] for r in accepted))
+        )
         if self.scheme.codec.target == "weights":
             self._keys.settle(self._key.epoch)
         record.aggregate_bytes = len(frame)
         record.aggregate_seconds = time.perf_counter() - began
         self._say(record)
-        self._before = (self._model, self._delta, self._feedback.export())
+        if self.scheme.info.committee:
+            self._before = (self._model, self._delta, self._feedback.export())
         if self._opener is None:
             metrics = self._blind_metrics(server_round, accepted)
             self._returned = protocol.wire_record({protocol.aggregate_key(self._run.count): frame})
@@ -702,11 +712,9 @@ class SecureStrategy(Strategy):
                 self._check_owner(node, frame, revoked)
                 contribution = aggregator.add(frame)
             except FedcipherError as error:
-                reason = _why(reply) or f"{type(error).__name__}: {_short(str(error))}"
-                _log.warning("node %s is left out of round %s: %s", node, record.round, reason)
-                refused = reference_of(reply) is not None
-                record.clients.append(ClientRecord(node, self._client_of.get(node), phases, reason, refused))
-                self._delivered.pop(node, None)
+                said = f"is left out of round {record.round}"
+                why = f"{type(error).__name__}: {_short(str(error))}"
+                record.clients.append(self._left_out(node, said, why, reply, phases))
                 continue
             self._client_of[node] = contribution.client
             self._node_of[contribution.client] = node
@@ -852,11 +860,9 @@ class SecureStrategy(Strategy):
             node = reply.metadata.src_node_id
             phases = self._take_phases(reply)
             if reply.has_error():
-                self._delivered.pop(node, None)
-                reason = _why(reply) or _short(str(reply.error.reason))
-                _log.warning("node %s does not evaluate round %s: %s", node, server_round, reason)
-                refused = reference_of(reply) is not None
-                self.rounds[-1].evaluations.append(ClientRecord(node, self._client_of.get(node), {}, reason, refused))
+                said = f"does not evaluate round {server_round}"
+                why = _short(str(reply.error.reason))
+                self.rounds[-1].evaluations.append(self._left_out(node, said, why, reply))
             else:
                 self._delivered[node] = (self._run.segment, self._run.count)
                 self.rounds[-1].evaluations.append(ClientRecord(node, self._client_of.get(node), phases))
