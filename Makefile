@@ -48,13 +48,13 @@ $(VENV)/.built-to-test: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
 WHOLE := fedcipher-python/whole
 TESTED = $(if $(wildcard $(VENV)/.built),build,$(VENV)/.built-to-test)
 
-# To try: the packages of [demo] and the native module as in a wheel, made at the same time.
+# To try: the packages of [demo] and the native module with a wheel's features, made at the same time.
 $(VENV)/.demo-packages: pyproject.toml | $(BIN)/uv
 	$(INSTALL) -r pyproject.toml --extra demo
 	touch $@
 
 $(VENV)/.demo-native: $(SOURCES) | $(BIN)/maturin
-	. $(BIN)/activate && maturin develop --release --quiet --uv
+	. $(BIN)/activate && maturin develop --profile demo --quiet --uv
 	touch $@
 
 # The offload engine and the key authority, beside Python where `fedcipher train --engine auto` looks.
