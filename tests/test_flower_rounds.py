@@ -124,3 +124,11 @@ def test_no_update_is_kept_once_it_is_in_the_sum(tmp_path, rng, monkeypatch):
 def test_what_cannot_close_a_round_is_refused_at_once(tmp_path, rng, monkeypatch, bad):
     with pytest.raises(errors.ParameterError, match=next(iter(bad))):
         Federation(tmp_path, rng, monkeypatch, [1] * CLIENTS, **bad)
+
+
+def test_waiting_for_replies_is_no_work_of_the_aggregator(tmp_path, rng, monkeypatch):
+    here = Federation(tmp_path, rng, monkeypatch, [1, 2, 3, 8, 20, 60])
+    # By a clock on which only waiting takes time.
+    monkeypatch.setattr(replies.time, "perf_counter", lambda: here.grid.now)
+    rounds = here.start(2)
+    assert here.grid.now > 100 and [made.aggregate_seconds for made in rounds] == [0, 0]

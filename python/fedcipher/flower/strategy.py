@@ -635,7 +635,6 @@ class SecureStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add the ciphertexts of all sound replies; whoever sent garbage is left out with a warning."""
-        began = time.perf_counter()
         assert self._run is not None
         record = self.rounds[-1]
         aggregator = self.scheme.aggregator(self._key, round=self._base + server_round)
@@ -651,7 +650,9 @@ class SecureStrategy(Strategy):
             if away is not None:
                 self._leave_unfinished(server_round, away)
                 return None, None
+        began = time.perf_counter()
         frame = aggregator.finish(self._on_progress)
+        record.aggregate_seconds += time.perf_counter() - began
         self._run.append(frame)
         self._sums.append(
             (self._base + server_round, sorted(self._client_of[r.metadata.src_node_id] for r in accepted))
@@ -659,7 +660,6 @@ class SecureStrategy(Strategy):
         if self.scheme.codec.target == "weights":
             self._keys.settle(self._key.epoch)
         record.aggregate_bytes = len(frame)
-        record.aggregate_seconds = time.perf_counter() - began
         self._say(record)
         if self.scheme.info.committee:
             self._before = (self._model, self._delta, self._feedback.export())
@@ -707,6 +707,7 @@ class SecureStrategy(Strategy):
         for reply in replies:
             node = reply.metadata.src_node_id
             phases = self._take_phases(reply)
+            began = time.perf_counter()
             try:
                 frame = self._frame_of(reply)
                 self._check_owner(node, frame, revoked)
@@ -716,6 +717,8 @@ class SecureStrategy(Strategy):
                 why = f"{type(error).__name__}: {_short(str(error))}"
                 record.clients.append(self._left_out(node, said, why, reply, phases))
                 continue
+            # Replies come one by one: the wait between them is no work.
+            record.aggregate_seconds += time.perf_counter() - began
             self._client_of[node] = contribution.client
             self._node_of[contribution.client] = node
             self._delivered[node] = (self._run.segment, self._run.count)
