@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static test-static wheels wheel-sizes check-wheels sbom test test-rust test-python attack \
-	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e-apps e2e-oneshot results docs build clean
+	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e-apps e2e-oneshot e2e-resume results docs build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -147,6 +147,10 @@ e2e-apps: build
 # Without a shared key on a SuperLink, with uploads lost and members killed. Minutes.
 e2e-oneshot: build
 	$(BIN)/python -m pytest -s tests/e2e_oneshot.py
+
+# A ServerApp on a SuperLink killed fifty times, under two schemes. A quarter of an hour.
+e2e-resume: build
+	$(BIN)/python -m pytest -s tests/e2e_resume.py
 
 # Breaks one guard at a time and sees the attack tests go red.
 mutants: $(BIN)/maturin

@@ -7,12 +7,13 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import errors, keys
-from fedcipher.flower import SecureStrategy, protocol
+from fedcipher.flower import SecureStrategy, open_run, protocol
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.run_folder import replay
+from fedcipher.flower.settings import RoundSettings
 from fedcipher.schemes import base
 from flower_harness import LocalGrid, initial, make_app, record
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedProx, FedTrimmedAvg
 
 CLIENTS = 5
@@ -136,7 +137,8 @@ def test_garbage_and_drop_outs_leave_the_others_right(tmp_path, rng, name, param
     assert [len([c for c in r.clients if c.left_out]) for r in strategy.rounds] == [0, 3]
 
 
-def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog, monkeypatch):
+@pytest.mark.parametrize(("known", "said"), [(True, "and has been client 2"), (False, "belongs to node 1004")])
+def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog, monkeypatch, known, said):
     frames, told = {}, []
     real = base.KernelEncryptor.encrypt
     monkeypatch.setattr(
@@ -147,6 +149,8 @@ def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog, monkeypatch
         if message.metadata.message_type == "train":
             (key,) = reply.content.array_records
             frames[client] = reply.content.array_records[key]
+            if client == 2 and message.content["config"]["server-round"] == 1 and not known:
+                return None
             if len(frames) == CLIENTS and client == 2 and message.content["config"]["server-round"] == 2:
                 other = make_frame()
                 reply.content.array_records[key] = protocol.wire_record({protocol.UPDATE: other})
@@ -162,8 +166,132 @@ def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog, monkeypatch
     # A ledger made now refuses rounds that were begun before it.
     strategy._base = (int(time.time()) + 5) << 20
     strategy.start(grid, record(initial()), num_rounds=2)
-    assert "belongs to node 1004" in caplog.text
-    assert [c.client for c in strategy.rounds[1].clients if c.left_out] == [2]
+    assert said in caplog.text
+    assert [c.node for c in strategy.rounds[1].clients if c.left_out] == [1002]
+
+
+FIRST = {
+    "other types": ([x.astype(np.float64) for x in initial()], None, "goes with another model or layout than most"),
+    "other shapes": ([np.zeros((30, 20), np.float32), np.zeros(7, np.float32)], None, "goes with another model"),
+    "another model": (initial(), b"\7" * 32, "goes with another model or layout than most"),
+    "more values": ([np.zeros((20, 31), np.float32), np.zeros(7, np.float32)], None, "the model has 607"),
+}
+
+
+@pytest.mark.parametrize("name", ["plain", "flashe", "bfv"])
+@pytest.mark.parametrize("first", FIRST)
+def test_who_answers_first_decides_nothing_for_the_others(tmp_path, rng, monkeypatch, name, first):
+    arrays, model, said = FIRST[first]
+    told = []
+    real = base.KernelEncryptor.encrypt
+    monkeypatch.setattr(
+        base.KernelEncryptor, "encrypt", lambda self, *a, **k: (told.append(k["model"]), real(self, *a, **k))[1]
+    )
+
+    def tamper(message, reply, client):
+        if message.metadata.message_type == "train" and client == 0:
+            with monkeypatch.context() as patch:
+                patch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / f"again-{len(told)}"))
+                scheme, key = keys.load_client(tmp_path / "keys" / "client-0.key")
+                number = RoundSettings.parse(grid.sent[-1][1]["fedcipher.round"]).round
+                forged = scheme.encryptor(key).encrypt(arrays, round=number, model=model or told[-1])
+            (place,) = reply.content.array_records
+            reply.content[place] = protocol.wire_record({protocol.UPDATE: forged})
+        return reply
+
+    strategy, grid, goals, *_ = setup(tmp_path, rng, name, tamper=tamper)
+    in_order = grid.push_messages
+    grid.push_messages = lambda messages: in_order(sorted(messages, key=lambda m: m.metadata.dst_node_id))
+    # A ledger made now refuses rounds that were begun before it.
+    strategy._base = (int(time.time()) + 5) << 20
+    strategy.start(grid, record(initial()), num_rounds=2)
+    for made in strategy.rounds:
+        assert [c.client for c in made.clients if c.left_out is None] == [1, 2, 3, 4]
+        assert said in made.clients[0].left_out
+    model = simulate(goals[1:], [1] * (CLIENTS - 1), 2)
+    for got, want in zip(open_run(tmp_path / "run", tmp_path / "keys" / "client-1.key").values(), model, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["weights", "delta"])
+def test_a_node_that_was_set_up_anew_takes_its_client_id_with_it(tmp_path, rng, caplog, target):
+    codec = fedcipher.Codec(bits=16, clip=2.0, target=target)
+    strategy, grid, *_ = setup(tmp_path, rng, "flashe", codec=codec)
+
+    def tamper(message, reply, client):
+        number = message.content["config"]["server-round"]
+        if message.metadata.message_type == "evaluate" and number == 1 and client == 3:
+            # Its machine is lost: another, with the same key, state folder and partition, has another node id.
+            old = grid.contexts.pop(1003)
+            grid.contexts[2003] = Context(1, 2003, old.node_config, RecordDict(), old.run_config)
+        return reply
+
+    grid.tamper = tamper
+    strategy.start(grid, record(initial()), num_rounds=3)
+    assert [[c.left_out for c in made.clients] for made in strategy.rounds] == [[None] * CLIENTS] * 3
+    assert [(c.node, c.client) for made in strategy.rounds for c in made.clients if c.client == 3] == [
+        (1003, 3),
+        (2003, 3),
+        (2003, 3),
+    ]
+    assert "client 3 is node 2003 now: node 1003, which it was, is gone" in caplog.text
+
+
+ODD = {
+    "none": lambda metrics: metrics.clear(),
+    "not a number": lambda metrics: metrics.update({"loss": float("nan")}),
+    "infinite": lambda metrics: metrics.update({"loss": float("inf")}),
+    "a list": lambda metrics: metrics.update({"loss": [1.0, 2.0]}),
+    "another name": lambda metrics: metrics.update({"more": 1.0}),
+    "no weight": lambda metrics: metrics.pop("num-examples"),
+    "weight 0": lambda metrics: metrics.update({"num-examples": 0}),
+    "weight below 0": lambda metrics: metrics.update({"num-examples": -30}),
+    "weight not a number": lambda metrics: metrics.update({"num-examples": float("nan")}),
+    "a list of weights": lambda metrics: metrics.update({"num-examples": [1]}),
+}
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_metrics_of_one_client_end_nobodys_run(tmp_path, rng, caplog, kind, opened, odd):
+    def tamper(message, reply, client):
+        if client == 1 and message.metadata.message_type == kind:
+            ODD[odd](reply.content.metric_records["metrics"])
+        return reply
+
+    strategy, grid, goals, *_ = setup(tmp_path, rng, "flashe", tamper=tamper)
+    if opened:
+        strategy = SecureStrategy(strategy.inner, tmp_path / "keys", opener="client-0.key")
+    result = strategy.start(grid, record(initial()), num_rounds=1)
+    assert strategy.rounds[0].accepted == CLIENTS
+    assert caplog.text.count("round 1: the metrics of node 1001 are left out") == 1
+    found = result.train_metrics_clientapp if kind == "train" else result.evaluate_metrics_clientapp
+    (value,) = found[1].values()
+    others = [k for k in range(CLIENTS) if k != 1]
+    if kind == "train":
+        assert value == pytest.approx(np.mean(others))
+    else:
+        model = [0.5 * np.mean([goal[0] for goal in goals], axis=0)]
+        assert value == pytest.approx(np.mean([np.abs(model[0] - goals[k][0]).mean() for k in others]), abs=1e-3)
+
+
+@pytest.mark.parametrize("odd", ["a second record", "no record", "another name"])
+def test_odd_records_of_one_client_end_nobodys_run(tmp_path, rng, odd):
+    def tamper(message, reply, client):
+        if client == 1 and message.metadata.message_type == "train":
+            (key,) = reply.content.array_records
+            if odd == "a second record":
+                reply.content["more"] = ArrayRecord()
+            elif odd == "another name":
+                reply.content["more"] = reply.content.pop(key)
+            else:
+                del reply.content[key]
+        return reply
+
+    strategy, grid, *_ = setup(tmp_path, rng, "flashe", tamper=tamper)
+    strategy.start(grid, record(initial()), num_rounds=1)
+    assert strategy.rounds[0].accepted == CLIENTS - (odd == "no record")
 
 
 def test_a_client_without_the_mod_is_refused_loudly(tmp_path, rng, caplog):
@@ -254,8 +382,8 @@ def test_delta_mode_catches_up_and_recovers_lost_state(tmp_path, rng, caplog):
                 np.testing.assert_array_equal(a, b)
     np.testing.assert_allclose(strategy.open_model(decryptor)[0].shape, (20, 30))
     final = next(arrays for r, _, arrays in seen if r == 12)
-    run = strategy._run
-    settings = strategy._settings("arrays", strategy._base + 1)
+    run = strategy._model.folder
+    settings = strategy._shared_settings(strategy.names)
     before = replay(run.frames()[:-1], run.first(), strategy.scheme, decryptor, settings)
     np.testing.assert_array_equal(before[0], final[0])
     failed = [c for r in strategy.rounds for c in r.clients if c.left_out]

@@ -214,7 +214,7 @@ def test_whole_numbers_stay_whole_in_whatever_order_replies_come(tmp_path):
     strategy, result = apps.start(opener=apps.auditor, rounds=len(orders))
     assert result.arrays["norm.num_batches_tracked"].numpy() == 5 + 9 * len(orders)
     # No model of the inner strategy's own was sent in the clear.
-    assert strategy._run.segment == 0
+    assert strategy._model.folder.segment == 0
 
 
 @pytest.mark.parametrize("target", ["delta", "weights"])

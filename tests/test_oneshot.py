@@ -129,7 +129,7 @@ def test_a_node_is_sent_its_own_keys_and_not_all_readers(tmp_path, rng):
     federation = Federation(tmp_path, rng)
     federation.start(2)
     brought = [a for _, c in federation.grid.sent if "arrays" in c for k, a in c["arrays"].items() if "aggregate" in k]
-    frame = federation.strategy._run.frames()[0]
+    frame = federation.strategy._model.folder.frames()[0]
     # Five members' keys for five other readers, each of more than a kilobyte.
     assert brought and max(len(array.data) for array in brought) < len(frame) - 5 * 5 * 1024
 
@@ -431,7 +431,7 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
     federation = Federation(tmp_path, rng, tamper, FedAvg(fraction_evaluate=0.0, **ALL), reveal=reveal, corrupt=0)
     result = federation.start(16)
     strategy = federation.strategy
-    assert strategy._suspects.found == {liar} and not strategy._suspects.searching
+    assert strategy._parties.suspects.found == {liar} and not strategy._parties.suspects.searching
     good = [record for record in strategy.rounds if record.unfinished is None]
     assert len(good) >= 6 and good[-1].round == 16
     senders = [[c.client for c in record.clients if c.left_out is None] for record in good]
@@ -460,7 +460,7 @@ def test_a_sum_that_was_taken_back_although_it_had_opened_costs_a_round_and_not_
     rounds = federation.strategy.rounds
     assert "withdrawn" in rounds[1].unfinished and "0 usable updates" in rounds[2].unfinished
     good = [record for record in rounds if record.unfinished is None]
-    assert [record.round for record in good] == [1, 4, 5, 6, 7, 8] and not federation.strategy._suspects.found
+    assert [record.round for record in good] == [1, 4, 5, 6, 7, 8] and not federation.strategy._parties.suspects.found
     senders = [[c.client for c in record.clients if c.left_out is None] for record in good]
     assert sorted(senders[-1]) == list(range(CLIENTS))
     close(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import tempfile
 from pathlib import Path
 
-from fedcipher.errors import ReportError
+from fedcipher.errors import ReportError, RunError
 
-__all__ = ["refusal", "writable_folder"]
+__all__ = ["refusal", "writable_folder", "write_whole"]
 
 _ADVICE = {
     errno.ENOENT: "check the path",
@@ -45,3 +46,16 @@ def writable_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise ReportError(f"cannot write to {refusal(error, folder)}, with --out") from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file of a run, whole or not at all, also where the power fails. Raises `RunError`."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error}; make room, or choose another place") from error

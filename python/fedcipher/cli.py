@@ -99,11 +99,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _roster_commands(commands)
 
-    opened = commands.add_parser("open", help="decrypt the model that a run ended with")
-    opened.add_argument("folder", type=Path, help="the folder of SecureStrategy(out=...), or its name", metavar="RUN")
-    opened.add_argument("--key", type=Path, required=True, help="a client's key file")
-    opened.add_argument("--out", type=Path, required=True, help="model.npz to write: an array for each name")
-    opened.set_defaults(run=_open)
+    _run_commands(commands)
 
     spec = commands.add_parser("spec", help="print a scheme as JSON, for fedcipher-authority init")
     # An authority's epochs end with a round each, which a run of deltas cannot follow.
@@ -127,6 +123,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.add_argument("--batch", type=int, default=0, help="examples a step (default: 64; digits: 16)")
     _privacy_options(train, rounds=False)
+    train.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run in --out where there is one; keys stay there (OUT/keys) until the run has ended",
+    )
     train.add_argument("--learning-rate", type=float, default=1e-3)
     train.add_argument("--dirichlet", type=float, default=0.0, help="label skew: Dirichlet alpha (0: IID)")
     train.add_argument("--seed", type=int, default=0)
@@ -187,6 +188,18 @@ def _privacy(options: argparse.Namespace, rounds: int | None) -> Privacy | None:
     delta = _DELTA if options.dp_delta is None else options.dp_delta
     clip = _CLIP if options.dp_clip is None else options.dp_clip
     return Privacy.for_epsilon(options.dp_epsilon, delta=delta, rounds=rounds, clip=clip)
+
+
+def _run_commands(commands: Any) -> None:
+    opened = commands.add_parser("open", help="decrypt the model that a run ended with")
+    opened.add_argument("folder", type=Path, help="the folder of SecureStrategy(out=...), or its name", metavar="RUN")
+    opened.add_argument("--key", type=Path, required=True, help="a client's key file")
+    opened.add_argument("--out", type=Path, required=True, help="model.npz to write: an array for each name")
+    opened.set_defaults(run=_open)
+
+    status = commands.add_parser("status", help="what a run's server has done so far, and whether it is running")
+    status.add_argument("folder", type=Path, help="the folder of SecureStrategy(out=...), or its name", metavar="RUN")
+    status.set_defaults(run=_status)
 
 
 def _roster_commands(commands: Any) -> None:
@@ -370,14 +383,39 @@ def _join(options: argparse.Namespace, __: list[str]) -> int:
     return 0
 
 
+def _run_folder(given: Path) -> Path:
+    """A run's folder, or its name as an app has it."""
+    return home() / "runs" / given if not given.exists() and len(given.parts) == 1 else given
+
+
+def _status(options: argparse.Namespace, __: list[str]) -> int:
+    require("fedcipher status", "flower", "flwr")
+    from fedcipher.flower.journal import read_journal
+
+    folder = _run_folder(options.folder)
+    past = read_journal(folder)
+    good = sum(record.unfinished is None and record.number in past.ended for record in past.rounds)
+    state = "running" if past.running else "not running"
+    print(f"{folder}: {state}; {len(past.rounds)} rounds asked for, {good} with an aggregate")
+    for record in past.rounds:
+        left_out = len(record.clients) - record.accepted
+        said = f"{record.accepted} updates, {left_out} left out, {len(record.late)} late"
+        if record.unfinished is not None:
+            said = f"no aggregate: {record.unfinished}"
+        elif record.number not in past.ended:
+            said = "under way"
+        print(f"round {record.round} (key epoch {record.epoch}): {said}")
+        for client in record.clients:
+            if client.left_out is not None:
+                print(f"    client {'?' if client.client is None else client.client}: {client.left_out}")
+    return 0
+
+
 def _open(options: argparse.Namespace, __: list[str]) -> int:
     require("fedcipher open", "flower", "flwr")
     from fedcipher.flower.run_folder import open_run, save_model
 
-    folder = options.folder
-    if not folder.exists() and len(folder.parts) == 1:
-        folder = home() / "runs" / folder
-    model = open_run(folder, options.key)
+    model = open_run(_run_folder(options.folder), options.key)
     save_model(options.out, model)
     print(f"{options.out}: {len(model)} arrays, {sum(x.size for x in model.values())} values")
     return 0
@@ -395,6 +433,8 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         raise ParameterError(f"--link-mbit {options.link_mbit:g}: give a positive number of Mbit/s")
     if options.compare == options.scheme:
         raise ParameterError(f"--compare {options.compare} beside --scheme {options.scheme}: choose another scheme")
+    if options.resume and (options.compare or options.engine == "auto"):
+        raise ParameterError("--resume goes with one run whose keys are in files: leave out --compare and --engine")
     require("fedcipher train", "demo", "flwr", "ray", "jax", "flax", "optax", "rich", "matplotlib")
     from fedcipher.app.settings import Settings
     from fedcipher.app.simulate import client_sizes, train, weight_unit
@@ -408,7 +448,8 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
                 *("epochs", "batch", "learning_rate", "dirichlet", "seed"),
             )
         }
-        keys_folder = str(Path(scratch) / "keys")
+        shape["resume"] = options.resume
+        keys_folder = str((options.out.resolve() if options.resume else Path(scratch)) / "keys")
         settings = Settings(keys=keys_folder, data_dir=data_dir, **shape)
         privacy = _privacy(options, options.rounds)
         if privacy is None:

@@ -96,6 +96,7 @@ def make_server_app(
             ),
             keys or chosen.keys,
             out=chosen.out,
+            resume=chosen.resume,
             examples_per_weight=chosen.examples_per_weight or None,
             on_round=finished,
             on_progress=on_progress,

@@ -35,6 +35,8 @@ class Settings:
     seed: int = 0
     examples_per_weight: float = 0.0
     out: str = "fedcipher-run"
+    resume: bool = False
+    """Go on with the run in ``out`` where there is one."""
 
     def __post_init__(self) -> None:
         if not self.model:

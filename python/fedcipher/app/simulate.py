@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,8 +28,9 @@ from fedcipher.app.settings import Settings
 from fedcipher.data import load, partition
 from fedcipher.engine import Authority, connect
 from fedcipher.engine.local import start_engines
-from fedcipher.errors import FedcipherError
+from fedcipher.errors import FedcipherError, RunError
 from fedcipher.flower import RoundRecord, SecureStrategy
+from fedcipher.flower.journal import read_journal
 from fedcipher.flower.run_folder import save_model
 from fedcipher.keys.provider import FileKeys, ServerKeys
 from fedcipher.schemes import Decryptor, Scheme
@@ -117,6 +119,12 @@ def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out:
             bar.update(steps, completed=done, total=total, visible=total > 0, description="aggregating")
 
         settings = replace(settings, out=str(out / "run"))
+        if settings.resume and (out / "run").exists():
+            # Rounds of a run that was killed; how long each took is not known.
+            past = read_journal(out / "run")
+            ended = [(record, past.ended[record.number]) for record in past.rounds if record.number in past.ended]
+            report.rounds += [RoundResult.of(record, end.evaluate or {}, 0.0) for record, end in ended]
+            bar.update(task, advance=len(ended))
 
         def on_end(strategy: SecureStrategy) -> None:
             # The keys go with this run: what stays is the model as a client sees it.
@@ -146,10 +154,19 @@ def _keys(settings: Settings, scheme: Scheme, engine: bool) -> Iterator[tuple[Se
     The clients' keys are in files, or in an engine that the environment names.
     """
     if not engine:
-        key_files.save(scheme.keygen(settings.clients), scheme, settings.keys)
+        folder = Path(settings.keys)
+        if settings.resume and not folder.exists() and (folder.parent / "run").exists():
+            raise RunError(
+                f"the run in {folder.parent} has ended and its keys are gone: name another folder, with --out"
+            )
+        if not (settings.resume and (folder / "server.key").exists()):
+            key_files.save(scheme.keygen(settings.clients), scheme, folder)
         with _environment("FEDCIPHER_KEYS", settings.keys):
-            key = key_files.load_client(key_files.client_file(settings.keys, 0))[1]
-            yield FileKeys(settings.keys), lambda: scheme.decryptor(key)
+            key = key_files.load_client(key_files.client_file(folder, 0))[1]
+            yield FileKeys(folder), lambda: scheme.decryptor(key)
+        if settings.resume:
+            # The run has ended: nobody needs them any more.
+            shutil.rmtree(folder)
         return
     with (
         start_engines(scheme, settings.clients, Path(settings.keys)) as local,

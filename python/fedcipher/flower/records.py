@@ -31,6 +31,8 @@ class RoundRecord:
     """One round as the server saw it."""
 
     round: int
+    number: int = 0
+    """Of the key's rounds: none is used twice, also where a server has died and asks again."""
     epoch: int = 0
     clients: list[ClientRecord] = field(default_factory=list)
     evaluations: list[ClientRecord] = field(default_factory=list)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import os
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord
 
+from fedcipher._files import write_whole
 from fedcipher.codec import Array
 from fedcipher.errors import FrameError, RoundError, RunError
 from fedcipher.flower.clip_feedback import carries_use, split_use
@@ -33,6 +34,8 @@ __all__ = ["RunFolder", "open_run", "replay", "save_model"]
 
 _FORMAT = 2
 _INDEX = "run.json"
+# What a server has made of a folder before it has an index.
+_BEFORE_INDEX = r"lock|journal\.db.*|(\.)?model-0000\.npz(\.draft)?|\.run\.json\.draft"
 
 
 def replay(
@@ -61,29 +64,71 @@ def replay(
 class RunFolder:
     """The run that a server writes: into ``folder``, or, where that is taken, into ``folder-2``, ``folder-3``.
 
-    ``settings`` are those of any round of the run. Raises `RunError` where it cannot be written.
+    ``settings`` are those of any round of the run. ``begun``: ``folder`` is there, of a server that was killed before
+    its run had a model (see `has_run`). Raises `RunError` where it cannot be written.
     """
 
-    def __init__(self, folder: str | Path, scheme: Scheme, settings: RoundSettings) -> None:
+    def __init__(self, folder: str | Path, scheme: Scheme, settings: RoundSettings, *, begun: bool = False) -> None:
         self._index: dict[str, Any] = {
             "fedcipher": _FORMAT,
             "scheme": scheme.spec(),
             "settings": dict(settings.to_record()),
             "aggregates": [],
+            "feedback": [],
         }
         self._keep_all = scheme.codec.target == "delta"
         self._first: list[Array] = []
-        self.folder = _new_folder(Path(folder).absolute())
+        self.folder = Path(folder).absolute() if begun else _new_folder(Path(folder).absolute())
 
-    def begin(self, model: Sequence[Array]) -> None:
-        """A new segment: from here on aggregates lead on from ``model``, which is in the clear."""
+    @staticmethod
+    def has_run(folder: Path) -> bool:
+        """Whether there is a run in ``folder`` to go on with; if not, nobody has been asked for anything."""
+        if (folder / _INDEX).exists():
+            return True
+        strange = [path.name for path in folder.iterdir() if not re.fullmatch(_BEFORE_INDEX, path.name)]
+        if strange:
+            raise RunError(f"{folder} holds no run, but {strange[0]}: name a new folder, or that of a run")
+        return False
+
+    @classmethod
+    def reopen(cls, folder: Path, scheme: Scheme, segment: int, count: int) -> tuple[RunFolder, RoundSettings]:
+        """The run in ``folder``, to go on after aggregate ``count`` of ``segment``, and the settings of its rounds.
+
+        What it has beyond that is dropped. Raises `RunError`.
+        """
+        index, settings = _read_index(folder)
+        if index["scheme"] != json.loads(json.dumps(scheme.spec())):
+            raise RunError(f"the run {folder} is of other keys than the server's: scheme, parameters or codec differ")
+        made = cls.__new__(cls)
+        made.folder, made._index, made._keep_all = folder, index, scheme.codec.target == "delta"
+        counts: list[int] = index["aggregates"]
+        if len(index.get("feedback", [])) != len(counts):
+            raise RunError(f"the run {folder} was begun by an older version of Fedcipher and cannot be resumed")
+        if segment < len(counts):
+            counts[segment] = min(counts[segment], count)
+            del counts[segment + 1 :], index["feedback"][segment + 1 :]
+        made._first = _read_model(folder, made.segment, len(settings.names))
+        made._write_index()
+        return made, settings
+
+    def begin(self, model: Sequence[Array], feedback: bytes = b"") -> None:
+        """A new segment: from here on aggregates lead on from ``model``, which is in the clear.
+
+        ``feedback`` is what the server knows of clip ranges (`fedcipher.flower.clip_feedback`).
+        """
         self._first = [np.array(x) for x in model]
         counts: list[int] = self._index["aggregates"]
         packed = io.BytesIO()
         np.savez(packed, *model)
-        self._write(f"model-{len(counts):04d}.npz", packed.getvalue())
+        self._write(_model_name(len(counts)), packed.getvalue())
         counts.append(0)
+        self._index["feedback"].append(feedback.hex())
         self._write_index()
+
+    @property
+    def feedback(self) -> bytes:
+        """What the server knew of clip ranges when the current segment began."""
+        return bytes.fromhex(self._index["feedback"][self.segment])
 
     @property
     def segment(self) -> int:
@@ -128,19 +173,7 @@ class RunFolder:
         self._write(_INDEX, json.dumps(self._index).encode())
 
     def _write(self, name: str, content: bytes) -> None:
-        _write_whole(self.folder / name, content)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(path)
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error}; make room, or choose another place") from error
+        write_whole(self.folder / name, content)
 
 
 def save_model(path: str | Path, model: Mapping[str, Array]) -> None:
@@ -153,7 +186,7 @@ def save_model(path: str | Path, model: Mapping[str, Array]) -> None:
         for name, values in model.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(values), allow_pickle=False)
-    _write_whole(Path(path), packed.getvalue())
+    write_whole(Path(path), packed.getvalue())
 
 
 def _new_folder(folder: Path) -> Path:
@@ -174,6 +207,10 @@ def _needed(count: int, all_of_them: bool) -> range:
     return range(1 if all_of_them else max(1, count), count + 1)
 
 
+def _model_name(segment: int) -> str:
+    return f"model-{segment:04d}.npz"
+
+
 def _aggregate_name(segment: int, number: int) -> str:
     return f"aggregate-{segment:04d}-{number:08d}.fedc"
 
@@ -192,29 +229,36 @@ def open_run(folder: str | Path, key: str | Path) -> dict[str, Array]:
     decryptor raises where the key is not of the run's cohort or an aggregate has been changed.
     """
     folder = Path(folder)
-    try:
-        index: dict[str, Any] = json.loads(_read(folder / _INDEX))
-        counts, spec = list(index["aggregates"]), index["scheme"]
-        known = index["fedcipher"] == _FORMAT and counts and all(isinstance(n, int) and n >= 0 for n in counts)
-        if not known:
-            raise RunError(f"{folder} is no run of format {_FORMAT} with a model in it")
-        settings = RoundSettings.parse(ConfigRecord(dict(index["settings"])))
-    except (ValueError, KeyError, TypeError, RoundError) as error:
-        raise RunError(f"{folder / _INDEX} is damaged: {error}; copy the run again") from error
-    names = settings.names
+    index, settings = _read_index(folder)
     scheme, secret = load_client(key)
-    if spec != json.loads(json.dumps(scheme.spec())):
+    if index["scheme"] != json.loads(json.dumps(scheme.spec())):
         raise RunError(f"the run is of other keys than {key}: scheme, parameters or codec differ")
-    segment, count = len(counts) - 1, counts[-1]
-    try:
-        with np.load(folder / f"model-{segment:04d}.npz", allow_pickle=False) as packed:
-            first = [packed[f"arr_{i}"] for i in range(len(names))]
-    except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"the first model of {folder} cannot be read: {error}; copy the run again") from error
+    segment, count = len(index["aggregates"]) - 1, index["aggregates"][-1]
+    first = _read_model(folder, segment, len(settings.names))
     needed = _needed(count, scheme.codec.target == "delta")
     frames = [_read(folder / _aggregate_name(segment, number)) for number in needed]
     try:
         model = replay(frames, first, scheme, scheme.decryptor(secret), settings)
     except FrameError as error:
         raise RunError(f"an aggregate of {folder} does not open: {error}") from error
-    return dict(zip(names, model, strict=True))
+    return dict(zip(settings.names, model, strict=True))
+
+
+def _read_index(folder: Path) -> tuple[dict[str, Any], RoundSettings]:
+    try:
+        index: dict[str, Any] = json.loads(_read(folder / _INDEX))
+        counts = list(index["aggregates"])
+        known = index["fedcipher"] == _FORMAT and counts and all(isinstance(n, int) and n >= 0 for n in counts)
+        if not known:
+            raise RunError(f"{folder} is no run of format {_FORMAT} with a model in it")
+        return {**index, "aggregates": counts}, RoundSettings.parse(ConfigRecord(dict(index["settings"])))
+    except (ValueError, KeyError, TypeError, RoundError) as error:
+        raise RunError(f"{folder / _INDEX} is damaged: {error}; copy the run again") from error
+
+
+def _read_model(folder: Path, segment: int, arrays: int) -> list[Array]:
+    try:
+        with np.load(folder / _model_name(segment), allow_pickle=False) as packed:
+            return [packed[f"arr_{i}"] for i in range(arrays)]
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(f"the first model of {folder} cannot be read: {error}; copy the run again") from error

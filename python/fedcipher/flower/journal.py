@@ -1,0 +1,206 @@
+"""What a server has asked and got, round by round, on disk: so that one that was killed goes on where it was.
+
+A SQLite file (write-ahead log, synced) beside the run's aggregates. A round's number is in it before anybody is asked,
+so that no number is asked for twice. A round that has ended is in it together with how far the model is and what the
+wrapped strategy keeps: what the folder has beyond that, nobody was sent. ``lock`` is locked while a server writes.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from flwr.app import MetricRecord
+
+from fedcipher._files import write_whole
+from fedcipher.errors import RunError
+from fedcipher.flower.records import ClientRecord, RoundRecord
+
+__all__ = ["Ended", "Journal", "Past", "metrics_of", "read_journal"]
+
+_NAME = "journal.db"
+_LOCK = "lock"
+_FORMAT = 1
+_BUSY = 10.0
+"""Seconds to wait for somebody who reads."""
+_TABLES = """
+CREATE TABLE IF NOT EXISTS rounds (
+    number INTEGER PRIMARY KEY,  -- of the key's rounds
+    record TEXT NOT NULL,
+    ended TEXT                   -- NULL while it is under way
+) STRICT;
+"""
+
+
+@dataclass
+class Ended:
+    """How a round ended: the model after it, and the metrics of its clients."""
+
+    segment: int
+    count: int
+    """Aggregates of the segment."""
+    train: dict[str, Any] | None = None
+    evaluate: dict[str, Any] | None = None
+    server: dict[str, Any] | None = None
+    """Of ``evaluate_fn``."""
+
+
+@dataclass
+class Past:
+    """What a journal says of the rounds before."""
+
+    rounds: list[RoundRecord] = field(default_factory=list[RoundRecord])
+    """In order; those that were under way when the server ended have ``unfinished``."""
+    ended: dict[int, Ended] = field(default_factory=dict[int, Ended])
+    """By number."""
+    inner: bytes | None = None
+    """What the wrapped strategy kept after the last round that ended."""
+    running: bool = False
+    """Whether a server is writing it."""
+
+    @property
+    def newest(self) -> Ended | None:
+        """The model that the run is at."""
+        return self.ended[max(self.ended)] if self.ended else None
+
+
+class Journal:
+    """The journal of the run in ``folder``, to be written by this process alone.
+
+    Raises `RunError` where another process writes it, or it cannot be written or read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = _locked(folder / _LOCK)
+        if self._lock is None:
+            raise RunError(f"another process is running {folder}: wait for it, or end it")
+        try:
+            self.past = read_journal(folder, running=False) if (folder / _NAME).exists() else Past()
+            self._base = sqlite3.connect(folder / _NAME, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+            self._base.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; {_TABLES}")
+            self._base.execute(f"PRAGMA user_version={_FORMAT}")
+        except sqlite3.Error as error:
+            self._lock.close()
+            raise RunError(f"{folder / _NAME} cannot be written: {error}; make room, or use another place") from error
+        except RunError:
+            self._lock.close()
+            raise
+
+    def begin(self, record: RoundRecord) -> None:
+        """``record``'s round is about to be asked for."""
+        self._write("INSERT INTO rounds (number, record) VALUES (?, ?)", record.number, _dump(record))
+
+    def change(self, record: RoundRecord) -> None:
+        """There is more to say of a round."""
+        self._write("UPDATE rounds SET record = ? WHERE number = ?", _dump(record), record.number)
+
+    def end(self, record: RoundRecord, ended: Ended, inner: bytes | None = None) -> None:
+        """A round has ended, with or without an aggregate; ``inner``, if it is new, is what the strategy keeps."""
+        if inner is not None:
+            write_whole(_inner_of(self._folder, record.number), inner)
+        self._write(
+            "UPDATE rounds SET record = ?, ended = ? WHERE number = ?",
+            *(_dump(record), json.dumps(asdict(ended)), record.number),
+        )
+        if inner is not None:
+            for older in self._folder.glob(_inner_name("*")):
+                if older != _inner_of(self._folder, record.number):
+                    older.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let another process go on with the run."""
+        self._base.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _write(self, statement: str, *values: object) -> None:
+        try:
+            self._base.execute(statement, values)
+        except sqlite3.Error as error:
+            raise RunError(f"the run's journal cannot be written: {error}; make room, then resume the run") from error
+
+
+def read_journal(folder: Path, *, running: bool | None = None) -> Past:
+    """What the journal in ``folder`` says. Raises `RunError` where there is none, or a damaged one.
+
+    ``running``: whether a server writes it, where the caller knows.
+    """
+    path = folder / _NAME
+    if not path.is_file():
+        raise RunError(f"{folder} has no journal: it is no folder of a run (SecureStrategy's out=)")
+    past = Past(running=_is_locked(folder / _LOCK) if running is None else running)
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=_BUSY, uri=True)) as base:
+            (version,) = base.execute("PRAGMA user_version").fetchone()
+            if version != _FORMAT:
+                raise RunError(f"{path} is of format {version}, this version of Fedcipher reads {_FORMAT}")
+            rows = base.execute("SELECT number, record, ended FROM rounds ORDER BY number").fetchall()
+        for number, said, ended in rows:
+            record = _load(said)
+            if ended is not None:
+                past.ended[number] = Ended(**json.loads(ended))
+                state = _inner_of(folder, number)
+                past.inner = state.read_bytes() if state.exists() else past.inner
+            elif not past.running or number != rows[-1][0]:
+                record.unfinished = "the server ended in the middle of it; its updates are in no sum"
+            past.rounds.append(record)
+    except (sqlite3.Error, OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is damaged: {error}; copy the whole folder of the run again") from error
+    return past
+
+
+def _inner_name(number: str) -> str:
+    return f"strategy-{number}.npz"
+
+
+def _inner_of(folder: Path, number: int) -> Path:
+    return folder / _inner_name(str(number))
+
+
+def metrics_of(record: MetricRecord | None) -> dict[str, Any] | None:
+    """For `Ended`."""
+    return None if record is None else dict(record)
+
+
+def _dump(record: RoundRecord) -> str:
+    return json.dumps(asdict(record))
+
+
+def _load(said: str) -> RoundRecord:
+    values: dict[str, Any] = json.loads(said)
+    for part in ("clients", "evaluations"):
+        values[part] = [ClientRecord(**client) for client in values[part]]
+    return RoundRecord(**values)
+
+
+def _locked(path: Path, mode: Literal["ab", "rb"] = "ab") -> IO[bytes] | None:
+    """The file, locked for as long as it is open; None where another process has it."""
+    try:
+        file = path.open(mode)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error}; choose another place") from error
+    try:
+        import fcntl
+    except ImportError:  # pragma: no cover: not where there is no flock
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+def _is_locked(path: Path) -> bool:
+    if not path.exists():
+        return False
+    file = _locked(path, "rb")
+    if file is not None:
+        file.close()
+    return file is None

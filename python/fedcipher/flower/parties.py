@@ -1,0 +1,81 @@
+"""Which node is which client of the key set, and which clients are not asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+
+from flwr.app import Message
+
+from fedcipher.errors import RevokedError, UnknownClientError
+from fedcipher.flower.suspects import Suspects
+
+__all__ = ["Parties"]
+
+_log = logging.getLogger("fedcipher.flower")
+
+
+class Parties:
+    """Nodes by client and clients by node, as their updates have shown."""
+
+    def __init__(self) -> None:
+        self.client_of: dict[int, int] = {}
+        self.node_of: dict[int, int] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """A new run: everybody is believed again."""
+        self.accused: set[int] = set()
+        """Clients that have sealed false shares."""
+        self.suspects = Suspects()
+
+    def check(
+        self, node: int, clients: Iterable[int], revoked: Collection[int], there: Callable[[], Collection[int]]
+    ) -> None:
+        """A client id belongs to the node that used it first, for as long as that is ``there``, and a node has one.
+
+        So a node that was set up anew takes its client id with it, and nobody takes a second one. Raises `RevokedError`
+        and `UnknownClientError`.
+        """
+        for client in clients:
+            if client in revoked:
+                raise RevokedError(f"client {client} has been revoked; its update is not used")
+            known = self.client_of.get(node, client)
+            if known != client:
+                raise UnknownClientError(f"node {node} sent a frame of client {client}, and has been client {known}")
+            owner = self.node_of.get(client, node)
+            if owner == node:
+                continue
+            if owner in there():
+                raise UnknownClientError(f"node {node} sent a frame of client {client}, which belongs to node {owner}")
+            _log.warning("client %s is node %s now: node %s, which it was, is gone", client, node, owner)
+
+    def learn(self, node: int, client: int) -> None:
+        """An update of ``client`` has come from ``node``."""
+        before = self.node_of.get(client, node)
+        if before != node:
+            self.client_of.pop(before, None)
+        self.client_of[node] = client
+        self.node_of[client] = node
+
+    def clients(self, messages: Iterable[Message]) -> list[int]:
+        """The clients that ``messages`` go to, as far as they are known."""
+        known = (self.client_of.get(message.metadata.dst_node_id) for message in messages)
+        return [client for client in known if client is not None]
+
+    def without_accused(self, server_round: int, messages: list[Message], least: int) -> list[Message]:
+        """Without clients that have spoilt a round, or may have; so that ``least`` remain, if it can be."""
+        known = [self.client_of.get(m.metadata.dst_node_id) for m in messages]
+        there = [client for client in known if client is not None and client not in self.accused]
+        strangers = len(known) - len(there) - sum(client in self.accused for client in known)
+        out = self.accused | self.suspects.excluded(there, least - strangers)
+        kept = [m for m, client in zip(messages, known, strict=True) if client not in out]
+        if len(kept) < len(messages):
+            certain = sorted(self.accused | self.suspects.found)
+            _log.warning(
+                "round %s: %s clients are not asked, to find out who has spoilt a round; found: %s",
+                server_round,
+                len(messages) - len(kept),
+                certain or "nobody yet",
+            )
+        return kept

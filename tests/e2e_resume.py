@@ -1,0 +1,90 @@
+"""A ServerApp on a SuperLink, killed with SIGKILL fifty times at random: `make e2e-resume`.
+
+Its run must come to the model of a run that nobody kills, from rounds each of which has everybody's update once, and
+no client may be asked for two updates under one number (its ledger would refuse, and the round lack it). Minutes, so
+not part of the suite.
+"""
+
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import fedcipher
+import numpy as np
+import pytest
+from deployment_harness import BIN, Federation
+from fedcipher import errors, keys
+from fedcipher.flower import open_run
+from fedcipher.flower.journal import read_journal
+from resume_app.resume_app.client_app import SHAPE, goal
+
+CLIENTS, ROUNDS = 3, 110
+KILLS = int(os.environ.get("FEDCIPHER_KILLS", "50"))
+APP = Path(__file__).parent / "resume_app"
+
+
+def until(found, seconds, what):
+    """The first true value of ``found()``."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        made = found()
+        if made:
+            return made
+        time.sleep(0.05)
+    pytest.fail(f"{what} has not come in {seconds} s")
+
+
+@pytest.mark.parametrize("name", ["flashe", "bfv"])
+def test_fifty_kills(tmp_path, name):
+    scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16, clip=10.0))
+    folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
+    out, draw, kills = tmp_path / "run", random.Random(1), 0
+    pid = out.with_suffix(".pid")
+    federation = Federation(tmp_path, CLIENTS)
+    config = f"fedcipher-keys='{folder}' fedcipher-out='{out}' rounds={ROUNDS} clients={CLIENTS}"
+    command = [str(BIN / "flwr"), "run", str(APP), "here", "--run-config", config]
+
+    def past():
+        try:
+            return read_journal(out)
+        except errors.RunError:
+            return None
+
+    def ended():
+        made = past()
+        return made is not None and any(r.round == ROUNDS and r.number in made.ended for r in made.rounds)
+
+    try:
+        while not ended():
+            pid.unlink(missing_ok=True)
+            subprocess.run(command, env=federation.programs.env, check=True, capture_output=True, timeout=120)
+            process = int(until(lambda: pid.exists() and pid.read_text(), 120, f"the ServerApp\n{federation.logs()}"))
+            if kills < KILLS:
+                time.sleep(draw.uniform(0, 2.5))
+                if not ended():
+                    os.kill(process, 9)
+                    kills += 1
+                continue
+            until(ended, 300, f"the end of the run\n{federation.logs()}")
+        made = past()
+    finally:
+        federation.stop()
+    good = [record for record in made.rounds if record.unfinished is None]
+    print(f"{name}: {kills} kills, {len(made.rounds)} rounds asked for, {len(good)} ended")
+    assert kills == KILLS
+    assert [record.round for record in good] == list(range(1, ROUNDS + 1))
+    assert all(sorted(client.client for client in record.clients) == list(range(CLIENTS)) for record in good)
+    assert all(record.accepted == CLIENTS for record in good), [
+        c.left_out for r in good for c in r.clients if c.left_out
+    ]
+    numbers = [record.number for record in made.rounds]
+    assert numbers == sorted(set(numbers))
+    mean = np.mean([goal(k) for k in range(CLIENTS)], axis=0)
+    want = np.zeros(SHAPE)
+    for number in range(1, ROUNDS + 1):
+        want = 0.5 * (want + mean * (number % 7))
+    # Half of an error goes on to the next round; a step of the codec is 2 x 10 / 2^16.
+    (got,) = open_run(out, folder / "client-0.key").values()
+    np.testing.assert_allclose(got, want, atol=2 * 20 / 2**16)

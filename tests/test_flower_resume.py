@@ -1,0 +1,325 @@
+"""A server that dies goes on: after the last round that ended, with the model and the history it had."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fedcipher
+import numpy as np
+import pytest
+from fedcipher import cli, errors, keys
+from fedcipher.flower import SecureStrategy, journal, open_run, run_folder
+from fedcipher.flower.settings import RoundSettings
+from flower_harness import LocalGrid, initial, make_app, record
+from flwr.app import MetricRecord
+from flwr.serverapp.strategy import FedAdam, FedAvg
+
+CLIENTS, ROUNDS = 4, 4
+ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
+CODEC = fedcipher.Codec(bits=16, clip=2.0)
+WEIGHTS = fedcipher.Codec(bits=16, clip=2.0, target="weights")
+
+
+class Killed(BaseException):
+    """As far as any code is concerned the process is gone."""
+
+
+class Federation:
+    """Keys, clients and goals; each `server` is as a new process has it."""
+
+    def __init__(self, folder, rng, codec=CODEC, scheme="flashe", **options):
+        made = fedcipher.scheme(scheme, clients=CLIENTS, codec=codec, **options)
+        self.folder = folder / "run"
+        self.keys = keys.save(made.keygen(CLIENTS), made, folder / "keys")
+        self.goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
+        self.app = make_app(self.goals, [10] * CLIENTS)
+        self.asked, self.told = [], []
+
+    def tell(self, message, reply, client):
+        """Remembers which round the app says it is, and the number of every round that a client trains in."""
+        self.told.append((client, message.content["config"]["server-round"]))
+        if message.metadata.message_type == "train":
+            self.asked.append((client, RoundSettings.parse(self.grid.sent[-1][1]["fedcipher.round"]).round))
+        return reply
+
+    def server(self, inner=FedAvg, inner_options=None, **options):
+        """Clients of a new run of Flower's have no state; their keys' ledgers stay."""
+        self.grid = LocalGrid(self.app, CLIENTS, self.keys, self.tell)
+        options = {"out": self.folder, "resume": True, **options}
+        return SecureStrategy(inner(**ALL, **(inner_options or {})), self.keys, **options)
+
+    def run(self, rounds=ROUNDS, model=None, evaluate_fn=None, **options):
+        self.strategy = self.server(**options)
+        start = record(model or initial())
+        return self.strategy.start(self.grid, start, num_rounds=rounds, evaluate_fn=evaluate_fn)
+
+    def check(self, rounds=ROUNDS):
+        good = [made for made in self.strategy.rounds if made.unfinished is None]
+        assert [made.round for made in good] == list(range(1, rounds + 1))
+        assert all(made.accepted == CLIENTS for made in good)
+        numbers = [made.number for made in self.strategy.rounds]
+        assert numbers == sorted(set(numbers))
+        # Nobody is asked for two updates under one number.
+        assert len(set(self.asked)) == len(self.asked)
+        mean = [np.mean([goal[k] for goal in self.goals], axis=0) for k in range(2)]
+        want = [(1 - 0.5**rounds) * m for m in mean]
+        for got, expected in zip(self.model(), want, strict=True):
+            np.testing.assert_allclose(got, expected, atol=rounds * 4 / 2**16)
+
+    def model(self):
+        return list(open_run(self.folder, self.keys / "client-0.key").values())
+
+
+def die_at(monkeypatch, step, before):
+    """The process is gone before, or just after, its ``step``-th write to the disk; the number of writes."""
+    done = itertools.count(1)
+
+    def dying(real):
+        def write(*arguments, **options):
+            number = next(done)
+            if before and number == step:
+                raise Killed
+            made = real(*arguments, **options)
+            if not before and number == step:
+                raise Killed
+            return made
+
+        return write
+
+    monkeypatch.setattr(run_folder, "write_whole", dying(run_folder.write_whole))
+    monkeypatch.setattr(journal, "write_whole", dying(journal.write_whole))
+    monkeypatch.setattr(journal.Journal, "_write", dying(journal.Journal._write))
+    return done
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("codec", [CODEC, WEIGHTS], ids=["delta", "weights"])
+def test_wherever_it_dies_the_run_goes_on(tmp_path, rng, codec, before):
+    """Every point between two writes: two rounds have them all."""
+    for step in itertools.count(1):
+        here = Federation(tmp_path / f"{step}", rng, codec)
+        with pytest.MonkeyPatch.context() as patch:
+            done = die_at(patch, step, before)
+            try:
+                here.run(2)
+            except Killed:
+                pass
+            else:
+                assert next(done) == step, "it did not die, though it wrote as often"
+                break
+        here.run(2)
+        here.check(2)
+    assert step > 10
+
+
+@pytest.mark.parametrize("inner", [FedAvg, FedAdam])
+def test_a_server_that_opens_sums_goes_on_to_the_bit(tmp_path, rng, inner):
+    """Moments of an optimiser included: the model is that of a run that nobody has killed."""
+    options = {"inner": inner, "opener": "client-0.key", "inner_options": {} if inner is FedAvg else {"eta": 0.05}}
+    whole = Federation(tmp_path / "whole", rng)
+    want = whole.run(3, **options).arrays.to_numpy_ndarrays()
+    ended = 0
+    for step in range(1, 40, 3):
+        here = Federation(tmp_path / f"{step}", rng)
+        here.goals[:] = whole.goals
+        with pytest.MonkeyPatch.context() as patch:
+            die_at(patch, step, True)
+            try:
+                here.run(3, **options)
+                break
+            except Killed:
+                pass
+        got = here.run(3, **options).arrays.to_numpy_ndarrays()
+        ended += 1
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert ended > 4
+
+
+def test_what_a_strategy_keeps_is_kept_and_what_cannot_be_is_named(tmp_path, rng, caplog):
+    class Counting(FedAvg):
+        fedcipher_blind = True
+
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.seen, self.table, self.random, self.threshold = [], {}, random.Random(1), 3
+
+        def aggregate_train(self, server_round, replies):
+            self.seen.append((server_round, np.float32(0.5)))
+            self.table[server_round] = np.arange(server_round)
+            self.random = random.Random(2)
+            return super().aggregate_train(server_round, replies)
+
+    here = Federation(tmp_path, rng)
+    here.run(2, inner=Counting)
+    assert "Counting.random is of a type that is not kept" in caplog.text and "table" not in caplog.text
+    strategy = here.server(inner=Counting)
+    strategy.inner.threshold = 5
+    strategy.start(here.grid, record(initial()), num_rounds=3)
+    kept = strategy.inner
+    assert [number for number, _ in kept.seen] == [1, 2, 3] and kept.seen[0][1] == 0.5
+    assert {k: v.tolist() for k, v in kept.table.items()} == {1: [0], 2: [0, 1], 3: [0, 1, 2]}
+    # What the app is started with now is not what it was started with then.
+    assert kept.threshold == 5
+
+
+def test_history_and_round_numbers_go_on(tmp_path, rng):
+    here, seen = Federation(tmp_path, rng), []
+
+    def evaluate_fn(number, arrays):
+        seen.append(number)
+        return MetricRecord({"norm": float(number)})
+
+    first = here.run(2, opener="client-0.key", evaluate_fn=evaluate_fn)
+    here.told.clear()
+    result = here.run(5, opener="client-0.key", evaluate_fn=evaluate_fn)
+    assert seen == [0, 1, 2, 2, 3, 4, 5]
+    for part in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
+        assert sorted(getattr(result, part)) == [1, 2, 3, 4, 5]
+        assert all(dict(getattr(result, part)[n]) == dict(values) for n, values in getattr(first, part).items())
+    assert {n: values["norm"] for n, values in result.evaluate_metrics_serverapp.items()} == {n: n for n in range(1, 6)}
+    assert [number for client, number in here.told if client == 0] == [3, 3, 4, 4, 5, 5]
+    here.check(5)
+
+
+def test_a_run_that_has_ended_has_its_model_and_asks_nobody(tmp_path, rng):
+    here = Federation(tmp_path, rng)
+    here.run(2)
+    before = here.model()
+    here.run(2)
+    assert not here.grid.sent
+    for a, b in zip(here.model(), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_without_resume_a_run_is_a_new_one(tmp_path, rng):
+    here = Federation(tmp_path, rng)
+    here.run(1, resume=False)
+    # Rounds are numbered by the second in which a run begins.
+    time.sleep(1.1)
+    here.run(1, resume=False)
+    assert here.strategy._model.folder.folder == here.folder.with_name("run-2")
+    with pytest.raises(errors.StrategyError, match="say which, out="):
+        here.server(out=None, opener="client-0.key")
+    here.folder = tmp_path / "photographs"
+    here.folder.mkdir()
+    (here.folder / "holiday.jpg").write_bytes(b"")
+    with pytest.raises(errors.RunError, match=r"holds no run, but holiday\.jpg"):
+        here.run(1)
+
+
+def test_a_run_goes_on_only_as_what_it_was(tmp_path, rng):
+    here = Federation(tmp_path / "a", rng)
+    here.run(1)
+    with pytest.raises(errors.StrategyError, match="other optimiser than it began with"):
+        here.run(2, inner=FedAdam)
+    with pytest.raises(errors.StrategyError, match="other unit than it began with"):
+        here.run(2, examples_per_weight=3.0)
+    with pytest.raises(errors.StrategyError, match="other shapes than initial_arrays"):
+        here.run(2, model=[np.zeros((2, 3), np.float32), np.zeros(7, np.float32)])
+    other = Federation(tmp_path / "b", rng, fedcipher.Codec(bits=12, clip=2.0))
+    other.folder = here.folder
+    with pytest.raises(errors.RunError, match="of other keys than the server's"):
+        other.run(2)
+    here.run(2)
+    here.check(2)
+
+
+def test_two_servers_do_not_write_one_run(tmp_path, rng):
+    here = Federation(tmp_path, rng)
+    here.run(1)
+    held = journal.Journal(here.folder)
+    with pytest.raises(errors.RunError, match="another process is running"):
+        here.run(2)
+    assert journal.read_journal(here.folder).running
+    held.close()
+    assert not journal.read_journal(here.folder).running
+    here.run(2)
+
+
+def test_damaged_journals_are_named(tmp_path, rng):
+    here = Federation(tmp_path, rng)
+    here.run(1)
+    path = here.folder / "journal.db"
+    whole = path.read_bytes()
+    with sqlite3.connect(path) as base:
+        base.execute("UPDATE rounds SET record = '[]'")
+    base.close()
+    with pytest.raises(errors.RunError, match=r"journal\.db is damaged"):
+        here.run(2)
+    path.write_bytes(whole[:100] + b"\0" * 1000 + whole[1100:])
+    with pytest.raises(errors.RunError, match=r"journal\.db is damaged"):
+        here.run(2)
+    path.write_bytes(whole)
+    with sqlite3.connect(path) as base:
+        base.execute("PRAGMA user_version=9")
+    base.close()
+    with pytest.raises(errors.RunError, match="is of format 9"):
+        here.run(2)
+
+
+def test_status_says_where_a_run_is(tmp_path, rng, capsys):
+    here = Federation(tmp_path, rng)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        die_at(patch, 10, True)
+        here.run(3)
+    assert cli.main(["status", str(here.folder)]) == 0
+    said = capsys.readouterr().out
+    assert "not running" in said and "round 2" in said and "the server ended in the middle of it" in said
+    held = journal.Journal(here.folder)
+    assert cli.main(["status", str(here.folder)]) == 0
+    assert "not running" not in capsys.readouterr().out
+    held.close()
+    assert cli.main(["status", str(tmp_path)]) == 2
+    assert "has no journal" in capsys.readouterr().err
+
+
+SERVER = """
+import sys
+import time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import numpy as np
+from fedcipher.flower import SecureStrategy
+from flower_harness import LocalGrid, initial, make_app, record
+from flwr.serverapp.strategy import FedAvg
+from test_flower_resume import ALL, CLIENTS, ROUNDS
+folder = Path(sys.argv[1])
+goals = [[np.array(x, np.float32) for x in goal] for goal in np.load(folder / "goals.npy", allow_pickle=True)]
+grid = LocalGrid(make_app(goals, [10] * CLIENTS), CLIENTS, folder / "keys")
+strategy = SecureStrategy(FedAvg(**ALL), folder / "keys", out=folder / "run", resume=True)
+print("ready", flush=True)
+strategy.start(grid, record(initial()), num_rounds=3 * ROUNDS)
+"""
+
+
+def test_a_process_that_is_killed_again_and_again(tmp_path, rng):
+    """SIGKILL at random times, until the run has ended: a campaign of 50 on a SuperLink is `make e2e-resume`."""
+    here = Federation(tmp_path, rng)
+    np.save(tmp_path / "goals.npy", np.array(here.goals, dtype=object), allow_pickle=True)
+    command = [sys.executable, "-c", SERVER.format(tests=str(Path(__file__).parent)), str(tmp_path)]
+    kills, draw = 0, random.Random(7)
+    for _ in range(40):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ) as server:
+            assert server.stdout.readline() == b"ready\n", server.stderr.read().decode()
+            try:
+                server.wait(draw.uniform(0.02, 0.25) if kills < 8 else 60)
+                break
+            except subprocess.TimeoutExpired:
+                server.send_signal(signal.SIGKILL)
+                server.wait()
+                kills += 1
+    assert server.returncode == 0 and kills > 3
+    past = journal.read_journal(here.folder)
+    assert json.dumps([made.round for made in past.rounds if made.unfinished is None]) == json.dumps(
+        list(range(1, 3 * ROUNDS + 1))
+    )
+    here.strategy, here.asked = type("Ended", (), {"rounds": past.rounds}), []
+    here.check(3 * ROUNDS)
