@@ -128,10 +128,10 @@ test: test-rust test-python
 test-rust:
 	cargo test --workspace --quiet --features $(WHOLE)
 
-# Two files at a time, whatever the machine: half of what tests do is wait. What starts Ray is one file: two of it
+# Four files at a time, whatever the machine: half of what tests do is wait. What starts Ray is one file: two of it
 # at once do not start in time on two cores.
 test-python: $(TESTED)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, messages at a ClientApp.
 TRIES ?= 100000
