@@ -267,8 +267,17 @@ def test_verdicts():
 
 
 def test_advice_for_a_threat():
-    federation = Federation(1000, 3, Link(), 2, 2, "collusion")
-    assert all(p.excluded for p in advise(federation))
+    link = Link(1e6, 0.01)
+    federation = Federation(1000, 3, link, 2, 2, "collusion")
+    best, *others = advise(federation)
+    assert best.scheme == "oneshot" and all(p.excluded for p in others)
+    assert best.members == 5 and best.answer > 0 and not best.extrapolated
+    # The request and the answer are two more messages.
+    assert best.transfer > link.seconds(best.update_bytes) + link.seconds(best.aggregate_bytes) + 2 * 0.01
+    measured = check(federation, best)
+    assert measured.answer > 0 and measured.seconds > 0
+    (few,) = advise(Federation(1000, 2, link, 2, 2, "collusion"), ["oneshot"])
+    assert "min_contributions" in few.why()
     quantum = Federation(1000, 2, Link(1e6, 0.01), 2, 2, "quantum")
     found = advise(quantum, ["plain", "paillier", "flashe", "bfv"])
     assert [p.scheme for p in found if p.excluded] == ["plain", "paillier"]
@@ -315,7 +324,8 @@ def test_a_calibration_is_of_growing_updates_and_ends_at_the_size_asked_for():
     assert [p.values for p in points] == sizes(5000, 1)
     assert points[0].clients == 1 and points[-1].clients == 3
     for point in points:
-        assert set(point.wall) == set(point.busy) == set(TERMS) and min(point.wall.values()) > 0
+        assert set(point.wall) == set(point.busy) == set(TERMS) and point.wall["answer"] == 0
+        assert min(point.wall[term] for term in ("encrypt", "operate", "decrypt")) > 0
     assert points[-1].update_bytes > points[0].update_bytes > 2 * points[0].values
     with pytest.raises(errors.BenchError, match="bits=99"):
         list(calibrated(Case("flashe", "flashe", 5000, 3, bits=99), 120))

@@ -1,9 +1,9 @@
 """Which scheme for this federation: predicted from a quick calibration on this machine.
 
-A round is one update encrypted on a client, sent, added by the server with those of the others, sent back
-and decrypted. Each term is measured here on growing updates (`fedcipher.bench.calibrate`) and continued as a
-straight line; a term that works on several cores here is scaled to the cores asked for. `check` measures what was
-predicted by the two processes of `fedcipher bench`.
+A round is one update encrypted on a client, sent, added by the server with those of the others, sent back and
+decrypted; where a scheme has a committee, the server asks its members in between. Each term is measured here on growing
+updates (`fedcipher.bench.calibrate`) and continued as a straight line; a term that works on several cores here is
+scaled to the cores asked for. `check` measures what was predicted by the two processes of `fedcipher bench`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,12 @@ class Prediction:
     encrypt: float = 0.0
     operate: float = 0.0
     decrypt: float = 0.0
+    answer: float = 0.0
+    """A member of a committee, where there is one."""
     transfer: float = 0.0
+    asking: float = 0.0
+    """Of ``transfer``, what goes to the members and back."""
+    members: int = 0
     update_bytes: int = 0
     aggregate_bytes: int = 0
     smallest: int = 0
@@ -72,7 +77,7 @@ class Prediction:
     @property
     def seconds(self) -> float:
         """The round, without training."""
-        return self.encrypt + self.operate + self.decrypt + self.transfer
+        return self.encrypt + self.operate + self.answer + self.decrypt + self.transfer
 
     @property
     def extrapolated(self) -> bool:
@@ -94,6 +99,7 @@ class Prediction:
         if self.excluded:
             return self.excluded
         terms = {"encrypting": self.encrypt, "the server": self.operate, "decrypting": self.decrypt}
+        terms["the committee"] = self.answer
         terms["the link"] = self.transfer
         name, most = max(terms.items(), key=lambda item: item[1])
         return f"{most / self.seconds:.0%} of it is {name}"
@@ -172,12 +178,18 @@ def _predicted(
     wall = {term: at(lambda p, t=term: _scaled(p, t, federation)) for term in TERMS}
     update, aggregate = round(at(lambda p: p.update_bytes)), round(at(lambda p: p.aggregate_bytes))
     last = points[-1]
+    transfer, asking = federation.link.seconds(update) + federation.link.seconds(aggregate), 0.0
+    if last.members:
+        asking = federation.link.seconds(_told(last, federation)) + federation.link.seconds(last.answer_bytes)
     return Prediction(
         name,
         encrypt=wall["encrypt"],
         operate=federation.clients * wall["operate"],
         decrypt=wall["decrypt"],
-        transfer=federation.link.seconds(update) + federation.link.seconds(aggregate),
+        answer=wall["answer"],
+        transfer=transfer + asking,
+        asking=asking,
+        members=last.members,
         update_bytes=update,
         aggregate_bytes=aggregate,
         smallest=points[0].values,
@@ -186,6 +198,11 @@ def _predicted(
         values_beyond=values / last.values,
         clients_beyond=federation.clients / last.clients,
     )
+
+
+def _told(point: Point, federation: Federation) -> int:
+    """Bytes of a request to one member: of each client its sealed share, whatever the update's size."""
+    return round(point.request_bytes * federation.clients / point.clients)
 
 
 def _scaled(point: Point, term: str, federation: Federation) -> float:
@@ -213,13 +230,14 @@ class Checked:
     prediction: Prediction
     encrypt: float
     operate: float
+    answer: float
     decrypt: float
     transfer: float
 
     @property
     def seconds(self) -> float:
         """The measured round, of the same terms as the predicted one."""
-        return self.encrypt + self.operate + self.decrypt + self.transfer
+        return self.encrypt + self.operate + self.answer + self.decrypt + self.transfer
 
     @property
     def error(self) -> float:
@@ -230,6 +248,8 @@ class Checked:
 def check(federation: Federation, prediction: Prediction) -> Checked:
     """Measures what was predicted, in a client and a server process; the link by its own arithmetic.
 
+    What goes to a committee and back is left as predicted.
+
     Raises `BenchError` where the run fails.
     """
     name, clients = prediction.scheme, federation.clients
@@ -239,6 +259,7 @@ def check(federation: Federation, prediction: Prediction) -> Checked:
         prediction,
         encrypt=summary["encrypt"].minimum / _SUMS / clients,
         operate=summary["operate"].minimum / _SUMS,
+        answer=summary["answer"].minimum / _SUMS / max(1, prediction.members),
         decrypt=summary["decrypt"].minimum / _SUMS,
-        transfer=sum(federation.link.seconds(int(size)) for size in sizes),
+        transfer=sum(federation.link.seconds(int(size)) for size in sizes) + prediction.asking,
     )

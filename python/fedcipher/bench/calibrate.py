@@ -29,7 +29,8 @@ from fedcipher.schemes import KeySet, Scheme
 
 __all__ = ["TERMS", "Point", "calibrated", "line", "sizes"]
 
-TERMS = ("encrypt", "operate", "decrypt")
+TERMS = ("encrypt", "operate", "decrypt", "answer")
+"""What a round takes a client, the server for one client, a reader, and a member of a committee (0 without one)."""
 _FEWEST = 16
 """Values of the first size where a grain is less."""
 _STEPS = (1, 2, 16, 128, 1024, 8192, 65_536)
@@ -45,7 +46,10 @@ _LONG, _CLOSE = 0.3, 0.1
 
 @dataclass(frozen=True)
 class Point:
-    """One size: seconds of each term for one update (``operate``: one client's share), cores kept busy, frame bytes."""
+    """One size: seconds of each term for one update (``operate``: one client's share), cores kept busy, frame bytes.
+
+    ``request_bytes`` and ``answer_bytes`` are those of one of ``members`` members of a committee.
+    """
 
     values: int
     clients: int
@@ -53,10 +57,14 @@ class Point:
     busy: dict[str, float]
     update_bytes: int
     aggregate_bytes: int
+    members: int = 0
+    request_bytes: int = 0
+    answer_bytes: int = 0
 
     def seconds(self, clients: int) -> float:
         """What a round of so many clients took when they were played one after the other."""
-        return clients * (self.wall["encrypt"] + self.wall["operate"]) + self.wall["decrypt"]
+        clients_part = clients * (self.wall["encrypt"] + self.wall["operate"])
+        return clients_part + self.wall["decrypt"] + self.members * self.wall.get("answer", 0.0)
 
 
 def sizes(values: int, grain: int) -> list[int]:
@@ -125,14 +133,15 @@ def calibrated(case: Case, seconds: float) -> Iterator[Point]:
 def _points(case: Case, seconds: float) -> Iterator[Point]:
     made = case.made()
     until = time.perf_counter() + seconds
-    most = min(case.clients, _MOST_CLIENTS)
-    keys = made.keygen(most)
+    least = min(made.min_contributions, case.clients)
+    most = max(min(case.clients, _MOST_CLIENTS), least)
+    keys = case.keys(made)
     points: list[Point] = []
     number = 0
     for values in sizes(case.values, made.grain):
         left = until - time.perf_counter()
-        # One client where a scheme is slow, and while it is not known how slow.
-        clients = 1
+        # One client, or as few as may be, where a scheme is slow, and while it is not known how slow.
+        clients = least
         if points:
             if _expected(points, values, clients, made.grain) > left or _settled(points, made.grain):
                 return
@@ -172,6 +181,9 @@ def _least(runs: list[Point]) -> Point:
         {term: best[term].busy[term] for term in TERMS},
         runs[0].update_bytes,
         runs[0].aggregate_bytes,
+        runs[0].members,
+        runs[0].request_bytes,
+        runs[0].answer_bytes,
     )
 
 
@@ -188,12 +200,21 @@ def _round(made: Scheme, keys: KeySet, updates: list[list[Array]], number: int) 
         aggregator = made.aggregator(server, round=number)
         for frame in frames:
             aggregator.add(frame)
+        requests = aggregator.requests()
+    answers = [b""]
+    for member, request in requests.items():
+        holder = made.member(keys.client(member))
+        with clocks["answer"]:
+            answers.append(holder.answer(request))
+    with clocks["operate"]:
+        for answer in answers[1:]:
+            aggregator.answer(answer)
         aggregate = aggregator.finish()
     decryptor = made.decryptor(keys.client(0))
     with clocks["decrypt"]:
         decryptor.decrypt(aggregate, round=number)
     count = len(updates)
-    parts = {"encrypt": count, "operate": count, "decrypt": 1}
+    parts = {"encrypt": count, "operate": count, "decrypt": 1, "answer": max(1, len(requests))}
     return Point(
         len(updates[0][0]),
         count,
@@ -201,6 +222,9 @@ def _round(made: Scheme, keys: KeySet, updates: list[list[Array]], number: int) 
         {term: clocks[term].cores for term in TERMS},
         len(frames[0]),
         len(aggregate),
+        len(requests),
+        max(map(len, requests.values()), default=0),
+        len(answers[-1]),
     )
 
 

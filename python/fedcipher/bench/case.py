@@ -7,8 +7,8 @@ from typing import Any
 
 from fedcipher.bench.sampler import Profile
 from fedcipher.codec import Codec
-from fedcipher.errors import ParameterError, UnsupportedError
-from fedcipher.schemes import Scheme, scheme, scheme_class
+from fedcipher.errors import ParameterError
+from fedcipher.schemes import KeySet, Scheme, scheme, scheme_class
 
 __all__ = ["Case", "CaseResult", "Run"]
 
@@ -35,15 +35,16 @@ class Case:
                 raise ParameterError(f"{name}={getattr(self, name)} is not between 1 and 2**30")
 
     def made(self) -> Scheme:
-        """The scheme; `DependencyError` where its package is missing, `UnsupportedError` for one with a committee."""
-        if scheme_class(self.scheme).info.committee:
-            raise UnsupportedError(
-                f"{self.scheme} has a committee, for which these measurements have no place: `make bench-oneshot`, "
-                "docs/oneshot.md"
-            )
-        # What a sum costs does not depend on how few clients it may have.
-        codec = Codec(bits=self.bits, clip=1.0)
-        return scheme(self.scheme, clients=self.clients, min_contributions=1, codec=codec, **self.params)
+        """The scheme. Raises `DependencyError` where its package is missing."""
+        codec, params = Codec(bits=self.bits, clip=1.0), dict(self.params)
+        # What a sum costs does not depend on how few clients it may have; a committee has its own least.
+        if not scheme_class(self.scheme).info.committee:
+            params["min_contributions"] = 1
+        return scheme(self.scheme, clients=self.clients, codec=codec, **params)
+
+    def keys(self, made: Scheme, epoch: int = 1) -> KeySet:
+        """Of all clients, and of a committee's members where there are more of them."""
+        return made.keygen(max(self.clients, int(made.params().get("members", 0))), epoch=epoch)
 
     @property
     def plain_bytes(self) -> int:

@@ -18,7 +18,7 @@ from fedcipher.bench.sampler import Profile, Sampler
 from fedcipher.bench.server import end_with_parent
 from fedcipher.codec import Array
 from fedcipher.errors import BenchError, FedcipherError, PeerLostError
-from fedcipher.schemes import KeySet, Scheme
+from fedcipher.schemes import KeySet, Member, Scheme
 
 __all__ = ["connect", "measure"]
 
@@ -50,7 +50,7 @@ def measure(case: Case, connection: Connection, runs: int) -> Iterator[Run]:
     mean = np.mean([update[0].clip(-1, 1) for update in updates], axis=0)
     for number in range(runs):
         began = time.perf_counter()
-        keys = made.keygen(case.clients, epoch=number + 1)
+        keys = case.keys(made, number + 1)
         keygen = time.perf_counter() - began
         # Keys are exchanged once, not once a round: outside of what is measured.
         server_key = keys.server().to_bytes()
@@ -72,6 +72,8 @@ def _run(
 ) -> Run:
     encryptors = [made.encryptor(keys.client(k)) for k in range(case.clients)]
     decryptor = made.decryptor(keys.client(0))
+    # Of a committee, where there is one: its members are clients.
+    members: dict[int, Member] = {}
     update_bytes = aggregate_bytes = 0
     connection.send("run")
     with Sampler(connection.counters) as sampler:
@@ -86,9 +88,19 @@ def _run(
                     connection.send("frame", frame)
                     connection.receive("added")
                 update_bytes = len(frame)
-            with sampler.phase("wait"):
-                connection.send("close")
-                aggregate = connection.receive("aggregate").payload
+            connection.send("close")
+            while True:
+                with sampler.phase("wait"):
+                    message = connection.receive("request", "aggregate")
+                if message.kind == "aggregate":
+                    break
+                member = int(message.facts["member"])
+                if member not in members:
+                    members[member] = made.member(keys.client(member))
+                with sampler.phase("answer"):
+                    answer = members[member].answer(message.payload)
+                connection.send("answer", answer)
+            aggregate = message.payload
             aggregate_bytes = len(aggregate)
             with sampler.phase("decrypt"):
                 decrypted = decryptor.decrypt(aggregate, round=number)

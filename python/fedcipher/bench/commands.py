@@ -123,7 +123,7 @@ def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _round(options: argparse.Namespace) -> Preset:
-    names = _names(options.schemes) or [n for n in scheme_names() if not scheme_class(n).info.committee]
+    names = _names(options.schemes) or scheme_names()
     return _round_of([Case(n, n, options.values, options.clients, options.sums, options.bits) for n in names])
 
 
@@ -197,28 +197,33 @@ def _advise(options: argparse.Namespace, _: list[str]) -> int:
         found = advise(federation, names, on_progress, options.seconds)
     print_table(
         f"a round of {federation.clients} updates of {federation.values:,} values; {federation.link}",
-        [["scheme", "round", "encrypt", "server", "decrypt", "link", "up", "down", "why"], *map(_row, found)],
+        [
+            ["scheme", "round", "encrypt", "server", "committee", "decrypt", "link", "up", "down", "why"],
+            *map(_row, found),
+        ],
     )
     if not all(p.excluded for p in found):
         measured = [p for p in found if not p.excluded]
         print_table("what these rest on", [["scheme", "measured here"], *([p.scheme, p.basis()] for p in measured)])
     if all(p.excluded for p in found):
-        print("no scheme here withstands that; threshold keys would", file=sys.stderr)
+        print("no scheme here does that, or none that could be measured", file=sys.stderr)
         return 1
     return _checked(federation, [p for p in found if not p.excluded][: options.check])
 
 
 def _row(p: Prediction) -> list[str]:
     if p.excluded:
-        return [p.scheme, *["-"] * 7, p.why()]
-    terms = [seconds(x) for x in (p.seconds, p.encrypt, p.operate, p.decrypt, p.transfer)]
+        return [p.scheme, *["-"] * 8, p.why()]
+    terms = [seconds(x) for x in (p.seconds, p.encrypt, p.operate, p.answer, p.decrypt, p.transfer)]
+    if not p.members:
+        terms[3] = "-"
     return [p.scheme, *terms, size(p.update_bytes), size(p.aggregate_bytes), p.why()]
 
 
 def _checked(federation: Federation, predictions: list[Prediction]) -> int:
     from fedcipher._terminal import print_table
 
-    rows = [["scheme", "predicted", "measured", "off by", "encrypt", "server", "decrypt"]]
+    rows = [["scheme", "predicted", "measured", "off by", "encrypt", "server", "committee", "decrypt"]]
     for prediction in predictions:
         try:
             measured = check(federation, prediction)
@@ -227,6 +232,7 @@ def _checked(federation: Federation, predictions: list[Prediction]) -> int:
         pairs = [
             (prediction.encrypt, measured.encrypt),
             (prediction.operate, measured.operate),
+            (prediction.answer, measured.answer),
             (prediction.decrypt, measured.decrypt),
         ]
         rows.append(

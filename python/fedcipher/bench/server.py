@@ -110,6 +110,15 @@ def _run(connection: Connection, made: Scheme, key: _native.ServerKey) -> None:
             if aggregator is None:
                 raise BenchError("a sum is asked for before any frame")
             with sampler.phase("operate"):
+                requests = aggregator.requests()
+            for member, request in requests.items():
+                with sampler.phase("send"):
+                    connection.send("request", request, member=member)
+                with sampler.phase("wait"):
+                    answer = connection.receive("answer").payload
+                with sampler.phase("operate"):
+                    aggregator.answer(answer)
+            with sampler.phase("operate"):
                 aggregate = aggregator.finish()
             with sampler.phase("send"):
                 connection.send("aggregate", aggregate)

@@ -46,6 +46,7 @@ FIGURES = [
     Figure("load key", "s", _phase("server", "load key")),
     Figure("operate", "s", _phase("server", "operate")),
     Figure("reply", "s", _phase("server", "send")),
+    Figure("answer", "s", _phase("client", "answer")),
     Figure("decrypt", "s", _phase("client", "decrypt")),
     Figure("whole run", "s", lambda run: run.client.seconds),
     Figure("client CPU", "s", lambda run: run.client.cpu_seconds),
