@@ -1,71 +1,97 @@
 """The ready app on a real SuperLink and SuperNodes over TLS, started by `flwr run`."""
 
+import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from deployment_harness import BIN, Programs, free_port, wait_for
-from fedcipher import cli
+from deployment_harness import BIN
 
 APP = Path(__file__).resolve().parents[1] / "examples" / "quickstart"
 CLIENTS = 2
 
 
-@pytest.fixture
-def start(tmp_path):
-    """Starts a program with its output in a file; all are gone when the test ends."""
-    programs = Programs(tmp_path)
-    # As people run it, who do not know that variable.
-    del programs.env["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"]
-    yield programs
-    programs.stop()
+def processes_of(folder):
+    """Command lines of all processes that know of ``folder``."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if str(folder) in words:
+            found.append(words)
+    return found
 
 
-def certificate(folder):
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make certificates with")
-    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
-    files = ["-addext", names, "-keyout", str(folder / "server.pem"), "-out", str(folder / "ca.crt")]
-    subprocess.run([*command, *files], check=True, capture_output=True)
+def fedcipher(*arguments, cwd):
+    """As people run it, from anywhere, who do not know Flower's variable for tests."""
+    env = {k: v for k, v in os.environ.items() if k != "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"}
+    command = [str(BIN / "fedcipher"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, timeout=240, check=False)
 
 
-def test_superlink_and_supernodes_over_tls(tmp_path, start):
-    certificate(tmp_path)
-    keys = tmp_path / "keys"
-    assert cli.main(["keygen", "--scheme", "bfv", "--clients", str(CLIENTS), "--equal", "--out", str(keys)]) == 0
-    port = free_port()
-    ca, secret = tmp_path / "ca.crt", tmp_path / "server.pem"
-    superlink, log = start(
-        "flower-superlink",
-        *("--ssl-certfile", ca, "--ssl-keyfile", secret, "--ssl-ca-certfile", ca, "--port", port),
-    )
-    wait_for(port, superlink, log)
-    for k in range(CLIENTS):
-        config = f'partition-id={k} num-partitions={CLIENTS} fedcipher-key="{keys}/client-{k}.key"'
-        node = ("--superlink", f"127.0.0.1:{port}", "--root-certificates", ca, "--port", free_port())
-        start("flower-supernode", *node, "--node-config", config)
+def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path):
+    folder = tmp_path / "cluster"
+    options = ("--clients", CLIENTS, "--scheme", "bfv", "--folder", folder)
+    made = fedcipher("cluster", "up", *options, cwd=tmp_path)
+    try:
+        logs = "\n".join(f"--- {p.name}\n{p.read_text()[-3000:]}" for p in (folder / "logs").glob("*.log"))
+        assert made.returncode == 0, made.stdout + made.stderr + logs
+        assert "2 SuperNodes are there, under " in made.stdout
+        state = fedcipher("cluster", "status", "--folder", folder, cwd=tmp_path)
+        assert state.returncode == 0 and "2 of 2 SuperNodes are there" in state.stdout
+        again = fedcipher("cluster", "up", *options, cwd=tmp_path)
+        assert again.returncode == 2 and "a cluster runs in" in again.stderr
+        # Nobody else reads a key, and nothing but TLS is spoken.
+        for secret in (
+            *(folder / "keys").glob("*.key"),
+            *(folder / "nodes").glob("*.key"),
+            folder / "tls" / "link.pem",
+        ):
+            assert secret.stat().st_mode & 0o077 == 0 or secret.name == "server.key"
+        assert not any("--insecure" in words for words in processes_of(folder))
 
-    home = tmp_path / "flwr"
-    home.mkdir(exist_ok=True)
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "tls"\n[superlink.tls]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{ca}"\n'
-    )
-    app = tmp_path / "app"
-    shutil.copytree(APP, app, ignore=shutil.ignore_patterns("keys"))
-    overrides = f"fedcipher-keys='{keys}' clients={CLIENTS} rounds=2"
-    command = [str(BIN / "flwr"), "run", str(app), "tls", "--stream", "--run-config", overrides]
-    done = subprocess.run(command, capture_output=True, text=True, env=start.env, timeout=240, check=False)
-    logs = "\n".join(path.read_text()[-3000:] for path in tmp_path.glob("*.log"))
-    assert done.stdout.count("aggregate_train: Received 2 results and 0 failures") == 2, done.stdout + logs
-    assert "'accuracy'" in done.stdout
-    # Each client's own log says which model it began with, and all say the same.
-    said = [
-        re.findall(r"has the SHA-256 ([0-9a-f]{64})", p.read_text()) for p in tmp_path.glob("flower-supernode-*.log")
-    ]
-    assert len(said) == CLIENTS and said[0] == said[1] and len(said[0]) == 1, logs
+        app = tmp_path / "app"
+        shutil.copytree(APP, app, ignore=shutil.ignore_patterns("keys"))
+        (home,) = re.findall(r"FLWR_HOME=(\S+)", made.stdout)
+        overrides = f"fedcipher-keys='{folder / 'keys'}' clients={CLIENTS} rounds=2"
+        done = subprocess.run(
+            [str(BIN / "flwr"), "run", str(app), "cluster", "--stream", "--run-config", overrides],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "FLWR_HOME": home},
+            timeout=240,
+            check=False,
+        )
+        logs = "\n".join(f"--- {p.name}\n{p.read_text()[-3000:]}" for p in (folder / "logs").glob("*.log"))
+        assert done.stdout.count("aggregate_train: Received 2 results and 0 failures") == 2, done.stdout + logs
+        assert "'accuracy'" in done.stdout
+        # Each client's own log says which model it began with, and all say the same.
+        said = [
+            re.findall(r"has the SHA-256 ([0-9a-f]{64})", p.read_text()) for p in (folder / "logs").glob("node-*.log")
+        ]
+        assert len(said) == CLIENTS and said[0] == said[1] and len(said[0]) == 1, logs
+    finally:
+        ended = fedcipher("cluster", "down", "--folder", folder, cwd=tmp_path)
+    assert ended.returncode == 0 and "ended" in ended.stdout
+    assert processes_of(folder) == []
+    state = fedcipher("cluster", "status", "--folder", folder, cwd=tmp_path)
+    assert state.returncode == 1 and "not running" in state.stdout
+    old = fedcipher("cluster", "up", *options, cwd=tmp_path)
+    assert old.returncode == 2 and "of an earlier cluster" in old.stderr
+
+
+def test_what_is_no_cluster_is_refused_by_name(tmp_path):
+    folder = tmp_path / "cluster"
+    assert fedcipher("cluster", "down", "--folder", folder, cwd=tmp_path).stdout.strip().endswith("was not running")
+    refused = fedcipher("cluster", "status", "--folder", folder, cwd=tmp_path)
+    assert refused.returncode == 2 and "has no cluster" in refused.stderr
+    committee = fedcipher("cluster", "up", "--clients", 3, "--scheme", "oneshot", "--folder", folder, cwd=tmp_path)
+    assert committee.returncode == 2 and "every member is a client here" in committee.stderr
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("program", ["flower-supernode", "flower-superlink"])

@@ -16,6 +16,7 @@ from fedcipher import __version__, _native, keys
 from fedcipher._files import refusal, writable_folder
 from fedcipher._optional import build, built, install, missing, require
 from fedcipher.bench.commands import add_commands
+from fedcipher.cluster.commands import add_commands as add_cluster
 from fedcipher.codec import Codec
 from fedcipher.dp import Privacy
 from fedcipher.errors import FedcipherError, FrameError, ParameterError
@@ -139,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder of the report")
     train.set_defaults(run=_train)
     add_commands(commands)
+    add_cluster(commands, _scheme_options, _made)
     return parser
 
 

@@ -5,6 +5,7 @@ __all__ = [
     "BenchError",
     "BoundError",
     "CancelledError",
+    "ClusterError",
     "CodecError",
     "CommitteeError",
     "DecryptError",
@@ -200,6 +201,10 @@ class StrategyError(FedcipherError):
 
 class RunError(FedcipherError):
     """The folder of a run cannot be written or read."""
+
+
+class ClusterError(FedcipherError):
+    """A cluster on this machine does not start, or is not what was expected."""
 
 
 class SealedModelError(FedcipherError):

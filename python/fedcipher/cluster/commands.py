@@ -1,0 +1,89 @@
+"""`fedcipher cluster up`, `status` and `down`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedcipher._optional import require
+from fedcipher.errors import ClusterError, ParameterError
+from fedcipher.keys.store import home
+from fedcipher.schemes import Scheme
+
+__all__ = ["add_commands"]
+
+
+def add_commands(commands: Any, scheme_options: Callable[[Any], None], made: Callable[..., Scheme]) -> None:
+    """Adds the command to the parser's; options that say which scheme, and what makes it of them, are the caller's."""
+    cluster: argparse.ArgumentParser = commands.add_parser(
+        "cluster",
+        help="a SuperLink and SuperNodes on this machine, with TLS, authentication and keys",
+        description="What a deployment has, in processes of one machine and in one folder.",
+    )
+    parts = cluster.add_subparsers(required=True, metavar="up|status|down")
+    up: argparse.ArgumentParser = parts.add_parser("up", help="make keys and certificates, and start everything")
+    up.add_argument("--clients", type=int, required=True, help="SuperNodes, each with a partition and a key of its own")
+    scheme_options(up)
+    up.add_argument("--per-round", type=int, default=0, help="most clients in one round (default: all)")
+    up.add_argument("--max-weight", type=int, default=1, help="largest integer weight of a client")
+    up.set_defaults(run=partial(_up, made))
+    status = parts.add_parser("status", help="whether it runs, and which SuperNodes are there")
+    status.set_defaults(run=_status)
+    down = parts.add_parser("down", help="end all its processes; keys and logs stay")
+    down.set_defaults(run=_down)
+    for part in (up, status, down):
+        part.add_argument("--folder", type=Path, help="of the cluster (default: ~/.fedcipher/cluster)")
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    require("fedcipher cluster", "flower", "flwr")
+    if sys.platform == "win32":
+        raise ClusterError("fedcipher cluster is for Linux and macOS")
+    given: Path | None = options.folder
+    return (home() / "cluster" if given is None else given).absolute()
+
+
+def _up(made: Callable[..., Scheme], options: argparse.Namespace, _: list[str]) -> int:
+    folder = _folder(options)
+    from fedcipher.cluster.local import NAME, up
+
+    if not 1 <= options.clients <= 1000:
+        raise ParameterError(f"--clients {options.clients} is not between 1 and 1000")
+    scheme = made(options, options.per_round or options.clients, options.max_weight)
+    members = int(scheme.params().get("members", 0))
+    if members > options.clients:
+        raise ParameterError(
+            f"a committee of {members} members, and {options.clients} clients: every member is a client here. More "
+            "--clients, or --set members=... threshold=..."
+        )
+    up(folder, scheme, options.clients, members=members, on_progress=lambda text: print(f"  {text}", flush=True))
+    print(f"{options.clients} SuperNodes are there, under {scheme}")
+    print(f"  keys  {folder / 'keys'}  (fedcipher-keys of an app; each SuperNode has its own key)")
+    print(f"  logs  {folder / 'logs'}")
+    print(f"  run   FLWR_HOME={folder / 'flwr'} flwr run APP {NAME} --stream --run-config \"fedcipher-keys='...'\"")
+    print(f"  end   fedcipher cluster down{'' if options.folder is None else f' --folder {folder}'}")
+    return 0
+
+
+def _status(options: argparse.Namespace, _: list[str]) -> int:
+    folder = _folder(options)
+    from fedcipher.cluster.local import status
+
+    found = status(folder)
+    if not found["running"]:
+        print(f"{folder}: not running; {found['clients']} clients")
+        return 1
+    print(f"{folder}: running on port {found['port']}; {found['online']} of {found['clients']} SuperNodes are there")
+    return 0 if found["online"] == found["clients"] else 1
+
+
+def _down(options: argparse.Namespace, _: list[str]) -> int:
+    folder = _folder(options)
+    from fedcipher.cluster.local import down
+
+    print(f"{folder}: {'ended' if down(folder) else 'was not running'}")
+    return 0

@@ -1,0 +1,186 @@
+"""A SuperLink with TLS and SuperNodes that it knows by their keys, each a process of its own, in one folder.
+
+What a deployment on several machines has (docs/deploy.md), on one: nothing here is another transport or another engine
+than Flower's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedcipher import keys
+from fedcipher.cluster.certificates import key_pair, server_certificate
+from fedcipher.cluster.supervisor import INDEX, REGISTERED, is_running
+from fedcipher.errors import ClusterError
+from fedcipher.keys import roster
+from fedcipher.schemes import Scheme
+
+__all__ = ["NAME", "down", "status", "up"]
+
+NAME = "cluster"
+"""What `flwr run APP NAME` calls it."""
+_START_SECONDS = 120.0
+_END_SECONDS = 30.0
+
+
+def up(
+    folder: Path,
+    scheme: Scheme,
+    clients: int,
+    *,
+    members: int = 0,
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Make keys and certificates in the new ``folder``, start everything, and return when all nodes are there.
+
+    With ``members`` the scheme has no shared key: each party has an identity, and the first so many hold shares.
+    Raises `ClusterError` where the folder has a cluster, or something does not start.
+    """
+    if is_running(folder):
+        raise ClusterError(f"a cluster runs in {folder}: `fedcipher cluster down` ends it")
+    if (folder / INDEX).exists():
+        raise ClusterError(f"{folder} has the keys and logs of an earlier cluster: remove it, or name another folder")
+    for part in ("tls", "nodes", "logs", "flwr", "state"):
+        (folder / part).mkdir(mode=0o700, parents=True, exist_ok=True)
+    on_progress("keys and certificates")
+    server_certificate(folder / "tls")
+    names = _party_keys(folder, scheme, clients, members)
+    port = _free_port()
+    tls = folder / "tls"
+    link = ["flower-superlink", "--ssl-certfile", tls / "link.crt", "--ssl-keyfile", tls / "link.pem"]
+    link += ["--ssl-ca-certfile", tls / "ca.crt", "--enable-supernode-auth", "--database", folder / "link.db"]
+    programs = [_program("superlink", [*link, "--port", port])]
+    public: list[Path] = []
+    for number, name in enumerate(names):
+        secret, shown = key_pair(folder / "nodes", f"node-{number}")
+        public.append(shown)
+        config = f'partition-id={number} num-partitions={clients} fedcipher-key="{folder / "keys" / name}"'
+        node = ["flower-supernode", "--superlink", f"127.0.0.1:{port}", "--root-certificates", tls / "ca.crt"]
+        node += ["--auth-supernode-private-key", secret, "--port", _free_port(), "--node-config", config]
+        programs.append(_program(f"node-{number}", node))
+    (folder / "flwr" / "config.toml").write_text(
+        f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "127.0.0.1:{port}"\n'
+        f'root-certificates = "{tls / "ca.crt"}"\n'
+    )
+    said = {"scheme": scheme.spec(), "clients": clients, "port": port, "programs": programs}
+    (folder / INDEX).write_text(json.dumps(said, indent=1))
+    try:
+        _start(folder, port, public, on_progress)
+    except BaseException:
+        down(folder)
+        raise
+
+
+def _party_keys(folder: Path, scheme: Scheme, clients: int, members: int) -> list[str]:
+    """The server's key and each client's; the names of the clients' files."""
+    if not members:
+        keys.save(scheme.keygen(clients), scheme, folder / "keys")
+        return [keys.client_file(folder / "keys", number).name for number in range(clients)]
+    # Sorted by name, as a roster numbers its parties.
+    parties = [f"party-{number:04d}" for number in range(clients)]
+    own = folder / "identities"
+    cards = [roster.new_identity(party, own)[1] for party in parties]
+    (folder / "keys").mkdir(mode=0o700)
+    server = folder / "keys" / "server.key"
+    roster.make(cards, scheme, server, members=parties[:members])
+    for number, party in enumerate(parties):
+        roster.join(own / f"{party}.identity", server, folder / "keys" / f"client-{number}.key")
+    return [f"client-{number}.key" for number in range(clients)]
+
+
+def _start(folder: Path, port: int, public: list[Path], on_progress: Callable[[str], None]) -> None:
+    with (folder / "logs" / "supervisor.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "fedcipher.cluster.supervisor", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    until = time.monotonic() + _START_SECONDS
+    on_progress("SuperLink")
+    while not _answers(port):
+        _wait(folder, until, "the SuperLink does not answer")
+    for number, path in enumerate(public):
+        on_progress(f"registering node {number} of {len(public)}")
+        while not _flwr(folder, "supernode", "register", str(path), NAME)[0]:
+            _wait(folder, until, f"node {number} cannot be registered")
+    (folder / REGISTERED).touch()
+    on_progress("SuperNodes")
+    while (here := status(folder)["online"]) < len(public):
+        _wait(folder, until, f"{here} of {len(public)} SuperNodes are there")
+
+
+def _wait(folder: Path, until: float, what: str) -> None:
+    # A supervisor takes a moment to lock its file.
+    started = time.monotonic() > until - _START_SECONDS + 5
+    if time.monotonic() > until or (started and not is_running(folder)):
+        raise ClusterError(f"{what}; {folder / 'logs'} has what the programs said")
+    time.sleep(0.3)
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """``running``, ``port``, ``clients`` and how many SuperNodes are ``online``. Raises `ClusterError`."""
+    try:
+        said: dict[str, Any] = json.loads((folder / INDEX).read_text())
+        found = {"running": bool(is_running(folder)), "port": said["port"], "clients": said["clients"], "online": 0}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ClusterError(f"{folder} has no cluster: `fedcipher cluster up` makes one") from error
+    if found["running"]:
+        done, text = _flwr(folder, "supernode", "list", NAME, "--format", "json")
+        nodes: list[dict[str, Any]] = json.loads(text).get("nodes", []) if done else []
+        found["online"] = sum(str(node.get("status", "")).lower() == "online" for node in nodes)
+    return found
+
+
+def down(folder: Path) -> bool:
+    """End all processes; whether there were any. The folder stays, with its logs. Raises `ClusterError`."""
+    process = is_running(folder)
+    if not process:
+        return False
+    os.kill(process, signal.SIGTERM)
+    until = time.monotonic() + _END_SECONDS
+    while is_running(folder):
+        if time.monotonic() > until:
+            raise ClusterError(
+                f"the cluster's process {process} does not end; see {folder / 'logs' / 'supervisor.log'}"
+            )
+        time.sleep(0.1)
+    return True
+
+
+def _program(name: str, command: list[Any]) -> dict[str, Any]:
+    beside = Path(sys.executable).parent
+    return {"name": name, "command": [str(beside / command[0]), *map(str, command[1:])]}
+
+
+def _flwr(folder: Path, *arguments: str) -> tuple[bool, str]:
+    """Whether a command of ``flwr`` has worked, and what it printed."""
+    environment = {**os.environ, "FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
+    command = [str(Path(sys.executable).parent / "flwr"), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        return False, ""
+    return done.returncode == 0, done.stdout
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,107 @@
+"""The process that a cluster's other processes belong to: it starts them, and when it ends they end.
+
+``python -m fedcipher.cluster.supervisor FOLDER``, started by `fedcipher cluster up`. What is to run is in
+``cluster.json``; that it runs shows in ``lock``, which is locked for as long as this process lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["INDEX", "LOCK", "REGISTERED", "is_running"]
+
+INDEX = "cluster.json"
+LOCK = "lock"
+REGISTERED = "registered"
+"""Is there once the SuperLink knows all nodes."""
+_END_SECONDS = 10.0
+
+
+def is_running(folder: Path) -> int:
+    """The process id of the supervisor of ``folder``; 0 where there is none."""
+    try:
+        with (folder / LOCK).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read() or b"0")
+    except FileNotFoundError:
+        pass
+    return 0
+
+
+def main() -> int:
+    """Until SIGTERM, or until the SuperLink ends."""
+    folder = Path(sys.argv[1])
+    with (folder / LOCK).open("a+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock.truncate(0)
+        lock.write(str(os.getpid()).encode())
+        lock.flush()
+        programs: list[dict[str, Any]] = json.loads((folder / INDEX).read_text())["programs"]
+        environment = {
+            **os.environ,
+            "FEDCIPHER_STATE_DIR": str(folder / "state"),
+            "FLWR_HOME": str(folder / "flwr"),
+            # Flower's programs start each other by name.
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+        running: list[subprocess.Popen[bytes]] = []
+        ends = threading.Event()
+        signal.signal(signal.SIGTERM, lambda number, frame: ends.set())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for program in programs:
+                # A SuperNode that the SuperLink does not know gives up at once.
+                while running and not (folder / REGISTERED).exists() and not ends.wait(0.2):
+                    pass
+                if ends.is_set():
+                    break
+                with (folder / "logs" / f"{program['name']}.log").open("ab") as log:
+                    # In a session of its own: what it starts ends with it.
+                    running.append(
+                        subprocess.Popen(
+                            program["command"],
+                            stdin=subprocess.DEVNULL,
+                            stdout=log,
+                            stderr=log,
+                            env=environment,
+                            cwd=folder,
+                            start_new_session=True,
+                        )
+                    )
+            while not ends.wait(0.2) and running[0].poll() is None:
+                pass
+        finally:
+            _end(running)
+    return 0
+
+
+def _end(running: list[subprocess.Popen[bytes]]) -> None:
+    """Nodes before the SuperLink, so that each says goodbye; whoever does not end is killed."""
+    for process in reversed(running):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+    until = time.monotonic() + _END_SECONDS
+    for process in running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.1, until - time.monotonic()))
+    for process in running:
+        # Also what a process has left behind that ended by itself.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
