@@ -1,13 +1,18 @@
 """The ready app on a real SuperLink and SuperNodes over TLS, started by `flwr run`."""
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from deployment_harness import BIN
+from fedcipher.cluster import supervisor
 
 APP = Path(__file__).resolve().parents[1] / "examples" / "quickstart"
 CLIENTS = 2
@@ -82,6 +87,35 @@ def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path):
     assert state.returncode == 1 and "not running" in state.stdout
     old = fedcipher("cluster", "up", *options, cwd=tmp_path)
     assert old.returncode == 2 and "of an earlier cluster" in old.stderr
+
+
+@pytest.mark.parametrize("how", ["the supervisor is killed", "the SuperLink ends", "SIGTERM"])
+def test_no_process_of_a_cluster_outlives_it(tmp_path, how):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / supervisor.REGISTERED).touch()
+    programs = [{"name": name, "command": ["sleep", f"600.{tmp_path.stat().st_ino}{k}"]} for k, name in enumerate("ab")]
+    (tmp_path / supervisor.INDEX).write_text(json.dumps({"programs": programs}))
+    marks = [program["command"][1] for program in programs]
+
+    def left():
+        return [mark for mark in marks if processes_of(mark)]
+
+    def until(done):
+        end = time.monotonic() + 30
+        while not done():
+            assert time.monotonic() < end, left()
+            time.sleep(0.05)
+
+    command = [sys.executable, "-m", "fedcipher.cluster.supervisor", str(tmp_path)]
+    with subprocess.Popen(command) as process:
+        until(lambda: len(left()) == 2)
+        assert supervisor.is_running(tmp_path) == process.pid
+        if how == "the SuperLink ends":
+            subprocess.run(["pkill", "-f", marks[0]], check=True)
+        else:
+            process.send_signal(signal.SIGTERM if how == "SIGTERM" else signal.SIGKILL)
+        until(lambda: not left())
+    assert supervisor.is_running(tmp_path) == 0
 
 
 def test_what_is_no_cluster_is_refused_by_name(tmp_path):

@@ -49,8 +49,9 @@ def up(
         raise ClusterError(f"a cluster runs in {folder}: `fedcipher cluster down` ends it")
     if (folder / INDEX).exists():
         raise ClusterError(f"{folder} has the keys and logs of an earlier cluster: remove it, or name another folder")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for part in ("tls", "nodes", "logs", "flwr", "state"):
-        (folder / part).mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / part).mkdir(mode=0o700, exist_ok=True)
     on_progress("keys and certificates")
     server_certificate(folder / "tls")
     names = _party_keys(folder, scheme, clients, members)
@@ -137,7 +138,10 @@ def status(folder: Path) -> dict[str, Any]:
         raise ClusterError(f"{folder} has no cluster: `fedcipher cluster up` makes one") from error
     if found["running"]:
         done, text = _flwr(folder, "supernode", "list", NAME, "--format", "json")
-        nodes: list[dict[str, Any]] = json.loads(text).get("nodes", []) if done else []
+        try:
+            nodes: list[dict[str, Any]] = json.loads(text)["nodes"] if done else []
+        except (ValueError, KeyError, TypeError) as error:
+            raise ClusterError(f"`flwr supernode list` says what is not understood: {text[:200]!r}") from error
         found["online"] = sum(str(node.get("status", "")).lower() == "online" for node in nodes)
     return found
 

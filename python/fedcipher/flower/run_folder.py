@@ -104,9 +104,11 @@ class RunFolder:
         counts: list[int] = index["aggregates"]
         if len(index.get("feedback", [])) != len(counts):
             raise RunError(f"the run {folder} was begun by an older version of Fedcipher and cannot be resumed")
-        if segment < len(counts):
-            counts[segment] = min(counts[segment], count)
-            del counts[segment + 1 :], index["feedback"][segment + 1 :]
+        # One may be missing: an aggregate that was withdrawn.
+        if segment >= len(counts) or counts[segment] + 1 < count:
+            raise RunError(f"{folder / _INDEX} is older than the run's journal: the folder is not whole")
+        counts[segment] = min(counts[segment], count)
+        del counts[segment + 1 :], index["feedback"][segment + 1 :]
         made._first = _read_model(folder, made.segment, len(settings.names))
         made._write_index()
         return made, settings
