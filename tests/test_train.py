@@ -124,6 +124,9 @@ def test_a_report_says_who_was_left_out_and_which_round_has_no_aggregate(tmp_pat
     assert dict(zip(head, first, strict=True))["left out"] == "1" and first[1] == "-"
     assert dict(zip(head, second, strict=True))["clipped"] == "2.50%" and second[1:3] == ["50.00%", "2.0000"]
     assert Report.load(tmp_path / "report.json") == made
+    assert "whole run" in made._figures()
+    made.rounds[0].wall_seconds = 0.0
+    assert made.per_round()[1][-1] == "-" and "whole run" not in made._figures()
     for content in ("[]", "{}", "no JSON"):
         (tmp_path / "report.json").write_text(content)
         with pytest.raises(ReportError, match="run the training again"):

@@ -204,7 +204,8 @@ class Report:
             out["upload once a key epoch, bytes per client"] = f"{t['setup_bytes']:,.0f}"
         out["aggregate, on the server, per round"] = seconds(t["aggregate"])
         out["values clipped"] = share(t["clipped_fraction"])
-        out["whole run"] = seconds(t["wall_seconds"])
+        known = all(r.wall_seconds for r in self.rounds)
+        out["whole run" if known else "rounds since the run was resumed"] = seconds(t["wall_seconds"])
         return out
 
     def summary(self) -> list[list[str]]:
@@ -230,7 +231,8 @@ class Report:
                     share(r.clipped_share),
                     size(r.upload_bytes),
                     size(r.download_bytes),
-                    seconds(r.wall_seconds),
+                    # Of a run that was resumed nobody knows how long the rounds before took.
+                    seconds(r.wall_seconds) if r.wall_seconds else "-",
                 ]
             )
         return rows
