@@ -34,14 +34,14 @@ class Parties:
     ) -> None:
         """A client id belongs to the node that used it first, for as long as that is ``there``, and a node has one.
 
-        So a node that was set up anew takes its client id with it, and nobody takes a second one. Raises `RevokedError`
-        and `UnknownClientError`.
+        So a node that was set up anew takes its client id with it, and nobody takes a second one, but in the place of
+        one that was revoked. Raises `RevokedError` and `UnknownClientError`.
         """
         for client in clients:
             if client in revoked:
                 raise RevokedError(f"client {client} has been revoked; its update is not used")
             known = self.client_of.get(node, client)
-            if known != client:
+            if known != client and known not in revoked:
                 raise UnknownClientError(f"node {node} sent a frame of client {client}, and has been client {known}")
             owner = self.node_of.get(client, node)
             if owner == node:
@@ -55,6 +55,8 @@ class Parties:
         before = self.node_of.get(client, node)
         if before != node:
             self.client_of.pop(before, None)
+        if self.client_of.get(node, client) != client:
+            self.node_of.pop(self.client_of[node], None)
         self.client_of[node] = client
         self.node_of[client] = node
 
