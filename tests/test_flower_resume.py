@@ -27,6 +27,9 @@ CODEC = fedcipher.Codec(bits=16, clip=2.0)
 WEIGHTS = fedcipher.Codec(bits=16, clip=2.0, target="weights")
 
 
+LONG = pytest.mark.skipif("FEDCIPHER_LONG" not in os.environ, reason="half a minute; set FEDCIPHER_LONG")
+
+
 class Killed(BaseException):
     """As far as any code is concerned the process is gone."""
 
@@ -44,6 +47,9 @@ class Federation:
 
     def tell(self, message, reply, client):
         """Remembers which round the app says it is, and the number of every round that a client trains in."""
+        # A committee's messages have no configuration.
+        if "config" not in message.content:
+            return reply
         self.told.append((client, message.content["config"]["server-round"]))
         if message.metadata.message_type == "train":
             self.asked.append((client, RoundSettings.parse(self.grid.sent[-1][1]["fedcipher.round"]).round))
@@ -117,6 +123,30 @@ def test_wherever_it_dies_the_run_goes_on(tmp_path, rng, codec, before):
         here.run(2)
         here.check(2)
     assert step > 10
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("bfv", {}),
+        ("oneshot", {"corrupt": 0, "members": 3}),
+        ("oneshot", {"corrupt": 0, "members": 3, "reveal": "server"}),
+        pytest.param("pasta-bfv", {}, marks=LONG),
+    ],
+)
+def test_under_every_scheme_a_run_goes_on(tmp_path, rng, scheme, options):
+    codec = fedcipher.Codec(bits=14, clip=2.0) if scheme == "pasta-bfv" else CODEC
+    here = Federation(tmp_path, rng, codec, scheme, **options)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        die_at(patch, 11, True)
+        here.run(2)
+    here.run(2)
+    good = [made.round for made in here.strategy.rounds if made.unfinished is None]
+    assert good == [1, 2] and len(here.strategy.rounds) == 3
+    assert len(set(here.asked)) == len(here.asked)
+    mean = [np.mean([goal[k] for goal in here.goals], axis=0) for k in range(2)]
+    for got, m in zip(here.model(), mean, strict=True):
+        np.testing.assert_allclose(got, 0.75 * m, atol=8 / 2**12)
 
 
 @pytest.mark.parametrize("inner", [FedAvg, FedAdam])
