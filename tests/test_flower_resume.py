@@ -153,11 +153,13 @@ def test_under_every_scheme_a_run_goes_on(tmp_path, rng, scheme, options):
 def test_a_server_that_opens_sums_goes_on_to_the_bit(tmp_path, rng, inner):
     """Moments of an optimiser included: the model is that of a run that nobody has killed."""
     options = {"inner": inner, "opener": "client-0.key", "inner_options": {} if inner is FedAvg else {"eta": 0.05}}
-    whole = Federation(tmp_path / "whole", rng)
+    # With ranges that follow the clients' updates.
+    codec = fedcipher.Codec(bits=16)
+    whole = Federation(tmp_path / "whole", rng, codec)
     want = whole.run(3, **options).arrays.to_numpy_ndarrays()
     ended = 0
     for step in range(1, 40, 3):
-        here = Federation(tmp_path / f"{step}", rng)
+        here = Federation(tmp_path / f"{step}", rng, codec)
         here.goals[:] = whole.goals
         with pytest.MonkeyPatch.context() as patch:
             die_at(patch, step, True)
