@@ -13,6 +13,7 @@ import wire_tools
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcipher import _native, cli, errors, keys
 from fedcipher.flower import SecureStrategy, client_mod, committee, open_run, protocol, replies
+from fedcipher.flower.journal import read_journal
 from fedcipher.schemes import base
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import LocalGrid, initial, make_app, record
@@ -438,6 +439,10 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
     assert all(liar not in clients for clients in senders) and sorted(senders[-1]) == [0, 1, 3, 4, 5]
     spoilt = [record.unfinished for record in strategy.rounds if record.unfinished and "withdrawn" in record.unfinished]
     assert spoilt and all(str(liar) in why for why in spoilt)
+    if strategy._journal is not None:
+        # As a server that goes on with the run would read it.
+        kept = read_journal(strategy._model.folder.folder).rounds
+        assert [record.unfinished for record in kept] == [record.unfinished for record in strategy.rounds]
     if reveal == "server":
         got = result.arrays.to_numpy_ndarrays()
     else:
