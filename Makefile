@@ -148,7 +148,7 @@ e2e-apps: build
 e2e-oneshot: build
 	$(BIN)/python -m pytest -s tests/e2e_oneshot.py
 
-# A ServerApp on a SuperLink killed fifty times. A quarter of an hour.
+# A ServerApp on a SuperLink killed fifty times. Half an hour.
 e2e-resume: build
 	$(BIN)/python -m pytest -s tests/e2e_resume.py
 

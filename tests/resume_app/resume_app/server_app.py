@@ -23,6 +23,6 @@ def main(grid: Grid, context: Context) -> None:
     out.with_suffix(".pid").write_text(str(os.getpid()))
     clients = config["clients"]
     inner = FedAvg(min_train_nodes=clients, min_available_nodes=clients, fraction_evaluate=0.0)
-    strategy = SecureStrategy(inner, config["fedcipher-keys"], out=out, resume=True, deadline=60)
+    strategy = SecureStrategy(inner, config["fedcipher-keys"], out=out, resume=True, deadline=30)
     first = ArrayRecord({"walk": Array(np.zeros(SHAPE, np.float32))})
     strategy.start(grid, first, num_rounds=config["rounds"])
