@@ -313,6 +313,47 @@ def test_status_says_where_a_run_is(tmp_path, rng, capsys):
     assert "has no journal" in capsys.readouterr().err
 
 
+MADE = """
+import os, signal, sys
+from pathlib import Path
+from fedcipher.flower import journal
+from fedcipher.flower.run_folder import RunFolder
+
+def killed_at(line):
+    def trace(frame, event, _):
+        nonlocal line
+        if frame.f_code.co_filename != journal.__file__:
+            return None
+        line -= event == "line"
+        if line == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+    return trace
+
+for line in range(1, 100):
+    folder = Path(sys.argv[1]) / str(line)
+    folder.mkdir()
+    child = os.fork()
+    if child == 0:
+        sys.settrace(killed_at(line))
+        journal.Journal(folder)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+    assert not RunFolder.has_run(folder)
+    again = journal.Journal(folder)
+    assert again.past.rounds == []
+    again.close()
+    assert journal.read_journal(folder).rounds == []
+print(line)
+"""
+
+
+def test_killed_at_any_line_of_making_its_journal(tmp_path):
+    made = subprocess.run([sys.executable, "-c", MADE, tmp_path], capture_output=True, text=True, check=False)
+    assert made.returncode == 0 and int(made.stdout) > 10, made.stderr
+
+
 SERVER = """
 import sys
 import time
@@ -348,7 +389,8 @@ def test_a_process_that_is_killed_again_and_again(tmp_path, rng):
                 server.send_signal(signal.SIGKILL)
                 server.wait()
                 kills += 1
-    assert server.returncode == 0 and kills > 3
+            said = server.stderr.read().decode()
+    assert server.returncode == 0 and kills > 3, said
     past = journal.read_journal(here.folder)
     assert json.dumps([made.round for made in past.rounds if made.unfinished is None]) == json.dumps(
         list(range(1, 3 * ROUNDS + 1))

@@ -6,10 +6,11 @@ import errno
 import os
 import tempfile
 from pathlib import Path
+from typing import IO, Literal
 
 from fedcipher.errors import ReportError, RunError
 
-__all__ = ["refusal", "writable_folder", "write_whole"]
+__all__ = ["is_locked", "locked", "refusal", "writable_folder", "write_whole"]
 
 _ADVICE = {
     errno.ENOENT: "check the path",
@@ -59,3 +60,34 @@ def write_whole(path: Path, content: bytes) -> None:
         draft.rename(path)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error}; make room, or choose another place") from error
+
+
+def locked(path: Path, mode: Literal["ab", "rb"] = "ab") -> IO[bytes] | None:
+    """The file, locked for as long as it is open; None where another process has it. Raises `RunError`.
+
+    Without flock(2), on Windows, two processes are not kept apart.
+    """
+    try:
+        file = path.open(mode)
+    except OSError as error:
+        raise RunError(f"{path} cannot be opened: {error}; choose another place") from error
+    try:
+        import fcntl
+    except ImportError:  # pragma: no cover: not where there is no flock
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+def is_locked(path: Path) -> bool:
+    """Whether another process has ``path`` `locked`. Raises `RunError`."""
+    if not path.exists():
+        return False
+    file = locked(path, "rb")
+    if file is not None:
+        file.close()
+    return file is None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import signal
@@ -18,6 +17,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from fedcipher._files import is_locked, locked
 
 __all__ = ["INDEX", "LOCK", "REGISTERED", "is_running"]
 
@@ -32,22 +33,17 @@ _PR_SET_PDEATHSIG = 1
 
 def is_running(folder: Path) -> int:
     """The process id of the supervisor of ``folder``; 0 where there is none."""
-    try:
-        with (folder / LOCK).open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(file.read() or b"0")
-    except FileNotFoundError:
-        pass
-    return 0
+    return int((folder / LOCK).read_bytes() or b"0") if is_locked(folder / LOCK) else 0
 
 
 def main() -> int:
     """Until SIGTERM, or until the SuperLink ends."""
     folder = Path(sys.argv[1])
-    with (folder / LOCK).open("a+b") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lock = locked(folder / LOCK)
+    if lock is None:
+        print(f"another supervisor runs {folder}", file=sys.stderr)
+        return 1
+    with lock:
         lock.truncate(0)
         lock.write(str(os.getpid()).encode())
         lock.flush()

@@ -12,11 +12,11 @@ import sqlite3
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any
 
 from flwr.app import MetricRecord
 
-from fedcipher._files import write_whole
+from fedcipher._files import is_locked, locked, write_whole
 from fedcipher.errors import RunError
 from fedcipher.flower.records import ClientRecord, RoundRecord
 
@@ -28,11 +28,11 @@ _FORMAT = 1
 _BUSY = 10.0
 """Seconds to wait for somebody who reads."""
 _TABLES = """
-CREATE TABLE IF NOT EXISTS rounds (
+CREATE TABLE rounds (
     number INTEGER PRIMARY KEY,  -- of the key's rounds
     record TEXT NOT NULL,
     ended TEXT                   -- NULL while it is under way
-) STRICT;
+) STRICT
 """
 
 
@@ -76,15 +76,16 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = _locked(folder / _LOCK)
+        self._lock = locked(folder / _LOCK)
         if self._lock is None:
             raise RunError(f"another process is running {folder}: wait for it, or end it")
         try:
-            self.past = read_journal(folder, running=False) if (folder / _NAME).exists() else Past()
+            if not (folder / _NAME).exists():
+                _make(folder / _NAME)
             self._base = sqlite3.connect(folder / _NAME, timeout=_BUSY, isolation_level=None, check_same_thread=False)
-            self._base.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; {_TABLES}")
-            self._base.execute(f"PRAGMA user_version={_FORMAT}")
-        except sqlite3.Error as error:
+            self.past = _read(self._base, folder, running=False)
+            self._base.execute("PRAGMA synchronous=FULL")
+        except (sqlite3.Error, OSError) as error:
             self._lock.close()
             raise RunError(f"{folder / _NAME} cannot be written: {error}; make room, or use another place") from error
         except RunError:
@@ -126,21 +127,35 @@ class Journal:
             raise RunError(f"the run's journal cannot be written: {error}; make room, then resume the run") from error
 
 
-def read_journal(folder: Path, *, running: bool | None = None) -> Past:
-    """What the journal in ``folder`` says. Raises `RunError` where there is none, or a damaged one.
-
-    ``running``: whether a server writes it, where the caller knows.
-    """
+def read_journal(folder: Path) -> Past:
+    """What the journal in ``folder`` says. Raises `RunError` where there is none, or a damaged one."""
     path = folder / _NAME
     if not path.is_file():
         raise RunError(f"{folder} has no journal: it is no folder of a run (SecureStrategy's out=)")
-    past = Past(running=_is_locked(folder / _LOCK) if running is None else running)
+    running = is_locked(folder / _LOCK)
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=_BUSY, uri=True)) as base:
-            (version,) = base.execute("PRAGMA user_version").fetchone()
-            if version != _FORMAT:
-                raise RunError(f"{path} is of format {version}, this version of Fedcipher reads {_FORMAT}")
-            rows = base.execute("SELECT number, record, ended FROM rounds ORDER BY number").fetchall()
+            return _read(base, folder, running)
+    except sqlite3.Error as error:
+        raise RunError(f"{path} cannot be read: {error}; resume the run, or copy its whole folder again") from error
+
+
+def _make(path: Path) -> None:
+    """An empty journal, whole or not at all."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.unlink(missing_ok=True)
+    with closing(sqlite3.connect(draft, isolation_level=None)) as base:
+        base.executescript(f"PRAGMA journal_mode=WAL; {_TABLES}; PRAGMA user_version={_FORMAT}")
+    draft.rename(path)
+
+
+def _read(base: sqlite3.Connection, folder: Path, running: bool) -> Past:
+    path, past = folder / _NAME, Past(running=running)
+    try:
+        (version,) = base.execute("PRAGMA user_version").fetchone()
+        if version != _FORMAT:
+            raise RunError(f"{path} is of format {version}, this version of Fedcipher reads {_FORMAT}")
+        rows = base.execute("SELECT number, record, ended FROM rounds ORDER BY number").fetchall()
         for number, said, ended in rows:
             record = _load(said)
             if ended is not None:
@@ -177,30 +192,3 @@ def _load(said: str) -> RoundRecord:
     for part in ("clients", "evaluations"):
         values[part] = [ClientRecord(**client) for client in values[part]]
     return RoundRecord(**values)
-
-
-def _locked(path: Path, mode: Literal["ab", "rb"] = "ab") -> IO[bytes] | None:
-    """The file, locked for as long as it is open; None where another process has it."""
-    try:
-        file = path.open(mode)
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error}; choose another place") from error
-    try:
-        import fcntl
-    except ImportError:  # pragma: no cover: not where there is no flock
-        return file
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return None
-    return file
-
-
-def _is_locked(path: Path) -> bool:
-    if not path.exists():
-        return False
-    file = _locked(path, "rb")
-    if file is not None:
-        file.close()
-    return file is None

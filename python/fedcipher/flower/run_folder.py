@@ -35,7 +35,7 @@ __all__ = ["RunFolder", "open_run", "replay", "save_model"]
 _FORMAT = 2
 _INDEX = "run.json"
 # What a server has made of a folder before it has an index.
-_BEFORE_INDEX = r"lock|journal\.db.*|(\.)?model-0000\.npz(\.draft)?|\.run\.json\.draft"
+_BEFORE_INDEX = r"lock|(\.)?journal\.db.*|(\.)?model-0000\.npz(\.draft)?|\.run\.json\.draft"
 
 
 def replay(
