@@ -12,7 +12,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
-.PHONY: demo tfhe test-tfhe engine engine-static test-static wheels wheel-sizes check-wheels sbom test test-rust test-python attack \
+.PHONY: demo tfhe test-tfhe engine engine-static test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack \
 	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e-apps e2e-oneshot e2e-resume results docs build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
@@ -132,6 +132,11 @@ test-rust:
 # at once do not start in time on two cores.
 test-python: $(TESTED)
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+# Minutes more: every scheme and engine through `fedcipher train`, and resumed under every scheme; sums of PASTA-3.
+test-long: $(TESTED)
+	cargo test -p fedcipher-core --quiet --features hhe --test hybrid -- --ignored
+	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py
 
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, messages at a ClientApp.
 TRIES ?= 100000

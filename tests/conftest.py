@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+# What one test's process has compiled, all others load, those of the next run too.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parents[1] / ".venv" / "jax-cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 DATA = Path(os.environ.get("FEDCIPHER_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
@@ -15,12 +18,6 @@ def pytest_collection_modifyitems(items):
     """Files with the longest tests first: with a worker a file (`make test`) they would be waited for at the end."""
     longest = ["test_train.py", "test_deployment.py", "test_hybrid.py"]
     items.sort(key=lambda item: longest.index(item.path.name) if item.path.name in longest else len(longest))
-
-
-def pytest_runtest_setup(item):
-    """What starts Ray goes first: its runs wait for whoever else computes, and everybody else for them at the end."""
-    if "PYTEST_XDIST_WORKER" in os.environ and item.path.name != "test_train.py" and os.nice(0) == 0:
-        os.nice(10)
 
 
 @pytest.fixture

@@ -88,8 +88,8 @@ def test_every_case_is_measured_on_both_sides(study):
             assert {"encrypt", "send", "wait", "decrypt"} <= set(client.phases)
             assert {"load key", "operate", "wait"} <= set(server.phases)
             updates = result.case.clients * result.case.sums
-            # SEAL compresses what it serialises: ciphertexts of one case differ by some bytes.
-            least = updates * (run.update_bytes - 64)
+            # SEAL compresses what it serialises: of one case, ciphertexts differ in length by a few in ten thousand.
+            least = updates * run.update_bytes * 0.99
             assert client.total("sent") >= least
             assert server.total("received") >= least
             assert server.total("sent") >= result.case.sums * run.aggregate_bytes

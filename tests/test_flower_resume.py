@@ -27,7 +27,7 @@ CODEC = fedcipher.Codec(bits=16, clip=2.0)
 WEIGHTS = fedcipher.Codec(bits=16, clip=2.0, target="weights")
 
 
-LONG = pytest.mark.skipif("FEDCIPHER_LONG" not in os.environ, reason="half a minute; set FEDCIPHER_LONG")
+LONG = pytest.mark.skipif("FEDCIPHER_LONG" not in os.environ, reason="half a minute; `make test-long`")
 
 
 class Killed(BaseException):
