@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack \
-	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e-apps e2e-oneshot e2e-resume results docs build clean
+	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e-apps e2e-dashboard e2e-oneshot e2e-resume results docs build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -136,7 +136,7 @@ test-python: $(TESTED)
 # Minutes more: every scheme and engine through `fedcipher train`, and resumed under every scheme; sums of PASTA-3.
 test-long: $(TESTED)
 	cargo test -p fedcipher-core --quiet --features hhe --test hybrid -- --ignored
-	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py
+	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py tests/test_watch.py
 
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, messages at a ClientApp.
 TRIES ?= 100000
@@ -152,6 +152,12 @@ e2e-apps: build
 # Without a shared key on a SuperLink, with uploads lost and members killed. Minutes.
 e2e-oneshot: build
 	$(BIN)/python -m pytest -s tests/e2e_oneshot.py
+
+# A run's page in Chromium, on a phone's width and a desk's; its loggers read by their own libraries.
+e2e-dashboard: build
+	command -v chromium || { apt-get update -qq && apt-get install -qq -y chromium; }
+	$(INSTALL) playwright -r pyproject.toml --extra tensorboard --extra mlflow --extra wandb
+	$(BIN)/python -m pytest tests/e2e_dashboard.py tests/test_watch.py
 
 # A ServerApp on a SuperLink killed fifty times. Half an hour.
 e2e-resume: build

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable
 from typing import Any
 
 __all__ = ["COLOURS", "decades", "new", "png", "svg"]
 
 COLOURS = ("#8c96a8", "#1f77b4", "#d9822b", "#2a9d5c")
+_SETTINGS = threading.Lock()
 # Inches; a phone shows 360 points as they are, half a desk at one and a half times that.
 _WIDTH = 5.0
 
@@ -56,7 +58,8 @@ def svg(figure: Any) -> str:
     import matplotlib
 
     out = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
+    # The settings are the process's.
+    with _SETTINGS, matplotlib.rc_context({"svg.fonttype": "none"}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     return text[text.index("<svg") :]

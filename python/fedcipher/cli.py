@@ -25,6 +25,8 @@ from fedcipher.keys.roster import make as make_roster
 from fedcipher.keys.roster import new_identity
 from fedcipher.keys.store import home, named_folder
 from fedcipher.schemes import Scheme, scheme, scheme_class, scheme_names
+from fedcipher.watch.commands import add_commands as add_dashboard
+from fedcipher.watch.commands import require_dashboard
 
 __all__ = ["main"]
 
@@ -136,11 +138,13 @@ def _parser() -> argparse.ArgumentParser:
         "--engine", default="off", choices=["off", "auto"], help="auto: keys in an engine process, from an authority"
     )
     train.add_argument("--link-mbit", type=float, default=100.0, help="link for computed transfer seconds")
+    train.add_argument("--dashboard", action="store_true", help="a page that shows the run while it grows")
     train.add_argument("--compare", choices=["plain"], help="a second run, to have it beside the first in the report")
     train.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder of the report")
     train.set_defaults(run=_train)
     add_commands(commands)
     add_cluster(commands, _scheme_options, _made)
+    add_dashboard(commands, _run_folder)
     return parser
 
 
@@ -438,6 +442,8 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.resume and (options.compare or options.engine == "auto"):
         raise ParameterError("--resume goes with one run whose keys are in files: leave out --compare and --engine")
     require("fedcipher train", "demo", "flwr", "ray", "jax", "flax", "optax", "rich", "matplotlib")
+    if options.dashboard:
+        require_dashboard()
     from fedcipher.app.settings import Settings
     from fedcipher.app.simulate import client_sizes, train, weight_unit
 
@@ -466,7 +472,13 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         writable_folder(options.out)
         engine = options.engine == "auto"
         beside = _beside(made, options.compare) if options.compare else None
-        train(settings, made, options.out, arguments, link_mbit=options.link_mbit, engine=engine, beside=beside)
+        train(
+            *(settings, made, options.out, arguments),
+            link_mbit=options.link_mbit,
+            engine=engine,
+            beside=beside,
+            dashboard=options.dashboard,
+        )
     return 0
 
 

@@ -24,6 +24,8 @@ PHASES = ("train", "offline", "encode", "encrypt", "decrypt")
 _METRICS = ("accuracy", "loss", "precision", "recall", "f1")
 # Noise over clip: at 3 a model of docs/dp.md still learns, at 23 hardly.
 _DROWNED = 5
+# What our app counts beside.
+_NO_RESULT = ("model", "num-examples")
 # Said in the threat line on their own, or of no weight for what a scheme withstands.
 _SHAPE = ("clients", "max_weight", "min_contributions")
 
@@ -48,30 +50,26 @@ class RoundResult:
     """Why the round has no aggregate."""
 
     @classmethod
-    def of(cls, record: RoundRecord, metrics: dict[str, Any], wall: float) -> RoundResult:
+    def of(cls, record: RoundRecord) -> RoundResult:
         """Averages a server's record over the clients that took part."""
-        took_part = [c.phases for c in record.clients if c.left_out is None]
-        evaluated = [c.phases for c in record.evaluations if c.left_out is None]
-
-        def mean(key: str, of: list[dict[str, float]] = took_part) -> float:
-            return sum(p.get(key, 0.0) for p in of) / max(1, len(of))
-
+        mean = record.mean
         spent = {phase: mean(f"{phase}_seconds") for phase in PHASES}
         spent["aggregate"] = record.aggregate_seconds
+        metrics = [item for part in ("train", "evaluate", "server") for item in record.metrics.get(part, {}).items()]
         everyone = [*record.clients, *record.evaluations]
         return cls(
             round=record.round,
-            clients=len(took_part),
+            clients=record.accepted,
             left_out=[f"client {c.client}: {c.left_out}" for c in everyone if c.left_out],
-            metrics={k: float(v) for k, v in metrics.items()},
+            metrics={k: float(v) for k, v in metrics if isinstance(v, (int, float))},
             seconds=spent,
             upload_bytes=mean("upload_bytes") - mean("setup_bytes"),
             setup_bytes=mean("setup_bytes"),
             download_bytes=mean("download_bytes"),
-            evaluation_download_bytes=mean("download_bytes", evaluated),
+            evaluation_download_bytes=record.evaluation_mean("download_bytes"),
             clipped=mean("clipped"),
             elements=mean("elements"),
-            wall_seconds=wall,
+            wall_seconds=record.wall_seconds,
             unfinished=record.unfinished,
         )
 
@@ -93,6 +91,7 @@ class Report:
     derived: dict[str, str]
     machine: dict[str, str]
     link_mbit: float
+    """0 where nothing is to be computed of a link."""
     engine: bool = False
     privacy: str = ""
     """With noise: what it promises."""
@@ -144,8 +143,8 @@ class Report:
 
     @property
     def title(self) -> str:
-        """Scheme and data set."""
-        return f"{self.scheme} on {self.settings['dataset']}"
+        """Scheme and data set, or run."""
+        return f"{self.scheme} on {self.settings.get('dataset') or self.settings['run']}"
 
     @property
     def threat(self) -> str:
@@ -199,13 +198,13 @@ class Report:
         for way in ("upload", "download", "evaluation_download"):
             name, count = way.replace("evaluation_download", "download for evaluation"), t[f"{way}_bytes"]
             out[f"{name}, bytes per client and round"] = f"{count:,.0f}"
-            out[f"{name}, at {self.link_mbit:g} Mbit/s (computed)"] = seconds(count * 8 / (self.link_mbit * 1e6))
+            if self.link_mbit:
+                out[f"{name}, at {self.link_mbit:g} Mbit/s (computed)"] = seconds(count * 8 / (self.link_mbit * 1e6))
         if t["setup_bytes"]:
             out["upload once a key epoch, bytes per client"] = f"{t['setup_bytes']:,.0f}"
         out["aggregate, on the server, per round"] = seconds(t["aggregate"])
         out["values clipped"] = share(t["clipped_fraction"])
-        known = all(r.wall_seconds for r in self.rounds)
-        out["whole run" if known else "rounds since the run was resumed"] = seconds(t["wall_seconds"])
+        out["all rounds"] = seconds(t["wall_seconds"])
         return out
 
     def summary(self) -> list[list[str]]:
@@ -218,24 +217,28 @@ class Report:
 
     def per_round(self) -> list[list[str]]:
         """A row a round, the head first; bytes are a client's."""
-        rows = [["round", "accuracy", "loss", "clients", "left out", "clipped", "up", "down", "took"]]
+        names = self.shown()
+        rows = [["round", *names, "clients", "left out", "clipped", "up", "down", "took"]]
         for r in self.rounds:
-            accuracy, loss = (r.metrics.get(name) for name in ("accuracy", "loss"))
             rows.append(
                 [
                     str(r.round),
-                    "-" if accuracy is None else f"{accuracy:.2%}",
-                    "-" if loss is None else f"{loss:.4f}",
+                    *(_metric(name, r.metrics.get(name)) for name in names),
                     str(r.clients),
                     str(len(r.left_out)),
                     share(r.clipped_share),
                     size(r.upload_bytes),
                     size(r.download_bytes),
-                    # Of a run that was resumed nobody knows how long the rounds before took.
-                    seconds(r.wall_seconds) if r.wall_seconds else "-",
+                    seconds(r.wall_seconds),
                 ]
             )
         return rows
+
+    def shown(self) -> list[str]:
+        """The two metrics that rounds are shown with: accuracy and loss, in an app that has others its first."""
+        known = dict.fromkeys(name for r in self.rounds for name in r.metrics if name not in _NO_RESULT)
+        first = [name for name in ("accuracy", "loss") if name in known or not known]
+        return [*first, *(name for name in known if name not in first)][:2]
 
     def omissions(self) -> list[str]:
         """Who was left out of which round and why, and which rounds have no aggregate."""
@@ -281,3 +284,9 @@ class Report:
             (folder / "report.html").write_text(page(self), encoding="utf-8")
         except OSError as error:
             raise ReportError(f"the report cannot be written: {refusal(error, folder)}") from error
+
+
+def _metric(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2%}" if name == "accuracy" else f"{value:.4f}"

@@ -10,7 +10,7 @@ from fedcipher import _figures, _page
 from fedcipher._units import seconds
 from fedcipher.app.report import PHASES, Report
 
-__all__ = ["page"]
+__all__ = ["content", "page"]
 
 _OURS, _BESIDE = "#0b6e99", "#d9822b"
 # Below this a phase's bar is nothing but its axis.
@@ -19,21 +19,45 @@ _SHORTEST = 1e-6
 
 def page(report: Report) -> str:
     """The page of a run, and of the run beside it."""
-    parts = [f"<h1>{escape(report.title)}</h1>", _page.note(report.threat)]
+    return _page.document(f"Fedcipher: {report.title}", content(report))
+
+
+def content(report: Report, *, above: str = "", most: int | None = None) -> list[str]:
+    """What is in the `page`; ``above``, HTML, follows the heading.
+
+    ``most``: the newest so many rounds and who was left out of them, drawn with how many clients took part.
+    """
+    parts = [f"<h1>{escape(report.title)}</h1>", above, _page.note(report.threat)]
     parts += [_page.note(said) for said in (report.privacy, report.noise) if said]
-    parts += [f"<p><code>{escape(report.command)}</code></p>"]
-    parts += [_page.pictures(_drawn(report))]
+    parts += [f"<p><code>{escape(report.command)}</code></p>"] if report.command else []
+    pictures = _drawn(report)
+    if most is not None:
+        pictures.insert(1, ("Clients", _figures.svg(_clients(report))))
+    parts += [_page.pictures(pictures)]
     parts += ["<h2>Result</h2>", "<p>Means over the rounds; metrics are the last round's.</p>"]
     parts += [_page.table(report.summary(), cards=report.beside is not None)]
     parts += [f"<p>{escape(report.compared())}</p>"] if report.compared() else []
     for run in _runs(report):
-        parts += [f"<h2>Rounds: {escape(run.scheme)}</h2>", _page.table(run.per_round())]
+        head, *rows = run.per_round()
+        parts += [f"<h2>Rounds: {escape(run.scheme)}</h2>", _page.table([head, *_newest(rows, most)])]
+        parts += [_not_shown(len(rows), most, "rounds")]
     parts += ["<p>The first round includes starting the clients, and brings them the first model in the clear.</p>"]
-    left_out = "".join(f"<li>{escape(text)}</li>" for run in _runs(report) for text in run.omissions())
+    said = [text for run in _runs(report) for text in run.omissions()]
+    left_out = "".join(f"<li>{escape(text)}</li>" for text in _newest(said, most))
     parts += ["<h2>Left out</h2>", f"<ul>{left_out}</ul>" if left_out else "<p>Nobody, in no round.</p>"]
+    parts += [_not_shown(len(said), most, "more")]
     set_up = {**report.settings, **report.scheme_params, **report.codec, **report.derived, **report.machine}
     parts += ["<h2>Set-up</h2>", _page.facts((str(k).replace("_", " "), str(v)) for k, v in set_up.items())]
-    return _page.document(f"Fedcipher: {report.title}", parts)
+    return parts
+
+
+def _newest(rows: list[Any], most: int | None) -> list[Any]:
+    """In the order of a file, oldest first, or where it is cut newest first: that is what one wants to see."""
+    return rows if most is None else rows[: -most - 1 : -1]
+
+
+def _not_shown(count: int, most: int | None, what: str) -> str:
+    return f"<p>{count - most} {what} before.</p>" if most is not None and count > most else ""
 
 
 def _runs(report: Report) -> list[Report]:
@@ -41,29 +65,47 @@ def _runs(report: Report) -> list[Report]:
 
 
 def _drawn(report: Report) -> list[_page.Picture]:
-    pictures = [("Accuracy", _accuracy(report)), ("Bytes per client and round", _traffic(report))]
+    pictures = [(report.shown()[0].capitalize(), _progress(report)), ("Bytes per client and round", _traffic(report))]
     pictures += [("Time per round and client, and of the server (logarithmic)", _phases(report))]
     return [(caption, _figures.svg(figure)) for caption, figure in pictures]
 
 
 def _rounds(axes: Any) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _whole_numbers(axes.xaxis)
     axes.grid(alpha=0.3)
 
 
-def _accuracy(report: Report) -> Any:
+def _progress(report: Report) -> Any:
     figure, axes = _figures.new(3.2)
+    name = report.shown()[0]
+    scale = 100 if name == "accuracy" else 1
     # Ours last, on top: where the two are equal the thin line still shows on the thick one.
     for run, colour, width in reversed(list(zip(_runs(report), (_OURS, _BESIDE), (1.8, 5), strict=False))):
-        values = [r.metrics.get("accuracy", float("nan")) * 100 for r in run.rounds]
+        values = [r.metrics.get(name, float("nan")) * scale for r in run.rounds]
         axes.plot([r.round for r in run.rounds], values, "o-", label=run.scheme, color=colour, linewidth=width)
-    axes.set_ylabel("percent")
+    axes.set_ylabel("percent" if name == "accuracy" else name)
     _rounds(axes)
     axes.legend(loc="lower right", frameon=False, reverse=True)
     return figure
+
+
+def _clients(report: Report) -> Any:
+    figure, axes = _figures.new(3.2)
+    x = [r.round for r in report.rounds]
+    accepted = [r.clients for r in report.rounds]
+    axes.bar(x, accepted, label="in the sum", color=_OURS)
+    axes.bar(x, [len(r.left_out) for r in report.rounds], bottom=accepted, label="left out", color=_BESIDE)
+    _rounds(axes)
+    _whole_numbers(axes.yaxis)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def _whole_numbers(axis: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _traffic(report: Report) -> Any:

@@ -48,23 +48,9 @@ def pool_evaluations(records: list[RecordDict], weighted_by: str) -> MetricRecor
     )
 
 
-class _Reporting(FedAvg):
-    """FedAvg that hands each round's pooled metrics on."""
-
-    def __init__(self, on_metrics: Callable[[MetricRecord], None], **kwargs: object) -> None:
-        super().__init__(**kwargs)  # type: ignore[arg-type]
-        self._on_metrics = on_metrics
-
-    def aggregate_evaluate(self, server_round: int, replies: object) -> MetricRecord | None:
-        metrics = super().aggregate_evaluate(server_round, replies)  # type: ignore[arg-type]
-        if metrics is not None:
-            self._on_metrics(metrics)
-        return metrics
-
-
 def make_server_app(
     settings: Settings | None = None,
-    on_round: Callable[[RoundRecord, MetricRecord], None] | None = None,
+    on_round: Callable[[RoundRecord], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     keys: ServerKeys | None = None,
     on_end: Callable[[SecureStrategy], None] | None = None,
@@ -79,15 +65,8 @@ def make_server_app(
         data = load(chosen.dataset, chosen.data_dir or None)
         learner = Learner(chosen.model, data.classes, data.train_x[0])
         initial = learner.initial(chosen.seed)
-        latest: list[MetricRecord] = [MetricRecord({})]
-
-        def finished(record: RoundRecord) -> None:
-            if on_round is not None:
-                on_round(record, latest[0])
-
         strategy = SecureStrategy(
-            _Reporting(
-                lambda metrics: latest.__setitem__(0, metrics),
+            FedAvg(
                 fraction_train=chosen.per_round / chosen.clients,
                 min_train_nodes=chosen.per_round,
                 min_evaluate_nodes=chosen.clients,
@@ -98,7 +77,7 @@ def make_server_app(
             out=chosen.out,
             resume=chosen.resume,
             examples_per_weight=chosen.examples_per_weight or None,
-            on_round=finished,
+            on_round=on_round,
             on_progress=on_progress,
         )
         arrays = ArrayRecord({n: Array(p) for n, p in zip(learner.names, initial, strict=True)})

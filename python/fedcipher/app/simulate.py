@@ -7,7 +7,6 @@ import logging
 import os
 import shlex
 import shutil
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from flwr.app import MetricRecord
 from rich.logging import RichHandler
 from rich.progress import Progress, TimeRemainingColumn
 
@@ -31,7 +29,7 @@ from fedcipher.engine.local import start_engines
 from fedcipher.errors import FedcipherError, RunError
 from fedcipher.flower import RoundRecord, SecureStrategy
 from fedcipher.flower.journal import read_journal
-from fedcipher.flower.run_folder import save_model
+from fedcipher.flower.run_folder import free_folder, save_model
 from fedcipher.keys.provider import FileKeys, ServerKeys
 from fedcipher.schemes import Decryptor, Scheme
 
@@ -63,12 +61,13 @@ def train(
     link_mbit: float,
     engine: bool = False,
     beside: Scheme | None = None,
+    dashboard: bool = False,
 ) -> Report:
     """Run the app in Flower's simulation; writes ``report.json`` and ``report.html`` to ``out``.
 
     With ``engine``, an authority and an engine are started as processes of their own; the clients have
     no keys. With ``beside`` a second run follows with the same settings under that scheme, and the report
-    has both.
+    has both. With ``dashboard`` a page shows the run, but not that beside it, for as long as this lasts.
     """
     screen = console()
     logging.basicConfig(handlers=[RichHandler(console=screen, show_path=False)], format="%(message)s", force=True)
@@ -82,13 +81,15 @@ def train(
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
     said = shlex.join(["fedcipher", *command])
     report = Report.begin(asdict(settings), scheme, said, link_mbit, engine=engine)
+    settings = replace(settings, out=str(out / "run" if settings.resume else free_folder(out / "run")))
     try:
-        with progress(screen, "round", TimeRemainingColumn()) as bar:
+        with _dashboard(dashboard, Path(settings.out)), progress(screen, "round", TimeRemainingColumn()) as bar:
             _run(settings, scheme, report, bar, out, engine)
             if beside is not None:
                 report.beside = Report.begin(asdict(settings), beside, said, link_mbit)
-                plain = replace(settings, keys=f"{settings.keys}-{beside.name}")
-                _run(plain, beside, report.beside, bar, out / beside.name, False)
+                other = out / beside.name
+                plain = replace(settings, keys=f"{settings.keys}-{beside.name}", out=str(other / "run"))
+                _run(plain, beside, report.beside, bar, other, False)
     finally:
         if report.rounds:
             report.write(out)
@@ -97,18 +98,27 @@ def train(
     return report
 
 
+@contextmanager
+def _dashboard(wanted: bool, folder: Path) -> Iterator[None]:
+    if not wanted:
+        yield
+        return
+    from fedcipher.watch.app import serving
+
+    with serving(folder) as address:
+        print(f"dashboard: {address}", flush=True)
+        yield
+
+
 def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out: Path, engine: bool) -> None:
     """One simulation; its rounds go into ``report`` as they end."""
     from flwr.simulation import run_simulation
 
     with _keys(settings, scheme, engine) as (keys, decryptor):
         task = bar.add_task(f"{scheme.name}: starting clients", total=settings.rounds)
-        began = [time.perf_counter()]
 
-        def on_round(record: RoundRecord, metrics: MetricRecord) -> None:
-            now = time.perf_counter()
-            result = RoundResult.of(record, dict(metrics), now - began[0])
-            began[0] = now
+        def on_round(record: RoundRecord) -> None:
+            result = RoundResult.of(record)
             report.rounds.append(result)
             accuracy = result.metrics.get("accuracy", float("nan"))
             bar.update(task, advance=1, description=f"{scheme.name}: accuracy {accuracy:.2%}")
@@ -118,13 +128,10 @@ def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out:
         def on_progress(done: int, total: int) -> None:
             bar.update(steps, completed=done, total=total, visible=total > 0, description="aggregating")
 
-        settings = replace(settings, out=str(out / "run"))
         if settings.resume and (out / "run").exists():
-            # Rounds of a run that was killed; how long each took is not known.
             past = read_journal(out / "run")
-            ended = [(record, past.ended[record.number]) for record in past.rounds if record.number in past.ended]
-            report.rounds += [RoundResult.of(record, end.evaluate or {}, 0.0) for record, end in ended]
-            bar.update(task, advance=len(ended))
+            report.rounds += [RoundResult.of(record) for record in past.rounds if record.number in past.ended]
+            bar.update(task, advance=len(report.rounds))
 
         def on_end(strategy: SecureStrategy) -> None:
             # The keys go with this run: what stays is the model as a client sees it.

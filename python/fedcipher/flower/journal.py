@@ -14,13 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flwr.app import MetricRecord
-
 from fedcipher._files import is_locked, locked, write_whole
 from fedcipher.errors import RunError
 from fedcipher.flower.records import ClientRecord, RoundRecord
 
-__all__ = ["Ended", "Journal", "Past", "metrics_of", "read_journal"]
+__all__ = ["Ended", "Journal", "Past", "journal_files", "read_journal"]
 
 _NAME = "journal.db"
 _LOCK = "lock"
@@ -38,15 +36,11 @@ CREATE TABLE rounds (
 
 @dataclass
 class Ended:
-    """How a round ended: the model after it, and the metrics of its clients."""
+    """How a round ended: the model after it."""
 
     segment: int
     count: int
     """Aggregates of the segment."""
-    train: dict[str, Any] | None = None
-    evaluate: dict[str, Any] | None = None
-    server: dict[str, Any] | None = None
-    """Of ``evaluate_fn``."""
 
 
 @dataclass
@@ -127,6 +121,11 @@ class Journal:
             raise RunError(f"the run's journal cannot be written: {error}; make room, then resume the run") from error
 
 
+def journal_files(folder: Path) -> list[Path]:
+    """What changes whenever the journal in ``folder`` does."""
+    return [folder / _NAME, folder / f"{_NAME}-wal"]
+
+
 def read_journal(folder: Path) -> Past:
     """What the journal in ``folder`` says. Raises `RunError` where there is none, or a damaged one."""
     path = folder / _NAME
@@ -176,11 +175,6 @@ def _inner_name(number: str) -> str:
 
 def _inner_of(folder: Path, number: int) -> Path:
     return folder / _inner_name(str(number))
-
-
-def metrics_of(record: MetricRecord | None) -> dict[str, Any] | None:
-    """For `Ended`."""
-    return None if record is None else dict(record)
 
 
 def _dump(record: RoundRecord) -> str:

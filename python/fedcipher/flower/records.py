@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["CLIPPED", "ClientRecord", "RoundRecord"]
+__all__ = ["CLIPPED", "PHASES", "ClientRecord", "RoundRecord"]
 
 CLIPPED = 0.01
 """Share of values cut to their clip range; above it clients and server warn."""
+PHASES = frozenset(
+    [f"{phase}_seconds" for phase in ("train", "evaluate", "offline", "encode", "encrypt", "decrypt")]
+    + [f"{way}_bytes" for way in ("upload", "setup", "download")]
+    + ["elements", "clipped"]
+)
+"""What clients say of their rounds: seconds, bytes, and values, all and those cut to their clip range."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,11 @@ class RoundRecord:
     evaluations: list[ClientRecord] = field(default_factory=list)
     aggregate_seconds: float = 0.0
     aggregate_bytes: int = 0
+    wall_seconds: float = 0.0
+    """From sampling to the end of evaluation; 0 where the server has died in it."""
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """What the wrapped strategy has made of the clients' metrics, ``"train"`` and ``"evaluate"``, and what
+    ``evaluate_fn`` has found, ``"server"``: metrics by name."""
     unfinished: str | None = None
     """Why the round has no aggregate: the global model is that of the round before."""
     late: list[int] = field(default_factory=list[int])
@@ -48,9 +60,22 @@ class RoundRecord:
         """Updates in the round's sum."""
         return sum(client.left_out is None for client in self.clients)
 
+    def mean(self, phase: str) -> float:
+        """Of a phase's seconds or bytes, over the accepted updates; 0 where there are none."""
+        return _mean(self.clients, phase)
+
+    def evaluation_mean(self, phase: str) -> float:
+        """`mean` of those who evaluated."""
+        return _mean(self.evaluations, phase)
+
     @property
     def clipped_share(self) -> float:
         """Values that were cut to their clip range, over all values of the accepted updates."""
         phases = [client.phases for client in self.clients if client.left_out is None]
         elements = sum(p.get("elements", 0.0) for p in phases)
         return sum(p.get("clipped", 0.0) for p in phases) / elements if elements else 0.0
+
+
+def _mean(clients: list[ClientRecord], phase: str) -> float:
+    values = [client.phases.get(phase, 0.0) for client in clients if client.left_out is None]
+    return sum(values) / max(1, len(values))

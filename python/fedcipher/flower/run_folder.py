@@ -13,7 +13,7 @@ import itertools
 import json
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ from fedcipher.flower.model import model_digest
 from fedcipher.flower.optimiser import Steps
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.keys.store import load_client
-from fedcipher.schemes import Decryptor, Scheme
+from fedcipher.schemes import Decryptor, Scheme, from_spec
 
-__all__ = ["RunFolder", "open_run", "replay", "save_model"]
+__all__ = ["RunFolder", "free_folder", "open_run", "read_scheme", "replay", "save_model"]
 
 _FORMAT = 2
 _INDEX = "run.json"
@@ -191,9 +191,19 @@ def save_model(path: str | Path, model: Mapping[str, Array]) -> None:
     write_whole(Path(path), packed.getvalue())
 
 
+def free_folder(folder: Path) -> Path:
+    """What a new run in ``folder`` is going to be called: ``folder``, or with ``-2``, ``-3`` where that is taken."""
+    return next(tried for tried in _names(folder) if not tried.exists())
+
+
+def _names(folder: Path) -> Iterator[Path]:
+    yield folder
+    for number in itertools.count(2):
+        yield folder.with_name(f"{folder.name}-{number}")
+
+
 def _new_folder(folder: Path) -> Path:
-    for number in itertools.count(1):
-        tried = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+    for tried in _names(folder):
         try:
             tried.mkdir(parents=True)
             return tried
@@ -244,6 +254,11 @@ def open_run(folder: str | Path, key: str | Path) -> dict[str, Array]:
     except FrameError as error:
         raise RunError(f"an aggregate of {folder} does not open: {error}") from error
     return dict(zip(settings.names, model, strict=True))
+
+
+def read_scheme(folder: Path) -> Scheme:
+    """The scheme and codec of a run. Raises `RunError` as `open_run` does."""
+    return from_spec(_read_index(folder)[0]["scheme"])
 
 
 def _read_index(folder: Path) -> tuple[dict[str, Any], RoundSettings]:

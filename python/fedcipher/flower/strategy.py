@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -32,10 +33,10 @@ from fedcipher.flower import protocol
 from fedcipher.flower.attendance import Attendance
 from fedcipher.flower.committee import Committee
 from fedcipher.flower.inner import Inner
-from fedcipher.flower.journal import Ended, Journal, metrics_of
+from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.model import named
 from fedcipher.flower.parties import Parties
-from fedcipher.flower.records import CLIPPED, ClientRecord, RoundRecord
+from fedcipher.flower.records import CLIPPED, PHASES, ClientRecord, RoundRecord
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Arrivals
 from fedcipher.flower.run_folder import RunFolder, replay
@@ -53,7 +54,6 @@ _log = logging.getLogger("fedcipher.flower")
 # Flower shows its own log only; what a run is protected by belongs into it.
 _shown = logging.getLogger("flwr")
 _ROUNDS_OF_A_RUN = 1 << 20
-_MOST_PHASES = 64
 
 
 class SecureStrategy(Strategy):
@@ -102,7 +102,7 @@ class SecureStrategy(Strategy):
     committee_timeout
         Seconds that the members of a committee have to answer in a round, for schemes that have one.
     on_round
-        Called with each finished `RoundRecord`.
+        One or several to call with each finished `RoundRecord`, such as the loggers of `fedcipher.watch`.
     on_progress
         Called with (done, total) steps of a long aggregation.
 
@@ -133,7 +133,7 @@ class SecureStrategy(Strategy):
         deadline: float | None = None,
         grace: float = 10.0,
         committee_timeout: float = 60.0,
-        on_round: Callable[[RoundRecord], None] | None = None,
+        on_round: Callable[[RoundRecord], None] | Iterable[Callable[[RoundRecord], None]] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._keys = keys if isinstance(keys, ServerKeys) else FileKeys(keys)
@@ -159,7 +159,7 @@ class SecureStrategy(Strategy):
                 "examples_per_weight and privacy: weights say how many examples a client has, which no noise covers; "
                 "weigh all clients the same"
             )
-        self._on_round = on_round
+        self._watchers = list(on_round) if isinstance(on_round, Iterable) else [on_round] if on_round else []
         self._on_progress = on_progress
         self.rounds: list[RoundRecord] = []
         # Rounds must increase over the life of a key, also when the app is run again.
@@ -167,6 +167,8 @@ class SecureStrategy(Strategy):
         # Rounds of the run that another process has ended.
         self._done = 0
         self._ended = Ended(0, 0)
+        self._round_began = 0.0
+        self._evaluates = False
         self._model: ServerModel | None = None
         self._journal: Journal | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -249,6 +251,7 @@ class SecureStrategy(Strategy):
                 "server may see the mean of each round, or evaluate on the clients (the strategy's fraction_evaluate)"
             )
         evaluate = None if evaluate_fn is None else partial(self._evaluated_here, evaluate_fn)
+        self._evaluates = evaluate is not None
         streaming = cast(Grid, Arrivals(grid, partial(self._gathered, grid)))
         try:
             self._begin(initial_arrays)
@@ -360,9 +363,9 @@ class SecureStrategy(Strategy):
         self, evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None], number: int, arrays: ArrayRecord
     ) -> MetricRecord | None:
         metrics = evaluate_fn(self._done + number, arrays)
-        if self._journal is not None and number > 0:
-            self._ended = replace(self._ended, server=metrics_of(metrics))
-            self._journal.end(self.rounds[-1], self._ended)
+        if number > 0:
+            self._note(self.rounds[-1], "server", metrics)
+            self._tell(self.rounds[-1])
         return metrics
 
     def _with_past(self, result: Result) -> None:
@@ -378,9 +381,8 @@ class SecureStrategy(Strategy):
             moved = {self._done + number: values for number, values in metrics.items()}
             metrics.clear()
             for record in self._journal.past.rounds:
-                known = getattr(self._journal.past.ended.get(record.number), part, None)
-                if known is not None:
-                    metrics[record.round] = MetricRecord(known)
+                if part in record.metrics and record.number in self._journal.past.ended:
+                    metrics[record.round] = MetricRecord(record.metrics[part])
             metrics.update(moved)
 
     @property
@@ -400,6 +402,7 @@ class SecureStrategy(Strategy):
         server_round += self._done
         self._number += 1
         record = RoundRecord(server_round, number=self._number, epoch=self._key.epoch)
+        self._round_began = time.monotonic()
         self.rounds.append(record)
         if self._journal is not None:
             self._journal.begin(record)
@@ -522,15 +525,23 @@ class SecureStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add the ciphertexts of all sound replies; whoever sent garbage is left out with a warning."""
         arrays, metrics = self._aggregated(self._done + server_round, replies)
-        self._note_end(arrays is not None, metrics_of(metrics))
+        record, folder = self.rounds[-1], self._running.folder
+        self._ended = Ended(folder.segment, folder.count)
+        # From here on nobody needs this round's process.
+        self._note(record, "train", metrics, changed=arrays is not None)
         return arrays, metrics
 
-    def _note_end(self, changed: bool, train: dict[str, Any] | None) -> None:
-        """In the journal: from here on nobody needs this round's process."""
+    def _note(self, record: RoundRecord, part: str, metrics: MetricRecord | None, *, changed: bool = False) -> None:
+        """A part of a round has ended: what there is to say of it, also in the journal."""
+        record.wall_seconds = time.monotonic() - self._round_began
+        if metrics is not None:
+            record.metrics[part] = dict(metrics)
         if self._journal is not None:
-            folder = self._running.folder
-            self._ended = Ended(folder.segment, folder.count, train)
-            self._journal.end(self.rounds[-1], self._ended, self._inner.export() if changed else None)
+            self._journal.end(record, self._ended, self._inner.export() if changed else None)
+
+    def _tell(self, record: RoundRecord) -> None:
+        for watcher in self._watchers:
+            watcher(record)
 
     def _aggregated(
         self, server_round: int, replies: Iterable[Message]
@@ -684,11 +695,9 @@ class SecureStrategy(Strategy):
                 record.evaluations.append(ClientRecord(node, self._parties.client_of.get(node), phases))
         self._note_opened(record.evaluations)
         metrics = self._inner.evaluated(self._done + server_round, kept)
-        if self._journal is not None:
-            self._ended = replace(self._ended, evaluate=metrics_of(metrics))
-            self._journal.end(record, self._ended)
-        if self._on_round is not None:
-            self._on_round(record)
+        self._note(record, "evaluate", metrics)
+        if not self._evaluates:
+            self._tell(record)
         return metrics
 
     def open_model(self, decryptor: Decryptor) -> list[NumpyArray]:
@@ -725,6 +734,6 @@ def _take_phases(reply: Message) -> dict[str, float]:
     if reply.has_error():
         return {}
     taken = reply.content.metric_records.pop(protocol.METRICS, None)
-    # A client writes them: numbers are kept, and as many as there are phases.
+    # A client writes them.
     numbers = {} if taken is None else {k: float(v) for k, v in taken.items() if isinstance(v, (int, float))}
-    return dict(list(numbers.items())[:_MOST_PHASES])
+    return {name: value for name, value in numbers.items() if name in PHASES and 0 <= value < math.inf}

@@ -1,0 +1,178 @@
+"""``fedcipher dashboard``: a run's page while it grows, and its Prometheus metrics, for a browser on this machine.
+
+What is shown is in the run's folder in the clear: who took part, seconds, bytes, metrics; nothing opens the model.
+Names and reasons come from clients: all of it is escaped, and the page may load and run nothing but its own script.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from fedcipher import _page
+from fedcipher.app.report_page import content
+from fedcipher.errors import FedcipherError, ParameterError
+from fedcipher.watch.prometheus import CONTENT_TYPE, exposition
+from fedcipher.watch.run import WatchedRun
+
+__all__ = ["address", "dashboard", "listener", "serve", "serving"]
+
+_ROUNDS = 200
+"""Newest rounds, and reasons, on the page; all are in ``/rounds.json``."""
+_END_SECONDS = 5
+"""For answers that are under way."""
+_SCRIPT = """
+const main = document.querySelector("main"), lost = document.getElementById("lost");
+async function look() {
+  try {
+    const answer = await fetch("content?seen=" + main.dataset.state);
+    if (answer.status === 200) {
+      main.innerHTML = await answer.text();
+      main.dataset.state = answer.headers.get("X-State");
+    }
+    lost.hidden = answer.ok;
+  } catch { lost.hidden = false; }
+  setTimeout(look, 2000);
+}
+setTimeout(look, 2000);
+"""
+_HEADERS = {
+    "Cache-Control": "no-store",
+    # Pictures and the page have their style in them.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def dashboard(folder: Path, hosts: list[str]) -> Starlette:
+    """The application for the run in ``folder``, to browsers that call it by one of ``hosts``."""
+    run = WatchedRun(folder)
+
+    def page(_: Request) -> Response:
+        state = run.state()
+        lost = '<p class="problem" id="lost" hidden>The dashboard does not answer: this is what it said last.</p>'
+        parts = [lost, f'<main data-state="{state}">', *_content(run), "</main>", '<script src="live.js"></script>']
+        return HTMLResponse(_page.document(f"Fedcipher: {folder.name}", parts), headers=_HEADERS)
+
+    def news(request: Request) -> Response:
+        state = run.state()
+        if request.query_params.get("seen") == state:
+            return Response(status_code=204, headers=_HEADERS)
+        return HTMLResponse("".join(_content(run)), headers={**_HEADERS, "X-State": state})
+
+    def script(_: Request) -> Response:
+        return Response(_SCRIPT, media_type="text/javascript", headers=_HEADERS)
+
+    def rounds(_: Request) -> Response:
+        return _answered(lambda: JSONResponse(_json(run), headers=_HEADERS))
+
+    def metrics(_: Request) -> Response:
+        return _answered(lambda: Response(exposition(run.past()), media_type=CONTENT_TYPE, headers=_HEADERS))
+
+    routes = [
+        Route("/", page),
+        Route("/content", news),
+        Route("/live.js", script),
+        Route("/rounds.json", rounds),
+        Route("/metrics", metrics),
+    ]
+    # A page elsewhere cannot have a browser here read this under a name of its own (DNS rebinding).
+    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)])
+
+
+def _answered(made: Any) -> Response:
+    try:
+        return made()
+    except FedcipherError as error:
+        return PlainTextResponse(f"{error}\n", status_code=503, headers=_HEADERS)
+
+
+def _content(run: WatchedRun) -> list[str]:
+    try:
+        past = run.past()
+        report = run.report(past)
+    except FedcipherError as error:
+        return [f"<h1>{_page.text(run.folder.name)}</h1>", _page.note(f"Nothing to see yet: {error}", "problem")]
+    number = len(report.rounds)
+    under_way = past.rounds and past.rounds[-1].number not in past.ended
+    if not past.running:
+        said = "The server is not running." + (" It has ended in the middle of a round." if under_way else "")
+    else:
+        said = f"The server is running; round {past.rounds[-1].round} is under way." if under_way else "It is running."
+    return content(report, above=_page.note(f"{said} {number} rounds have ended."), most=_ROUNDS)
+
+
+def _json(run: WatchedRun) -> dict[str, Any]:
+    past = run.past()
+    return {"running": past.running, **run.report(past).to_dict()}
+
+
+def listener(listen: str) -> socket.socket:
+    """A socket at ``HOST:PORT``; port 0 is any. Raises `ParameterError` or `OSError`."""
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ParameterError(f"--listen {listen!r} is not HOST:PORT")
+    family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        # Who connects before the server serves waits, and is not refused.
+        made.listen()
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def address(at: socket.socket) -> str:
+    """For a browser."""
+    host, port = at.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+@contextmanager
+def serving(folder: Path) -> Generator[str]:
+    """In a thread of this process, at any port of this machine; its address."""
+    with listener("127.0.0.1:0") as at:
+        server = _server(folder, at, [])
+        # Not left to itself: a thread that draws while Python ends takes the process down.
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [at]})
+        thread.start()
+        try:
+            yield address(at)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def serve(folder: Path, at: socket.socket, hosts: list[str]) -> None:
+    """Until Ctrl-C or SIGTERM."""
+    _server(folder, at, hosts).run(sockets=[at])
+
+
+def _server(folder: Path, at: socket.socket, hosts: list[str]) -> uvicorn.Server:
+    named = ["localhost", "127.0.0.1", "[::1]", at.getsockname()[0], socket.gethostname(), *hosts]
+    return uvicorn.Server(
+        uvicorn.Config(
+            dashboard(folder, named),
+            log_level="warning",
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=_END_SECONDS,
+        )
+    )

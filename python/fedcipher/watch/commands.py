@@ -1,0 +1,40 @@
+"""`fedcipher dashboard`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedcipher._optional import require
+
+__all__ = ["add_commands", "require_dashboard"]
+
+
+def require_dashboard() -> None:
+    """Raise `DependencyError` where a package of the extra is missing."""
+    require("the dashboard", "dashboard", "flwr", "starlette", "uvicorn", "prometheus_client", "matplotlib")
+
+
+def add_commands(commands: Any, run_folder: Callable[[Path], Path]) -> None:
+    """Adds the command to the parser's; what finds a run by its name is the caller's."""
+    shown = commands.add_parser("dashboard", help="a page in the browser that shows a run while it grows")
+    shown.add_argument("folder", type=Path, metavar="RUN", help="the folder of SecureStrategy(out=...), or its name")
+    shown.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="default: 127.0.0.1:8080")
+    shown.add_argument("--host", action="append", default=[], help="another name that browsers call it by; repeat")
+    shown.set_defaults(run=partial(_dashboard, run_folder))
+
+
+def _dashboard(run_folder: Callable[[Path], Path], options: argparse.Namespace, _: list[str]) -> int:
+    require_dashboard()
+    from fedcipher.flower.journal import read_journal
+    from fedcipher.watch.app import address, listener, serve
+
+    folder = run_folder(options.folder).absolute()
+    read_journal(folder)
+    with listener(options.listen) as at:
+        print(f"dashboard: {address(at)}", flush=True)
+        serve(folder, at, options.host)
+    return 0

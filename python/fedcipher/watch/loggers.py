@@ -1,0 +1,144 @@
+"""What a round was like, to a file, and to TensorBoard, MLflow or Weights & Biases by their own libraries."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from abc import ABC, abstractmethod
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedcipher._optional import load, require
+
+if TYPE_CHECKING:
+    # The command line imports this package, also where there is no Flower.
+    from fedcipher.flower.records import RoundRecord
+
+__all__ = ["JsonLines", "MLflow", "TensorBoard", "WandB", "figures"]
+
+_log = logging.getLogger("fedcipher.flower")
+
+
+def figures(record: RoundRecord) -> dict[str, float]:
+    """A round as numbers by name.
+
+    ``clients/...`` how many updates were accepted, left out, refused by their own clients, and late; ``seconds/...``
+    of the round, the server and, as a client's mean, each phase; ``bytes/...`` a client's mean, and the aggregate;
+    ``clipped``, a share; ``finished``, 1 where there is an aggregate; ``train/...``, ``evaluate/...`` and
+    ``server/...``, the metrics that are numbers.
+    """
+    out = {
+        "clients/accepted": record.accepted,
+        "clients/left_out": len(record.clients) - record.accepted,
+        "clients/refused": sum(client.refused for client in record.clients),
+        "clients/late": len(record.late),
+        "seconds/round": record.wall_seconds,
+        "seconds/aggregate": record.aggregate_seconds,
+        "bytes/aggregate": record.aggregate_bytes,
+        "clipped": record.clipped_share,
+        "finished": record.unfinished is None,
+    }
+    for phase in sorted({phase for client in record.clients for phase in client.phases}):
+        name, _, unit = phase.rpartition("_")
+        if unit in ("seconds", "bytes"):
+            out[f"{unit}/{name}"] = record.mean(phase)
+    for part, metrics in record.metrics.items():
+        out.update({f"{part}/{name}": value for name, value in metrics.items() if isinstance(value, (int, float))})
+    return {name: float(value) for name, value in out.items()}
+
+
+class _Logger(ABC):
+    """Give one to ``SecureStrategy(on_round=...)``. What cannot be logged is warned of, and the run goes on."""
+
+    def __call__(self, record: RoundRecord) -> None:
+        """Log a finished round."""
+        try:
+            self._write(record, figures(record))
+        except Exception as error:
+            # Whatever such a library raises: training matters more than its log.
+            _log.warning("%s: round %s is not logged: %s", type(self).__name__, record.round, error)
+
+    @abstractmethod
+    def _write(self, record: RoundRecord, values: dict[str, float]) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is left, and end the log."""
+
+
+class JsonLines(_Logger):
+    """A line of JSON a round, appended to ``path``: the time, the round, its `figures`, who was left out and why."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115
+
+    def _write(self, record: RoundRecord, values: dict[str, float]) -> None:
+        left_out = [
+            {"node": client.node, "client": client.client, "reason": client.left_out}
+            for client in record.clients
+            if client.left_out is not None
+        ]
+        # No NaN: JSON has none.
+        known = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        said = {"time": datetime.now(timezone.utc).isoformat(), "round": record.round, "unfinished": record.unfinished}
+        self._file.write(json.dumps({**said, **known, "who_was_left_out": left_out}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TensorBoard(_Logger):
+    """An event file in ``folder``, for ``tensorboard --logdir``. Raises `DependencyError` without the package."""
+
+    def __init__(self, folder: str | Path) -> None:
+        require("fedcipher.watch.TensorBoard", "tensorboard", "tensorboard")
+        self._writer: Any = load("tensorboard.summary").Writer(os.fspath(folder))
+
+    def _write(self, record: RoundRecord, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, record.round)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class MLflow(_Logger):
+    """A run of MLflow's, in the experiment and at the server that the environment or ``mlflow`` says.
+
+    ``options`` are those of ``mlflow.start_run``. Raises `DependencyError` without the package.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        require("fedcipher.watch.MLflow", "mlflow", "mlflow")
+        mlflow = load("mlflow")
+        self._client: Any = load("mlflow.tracking").MlflowClient()
+        self._ends: bool = mlflow.active_run() is None
+        self._run: str = (mlflow.active_run() or mlflow.start_run(**options)).info.run_id
+        self._end: Any = mlflow.end_run
+
+    def _write(self, record: RoundRecord, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self._client.log_metric(self._run, name, value, step=record.round)
+
+    def close(self) -> None:
+        if self._ends:
+            self._end()
+
+
+class WandB(_Logger):
+    """A run of Weights & Biases; ``options`` are those of ``wandb.init``. Raises `DependencyError` without it."""
+
+    def __init__(self, **options: Any) -> None:
+        require("fedcipher.watch.WandB", "wandb", "wandb")
+        self._run: Any = load("wandb").init(**options)
+
+    def _write(self, record: RoundRecord, values: dict[str, float]) -> None:
+        self._run.log(values, step=record.round)
+
+    def close(self) -> None:
+        self._run.finish()

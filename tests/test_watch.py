@@ -1,0 +1,291 @@
+"""A run that is watched: its page and its metrics over HTTP, its figures in other people's logs."""
+
+import json
+import os
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import fedcipher
+import numpy as np
+import pytest
+from fedcipher import cli, errors, keys
+from fedcipher.flower import SecureStrategy, journal
+from fedcipher.flower.records import ClientRecord, RoundRecord
+from fedcipher.watch import JsonLines, MLflow, TensorBoard, WandB, figures
+from flower_harness import LocalGrid, initial, make_app, record
+from flwr.app import Error, Message, MetricRecord
+from flwr.serverapp.strategy import FedAvg
+from prometheus_client.parser import text_string_to_metric_families
+
+CLIENTS, ROUNDS = 4, 3
+EVIL = "</li><script>alert(1)</script>"
+
+
+class Watched:
+    """A run of three rounds with one client that fails in the second."""
+
+    def __init__(self, folder, rng, on_round=None, evaluate_fn=None, **options):
+        scheme = fedcipher.scheme("flashe", clients=CLIENTS, codec=fedcipher.Codec(bits=16, clip=2.0))
+        self.keys = keys.save(scheme.keygen(CLIENTS), scheme, folder / "keys")
+        goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
+        self.folder = folder / "run"
+        grid = LocalGrid(make_app(goals, [10] * CLIENTS), CLIENTS, self.keys, self.tamper)
+        sampled = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
+        self.strategy = SecureStrategy(FedAvg(**sampled), self.keys, out=self.folder, on_round=on_round, **options)
+        self.strategy.start(grid, record(initial()), num_rounds=ROUNDS, evaluate_fn=evaluate_fn)
+
+    def tamper(self, message, reply, client):
+        if message.metadata.message_type == "train" and client == 2:
+            if message.content["config"]["server-round"] == 2:
+                return Message(Error(code=7, reason=EVIL), reply_to=message)
+            # It says what no client should.
+            phases = reply.content["fedcipher.metrics"]
+            phases["my_own_phase_seconds"], phases["encrypt_seconds"] = 1.0, -5.0
+            phases["train_seconds"], phases["upload_bytes"] = float("nan"), float("inf")
+        return reply
+
+
+def get(address, headers=None):
+    with urllib.request.urlopen(urllib.request.Request(address, headers=headers or {}), timeout=20) as answer:
+        return answer.status, answer.headers, answer.read().decode()
+
+
+class Dashboard:
+    """`fedcipher dashboard` as its user starts it."""
+
+    def __init__(self, folder):
+        command = [sys.executable, "-m", "fedcipher.cli", "dashboard", str(folder), "--listen", "127.0.0.1:0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.address = re.fullmatch(r"dashboard: (http://127\.0\.0\.1:\d+/)\n", self.process.stdout.readline())[1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        assert self.process.wait(20) in (0, -15)
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("watched")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDCIPHER_STATE_DIR", str(folder / "state"))
+        return Watched(folder, np.random.default_rng(7))
+
+
+def test_a_record_has_the_metrics_of_its_round(watched):
+    first, second, _ = watched.strategy.rounds
+    assert set(first.metrics) == {"train", "evaluate"} and first.metrics["train"]["loss"] == 1.5
+    assert first.metrics["evaluate"]["distance"] > 0 and second.metrics["train"]["loss"] == pytest.approx(4 / 3)
+    assert all(made.wall_seconds > 0 for made in watched.strategy.rounds)
+    assert journal.read_journal(watched.folder).rounds == watched.strategy.rounds
+
+
+def test_phases_are_those_that_there_are(watched):
+    """A client writes them: a name of its own, a number below 0, NaN and infinity are in no record."""
+    hostile = next(client for client in watched.strategy.rounds[0].clients if client.client == 2)
+    assert hostile.left_out is None and {"encode_seconds", "download_bytes"} <= set(hostile.phases)
+    assert not {"my_own_phase_seconds", "encrypt_seconds", "train_seconds", "upload_bytes"} & set(hostile.phases)
+
+
+def test_those_who_watch_are_told_after_evaluate_fn(tmp_path, rng):
+    told = []
+    evaluated = []
+
+    def evaluate(number, _):
+        evaluated.append(number)
+        return MetricRecord({"accuracy": 0.5 + number / 10})
+
+    def first(made):
+        assert evaluated[-1] == made.round
+        told.append((made.round, made.metrics["server"]["accuracy"]))
+
+    run = Watched(tmp_path, rng, [first, lambda made: told.append(made.round)], evaluate, opener="client-3.key")
+    assert told == [(1, 0.6), 1, (2, 0.7), 2, (3, 0.8), 3]
+    past = journal.read_journal(run.folder)
+    assert [made.metrics["server"]["accuracy"] for made in past.rounds] == [0.6, 0.7, 0.8]
+
+
+def test_the_page_shows_rounds_clients_and_reasons(watched):
+    with Dashboard(watched.folder) as shown:
+        _, headers, page = get(shown.address)
+        assert "script-src 'self'" in headers["Content-Security-Policy"] and headers["Cache-Control"] == "no-store"
+        assert page.count("<svg") == 4 and "flashe on run" in page and "withstands: " in page
+        assert "The server is not running. 3 rounds have ended." in page
+        assert "round 2, client 2: StrategyError: &lt;/li&gt;&lt;script&gt;alert(1)" in page and EVIL not in page
+        # Nothing else is loaded.
+        assert re.findall(r"""(?:src|href)\s*=\s*["'](?!\#)[^"']*|url\((?!\#)[^)]*""", page) == ['src="live.js']
+        state = re.search(r'data-state="([0-9a-f]+)"', page)[1]
+        assert get(f"{shown.address}content?seen={state}")[0] == 204
+        status, headers, part = get(f"{shown.address}content?seen=")
+        assert status == 200 and headers["X-State"] == state and "<h1>" in part and "<html" not in part
+        assert "fetch(" in get(f"{shown.address}live.js")[2]
+        # No page elsewhere reads it by giving this address a name of its own.
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            get(shown.address, {"Host": "evil.example"})
+
+
+def test_numbers_for_programs(watched):
+    with Dashboard(watched.folder) as shown:
+        told = json.loads(get(f"{shown.address}rounds.json")[2])
+        assert [made["round"] for made in told["rounds"]] == [1, 2, 3] and told["scheme"] == "flashe"
+        assert told["rounds"][1]["clients"] == 3 and told["running"] is False
+        families = {f.name: f for f in text_string_to_metric_families(get(f"{shown.address}metrics")[2])}
+        samples = {(s.name, *sorted(s.labels.values())): s.value for f in families.values() for s in f.samples}
+        assert samples["fedcipher_rounds_total", "aggregate"] == 3 and samples["fedcipher_round",] == 3
+        assert samples["fedcipher_updates_total", "accepted"] == 11
+        assert samples["fedcipher_updates_total", "left_out"] == 1 and samples["fedcipher_server_running",] == 0
+        sent = sum(c.phases.get("upload_bytes", 0) for made in watched.strategy.rounds for c in made.clients)
+        assert samples["fedcipher_bytes_total", "upload"] == sent > 1000
+        assert samples["fedcipher_metric", "loss", "train"] == 1.5
+        assert samples["fedcipher_phase_seconds_total", "encrypt"] > 0
+
+
+def test_a_run_that_grows_is_seen_to_grow(watched, tmp_path):
+    grows = tmp_path / "run"
+    grows.mkdir()
+    for path in watched.folder.iterdir():
+        (grows / path.name).write_bytes(path.read_bytes())
+    with Dashboard(grows) as shown:
+        state = get(f"{shown.address}content?seen=")[1]["X-State"]
+        running = journal.Journal(grows)
+        running.begin(RoundRecord(4, number=watched.strategy.rounds[-1].number + 1))
+        _, headers, page = get(f"{shown.address}content?seen={state}")
+        assert headers["X-State"] != state and "The server is running; round 4 is under way. 3 rounds" in page
+        running.close()
+        page = get(f"{shown.address}content?seen={headers['X-State']}")[2]
+        assert "not running. It has ended in the middle of a round. 3 rounds have ended." in page
+        # The journal goes: the page says so, and goes on.
+        with sqlite3.connect(grows / "journal.db") as base:
+            base.execute("PRAGMA user_version=9")
+        assert "is of format 9" in get(shown.address)[2]
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            get(f"{shown.address}metrics")
+
+
+def test_a_dashboard_of_nothing_is_refused(tmp_path, capsys):
+    assert cli.main(["dashboard", str(tmp_path)]) == 2
+    assert "has no journal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("listen", ["8080", "127.0.0.1:x", "127.0.0.1:70000", ":", "nowhere.invalid:80"])
+def test_where_it_cannot_listen(watched, listen, capsys):
+    assert cli.main(["dashboard", str(watched.folder), "--listen", listen]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_port_that_is_taken(watched, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert cli.main(["dashboard", str(watched.folder), "--listen", f"127.0.0.1:{taken.getsockname()[1]}"]) == 2
+    assert "in use" in capsys.readouterr().err
+
+
+def test_figures_of_a_round():
+    clients = [
+        ClientRecord(1, 0, {"encrypt_seconds": 1.0, "upload_bytes": 10.0, "elements": 4.0, "clipped": 1.0}),
+        ClientRecord(2, 1, {"encrypt_seconds": 3.0, "upload_bytes": 30.0, "elements": 4.0}),
+        ClientRecord(3, 2, {"encrypt_seconds": 9.0}, "refused", refused=True),
+        ClientRecord(4, None, {}, "no answer"),
+    ]
+    metrics = {"evaluate": {"accuracy": 0.5, "confusion": [1, 2]}, "server": {"loss": 2}}
+    made = RoundRecord(7, clients=clients, late=[4], metrics=metrics, aggregate_seconds=0.5, wall_seconds=8.0)
+    assert figures(made) == {
+        **{"clients/accepted": 2, "clients/left_out": 2, "clients/refused": 1, "clients/late": 1},
+        **{"seconds/round": 8, "seconds/aggregate": 0.5, "seconds/encrypt": 2},
+        **{"bytes/aggregate": 0, "bytes/upload": 20, "clipped": 0.125, "finished": 1},
+        **{"evaluate/accuracy": 0.5, "server/loss": 2},
+    }
+
+
+def test_a_line_a_round(tmp_path, rng):
+    log = JsonLines(tmp_path / "rounds.jsonl")
+    run = Watched(tmp_path, rng, log)
+    log(RoundRecord(4, metrics={"server": {"loss": float("nan")}}, unfinished="1 usable updates, 3 are needed"))
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2, 3, 4] and lines[3]["unfinished"].startswith("1 usable")
+    assert lines[3]["server/loss"] is None and lines[0]["who_was_left_out"] == []
+    assert lines[1].items() >= figures(run.strategy.rounds[1]).items()
+    assert lines[1]["who_was_left_out"] == [{"node": 1002, "client": 2, "reason": f"StrategyError: {EVIL}"}]
+
+
+def test_tensorboard_reads_what_is_logged(tmp_path, rng):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = TensorBoard(tmp_path / "log")
+    run = Watched(tmp_path, rng, log)
+    log.close()
+    read = EventAccumulator(str(tmp_path / "log"))
+    read.Reload()
+    tags = read.Tags()["tensors"]
+    assert set(figures(run.strategy.rounds[0])) <= set(tags)
+    points = [(e.step, float(e.tensor_proto.float_val[0])) for e in read.Tensors("clients/accepted")]
+    assert points == [(1, 4.0), (2, 3.0), (3, 4.0)]
+
+
+def test_mlflow_reads_what_is_logged(tmp_path, rng, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    log = MLflow(run_name="ours")
+    Watched(tmp_path, rng, log)
+    name = mlflow.active_run().info.run_id
+    log.close()
+    assert mlflow.active_run() is None
+    points = mlflow.tracking.MlflowClient().get_metric_history(name, "clients/accepted")
+    assert [(p.step, p.value) for p in points] == [(1, 4.0), (2, 3.0), (3, 4.0)]
+
+
+def test_wandb_is_given_what_is_logged(tmp_path, rng, monkeypatch):
+    pytest.importorskip("wandb")
+    log = WandB(mode="offline", dir=str(tmp_path), project="fedcipher")
+    Watched(tmp_path, rng, log)
+    assert log._run.summary["clients/accepted"] == 4
+    log.close()
+    assert any(Path(tmp_path).rglob("*.wandb"))
+
+
+def test_a_logger_that_fails_ends_no_run(tmp_path, rng, caplog):
+    class Failing(TensorBoard):
+        def __init__(self):
+            pass
+
+        def _write(self, record, values):
+            raise RuntimeError("the disk is full")
+
+    Watched(tmp_path, rng, Failing())
+    assert "Failing: round 3 is not logged: the disk is full" in caplog.text
+
+
+def test_a_logger_without_its_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(errors.DependencyError, match=r"fedcipher\[wandb\]"):
+        WandB()
+
+
+@pytest.mark.skipif("FEDCIPHER_LONG" not in os.environ, reason="a minute; `make test-long`")
+def test_a_training_shows_its_own_page(tmp_path):
+    """`fedcipher train --dashboard`: from before there is a run until the training ends."""
+    command = [sys.executable, "-u", "-m", "fedcipher.cli", "train", "--dashboard", "--clients", "3", "--rounds", "2"]
+    command += ["--out", str(tmp_path / "out")]
+    seen = set()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as training:
+        line = next(line for line in training.stdout if line.startswith("dashboard: "))
+        while training.poll() is None:
+            try:
+                page = get(line.split()[1])[2]
+            except OSError:
+                break
+            seen |= {text for text in ("Nothing to see yet", "The server is running", "flashe on run") if text in page}
+            time.sleep(0.3)
+        training.stdout.read()
+    assert training.returncode == 0 and seen == {"Nothing to see yet", "The server is running", "flashe on run"}
