@@ -33,7 +33,7 @@ $(VENV)/.built: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
 	touch $@
 
 $(VENV)/.packages: pyproject.toml | $(BIN)/uv
-	$(INSTALL) -r pyproject.toml --extra flower --extra demo --extra bench --extra dp --extra dev
+	$(INSTALL) -r pyproject.toml --extra flower --extra demo --extra bench --extra dp --extra dashboard --extra dev
 	touch $@
 
 # To test, where nothing has been built to develop: native module and programs of the crates that `cargo test` has

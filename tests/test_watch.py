@@ -19,10 +19,12 @@ from fedcipher import cli, errors, keys
 from fedcipher.flower import SecureStrategy, journal
 from fedcipher.flower.records import ClientRecord, RoundRecord
 from fedcipher.watch import JsonLines, MLflow, TensorBoard, WandB, figures
+from fedcipher.watch.app import dashboard
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Error, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
 
 CLIENTS, ROUNDS = 4, 3
 EVIL = "</li><script>alert(1)</script>"
@@ -49,6 +51,7 @@ class Watched:
             phases = reply.content["fedcipher.metrics"]
             phases["my_own_phase_seconds"], phases["encrypt_seconds"] = 1.0, -5.0
             phases["train_seconds"], phases["upload_bytes"] = float("nan"), float("inf")
+            phases["encode_seconds"] = 1e300
         return reply
 
 
@@ -91,10 +94,12 @@ def test_a_record_has_the_metrics_of_its_round(watched):
 
 
 def test_phases_are_those_that_there_are(watched):
-    """A client writes them: a name of its own, a number below 0, NaN and infinity are in no record."""
+    """A client writes them: a name of its own, a number below 0 or beyond all bounds are in no record."""
     hostile = next(client for client in watched.strategy.rounds[0].clients if client.client == 2)
-    assert hostile.left_out is None and {"encode_seconds", "download_bytes"} <= set(hostile.phases)
-    assert not {"my_own_phase_seconds", "encrypt_seconds", "train_seconds", "upload_bytes"} & set(hostile.phases)
+    assert hostile.left_out is None and set(hostile.phases) >= {"setup_bytes", "download_bytes", "elements"}
+    assert not set(hostile.phases) & {
+        *("my_own_phase_seconds", "encrypt_seconds", "train_seconds", "upload_bytes", "encode_seconds")
+    }
 
 
 def test_those_who_watch_are_told_after_evaluate_fn(tmp_path, rng):
@@ -170,6 +175,28 @@ def test_a_run_that_grows_is_seen_to_grow(watched, tmp_path):
         assert "is of format 9" in get(shown.address)[2]
         with pytest.raises(urllib.error.HTTPError, match="503"):
             get(f"{shown.address}metrics")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.7e308, 1e-320])
+@pytest.mark.parametrize("name", ["$\\bad{$", "accuracy", "<b>&"])
+def test_odd_metrics_are_shown(watched, tmp_path, name, value):
+    """They come from clients, or from a training that diverged; what is seen of all other rounds stays."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_bytes((watched.folder / "run.json").read_bytes())
+    odd = journal.Journal(run)
+    for number, shown in ((1, value), (2, 1.7e308)):
+        made = RoundRecord(number, number=number, metrics={"evaluate": {name: shown}})
+        odd.begin(made)
+        odd.end(made, journal.Ended(0, 3))
+    odd.close()
+    with TestClient(dashboard(run, ["testserver"])) as browser:
+        page = browser.get("/")
+        assert page.status_code == 200 and "2 rounds have ended" in page.text and "<b>" not in page.text
+        told = browser.get("/rounds.json").json()["rounds"][0]["metrics"][name]
+        assert told == (value if np.isfinite(value) else None)
+        families = list(text_string_to_metric_families(browser.get("/metrics").text))
+        assert [s.labels["name"] for f in families for s in f.samples if s.name == "fedcipher_metric"] == [name]
 
 
 def test_a_dashboard_of_nothing_is_refused(tmp_path, capsys):

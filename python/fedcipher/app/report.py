@@ -25,7 +25,7 @@ _METRICS = ("accuracy", "loss", "precision", "recall", "f1")
 # Noise over clip: at 3 a model of docs/dp.md still learns, at 23 hardly.
 _DROWNED = 5
 # What our app counts beside.
-_NO_RESULT = ("model", "num-examples")
+_NO_RESULT = ("model", "num-examples", "training num-examples")
 # Said in the threat line on their own, or of no weight for what a scheme withstands.
 _SHAPE = ("clients", "max_weight", "min_contributions")
 
@@ -55,13 +55,14 @@ class RoundResult:
         mean = record.mean
         spent = {phase: mean(f"{phase}_seconds") for phase in PHASES}
         spent["aggregate"] = record.aggregate_seconds
-        metrics = [item for part in ("train", "evaluate", "server") for item in record.metrics.get(part, {}).items()]
+        metrics = {f"training {name}": value for name, value in record.metrics.get("train", {}).items()}
+        metrics.update({**record.metrics.get("evaluate", {}), **record.metrics.get("server", {})})
         everyone = [*record.clients, *record.evaluations]
         return cls(
             round=record.round,
             clients=record.accepted,
             left_out=[f"client {c.client}: {c.left_out}" for c in everyone if c.left_out],
-            metrics={k: float(v) for k, v in metrics if isinstance(v, (int, float))},
+            metrics={k: float(v) for k, v in metrics.items() if isinstance(v, (int, float))},
             seconds=spent,
             upload_bytes=mean("upload_bytes") - mean("setup_bytes"),
             setup_bytes=mean("setup_bytes"),
@@ -238,7 +239,9 @@ class Report:
         """The two metrics that rounds are shown with: accuracy and loss, in an app that has others its first."""
         known = dict.fromkeys(name for r in self.rounds for name in r.metrics if name not in _NO_RESULT)
         first = [name for name in ("accuracy", "loss") if name in known or not known]
-        return [*first, *(name for name in known if name not in first)][:2]
+        # What is of a training comes last: it is of models that nobody keeps.
+        others = sorted((name for name in known if name not in first), key=lambda name: name.startswith("training "))
+        return [*first, *others][:2]
 
     def omissions(self) -> list[str]:
         """Who was left out of which round and why, and which rounds have no aggregate."""

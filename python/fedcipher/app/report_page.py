@@ -13,6 +13,8 @@ from fedcipher.app.report import PHASES, Report
 __all__ = ["content", "page"]
 
 _OURS, _BESIDE = "#0b6e99", "#d9822b"
+# Above it a metric is a training that diverged, and matplotlib finds no marks for its axis.
+_LARGEST = 1e100
 # Below this a phase's bar is nothing but its axis.
 _SHORTEST = 1e-6
 
@@ -83,8 +85,10 @@ def _progress(report: Report) -> Any:
     # Ours last, on top: where the two are equal the thin line still shows on the thick one.
     for run, colour, width in reversed(list(zip(_runs(report), (_OURS, _BESIDE), (1.8, 5), strict=False))):
         values = [r.metrics.get(name, float("nan")) * scale for r in run.rounds]
+        values = [value if abs(value) < _LARGEST else float("nan") for value in values]
         axes.plot([r.round for r in run.rounds], values, "o-", label=run.scheme, color=colour, linewidth=width)
-    axes.set_ylabel("percent" if name == "accuracy" else name)
+    # An app's name, and no formula.
+    axes.set_ylabel("percent" if name == "accuracy" else name, parse_math=False)
     _rounds(axes)
     axes.legend(loc="lower right", frameon=False, reverse=True)
     return figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["CLIPPED", "PHASES", "ClientRecord", "RoundRecord"]
+__all__ = ["CLIPPED", "LARGEST_PHASE", "PHASES", "ClientRecord", "RoundRecord"]
 
 CLIPPED = 0.01
 """Share of values cut to their clip range; above it clients and server warn."""
@@ -15,6 +15,9 @@ PHASES = frozenset(
     + ["elements", "clipped"]
 )
 """What clients say of their rounds: seconds, bytes, and values, all and those cut to their clip range."""
+
+LARGEST_PHASE = 1e15
+"""More than any of them: a client writes them, and one that says more must not spoil everybody's sums and pictures."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class RoundRecord:
     aggregate_seconds: float = 0.0
     aggregate_bytes: int = 0
     wall_seconds: float = 0.0
-    """From sampling to the end of evaluation; 0 where the server has died in it."""
+    """From sampling to the end of evaluation; where the server has died in it, to what it had come to."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """What the wrapped strategy has made of the clients' metrics, ``"train"`` and ``"evaluate"``, and what
     ``evaluate_fn`` has found, ``"server"``: metrics by name."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -36,7 +35,7 @@ from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.model import named
 from fedcipher.flower.parties import Parties
-from fedcipher.flower.records import CLIPPED, PHASES, ClientRecord, RoundRecord
+from fedcipher.flower.records import CLIPPED, LARGEST_PHASE, PHASES, ClientRecord, RoundRecord
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Arrivals
 from fedcipher.flower.run_folder import RunFolder, replay
@@ -736,4 +735,4 @@ def _take_phases(reply: Message) -> dict[str, float]:
     taken = reply.content.metric_records.pop(protocol.METRICS, None)
     # A client writes them.
     numbers = {} if taken is None else {k: float(v) for k, v in taken.items() if isinstance(v, (int, float))}
-    return {name: value for name, value in numbers.items() if name in PHASES and 0 <= value < math.inf}
+    return {name: value for name, value in numbers.items() if name in PHASES and 0 <= value < LARGEST_PHASE}

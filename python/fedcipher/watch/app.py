@@ -6,6 +6,7 @@ Names and reasons come from clients: all of it is escaped, and the page may load
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Generator
@@ -118,7 +119,9 @@ def _content(run: WatchedRun) -> list[str]:
 
 def _json(run: WatchedRun) -> dict[str, Any]:
     past = run.past()
-    return {"running": past.running, **run.report(past).to_dict()}
+    told = {"running": past.running, **run.report(past).to_dict()}
+    # JSON has neither NaN nor infinity, which a training that diverged has.
+    return json.loads(json.dumps(told), parse_constant=lambda _: None)
 
 
 def listener(listen: str) -> socket.socket:

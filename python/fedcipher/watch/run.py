@@ -32,6 +32,8 @@ class WatchedRun:
     def report(self, past: Past) -> Report:
         """``past`` as a training's report has it. Raises `RunError`."""
         made = Report.begin({"run": self.folder.name}, read_scheme(self.folder), "", 0.0)
+        # Of who looks at it, not of the server.
+        made.machine = {}
         made.rounds = [RoundResult.of(record) for record in past.rounds if record.number in past.ended]
         return made
 
