@@ -72,7 +72,7 @@ def test_a_training_is_watched(browser, tmp_path):
         page = browser.new_page()
         page.goto(address)
         expect(page.get_by_text("round 1 is under way")).to_be_visible(timeout=90_000)
-        expect(page.get_by_text("Accuracy")).to_be_visible(timeout=90_000)
+        expect(page.get_by_text("Accuracy", exact=True)).to_be_visible(timeout=90_000)
         expect(page.get_by_text("2 rounds have ended")).to_be_visible(timeout=90_000)
         page.close()
         training.stdout.read()

@@ -90,7 +90,7 @@ def _progress(report: Report) -> Any:
     # An app's name, and no formula.
     axes.set_ylabel("percent" if name == "accuracy" else name, parse_math=False)
     _rounds(axes)
-    axes.legend(loc="lower right", frameon=False, reverse=True)
+    axes.legend(loc="best", frameon=False, reverse=True)
     return figure
 
 

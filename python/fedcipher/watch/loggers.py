@@ -138,7 +138,7 @@ class WandB(_Logger):
         self._run: Any = load("wandb").init(**options)
 
     def _write(self, record: RoundRecord, values: dict[str, float]) -> None:
-        self._run.log(values, step=record.round)
+        self._run.log(values, step=record.round, commit=True)
 
     def close(self) -> None:
         self._run.finish()

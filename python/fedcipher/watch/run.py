@@ -43,5 +43,6 @@ class WatchedRun:
             past = self.past()
         except RunError as error:
             return hashlib.sha256(str(error).encode()).hexdigest()[:16]
-        said = repr((past.running, [(r.number, r.wall_seconds, r.unfinished, len(r.late)) for r in past.rounds]))
+        rounds = [(r.number, r.number in past.ended, r.wall_seconds, r.unfinished, len(r.late)) for r in past.rounds]
+        said = repr((past.running, rounds))
         return hashlib.sha256(said.encode()).hexdigest()[:16]
