@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import math
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
@@ -33,6 +32,7 @@ from fedcipher.errors import (
 from fedcipher.flower import exact, protocol
 from fedcipher.flower.client import client_mod
 from fedcipher.flower.committee import Committee
+from fedcipher.flower.numbers import reserve
 from fedcipher.flower.outgoing import Expected, checked
 from fedcipher.flower.party import party_of
 from fedcipher.flower.refusal import reference_of, refuse
@@ -278,7 +278,7 @@ def secure_sum(
     chosen = list(grid.get_node_ids()) if nodes is None else list(nodes)
     if len(chosen) < least:
         raise StrategyError(f"{len(chosen)} nodes are asked, and a sum needs the answers of {least}; ask more nodes")
-    settings = _Query(int(time.time() * 2**20), key.epoch, scheme.plan(key, []), float(resolution))
+    settings = _Query(reserve(1), key.epoch, scheme.plan(key, []), float(resolution))
     content = RecordDict({**dict(query.items()), QUERY: ConfigRecord(asdict(settings))})
     messages = [Message(content, dst_node_id=node, message_type=message_type) for node in chosen]
     aggregator = scheme.aggregator(key, round=settings.round)

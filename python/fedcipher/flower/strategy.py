@@ -34,6 +34,7 @@ from fedcipher.flower.committee import Committee
 from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.model import named
+from fedcipher.flower.numbers import reserve
 from fedcipher.flower.parties import Parties
 from fedcipher.flower.records import CLIPPED, LARGEST_PHASE, PHASES, ClientRecord, RoundRecord
 from fedcipher.flower.refusal import reference_of
@@ -310,7 +311,6 @@ class SecureStrategy(Strategy):
             grid(codec.privacy, codec.bit_widths[0], sum(x.size for x in values), self.scheme.noise_shares)
         if self._inner.optimiser is not None:
             self._inner.optimiser.check_types(values)
-        self._base = self._number = max(int(time.time()) << 20, self._base + _ROUNDS_OF_A_RUN)
         self.rounds, self._done = [], 0
         self._parties.restart()
         names = list(initial.keys())
@@ -318,6 +318,7 @@ class SecureStrategy(Strategy):
         if begun and RunFolder.has_run(cast(Path, self._out)):
             self._go_on(cast(Path, self._out), names, values)
             return
+        self._base = self._number = max(reserve(_ROUNDS_OF_A_RUN), self._base + _ROUNDS_OF_A_RUN)
         if self._out is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="fedcipher-run-")
         path = self._out if self._scratch is None else Path(self._scratch.name) / "run"

@@ -1,0 +1,66 @@
+"""Round numbers: none is asked for twice under a key, whatever the clock says.
+
+A client's ledger refuses a round that is not later than those it has seen. Numbers are of the clock, so that they
+increase also where nothing is kept; what is kept is the last one, because a clock may have been ahead, or two runs may
+begin in one second.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+
+from fedcipher._files import locked, write_whole
+from fedcipher.errors import RunError
+from fedcipher.schemes.base import state_dir
+
+__all__ = ["reserve"]
+
+_log = logging.getLogger("fedcipher.flower")
+_FILE = "round-numbers.json"
+_A_SECOND = 20
+"""Bits: more rounds than a server can ask for in one."""
+_WAIT_SECONDS = 10.0
+_MOST = 1 << 60
+"""Further than any clock: more is a damaged file."""
+
+
+def reserve(count: int) -> int:
+    """The first of ``count`` numbers that no server of this user's (`state_dir`) has had, and none will have again.
+
+    Where nothing can be kept, a warning says so, and the numbers are of the clock alone.
+    """
+    now = int(time.time()) << _A_SECOND
+    try:
+        return _reserved(state_dir(), now, count)
+    except (RunError, OSError) as error:
+        _log.warning("round numbers are of the clock alone: %s. If it was ever ahead, clients refuse all rounds", error)
+        return now
+
+
+def _reserved(folder: Path, now: int, count: int) -> int:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    until = time.monotonic() + _WAIT_SECONDS
+    while (lock := locked(folder / f"{_FILE}.lock")) is None:
+        if time.monotonic() > until:
+            raise RunError(f"{folder / _FILE} stays locked: end the process that has it")
+        time.sleep(0.01)
+    with lock:
+        path = folder / _FILE
+        first = max(now, _kept(path))
+        write_whole(path, json.dumps({"next": first + count}).encode())
+        return first
+
+
+def _kept(path: Path) -> int:
+    if not path.exists():
+        return 0
+    try:
+        kept = json.loads(path.read_bytes())["next"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is damaged: {error}; remove it") from error
+    if not isinstance(kept, int) or not 0 <= kept < _MOST:
+        raise RunError(f"{path} is damaged; remove it")
+    return kept
