@@ -7,7 +7,7 @@ import time
 import fedcipher
 import numpy as np
 import pytest
-from fedcipher import keys
+from fedcipher import errors, keys
 from fedcipher.flower import SecureStrategy, numbers
 from fedcipher.schemes.base import state_dir
 from flower_harness import LocalGrid, initial, make_app, record
@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 
 CLIENTS = 3
 ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
-DAY = 86400.0
+HOUR = 3600.0
 
 
 @pytest.fixture
@@ -42,14 +42,22 @@ def clock(monkeypatch):
     return now
 
 
-def test_a_clock_that_was_a_day_ahead_locks_nobody_out(train, clock):
+def test_a_clock_that_was_ahead_locks_nobody_out(train, clock):
     before = train()
-    clock[0] += DAY
+    clock[0] += 23 * HOUR
     ahead = train()
-    clock[0] -= DAY
+    clock[0] -= 23 * HOUR
     after = train()
     assert before[-1] < ahead[0] and ahead[-1] < after[0]
-    assert ahead[0] - before[0] > DAY * 2**19
+    assert ahead[0] - before[0] > 22 * HOUR * 2**20
+
+
+def test_nor_does_one_that_was_so_far_ahead_that_clients_have_refused(train, clock):
+    clock[0] += 48 * HOUR
+    with pytest.raises(errors.StrategyError, match="none of 2 rounds"):
+        train()
+    clock[0] -= 48 * HOUR
+    assert train()[0] - (int(clock[0]) << 20) < 2**20
 
 
 def test_two_runs_in_one_second(train, clock):

@@ -23,8 +23,8 @@ _FILE = "round-numbers.json"
 _A_SECOND = 20
 """Bits: more rounds than a server can ask for in one."""
 _WAIT_SECONDS = 10.0
-_MOST = 1 << 60
-"""Further than any clock: more is a damaged file."""
+_MOST_AHEAD = 86_400 << _A_SECOND
+"""Clients refuse rounds further ahead of their own clocks (``ledger::MOST_AHEAD``), and none of those was used."""
 
 
 def reserve(count: int) -> int:
@@ -49,7 +49,8 @@ def _reserved(folder: Path, now: int, count: int) -> int:
         time.sleep(0.01)
     with lock:
         path = folder / _FILE
-        first = max(now, _kept(path))
+        kept = _kept(path)
+        first = now if kept - now > _MOST_AHEAD else max(now, kept)
         write_whole(path, json.dumps({"next": first + count}).encode())
         return first
 
@@ -61,6 +62,6 @@ def _kept(path: Path) -> int:
         kept = json.loads(path.read_bytes())["next"]
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged: {error}; remove it") from error
-    if not isinstance(kept, int) or not 0 <= kept < _MOST:
+    if not isinstance(kept, int) or kept < 0:
         raise RunError(f"{path} is damaged; remove it")
     return kept
