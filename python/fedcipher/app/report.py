@@ -105,7 +105,7 @@ class Report:
         cls, settings: dict[str, Any], scheme: Scheme, command: str, link_mbit: float, *, engine: bool = False
     ) -> Report:
         """An empty report that knows its circumstances."""
-        kept = {k: v for k, v in settings.items() if k not in ("keys", "data_dir")}
+        kept = {k: v for k, v in settings.items() if k not in ("keys", "data_dir", "out")}
         return cls(
             command=command,
             settings=kept,
