@@ -11,6 +11,7 @@ import struct
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
 import grpc
@@ -249,6 +250,28 @@ def test_a_rotation_between_rounds_overlaps_by_one_round(tmp_path):
             time.sleep(0.2)
         with pytest.raises(errors.WrongEpochError):
             engine.encryptor(1).encrypt(updates(1)[0], round=2**62)
+
+
+def test_calls_that_fetch_an_epoch_at_once_do_not_lose_what_one_of_them_reserved(tmp_path):
+    """Fetched twice, the key that came later took the other's place, and its reserved round counted as used."""
+    with deployment(flashe(), 1, tmp_path) as run:
+        engines = [run.connect(0) for _ in range(8)]
+        (update,) = updates(1)
+
+        def call(k, epoch, at_once):
+            encryptor = engines[k].encryptor(epoch)
+            at_once.wait(30)
+            if k:
+                return encryptor.export_state()
+            encryptor.precompute(update, round=epoch)
+            return encryptor.encrypt(update, round=epoch)
+
+        with ThreadPoolExecutor(len(engines)) as pool:
+            for _ in range(8):
+                epoch = int(run.authority("rotate", "--force").split()[-1])
+                at_once = threading.Barrier(len(engines))
+                for done in [pool.submit(call, k, epoch, at_once) for k in range(len(engines))]:
+                    done.result()
 
 
 def test_an_epoch_that_a_federation_still_needs_is_not_rotated_away(tmp_path):

@@ -189,7 +189,9 @@ impl Peer {
         }
     }
 
-    fn stuck(&self, most: Duration) -> Error {
+    /// The error of a call that has made no way for `most`.
+    #[must_use]
+    pub fn stuck(&self, most: Duration) -> Error {
         Error::Stuck { target: self.target.clone(), seconds: most.as_secs_f64() }
     }
 

@@ -45,7 +45,16 @@ pub struct AuthoritySource {
     hosts: Arc<Hosts>,
     instance: Vec<u8>,
     identities: Mutex<BTreeMap<String, Identity>>,
-    clients: BTreeMap<String, (AuthorityClient<Channel>, Peer)>,
+    lines: BTreeMap<String, Line>,
+}
+
+/// The connection of one device.
+struct Line {
+    client: AuthorityClient<Channel>,
+    peer: Peer,
+    /// One request at a time: an epoch that two of them bring would be taken up twice, and the second party has none
+    /// of what the first one reserved; of two new identities the authority would know one and the disk the other.
+    asking: tokio::sync::Mutex<()>,
 }
 
 /// The device that a credentials folder belongs to.
@@ -71,20 +80,21 @@ impl AuthoritySource {
         target: &Target,
         devices: &[(String, std::path::PathBuf)],
     ) -> Result<Self> {
-        let mut clients = BTreeMap::new();
+        let mut lines = BTreeMap::new();
         for (name, folder) in devices {
             let channel = channel(target, Some(folder), None, &Patience::default())?;
             let client = AuthorityClient::new(channel).max_decoding_message_size(MAX_KEYS);
-            clients.insert(name.clone(), (client, Peer::new(target)));
+            let line = Line { client, peer: Peer::new(target), asking: tokio::sync::Mutex::default() };
+            lines.insert(name.clone(), line);
         }
         let instance = instance(keyring.state())?;
         let mut identities = BTreeMap::new();
-        for name in clients.keys() {
+        for name in lines.keys() {
             if let Some(identity) = read_identity(keyring.state(), name)? {
                 identities.insert(name.clone(), identity);
             }
         }
-        Ok(AuthoritySource { keyring, hosts, instance, identities: Mutex::new(identities), clients })
+        Ok(AuthoritySource { keyring, hosts, instance, identities: Mutex::new(identities), lines })
     }
 
     fn identity(&self, device: &str) -> Option<Identity> {
@@ -100,8 +110,7 @@ impl AuthoritySource {
         Ok(())
     }
 
-    async fn ask(&self, device: &str, recipient: &Recipient) -> Result<Option<proto::KeysReply>> {
-        let Some((client, peer)) = self.clients.get(device) else { return Ok(None) };
+    async fn ask(&self, line: &Line, device: &str, recipient: &Recipient) -> Result<proto::KeysReply> {
         let card = self.identity(device).map(|identity| proto::Card {
             verify: identity.verify_key().to_vec().into(),
             sealing: identity.secret.public().into(),
@@ -113,16 +122,12 @@ impl AuthoritySource {
             held: self.keyring.epochs(device),
             card,
         };
-        let mut client = client.clone();
-        match peer.answer(ANSWER, client.keys(request)).await {
-            Ok(reply) => Ok(Some(reply)),
-            Err(error) => {
-                if error.class() == "RevokedError" {
-                    self.keyring.keep(device, &[]);
-                }
-                Err(error)
-            }
+        let mut client = line.client.clone();
+        let answer = line.peer.answer(ANSWER, client.keys(request)).await;
+        if answer.as_ref().is_err_and(|error| error.class() == "RevokedError") {
+            self.keyring.keep(device, &[]);
         }
+        answer
     }
 
     /// The key that `issued` is to `device`.
@@ -142,7 +147,7 @@ impl AuthoritySource {
 
     /// Names of the devices.
     pub fn devices(&self) -> impl Iterator<Item = &String> {
-        self.clients.keys()
+        self.lines.keys()
     }
 }
 
@@ -150,11 +155,12 @@ impl AuthoritySource {
 impl KeySource for AuthoritySource {
     async fn refresh(&self, device: &str) -> Result<()> {
         let recipient = Recipient::default();
-        let Some(mut reply) = self.ask(device, &recipient).await? else { return Ok(()) };
+        let Some(line) = self.lines.get(device) else { return Ok(()) };
+        let _one = tokio::time::timeout(ANSWER, line.asking.lock()).await.map_err(|_| line.peer.stuck(ANSWER))?;
+        let mut reply = self.ask(line, device, &recipient).await?;
         if reply.show_card && self.identity(device).is_none() {
             self.make_identity(device)?;
-            let Some(again) = self.ask(device, &recipient).await? else { return Ok(()) };
-            reply = again;
+            reply = self.ask(line, device, &recipient).await?;
         }
         self.hosts.revoked(reply.revoked_hosts);
         for issued in &reply.issued {
