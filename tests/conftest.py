@@ -14,9 +14,16 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 DATA = Path(os.environ.get("FEDCIPHER_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: half a minute or more, for `make test-long` only")
+
+
 def pytest_collection_modifyitems(items):
     """Files with the longest tests first: with a worker a file (`make test`) they would be waited for at the end."""
     longest = ["test_train.py", "test_deployment.py", "test_hybrid.py"]
+    for item in items:
+        if item.get_closest_marker("long") and "FEDCIPHER_LONG" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="long; `make test-long`"))
     items.sort(key=lambda item: longest.index(item.path.name) if item.path.name in longest else len(longest))
 
 

@@ -27,9 +27,6 @@ CODEC = fedcipher.Codec(bits=16, clip=2.0)
 WEIGHTS = fedcipher.Codec(bits=16, clip=2.0, target="weights")
 
 
-LONG = pytest.mark.skipif("FEDCIPHER_LONG" not in os.environ, reason="half a minute; `make test-long`")
-
-
 class Killed(BaseException):
     """As far as any code is concerned the process is gone."""
 
@@ -131,7 +128,7 @@ def test_wherever_it_dies_the_run_goes_on(tmp_path, rng, codec, before):
         ("bfv", {}),
         ("oneshot", {"corrupt": 0, "members": 3}),
         ("oneshot", {"corrupt": 0, "members": 3, "reveal": "server"}),
-        pytest.param("pasta-bfv", {}, marks=LONG),
+        pytest.param("pasta-bfv", {}, marks=pytest.mark.long),
     ],
 )
 def test_under_every_scheme_a_run_goes_on(tmp_path, rng, scheme, options):

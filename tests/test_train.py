@@ -44,13 +44,16 @@ def trained(tmp_path_factory):
     return run
 
 
-LONG = pytest.mark.skipif("FEDCIPHER_LONG" not in os.environ, reason="a minute; `make test-long`")
 BESIDE = ("--scheme", "bfv", "--compare", "plain")
 
 
 @pytest.mark.parametrize(
     "options",
-    [BESIDE, ("--scheme", "flashe"), *(pytest.param(("--scheme", s), marks=LONG) for s in ("pasta-bfv", "paillier"))],
+    [
+        BESIDE,
+        ("--scheme", "flashe"),
+        *(pytest.param(("--scheme", s), marks=pytest.mark.long) for s in ("pasta-bfv", "paillier")),
+    ],
 )
 def test_training_digits_end_to_end(trained, options):
     scheme, (out, report, shown) = options[1], trained(*options)
@@ -93,7 +96,9 @@ def test_a_plain_run_beside_the_encrypted_one(trained):
         assert text in shown
 
 
-@pytest.mark.parametrize("name", ["flashe", *(pytest.param(name, marks=LONG) for name in ("bfv", "pasta-bfv"))])
+@pytest.mark.parametrize(
+    "name", ["flashe", *(pytest.param(name, marks=pytest.mark.long) for name in ("bfv", "pasta-bfv"))]
+)
 def test_training_with_engines_gives_the_same_model_bit_for_bit(trained, name):
     without = trained(*BESIDE) if name == "bfv" else trained("--scheme", name)
     models = []

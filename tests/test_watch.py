@@ -1,7 +1,6 @@
 """A run that is watched: its page and its metrics over HTTP, its figures in other people's logs."""
 
 import json
-import os
 import re
 import socket
 import sqlite3
@@ -299,7 +298,7 @@ def test_a_logger_without_its_library_is_named(monkeypatch):
         WandB()
 
 
-@pytest.mark.skipif("FEDCIPHER_LONG" not in os.environ, reason="a minute; `make test-long`")
+@pytest.mark.long
 def test_a_training_shows_its_own_page(tmp_path):
     """`fedcipher train --dashboard`: from before there is a run until the training ends."""
     command = [sys.executable, "-u", "-m", "fedcipher.cli", "train", "--dashboard", "--clients", "3", "--rounds", "2"]

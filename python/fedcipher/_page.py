@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["Picture", "document", "facts", "note", "pictures", "table", "text"]
+__all__ = ["Picture", "document", "facts", "note", "pictures", "table"]
 
 Picture = tuple[str, str]
 """A caption, and an SVG element."""
@@ -56,11 +56,6 @@ def document(title: str, parts: Iterable[str]) -> str:
         f"<title>{escape(title)}</title><style>{_STYLE}</style>"
     )
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
-
-
-def text(said: str) -> str:
-    """Anybody's words as HTML."""
-    return escape(said)
 
 
 def note(text: str, kind: str = "note") -> str:

@@ -400,7 +400,7 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
 
     folder = _run_folder(options.folder)
     past = read_journal(folder)
-    good = sum(record.unfinished is None and record.number in past.ended for record in past.rounds)
+    good = sum(record.unfinished is None for record in past.finished)
     state = "running" if past.running else "not running"
     print(f"{folder}: {state}; {len(past.rounds)} rounds asked for, {good} with an aggregate")
     for record in past.rounds:

@@ -130,7 +130,7 @@ def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out:
 
         if settings.resume and (out / "run").exists():
             past = read_journal(out / "run")
-            report.rounds += [RoundResult.of(record) for record in past.rounds if record.number in past.ended]
+            report.rounds += map(RoundResult.of, past.finished)
             bar.update(task, advance=len(report.rounds))
 
         def on_end(strategy: SecureStrategy) -> None:

@@ -57,6 +57,11 @@ class Past:
     """Whether a server is writing it."""
 
     @property
+    def finished(self) -> list[RoundRecord]:
+        """Rounds that have ended, with or without an aggregate."""
+        return [record for record in self.rounds if record.number in self.ended]
+
+    @property
     def newest(self) -> Ended | None:
         """The model that the run is at."""
         return self.ended[max(self.ended)] if self.ended else None

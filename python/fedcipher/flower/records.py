@@ -74,9 +74,8 @@ class RoundRecord:
     @property
     def clipped_share(self) -> float:
         """Values that were cut to their clip range, over all values of the accepted updates."""
-        phases = [client.phases for client in self.clients if client.left_out is None]
-        elements = sum(p.get("elements", 0.0) for p in phases)
-        return sum(p.get("clipped", 0.0) for p in phases) / elements if elements else 0.0
+        elements = self.mean("elements")
+        return self.mean("clipped") / elements if elements else 0.0
 
 
 def _mean(clients: list[ClientRecord], phase: str) -> float:

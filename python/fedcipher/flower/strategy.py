@@ -351,7 +351,7 @@ class SecureStrategy(Strategy):
         self._model = ServerModel(folder, self.scheme, names, self._opener)
         self.rounds = past.rounds
         self._number = max([self._base, *(record.number for record in past.rounds)])
-        self._done = max((record.round for record in past.rounds if record.number in past.ended), default=0)
+        self._done = max((record.round for record in past.finished), default=0)
         if past.inner is not None:
             self._inner.restore(past.inner)
         if past.rounds:
@@ -380,8 +380,8 @@ class SecureStrategy(Strategy):
         for part, metrics in parts.items():
             moved = {self._done + number: values for number, values in metrics.items()}
             metrics.clear()
-            for record in self._journal.past.rounds:
-                if part in record.metrics and record.number in self._journal.past.ended:
+            for record in self._journal.past.finished:
+                if part in record.metrics:
                     metrics[record.round] = MetricRecord(record.metrics[part])
             metrics.update(moved)
 

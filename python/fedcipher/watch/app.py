@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def _content(run: WatchedRun) -> list[str]:
         past = run.past()
         report = run.report(past)
     except FedcipherError as error:
-        return [f"<h1>{_page.text(run.folder.name)}</h1>", _page.note(f"Nothing to see yet: {error}", "problem")]
+        return [f"<h1>{escape(run.folder.name)}</h1>", _page.note(f"Nothing to see yet: {error}", "problem")]
     number = len(report.rounds)
     under_way = past.rounds and past.rounds[-1].number not in past.ended
     if not past.running:

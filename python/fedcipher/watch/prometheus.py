@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -27,7 +27,7 @@ class _Journal(Collector):
         self._past = past
 
     def collect(self) -> Iterable[Metric]:
-        ended = [record for record in self._past.rounds if record.number in self._past.ended]
+        ended = self._past.finished
         yield GaugeMetricFamily("fedcipher_server_running", "Whether a server writes the run", self._past.running)
         yield GaugeMetricFamily("fedcipher_round", "The newest round that ended", ended[-1].round if ended else 0)
         rounds = Counter("none" if record.unfinished else "aggregate" for record in ended)
@@ -40,16 +40,16 @@ class _Journal(Collector):
             updates["left_out"] += len(record.clients) - record.accepted - refused
             updates["late"] += len(record.late)
         yield _counter("fedcipher_updates", "Updates of clients; a late one was left out before", "outcome", updates)
-        seconds, sizes = Counter[str](), Counter[str]()
+        seconds, sizes = defaultdict[str, float](float), defaultdict[str, float](float)
         for record in ended:
-            seconds["aggregate"] += record.aggregate_seconds  # pyright: ignore[reportArgumentType]
+            seconds["aggregate"] += record.aggregate_seconds
             sizes["aggregate"] += record.aggregate_bytes
             for client in record.clients:
                 for phase, value in client.phases.items():
                     name, _, unit = phase.rpartition("_")
                     counted = {"seconds": seconds, "bytes": sizes}.get(unit)
                     if counted is not None:
-                        counted[name] += value  # pyright: ignore[reportArgumentType]
+                        counted[name] += value
         yield _counter("fedcipher_phase_seconds", "Seconds of all clients, and of the server", "phase", seconds)
         yield _counter("fedcipher_bytes", "Bytes of all clients, and of aggregates", "what", sizes)
         wall = sum(record.wall_seconds for record in ended)
@@ -62,7 +62,7 @@ class _Journal(Collector):
         yield latest
 
 
-def _counter(name: str, said: str, label: str, values: Counter[str]) -> Metric:
+def _counter(name: str, said: str, label: str, values: Mapping[str, float]) -> Metric:
     made = CounterMetricFamily(name, said, labels=[label])
     for of, value in sorted(values.items()):
         made.add_metric([of], value)

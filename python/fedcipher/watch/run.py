@@ -34,7 +34,7 @@ class WatchedRun:
         made = Report.begin({"run": self.folder.name}, read_scheme(self.folder), "", 0.0)
         # Of who looks at it, not of the server.
         made.machine = {}
-        made.rounds = [RoundResult.of(record) for record in past.rounds if record.number in past.ended]
+        made.rounds = [RoundResult.of(record) for record in past.finished]
         return made
 
     def state(self) -> str:
