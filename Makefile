@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack \
-	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e-apps e2e-dashboard e2e-oneshot e2e-resume results docs build clean
+	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results docs build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -136,13 +136,18 @@ test-python: $(TESTED)
 # Minutes more: every scheme and engine through `fedcipher train`, and resumed under every scheme; sums of PASTA-3.
 test-long: $(TESTED)
 	cargo test -p fedcipher-core --quiet --features hhe --test hybrid -- --ignored
-	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py tests/test_watch.py
+	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py tests/test_watch.py \
+		tests/test_deployment.py
 
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, messages at a ClientApp.
 TRIES ?= 100000
 attack: build
 	FEDCIPHER_ATTACK_TRIES=$(TRIES) cargo test --release -p fedcipher-core --features hhe --test attacks
 	FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest tests/test_attacks_flower.py tests/test_attacks_baselines.py -k randomised
+
+# A cluster with engines under each scheme, and every kind of process killed in mid-run. A quarter of an hour.
+e2e: build
+	$(BIN)/python -m pytest -s tests/e2e.py
 
 # Flower's example apps against a SuperLink, in the clear and encrypted: their models must be equal. Minutes.
 e2e-apps: build

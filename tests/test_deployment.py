@@ -38,9 +38,10 @@ def fedcipher(*arguments, cwd):
     return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, timeout=240, check=False)
 
 
-def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path):
+@pytest.mark.parametrize("engine", [[], pytest.param(["--engine"], marks=pytest.mark.long)])
+def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path, engine):
     folder = tmp_path / "cluster"
-    options = ("--clients", CLIENTS, "--scheme", "bfv", "--folder", folder)
+    options = ("--clients", CLIENTS, "--scheme", "bfv", "--folder", folder, *engine)
     made = fedcipher("cluster", "up", *options, cwd=tmp_path)
     try:
         logs = "\n".join(f"--- {p.name}\n{p.read_text()[-3000:]}" for p in (folder / "logs").glob("*.log"))
@@ -54,6 +55,7 @@ def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path):
         for secret in (
             *(folder / "keys").glob("*.key"),
             *(folder / "nodes").glob("*.key"),
+            *(folder / "engines").glob("*/*.key.pem"),
             folder / "tls" / "link.pem",
         ):
             assert secret.stat().st_mode & 0o077 == 0 or secret.name == "server.key"
@@ -62,7 +64,9 @@ def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path):
         app = tmp_path / "app"
         shutil.copytree(APP, app, ignore=shutil.ignore_patterns("keys"))
         (home,) = re.findall(r"FLWR_HOME=(\S+)", made.stdout)
-        overrides = f"fedcipher-keys='{folder / 'keys'}' clients={CLIENTS} rounds=2"
+        (keys,) = re.findall(r"^  keys  (\S+)", made.stdout, re.MULTILINE)
+        assert engine == ([] if keys == str(folder / "keys") else ["--engine"])
+        overrides = f"fedcipher-keys='{keys}' clients={CLIENTS} rounds=2"
         done = subprocess.run(
             [str(BIN / "flwr"), "run", str(app), "cluster", "--stream", "--run-config", overrides],
             capture_output=True,
@@ -89,7 +93,31 @@ def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path):
     assert old.returncode == 2 and "of an earlier cluster" in old.stderr
 
 
-@pytest.mark.parametrize("how", ["the supervisor is killed", "the SuperLink ends", "SIGTERM"])
+def test_a_program_of_a_cluster_that_dies_is_started_again_but_not_for_ever(tmp_path):
+    """Killed at once each time, the SuperLink ends the cluster; what lives longer may die as often as it likes."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / supervisor.REGISTERED).touch()
+    began = tmp_path / "began"
+    once = f"echo >> {began}; sleep 600"
+    programs = [{"name": "superlink", "command": ["sh", "-c", once]}, {"name": "node", "command": ["false"]}]
+    (tmp_path / supervisor.INDEX).write_text(json.dumps({"programs": programs}))
+    command = [sys.executable, "-m", "fedcipher.cluster.supervisor", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        times = 0
+        while process.poll() is None:
+            if began.exists() and len(began.read_text()) > times:
+                times += 1
+                subprocess.run(["pkill", "-f", str(began)], check=True)
+            time.sleep(0.05)
+        said = process.stderr.read()
+    assert times == 3 and said.count("superlink has ended with status -15, and is started again") == 2
+    assert "superlink has ended with status -15, and ends at once each time: see superlink.log" in said
+    assert said.count("node has ended with status 1, and is started again") == 2
+    assert said.count("node has ended with status 1, and ends at once each time") == 1
+    assert processes_of(began) == []
+
+
+@pytest.mark.parametrize("how", ["the supervisor is killed", "SIGTERM"])
 def test_no_process_of_a_cluster_outlives_it(tmp_path, how):
     (tmp_path / "logs").mkdir()
     (tmp_path / supervisor.REGISTERED).touch()
@@ -110,10 +138,7 @@ def test_no_process_of_a_cluster_outlives_it(tmp_path, how):
     with subprocess.Popen(command) as process:
         until(lambda: len(left()) == 2)
         assert supervisor.is_running(tmp_path) == process.pid
-        if how == "the SuperLink ends":
-            subprocess.run(["pkill", "-f", marks[0]], check=True)
-        else:
-            process.send_signal(signal.SIGTERM if how == "SIGTERM" else signal.SIGKILL)
+        process.send_signal(signal.SIGTERM if how == "SIGTERM" else signal.SIGKILL)
         until(lambda: not left())
     assert supervisor.is_running(tmp_path) == 0
 

@@ -199,7 +199,11 @@ def _privacy(options: argparse.Namespace, rounds: int | None) -> Privacy | None:
 def _run_commands(commands: Any) -> None:
     opened = commands.add_parser("open", help="decrypt the model that a run ended with")
     opened.add_argument("folder", type=Path, help="the folder of SecureStrategy(out=...), or its name", metavar="RUN")
-    opened.add_argument("--key", type=Path, required=True, help="a client's key file")
+    whose = opened.add_mutually_exclusive_group(required=True)
+    whose.add_argument("--key", type=Path, help="a client's key file")
+    whose.add_argument("--engine", metavar="TARGET", help="a client's engine: unix:/path, or host:port")
+    opened.add_argument("--device", default="", help="with --engine: which of its devices, where it has several")
+    opened.add_argument("--credentials", type=Path, help="with --engine host:port: folder of the host's certificate")
     opened.add_argument("--out", type=Path, required=True, help="model.npz to write: an array for each name")
     opened.set_defaults(run=_open)
 
@@ -419,9 +423,13 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
 
 def _open(options: argparse.Namespace, __: list[str]) -> int:
     require("fedcipher open", "flower", "flwr")
+    from fedcipher.engine import connect
     from fedcipher.flower.run_folder import open_run, save_model
 
-    model = open_run(_run_folder(options.folder), options.key)
+    if options.engine is None and (options.device or options.credentials):
+        raise ParameterError("--device and --credentials say more of --engine; give that in the place of --key")
+    key = options.key or connect(options.engine, device=options.device, credentials=options.credentials)
+    model = open_run(_run_folder(options.folder), key)
     save_model(options.out, model)
     print(f"{options.out}: {len(model)} arrays, {sum(x.size for x in model.values())} values")
     return 0

@@ -147,7 +147,10 @@ impl authority_server::Authority for AuthorityService {
             Ok(issued)
         };
         let issued = keys.into_iter().map(seal).collect::<Result<Vec<_>>>()?;
-        tracing::info!(device = party.name, epochs = ?issued.iter().map(|k| k.epoch).collect::<Vec<_>>(), "issued");
+        // Every engine asks every few seconds.
+        if !issued.is_empty() {
+            tracing::info!(device = party.name, epochs = ?issued.iter().map(|k| k.epoch).collect::<Vec<_>>(), "issued");
+        }
         Ok(Response::new(proto::KeysReply { spec, issued, usable, revoked_hosts, show_card }))
     }
 

@@ -53,7 +53,7 @@ class Settings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Settings:
-        """Settings from a Flower run config; ``fedcipher-keys`` names the key folder."""
+        """Settings from a Flower run config; ``fedcipher-keys`` names the key folder, or the authority."""
         if "fedcipher-keys" not in config:
             raise ParameterError("the run config lacks fedcipher-keys, the folder made by `fedcipher keygen`")
         known = {f.name.replace("_", "-"): f.name for f in fields(cls)}

@@ -30,6 +30,9 @@ def add_commands(commands: Any, scheme_options: Callable[[Any], None], made: Cal
     scheme_options(up)
     up.add_argument("--per-round", type=int, default=0, help="most clients in one round (default: all)")
     up.add_argument("--max-weight", type=int, default=1, help="largest integer weight of a client")
+    up.add_argument(
+        "--engine", action="store_true", help="an authority, and for each SuperNode an engine with its keys"
+    )
     up.set_defaults(run=partial(_up, made))
     status = parts.add_parser("status", help="whether it runs, and which SuperNodes are there")
     status.set_defaults(run=_status)
@@ -60,9 +63,17 @@ def _up(made: Callable[..., Scheme], options: argparse.Namespace, _: list[str]) 
             f"a committee of {members} members, and {options.clients} clients: every member is a client here. More "
             "--clients, or --set members=... threshold=..."
         )
-    up(folder, scheme, options.clients, members=members, on_progress=lambda text: print(f"  {text}", flush=True))
+    keys = up(
+        folder,
+        scheme,
+        options.clients,
+        members=members,
+        engine=options.engine,
+        on_progress=lambda text: print(f"  {text}", flush=True),
+    )
     print(f"{options.clients} SuperNodes are there, under {scheme}")
-    print(f"  keys  {folder / 'keys'}  (fedcipher-keys of an app; each SuperNode has its own key)")
+    whose = "engine" if options.engine else "key"
+    print(f"  keys  {keys}  (fedcipher-keys of an app; each SuperNode has its own {whose})")
     print(f"  logs  {folder / 'logs'}")
     print(f"  run   FLWR_HOME={folder / 'flwr'} flwr run APP {NAME} --stream --run-config \"fedcipher-keys='...'\"")
     print(f"  end   fedcipher cluster down{'' if options.folder is None else f' --folder {folder}'}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 
 from fedcipher import keys
 from fedcipher.cluster.certificates import key_pair, server_certificate
+from fedcipher.cluster.offload import Offload
 from fedcipher.cluster.supervisor import INDEX, REGISTERED, is_running
 from fedcipher.errors import ClusterError
 from fedcipher.keys import roster
@@ -38,33 +40,61 @@ def up(
     clients: int,
     *,
     members: int = 0,
+    engine: bool = False,
     on_progress: Callable[[str], None] = lambda text: None,
-) -> None:
+) -> str:
     """Make keys and certificates in the new ``folder``, start everything, and return when all nodes are there.
 
-    With ``members`` the scheme has no shared key: each party has an identity, and the first so many hold shares.
-    Raises `ClusterError` where the folder has a cluster, or something does not start.
+    With ``members`` the scheme has no shared key: each party has an identity, and the first so many hold shares. With
+    ``engine`` keys are in engines, one a node, from an authority. Returns what an app's ``fedcipher-keys`` is. Raises
+    `ClusterError` where the folder has a cluster, or something does not start.
     """
     if is_running(folder):
         raise ClusterError(f"a cluster runs in {folder}: `fedcipher cluster down` ends it")
     if (folder / INDEX).exists():
         raise ClusterError(f"{folder} has the keys and logs of an earlier cluster: remove it, or name another folder")
+    if folder.exists() and any(folder.iterdir()):
+        raise ClusterError(f"{folder} has other things in it: name a new folder")
+    offload = Offload(folder / "engines", scheme, clients, _free_port()) if engine else None
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for part in ("tls", "nodes", "logs", "flwr", "state"):
-        (folder / part).mkdir(mode=0o700, exist_ok=True)
     on_progress("keys and certificates")
+    try:
+        port, public = _prepare(folder, scheme, clients, members, offload)
+    except BaseException:
+        # Nothing runs yet, and a second try finds the folder as this one did.
+        shutil.rmtree(folder)
+        raise
+    try:
+        _start(folder, port, public, offload, on_progress)
+    except BaseException:
+        down(folder)
+        raise
+    return offload.keys if offload else str(folder / "keys")
+
+
+def _prepare(
+    folder: Path, scheme: Scheme, clients: int, members: int, offload: Offload | None
+) -> tuple[int, list[Path]]:
+    """All files; the SuperLink's port, and the nodes' public keys."""
+    for part in ("tls", "nodes", "logs", "flwr", "state"):
+        (folder / part).mkdir(mode=0o700)
     server_certificate(folder / "tls")
-    names = _party_keys(folder, scheme, clients, members)
+    if offload:
+        offload.make()
+        own = [f'fedcipher-engine="{target}"' for target in offload.targets()]
+    else:
+        own = [f'fedcipher-key="{path}"' for path in _party_keys(folder, scheme, clients, members)]
     port = _free_port()
     tls = folder / "tls"
     link = ["flower-superlink", "--ssl-certfile", tls / "link.crt", "--ssl-keyfile", tls / "link.pem"]
     link += ["--ssl-ca-certfile", tls / "ca.crt", "--enable-supernode-auth", "--database", folder / "link.db"]
     programs = [_program("superlink", [*link, "--port", port])]
+    programs += [_program(name, command) for name, command in (offload.programs() if offload else [])]
     public: list[Path] = []
-    for number, name in enumerate(names):
+    for number, whose in enumerate(own):
         secret, shown = key_pair(folder / "nodes", f"node-{number}")
         public.append(shown)
-        config = f'partition-id={number} num-partitions={clients} fedcipher-key="{folder / "keys" / name}"'
+        config = f"partition-id={number} num-partitions={clients} {whose}"
         node = ["flower-supernode", "--superlink", f"127.0.0.1:{port}", "--root-certificates", tls / "ca.crt"]
         node += ["--auth-supernode-private-key", secret, "--port", _free_port(), "--node-config", config]
         programs.append(_program(f"node-{number}", node))
@@ -74,31 +104,29 @@ def up(
     )
     said = {"scheme": scheme.spec(), "clients": clients, "port": port, "programs": programs}
     (folder / INDEX).write_text(json.dumps(said, indent=1))
-    try:
-        _start(folder, port, public, on_progress)
-    except BaseException:
-        down(folder)
-        raise
+    return port, public
 
 
-def _party_keys(folder: Path, scheme: Scheme, clients: int, members: int) -> list[str]:
-    """The server's key and each client's; the names of the clients' files."""
+def _party_keys(folder: Path, scheme: Scheme, clients: int, members: int) -> list[Path]:
+    """The server's key and each client's; the clients' files."""
     if not members:
         keys.save(scheme.keygen(clients), scheme, folder / "keys")
-        return [keys.client_file(folder / "keys", number).name for number in range(clients)]
+        return [keys.client_file(folder / "keys", number) for number in range(clients)]
     # Sorted by name, as a roster numbers its parties.
     parties = [f"party-{number:04d}" for number in range(clients)]
-    own = folder / "identities"
+    own, made = folder / "identities", [keys.client_file(folder / "keys", number) for number in range(clients)]
     cards = [roster.new_identity(party, own)[1] for party in parties]
     (folder / "keys").mkdir(mode=0o700)
     server = folder / "keys" / "server.key"
     roster.make(cards, scheme, server, members=parties[:members])
-    for number, party in enumerate(parties):
-        roster.join(own / f"{party}.identity", server, folder / "keys" / f"client-{number}.key")
-    return [f"client-{number}.key" for number in range(clients)]
+    for party, path in zip(parties, made, strict=True):
+        roster.join(own / f"{party}.identity", server, path)
+    return made
 
 
-def _start(folder: Path, port: int, public: list[Path], on_progress: Callable[[str], None]) -> None:
+def _start(
+    folder: Path, port: int, public: list[Path], offload: Offload | None, on_progress: Callable[[str], None]
+) -> None:
     with (folder / "logs" / "supervisor.log").open("ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", "fedcipher.cluster.supervisor", str(folder)],
@@ -116,6 +144,9 @@ def _start(folder: Path, port: int, public: list[Path], on_progress: Callable[[s
         while not _flwr(folder, "supernode", "register", str(path), NAME)[0]:
             _wait(folder, until, f"node {number} cannot be registered")
     (folder / REGISTERED).touch()
+    if offload:
+        on_progress("engines")
+        offload.wait(lambda what: _wait(folder, until, what))
     on_progress("SuperNodes")
     while (here := status(folder)["online"]) < len(public):
         _wait(folder, until, f"{here} of {len(public)} SuperNodes are there")
@@ -163,8 +194,8 @@ def down(folder: Path) -> bool:
 
 
 def _program(name: str, command: list[Any]) -> dict[str, Any]:
-    beside = Path(sys.executable).parent
-    return {"name": name, "command": [str(beside / command[0]), *map(str, command[1:])]}
+    # Flower's are beside Python; a path stays what it is.
+    return {"name": name, "command": [str(Path(sys.executable).parent / command[0]), *map(str, command[1:])]}
 
 
 def _flwr(folder: Path, *arguments: str) -> tuple[bool, str]:

@@ -1,4 +1,4 @@
-"""The process that a cluster's other processes belong to: it starts them, and when it ends they end.
+"""The process that a cluster's other processes belong to: it starts them, again when one dies; when it ends they end.
 
 ``python -m fedcipher.cluster.supervisor FOLDER``, started by `fedcipher cluster up`. What is to run is in
 ``cluster.json``; that it runs shows in ``lock``, which is locked for as long as this process lives.
@@ -26,7 +26,11 @@ INDEX = "cluster.json"
 LOCK = "lock"
 REGISTERED = "registered"
 """Is there once the SuperLink knows all nodes."""
+_LOOK_SECONDS = 0.2
 _END_SECONDS = 10.0
+_QUICK_SECONDS = 5.0
+"""A program that ends sooner has not begun."""
+_MOST_QUICK = 3
 _PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
 
@@ -37,7 +41,7 @@ def is_running(folder: Path) -> int:
 
 
 def main() -> int:
-    """Until SIGTERM, or until the SuperLink ends."""
+    """Until SIGTERM, or until the SuperLink cannot be kept running."""
     folder = Path(sys.argv[1])
     lock = locked(folder / LOCK)
     if lock is None:
@@ -55,37 +59,64 @@ def main() -> int:
             # Flower's programs start each other by name.
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
-        running: list[subprocess.Popen[bytes]] = []
+        running: list[_Program] = []
         ends = threading.Event()
         signal.signal(signal.SIGTERM, lambda number, frame: ends.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            for program in programs:
+            for said in programs:
                 # A SuperNode that the SuperLink does not know gives up at once.
-                while running and not (folder / REGISTERED).exists() and not ends.wait(0.2):
-                    pass
+                while running and not (folder / REGISTERED).exists() and not ends.wait(_LOOK_SECONDS):
+                    running[0].look_after()
                 if ends.is_set():
                     break
-                with (folder / "logs" / f"{program['name']}.log").open("ab") as log:
-                    # In a session of its own: what it starts ends with it.
-                    running.append(
-                        subprocess.Popen(
-                            program["command"],
-                            stdin=subprocess.DEVNULL,
-                            stdout=log,
-                            stderr=log,
-                            env=environment,
-                            cwd=folder,
-                            start_new_session=True,
-                            # One thread here: nothing can be locked in the new process.
-                            preexec_fn=_ends_with_parent,  # noqa: PLW1509
-                        )
-                    )
-            while not ends.wait(0.2) and running[0].poll() is None:
-                pass
+                running.append(_Program(folder, said, environment))
+            while not ends.wait(_LOOK_SECONDS) and running[0].alive:
+                for program in running:
+                    program.look_after()
         finally:
-            _end(running)
+            _end([program.process for program in running])
     return 0
+
+
+class _Program:
+    """One of the cluster's programs, started again when it ends, as a service manager does."""
+
+    def __init__(self, folder: Path, said: dict[str, Any], environment: dict[str, str]) -> None:
+        self._folder, self._environment = folder, environment
+        self._name: str = said["name"]
+        self._command: list[str] = said["command"]
+        self._quick = 0
+        self.alive = True
+        self.process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        self._began = time.monotonic()
+        with (self._folder / "logs" / f"{self._name}.log").open("ab") as log:
+            # In a session of its own: what it starts ends with it.
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                cwd=self._folder,
+                start_new_session=True,
+                # One thread here: nothing can be locked in the new process.
+                preexec_fn=_ends_with_parent,  # noqa: PLW1509
+            )
+
+    def look_after(self) -> None:
+        """Start it again if it has ended, with what it had started; not for ever where it ends at once each time."""
+        if not self.alive or self.process.poll() is None:
+            return
+        _kill(self.process)
+        self._quick = self._quick + 1 if time.monotonic() - self._began < _QUICK_SECONDS else 0
+        self.alive = self._quick < _MOST_QUICK
+        what = "is started again" if self.alive else f"ends at once each time: see {self._name}.log"
+        print(f"{self._name} has ended with status {self.process.returncode}, and {what}", file=sys.stderr, flush=True)
+        if self.alive:
+            self.process = self._started()
 
 
 def _ends_with_parent() -> None:
@@ -104,10 +135,14 @@ def _end(running: list[subprocess.Popen[bytes]]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(0.1, until - time.monotonic()))
     for process in running:
-        # Also what a process has left behind that ended by itself.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Also what a process has left behind that ended by itself."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ __all__ = [
     "await_address",
     "find_program",
     "lock_arguments",
+    "new_authority",
+    "rotate",
     "run_program",
     "start_engines",
     "started",
@@ -120,7 +122,7 @@ class LocalEngines:
 
     def rotate(self) -> int:
         """The next key epoch."""
-        return int(run_program("fedcipher-authority", "--state", self.state, "rotate", *lock_arguments()).split()[-1])
+        return rotate(self.state.parent)
 
 
 def lock_arguments() -> Sequence[str]:
@@ -128,25 +130,42 @@ def lock_arguments() -> Sequence[str]:
     return [] if os.geteuid() == 0 else ["--allow-swap"]
 
 
-@contextmanager
-def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: int = 0) -> Generator[LocalEngines]:
-    """One engine with the devices ``client-0`` to ``client-<n-1>``, and their authority, over ``folder``."""
+def new_authority(scheme: Scheme, clients: int, folder: Path) -> list[str]:
+    """An authority's state in the new ``folder``, with an aggregator and devices, whose names are returned.
+
+    Each party's credentials are a folder of its name. Without a committee there is a first key epoch; a committee's
+    roster is made of identities, which engines make and show at their start: `rotate` after that. Raises
+    `EngineError`.
+    """
     require_feature("an engine", "engine-client")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    spec, state = folder / "spec.json", folder / "authority"
+    spec = folder / "spec.json"
     spec.write_text(json.dumps(scheme.spec()))
-    authority = ("fedcipher-authority", "--state", state)
+    authority = ("fedcipher-authority", "--state", folder / "authority")
     run_program(*authority, "init", "--spec", spec)
     devices = [f"client-{k}" for k in range(clients)]
     for device in devices:
         run_program(*authority, "enrol", device, "--out", folder / device)
     run_program(*authority, "enrol", "aggregator", "--role", "server", "--out", folder / "aggregator")
     if not scheme.info.committee:
-        run_program(*authority, "rotate", *lock_arguments())
+        rotate(folder)
+    return devices
+
+
+def rotate(folder: Path) -> int:
+    """The next key epoch of the authority in ``folder``. Raises `EngineError`."""
+    state = folder / "authority"
+    return int(run_program("fedcipher-authority", "--state", state, "rotate", *lock_arguments()).split()[-1])
+
+
+@contextmanager
+def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: int = 0) -> Generator[LocalEngines]:
+    """One engine with the devices ``client-0`` to ``client-<n-1>``, and their authority, over ``folder``."""
+    devices, state = new_authority(scheme, clients, folder), folder / "authority"
     with ExitStack() as stack:
         serving = stack.enter_context(
             started(
-                *authority,
+                *("fedcipher-authority", "--state", state),
                 *("serve", "--listen", "127.0.0.1:0", "--rotate-every", str(rotate_every), "--exit-with-parent"),
                 *lock_arguments(),
                 log=folder / "authority.log",
@@ -160,6 +179,5 @@ def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: i
         engine = stack.enter_context(started("fedcipher-engine", *arguments, log=folder / "engine.log"))
         local = LocalEngines(engine, serving, state, folder / "aggregator")
         if scheme.info.committee:
-            # A roster is made of identities, which the engine has made and shown at its start.
             local.rotate()
         yield local

@@ -36,7 +36,7 @@ from fedcipher.flower.numbers import reserve
 from fedcipher.flower.outgoing import Expected, checked
 from fedcipher.flower.party import party_of
 from fedcipher.flower.refusal import reference_of, refuse
-from fedcipher.keys.provider import FileKeys, ServerKeys
+from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor
 
@@ -270,7 +270,7 @@ def secure_sum(
     Raises `StrategyError` where fewer nodes than the scheme's ``min_contributions`` are there or have answered, and
     where too few of the committee have.
     """
-    provider = keys if isinstance(keys, ServerKeys) else FileKeys(keys)
+    provider = server_keys(keys)
     scheme, key = provider.scheme, provider.current()
     exact.check_codec(scheme.codec)
     asked = _described(query)

@@ -22,6 +22,7 @@ from flwr.app import ConfigRecord
 
 from fedcipher._files import write_whole
 from fedcipher.codec import Array
+from fedcipher.engine import Engine
 from fedcipher.errors import FrameError, RoundError, RunError
 from fedcipher.flower.clip_feedback import carries_use, split_use
 from fedcipher.flower.model import model_digest
@@ -234,15 +235,15 @@ def _read(path: Path) -> bytes:
         raise RunError(f"{path} cannot be read: {error}; copy the whole folder of the run") from error
 
 
-def open_run(folder: str | Path, key: str | Path) -> dict[str, Array]:
-    """The last global model of a run, by its arrays' names, for the holder of the client key file ``key``.
+def open_run(folder: str | Path, key: str | Path | Engine) -> dict[str, Array]:
+    """The last global model of a run, by its arrays' names, for who has a client's key: its file, or its engine.
 
     Raises `RunError` for a folder that is no run, or that lacks files; `KeyFormatError` for the key file; and what a
     decryptor raises where the key is not of the run's cohort or an aggregate has been changed.
     """
     folder = Path(folder)
     index, settings = _read_index(folder)
-    scheme, secret = load_client(key)
+    scheme, decryptor = _opener(key)
     if index["scheme"] != json.loads(json.dumps(scheme.spec())):
         raise RunError(f"the run is of other keys than {key}: scheme, parameters or codec differ")
     segment, count = len(index["aggregates"]) - 1, index["aggregates"][-1]
@@ -250,10 +251,17 @@ def open_run(folder: str | Path, key: str | Path) -> dict[str, Array]:
     needed = _needed(count, scheme.codec.target == "delta")
     frames = [_read(folder / _aggregate_name(segment, number)) for number in needed]
     try:
-        model = replay(frames, first, scheme, scheme.decryptor(secret), settings)
+        model = replay(frames, first, scheme, decryptor, settings)
     except FrameError as error:
         raise RunError(f"an aggregate of {folder} does not open: {error}") from error
     return dict(zip(settings.names, model, strict=True))
+
+
+def _opener(key: str | Path | Engine) -> tuple[Scheme, Decryptor]:
+    if isinstance(key, Engine):
+        return key.scheme, key.decryptor()
+    scheme, secret = load_client(key)
+    return scheme, scheme.decryptor(secret)
 
 
 def read_scheme(folder: Path) -> Scheme:

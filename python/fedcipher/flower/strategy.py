@@ -44,7 +44,7 @@ from fedcipher.flower.sealed import SealedArrays
 from fedcipher.flower.server_model import ServerModel
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.flower.sums import Sums
-from fedcipher.keys.provider import FileKeys, ServerKeys
+from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import home, load_client, locate
 from fedcipher.schemes import Aggregator, Decryptor
 
@@ -68,10 +68,10 @@ class SecureStrategy(Strategy):
         FedYogi, FedAdagrad and FedAvgM that goes for the part that averages; where the server may not see the mean,
         clients make their step (`fedcipher.flower.optimiser`), with the numbers that they have at `start`.
     keys
-        ``server.key``, the folder of `fedcipher keygen` that holds it, or a
-        `fedcipher.engine.Authority`: then each round is of the newest key epoch, and the epoch before
-        ends with the round. With deltas a run keeps its first epoch, because a client that was away
-        needs every aggregate since.
+        ``server.key``, the folder of `fedcipher keygen` that holds it, or an authority, as a
+        `fedcipher.engine.Authority` or as ``"authority://HOST:PORT/FOLDER"`` of its credentials: then each round is
+        of the newest key epoch, and the epoch before ends with the round. With deltas a run keeps its first epoch,
+        because a client that was away needs every aggregate since.
     opener
         For an operator whose server may see the mean of each round: a `fedcipher.schemes.Decryptor`, such as that of
         an engine (``fedcipher.engine.connect(...).decryptor()``), which opens aggregates only; or a client's key file
@@ -136,7 +136,7 @@ class SecureStrategy(Strategy):
         on_round: Callable[[RoundRecord], None] | Iterable[Callable[[RoundRecord], None]] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self._keys = keys if isinstance(keys, ServerKeys) else FileKeys(keys)
+        self._keys = server_keys(keys)
         self.scheme, self._key = self._keys.scheme, self._keys.current()
         self._opener, self._holds_key = self._opener_of(opener), isinstance(opener, (str, Path))
         self._opens_itself = opener is None and self._opener is not None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from fedcipher import _native
+from fedcipher.errors import ParameterError
 from fedcipher.keys.store import load_server, load_weighting, locate
 from fedcipher.schemes import Scheme
 
-__all__ = ["FileKeys", "ServerKeys"]
+__all__ = ["FileKeys", "ServerKeys", "server_keys"]
+
+_AUTHORITY = "authority://"
 
 
 class ServerKeys(ABC):
@@ -44,3 +48,22 @@ class FileKeys(ServerKeys):
 
     def current(self) -> _native.ServerKey:
         return self._key
+
+
+def server_keys(keys: str | Path | ServerKeys) -> ServerKeys:
+    """The aggregator's keys: as they are, in a file, or ``authority://HOST:PORT/FOLDER``'s.
+
+    The folder is that of ``fedcipher-authority enrol NAME --role server``, from the root on. Raises `KeyFormatError`,
+    `ParameterError`, and what `fedcipher.engine.Authority` raises.
+    """
+    if isinstance(keys, ServerKeys):
+        return keys
+    if not str(keys).startswith(_AUTHORITY):
+        return FileKeys(keys)
+    # The engine's package is built upon this one.
+    from fedcipher.engine import Authority
+
+    where = urlsplit(str(keys))
+    if not where.netloc or len(where.path) < 2 or where.query or where.fragment:
+        raise ParameterError(f"keys {str(keys)!r}: an authority is {_AUTHORITY}HOST:PORT/FOLDER, of its credentials")
+    return Authority(where.netloc, unquote(where.path))

@@ -1,0 +1,174 @@
+"""A cluster with engines under each scheme, and every kind of process killed in mid-run: `make e2e`.
+
+The clients note, outside of any encryption, what they were given and what they sent: each round's mean must be that of
+exactly the clients that its record names, no client may send two updates under one number, the run must end, and
+`cluster down` must leave no process. Minutes, so not part of the suite.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fedcipher
+import numpy as np
+import pytest
+from conftest import DATA
+from deployment_harness import BIN
+from fedcipher import errors
+from fedcipher.flower import open_run
+from fedcipher.flower.journal import read_journal
+
+CLIENTS, ROUNDS = 5, 14
+APP = Path(__file__).parent / "faults_app"
+SCHEMES = ("flashe", "bfv", "pasta-bfv", "oneshot")
+BITS = 12
+CLIP = 1.0
+NAMES = ("weight", "bias")
+
+
+def processes(*words, program=""):
+    """Ids of all processes of ``program`` whose command lines have all of ``words``."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        # A script's first word is its interpreter.
+        if all(word in line for word in words) and program in " ".join(line.split()[:2]):
+            found.append(int(path.parent.name))
+    return found
+
+
+class Cluster:
+    """`fedcipher cluster up --engine`, one run on it, and what hurts them."""
+
+    def __init__(self, folder, scheme):
+        self.folder, self.shadow, self.out = folder / "c", folder / "shadow", folder / "run"
+        self.shadow.mkdir()
+        self.scheme, self.last = scheme, "none"
+        self.flower = {**os.environ, "FLWR_HOME": str(self.folder / "flwr")}
+
+    def up(self):
+        options = ("--clients", CLIENTS, "--scheme", self.scheme, "--bits", BITS, "--clip", CLIP)
+        said = self.fedcipher("cluster", "up", *options, "--engine")
+        (keys,) = (line.split()[1] for line in said.splitlines() if line.startswith("  keys  "))
+        config = {"fedcipher-keys": keys, "fedcipher-out": self.out, "shadow": self.shadow, "data-dir": DATA / "mnist"}
+        self.config = " ".join(f"{name}='{value}'" for name, value in config.items())
+        self.config += f" rounds={ROUNDS} clients={CLIENTS}"
+
+    def fedcipher(self, *arguments):
+        command = [str(BIN / "fedcipher"), *map(str, arguments), "--folder", str(self.folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr + self.logs()
+        return done.stdout
+
+    def run(self):
+        """`flwr run`, until the SuperLink takes it."""
+        command = [str(BIN / "flwr"), "run", str(APP), "cluster", "--run-config", self.config, "--format", "json"]
+        for _ in range(30):
+            done = subprocess.run(command, env=self.flower, capture_output=True, text=True, timeout=120, check=False)
+            if done.returncode == 0:
+                self.last = str(json.loads(done.stdout)["run-id"])
+                return
+            time.sleep(1)
+        pytest.fail(done.stdout + done.stderr + self.logs())
+
+    def kill(self, what):
+        """One of a kind, without a word."""
+        if what in ("client", "member"):
+            order = self.shadow / f"kill-{what}"
+            order.touch()
+            self.until(lambda: not order.exists(), f"a {what} that dies")
+            return
+        who = random.randrange(CLIENTS)
+        own = {"engine": f"engines/client-{who}.sock", "supernode": f"partition-id={who} "}.get(what, "")
+        program = f"{'fedcipher' if what in ('engine', 'authority') else 'flower'}-{what}"
+        (found,) = processes(str(self.folder), own, program=program)
+        os.kill(found, signal.SIGKILL)
+
+    def past(self):
+        try:
+            return read_journal(self.out)
+        except errors.RunError:
+            return None
+
+    def finished(self):
+        """Rounds with an aggregate."""
+        past = self.past()
+        return [] if past is None else [record for record in past.finished if record.unfinished is None]
+
+    def until(self, found, what, seconds=180):
+        end = time.monotonic() + seconds
+        while not found():
+            assert time.monotonic() < end, f"{what} has not come in {seconds} s\n{self.logs()}"
+            time.sleep(0.05)
+
+    def logs(self):
+        command = [str(BIN / "flwr"), "log", self.last, "cluster", "--show"]
+        done = subprocess.run(command, env=self.flower, capture_output=True, text=True, timeout=120, check=False)
+        return done.stdout[-4000:] + "\n".join(
+            f"--- {p.name}\n{p.read_text()[-4000:]}" for p in sorted((self.folder / "logs").glob("*.log"))
+        )
+
+
+def mean_of(cluster, record):
+    """What a round must have come to, from what its survivors have noted."""
+    senders = [client.client for client in record.clients if client.left_out is None]
+    assert len(senders) == len(set(senders)) >= 3
+    notes = [np.load(cluster.shadow / f"{record.number}-{k}.npz") for k in senders]
+    return [np.mean([note[f"made_{name}"] for note in notes], axis=0) for name in NAMES]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_whatever_dies_each_mean_is_that_of_its_survivors(tmp_path, scheme):
+    if not (DATA / "mnist").is_dir():
+        pytest.skip(f"no MNIST in {DATA}")
+    began = time.monotonic()
+    cluster = Cluster(tmp_path, scheme)
+    kinds = ["client", "engine", "authority", "supernode", "superlink"]
+    kinds.insert(3, "member") if scheme == "oneshot" else None
+    try:
+        cluster.up()
+        up = time.monotonic() - began
+        cluster.run()
+        for what in kinds:
+            seen = len(cluster.finished())
+            # A whole round after the last that was hurt.
+            cluster.until(lambda seen=seen: len(cluster.finished()) > seen + 1, "a round")
+            time.sleep(random.uniform(0, 1))
+            cluster.kill(what)
+            if what == "superlink":
+                # What it had started has ended with it; the supervisor starts it again.
+                cluster.run()
+        cluster.until(lambda: any(r.round == ROUNDS for r in cluster.finished()), "the last round", 300)
+        device = fedcipher.engine.connect(f"unix:{cluster.folder}/engines/client-0.sock")
+        model = open_run(cluster.out, device)
+    finally:
+        cluster.fedcipher("cluster", "down")
+    assert processes(str(cluster.folder)) == []
+
+    good = cluster.finished()
+    asked = [record.number for record in cluster.past().rounds]
+    assert asked == sorted(set(asked)) and [record.round for record in good] == list(range(1, ROUNDS + 1))
+    # Half a step of the codec, and what float32 rounds on the way.
+    close = {"atol": CLIP / (2**BITS - 2) + 1e-6, "rtol": 0}
+    means = [mean_of(cluster, record) for record in good]
+    for record, mean in zip(good[1:], means, strict=False):
+        for path in cluster.shadow.glob(f"{record.number}-*.npz"):
+            given = np.load(path)
+            for name, want in zip(NAMES, mean, strict=True):
+                np.testing.assert_allclose(given[f"given_{name}"], want, **close)
+    for name, want in zip(NAMES, means[-1], strict=True):
+        np.testing.assert_allclose(model[name], want, **close)
+    lost = sum(client.left_out is not None for record in good for client in record.clients)
+    said = (
+        f"{len(kinds)} kinds of process killed, {len(asked)} rounds asked for, {len(good)} ended, {lost} updates lost"
+    )
+    took = time.monotonic() - began
+    print(f"\n{scheme}: {said}; up after {up:.0f} s, {took:.0f} s in all", file=sys.stderr)
