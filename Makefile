@@ -12,7 +12,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
-.PHONY: demo tfhe test-tfhe engine engine-static test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack \
+.PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack \
 	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results docs build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
@@ -75,6 +75,22 @@ engine-static: $(BIN)/maturin
 	rustup target add $(STATIC)
 	. $(BIN)/activate && for target in $(STATIC); do \
 		cargo zigbuild --release --quiet -p fedcipher-engine --target $$target || exit 1; done
+
+# Images for a deployment, with whichever of podman and docker is there; docs/deploy.md has the commands to run them.
+IMAGES := fedcipher-engine fedcipher-authority fedcipher-flower
+CONTAINERS ?= $(firstword $(foreach runtime,podman docker,$(if $(shell command -v $(runtime)),$(runtime))))
+BASE ?= docker.io/library/debian:bookworm-slim
+containers: engine-static
+	$(if $(CONTAINERS),,$(error neither podman nor docker is on the PATH))
+	$(MAKE) wheels WHEELS=x86_64-unknown-linux-gnu:manylinux2014 FEATURES=engine-client,hhe
+	for program in fedcipher-engine fedcipher-authority; do \
+		$(CONTAINERS) build --quiet --tag $$program --build-arg PROGRAM=$$program --file deploy/program.Containerfile \
+			target/x86_64-unknown-linux-musl/release || exit 1; done
+	$(CONTAINERS) build --tag fedcipher-flower --build-arg BASE=$(BASE) --build-arg PIP_INDEX_URL \
+		--file deploy/flower.Containerfile dist
+
+test-containers: build containers
+	FEDCIPHER_CONTAINERS=$(CONTAINERS) $(BIN)/python -m pytest tests/test_containers.py
 
 test-static: build engine-static
 	$(BIN)/python -m pytest tests/test_static.py

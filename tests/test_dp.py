@@ -719,3 +719,20 @@ def test_an_engines_host_adds_the_noise_and_the_engine_keeps_the_budget(tmp_path
         assert abs(np.mean(mean.astype(float) ** 2) / want - 1) < 6 * math.sqrt(2 / count)
         with pytest.raises(errors.PrivacyBudgetError, match="3 updates"):
             hosts[0].encryptor().encrypt([np.zeros(count, np.float32)], round=4)
+
+
+@pytest.mark.parametrize(("rounds", "warned"), [(2, False), (3, True)])
+def test_more_rounds_than_the_clients_may_give_is_said_before_the_first(tmp_path, rng, caplog, rounds, warned):
+    privacy = Privacy(clip=1.0, noise_multiplier=0.5, rounds=2, delta=1e-5)
+    made = fedcipher.scheme("flashe", clients=3, codec=fedcipher.Codec(bits=16, privacy=privacy))
+    folder = keys.save(made.keygen(3), made, tmp_path / "keys")
+    goals = [[rng.normal(0, 0.1, a.shape).astype(np.float32) for a in initial()] for _ in range(3)]
+    sampled = {"min_train_nodes": 3, "min_evaluate_nodes": 3, "min_available_nodes": 3}
+    strategy = SecureStrategy(FedAvg(**sampled), folder, out=tmp_path / "run")
+    grid = LocalGrid(make_app(goals, [10] * 3), 3, folder)
+    strategy.start(grid, record(initial()), num_rounds=rounds)
+    said = [r.getMessage() for r in caplog.records if "num_rounds=" in r.getMessage()]
+    assert [text for text in said if "num_rounds=3, and these keys give 2 updates" in text] == said
+    assert bool(said) == warned
+    # And it is true.
+    assert [r.accepted for r in strategy.rounds] == [3, 3, 0][:rounds]

@@ -41,7 +41,7 @@ from fedcipher.engine import Authority, connect
 from fedcipher.engine.local import Service, await_address, find_program, lock_arguments, run_program, started
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
-DOCS = Path(__file__).parent.parent / "docs" / "offload.md"
+DEPLOY = Path(__file__).parent.parent / "deploy"
 
 
 def until(condition, seconds=15):
@@ -385,8 +385,8 @@ def as_user(target, user, *groups):
 
 
 def documented_command():
-    """The arguments of the documented unit's ExecStart."""
-    unit = DOCS.read_text().split("fedcipher-engine.service\n", 1)[1].split("```", 1)[0]
+    """The settings of the unit that people are given, and its ExecStart's arguments."""
+    unit = (DEPLOY / "systemd" / "fedcipher-engine.service").read_text()
     settings = dict(re.findall(r"^(\w+)=(.*)$", unit.replace("\\\n", " "), re.M))
     return settings, settings["ExecStart"].split()
 

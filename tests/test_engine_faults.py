@@ -4,6 +4,7 @@ import logging
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -272,6 +273,38 @@ def test_calls_that_fetch_an_epoch_at_once_do_not_lose_what_one_of_them_reserved
                 at_once = threading.Barrier(len(engines))
                 for done in [pool.submit(call, k, epoch, at_once) for k in range(len(engines))]:
                     done.result()
+
+
+def test_an_authority_from_a_backup_serves_again_once_its_epochs_are_past_those_it_forgot(tmp_path):
+    """Under the number of a forgotten epoch there is another key, which devices that know the first one do not take."""
+    with deployment(flashe(), 2, tmp_path) as run:
+        engines = [run.connect(k) for k in range(2)]
+        address, log = run.local.authority.address, tmp_path / "again.log"
+
+        def summed(epoch, round):
+            server = run.keys().current()
+            assert server.epoch == epoch
+            aggregator = run.scheme.aggregator(server, round=round)
+            for engine, update in zip(engines, updates(2), strict=True):
+                aggregator.add(engine.encryptor(epoch).encrypt(update, round=round))
+            return engines[0].decryptor().decrypt(aggregator.finish(), round=round)
+
+        run.local.authority.stop()
+        backup = shutil.copytree(run.local.state, tmp_path / "backup")
+        serve = ("--state", run.local.state, "serve", "--listen", address, *lock_arguments())
+        with started("fedcipher-authority", *serve, log=log):
+            assert run.local.rotate() == 2
+            summed(2, 1)
+        shutil.rmtree(run.local.state)
+        shutil.copytree(backup, run.local.state)
+        with started("fedcipher-authority", *serve, log=log):
+            assert run.local.rotate() == 2
+            with pytest.raises(errors.WrongEpochError):
+                summed(2, 2)
+            assert "epoch 3" in run.authority("rotate", "--force")
+            mean = summed(3, 3)
+        want = np.mean([np.clip(u[0], -1, 1) for u in updates(2)], axis=0)
+        assert np.abs(mean[0] - want).max() < 1e-3
 
 
 def test_an_epoch_that_a_federation_still_needs_is_not_rotated_away(tmp_path):

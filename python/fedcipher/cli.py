@@ -109,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     _scheme_options(spec, target="weights")
     spec.add_argument("--per-round", type=int, required=True, help="most clients in one round")
     spec.add_argument("--max-weight", type=int, default=1, help="largest integer weight of a client")
+    _privacy_options(spec, rounds=True)
     spec.set_defaults(run=_spec)
 
     train = commands.add_parser("train", help="train a model under encryption, in simulation")
@@ -331,7 +332,10 @@ def _inspect(options: argparse.Namespace, __: list[str]) -> int:
 
 
 def _spec(options: argparse.Namespace, __: list[str]) -> int:
-    print(json.dumps(_made(options, options.per_round, options.max_weight).spec()))
+    privacy = _privacy(options, options.dp_rounds)
+    if privacy is not None and options.target != "delta":
+        raise ParameterError("--dp-epsilon clips updates, not whole models: give --target delta")
+    print(json.dumps(_made(options, options.per_round, options.max_weight, privacy).spec()))
     return 0
 
 

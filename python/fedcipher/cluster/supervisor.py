@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import signal
 import subprocess
@@ -29,8 +30,9 @@ REGISTERED = "registered"
 _LOOK_SECONDS = 0.2
 _END_SECONDS = 10.0
 _QUICK_SECONDS = 5.0
-"""A program that ends sooner has not begun."""
+"""A program that ends sooner has not begun; for so long it is then left alone."""
 _MOST_QUICK = 3
+"""Of the SuperLink's, one after the other: then the cluster ends."""
 _PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
 
@@ -71,7 +73,7 @@ def main() -> int:
                 if ends.is_set():
                     break
                 running.append(_Program(folder, said, environment))
-            while not ends.wait(_LOOK_SECONDS) and running[0].alive:
+            while not ends.wait(_LOOK_SECONDS) and running[0].quick < _MOST_QUICK:
                 for program in running:
                     program.look_after()
         finally:
@@ -86,8 +88,8 @@ class _Program:
         self._folder, self._environment = folder, environment
         self._name: str = said["name"]
         self._command: list[str] = said["command"]
-        self._quick = 0
-        self.alive = True
+        self.quick = 0
+        self._again = math.inf
         self.process = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -107,16 +109,21 @@ class _Program:
             )
 
     def look_after(self) -> None:
-        """Start it again if it has ended, with what it had started; not for ever where it ends at once each time."""
-        if not self.alive or self.process.poll() is None:
+        """Start it again if it has ended, with what it had started.
+
+        One that ends at once is tried again and again: a SuperLink takes a SuperNode that was killed for alive, and
+        refuses it a second time, until it has missed two heartbeats.
+        """
+        if self.process.poll() is None:
             return
-        _kill(self.process)
-        self._quick = self._quick + 1 if time.monotonic() - self._began < _QUICK_SECONDS else 0
-        self.alive = self._quick < _MOST_QUICK
-        what = "is started again" if self.alive else f"ends at once each time: see {self._name}.log"
-        print(f"{self._name} has ended with status {self.process.returncode}, and {what}", file=sys.stderr, flush=True)
-        if self.alive:
-            self.process = self._started()
+        now = time.monotonic()
+        if self._again == math.inf:
+            _kill(self.process)
+            self.quick = self.quick + 1 if now - self._began < _QUICK_SECONDS else 0
+            print(f"{self._name} has ended with status {self.process.returncode}", file=sys.stderr, flush=True)
+            self._again = now + (_QUICK_SECONDS if self.quick else 0)
+        if now >= self._again:
+            self._again, self.process = math.inf, self._started()
 
 
 def _ends_with_parent() -> None:

@@ -256,6 +256,7 @@ class SecureStrategy(Strategy):
         try:
             self._begin(initial_arrays)
             left, arrays = max(num_rounds - self._done, 0), self._running.expected
+            self._warn_of_budget(num_rounds)
             result = super().start(streaming, arrays, left, timeout, train_config, evaluate_config, evaluate)
             self._attendance.collect_late(grid)
         finally:
@@ -285,6 +286,16 @@ class SecureStrategy(Strategy):
         record = self.rounds[-1]
         left_out = next((c.left_out for c in record.clients if c.left_out), None)
         return f"{record.unfinished}{f' ({left_out})' if left_out else ''}"
+
+    def _warn_of_budget(self, num_rounds: int) -> None:
+        privacy = self.scheme.codec.privacy
+        if privacy is not None and num_rounds > privacy.rounds:
+            _log.warning(
+                "num_rounds=%s, and these keys give %s updates of each client, by its differential privacy: clients that "
+                "have given them refuse all further rounds. Sample fewer of them in a round, or make keys for more",
+                num_rounds,
+                privacy.rounds,
+            )
 
     def _begin(self, initial: ArrayRecord) -> None:
         """Everything that can be refused before a client trains."""
