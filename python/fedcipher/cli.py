@@ -104,13 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _run_commands(commands)
 
-    spec = commands.add_parser("spec", help="print a scheme as JSON, for fedcipher-authority init")
-    # An authority's epochs end with a round each, which a run of deltas cannot follow.
-    _scheme_options(spec, target="weights")
-    spec.add_argument("--per-round", type=int, required=True, help="most clients in one round")
-    spec.add_argument("--max-weight", type=int, default=1, help="largest integer weight of a client")
-    _privacy_options(spec, rounds=True)
-    spec.set_defaults(run=_spec)
+    _spec_command(commands)
 
     train = commands.add_parser("train", help="train a model under encryption, in simulation")
     _scheme_options(train)
@@ -211,6 +205,16 @@ def _run_commands(commands: Any) -> None:
     status = commands.add_parser("status", help="what a run's server has done so far, and whether it is running")
     status.add_argument("folder", type=Path, help="the folder of SecureStrategy(out=...), or its name", metavar="RUN")
     status.set_defaults(run=_status)
+
+
+def _spec_command(commands: Any) -> None:
+    spec = commands.add_parser("spec", help="print a scheme as JSON, for fedcipher-authority init")
+    # An authority's epochs end with a round each, which a run of deltas cannot follow.
+    _scheme_options(spec, target="weights")
+    spec.add_argument("--per-round", type=int, required=True, help="most clients in one round")
+    spec.add_argument("--max-weight", type=int, default=1, help="largest integer weight of a client")
+    _privacy_options(spec, rounds=True)
+    spec.set_defaults(run=_spec)
 
 
 def _roster_commands(commands: Any) -> None:

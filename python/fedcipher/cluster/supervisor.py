@@ -29,11 +29,13 @@ REGISTERED = "registered"
 """Is there once the SuperLink knows all nodes."""
 _LOOK_SECONDS = 0.2
 _END_SECONDS = 10.0
+_GENERATIONS = 5
+"""A SuperLink's, or a SuperNode's: its SuperExec, an app, and what that starts."""
 _QUICK_SECONDS = 5.0
 """A program that ends sooner has not begun; for so long it is then left alone."""
 _MOST_QUICK = 3
 """Of the SuperLink's, one after the other: then the cluster ends."""
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 """Of prctl(2)."""
 
 
@@ -61,6 +63,7 @@ def main() -> int:
             # Flower's programs start each other by name.
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
+        _adopt_orphans()
         running: list[_Program] = []
         ends = threading.Event()
         signal.signal(signal.SIGTERM, lambda number, frame: ends.set())
@@ -76,6 +79,7 @@ def main() -> int:
             while not ends.wait(_LOOK_SECONDS) and running[0].quick < _MOST_QUICK:
                 for program in running:
                     program.look_after()
+                _kill_orphans({program.process.pid for program in running})
         finally:
             _end([program.process for program in running])
     return 0
@@ -132,6 +136,25 @@ def _ends_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def _adopt_orphans() -> None:
+    """What a program that died has started becomes a child of this process. On Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _kill_orphans(known: set[int]) -> None:
+    """End what a program that died has left behind in a session of its own, as a service manager does.
+
+    A SuperLink starts its ServerApps so, and one of those that is in the middle of a call asks a SuperLink that is gone
+    for ever, with the journal of its run locked.
+    """
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        for child in set(map(int, children)) - known:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
 def _end(running: list[subprocess.Popen[bytes]]) -> None:
     """Nodes before the SuperLink, so that each says goodbye; whoever does not end is killed."""
     for process in reversed(running):
@@ -143,6 +166,9 @@ def _end(running: list[subprocess.Popen[bytes]]) -> None:
             process.wait(max(0.1, until - time.monotonic()))
     for process in running:
         _kill(process)
+    # Whose children are this process's once they are gone.
+    for _ in range(_GENERATIONS):
+        _kill_orphans(set())
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -291,8 +291,8 @@ class SecureStrategy(Strategy):
         privacy = self.scheme.codec.privacy
         if privacy is not None and num_rounds > privacy.rounds:
             _log.warning(
-                "num_rounds=%s, and these keys give %s updates of each client, by its differential privacy: clients that "
-                "have given them refuse all further rounds. Sample fewer of them in a round, or make keys for more",
+                "num_rounds=%s, and these keys give %s updates of each client, by its differential privacy: clients "
+                "that have given them refuse all further rounds. Sample fewer in a round, or make keys for more",
                 num_rounds,
                 privacy.rounds,
             )
