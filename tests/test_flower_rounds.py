@@ -1,6 +1,9 @@
 """When a round closes: quorum, deadline, who is late, and what the server keeps of whom it has added."""
 
 import gc
+import subprocess
+import sys
+import threading
 import weakref
 
 import fedcipher
@@ -38,6 +41,43 @@ class SlowGrid(LocalGrid):
 
     def pull_messages(self, message_ids):
         return super().pull_messages([name for name in message_ids if self.due[name] <= self.now])
+
+
+@pytest.mark.parametrize("call", ["push_messages", "pull_messages", "get_node_ids"])
+def test_a_superlink_that_never_answers_ends_the_run_by_name_and_lets_the_next_have_it(
+    tmp_path, rng, monkeypatch, call
+):
+    """Flower asks for ever."""
+    here = Federation(tmp_path, rng, monkeypatch, [1.0] * CLIENTS, deadline=60)
+    asked = threading.Event()
+
+    def silent(*_):
+        # The clock of this test goes on only here.
+        here.grid.now += 1000
+        asked.set()
+        threading.Event().wait()
+
+    real = getattr(here.grid, call)
+    monkeypatch.setattr(here.grid, call, silent)
+    with pytest.raises(errors.StrategyError, match="the SuperLink does not answer"):
+        here.start(2)
+    assert asked.is_set()
+    monkeypatch.setattr(here.grid, call, real)
+    again = SecureStrategy(FedAvg(**ALL), here.keys, out=tmp_path / "run", resume=True)
+    again.start(here.grid, record(initial()), num_rounds=2)
+    assert [r.round for r in again.rounds if r.unfinished is None] == [1, 2]
+
+
+def test_a_server_that_waits_for_its_superlink_hears_an_interrupt_of_another_thread(tmp_path):
+    """As Flower tells an app to end whose parent has died."""
+    code = """
+import signal, sys, threading, time
+from fedcipher.flower.replies import answered
+threading.Timer(0.5, lambda: signal.raise_signal(signal.SIGINT)).start()
+answered(lambda: threading.Event().wait())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0 and "KeyboardInterrupt" in done.stderr
 
 
 class Federation:

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedcipher.errors import ParameterError
 from fedcipher.flower.records import RoundRecord
-from fedcipher.flower.replies import Gathering
+from fedcipher.flower.replies import Gathering, answered
 
 __all__ = ["Attendance"]
 
@@ -65,7 +65,7 @@ class Attendance:
         """Answers to rounds that have closed: counted, and thrown away."""
         if not self._outstanding:
             return
-        for reply in grid.pull_messages(list(self._outstanding)):
+        for reply in answered(grid.pull_messages, list(self._outstanding)):
             record = self._outstanding.pop(reply.metadata.reply_to_message_id, None)
             if record is not None:
                 record.late.append(reply.metadata.src_node_id)

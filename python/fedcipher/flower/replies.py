@@ -6,17 +6,56 @@ can be forgotten once they are in the sum, and whoever waits says when it has en
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from concurrent.futures import Future, TimeoutError
+from typing import Any, TypeVar
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-__all__ = ["Arrivals", "Gathering"]
+from fedcipher.errors import StrategyError
+
+__all__ = ["Arrivals", "Gathering", "answered"]
 
 _FIRST_LOOK, _LAST_LOOK = 0.05, 1.0
 """Seconds between two looks for replies: more and more of them."""
+_WAKE = 0.2
+_SILENCE = 600.0
+"""Seconds after which a SuperLink that has not answered is gone."""
+
+T = TypeVar("T")
+
+
+def answered(call: Callable[..., T], *arguments: Any, until: float = 0.0) -> T:
+    """What a call of a grid returns; `StrategyError` ten minutes after ``until`` (`time.monotonic`), and after now.
+
+    Made in a thread of its own: Flower's calls ask a SuperLink that is gone for ever, and a main thread that waits in
+    one hears neither Ctrl-C nor that Flower wants the app to end. A thread that is given up ends with the process.
+    """
+    made: Future[T] = Future()
+    end = max(until, time.monotonic()) + _SILENCE
+
+    def work() -> None:
+        try:
+            made.set_result(call(*arguments))
+        except BaseException as error:
+            made.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    while True:
+        try:
+            return made.result(_WAKE)
+        except TimeoutError:
+            # What the call itself has raised may be of that kind.
+            if made.done():
+                return made.result()
+            if time.monotonic() >= end:
+                raise StrategyError(
+                    "the SuperLink does not answer; see that it runs, and start the app again (with resume=True the "
+                    "run goes on)"
+                ) from None
 
 
 class Gathering:
@@ -40,13 +79,13 @@ class Gathering:
         """Nodes, in the order of the messages."""
         self._grid, self._until, self._enough, self._grace = grid, until, enough, grace
         self._began = time.monotonic()
-        self.waiting = set(grid.push_messages(kept))
+        self.waiting = set(answered(grid.push_messages, kept, until=until))
         """Ids of the messages that nobody has answered."""
 
     def __iter__(self) -> Iterator[Message]:
         pause, until, satisfied = _FIRST_LOOK, self._until, False
         while self.waiting:
-            replies = list(self._grid.pull_messages(self.waiting))
+            replies = list(answered(self._grid.pull_messages, self.waiting, until=until))
             self.waiting -= {reply.metadata.reply_to_message_id for reply in replies}
             while replies:
                 # Not kept here while it is used.
@@ -74,6 +113,10 @@ class Arrivals:
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """As Flower's, but not all at once."""
         return self._gather(messages, timeout)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """As Flower's, but not for ever."""
+        return answered(self._grid.get_node_ids)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
