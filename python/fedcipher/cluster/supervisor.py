@@ -82,7 +82,8 @@ def main() -> int:
                 _kill_orphans({program.process.pid for program in running})
         finally:
             _end([program.process for program in running])
-    return 0
+        # The lock goes with the process: who finds it free finds no process of the cluster.
+        os._exit(0)
 
 
 class _Program:
