@@ -436,7 +436,10 @@ def _open(options: argparse.Namespace, __: list[str]) -> int:
 
     if options.engine is None and (options.device or options.credentials):
         raise ParameterError("--device and --credentials say more of --engine; give that in the place of --key")
-    key = options.key or connect(options.engine, device=options.device, credentials=options.credentials)
+    if options.engine is None:
+        key = options.key
+    else:
+        key = connect(options.engine, device=options.device, credentials=options.credentials)
     model = open_run(_run_folder(options.folder), key)
     save_model(options.out, model)
     print(f"{options.out}: {len(model)} arrays, {sum(x.size for x in model.values())} values")
