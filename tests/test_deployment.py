@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from deployment_harness import BIN
-from fedcipher.cluster import supervisor
+from fedcipher import errors, scheme
+from fedcipher.cluster import local, supervisor
 
 APP = Path(__file__).resolve().parents[1] / "examples" / "quickstart"
 DEPLOY = APP.parents[1] / "deploy"
@@ -153,6 +154,22 @@ def test_what_is_no_cluster_is_refused_by_name(tmp_path):
     committee = fedcipher("cluster", "up", "--clients", 3, "--scheme", "oneshot", "--folder", folder, cwd=tmp_path)
     assert committee.returncode == 2 and "every member is a client here" in committee.stderr
     assert not folder.exists()
+    deep = tmp_path / ("deep" * 25)
+    long = fedcipher("cluster", "up", "--clients", 3, "--engine", "--folder", deep, cwd=tmp_path)
+    assert long.returncode == 2 and "give a shorter --folder" in long.stderr and not deep.exists()
+    deep.mkdir()
+    (deep / "somebody's").touch()
+    full = fedcipher("cluster", "up", "--clients", 3, "--folder", deep, cwd=tmp_path)
+    assert full.returncode == 2 and "has other things in it" in full.stderr and (deep / "somebody's").exists()
+
+
+def test_what_cannot_be_prepared_leaves_no_folder_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedcipher.engine.local.find_program", lambda name: "/bin/false")
+    made = scheme("flashe", clients=2)
+    for _ in range(2):
+        with pytest.raises(errors.EngineError):
+            local.up(tmp_path / "c", made, 2, engine=True)
+        assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize("unit", sorted(p.name for p in DEPLOY.glob("systemd/*.service")))

@@ -7,7 +7,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
-from fedcipher.keys.provider import FileKeys
+from fedcipher.keys.provider import FileKeys, server_keys
 
 
 def test_key_files_round_trip(tmp_path):
@@ -159,6 +159,22 @@ def test_top_is_an_option_of_the_codec(capsys):
     assert "target='delta'" in capsys.readouterr().err
     assert cli.main(["spec", "--scheme", "flashe", "--per-round", "4", "--target", "delta", "--set", "top=0.1"]) == 2
     assert "per_client_top" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "said", ["authority://", "authority://host:7443", "authority:///folder", "authority://h:1/f?x=1"]
+)
+def test_an_authority_is_named_by_its_address_and_a_folder(said):
+    with pytest.raises(errors.ParameterError, match="authority://HOST:PORT/FOLDER"):
+        server_keys(said)
+
+
+def test_what_is_no_keys_of_an_engine_is_said(capsys, tmp_path):
+    out = ["--out", str(tmp_path / "model.npz")]
+    assert cli.main(["open", str(tmp_path), "--key", "k", "--device", "client-1", *out]) == 2
+    assert "--engine" in capsys.readouterr().err
+    assert cli.main(["open", str(tmp_path), "--engine", f"unix:{tmp_path}/none.sock", *out]) == 2
+    assert "EngineUnavailableError" in capsys.readouterr().err
 
 
 def test_privacy_is_in_a_spec_for_an_authority(capsys):
