@@ -77,17 +77,18 @@ engine-static: $(BIN)/maturin
 		cargo zigbuild --release --quiet -p fedcipher-engine --target $$target || exit 1; done
 
 # Images for a deployment, with whichever of podman and docker is there; docs/deploy.md has the commands to run them.
-IMAGES := fedcipher-engine fedcipher-authority fedcipher-flower
 CONTAINERS ?= $(firstword $(foreach runtime,podman docker,$(if $(shell command -v $(runtime)),$(runtime))))
 BASE ?= docker.io/library/debian:bookworm-slim
 containers: engine-static
 	$(if $(CONTAINERS),,$(error neither podman nor docker is on the PATH))
-	$(MAKE) wheels WHEELS=x86_64-unknown-linux-gnu:manylinux2014 FEATURES=engine-client,hhe
+	rm -rf dist/image
+	. $(BIN)/activate && maturin build --release --quiet --zig --target x86_64-unknown-linux-gnu \
+		--compatibility manylinux2014 --out dist/image --features engine-client,hhe
 	for program in fedcipher-engine fedcipher-authority; do \
 		$(CONTAINERS) build --quiet --tag $$program --build-arg PROGRAM=$$program --file deploy/program.Containerfile \
 			target/x86_64-unknown-linux-musl/release || exit 1; done
 	$(CONTAINERS) build --tag fedcipher-flower --build-arg BASE=$(BASE) --build-arg PIP_INDEX_URL \
-		--file deploy/flower.Containerfile dist
+		--file deploy/flower.Containerfile dist/image
 
 test-containers: build containers
 	FEDCIPHER_CONTAINERS=$(CONTAINERS) $(BIN)/python -m pytest tests/test_containers.py

@@ -73,6 +73,8 @@ def main() -> int:
                 # A SuperNode that the SuperLink does not know gives up at once.
                 while running and not (folder / REGISTERED).exists() and not ends.wait(_LOOK_SECONDS):
                     running[0].look_after()
+                    if running[0].quick == _MOST_QUICK:
+                        ends.set()
                 if ends.is_set():
                     break
                 running.append(_Program(folder, said, environment))
