@@ -39,6 +39,8 @@ pub struct Admission {
     common: Option<(Layout, ModelTag)>,
     weights: BTreeMap<u32, u64>,
     sum: Tag,
+    /// The sum has been handed out.
+    spent: bool,
 }
 
 /// A frame that has passed: add its payload, then [`Admission::commit`] it.
@@ -65,6 +67,7 @@ impl Admission {
             common: None,
             weights: BTreeMap::new(),
             sum: Tag::default(),
+            spent: false,
         }
     }
 
@@ -72,6 +75,7 @@ impl Admission {
     pub fn check<'a>(&self, bytes: &'a [u8]) -> Result<Admitted<'a>> {
         let Frame { header, payload } = wire::parse_kind(bytes, Kind::Update)?;
         self.tag.check(&header)?;
+        self.check_unspent()?;
         let round = self.round.unwrap_or(header.round);
         if header.round != round {
             return Err(Error::Round { found: header.round, expected: round });
@@ -120,8 +124,22 @@ impl Admission {
         admitted.contribution
     }
 
+    /// Takes nothing from here on: called once the sum has been handed out. What came later would be a sum of its
+    /// own under the names of all.
+    pub fn spend(&mut self) {
+        self.spent = true;
+    }
+
+    fn check_unspent(&self) -> Result<()> {
+        match self.round {
+            Some(round) if self.spent => Err(Error::Finished { round }),
+            _ => Ok(()),
+        }
+    }
+
     /// The header of the sum of everything committed, once that is enough.
     pub fn aggregate_header(&self) -> Result<Header> {
+        self.check_unspent()?;
         let (Some(round), Some((layout, model))) = (self.round, &self.common) else {
             return Err(Error::EmptyCohort);
         };

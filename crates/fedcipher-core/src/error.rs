@@ -146,6 +146,11 @@ pub enum Error {
     #[error("the committee has been asked for round {round}; whoever comes now is in the next round")]
     Asked { round: u64 },
 
+    #[error(
+        "the sum of round {round} has been handed out and takes no more; begin the next round with a new aggregator"
+    )]
+    Finished { round: u64 },
+
     #[error("{operation} is not supported by {scheme}: {reason}")]
     Unsupported { scheme: &'static str, operation: &'static str, reason: &'static str },
 
@@ -191,7 +196,7 @@ impl Error {
             Error::Committee { .. } => "CommitteeError",
             Error::Signature { .. } => "SignatureError",
             Error::FalseShare { .. } => "FalseShareError",
-            Error::Asked { .. } => "WrongRoundError",
+            Error::Asked { .. } | Error::Finished { .. } => "WrongRoundError",
             Error::Unsupported { .. } => "UnsupportedError",
             Error::Cancelled { .. } => "CancelledError",
             Error::Rng(_) => "EntropyError",

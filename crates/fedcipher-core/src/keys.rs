@@ -130,6 +130,15 @@ fn parse_key(bytes: &[u8], kind: Kind) -> Result<Frame<'_>> {
     })
 }
 
+/// Refuses a key that says more than its tag and whose it is: what one reader passes over another may go by.
+fn check_bare(tag: &KeyTag, header: &Header) -> Result<()> {
+    let holders = header.contributions.iter().map(|c| Contribution { weight: 1, ..*c }).collect();
+    if *header == tag.header(header.kind, 0, holders) {
+        return Ok(());
+    }
+    Err(Error::Key { reason: "there is more than a key in it; get it again from whoever made it".into() })
+}
+
 impl ClientKey {
     /// The keys of the cohort's tags.
     pub fn mac(&self) -> Result<MacKey> {
@@ -150,9 +159,11 @@ impl ClientKey {
             .payload
             .split_first_chunk::<ROOT_LEN>()
             .ok_or_else(|| Error::Key { reason: "it is shorter than any client key".into() })?;
+        let tag = KeyTag::of(&frame.header);
+        check_bare(&tag, &frame.header)?;
         match frame.header.contributions.as_slice() {
             [holder] => Ok(ClientKey {
-                tag: KeyTag::of(&frame.header),
+                tag,
                 client: holder.client,
                 root: Zeroizing::new(*root),
                 secret: Zeroizing::new(secret.to_vec()),
@@ -180,8 +191,10 @@ impl ServerKey {
 
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let frame = parse_key(bytes, Kind::ServerKey)?;
+        let tag = KeyTag::of(&frame.header);
+        check_bare(&tag, &frame.header)?;
         let cohort = frame.header.contributions.iter().map(|c| c.client).collect();
-        Ok(ServerKey { tag: KeyTag::of(&frame.header), cohort, public: frame.payload.to_vec() })
+        Ok(ServerKey { tag, cohort, public: frame.payload.to_vec() })
     }
 }
 

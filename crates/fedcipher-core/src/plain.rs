@@ -171,6 +171,7 @@ impl Aggregator for PlainAggregator {
         let header = self.admission.aggregate_header()?;
         let mut payload = std::mem::take(&mut self.sum);
         payload.extend_from_slice(&self.admission.tag().to_bytes());
+        self.admission.spend();
         Ok(header.frame(&payload))
     }
 }

@@ -426,3 +426,84 @@ fn layouts_that_make_no_sense_are_refused() {
     }
     assert!(Layout::new(vec![]).is_err());
 }
+
+/// A sum that has been handed out is spent: what would be added to it would be a sum of few under the names of all.
+#[test]
+fn nothing_is_added_to_a_sum_that_has_been_handed_out() {
+    let layout = layout(&[(300, 12)]);
+    for scheme in all_schemes() {
+        let keys = scheme.keygen(&[0, 1, 2], 1).unwrap();
+        let clients: Vec<Client> = (0..3).map(|id| (id, 1, floats(&layout, 3))).collect();
+        let frames: Vec<_> = clients.iter().map(|c| encrypt(scheme.as_ref(), &keys, &layout, 1, c, &[])).collect();
+        let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+        // Too few are no reason to stop waiting for more.
+        assert!(matches!(aggregator.finish(), Err(Error::EmptyCohort)), "{}", scheme.name());
+        aggregator.add(&frames[0]).unwrap();
+        aggregator.add(&frames[1]).unwrap();
+        aggregator.finish().unwrap();
+        for result in [aggregator.add(&frames[2]).map(drop), aggregator.finish().map(drop)] {
+            let error = result.unwrap_err();
+            assert!(matches!(error, Error::Finished { round: 1 }), "{}: {error}", scheme.name());
+        }
+    }
+}
+
+/// Double masking gives client j the masks j and j + 1, so there is no client 4294967295.
+#[test]
+fn a_client_without_a_neighbour_is_refused() {
+    let layout = layout(&[(300, 12)]);
+    for top in [None, Some(0.2)] {
+        let scheme = flashe(bounds(), Policy::Fixed(Masking::Double), top);
+        let keys = scheme.keygen(&[0, 1], 1).unwrap();
+        let frames = [0, 1].map(|id| encrypt(scheme.as_ref(), &keys, &layout, 1, &(id, 1, floats(&layout, 3)), &[]));
+        let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+        for frame in &frames {
+            aggregator.add(frame).unwrap();
+        }
+        let last = Contribution { client: u32::MAX, weight: 1 };
+        let aggregate = reframe(&aggregator.finish().unwrap(), |header| header.contributions[1] = last);
+        let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
+        let error = decryptor.decrypt(&aggregate, &Expect::default(), &mut Sums::default()).unwrap_err();
+        assert!(matches!(error, Error::UnknownClient { client: u32::MAX } | Error::Tag), "{error}");
+        // And a key for it, from whoever makes keys otherwise.
+        let mut key = keys.clients[0].clone();
+        key.client = u32::MAX;
+        assert!(matches!(scheme.encryptor(&key, None).err(), Some(Error::UnknownClient { .. })));
+    }
+}
+
+/// Beside its own fields a key has nothing to say: what a reader passes over, another may go by.
+#[test]
+fn a_key_with_more_in_it_than_a_key_is_refused() {
+    let keys = double().keygen(&[3, 5], 1).unwrap();
+    let changes: [fn(&mut Header); 5] = [
+        |header| header.round = 1,
+        |header| header.elements = 1,
+        |header| header.model = [1; 16],
+        |header| header.layout = vec![0],
+        |header| header.contributions[0].weight = 2,
+    ];
+    for change in changes {
+        let client = ClientKey::from_bytes(&reframe(&keys.clients[0].to_bytes(), change)).unwrap_err();
+        let server = ServerKey::from_bytes(&reframe(&keys.server.to_bytes(), change)).unwrap_err();
+        for error in [client, server] {
+            assert!(matches!(&error, Error::Key { reason } if reason.contains("more than a key")), "{error}");
+        }
+    }
+}
+
+#[test]
+fn committees_of_any_numbers_are_refused_in_words() {
+    for (members, threshold, corrupt, pack) in [
+        ("3", "3", "18446744073709551615", "1"),
+        ("3", "3", "1", "18446744073709551615"),
+        ("64", "64", "9223372036854775807", "1"),
+    ] {
+        let text = format!(
+            r#"{{"scheme":"oneshot","codec":{{"bits":12}},"params":{{"clients":5,"max_weight":1,"preset":"fast",
+            "members":{members},"threshold":{threshold},"corrupt":{corrupt},"pack":{pack},"reveal":"clients"}}}}"#
+        );
+        let error = fedcipher_core::registry::make(&text).err().unwrap();
+        assert!(matches!(error, Error::Parameter { .. }), "{error}");
+    }
+}

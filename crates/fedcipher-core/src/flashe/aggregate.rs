@@ -65,6 +65,7 @@ impl Aggregator for Dense {
             end.copy_from_slice(&tag);
             Ok(())
         })?;
+        self.admission.spend();
         Ok(frame)
     }
 }
@@ -125,7 +126,8 @@ impl Aggregator for Sparse {
         let mut r = Reader::new(admitted.payload);
         let masking = Masking::parse(r.u8()?)?;
         same_masking(&mut self.masking, masking)?;
-        let positions = positions::decode(&mut r, admitted.layout.elements())?;
+        let expected = self.params.sparse_count(&admitted.layout);
+        let positions = positions::decode(&mut r, admitted.layout.elements(), expected)?;
         self.params.check_sparse(&admitted.layout, positions.len())?;
         let packed = r.bytes(bits::packed_len(positions.len(), width))?;
         bits::check_stream(packed, positions.len(), width)?;
@@ -166,6 +168,7 @@ impl Aggregator for Sparse {
         bits::pack(&lanes, width, &mut payload[at..]);
         coordinates::write(&tags, &mut payload);
         payload.extend_from_slice(&self.admission.tag().to_bytes());
+        self.admission.spend();
         Ok(header.frame(&payload))
     }
 }

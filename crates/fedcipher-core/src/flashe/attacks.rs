@@ -64,7 +64,7 @@ impl Parts {
         let parsed = wire::parse(frame).unwrap();
         let (rest, tag) = parsed.payload.split_at(parsed.payload.len() - TAG_LEN);
         let width = scheme.params.sparse_width(layout).unwrap();
-        let sum = SparseSum::parse(&parsed.header, rest, width).unwrap();
+        let sum = SparseSum::parse(&parsed.header, rest, width, layout.elements()).unwrap();
         Parts { width, sum, tag: tag.to_vec(), header: parsed.header }
     }
 

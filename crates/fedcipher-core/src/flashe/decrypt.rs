@@ -1,10 +1,11 @@
 //! The client's side: removing the masks that are left in a sum.
 
-use super::mask::{MaskMaker, Masking, Pieces, Term, chunk_lanes};
+use super::mask::{MaskMaker, Masking, Pieces, Term, check_client, chunk_lanes};
 use super::participation::residual;
 use super::positions::{self, SparseSum};
 use super::sparse::permutation;
 use super::{Params, Secret};
+use crate::Result;
 use crate::admission::check_sums;
 use crate::bits;
 use crate::bounds::max_level;
@@ -17,7 +18,6 @@ use crate::prf::CHUNK_BLOCKS;
 use crate::scheme::{Decryptor, Expect, Opening, Summary};
 use crate::stream::{self, Opener, Piece, Threads};
 use crate::wire::{Head, Header, Reader};
-use crate::{Error, Result};
 use std::sync::Arc;
 
 pub struct FlasheDecryptor {
@@ -37,6 +37,7 @@ impl FlasheDecryptor {
         let lanes = self.params.lanes(&layout)?;
         lanes.check_len(head.payload_len.saturating_sub(1 + TAG_LEN))?;
         let clients: Vec<u32> = header.contributions.iter().map(|c| c.client).collect();
+        clients.iter().try_for_each(|client| check_client(*client))?;
         let opener = DenseOpener {
             secret: Arc::clone(&self.secret),
             pieces: Pieces::of(&lanes),
@@ -59,12 +60,9 @@ impl FlasheDecryptor {
         sink: &mut dyn SumSink,
     ) -> Result<Vec<u32>> {
         let width = self.params.sparse_width(layout)?;
-        let mut sum = SparseSum::parse(header, payload, width)?;
+        let mut sum = SparseSum::parse(header, payload, width, self.params.sparse_count(layout))?;
         let masking = Masking::parse(sum.masking)?;
-        let most = self.params.sparse_count(layout);
-        if let Some((c, set)) = sum.senders.iter().find(|(_, set)| set.len() > most) {
-            return Err(Error::frame(format!("client {} sent {} coordinates of at most {most}", c.client, set.len())));
-        }
+        header.contributions.iter().try_for_each(|c| check_client(c.client))?;
         sum.counts.iter().try_for_each(|count| self.params.bounds.check_contributions(*count as usize))?;
         self.unmask_sparse(header.round, &mut sum, masking, width);
         mac.check(&sum.union, &sum.lanes, &sum.senders, &sum.tags)?;

@@ -37,6 +37,11 @@ impl Masking {
     }
 }
 
+/// Client j's masks are of j and j + 1, so the last number there is has none.
+pub fn check_client(client: u32) -> Result<()> {
+    if client == u32::MAX { Err(Error::UnknownClient { client }) } else { Ok(()) }
+}
+
 /// `+F(client)` or `-F(client)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Term {

@@ -77,6 +77,7 @@ impl Flashe {
 
     fn secret(&self, key: &ClientKey) -> Result<Secret> {
         key.tag.check_scheme(NAME, self.digest())?;
+        mask::check_client(key.client)?;
         let mask_bytes = self.params.key_bits as usize / 8;
         let (mask, permutation) = key
             .secret
@@ -192,6 +193,7 @@ impl Scheme for Flashe {
         if sampled.is_empty() {
             return Ok(Vec::new());
         }
+        sampled.iter().try_for_each(|client| mask::check_client(*client))?;
         let masking = match (self.params.policy, self.params.per_client_top) {
             (Policy::Fixed(masking), _) => masking,
             (Policy::Adaptive, None) => participation::cheaper_dense(sampled),

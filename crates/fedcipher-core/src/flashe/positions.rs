@@ -44,8 +44,8 @@ pub fn encode(positions: &[u32], universe: usize, out: &mut Vec<u8>) {
     out[length_at..length_at + 4].copy_from_slice(&bytes.to_le_bytes());
 }
 
-/// Reads what [`encode`] wrote; every position is checked to be below `universe`.
-pub fn decode(r: &mut Reader<'_>, universe: usize) -> Result<Vec<u32>> {
+/// Reads what [`encode`] wrote, at most `most` positions; every one is checked to be below `universe`.
+pub fn decode(r: &mut Reader<'_>, universe: usize, most: usize) -> Result<Vec<u32>> {
     let count = r.u32()? as usize;
     let k = u32::from(r.u8()?);
     let bytes = r.u32()? as usize;
@@ -53,6 +53,11 @@ pub fn decode(r: &mut Reader<'_>, universe: usize) -> Result<Vec<u32>> {
     if k > MAX_RICE || count > universe || count > code.len() * 8 {
         return Err(Error::frame("position list announces more than it can hold"));
     }
+    // Eight positions may take one byte, and thirty-two in memory.
+    if count > most {
+        return Err(Error::frame(format!("a list of {count} positions of at most {most}")));
+    }
+    let below = || Error::frame(format!("a position is not below {universe}"));
     let mut positions = Vec::with_capacity(count);
     let (mut at, mut next) = (0usize, 0u64);
     let bit = |at: usize| code.get(at / 8).map(|b| b >> (at % 8) & 1);
@@ -65,18 +70,22 @@ pub fn decode(r: &mut Reader<'_>, universe: usize) -> Result<Vec<u32>> {
                 break;
             }
             high += 1;
+            // Also what keeps the shift below within 64 bits.
+            if high > universe as u64 >> k {
+                return Err(below());
+            }
         }
         let low = crate::bits::read_bits(code, at, k) as u64;
         at += k as usize;
         let position = next + (high << k | low);
         if position >= universe as u64 || at > code.len() * 8 {
-            return Err(Error::frame(format!("position {position} is not below {universe}")));
+            return Err(below());
         }
         positions.push(position as u32);
         next = position + 1;
     }
-    if code.len() * 8 - at >= 8 {
-        return Err(Error::frame("position list has bytes behind its end"));
+    if code.len() * 8 - at >= 8 || crate::bits::read_bits(code, at, 8) != 0 {
+        return Err(Error::frame("position list has bytes or bits behind its end"));
     }
     Ok(positions)
 }
@@ -95,13 +104,13 @@ pub struct SparseSum {
 }
 
 impl SparseSum {
-    /// Parses `masking u8 | sets | packed sums | tags`. Whatever it makes is as large as what the payload holds.
-    pub fn parse(header: &Header, payload: &[u8], width: u32) -> Result<Self> {
+    /// Parses `masking u8 | sets | packed sums | tags`, with at most `most` positions in a set.
+    pub fn parse(header: &Header, payload: &[u8], width: u32, most: usize) -> Result<Self> {
         let universe = usize::try_from(header.elements).map_err(|_| Error::frame("too many elements"))?;
         let mut r = Reader::new(payload);
         let masking = r.u8()?;
         let senders: Vec<(Contribution, Vec<u32>)> =
-            header.contributions.iter().map(|c| Ok((*c, decode(&mut r, universe)?))).collect::<Result<_>>()?;
+            header.contributions.iter().map(|c| Ok((*c, decode(&mut r, universe, most)?))).collect::<Result<_>>()?;
         let mut union: Vec<u32> = senders.iter().flat_map(|(_, set)| set).copied().collect();
         union.sort_unstable();
         union.dedup();
@@ -136,4 +145,57 @@ pub fn merge<'a>(a: &'a [u32], b: &'a [u32]) -> impl Iterator<Item = (u32, bool,
         j += usize::from(in_b);
         Some((least, in_a, in_b))
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// `count u32 | k u8 | bytes u32 | code`.
+    fn list(count: u32, k: u8, code: &[u8]) -> Vec<u8> {
+        [&count.to_le_bytes()[..], &[k], &(code.len() as u32).to_le_bytes(), code].concat()
+    }
+
+    fn read(bytes: &[u8], universe: usize, most: usize) -> Result<Vec<u32>> {
+        decode(&mut Reader::new(bytes), universe, most)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(set in prop::collection::btree_set(0u32..5000, 0..200), most in 200usize..300) {
+            let set: Vec<u32> = set.into_iter().collect();
+            let mut bytes = Vec::new();
+            encode(&set, 5000, &mut bytes);
+            prop_assert_eq!(read(&bytes, 5000, most).unwrap(), set);
+        }
+    }
+
+    #[test]
+    fn no_more_positions_are_read_than_there_can_be() {
+        // Eight positions a byte: 0, 1, 2, ...
+        let all = list(800, 0, &[0; 100]);
+        assert_eq!(read(&all, 1000, 800).unwrap().len(), 800);
+        let error = read(&all, 1000, 799).unwrap_err().to_string();
+        assert!(error.contains("800 positions of at most 799"), "{error}");
+    }
+
+    /// A gap as long as its code allows, times 2^32: beyond 64 bits it would come out as a small one.
+    #[test]
+    fn a_gap_is_refused_as_soon_as_it_is_too_long() {
+        let mut code = vec![0xff; 1 << 16];
+        code.extend([0; 8]);
+        let error = read(&list(1, 32, &code), 1 << 20, 1).unwrap_err().to_string();
+        assert!(error.contains("is not below"), "{error}");
+    }
+
+    #[test]
+    fn bits_behind_the_last_position_are_zero() {
+        assert_eq!(read(&list(1, 0, &[0b0000_0001]), 9, 9).unwrap(), [1]);
+        for code in [0b1000_0001, 0b0000_0101] {
+            let error = read(&list(1, 0, &[code]), 9, 9).unwrap_err().to_string();
+            assert!(error.contains("behind its end"), "{error}");
+        }
+    }
 }

@@ -162,6 +162,7 @@ impl Aggregator for OneshotAggregator {
         let mut payload = write_all(&answers);
         self.sum.take().iter().for_each(|part| payload.extend_from_slice(part));
         payload.extend_from_slice(&self.admission.tag().to_bytes());
+        self.admission.spend();
         Ok(header.frame(&payload))
     }
 }

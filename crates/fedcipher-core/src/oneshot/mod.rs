@@ -40,6 +40,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 const NAME: &str = "oneshot";
+const MOST_MEMBERS: usize = 64;
 
 /// Who opens aggregates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,13 +76,16 @@ impl Params {
     /// Refuses a committee that could answer for two sets of clients, and cohorts that do not hide each other.
     fn check(&self) -> Result<()> {
         let Params { members, threshold, corrupt, pack, .. } = *self;
-        if !(1..=64).contains(&members) || !(1..=members).contains(&threshold) || pack == 0 {
+        if !(1..=MOST_MEMBERS).contains(&members) || !(1..=members).contains(&threshold) || pack == 0 {
             return Err(Error::parameter(
                 "threshold",
                 format!(
-                    "{threshold} of {members} members is no committee of 1..=64; take a threshold of 1..={members}"
+                    "{threshold} of {members} members is no committee of 1..={MOST_MEMBERS}; take a threshold of 1..={members}"
                 ),
             ));
+        }
+        if corrupt > MOST_MEMBERS {
+            return Err(Error::parameter("corrupt", format!("{corrupt} is more than a committee has: {MOST_MEMBERS}")));
         }
         if !matches!(self.preset, Preset::Compact | Preset::Fast) {
             return Err(Error::parameter("preset", "oneshot takes \"compact\" or \"fast\""));

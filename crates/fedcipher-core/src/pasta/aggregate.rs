@@ -164,6 +164,7 @@ impl Aggregator for PastaAggregator {
         }
         self.updates.clear();
         payload.extend_from_slice(&self.admission.tag().to_bytes());
+        self.admission.spend();
         Ok(header.frame(&payload))
     }
 }

@@ -108,6 +108,7 @@ impl Aggregator for BfvAggregator {
         self.seeds.values().for_each(|seed| payload.extend_from_slice(seed));
         self.sum.take().iter().for_each(|part| payload.extend_from_slice(part));
         payload.extend_from_slice(&self.admission.tag().to_bytes());
+        self.admission.spend();
         Ok(header.frame(&payload))
     }
 }
