@@ -390,7 +390,8 @@ fn a_member_names_who_sealed_no_share_and_spends_nothing() {
     // It has not spoken for any set yet.
     let mut without = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
     round.updates[..3].iter().for_each(|update| without.add(update).map(drop).unwrap());
+    let requests = without.requests().unwrap();
     asked(&round.scheme, &round.keys, without.as_mut(), &[]);
     assert!(without.finish().is_ok());
-    member.answer(&without.requests().unwrap()[0].1).unwrap();
+    member.answer(&requests[0].1).unwrap();
 }
