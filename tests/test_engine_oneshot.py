@@ -30,9 +30,11 @@ def running(tmp_path_factory):
 def added(here, number, who=range(CLIENTS), key=None):
     """An aggregator that has the updates of ``who`` in round ``number``, and their plaintext."""
     sent = updates(CLIENTS, seed=number)
-    aggregator = here.scheme.aggregator(key or here.key, round=number)
+    key = key or here.key
+    aggregator = here.scheme.aggregator(key, round=number)
     for k in who:
-        aggregator.add(here.parties[k].encryptor().encrypt(sent[k], round=number))
+        # By its epoch: an engine hears of a new one a second later, or when it is asked for it.
+        aggregator.add(here.parties[k].encryptor(key.epoch).encrypt(sent[k], round=number))
     return aggregator, [sent[k] for k in who]
 
 

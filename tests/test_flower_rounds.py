@@ -73,6 +73,8 @@ def test_a_server_that_waits_for_its_superlink_hears_an_interrupt_of_another_thr
     code = """
 import signal, sys, threading, time
 from fedcipher.flower.replies import answered
+# Ignored in what a shell has started in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.5, lambda: signal.raise_signal(signal.SIGINT)).start()
 answered(lambda: threading.Event().wait())
 """
