@@ -29,6 +29,20 @@ def wait_for(port, process, log):
     pytest.fail(f"{process.args[0]} did not start:\n{log.read_text()[-2000:]}")
 
 
+def processes(*words, program=""):
+    """Command lines, by process id, of all processes of ``program`` that have all of ``words``."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        # A script's first word is its interpreter.
+        if all(word in line for word in words) and program in " ".join(line.split()[:2]):
+            found[int(path.parent.name)] = line
+    return found
+
+
 class Programs:
     """Starts programs with their output in files; `stop` ends all of them, and what they have started."""
 

@@ -18,7 +18,7 @@ import fedcipher
 import numpy as np
 import pytest
 from conftest import DATA
-from deployment_harness import BIN
+from deployment_harness import BIN, processes
 from fedcipher import errors
 from fedcipher.flower import open_run
 from fedcipher.flower.journal import read_journal
@@ -29,20 +29,6 @@ SCHEMES = ("flashe", "bfv", "pasta-bfv", "oneshot")
 BITS = 12
 CLIP = 1.0
 NAMES = ("weight", "bias")
-
-
-def processes(*words, program=""):
-    """Ids of all processes of ``program`` whose command lines have all of ``words``."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        # A script's first word is its interpreter.
-        if all(word in line for word in words) and program in " ".join(line.split()[:2]):
-            found.append(int(path.parent.name))
-    return found
 
 
 class Cluster:
@@ -153,7 +139,7 @@ def test_whatever_dies_each_mean_is_that_of_its_survivors(tmp_path, scheme):
         model = open_run(cluster.out, device)
     finally:
         cluster.fedcipher("cluster", "down")
-    assert processes(str(cluster.folder)) == []
+    assert processes(str(cluster.folder)) == {}
 
     good = cluster.finished()
     asked = [record.number for record in cluster.past().rounds]

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from deployment_harness import BIN
+from deployment_harness import BIN, processes
 from fedcipher import errors, scheme
 from fedcipher.cluster import local, supervisor
 
@@ -23,15 +23,7 @@ CLIENTS = 2
 
 def processes_of(folder):
     """Command lines of all processes that know of ``folder``."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if str(folder) in words:
-            found.append(words)
-    return found
+    return list(processes(str(folder)).values())
 
 
 def fedcipher(*arguments, cwd):

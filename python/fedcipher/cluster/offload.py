@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fedcipher.engine import connect
-from fedcipher.engine.local import find_program, lock_arguments, new_authority, rotate
+from fedcipher.engine.local import device_names, find_program, lock_arguments, new_authority, rotate
 from fedcipher.errors import ClusterError, EngineError
 from fedcipher.schemes import Scheme
 
@@ -25,7 +25,7 @@ class Offload:
 
     def __init__(self, folder: Path, scheme: Scheme, clients: int, port: int) -> None:
         self._folder, self._scheme, self._port = folder, scheme, port
-        self._devices = [f"client-{number}" for number in range(clients)]
+        self._devices = device_names(clients)
         longest = max(len(str(self._socket(device)).encode()) for device in self._devices)
         if longest > _LONGEST_SOCKET:
             raise ClusterError(

@@ -22,6 +22,7 @@ __all__ = [
     "LocalEngines",
     "Service",
     "await_address",
+    "device_names",
     "find_program",
     "lock_arguments",
     "new_authority",
@@ -130,8 +131,13 @@ def lock_arguments() -> Sequence[str]:
     return [] if os.geteuid() == 0 else ["--allow-swap"]
 
 
-def new_authority(scheme: Scheme, clients: int, folder: Path) -> list[str]:
-    """An authority's state in the new ``folder``, with an aggregator and devices, whose names are returned.
+def device_names(clients: int) -> list[str]:
+    """Of ``clients`` clients: what a client looks for that knows only its partition."""
+    return [f"client-{k}" for k in range(clients)]
+
+
+def new_authority(scheme: Scheme, clients: int, folder: Path) -> None:
+    """An authority's state in the new ``folder``, with an aggregator and the `device_names`.
 
     Each party's credentials are a folder of its name. Without a committee there is a first key epoch; a committee's
     roster is made of identities, which engines make and show at their start: `rotate` after that. Raises
@@ -143,13 +149,11 @@ def new_authority(scheme: Scheme, clients: int, folder: Path) -> list[str]:
     spec.write_text(json.dumps(scheme.spec()))
     authority = ("fedcipher-authority", "--state", folder / "authority")
     run_program(*authority, "init", "--spec", spec)
-    devices = [f"client-{k}" for k in range(clients)]
-    for device in devices:
+    for device in device_names(clients):
         run_program(*authority, "enrol", device, "--out", folder / device)
     run_program(*authority, "enrol", "aggregator", "--role", "server", "--out", folder / "aggregator")
     if not scheme.info.committee:
         rotate(folder)
-    return devices
 
 
 def rotate(folder: Path) -> int:
@@ -161,7 +165,8 @@ def rotate(folder: Path) -> int:
 @contextmanager
 def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: int = 0) -> Generator[LocalEngines]:
     """One engine with the devices ``client-0`` to ``client-<n-1>``, and their authority, over ``folder``."""
-    devices, state = new_authority(scheme, clients, folder), folder / "authority"
+    new_authority(scheme, clients, folder)
+    state = folder / "authority"
     with ExitStack() as stack:
         serving = stack.enter_context(
             started(
@@ -174,7 +179,7 @@ def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: i
         arguments: list[str | Path] = ["serve", "--listen", f"unix:{folder / 'engine.sock'}"]
         arguments += ["--state", folder / "engine", "--authority", serving.address, "--refresh", "1"]
         arguments += ["--exit-with-parent", *lock_arguments()]
-        for device in devices:
+        for device in device_names(clients):
             arguments += ["--credentials", folder / device]
         engine = stack.enter_context(started("fedcipher-engine", *arguments, log=folder / "engine.log"))
         local = LocalEngines(engine, serving, state, folder / "aggregator")
