@@ -102,6 +102,9 @@ def test_bad_frames_leave_the_sum_as_it_was(made):
         scheme.aggregator(issued.server()).finish()
     sums = scheme.decryptor(issued.client(2)).sums(aggregator.finish())
     assert np.array_equal(sums, reference_integers(update, 11, 1.25))
+    late = scheme.encryptor(issued.client(4)).encrypt(update, round=1)
+    with pytest.raises(errors.WrongRoundError, match="handed out"):
+        aggregator.add(late)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -40,7 +40,7 @@ pub struct Admission {
     weights: BTreeMap<u32, u64>,
     sum: Tag,
     /// The sum has been handed out.
-    spent: bool,
+    closed: bool,
 }
 
 /// A frame that has passed: add its payload, then [`Admission::commit`] it.
@@ -67,7 +67,7 @@ impl Admission {
             common: None,
             weights: BTreeMap::new(),
             sum: Tag::default(),
-            spent: false,
+            closed: false,
         }
     }
 
@@ -75,7 +75,7 @@ impl Admission {
     pub fn check<'a>(&self, bytes: &'a [u8]) -> Result<Admitted<'a>> {
         let Frame { header, payload } = wire::parse_kind(bytes, Kind::Update)?;
         self.tag.check(&header)?;
-        self.check_unspent()?;
+        self.check_open()?;
         let round = self.round.unwrap_or(header.round);
         if header.round != round {
             return Err(Error::Round { found: header.round, expected: round });
@@ -124,22 +124,23 @@ impl Admission {
         admitted.contribution
     }
 
-    /// Takes nothing from here on: called once the sum has been handed out. What came later would be a sum of its
-    /// own under the names of all.
-    pub fn spend(&mut self) {
-        self.spent = true;
+    /// The sum of the tags of everything committed, for the end of the aggregate's payload. Takes nothing from here
+    /// on: what came later would be a sum of its own under the names of all.
+    pub fn close(&mut self) -> Tag {
+        self.closed = true;
+        self.sum
     }
 
-    fn check_unspent(&self) -> Result<()> {
+    fn check_open(&self) -> Result<()> {
         match self.round {
-            Some(round) if self.spent => Err(Error::Finished { round }),
+            Some(round) if self.closed => Err(Error::Finished { round }),
             _ => Ok(()),
         }
     }
 
     /// The header of the sum of everything committed, once that is enough.
     pub fn aggregate_header(&self) -> Result<Header> {
-        self.check_unspent()?;
+        self.check_open()?;
         let (Some(round), Some((layout, model))) = (self.round, &self.common) else {
             return Err(Error::EmptyCohort);
         };
@@ -147,12 +148,6 @@ impl Admission {
         let contributions =
             self.weights.iter().map(|(client, weight)| Contribution { client: *client, weight: *weight }).collect();
         Ok(self.tag.round_header(Kind::Aggregate, round, contributions, layout, *model))
-    }
-
-    /// The sum of the tags of everything committed, for the end of the aggregate's payload.
-    #[must_use]
-    pub fn tag(&self) -> Tag {
-        self.sum
     }
 
     /// The layout all committed frames share.
