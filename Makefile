@@ -160,7 +160,8 @@ test-long: $(TESTED)
 TRIES ?= 100000
 attack: build
 	FEDCIPHER_ATTACK_TRIES=$(TRIES) cargo test --release -p fedcipher-core --features hhe --test attacks
-	FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest tests/test_attacks_flower.py tests/test_attacks_baselines.py -k randomised
+	FEDCIPHER_LONG=1 FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest tests/test_attacks_flower.py \
+		tests/test_attacks_oneshot.py tests/test_attacks_baselines.py -k randomised
 
 # A cluster with engines under each scheme, and every kind of process killed in mid-run. A quarter of an hour.
 e2e: build

@@ -174,6 +174,15 @@ def test_bound_error_says_what_fits():
     assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.parametrize("name", ["plain", "flashe", "bfv", "oneshot", "pasta-bfv"])
+def test_no_scheme_is_made_whose_values_never_fit(name):
+    """Or its keys would be made, handed out, and refuse every update."""
+    # PASTA's noise refuses large totals by itself.
+    clients, max_weight, bits = (5, 1, 16) if name == "pasta-bfv" else (2**20, 2**32, 24)
+    with pytest.raises(errors.BoundError, match="the modulus has"):
+        fedcipher.scheme(name, clients=clients, max_weight=max_weight, codec=Codec(bits=bits))
+
+
 def test_unknown_names():
     with pytest.raises(errors.ParameterError, match="plain, flashe, bfv, oneshot, pasta-bfv"):
         fedcipher.scheme("rot13", clients=2)

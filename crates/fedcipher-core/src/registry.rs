@@ -1,6 +1,7 @@
 //! Schemes by name: the one place that turns the text of a key file into a scheme.
 
 use crate::bounds::{Bounds, Privacy};
+use crate::codec::{Layout, Tensor};
 use crate::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
 use crate::oneshot::{Oneshot, Params as OneshotParams, Reveal};
 use crate::plain::Plain;
@@ -151,10 +152,19 @@ fn read<T: DeserializeOwned>(params: serde_json::Value) -> Result<T> {
 /// The scheme of `spec`, JSON with the entries `scheme`, `params` and `codec`.
 pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
     let spec: Spec = serde_json::from_str(spec).map_err(|e| Error::parameter("scheme", e.to_string()))?;
-    let bits = match spec.codec.bits {
-        Widths::All(bits) => vec![bits],
-        Widths::PerTensor(bits) => bits,
+    let bits = match &spec.codec.bits {
+        Widths::All(bits) => vec![*bits],
+        Widths::PerTensor(bits) => bits.clone(),
     };
+    let one = |bits: &u32| Tensor { dtype: 0, bits: *bits, alpha: 1.0, shape: Vec::new() };
+    let layout = Layout::new(bits.iter().map(one).collect())?;
+    let scheme = build(spec, bits)?;
+    // Values of these widths must fit before keys are made for them.
+    scheme.check_layout(&layout)?;
+    Ok(scheme)
+}
+
+fn build(spec: Spec, bits: Vec<u32>) -> Result<Arc<dyn Scheme>> {
     let privacy = spec.codec.privacy.map(Privacy::from);
     let bounded = |clients, max_weight, least| Bounds::new(clients, max_weight, least)?.with_privacy(privacy);
     match spec.scheme.as_str() {
