@@ -168,7 +168,7 @@ def test_a_library_that_is_brought_down_takes_nobody_with_it(variant, monkeypatc
 
     monkeypatch.setattr(apart, "_exchange", dies)
     adder = apart.adder(scheme._library.public(issued.server()))
-    with pytest.raises(errors.FrameError, match=r"does not survive this ciphertext \(SIGSEGV\); it was not added"):
+    with pytest.raises(errors.FrameError, match=r"does not survive this ciphertext \(SIGSEGV\); it is refused"):
         adder.add(fatal, 5)
     # Both sums go on in the process that came after it, with what was in them.
     for frame in frames[1:]:

@@ -21,7 +21,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -45,6 +45,8 @@ sys.path[:] = json.loads(sys.argv[1])
 from fedcipher.schemes import apart
 apart.main()
 """
+
+_T = TypeVar("_T")
 
 _running: weakref.WeakSet[Apart] = weakref.WeakSet()
 
@@ -87,17 +89,14 @@ class Apart(Arithmetic):
 
     def opener(self, secret: bytes) -> Callable[[bytes, int], Numbers]:
         held = _Held(self, _OPENER, secret)
-        held.there()
+        _twice(held.there, "no process for the library lives")
 
         def open_(payload: bytes, elements: int) -> Numbers:
-            for last in (False, True):
-                try:
-                    return np.frombuffer(held.ask(_OPEN, payload, elements), np.uint64)
-                except _Lost as error:
-                    if last:
-                        what = "the library does not survive this aggregate"
-                        raise FrameError(f"{what} ({error}); it is refused") from None
-            raise AssertionError
+            def asked() -> bytes:
+                held.there()
+                return held.ask(_OPEN, payload, elements)
+
+            return np.frombuffer(_twice(asked, "the library does not survive this aggregate"), np.uint64)
 
         return open_
 
@@ -117,10 +116,12 @@ class Apart(Arithmetic):
         """Forget an object, at the next occasion: this is called where nothing may wait."""
         self._dropped.append(number)
 
-    def ask(self, what: int, number: int, payload: bytes = b"", elements: int = 0) -> bytes:
-        """One question. Raises `_Lost`, and what the arithmetic raised."""
+    def ask(self, of: int, what: int, number: int, payload: bytes = b"", elements: int = 0) -> bytes:
+        """One question to the ``of``-th process. Raises `_Lost`, and what the arithmetic raised."""
         with self._lock:
-            self.start()
+            # Another process knows nothing of this one's objects: it would add to an empty sum.
+            if self.started != of or self.pid is None:
+                raise _Lost("it has ended")
             try:
                 while self._dropped:
                     self._exchange(_DROP, self._dropped.pop(), b"", 0)
@@ -134,18 +135,21 @@ class Apart(Arithmetic):
             raise getattr(errors, name)(text)
         return said
 
-    def start(self) -> None:
-        """Starts the process where it is not there; it goes with this one, or with this object."""
+    def start(self) -> int:
+        """Starts the process where it is not there; it goes with this one, or with this object. Says which it is."""
         with self._lock:
             if self.pid is not None:
-                return
+                return self.started
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _PROGRAM, json.dumps(sys.path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 # What a library says as it dies is no use to anybody.
                 stderr=subprocess.DEVNULL,
+                bufsize=0,
             )
+            assert self._process.stdin is not None
+            os.set_blocking(self._process.stdin.fileno(), False)
             self._owner = os.getpid()
             self._dropped.clear()
             self.started += 1
@@ -156,6 +160,7 @@ class Apart(Arithmetic):
             except _Lost as error:
                 self._end()
                 raise InternalError(f"no process for the library can be started: {error}") from None
+            return self.started
 
     def _exchange(self, what: int, number: int, payload: bytes, elements: int) -> tuple[int, bytes]:
         self._write(_ASK.pack(what, number, elements, len(payload)))
@@ -166,9 +171,13 @@ class Apart(Arithmetic):
 
     def _write(self, data: bytes) -> None:
         assert self._process is not None and self._process.stdin is not None
+        pipe, left = self._process.stdin.fileno(), memoryview(data)
         try:
-            self._process.stdin.write(data)
-            self._process.stdin.flush()
+            while left:
+                # A process that has been stopped reads nothing: more than the pipe holds would be waited for for ever.
+                if not select.select([], [pipe], [], _PATIENCE)[1]:
+                    raise _Lost(f"it has read nothing for {_PATIENCE:.0f} s")
+                left = left[os.write(pipe, left[:_CHUNK]) :]
         except OSError as error:
             raise _Lost(self._why() or str(error)) from None
 
@@ -224,62 +233,77 @@ class _Held:
         weakref.finalize(self, apart.drop, self._number)
 
     def there(self) -> bool:
-        """Sees to it that the object is there; False where it is a new one, which knows nothing of the old."""
-        self._apart.start()
-        if self._of == self._apart.started:
+        """Sees to it that the object is there; False where it is a new one, which knows nothing of the old.
+
+        Raises `_Lost`.
+        """
+        of = self._apart.start()
+        if self._of == of:
             return True
-        self._apart.ask(self._make, self._number, self._key)
-        self._of = self._apart.started
+        self._apart.ask(of, self._make, self._number, self._key)
+        self._of = of
         return False
 
     def ask(self, what: int, payload: bytes = b"", elements: int = 0) -> bytes:
-        self.there()
-        return self._apart.ask(what, self._number, payload, elements)
+        return self._apart.ask(self._of, what, self._number, payload, elements)
+
+    def gone(self) -> None:
+        """It is not what it should be: it is made again."""
+        self._of = 0
+
+
+def _twice(work: Callable[[], _T], failure: str) -> _T:
+    """What ``work`` returns, on its second try where the process was lost in the first: what ended that may have been
+    another sum's, or the system. Raises `FrameError`.
+    """
+    try:
+        return work()
+    except _Lost:
+        try:
+            return work()
+        except _Lost as error:
+            raise FrameError(f"{failure} ({error}); it is refused") from None
 
 
 class _Sum(Adder):
     def __init__(self, apart: Apart, public: bytes) -> None:
         self._held = _Held(apart, _NEW, public)
-        self._held.there()
+        _twice(self._held.there, "no process for the library lives")
         # Closed with this object, whose every frame it holds.
         self._kept: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._sizes: list[tuple[int, int]] = []
         weakref.finalize(self, self._kept.close)
 
     def _there(self) -> None:
+        if self._held.there():
+            return
         try:
-            if self._held.there():
-                return
             self._kept.seek(0)
             for size, elements in self._sizes:
                 self._held.ask(_ADD, self._kept.read(size), elements)
-        except _Lost as error:
-            raise FrameError(f"the sum is lost: the library does not survive what is in it ({error})") from None
+        except BaseException:
+            # A part of the sum is no sum.
+            self._held.gone()
+            raise
 
     def add(self, payload: bytes, elements: int) -> None:
-        for last in (False, True):
+        _twice(self._there, "the sum is lost: the library does not survive what is in it")
+
+        def added() -> None:
             self._there()
-            try:
-                self._held.ask(_ADD, payload, elements)
-                break
-            except _Lost as error:
-                # Once more: what ended the process may have been another sum's, or the system.
-                if last:
-                    what = "the library does not survive this ciphertext"
-                    raise FrameError(f"{what} ({error}); it was not added") from None
+            self._held.ask(_ADD, payload, elements)
+
+        _twice(added, "the library does not survive this ciphertext")
         self._kept.seek(0, os.SEEK_END)
         self._kept.write(payload)
         self._sizes.append((len(payload), elements))
 
     def finish(self) -> bytes:
-        for last in (False, True):
+        def finished() -> bytes:
             self._there()
-            try:
-                return self._held.ask(_FINISH)
-            except _Lost as error:
-                if last:
-                    raise FrameError(f"the sum is lost: the library does not survive it ({error})") from None
-        raise AssertionError
+            return self._held.ask(_FINISH)
+
+        return _twice(finished, "the sum is lost: the library does not survive what is in it")
 
 
 # --- the other process ----------------------------------------------------------------------------
