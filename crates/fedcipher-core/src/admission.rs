@@ -39,6 +39,7 @@ pub struct Admission {
     common: Option<(Layout, ModelTag)>,
     weights: BTreeMap<u32, u64>,
     sum: Tag,
+    closed: bool,
 }
 
 /// A frame that has passed: add its payload, then [`Admission::commit`] it.
@@ -65,6 +66,7 @@ impl Admission {
             common: None,
             weights: BTreeMap::new(),
             sum: Tag::default(),
+            closed: false,
         }
     }
 
@@ -73,6 +75,9 @@ impl Admission {
         let Frame { header, payload } = wire::parse_kind(bytes, Kind::Update)?;
         self.tag.check(&header)?;
         let round = self.round.unwrap_or(header.round);
+        if self.closed {
+            return Err(Error::Summed { round });
+        }
         if header.round != round {
             return Err(Error::Round { found: header.round, expected: round });
         }
@@ -125,15 +130,20 @@ impl Admission {
         let (Some(round), Some((layout, model))) = (self.round, &self.common) else {
             return Err(Error::EmptyCohort);
         };
+        if self.closed {
+            return Err(Error::Summed { round });
+        }
         self.rules.bounds.check_contributions(self.weights.len())?;
         let contributions =
             self.weights.iter().map(|(client, weight)| Contribution { client: *client, weight: *weight }).collect();
         Ok(self.tag.round_header(Kind::Aggregate, round, contributions, layout, *model))
     }
 
-    /// The sum of the tags of everything committed, for the end of the aggregate's payload.
+    /// The sum of the tags of everything committed, for the end of the aggregate's payload. The round is closed with
+    /// it: the sum goes with the aggregate, and what came later would be in the header and not in the sum.
     #[must_use]
-    pub fn tag(&self) -> Tag {
+    pub fn close(&mut self) -> Tag {
+        self.closed = true;
         self.sum
     }
 

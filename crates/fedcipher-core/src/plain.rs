@@ -170,7 +170,7 @@ impl Aggregator for PlainAggregator {
     fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
         let header = self.admission.aggregate_header()?;
         let mut payload = std::mem::take(&mut self.sum);
-        payload.extend_from_slice(&self.admission.tag().to_bytes());
+        payload.extend_from_slice(&self.admission.close().to_bytes());
         Ok(header.frame(&payload))
     }
 }

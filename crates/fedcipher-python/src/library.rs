@@ -275,7 +275,7 @@ impl Admission {
     fn aggregate<'py>(&self, py: Python<'py>, payload: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         self.with(|core| {
             let header = core.aggregate_header().map_err(raise)?;
-            Ok(PyBytes::new(py, &header.frame(&[payload, core.tag().to_bytes().as_slice()].concat())))
+            Ok(PyBytes::new(py, &header.frame(&[payload, core.close().to_bytes().as_slice()].concat())))
         })
     }
 }

@@ -57,7 +57,7 @@ impl Aggregator for Dense {
         let masking = self.masking.ok_or(Error::EmptyCohort)?;
         let sum = std::mem::take(&mut self.sum);
         let mut frame = Vec::new();
-        let tag = self.admission.tag().to_bytes();
+        let tag = self.admission.close().to_bytes();
         header.build(1 + sum.len() + tag.len(), &mut frame, |payload| {
             payload[0] = masking as u8;
             let (lanes, end) = payload[1..].split_at_mut(sum.len());
@@ -165,7 +165,7 @@ impl Aggregator for Sparse {
         payload.resize(at + bits::packed_len(lanes.len(), width), 0);
         bits::pack(&lanes, width, &mut payload[at..]);
         coordinates::write(&tags, &mut payload);
-        payload.extend_from_slice(&self.admission.tag().to_bytes());
+        payload.extend_from_slice(&self.admission.close().to_bytes());
         Ok(header.frame(&payload))
     }
 }

@@ -161,7 +161,7 @@ impl Aggregator for OneshotAggregator {
         let answers: Vec<Answer> = std::mem::take(&mut self.answers).into_values().collect();
         let mut payload = write_all(&answers);
         self.sum.take().iter().for_each(|part| payload.extend_from_slice(part));
-        payload.extend_from_slice(&self.admission.tag().to_bytes());
+        payload.extend_from_slice(&self.admission.close().to_bytes());
         Ok(header.frame(&payload))
     }
 }

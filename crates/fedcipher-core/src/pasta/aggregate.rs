@@ -163,7 +163,7 @@ impl Aggregator for PastaAggregator {
             }
         }
         self.updates.clear();
-        payload.extend_from_slice(&self.admission.tag().to_bytes());
+        payload.extend_from_slice(&self.admission.close().to_bytes());
         Ok(header.frame(&payload))
     }
 }

@@ -107,7 +107,7 @@ impl Aggregator for BfvAggregator {
         let mut payload = Vec::new();
         self.seeds.values().for_each(|seed| payload.extend_from_slice(seed));
         self.sum.take().iter().for_each(|part| payload.extend_from_slice(part));
-        payload.extend_from_slice(&self.admission.tag().to_bytes());
+        payload.extend_from_slice(&self.admission.close().to_bytes());
         Ok(header.frame(&payload))
     }
 }
