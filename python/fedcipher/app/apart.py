@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -98,7 +98,7 @@ def _follow(parent: int) -> None:
 
 
 @contextmanager
-def _heeded() -> Iterator[None]:
+def _heeded() -> Generator[None]:
     """SIGINT and SIGTERM raise `_Told`."""
 
     def told(number: int, _: object) -> None:
@@ -109,13 +109,13 @@ def _heeded() -> Iterator[None]:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def _deaf() -> Generator[None]:
     with _handled(signal.SIG_IGN):
         yield
 
 
 @contextmanager
-def _handled(how: Callable[[int, object], None] | signal.Handlers) -> Iterator[None]:
+def _handled(how: Callable[[int, object], None] | signal.Handlers) -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
