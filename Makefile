@@ -154,7 +154,7 @@ test-python: $(TESTED)
 test-long: $(TESTED)
 	cargo test -p fedcipher-core --quiet --features hhe --test hybrid -- --ignored
 	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py tests/test_watch.py \
-		tests/test_deployment.py
+		tests/test_deployment.py tests/test_baselines.py
 
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, messages at a ClientApp.
 TRIES ?= 100000

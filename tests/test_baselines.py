@@ -1,9 +1,14 @@
 """The schemes to compare with (Paillier, SEAL's BFV and CKKS, TFHE), through the common interface."""
 
+import gc
 import itertools
 import json
+import os
+import random
 import re
+import signal
 import sys
+from collections import Counter
 from importlib.util import find_spec
 
 import fedcipher
@@ -134,6 +139,135 @@ def test_no_payload_brings_a_process_down(made, data):
     else:
         # Flipped bits inside a ciphertext make another ciphertext: what it decrypts to is checked by the caller.
         assert kind == "flipped"
+
+
+SEAL = [v for v in ONE_EACH if v.values[0][0] in ("bfv-lib", "ckks")]
+
+
+def three(name):
+    """A scheme, its keys and the frames of three clients."""
+    scheme = fedcipher.scheme(name, clients=4, min_contributions=1, codec=Codec(bits=11, clip=1.25))
+    issued = scheme.keygen(4)
+    updates = [[np.full(5, j / 4, np.float32)] for j in range(3)]
+    frames = [scheme.encryptor(issued.client(j)).encrypt(updates[j], round=1) for j in range(3)]
+    return scheme, issued, frames, sum(reference_integers(update, 11, 1.25) for update in updates)
+
+
+@pytest.mark.parametrize("variant", SEAL)
+def test_a_library_that_is_brought_down_takes_nobody_with_it(variant, monkeypatch):
+    """SEAL dies of some damaged ciphertexts, here of any that says so: it is not this process, and no sum is lost."""
+    scheme, issued, frames, want = three(variant[0])
+    apart = scheme._arithmetic
+    aggregator, other = scheme.aggregator(issued.server()), scheme.aggregator(issued.server())
+    aggregator.add(frames[0])
+    other.add(frames[1])
+    assert apart.pid not in (None, os.getpid()) and apart.started == 1
+    exchange, fatal = apart._exchange, b"damaged"
+
+    def dies(what, number, payload, elements):
+        if payload == fatal:
+            os.kill(apart.pid, signal.SIGSEGV)
+        return exchange(what, number, payload, elements)
+
+    monkeypatch.setattr(apart, "_exchange", dies)
+    adder = apart.adder(scheme._library.public(issued.server()))
+    with pytest.raises(errors.FrameError, match=r"does not survive this ciphertext \(SIGSEGV\); it is refused"):
+        adder.add(fatal, 5)
+    # Both sums go on in the process that came after it, with what was in them.
+    for frame in frames[1:]:
+        aggregator.add(frame)
+    os.kill(apart.pid, signal.SIGKILL)
+    other.add(frames[2])
+    sums = scheme.decryptor(issued.client(0)).sums(aggregator.finish())
+    assert np.array_equal(sums, want) and apart.started >= 3
+    assert len(other.finish()) > 0
+
+
+def test_a_librarys_process_goes_with_its_scheme():
+    scheme, issued, *_ = three("bfv-lib")
+    aggregator = scheme.aggregator(issued.server())
+    process = scheme._arithmetic.pid
+    assert os.path.exists(f"/proc/{process}")
+    del scheme, aggregator
+    gc.collect()
+    assert not os.path.exists(f"/proc/{process}")
+
+
+def test_a_library_that_does_not_answer_is_given_up(monkeypatch):
+    scheme, issued, frames, _ = three("bfv-lib")
+    aggregator = scheme.aggregator(issued.server())
+    aggregator.add(frames[0])
+    process = scheme._arithmetic.pid
+    os.kill(process, signal.SIGSTOP)
+    monkeypatch.setattr("fedcipher.schemes.apart._PATIENCE", 1.0)
+    # One that cannot be started again: the test is of the one that is silent.
+    monkeypatch.setattr("fedcipher.schemes.apart._PROGRAM", "")
+    with pytest.raises(errors.FedcipherError):
+        aggregator.add(frames[1])
+    assert not os.path.exists(f"/proc/{process}")
+
+
+def test_the_first_ciphertext_of_a_sum_decides_nothing_for_the_others():
+    """SEAL takes ciphertexts of any degree, level and scale; whoever is first must not keep the others out."""
+    import tenseal
+
+    for name in ("bfv-lib", "ckks"):
+        scheme, issued, frames, want = three(name)
+        inner, public = scheme._arithmetic._inner, scheme._library.public(issued.server())
+        context = tenseal.context_from(scheme._library.secret(issued.client(0)))
+        context.auto_relin = context.auto_rescale = context.auto_mod_switch = False
+        vector = inner.vector(context, np.arange(5, dtype=np.uint64))
+        # Of three polynomials, in CKKS of another scale too.
+        odd = (vector * vector).serialize()
+        adder = scheme._arithmetic.adder(public)
+        with pytest.raises(errors.FrameError, match="of another form"):
+            adder.add(len(odd).to_bytes(4, "little") + odd, 5)
+        aggregator = scheme.aggregator(issued.server())
+        for frame in frames:
+            aggregator.add(frame)
+        assert np.array_equal(scheme.decryptor(issued.client(0)).sums(aggregator.finish()), want)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("variant", ONE_EACH)
+def test_twenty_thousand_damaged_payloads(variant):
+    """None of them ends this process, is waited for, or leaves another error than a refusal."""
+    scheme, issued, *_ = three(variant[0])
+    library, arithmetic = scheme._library, scheme._arithmetic
+    good = arithmetic.sealer(library.secret(issued.client(0)))(np.arange(5, dtype=np.uint64))
+    open_ = arithmetic.opener(library.secret(issued.client(0)))
+    public, draw, outcomes = library.public(issued.server()), random.Random(7), Counter()
+    for k in range(20_000):
+        payload = bytearray(good)
+        # Most of what a parser decides by is at the beginning.
+        for _ in range(draw.randrange(1, 6)):
+            at = int(draw.random() ** draw.choice((1, 4, 12)) * len(payload))
+            payload[at] = draw.choice((payload[at] ^ 1 << draw.randrange(8), draw.randrange(256), 0, 255))
+        if k % 7 == 0:
+            payload = payload[: draw.randrange(len(payload))]
+        try:
+            adder = arithmetic.adder(public)
+            adder.add(bytes(payload), 5)
+            adder.add(good, 5)
+            open_(adder.finish(), 5)
+            outcomes["another ciphertext"] += 1
+        except (errors.FrameError, errors.DecryptError) as error:
+            outcomes["the library died" if "survive" in str(error) else type(error).__name__] += 1
+    print(scheme.name, dict(outcomes))
+    assert sum(outcomes.values()) == 20_000 and outcomes["FrameError"] > 1000
+
+
+@pytest.mark.parametrize("code", [12, 200, 255])
+def test_an_element_type_that_nobody_knows_is_a_refusal(code):
+    """A cohort's clients may all send it; it is opaque to the core."""
+    scheme = fedcipher.scheme("plain", clients=2, min_contributions=1, codec=Codec(bits=11, clip=1.25))
+    issued = scheme.keygen(2)
+    encryptor, aggregator = scheme.encryptor(issued.client(0)), scheme.aggregator(issued.server())
+    layout = _native.Layout([(code, 11, 1.25, [3])])
+    frame, *_ = encryptor._native.encrypt(layout, [np.ones(3, np.float32)], 1, 1, b"", b"", b"", False)
+    aggregator.add(frame)
+    with pytest.raises(errors.LayoutError, match=f"element type {code}"):
+        scheme.decryptor(issued.client(1)).decrypt(aggregator.finish())
 
 
 @pytest.mark.parametrize("variant", ONE_EACH)

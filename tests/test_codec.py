@@ -76,11 +76,13 @@ def test_aciq_minimises_the_error_it_claims_to(rng):
 
 
 def test_bad_codecs():
-    for bad in ({"bits": 3}, {"bits": [8, 30]}, {"clip": "tight"}, {"margin": 0}, {"floor": float("nan")}):
+    for bad in ({"bits": 3}, {"bits": [8, 30]}, {"bits": 8.5}, {"margin": 0}, {"floor": float("nan")}):
         with pytest.raises(errors.ParameterError):
             Codec(**bad)
-    with pytest.raises(errors.LayoutError):
-        Codec(clip=-1.0).layout([np.zeros(1, np.float32)])
+    # The last two are numbers, and no float32.
+    for clip in ("tight", 0, -1.0, float("nan"), float("inf"), [1.0, -1.0], None, 1e-44, 1e39):
+        with pytest.raises(errors.ParameterError):
+            Codec(clip=clip)
     with pytest.raises(errors.LayoutError, match="bits names 2"):
         Codec(bits=[8, 8], clip=1.0).layout([np.zeros(1, np.float32)])
     with pytest.raises(errors.LayoutError, match="clip names 2"):

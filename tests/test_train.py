@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import fedcipher
 import numpy as np
@@ -150,3 +153,92 @@ def test_bad_arguments_are_explained(tmp_path, capsys):
     assert "IDX" in capsys.readouterr().err
     assert cli.main(["train", "--per-round", "99"]) == 2
     assert "99 clients per round" in capsys.readouterr().err
+
+
+def with_words(word):
+    """Processes, none of those that have ended, in whose command line ``word`` is."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            said = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if word in said:
+            found.append(said)
+    return found
+
+
+def until(found, seconds=120):
+    end = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+STUBBORN = """
+import signal, subprocess, sys, time
+from fedcipher.app import apart
+
+apart._GRACE = 1
+
+def work():
+    # Deaf, as a library in C is, with a process that is in a group of its own.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    subprocess.Popen(["sleep", "600.{mark}"], process_group=0)
+    print("here", flush=True)
+    {last}
+
+sys.exit(apart.run_apart(work, lambda error: print(error, file=sys.stderr) or 2))
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11) or not os.path.isdir("/proc"), reason="the program needs process_group")
+@pytest.mark.parametrize(
+    ("how", "last", "status"),
+    [
+        (signal.SIGINT, "time.sleep(600)", 130),
+        (signal.SIGTERM, "time.sleep(600)", 143),
+        (None, "import os; os.kill(os.getpid(), signal.SIGSEGV)", 2),
+        (None, "return 0", 0),
+        (signal.SIGKILL, "time.sleep(600)", -9),
+    ],
+)
+def test_a_simulation_ends_when_it_is_told_to_and_leaves_no_process(tmp_path, how, last, status):
+    mark = str(tmp_path.stat().st_ino)
+    program = STUBBORN.format(mark=mark, last=last)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", program], **pipes) as process:
+        assert process.stdout.readline() == "here\n"
+        if how is not None:
+            until(lambda: with_words(f"sleep 600.{mark}"))
+            process.send_signal(how)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == status, said
+    if last.startswith("import os"):
+        assert "ended by SIGSEGV" in said
+    until(lambda: not with_words(f"600.{mark}"), 30)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_training_that_is_told_to_end_leaves_neither_keys_nor_processes(tmp_path, how):
+    scratch, out = tmp_path / "tmp", tmp_path / "out"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "fedcipher.cli", "train", "--clients", "3", "--rounds", "50", "--out", str(out)]
+    environment = {
+        **os.environ,
+        "TMPDIR": str(scratch),
+        "RAY_TMPDIR": "/tmp",
+        "FEDCIPHER_STATE_DIR": str(tmp_path / "s"),
+    }
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as process:
+        until(lambda: list(scratch.glob("*/keys/client-0.key")) and list(out.glob("run*/*")), 300)
+        time.sleep(3)
+        process.send_signal(how)
+        began = time.monotonic()
+        process.communicate(timeout=120)
+    assert process.returncode == 128 + how
+    assert time.monotonic() - began < 60
+    assert list(scratch.rglob("*.key")) == []
+    assert with_words(str(tmp_path)) == []

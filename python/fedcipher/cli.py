@@ -6,20 +6,23 @@ import argparse
 import json
 import math
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fedcipher import __version__, _native, keys
 from fedcipher._files import refusal, writable_folder
 from fedcipher._optional import build, built, install, missing, require
+from fedcipher._options import positive, whole
 from fedcipher.bench.commands import add_commands
 from fedcipher.cluster.commands import add_commands as add_cluster
 from fedcipher.codec import Codec
 from fedcipher.dp import Privacy
-from fedcipher.errors import FedcipherError, FrameError, ParameterError
+from fedcipher.errors import FedcipherError, FrameError, ParameterError, RunError
 from fedcipher.keys.roster import join as join_roster
 from fedcipher.keys.roster import make as make_roster
 from fedcipher.keys.roster import new_identity
@@ -34,6 +37,10 @@ _WEIGHT_LEVELS = 16
 _OWN_OPTIONS = {"clients": "--per-round", "max_weight": "--max-weight", "codec": "--bits, --clip and so on"}
 _DEFAULT_BITS = {"flashe": 16}
 _DELTA, _CLIP = 1e-5, 1.0
+_CLIENTS = 2**20
+_EPOCHS = 2**63 - 1
+# A round's number has 20 bits for its place in a run.
+_ROUNDS = 2**20 - 1
 # As a shell reports a program that Ctrl-C, or a pipe without a reader, has ended.
 _INTERRUPTED, _NO_READER = 130, 141
 
@@ -49,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Here, and not at Python's end, where a reader that has gone is reported as this program's error.
             sys.stdout.flush()
     except FedcipherError as error:
-        return _failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return _refused(error)
     except BrokenPipeError:
         # `| head` has what it wanted. Connections that break are errors of their own (`PeerLostError` and so on).
         # What is left in the buffer is dropped: Python flushes it once more at its end, and would complain.
@@ -60,6 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("fedcipher: interrupted", file=sys.stderr)
         return _INTERRUPTED
+
+
+def _refused(error: FedcipherError) -> int:
+    return _failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def _failed(why: str) -> int:
@@ -88,11 +99,11 @@ def _parser() -> argparse.ArgumentParser:
 
     keygen = commands.add_parser("keygen", help="make a key file for the server and each client")
     _scheme_options(keygen)
-    keygen.add_argument("--clients", type=int, required=True, help="clients 0..N-1 of the cohort")
-    keygen.add_argument("--per-round", type=int, help="most clients in one round (default: all)")
+    keygen.add_argument("--clients", type=whole(1, _CLIENTS), required=True, help="clients 0..N-1 of the cohort")
+    keygen.add_argument("--per-round", type=whole(1, _CLIENTS), help="most clients in one round (default: all)")
     _weight_options(keygen)
     _privacy_options(keygen, rounds=True)
-    keygen.add_argument("--epoch", type=int, default=1)
+    keygen.add_argument("--epoch", type=whole(1, _EPOCHS), default=1)
     where = keygen.add_mutually_exclusive_group(required=True)
     where.add_argument("--out", type=Path, help="folder to make")
     where.add_argument(
@@ -111,24 +122,29 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--dataset", default="digits", help="digits, mnist, fashion-mnist, cifar10, shakespeare")
     train.add_argument("--data-dir", default="", help="folder of IDX files, or of input.txt")
     train.add_argument("--model", default="", help="cnn-8k, lenet5, cnn-1.2m, resnet20, gru")
-    train.add_argument("--clients", type=int, default=12)
+    train.add_argument("--clients", type=whole(1, _CLIENTS), default=12)
     train.add_argument(
-        "--per-round", type=int, default=0, help="clients sampled a round (default: a third; digits: all)"
+        "--per-round",
+        type=whole(1, _CLIENTS),
+        default=0,
+        help="clients sampled a round (default: a third; digits: all)",
     )
-    train.add_argument("--rounds", type=int, default=10)
+    train.add_argument("--rounds", type=whole(1, _ROUNDS), default=10)
     train.add_argument(
-        "--epochs", type=int, default=0, help="passes over the local data a round (default: 1; digits: 5)"
+        "--epochs", type=whole(1), default=0, help="passes over the local data a round (default: 1; digits: 5)"
     )
-    train.add_argument("--batch", type=int, default=0, help="examples a step (default: 64; digits: 16)")
+    train.add_argument("--batch", type=whole(1), default=0, help="examples a step (default: 64; digits: 16)")
     _privacy_options(train, rounds=False)
     train.add_argument(
         "--resume",
         action="store_true",
         help="go on with the run in --out where there is one; keys stay there (OUT/keys) until the run has ended",
     )
-    train.add_argument("--learning-rate", type=float, default=1e-3)
-    train.add_argument("--dirichlet", type=float, default=0.0, help="label skew: Dirichlet alpha (0: IID)")
-    train.add_argument("--seed", type=int, default=0)
+    train.add_argument("--learning-rate", type=positive(1e-12, 1e6), default=1e-3)
+    train.add_argument(
+        "--dirichlet", type=positive(1e-3, 1e6, zero=True), default=0.0, help="label skew: Dirichlet alpha (0: IID)"
+    )
+    train.add_argument("--seed", type=whole(0, 2**32 - 1), default=0)
     train.add_argument(
         "--engine", default="off", choices=["off", "auto"], help="auto: keys in an engine process, from an authority"
     )
@@ -154,7 +170,7 @@ def _weight_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--equal", action="store_true", help="all clients weigh the same")
     parser.add_argument(
         "--max-weight",
-        type=int,
+        type=whole(1),
         default=_WEIGHT_LEVELS,
         help=f"with --examples: weights are 1 to this, {_WEIGHT_LEVELS} unless given; costs as many bits a value",
     )
@@ -211,8 +227,8 @@ def _spec_command(commands: Any) -> None:
     spec = commands.add_parser("spec", help="print a scheme as JSON, for fedcipher-authority init")
     # An authority's epochs end with a round each, which a run of deltas cannot follow.
     _scheme_options(spec, target="weights")
-    spec.add_argument("--per-round", type=int, required=True, help="most clients in one round")
-    spec.add_argument("--max-weight", type=int, default=1, help="largest integer weight of a client")
+    spec.add_argument("--per-round", type=whole(1, _CLIENTS), required=True, help="most clients in one round")
+    spec.add_argument("--max-weight", type=whole(1), default=1, help="largest integer weight of a client")
     _privacy_options(spec, rounds=True)
     spec.set_defaults(run=_spec)
 
@@ -226,13 +242,13 @@ def _roster_commands(commands: Any) -> None:
     listed = commands.add_parser("roster", help="make the roster of parties from their cards: the server's key file")
     listed.add_argument("cards", type=Path, nargs="+", metavar="CARD")
     _scheme_options(listed, scheme="oneshot")
-    listed.add_argument("--per-round", type=int, help="most clients in one round (default: all)")
+    listed.add_argument("--per-round", type=whole(1, _CLIENTS), help="most clients in one round (default: all)")
     _weight_options(listed)
     _privacy_options(listed, rounds=True)
     listed.add_argument("--member", action="append", default=[], metavar="NAME", help="of the committee; repeat")
     listed.add_argument("--silent", action="append", default=[], metavar="NAME", help="sends no updates; repeat")
     listed.add_argument("--blind", action="append", default=[], metavar="NAME", help="opens no aggregates; repeat")
-    listed.add_argument("--epoch", type=int, default=1)
+    listed.add_argument("--epoch", type=whole(1, _EPOCHS), default=1)
     listed.add_argument("--out", type=Path, required=True, help="file to make, such as server.key")
     listed.set_defaults(run=_roster)
 
@@ -245,7 +261,7 @@ def _roster_commands(commands: Any) -> None:
 
 def _scheme_options(parser: argparse.ArgumentParser, target: str = "delta", scheme: str = "flashe") -> None:
     parser.add_argument("--scheme", default=scheme, choices=scheme_names(), help=f"default: {scheme}")
-    parser.add_argument("--bits", type=int, help="bits of a value (default: 16 for flashe, else 12)")
+    parser.add_argument("--bits", type=whole(4, 24), help="bits of a value (default: 16 for flashe, else 12)")
     parser.add_argument("--clip", default="auto", help="auto, aciq or a number")
     parser.add_argument(
         "--target", default=target, choices=["delta", "weights"], help=f"what clients send (default: {target})"
@@ -293,9 +309,11 @@ def _assignment(text: str) -> tuple[str, str | int | float | bool]:
         return name, value.lower() == "true"
     for kind in (int, float):
         try:
-            return name, kind(value)
+            found = kind(value)
         except ValueError:
             continue
+        # JSON, in which parameters travel, has neither infinity nor NaN.
+        return name, found if math.isfinite(found) else value
     return name, value
 
 
@@ -320,6 +338,10 @@ def _schemes(_: argparse.Namespace, __: list[str]) -> int:
 
 def _inspect(options: argparse.Namespace, __: list[str]) -> int:
     kinds = {1: "update", 2: "aggregate", 3: "client key", 4: "server key"}
+    about = options.file.stat()
+    if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
+        # A device is read for ever, a pipe waited for.
+        raise FrameError(f"{options.file} is no whole frame or key file but a device or a pipe; name the file itself")
     content = options.file.read_bytes()
     # A key file is a line of JSON before the key.
     frame = content.partition(b"\n")[2] if content.startswith(b"{") else content
@@ -345,7 +367,7 @@ def _spec(options: argparse.Namespace, __: list[str]) -> int:
 
 def _max_weight(options: argparse.Namespace) -> int:
     """Of `_weight_options`, which are checked."""
-    if options.examples is not None and not (math.isfinite(options.examples) and options.examples > 0):
+    if options.examples is not None and not 1 <= options.examples < math.inf:
         raise ParameterError(f"--examples {options.examples} is not a number of examples")
     return 1 if options.equal else options.max_weight
 
@@ -357,6 +379,8 @@ def _unit(options: argparse.Namespace) -> float:
 
 def _keygen(options: argparse.Namespace, __: list[str]) -> int:
     privacy = _privacy(options, options.dp_rounds)
+    if options.per_round is not None and options.per_round > options.clients:
+        raise ParameterError(f"--per-round {options.per_round}: the cohort has {options.clients} clients")
     made = _made(options, options.per_round or options.clients, _max_weight(options), privacy)
     made_keys = made.keygen(options.clients, epoch=options.epoch)
     out = options.out or named_folder(options.name)
@@ -463,42 +487,52 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
     require("fedcipher train", "demo", "flwr", "ray", "jax", "flax", "optax", "rich", "matplotlib")
     if options.dashboard:
         require_dashboard()
+    from fedcipher.app.apart import run_apart
     from fedcipher.app.settings import Settings
     from fedcipher.app.simulate import client_sizes, train, weight_unit
 
-    with tempfile.TemporaryDirectory(prefix="fedcipher-") as scratch:
-        data_dir = str(Path(options.data_dir).resolve()) if options.data_dir else ""
-        shape = {
-            name: getattr(options, name)
-            for name in (
-                *("dataset", "model", "clients", "per_round", "rounds"),
-                *("epochs", "batch", "learning_rate", "dirichlet", "seed"),
-            )
-        }
-        shape["resume"] = options.resume
-        keys_folder = str((options.out.resolve() if options.resume else Path(scratch)) / "keys")
-        settings = Settings(keys=keys_folder, data_dir=data_dir, **shape)
-        privacy = _privacy(options, options.rounds)
-        if privacy is None:
-            unit, max_weight = weight_unit(client_sizes(settings), _WEIGHT_LEVELS)
-        else:
-            unit, max_weight = 0.0, 1
-            # Nobody drops out of a simulation: the fewer shares a sum counts on, the larger each is.
-            if "min_contributions=" not in " ".join(options.set):
-                options.set.append(f"min_contributions={settings.per_round}")
-        settings = Settings(keys=keys_folder, data_dir=data_dir, examples_per_weight=unit, **shape)
-        made = _made(options, settings.per_round, max_weight, privacy)
-        writable_folder(options.out)
-        engine = options.engine == "auto"
-        beside = _beside(made, options.compare) if options.compare else None
-        train(
-            *(settings, made, options.out, arguments),
+    data_dir = str(Path(options.data_dir).resolve()) if options.data_dir else ""
+    shape = {
+        name: getattr(options, name)
+        for name in (
+            *("dataset", "model", "clients", "per_round", "rounds"),
+            *("epochs", "batch", "learning_rate", "dirichlet", "seed"),
+        )
+    }
+    shape["resume"] = options.resume
+    # Of the run, or of this process: then it is made when all else has been found right.
+    keys_folder = str(options.out.resolve() / "keys")
+    settings = Settings(keys=keys_folder, data_dir=data_dir, **shape)
+    privacy = _privacy(options, options.rounds)
+    if privacy is None:
+        unit, max_weight = weight_unit(client_sizes(settings), _WEIGHT_LEVELS)
+    else:
+        unit, max_weight = 0.0, 1
+        # Nobody drops out of a simulation: the fewer shares a sum counts on, the larger each is.
+        if "min_contributions=" not in " ".join(options.set):
+            options.set.append(f"min_contributions={settings.per_round}")
+    settings = Settings(keys=keys_folder, data_dir=data_dir, examples_per_weight=unit, **shape)
+    made = _made(options, settings.per_round, max_weight, privacy)
+    writable_folder(options.out)
+    engine = options.engine == "auto"
+    beside = _beside(made, options.compare) if options.compare else None
+
+    def work(keys_folder: str) -> int:
+        report = train(
+            *(replace(settings, keys=keys_folder), made, options.out, arguments),
             link_mbit=options.link_mbit,
             engine=engine,
             beside=beside,
             dashboard=options.dashboard,
         )
-    return 0
+        if report.rounds and all(result.unfinished for result in report.rounds):
+            raise RunError(f"no round has an aggregate, the model is as it was: {report.rounds[-1].unfinished}")
+        return 0
+
+    if options.resume:
+        return run_apart(lambda: work(keys_folder), _refused)
+    with tempfile.TemporaryDirectory(prefix="fedcipher-") as scratch:
+        return run_apart(lambda: work(str(Path(scratch) / "keys")), _refused)
 
 
 if __name__ == "__main__":

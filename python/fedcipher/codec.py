@@ -29,6 +29,8 @@ _DTYPES = (
 )
 
 _GAUSS_MIN_ELEMENTS = 32
+# Beyond these a step is no float32 any more: keys would be made that no update can be encrypted with.
+_LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,7 @@ class Codec:
     privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bits, int):
-            object.__setattr__(self, "bits", tuple(self.bits))
-        if not isinstance(self.clip, (int, float, str)):
-            object.__setattr__(self, "clip", tuple(self.clip))
-        if any(not 4 <= b <= 24 for b in self.bit_widths):
-            raise ParameterError(f"bits={self.bits}: each must be in 4..24")
+        self._check_ranges()
         if isinstance(self.clip, str) and self.clip not in ("auto", "aciq"):
             raise ParameterError(f"clip={self.clip!r} is not a number, 'auto' or 'aciq'")
         for name in ("margin", "floor", "start"):
@@ -102,6 +99,21 @@ class Codec:
             raise ParameterError(f"privacy={given!r} is no fedcipher.dp.Privacy")
         if self.privacy is not None:
             self._check_privacy()
+
+    def _check_ranges(self) -> None:
+        for name, single in (("bits", int), ("clip", (int, float, str))):
+            given = getattr(self, name)
+            if not isinstance(given, single):
+                try:
+                    object.__setattr__(self, name, tuple(given))
+                except TypeError:
+                    raise ParameterError(f"{name}={given!r} is neither one value nor one a tensor") from None
+        if any(not 4 <= b <= 24 for b in self.bit_widths):
+            raise ParameterError(f"bits={self.bits}: each must be in 4..24")
+        if not isinstance(self.clip, str):
+            for range_ in [self.clip] if isinstance(self.clip, (int, float)) else self.clip:
+                if not _LEAST_CLIP <= range_ <= _MOST_CLIP:
+                    raise ParameterError(f"clip={range_!r} is no number from {_LEAST_CLIP:g} to {_MOST_CLIP:g}")
 
     def _check_privacy(self) -> None:
         if self.target != "delta":
@@ -299,6 +311,11 @@ def restore(layout: Layout, flat: NDArray[np.float32]) -> list[Array]:
     out: list[Array] = []
     start = 0
     for code, _, _, shape in layout.tensors:
+        if code >= len(_DTYPES):
+            # Opaque to the core; all that a cohort's clients sent agrees on it, however.
+            raise LayoutError(
+                f"an array of element type {code}, of which this Fedcipher knows {len(_DTYPES)}; upgrade it"
+            )
         dtype = np.dtype(_DTYPES[code])
         size = math.prod(shape)
         piece = flat[start : start + size].reshape(shape)

@@ -20,6 +20,7 @@ __all__ = [
     "ForgedAggregateError",
     "FrameError",
     "IdentityInUseError",
+    "InternalError",
     "KeyClosedError",
     "KeyFormatError",
     "KeyInUseError",
@@ -181,6 +182,10 @@ class DecryptError(FedcipherError):
 
 class UnsupportedError(FedcipherError):
     """The scheme cannot do this."""
+
+
+class InternalError(FedcipherError):
+    """A fault of Fedcipher itself, or of a library it uses: please report it."""
 
 
 class CancelledError(FedcipherError):

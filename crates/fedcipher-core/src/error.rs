@@ -159,6 +159,9 @@ pub enum Error {
 
     #[error("the operating system's random number generator failed: {0}")]
     Rng(String),
+
+    #[error("a fault of Fedcipher itself, or of a library it uses: {reason}; please report it")]
+    Internal { reason: String },
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -200,6 +203,7 @@ impl Error {
             Error::Unsupported { .. } => "UnsupportedError",
             Error::Cancelled { .. } => "CancelledError",
             Error::Rng(_) => "EntropyError",
+            Error::Internal { .. } => "InternalError",
         }
     }
 
@@ -213,5 +217,29 @@ impl Error {
 
     pub(crate) fn parameter(name: &'static str, reason: impl Into<String>) -> Self {
         Error::Parameter { name, reason: reason.into() }
+    }
+}
+
+/// `work`, and an error where it panics: hosts catch errors, and what unwinds through them ends whole runs.
+pub fn unwound<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|payload| {
+        let said = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let said = said.or_else(|| payload.downcast_ref::<String>().cloned());
+        Err(Error::Internal { reason: said.unwrap_or_else(|| "it panicked".into()) })
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::panic, clippy::unwrap_used, reason = "what is tested")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_with_its_text() {
+        assert_eq!(unwound(|| Ok(1)).unwrap(), 1);
+        let said = |work: fn() -> Result<()>| unwound(work).unwrap_err().to_string();
+        assert!(said(|| panic!("a plain text")).contains("a plain text; please report it"));
+        assert!(said(|| panic!("with a number: {}", std::process::id())).contains("with a number"));
+        assert!(said(|| std::panic::resume_unwind(Box::new(3))).contains("it panicked"));
     }
 }

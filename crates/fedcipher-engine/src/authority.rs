@@ -3,10 +3,10 @@
 
 use crate::certificates::{Party, Role, Root, Terms, check_name};
 use crate::error::{Error, Result};
-use crate::files::write_secret;
+use crate::files::Draft;
 use crate::refusals::Refused;
 use fedcipher_core::keys::ServerKey;
-use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
+use fedcipher_core::oneshot::roster::{Card, Roles, Roster, sha256};
 use fedcipher_core::registry;
 use fedcipher_core::scheme::Scheme;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
@@ -92,7 +92,12 @@ CREATE TABLE IF NOT EXISTS refusals (
     minute TEXT NOT NULL, party TEXT NOT NULL, what TEXT NOT NULL, count INTEGER NOT NULL,
     UNIQUE (minute, party, what)
 );
+CREATE TABLE IF NOT EXISTS digests (
+    epoch INTEGER NOT NULL REFERENCES epochs, device TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (epoch, device)
+);
 ";
+/// In `digests`, whose the server's key is.
+const SERVER: &str = "";
 
 /// What `rotate` and `settle` leave on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +132,17 @@ impl Authority {
         // Made by us, for us alone: SQLite would follow the umask.
         let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         made.map_err(|e| Error::file(&path, &format!("{e}; an authority is made once")))?;
+        let filled = Self::fill(folder, spec, reached_as, committee);
+        if filled.is_err() {
+            // Half an authority is none, and would be in the way of the next try.
+            for ending in ["", "-wal", "-shm"] {
+                let _ = std::fs::remove_file(folder.join(format!("{FILE}{ending}")));
+            }
+        }
+        filled
+    }
+
+    fn fill(folder: &Path, spec: &str, reached_as: Vec<String>, committee: usize) -> Result<Self> {
         let mut this = Self::connect(folder)?;
         this.committee = committee;
         let root = Root::generate()?;
@@ -139,8 +155,9 @@ impl Authority {
             tx.execute("INSERT INTO config VALUES (?1, ?2)", params![name, value])?;
         }
         log(&tx, "authority", "init", None)?;
-        write_party(&folder.join("service"), &root.certificate, &certificate, Some(&key))?;
+        let draft = write_party(&folder.join("service"), &root.certificate, &certificate, Some(&key))?;
         tx.commit()?;
+        draft.keep();
         Ok(this)
     }
 
@@ -150,9 +167,11 @@ impl Authority {
         if mode & 0o077 != 0 {
             return Err(Error::file(&path, &format!("mode {mode:o} lets others read all keys; chmod 600 it")));
         }
-        let mut this = Self::connect(folder)?;
+        let mut this = Self::connect(folder).map_err(|e| damaged(folder, &e))?;
+        this.check_structure()?;
         this.committee = registry::make(&this.spec()?)?.committee();
         this.connection.execute_batch(LATER)?;
+        this.check_content()?;
         // A process that was killed between a rotation and this left its log.
         this.forget(Duration::from_millis(200))?;
         Ok(this)
@@ -163,6 +182,43 @@ impl Authority {
         connection.busy_timeout(BUSY)?;
         connection.execute_batch(PRAGMAS)?;
         Ok(Authority { connection, folder: folder.to_owned(), committee: 0 })
+    }
+
+    /// Damage is found at the start, not by whoever asks for what it has hit: here that of SQLite's own structure.
+    fn check_structure(&self) -> Result<()> {
+        let found = self.connection.query_row("PRAGMA quick_check(1)", [], |r| r.get::<_, String>(0));
+        match found {
+            Ok(fine) if fine == "ok" => Ok(()),
+            Ok(wrong) => Err(damaged(&self.folder, &wrong)),
+            Err(error) => Err(damaged(&self.folder, &error)),
+        }
+    }
+
+    /// And here that of keys, and of whom has been revoked, which no structure shows.
+    fn check_content(&self) -> Result<()> {
+        let wrong = |error: rusqlite::Error| damaged(&self.folder, &error);
+        // One state of the store, whatever others write meanwhile.
+        let tx = self.connection.unchecked_transaction()?;
+        let mut query = tx.prepare(
+            "SELECT epoch, device, digest, CASE device WHEN ?1 THEN (SELECT server_key FROM epochs e WHERE e.epoch = d.epoch)
+             ELSE (SELECT key FROM keys k WHERE k.epoch = d.epoch AND k.device = d.device) END FROM digests d",
+        )?;
+        let mut rows = query.query([SERVER]).map_err(wrong)?;
+        while let Some(row) = rows.next().map_err(wrong)? {
+            let (epoch, device): (u64, String) = (row.get(0).map_err(wrong)?, row.get(1).map_err(wrong)?);
+            let digest: Vec<u8> = row.get(2).map_err(wrong)?;
+            let key = Zeroizing::new(row.get::<_, Option<Vec<u8>>>(3).map_err(wrong)?.unwrap_or_default());
+            if digest != sha256(&[&key]) {
+                let whose = if device == SERVER { "the server".to_owned() } else { format!("device {device}") };
+                return Err(damaged(&self.folder, &format!("the key of {whose} in epoch {epoch}")));
+            }
+        }
+        let back =
+            "SELECT name FROM parties WHERE revoked != 1 AND name IN (SELECT party FROM audit WHERE action = 'revoke')";
+        if let Some(name) = tx.query_row(back, [], |r| r.get::<_, String>(0)).optional().map_err(wrong)? {
+            return Err(damaged(&self.folder, &format!("{name} has been revoked and is not any more")));
+        }
+        Ok(())
     }
 
     /// The folder with the credentials of the service.
@@ -244,14 +300,15 @@ impl Authority {
             params![party.name, party.role.name(), client],
         )?;
         log(&tx, &party.name, "enrol", None)?;
-        match request {
+        let draft = match request {
             Some(csr) => write_party(out, &root.certificate, &root.sign(csr, party, terms)?, None)?,
             None => {
                 let (certificate, key) = root.issue(party, terms)?;
-                write_party(out, &root.certificate, &certificate, Some(&key))?;
+                write_party(out, &root.certificate, &certificate, Some(&key))?
             }
-        }
+        };
         tx.commit()?;
+        draft.keep();
         Ok(client)
     }
 
@@ -348,9 +405,12 @@ impl Authority {
             "INSERT INTO epochs (epoch, state, made, server_key) VALUES (?1, 'current', ?2, ?3)",
             params![epoch, now()?, server.to_bytes()],
         )?;
+        let digest = "INSERT INTO digests VALUES (?1, ?2, ?3)";
+        tx.execute(digest, params![epoch, SERVER, sha256(&[&server.to_bytes()])])?;
         for (client, key) in &keys {
             let name = devices.iter().find(|(number, _)| number == client).map(|(_, name)| name);
             tx.execute("INSERT INTO keys VALUES (?1, ?2, ?3, NULL)", params![epoch, name, key.as_slice()])?;
+            tx.execute(digest, params![epoch, name, sha256(&[key.as_slice()])])?;
         }
         tx.execute("DELETE FROM config WHERE name = ?1", [OWED])?;
         log(&tx, "authority", "rotate", Some(epoch))?;
@@ -574,18 +634,26 @@ fn log(tx: &Transaction<'_>, party: &str, action: &str, epoch: Option<u64>) -> R
 fn end_epochs(tx: &Transaction<'_>, condition: &str, bound: impl rusqlite::Params + Clone) -> Result<usize> {
     let which = format!("SELECT epoch FROM epochs WHERE {condition}");
     tx.execute(&format!("UPDATE keys SET key = NULL WHERE epoch IN ({which})"), bound.clone())?;
+    tx.execute(&format!("DELETE FROM digests WHERE epoch IN ({which})"), bound.clone())?;
     Ok(tx.execute(&format!("UPDATE epochs SET state = 'ended', server_key = NULL WHERE {condition}"), bound)?)
 }
 
+fn damaged(folder: &Path, what: &impl std::fmt::Display) -> Error {
+    Error::Store(format!(
+        "{} is damaged ({what}); put back the last backup of the folder, or make a new authority",
+        folder.join(FILE).display()
+    ))
+}
+
 /// A party's folder; existing files are not replaced, secrets are for their owner only.
-fn write_party(folder: &Path, root: &str, certificate: &str, key: Option<&str>) -> Result<()> {
+fn write_party(folder: &Path, root: &str, certificate: &str, key: Option<&str>) -> Result<Draft> {
     use crate::tls::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE};
-    std::fs::create_dir_all(folder).map_err(|e| Error::file(folder, &e))?;
+    let mut draft = Draft::new(folder)?;
     let files = [(AUTHORITY_FILE, Some(root)), (CERTIFICATE_FILE, Some(certificate)), (KEY_FILE, key)];
     for (name, content) in files {
         if let Some(content) = content {
-            write_secret(&folder.join(name), content.as_bytes())?;
+            draft.write(name, content.as_bytes())?;
         }
     }
-    Ok(())
+    Ok(draft)
 }

@@ -13,6 +13,10 @@ const SCHEME: &str = "urn:fedcipher:";
 /// A clock may be behind the authority's by this much.
 const BACKDATE: Duration = Duration::hours(1);
 const CA_DAYS: i64 = 3650;
+/// A certificate's longest life.
+const MOST_DAYS: i64 = 36_500;
+/// Years in which a certificate may begin: the format has no others at hand that every reader takes.
+const YEARS: std::ops::RangeInclusive<i32> = 1970..=9000;
 
 /// What a party may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -174,7 +178,30 @@ fn root_params() -> Result<CertificateParams> {
     Ok(params)
 }
 
+/// What a certificate may say, checked before there is one: dates out of range end in a panic elsewhere.
+fn check_terms(terms: &Terms) -> Result<()> {
+    if !(1..=MOST_DAYS).contains(&terms.days) {
+        return Err(Error::Configuration(format!("--days {}: give 1 to {MOST_DAYS}", terms.days)));
+    }
+    if !YEARS.contains(&terms.from.year()) {
+        let (first, last) = (YEARS.start(), YEARS.end());
+        return Err(Error::Configuration(format!("--from {}: give a year from {first} to {last}", terms.from)));
+    }
+    check_reached_as(&terms.reached_as)
+}
+
+/// Names that somebody can connect to.
+pub fn check_reached_as(names: &[String]) -> Result<()> {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b".-_*".contains(&b);
+    let known = |name: &&String| name.parse::<IpAddr>().is_ok() || (!name.is_empty() && name.bytes().all(fine));
+    match names.iter().find(|name| !known(name)) {
+        Some(name) => Err(Error::Configuration(format!("--name {name:?} is no DNS name and no address"))),
+        None => Ok(()),
+    }
+}
+
 fn leaf(party: &Party, terms: &Terms) -> Result<CertificateParams> {
+    check_terms(terms)?;
     let mut params = CertificateParams::new(terms.reached_as.clone()).map_err(failed)?;
     let uri = format!("{SCHEME}{}:{}", party.role.name(), party.name);
     params.subject_alt_names.push(SanType::URI(uri.try_into().map_err(failed)?));

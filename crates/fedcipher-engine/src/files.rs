@@ -2,10 +2,14 @@
 
 use crate::{Error, Result};
 use std::fs::File;
+#[cfg(feature = "server")]
+use std::io::ErrorKind;
 use std::io::Read;
 #[cfg(unix)]
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+#[cfg(feature = "server")]
+use std::path::PathBuf;
 #[cfg(feature = "server")]
 use std::{fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt};
 
@@ -68,8 +72,58 @@ pub fn write_secret(path: &Path, content: &[u8]) -> Result<()> {
     // A link, unlike a rename, does not replace what is there.
     let named = written.and_then(|()| std::fs::hard_link(&unfinished, path));
     let _ = std::fs::remove_file(&unfinished);
-    named.map_err(failed)?;
+    named.map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists => Error::file(path, &"it exists; choose another folder, or delete it first"),
+        _ => failed(e),
+    })?;
     sync_folder(folder)
+}
+
+/// New secret files that belong together: until they are kept, an end takes those that are there away again. Half of
+/// them would be of no use, and in the way of the next try.
+#[cfg(feature = "server")]
+#[derive(Debug)]
+pub struct Draft {
+    folder: PathBuf,
+    made_folder: bool,
+    written: Vec<PathBuf>,
+}
+
+#[cfg(feature = "server")]
+impl Draft {
+    /// In `folder`, which is made where it is absent.
+    pub fn new(folder: &Path) -> Result<Self> {
+        let made_folder = !folder.exists();
+        std::fs::create_dir_all(folder).map_err(|e| Error::file(folder, &e))?;
+        Ok(Draft { folder: folder.to_owned(), made_folder, written: Vec::new() })
+    }
+
+    /// As [`write_secret`].
+    pub fn write(&mut self, name: &str, content: &[u8]) -> Result<()> {
+        let path = self.folder.join(name);
+        write_secret(&path, content)?;
+        self.written.push(path);
+        Ok(())
+    }
+
+    /// They stay.
+    pub fn keep(mut self) {
+        self.written.clear();
+        self.made_folder = false;
+    }
+}
+
+#[cfg(feature = "server")]
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // Whatever cannot be removed stays, and the error under way says why there was an end.
+        for path in &self.written {
+            let _ = std::fs::remove_file(path);
+        }
+        if self.made_folder {
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+    }
 }
 
 /// Puts a folder's entries on disk.
@@ -83,6 +137,31 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn files_that_belong_together_come_all_or_none() {
+        let base = std::env::temp_dir().join(format!("fedcipher-draft-{}", std::process::id()));
+        let folder = base.join("new");
+        std::fs::create_dir_all(&base).unwrap();
+        let mut draft = Draft::new(&folder).unwrap();
+        draft.write("a", b"1").unwrap();
+        assert!(draft.write("a", b"2").unwrap_err().to_string().contains("choose another folder"));
+        drop(draft);
+        assert!(!folder.exists());
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("theirs"), b"3").unwrap();
+        let mut draft = Draft::new(&folder).unwrap();
+        draft.write("a", b"1").unwrap();
+        assert!(draft.write("theirs", b"2").is_err());
+        drop(draft);
+        assert_eq!(std::fs::read(folder.join("theirs")).unwrap(), b"3");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+        let mut draft = Draft::new(&folder).unwrap();
+        draft.write("a", b"1").unwrap();
+        draft.keep();
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
+        std::fs::remove_dir_all(&base).unwrap();
+    }
 
     #[test]
     fn a_secret_is_written_once_and_refused_where_others_reach_it() {

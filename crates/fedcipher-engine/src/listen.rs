@@ -9,7 +9,7 @@ use crate::{FRAME, WINDOW, certificates};
 use certificates::{Party, Role};
 use rustix::fs::{Gid, Mode};
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,7 +112,8 @@ async fn exhausted(door: &Door) {
 /// A Unix socket in a folder nobody else can write to. Only its owner may open it, or with `group` the members of
 /// that group too; [`Guard`] then looks who they are.
 ///
-/// A socket left behind by a dead engine is replaced, one that answers is not.
+/// A socket left behind by a dead engine is replaced; one that answers is not, and nothing else is: a mistyped path
+/// may be anybody's file.
 pub fn unix(path: &Path, group: Option<Gid>) -> Result<UnixListener> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let about = std::fs::metadata(folder).map_err(|e| Error::file(folder, &e))?;
@@ -124,9 +125,16 @@ pub fn unix(path: &Path, group: Option<Gid>) -> Result<UnixListener> {
     if let Some(group) = group {
         passable(folder, group)?;
     }
-    if path.exists() {
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(Error::file(path, &"another engine answers there; stop it first"));
+    if let Ok(there) = std::fs::symlink_metadata(path) {
+        if !there.file_type().is_socket() {
+            return Err(Error::file(path, &"there is something that is no socket; name a path where nothing is"));
+        }
+        match std::os::unix::net::UnixStream::connect(path) {
+            Ok(_) => return Err(Error::file(path, &"another engine answers there; stop it first")),
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {}
+            Err(e) => {
+                return Err(Error::file(path, &format!("who answers there cannot be told: {e}; remove it first")));
+            }
         }
         std::fs::remove_file(path).map_err(|e| Error::file(path, &e))?;
     }

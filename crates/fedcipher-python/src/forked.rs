@@ -1,5 +1,6 @@
 //! Work with the GIL released, also in a process forked off (multiprocessing's `fork`).
 
+use fedcipher_core::error::unwound;
 use fedcipher_core::{Error, Result};
 use pyo3::Python;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -16,11 +17,12 @@ pub fn remember_this_process() {
 }
 
 /// `work` without the GIL, and with threads that exist: those of the parent do not in a process forked off,
-/// where the first parallel step would wait for them for ever.
+/// where the first parallel step would wait for them for ever. A panic is an error: Python's handlers let PyO3's
+/// `PanicException` pass, which is no `Exception`.
 pub fn at_work<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     py.detach(|| match threads()? {
-        None => work(),
-        Some(threads) => threads.install(work),
+        None => unwound(work),
+        Some(threads) => threads.install(|| unwound(work)),
     })
 }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from fedcipher.data import DATASETS
 from fedcipher.errors import ParameterError
-from fedcipher.models import default_model
+from fedcipher.models import MODELS, default_model
 
 __all__ = ["Settings"]
 
@@ -15,6 +17,7 @@ __all__ = ["Settings"]
 # two batches of the usual size.
 _TRAINING = {"digits": (5, 16, 1)}
 _USUAL = (1, 64, 3)
+_TEXT, _TEXT_MODEL = "shakespeare", "gru"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Settings:
     """Go on with the run in ``out`` where there is one."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         if not self.model:
             object.__setattr__(self, "model", default_model(self.dataset))
         epochs, batch, one_in = _TRAINING.get(self.dataset, _USUAL)
@@ -50,6 +54,32 @@ class Settings:
             raise ParameterError(f"{self.per_round} clients per round is outside 1..{self.clients}")
         if self.rounds < 1 or self.epochs < 1 or self.batch < 1:
             raise ParameterError("rounds, epochs and batch must be at least 1")
+        if not 0 <= self.seed < 2**32:
+            raise ParameterError(f"seed={self.seed} is outside 0..{2**32 - 1}")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ParameterError(f"learning_rate={self.learning_rate} is not a positive number")
+        if not (math.isfinite(self.dirichlet) and self.dirichlet >= 0):
+            raise ParameterError(f"dirichlet={self.dirichlet} is neither 0 nor a positive number")
+        if self.dataset not in DATASETS:
+            raise ParameterError(f"dataset {self.dataset!r} is not one of {', '.join(DATASETS)}")
+        if self.model not in MODELS:
+            raise ParameterError(f"model {self.model!r} is not one of {', '.join(MODELS)}")
+        # One reads sequences of symbols, the others images.
+        if (self.model == _TEXT_MODEL) != (self.dataset == _TEXT):
+            raise ParameterError(
+                f"model {self.model} does not go with {self.dataset}: {_TEXT_MODEL} is for {_TEXT}, the others are for "
+                "images"
+            )
+
+    def _check_types(self) -> None:
+        """A run config is written by hand."""
+        for field in fields(self):
+            value, kind = getattr(self, field.name), type(field.default)
+            if field.name == "keys":
+                kind = str
+            fine = isinstance(value, (int, float) if kind is float else kind)
+            if not fine or (isinstance(value, bool) and kind is not bool):
+                raise ParameterError(f"{field.name.replace('_', '-')}={value!r} is not of type {kind.__name__}")
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Settings:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcipher._optional import require
+from fedcipher._options import whole
 from fedcipher.errors import ClusterError, ParameterError
 from fedcipher.keys.store import home
 from fedcipher.schemes import Scheme
@@ -26,10 +27,12 @@ def add_commands(commands: Any, scheme_options: Callable[[Any], None], made: Cal
     )
     parts = cluster.add_subparsers(required=True, metavar="up|status|down")
     up: argparse.ArgumentParser = parts.add_parser("up", help="make keys and certificates, and start everything")
-    up.add_argument("--clients", type=int, required=True, help="SuperNodes, each with a partition and a key of its own")
+    up.add_argument(
+        "--clients", type=whole(1, 1000), required=True, help="SuperNodes, each with a partition and a key of its own"
+    )
     scheme_options(up)
-    up.add_argument("--per-round", type=int, default=0, help="most clients in one round (default: all)")
-    up.add_argument("--max-weight", type=int, default=1, help="largest integer weight of a client")
+    up.add_argument("--per-round", type=whole(1, 1000), default=0, help="most clients in one round (default: all)")
+    up.add_argument("--max-weight", type=whole(1), default=1, help="largest integer weight of a client")
     up.add_argument(
         "--engine", action="store_true", help="an authority, and for each SuperNode an engine with its keys"
     )
@@ -54,8 +57,6 @@ def _up(made: Callable[..., Scheme], options: argparse.Namespace, _: list[str]) 
     folder = _folder(options)
     from fedcipher.cluster.local import NAME, up
 
-    if not 1 <= options.clients <= 1000:
-        raise ParameterError(f"--clients {options.clients} is not between 1 and 1000")
     scheme = made(options, options.per_round or options.clients, options.max_weight)
     members = int(scheme.params().get("members", 0))
     if members > options.clients:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import math
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,18 @@ def find(folder: Path, stem: str) -> Path:
 def read(path: Path) -> NDArray[np.uint8]:
     """An IDX file of unsigned bytes as an array of its shape."""
     opener: Any = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rb") as file:
-        raw: bytes = file.read()
+    try:
+        with opener(path, "rb") as file:
+            raw: bytes = file.read()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ParameterError(f"{path} is no whole gzip file: {error}; fetch it again") from error
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != _UINT8:
         raise ParameterError(f"{path} is no IDX file of unsigned bytes")
     dims = raw[3]
-    shape = np.frombuffer(raw, ">u4", count=dims, offset=4).astype(int)
+    if dims == 0 or len(raw) < 4 + 4 * dims:
+        raise ParameterError(f"{path} ends in its header; fetch it again")
+    shape = [int(n) for n in np.frombuffer(raw, ">u4", count=dims, offset=4)]
     values = np.frombuffer(raw, np.uint8, offset=4 + 4 * dims)
-    if values.size != int(np.prod(shape)):
-        raise ParameterError(f"{path} holds {values.size} values where its header says {list(shape)}")
+    if values.size != math.prod(shape):
+        raise ParameterError(f"{path} holds {values.size} values where its header says {shape}; fetch it again")
     return values.reshape(shape)

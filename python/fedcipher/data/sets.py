@@ -18,6 +18,10 @@ __all__ = ["DATASETS", "Dataset", "load"]
 DATASETS = ["digits", "mnist", "fashion-mnist", "cifar10", "shakespeare"]
 _HUB = {"mnist": "ylecun/mnist", "fashion-mnist": "zalando-datasets/fashion_mnist", "cifar10": "uoft-cs/cifar10"}
 _SEQUENCE = 64
+_CLASSES = 10
+_SHAPES = {"mnist": (28, 28, 1), "fashion-mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
+# Symbols of the text there must be for one sequence in each part.
+_LEAST_TEXT = 20 * _SEQUENCE
 _TEST_FRACTION = 0.2
 
 
@@ -67,22 +71,36 @@ def _digits() -> Dataset:
 
 def _images(name: str, folder: Path) -> Dataset:
     def part(stem: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        x = idx.read(idx.find(folder, f"{stem}-images")).astype(np.float32) / 255.0
-        y = idx.read(idx.find(folder, f"{stem}-labels")).astype(np.int32)
-        if len(x) != len(y):
-            raise ParameterError(f"{folder}: {len(x)} {stem} images but {len(y)} labels")
-        return (x[..., None] if x.ndim == 3 else x), y
+        x = idx.read(idx.find(folder, f"{stem}-images"))
+        y = idx.read(idx.find(folder, f"{stem}-labels"))
+        shape = _SHAPES[name]
+        if x.ndim == 0 or x.shape[1:] not in (shape, shape[:2] if shape[2] == 1 else shape):
+            raise ParameterError(
+                f"{folder}: the {stem} images are of shape {x.shape[1:]}, those of {name} are of {shape}; name the "
+                "folder, or the data set, that is meant"
+            )
+        if y.ndim != 1 or len(x) != len(y):
+            raise ParameterError(f"{folder}: {len(x)} {stem} images but labels of shape {y.shape}")
+        if len(y) == 0 or y.max() >= _CLASSES:
+            found = f"a label of {y.max()}" if len(y) else "nothing"
+            raise ParameterError(f"{folder}: {found} in the {stem} labels, where {name} has 0 to {_CLASSES - 1}")
+        return (x[..., None] if x.ndim == 3 else x).astype(np.float32) / 255.0, y.astype(np.int32)
 
     train_x, train_y = part("train")
     test_x, test_y = part("t10k")
-    return Dataset(name, train_x, train_y, test_x, test_y, int(train_y.max()) + 1)
+    return Dataset(name, train_x, train_y, test_x, test_y, _CLASSES)
 
 
 def _text(folder: Path) -> Dataset:
     path = folder / "input.txt"
     if not path.is_file():
         raise ParameterError(f"no input.txt in {folder}; pass --data-dir the folder of the text")
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"{path} is no text in UTF-8: {error.reason} at byte {error.start}") from error
+    if len(text) <= _LEAST_TEXT:
+        raise ParameterError(f"{path} holds {len(text)} characters; more than {_LEAST_TEXT} are needed")
     symbols = sorted(set(text))
     codes = {symbol: code for code, symbol in enumerate(symbols)}
     tokens = np.array([codes[symbol] for symbol in text], np.int32)

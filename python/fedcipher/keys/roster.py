@@ -31,8 +31,8 @@ def new_identity(name: str, folder: str | Path) -> tuple[Path, Path]:
 
     Raises `KeyFormatError` where one of the files exists, or cannot be written.
     """
-    if Path(name).name != name or name in ("", ".", ".."):
-        raise ParameterError(f"{name!r} is no name for a party: no folder separators, please")
+    if Path(name).name != name or name in ("", ".", "..") or not name.isprintable():
+        raise ParameterError(f"{name!r} is no name for a party: no folder separators or line ends, please")
     folder = Path(folder)
     secret, card = folder / f"{name}.identity", folder / f"{name}.card"
     identity = _native.Identity.generate()
@@ -62,7 +62,11 @@ def read_card(path: str | Path) -> tuple[str, bytes, bytes]:
     try:
         with path.open("rb") as file:
             said: dict[str, Any] = json.loads(file.read(_MOST_CARD))
-        if said["fedcipher"] != VERSION or said["role"] != "card" or not isinstance(said["name"], str):
+        if (
+            said["fedcipher"] != VERSION
+            or said["role"] != "card"
+            or not (isinstance(said["name"], str) and said["name"].isprintable())
+        ):
             raise KeyError("role")
         verify, sealing = (base64.b64decode(said[part], validate=True) for part in ("verify", "sealing"))
         return said["name"], verify, sealing

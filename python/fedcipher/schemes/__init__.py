@@ -75,7 +75,7 @@ def scheme(name: str, **params: Any) -> Scheme:
         raise ParameterError(f"scheme {name!r} has no parameter {', '.join(strange)}; it takes {', '.join(known)}")
     try:
         return cls(**params)
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise ParameterError(f"scheme {name!r}: {error}") from error
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedcipher import _native
 from fedcipher._optional import require_feature
 from fedcipher.codec import Array, Codec, Layout, flat_float32, restore
-from fedcipher.errors import FrameError, UnknownClientError, UnsupportedError
+from fedcipher.errors import FrameError, ParameterError, UnknownClientError, UnsupportedError
 from fedcipher.schemes.noise import Mechanism
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
 
@@ -38,6 +38,7 @@ __all__ = [
     "NativeScheme",
     "Scheme",
     "SchemeInfo",
+    "cohort_of",
     "state_dir",
 ]
 
@@ -126,6 +127,16 @@ def state_dir() -> Path:
         return Path(chosen)
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "fedcipher"
+
+
+def cohort_of(cohort: int | Iterable[int], epoch: int) -> list[int]:
+    """The ids of a cohort for which keys of ``epoch`` are asked. Raises `ParameterError`."""
+    ids = list(range(cohort)) if isinstance(cohort, int) else list(cohort)
+    if not 0 <= epoch < 1 << 64:
+        raise ParameterError(f"epoch={epoch} is outside 0..{(1 << 64) - 1}")
+    if not ids or not all(0 <= client < 1 << 32 for client in ids):
+        raise ParameterError("a cohort has at least one client, with ids from 0 to 2**32 - 1")
+    return ids
 
 
 class Encryptor(ABC):
@@ -380,8 +391,7 @@ class NativeScheme(Scheme):
         return dict(self._native.describe())
 
     def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
-        ids = list(range(cohort)) if isinstance(cohort, int) else list(cohort)
-        clients, server = self._native.keygen(ids, epoch)
+        clients, server = self._native.keygen(cohort_of(cohort, epoch), epoch)
         return KeySet({key.client: key for key in clients}, server)
 
     def encryptor(self, key: _native.ClientKey) -> Encryptor:

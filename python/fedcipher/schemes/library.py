@@ -29,6 +29,7 @@ from fedcipher.schemes.base import (
     KernelEncryptor,
     KeySet,
     Scheme,
+    cohort_of,
     state_dir,
 )
 
@@ -107,7 +108,7 @@ class LibraryScheme(Scheme):
         return {"clients": str(self._params["clients"])}
 
     def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
-        ids = list(range(cohort)) if isinstance(cohort, int) else list(cohort)
+        ids = cohort_of(cohort, epoch)
         secret, public = self._arithmetic.keygen()
         clients, server = self._library.keygen(ids, epoch, secret, public)
         return KeySet({key.client: key for key in clients}, server)

@@ -1,4 +1,7 @@
-"""`bfv-lib` and `ckks`: Microsoft SEAL through TenSEAL, a vector of slots a ciphertext; baselines."""
+"""`bfv-lib` and `ckks`: Microsoft SEAL through TenSEAL, a vector of slots a ciphertext; baselines.
+
+SEAL can be brought down by damaged ciphertexts, so it reads others' in a process of its own (`apart`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import numpy as np
 from fedcipher._optional import load
 from fedcipher.codec import Codec
 from fedcipher.errors import DecryptError, FrameError, KeyFormatError
+from fedcipher.schemes.apart import Apart
 from fedcipher.schemes.base import SchemeInfo
 from fedcipher.schemes.library import Adder, Arithmetic, LibraryScheme, Numbers
 
@@ -47,7 +51,7 @@ class BfvLib(LibraryScheme):
     ) -> None:
         params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
         super().__init__(codec or Codec(bits=12), params)
-        self._arithmetic = _Bfv(self.field_bits(57))
+        self._arithmetic = Apart(_Bfv(self.field_bits(57)))
 
 
 class Ckks(LibraryScheme):
@@ -77,11 +81,14 @@ class Ckks(LibraryScheme):
         params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
         super().__init__(codec or Codec(bits=12), params)
         self.field_bits(40)
-        self._arithmetic = _Ckks()
+        self._arithmetic = Apart(_Ckks())
 
 
 class _Seal(Arithmetic):
     """Vectors of at most `slots` values, each behind its length."""
+
+    ntt_form = False
+    scale = 1.0
 
     @abstractmethod
     def context(self) -> Any:
@@ -145,10 +152,29 @@ class _Seal(Arithmetic):
                 raise FrameError(f"ciphertext {len(vectors)} cannot be read: {error}") from error
             if vector.size() != min(self.slots, elements - start):
                 raise FrameError(f"ciphertext {len(vectors)} holds {vector.size()} values")
+            if not self.fresh(context, vector):
+                raise FrameError(f"ciphertext {len(vectors)} is of another form than this scheme's encryptor makes")
             vectors.append(vector)
         if at != len(payload):
             raise FrameError(f"payload has {len(payload)} bytes instead of {at}")
         return vectors
+
+    def fresh(self, context: Any, vector: Any) -> bool:
+        """Whether a vector has the form of an encryption and of a sum of them: the first of a sum decides for no other.
+
+        The library takes ciphertexts of any degree, level and scale that its parameters know.
+        """
+        parts = vector.ciphertext()
+        if len(parts) != 1:
+            return False
+        (part,) = parts
+        return (
+            part.size() == 2
+            and part.parms_id() == context.seal_context().data.first_parms_id()
+            and part.is_ntt_form() == self.ntt_form
+            and part.scale == self.scale
+            and not part.is_transparent()
+        )
 
     def opener(self, secret: bytes) -> Callable[[bytes, int], Numbers]:
         context = self.load(secret)
@@ -217,13 +243,15 @@ class _Bfv(_Seal):
 
 class _Ckks(_Seal):
     slots = 4096
+    ntt_form = True
+    scale = 2.0**40
 
     def context(self) -> Any:
         tenseal = load("tenseal")
         made = tenseal.context(
             tenseal.SCHEME_TYPE.CKKS, poly_modulus_degree=2 * self.slots, coeff_mod_bit_sizes=[60, 40, 60]
         )
-        made.global_scale = 2.0**40
+        made.global_scale = self.scale
         return made
 
     def vector(self, context: Any, values: Numbers) -> Any:

@@ -100,6 +100,9 @@ enum Command {
 /// For calls under way at SIGTERM.
 const GRACE: Duration = Duration::from_millis(300);
 
+/// Bytes of a scheme's JSON, or of a certificate request.
+const LARGEST: u64 = 1 << 20;
+
 /// For processes that read the store while keys end.
 const FORGET: Duration = Duration::from_secs(10);
 
@@ -115,8 +118,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// A small text file: a device would be read for ever.
 fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|e| Error::file(path, &e))
+    let failed = |e: std::io::Error| Error::file(path, &e);
+    let about = std::fs::metadata(path).map_err(failed)?;
+    if !about.is_file() || about.len() > LARGEST {
+        return Err(Error::file(path, &format!("it is no file of at most {LARGEST} bytes; name the file itself")));
+    }
+    std::fs::read_to_string(path).map_err(failed)
 }
 
 fn run(options: Options) -> Result<ExitCode> {

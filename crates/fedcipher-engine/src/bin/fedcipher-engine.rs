@@ -88,9 +88,9 @@ struct Serve {
     /// Largest update that is precomputed, in values: what is made ahead stays in memory.
     #[arg(long, default_value_t = 4 << 20)]
     ahead: usize,
-    /// Threads that encrypt; 0 for one a core.
-    #[arg(long, default_value_t = 0)]
-    threads: usize,
+    /// Threads that encrypt, at most 256; 0 for one a core.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=256))]
+    threads: u16,
     /// Do not keep each thread on one core: for engines that share their cores with other pinned work.
     #[arg(long)]
     roam: bool,
@@ -118,16 +118,18 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Request { name, out } => {
             let (request, key) = certificates::request(&name)?;
-            std::fs::create_dir_all(&out).map_err(|e| Error::file(&out, &e))?;
-            files::write_secret(&out.join(KEY_FILE), key.as_bytes())?;
-            files::write_secret(&out.join("request.pem"), request.as_bytes())
+            let mut draft = files::Draft::new(&out)?;
+            draft.write(KEY_FILE, key.as_bytes())?;
+            draft.write("request.pem", request.as_bytes())?;
+            draft.keep();
+            Ok(())
         }
         Command::Serve(options) => {
             lockdown::lock_down(options.allow_swap)?;
             if options.exit_with_parent {
                 lockdown::exit_with_parent()?;
             }
-            cores::encrypting(options.threads, options.roam).map_err(|e| Error::Configuration(e.to_string()))?;
+            cores::encrypting(options.threads.into(), options.roam).map_err(|e| Error::Configuration(e.to_string()))?;
             let runtime = cores::event_loop(options.roam);
             runtime.map_err(|e| Error::Configuration(format!("no event loop: {e}")))?.block_on(serve(&options))
         }

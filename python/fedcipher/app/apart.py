@@ -1,0 +1,177 @@
+"""A simulation in a process of its own, which Ctrl-C and SIGTERM end whatever it is doing.
+
+Ray and JAX run threads and processes that do not come to an end when the program is told to: it hung for minutes, or
+died of a segmentation fault, and its keys stayed on disk. So whoever is told to end is not where they run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fedcipher.errors import FedcipherError, RunError
+
+__all__ = ["run_apart"]
+
+_GRACE = 10.0
+"""Seconds for a report of what there is, before the process is ended."""
+_LOOK = 0.05
+
+
+class _Told(BaseException):
+    """This process has been told to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def run_apart(work: Callable[[], int], failed: Callable[[FedcipherError], int]) -> int:
+    """The status of ``work``, done in a process forked off; ``failed`` says in a line why it did not succeed.
+
+    Told to end, the status is that of a shell (128 and the signal), and no process that ``work`` started is left.
+    """
+    if not hasattr(os, "fork"):
+        return work()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _work(work, failed, parent)
+    try:
+        with _heeded():
+            code = _waited(child, None)
+    except _Told as told:
+        # Once, so that it can say what it has; a second time nobody asks.
+        _signal(child, signal.SIGINT)
+        with _deaf():
+            _waited(child, time.monotonic() + _GRACE)
+            _end_session(child)
+        return 128 + told.number
+    _end_session(child)
+    if code < 0:
+        name = signal.Signals(-code).name
+        return failed(RunError(f"the simulation was ended by {name}; give it more memory, or fewer clients at a time"))
+    return code
+
+
+def _work(work: Callable[[], int], failed: Callable[[FedcipherError], int], parent: int) -> None:
+    """The process forked off: it never returns."""
+    status = 1
+    try:
+        # Ctrl-C in a terminal is for the parent, which tells this one.
+        os.setsid()
+        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+        status = work()
+    except FedcipherError as error:
+        status = failed(error)
+    except KeyboardInterrupt:
+        status = 130
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Not Python's end, which waits for threads that do not come to theirs.
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:
+                status = status or 141
+        os._exit(status)
+
+
+def _follow(parent: int) -> None:
+    """Ends this process and what it has started when ``parent`` has ended, however."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    _end_session(os.getpid())
+    os._exit(1)
+
+
+@contextmanager
+def _heeded() -> Generator[None]:
+    """SIGINT and SIGTERM raise `_Told`."""
+
+    def told(number: int, _: object) -> None:
+        raise _Told(number)
+
+    with _handled(told):
+        yield
+
+
+@contextmanager
+def _deaf() -> Generator[None]:
+    with _handled(signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _handled(how: Callable[[int, object], None] | signal.Handlers) -> Generator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, how) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _waited(child: int, until: float | None) -> int:
+    """The child's status, below 0 for a signal; 0 where it has not ended ``until`` then."""
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        if until is not None and time.monotonic() >= until:
+            return 0
+        time.sleep(_LOOK)
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _end_session(session: int) -> None:
+    """Kills all of a session but this process: a simulation's processes have groups of their own in it."""
+    proc, own = Path("/proc"), os.getpid()
+    if not proc.is_dir():
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(session, signal.SIGKILL)
+        return
+    # Until none is left: one may have started another meanwhile.
+    for _ in range(20):
+        found = [pid for pid in _members(proc, session) if pid != own]
+        for pid in found:
+            _signal(pid, signal.SIGKILL)
+        if not found:
+            return
+        time.sleep(_LOOK)
+
+
+def _members(proc: Path, session: int) -> list[int]:
+    """Processes of a session that are more than an entry in the list of those that have ended."""
+    found: list[int] = []
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            # After the name in brackets, which may hold anything: state, parent, group, session.
+            state, _, _, of = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+        except (OSError, ValueError):
+            continue
+        if int(of) == session and state != "Z":
+            found.append(int(entry.name))
+    return found

@@ -1,0 +1,253 @@
+"""Odd command lines of every program: each ends with one reason and a status that is not 0, before anything is made."""
+
+import gzip
+import os
+import shlex
+import struct
+import subprocess
+
+import numpy as np
+import pytest
+from fedcipher import cli
+from fedcipher.engine.local import find_program
+
+# {R}: a folder with keys, cards and data sets; {N}: a name that is not taken.
+KEYGEN = "keygen --clients 3 --equal --out {N}"
+ROSTER = "roster {R}/id/a.card {R}/id/b.card {R}/id/c.card --equal --member a --member b --member c --out {N}"
+NOTHING_MADE = [
+    "nope",
+    "schemes extra",
+    "inspect {R}/none",
+    "inspect /dev/zero",
+    "inspect /dev/full",
+    "keygen",
+    *(f"keygen --clients {n} --equal --out {{N}}" for n in ("0", "-1", "1", "99999999999", "x")),
+    *(f"{KEYGEN} --clip {clip}" for clip in ("abc", "0", "1e-60", "1e-44", "1e39")),
+    *(f"{KEYGEN} --epoch {n}" for n in ("-1", "0", "18446744073709551616")),
+    *(f"{KEYGEN} --bits {n}" for n in ("0", "-1", "3", "99", "1.5")),
+    *(f"{KEYGEN} --per-round {n}" for n in ("0", "-1", "4")),
+    *(f"keygen --clients 3 --examples {n} --out {{N}}" for n in ("nan", "1e400", "1e-320", "0")),
+    *(f"keygen --clients 3 --examples 9 --max-weight {n} --out {{N}}" for n in ("0", "-3", "9" * 23)),
+    *(f"{KEYGEN} --top {n}" for n in ("0", "nan", "2")),
+    *(f"{KEYGEN} --dp-epsilon 1 --dp-rounds {n}" for n in ("0", "-5", "9" * 20)),
+    *(f"{KEYGEN} --set min_contributions={n}" for n in ("0", "-1", "99", "x", "1.5", "nan")),
+    *(f"{KEYGEN} --set {text}" for text in ("masking=nan", "masking=1e999", "per_client_top=inf", "self=1")),
+    f"{KEYGEN} --scheme bfv --set preset=1",
+    f"{KEYGEN} --scheme paillier --set key_bits=1e999",
+    "keygen --clients 3 --equal --out {R}/keys",
+    "keygen --clients 3 --equal --out /dev/full",
+    "keygen --clients 3 --equal --name ..",
+    "identity a/b --out {N}",
+    "identity a --out {R}/id",
+    "identity 'two\nlines' --out {N}",
+    "identity x --out /dev/full",
+    ROSTER + " --epoch 99999999999999999999",
+    ROSTER + " --member nobody",
+    "roster /dev/zero {R}/id/b.card {R}/id/c.card --equal --member b --out {N}",
+    "join {R}/id/a.card {R}/id/b.card --out {N}",
+    "join {R}/id/a.identity /dev/zero --out {N}",
+    "open {R}/none --key {R}/keys/client-0.key --out {N}",
+    "open {R} --key /dev/zero --out {N}",
+    "status {R}/none",
+    "status {R}/file",
+    *(f"spec --per-round {n}" for n in ("0", "-1", "99999999999999999999")),
+    "spec --per-round 4 --bits 0",
+    "dashboard {R}/none",
+    "cluster",
+    *(f"cluster up --clients {n} --folder {{N}}" for n in ("0", "-1", "99999")),
+    *(f"cluster up --clients 2 --folder {{N}} {more}" for more in ("--bits 0", "--per-round -1", "--max-weight 0")),
+    "cluster up --clients 2 --folder {R}/file",
+    "cluster status --folder {R}/none",
+    *(f"train {more}" for more in ("--clip abc", "--epoch -1", "--epochs -1", "--batch -1", "--bits 0", "--bits 3")),
+    *(f"train --seed {n}" for n in ("-1", "9" * 23, "1.5")),
+    *(f"train --rounds {n}" for n in ("-1", "0", "9" * 23)),
+    *(f"train --clients {n}" for n in ("0", "-1", "2000")),
+    *(f"train --learning-rate {n}" for n in ("nan", "inf", "-1", "0", "1e300", "abc")),
+    *(f"train --dirichlet {n}" for n in ("nan", "-1", "inf", "1e-300")),
+    *(f"train --model {name}" for name in ("gru", "nope")),
+    *(f"train --dataset {name}" for name in ("nope", "shakespeare")),
+    "train --link-mbit 0",
+    "train --out /proc/x",
+    "train --out {R}/file",
+    *(f"train --dataset mnist --data-dir {{R}}/{name}" for name in ("none", "header", "cut", "nongz", "l255", "empty")),
+    *(f"train --dataset cifar10 --data-dir {{R}}/{name}" for name in ("mnist",)),
+    *(f"train --dataset shakespeare --data-dir {{R}}/{name}" for name in ("text", "binary", "mnist")),
+    "train --dataset mnist --data-dir {R}/small",
+    "train --dataset mnist --data-dir {R}/mnist --model gru",
+    "train --top nan",
+    "train --set min_contributions=99",
+    "train --compare plain --scheme plain",
+    "train --resume --engine auto",
+    "bench nope",
+    *(f"bench round --runs 1 --schemes plain {more}" for more in ("--values 0", "--clients -1", "--sums 0")),
+    *(f"bench round --runs {n}" for n in ("0", "-1", "99999999")),
+    *(f"bench round --runs 1 --schemes plain --bandwidth {n}" for n in ("0", "nan", "-5mbit")),
+    "bench round --runs 1 --schemes plain --latency 1e9s",
+    *(f"bench serve --listen {at}" for at in ("nonsense", "localhost:99999", "localhost:-1", "localhost:²")),
+    "bench report --out {R}/none",
+    *(f"advise --values {n}" for n in ("0", "-1")),
+    *(f"advise --values 10 {more}" for more in ("--clients 0", "--bits 0", "--seconds nan", "--schemes nope")),
+    "advise --values 10 --bandwidth 0",
+]
+
+AUTHORITY = [
+    "",
+    "init --state {N}",
+    *(f"init --state {{N}} --spec {{R}}/{name}" for name in ("none", "file")),
+    "init --state {N} --spec /dev/zero",
+    *(f"init --state {{N}} --spec {{R}}/spec --name {name!r}" for name in ("", "a b", "☃")),
+    "init --spec {R}/spec",
+    "enrol d0 --out {N}",
+    *(f"enrol {name!r} --out {{N}}" for name in ("", "a/b", "..", "two words")),
+    "enrol x --out {R}/file",
+    "enrol x --out {R}/d0",
+    *(f"enrol x --out {{N}} --days={n}" for n in ("0", "-1", "36501", "99999999999", "9223372036854775807")),
+    *(f"enrol x --out {{N}} --from {when}" for when in ("yesterday", "9999-12-31T23:59:59Z", "0000-01-01T00:00:00Z")),
+    *(f"enrol x --out {{N}} --request {name}" for name in ("{R}/none", "{R}/file", "/dev/zero", "{R}")),
+    "enrol x --out {N} --name ''",
+    *(f"serve --listen {at}" for at in ("nonsense", "127.0.0.1:99999", "unix:{N}")),
+    "serve --listen 127.0.0.1:0 --rotate-every=-1",
+    "serve --listen 127.0.0.1:0 --state {R}/none",
+    "serve --listen 127.0.0.1:0 --state {R}/file",
+    "rotate --members a",
+    "revoke nobody",
+    "status --state {R}/none",
+]
+
+SERVE = "serve --listen unix:{N} --state {R}/ledgers"
+ENGINE = [
+    "",
+    *(f"request {name!r} --out {{N}}" for name in ("", "a/b")),
+    "request ok --out {R}/file",
+    "request ok --out {R}/d0",
+    SERVE,
+    *(f"{SERVE} --key-file {name}" for name in ("{R}/none", "{R}/file", "{R}/keys/server.key", "/dev/zero")),
+    *(f"{SERVE} --key-file {{R}}/keys/client-0.key --threads={n}" for n in ("100000", "257", "-1", "9" * 20)),
+    *(f"{SERVE} --key-file {{R}}/keys/client-0.key {more}" for more in ("--metrics x", "--socket-group no-such")),
+    *(
+        f"serve --listen unix:{at} --state {{R}}/ledgers --key-file {{R}}/keys/client-0.key"
+        for at in ("{R}/file", "{R}", "/none/x", "")
+    ),
+    "serve --listen 127.0.0.1:0 --state {R}/ledgers --key-file {R}/keys/client-0.key",
+    "serve --listen unix:{N} --state {R}/file --key-file {R}/keys/client-1.key",
+    "serve --listen unix:{N} --state {N} --authority 127.0.0.1:1 --credentials {R}/none",
+]
+
+
+def idx(shape, values):
+    return bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + values
+
+
+def images(folder, shape=(28, 28), count=60, label=None, change=lambda name, content: (name, content)):
+    """A folder of IDX files; ``change`` may damage one on its way."""
+    folder.mkdir()
+    labels = bytes(k % 10 if label is None else label for k in range(count))
+    for part in ("train", "t10k"):
+        size = count * int(np.prod(shape))
+        files = {
+            f"{part}-images-idx3-ubyte": idx((count, *shape), bytes(size)),
+            f"{part}-labels-idx1-ubyte": idx((count,), labels),
+        }
+        for name, content in files.items():
+            changed, content = change(name, content)
+            (folder / changed).write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    root = tmp_path_factory.mktemp("odd")
+    assert cli.main(["keygen", "--clients", "3", "--equal", "--out", str(root / "keys")]) == 0
+    for name in "abc":
+        assert cli.main(["identity", name, "--out", str(root / "id")]) == 0
+    (root / "file").write_text("somebody's")
+    images(root / "mnist")
+    images(root / "small", (2, 2))
+    images(root / "l255", label=255)
+    images(root / "empty", count=0)
+    images(root / "header", change=lambda name, content: (name, content[:9] if "images" in name else content))
+    images(root / "nongz", change=lambda name, content: (f"{name}.gz", content))
+    images(root / "cut", change=lambda name, content: (f"{name}.gz", gzip.compress(content)[:-20]))
+    for name, content in (("text", b"hello"), ("binary", bytes(range(256)) * 50)):
+        (root / name).mkdir()
+        (root / name / "input.txt").write_bytes(content)
+    return root
+
+
+def words(line, base, new):
+    return [text.format(R=base, N=new) for text in shlex.split(line)]
+
+
+def everything(folder):
+    return sorted(path for path in folder.rglob("*") if "ledgers" not in path.parts)
+
+
+def judged(said, status, line):
+    assert status not in (None, 0), line
+    assert said.strip(), f"{line}: silence"
+    for word in ("Traceback", "panicked", "while processing", "line 1 column"):
+        assert word not in said, f"{line}: {said}"
+
+
+@pytest.mark.parametrize("line", NOTHING_MADE)
+def test_fedcipher_says_what_is_wrong_and_makes_nothing(line, base, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    before = everything(base)
+    try:
+        # An exception of any other kind fails here, with its traceback.
+        status = cli.main(words(line, base, tmp_path / "new"))
+    except SystemExit as end:
+        status = end.code
+    said = capsys.readouterr().err
+    judged(said, status, line)
+    assert said.startswith("fedcipher") and said.count("\n") == 1, said
+    made = everything(base), [path for path in everything(tmp_path) if path.name not in ("state", "runs", "latest")]
+    assert made == (before, []), line
+
+
+@pytest.fixture(scope="module")
+def programs(base):
+    """A key authority with a party, for the two programs in Rust."""
+    spec = subprocess.run(
+        ["fedcipher-authority", "--help"], executable=find_program("fedcipher-authority"), capture_output=True
+    )
+    assert spec.returncode == 0
+
+    def run(name, *arguments):
+        # A service that starts is ended: it should not have.
+        command = [find_program(name), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=base)
+
+    import fedcipher
+    from fedcipher.schemes import scheme
+
+    assert fedcipher.__version__
+    (base / "spec").write_text(
+        __import__("json").dumps(scheme("flashe", clients=3, codec=fedcipher.Codec(bits=16, clip=1.0)).spec())
+    )
+    for command in (["init", "--spec", "spec"], ["enrol", "d0", "--out", "d0"]):
+        assert run("fedcipher-authority", "--state", "authority", *command).returncode == 0
+    return run
+
+
+@pytest.mark.parametrize("name", ["fedcipher-authority", "fedcipher-engine"])
+def test_the_programs_say_what_is_wrong_and_make_nothing(name, base, programs, tmp_path):
+    before = everything(base)
+    held = {path: path.read_bytes() for path in before if path.is_file() and "authority" not in path.parts}
+    for k, line in enumerate(AUTHORITY if name == "fedcipher-authority" else ENGINE):
+        new = tmp_path / str(k)
+        given = words(line, base, new)
+        if name == "fedcipher-authority" and "--state" not in given:
+            given = ["--state", str(base / "authority"), *given]
+        try:
+            done = programs(name, *given)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{line} is served")
+        judged(done.stderr, done.returncode, line)
+        # 101: a panic; below 0: a signal.
+        assert done.returncode == 2, (line, done.returncode, done.stderr)
+        left = [path for path in everything(tmp_path) if path.is_file()]
+        assert left == [], (line, left)
+    assert [path for path in everything(base) if path.suffix != ".used"] == before
+    assert held == {path: path.read_bytes() for path in held}
+    assert os.listdir(base / "d0")
