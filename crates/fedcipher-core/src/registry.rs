@@ -151,7 +151,8 @@ fn read<T: DeserializeOwned>(params: serde_json::Value) -> Result<T> {
 
 /// The scheme of `spec`, JSON with the entries `scheme`, `params` and `codec`.
 pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
-    let spec: Spec = serde_json::from_str(spec).map_err(|e| Error::parameter("scheme", e.to_string()))?;
+    let spec: Spec = serde_json::from_str(spec)
+        .map_err(|e| Error::parameter("scheme", format!("no scheme as `fedcipher spec` prints it: {e}")))?;
     let bits = match &spec.codec.bits {
         Widths::All(bits) => vec![*bits],
         Widths::PerTensor(bits) => bits.clone(),

@@ -80,7 +80,8 @@ impl std::str::FromStr for Target {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        if let Some(path) = text.strip_prefix("unix:") {
+        // A socket without a path is one without permissions: Linux gives it a name that everybody may connect to.
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Target::Unix(PathBuf::from(path)));
         }
         let host_port = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
