@@ -2,29 +2,15 @@
 
 import struct
 
-_POLYNOMIAL = 0x9A6C9329AC4BC9B5  # CRC-64/NVME, reflected
+import anycrc
 
-
-def _table():
-    table = []
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (_POLYNOMIAL if crc & 1 else 0)
-        table.append(crc)
-    return table
-
-
-_TABLE = _table()
+_CRC = anycrc.Model("CRC64-NVME")
 KIND, ROUND, MODEL, CLIENTS, LAYOUT, PAYLOAD, FIXED = 5, 64, 80, 96, 100, 104, 112
 UPDATE, AGGREGATE = 1, 2
 
 
 def sealed(body):
-    crc = 2**64 - 1
-    for byte in body:
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return bytes(body) + struct.pack("<Q", crc ^ (2**64 - 1))
+    return bytes(body) + struct.pack("<Q", _CRC.calc(bytes(body)))
 
 
 def payload_start(frame):
