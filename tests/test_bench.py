@@ -332,11 +332,12 @@ def test_a_calibration_is_of_growing_updates_and_ends_at_the_size_asked_for():
 
 
 def test_a_calibration_ends_with_its_time_and_says_what_it_has_seen():
-    federation = Federation(1_000_000, 40, Link(), 2, 2)
     steps = []
-    found = advise(federation, ["pasta-bfv"], lambda done, text: steps.append((done, text)), seconds=0.2)
+    few, federation = Federation(1_000_000, 10, Link(), 2, 2), Federation(1_000_000, 40, Link(), 2, 2)
+    found = advise(few, ["pasta-bfv"], lambda done, text: steps.append((done, text)), seconds=0.2)
     assert "8,192 values take longer" in found[0].why() and "--seconds" in found[0].why()
     assert steps[0] == (0, "pasta-bfv") and steps[-1] == (1, "done")
+    assert "18 bits but the modulus has 16" in advise(federation, ["pasta-bfv"], seconds=0.2)[0].why()
     paillier = advise(federation, ["paillier"], seconds=20)[0]
     # A million values under Paillier are minutes: the estimate goes beyond what was measured, and says so.
     assert paillier.extrapolated and paillier.largest < 1_000_000

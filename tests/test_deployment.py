@@ -67,7 +67,7 @@ def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path, engine):
             capture_output=True,
             text=True,
             env={**os.environ, "FLWR_HOME": home},
-            timeout=240,
+            timeout=600,
             check=False,
         )
         logs = "\n".join(f"--- {p.name}\n{p.read_text()[-3000:]}" for p in (folder / "logs").glob("*.log"))

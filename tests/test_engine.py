@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -245,9 +246,17 @@ def test_the_socket_is_its_owners_alone(tmp_path):
         with pytest.raises(errors.EngineError, match="another engine answers"), open_engine(tmp_path, others):
             pass
         assert connect(target, device="client-1").client == 1
-    (tmp_path / "engine.sock").touch()
+    # One that a dead engine has left behind is replaced, somebody's file is not.
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "engine.sock"))
     with open_engine(tmp_path, folder) as target:
         assert connect(target, device="client-1").client == 1
+    (tmp_path / "engine.sock").unlink(missing_ok=True)
+    (tmp_path / "engine.sock").write_text("somebody's")
+    with pytest.raises(errors.EngineError, match="no socket"), open_engine(tmp_path, folder):
+        pass
+    assert (tmp_path / "engine.sock").read_text() == "somebody's"
+    (tmp_path / "engine.sock").unlink()
     tmp_path.chmod(0o777)
     with pytest.raises(errors.EngineError, match="lets others replace the socket"), open_engine(tmp_path, folder):
         pass

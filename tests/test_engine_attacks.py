@@ -266,6 +266,10 @@ GONE = (errors.EngineUnavailableError, errors.StalledError)
 def stopped(process):
     os.kill(process.pid, signal.SIGSTOP)
     try:
+        # A thread that is on a processor stops when it next enters the kernel.
+        for task in Path(f"/proc/{process.pid}/task").iterdir():
+            while (task / "stat").read_text().rpartition(")")[2].split()[0] != "T":
+                time.sleep(0.01)
         yield
     finally:
         os.kill(process.pid, signal.SIGCONT)
