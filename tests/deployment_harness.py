@@ -34,7 +34,7 @@ def processes(*words, program=""):
     found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            line = path.read_bytes().replace(b"\0", b" ").decode()
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         # A script's first word is its interpreter.

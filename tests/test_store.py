@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+from contextlib import closing
 
 import fedcipher
 import pytest
@@ -25,10 +26,14 @@ def store(tmp_path):
     return authority
 
 
+def execute(store, statement, *values):
+    with closing(sqlite3.connect(store.file)) as database, database:
+        done = database.execute(statement, values)
+        return done.fetchall() if done.description else done.rowcount
+
+
 def write(store, statement, *values):
-    with sqlite3.connect(store.file) as database:
-        assert database.execute(statement, values).rowcount == 1
-    database.close()
+    assert execute(store, statement, *values) == 1
 
 
 def refusal(store):
@@ -53,9 +58,7 @@ def test_a_store_with_flipped_bits_is_found_at_the_start(store):
 def test_a_key_that_is_not_what_was_made_is_found_at_the_start(store):
     """Of a value no structure says what it was."""
     kept = shutil.copy(store.file, store.file.parent / "kept")
-    with sqlite3.connect(store.file) as database:
-        ((key,),) = database.execute("SELECT key FROM keys WHERE device = 'client-0'").fetchall()
-    database.close()
+    ((key,),) = execute(store, "SELECT key FROM keys WHERE device = 'client-0'")
     changed = key[:-1] + bytes([key[-1] ^ 1])
     write(store, "UPDATE keys SET key = ? WHERE device = 'client-0'", changed)
     said = refusal(store)
@@ -71,9 +74,7 @@ def test_a_key_that_is_not_what_was_made_is_found_at_the_start(store):
 
 
 def test_a_store_from_before_digests_still_serves(store):
-    with sqlite3.connect(store.file) as database:
-        database.execute("DROP TABLE digests")
-    database.close()
+    execute(store, "DROP TABLE digests")
     assert "client-0" in store("status")
     store("rotate")
     assert "client-0" in store("status")

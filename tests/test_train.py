@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import fedcipher
 import numpy as np
 import pytest
+from deployment_harness import processes
 from fedcipher import cli
 from fedcipher.app.report import Report, RoundResult
 from fedcipher.app.simulate import weight_unit
@@ -155,19 +155,6 @@ def test_bad_arguments_are_explained(tmp_path, capsys):
     assert "99 clients per round" in capsys.readouterr().err
 
 
-def with_words(word):
-    """Processes, none of those that have ended, in whose command line ``word`` is."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            said = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if word in said:
-            found.append(said)
-    return found
-
-
 def until(found, seconds=120):
     end = time.monotonic() + seconds
     while not found():
@@ -211,13 +198,13 @@ def test_a_simulation_ends_when_it_is_told_to_and_leaves_no_process(tmp_path, ho
     with subprocess.Popen([sys.executable, "-c", program], **pipes) as process:
         assert process.stdout.readline() == "here\n"
         if how is not None:
-            until(lambda: with_words(f"sleep 600.{mark}"))
+            until(lambda: processes(f"sleep 600.{mark}"))
             process.send_signal(how)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == status, said
     if last.startswith("import os"):
         assert "ended by SIGSEGV" in said
-    until(lambda: not with_words(f"600.{mark}"), 30)
+    until(lambda: not processes(f"600.{mark}"), 30)
 
 
 @pytest.mark.long
@@ -241,4 +228,4 @@ def test_a_training_that_is_told_to_end_leaves_neither_keys_nor_processes(tmp_pa
     assert process.returncode == 128 + how
     assert time.monotonic() - began < 60
     assert list(scratch.rglob("*.key")) == []
-    assert with_words(str(tmp_path)) == []
+    assert processes(str(tmp_path)) == {}

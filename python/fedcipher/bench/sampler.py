@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -133,40 +134,21 @@ class Sampler:
         while not self._stop.wait(self._interval):
             self._look()
 
-    def _cpu_seconds(self) -> float:
+    def _each(self, read: Callable[[Any], float]) -> dict[int, float]:
+        """What ``read`` finds of this process and of those that a library works in for it, by process id."""
         import psutil
 
-        # A library that works in a process of its own works for this one all the same.
-        for process in (self._process, *self._helpers()):
-            try:
-                times = process.cpu_times()
-                self._used[process.pid] = times.user + times.system
-            except psutil.Error:
-                # It has ended; what it used stays in the sum.
-                continue
-        return sum(self._used.values())
-
-    def _helpers(self) -> list[Any]:
-        import psutil
-
-        found: list[Any] = []
-        for pid in running():
-            try:
-                found.append(psutil.Process(pid))
-            except psutil.Error:
-                continue
+        found: dict[int, float] = {}
+        for pid in (self._process.pid, *running()):
+            # One that has ended is left out.
+            with suppress(psutil.Error):
+                found[pid] = read(psutil.Process(pid))
         return found
 
-    def _rss(self) -> int:
-        import psutil
-
-        total = 0
-        for process in (self._process, *self._helpers()):
-            try:
-                total += process.memory_info().rss
-            except psutil.Error:
-                continue
-        return total
+    def _cpu_seconds(self) -> float:
+        # User and system; what a process used stays in the sum when it has ended.
+        self._used.update(self._each(lambda process: sum(process.cpu_times()[:2])))
+        return sum(self._used.values())
 
     def _look(self) -> None:
         now, cpu = time.perf_counter(), self._cpu_seconds()
@@ -174,7 +156,7 @@ class Sampler:
         self._last, self._cpu = now, cpu
         sent, received = self._network()
         read, written = self._disk()
-        rss = self._rss()
+        rss = int(sum(self._each(lambda process: process.memory_info().rss).values()))
         self.profile.samples.append(Sample(now - self._began, busy, rss, sent, received, read, written))
 
     def _disk(self) -> tuple[int, int]:
