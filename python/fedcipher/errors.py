@@ -49,6 +49,7 @@ __all__ = [
     "UnknownDeviceError",
     "UnsupportedError",
     "WeightError",
+    "WorkersError",
     "WrongEpochError",
     "WrongParametersError",
     "WrongRoundError",
@@ -206,6 +207,10 @@ class StrategyError(FedcipherError):
 
 class RunError(FedcipherError):
     """The folder of a run cannot be written or read."""
+
+
+class WorkersError(FedcipherError):
+    """The processes that were to do a server's work did not."""
 
 
 class ClusterError(FedcipherError):

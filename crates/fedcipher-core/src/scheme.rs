@@ -124,6 +124,16 @@ pub trait Aggregator: Send {
         0
     }
 
+    /// The work of [`Self::finish`], for others to do with [`Scheme::work`]; none where adding was all there is.
+    fn parts(&self) -> Result<Option<Parts>> {
+        Ok(None)
+    }
+
+    /// [`Self::finish`] from the results of all [`Self::parts`], in their order.
+    fn finish_from(&mut self, _results: &[Vec<u8>]) -> Result<Vec<u8>> {
+        Err(Error::frame("results of a scheme that hands out no work"))
+    }
+
     /// The aggregate's frame; the object is spent afterwards.
     fn finish(&mut self) -> Result<Vec<u8>> {
         self.finish_with(&mut |_, _| true)
@@ -132,6 +142,12 @@ pub trait Aggregator: Send {
     /// [`Self::finish`] that calls `progress(done, total)` from this thread as it goes; when that says
     /// false the work stops with [`crate::Error::Cancelled`] and nothing is lost: it can be finished later.
     fn finish_with(&mut self, progress: &mut Progress<'_>) -> Result<Vec<u8>>;
+}
+
+/// What a server's own processes make an aggregate of: each piece, and what all pieces need.
+pub struct Parts {
+    pub common: Vec<u8>,
+    pub pieces: Vec<Vec<u8>>,
 }
 
 /// Told how many units of a long job are done of how many; false cancels.
@@ -206,6 +222,15 @@ pub trait Scheme: Send + Sync {
 
     /// `round` fixes the round to accept; otherwise the first frame does.
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>>;
+
+    /// Does one of [`Aggregator::parts`]. `key` is the aggregator's.
+    fn work(&self, _key: &ServerKey, _common: &[u8], _piece: &[u8]) -> Result<Vec<u8>> {
+        Err(Error::Unsupported {
+            scheme: self.name(),
+            operation: "work in parts",
+            reason: "its sums are additions only",
+        })
+    }
 
     /// `state` is the folder that remembers which aggregates were opened.
     fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>>;

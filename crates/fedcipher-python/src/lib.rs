@@ -246,6 +246,18 @@ impl Scheme {
         Ok(PyBytes::new(py, &frame))
     }
 
+    /// Does one of an aggregator's parts.
+    fn work<'py>(
+        &self,
+        py: Python<'py>,
+        key: &ServerKey,
+        common: &[u8],
+        piece: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let result = at_work(py, || self.0.work(&key.0, common, piece)).map_err(raise)?;
+        Ok(PyBytes::new(py, &result))
+    }
+
     fn plan<'py>(&self, py: Python<'py>, key: &ServerKey, sampled: Vec<u32>) -> PyResult<Bound<'py, PyBytes>> {
         self.0.plan(&key.0, &sampled).map(|plan| PyBytes::new(py, &plan)).map_err(raise)
     }
@@ -363,6 +375,19 @@ impl Aggregator {
     #[getter]
     fn missing(&self) -> usize {
         locked(&self.0).missing()
+    }
+
+    /// The work of `finish`, for others to do: (what all pieces need, each piece).
+    fn parts<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, Vec<Bound<'py, PyBytes>>)>> {
+        let parts = at_work(py, || locked(&self.0).parts()).map_err(raise)?;
+        let bytes = |bytes: &Vec<u8>| PyBytes::new(py, bytes);
+        Ok(parts.map(|parts| (bytes(&parts.common), parts.pieces.iter().map(bytes).collect())))
+    }
+
+    /// `finish` from the results of all parts, in their order.
+    fn finish_from<'py>(&self, py: Python<'py>, results: Vec<Vec<u8>>) -> PyResult<Bound<'py, PyBytes>> {
+        let frame = at_work(py, || locked(&self.0).finish_from(&results)).map_err(raise)?;
+        Ok(PyBytes::new(py, &frame))
     }
 
     /// `progress(done, total)` is called as a long aggregation goes; what it raises cancels the work.

@@ -27,6 +27,7 @@ from fedcipher.errors import (
     LayoutError,
     PlaintextError,
     StrategyError,
+    WorkersError,
 )
 from fedcipher.flower import protocol
 from fedcipher.flower.attendance import Attendance
@@ -46,6 +47,7 @@ from fedcipher.flower.settings import RoundSettings
 from fedcipher.flower.sums import Sums
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import home, load_client, locate
+from fedcipher.scale import RayWorkers
 from fedcipher.schemes import Aggregator, Decryptor
 
 __all__ = ["SecureStrategy"]
@@ -105,6 +107,8 @@ class SecureStrategy(Strategy):
         One or several to call with each finished `RoundRecord`, such as the loggers of `fedcipher.watch`.
     on_progress
         Called with (done, total) steps of a long aggregation.
+    workers
+        A Ray cluster that does a long aggregation's work, see `fedcipher.scale`; where it fails, this process does it.
 
     Notes
     -----
@@ -135,6 +139,7 @@ class SecureStrategy(Strategy):
         committee_timeout: float = 60.0,
         on_round: Callable[[RoundRecord], None] | Iterable[Callable[[RoundRecord], None]] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        workers: RayWorkers | None = None,
     ) -> None:
         self._keys = server_keys(keys)
         self.scheme, self._key = self._keys.scheme, self._keys.current()
@@ -160,7 +165,7 @@ class SecureStrategy(Strategy):
                 "weigh all clients the same"
             )
         self._watchers = list(on_round) if isinstance(on_round, Iterable) else [on_round] if on_round else []
-        self._on_progress = on_progress
+        self._on_progress, self._workers = on_progress, workers
         self.rounds: list[RoundRecord] = []
         # Rounds must increase over the life of a key, also when the app is run again.
         self._base = self._number = 0
@@ -573,7 +578,7 @@ class SecureStrategy(Strategy):
                 self._leave_unfinished(server_round, away)
                 return None, None
         began = time.perf_counter()
-        frame = aggregator.finish(self._on_progress)
+        frame = self._finished(aggregator)
         record.aggregate_seconds += time.perf_counter() - began
         clients = sorted(parties.client_of[reply.metadata.src_node_id] for reply in accepted)
         model.append(frame, record.number, clients)
@@ -596,6 +601,14 @@ class SecureStrategy(Strategy):
             # Without the key of tags a false sum may open: where clients open it too, they say.
             parties.suspects.opened(clients)
         return returned, metrics
+
+    def _finished(self, aggregator: Aggregator) -> bytes:
+        if self._workers is not None:
+            try:
+                return self._workers.finish(self.scheme, self._key, aggregator, self._on_progress)
+            except WorkersError as error:
+                _log.warning("%s: this process does the round's work itself", error)
+        return aggregator.finish(self._on_progress)
 
     def _say(self, record: RoundRecord) -> None:
         share = record.clipped_share

@@ -36,6 +36,7 @@ __all__ = [
     "KeySet",
     "Member",
     "NativeScheme",
+    "Parts",
     "Scheme",
     "SchemeInfo",
     "cohort_of",
@@ -139,6 +140,14 @@ def cohort_of(cohort: int | Iterable[int], epoch: int) -> list[int]:
     return ids
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What a server's own processes make an aggregate of: each of ``pieces``, with what they have in ``common``."""
+
+    common: bytes
+    pieces: list[bytes]
+
+
 class Encryptor(ABC):
     """Client side: updates to ciphertext frames."""
 
@@ -219,6 +228,20 @@ class Aggregator(ABC):
     def missing(self) -> int:
         """How many more answers the sum needs."""
         return 0
+
+    def parts(self) -> Parts | None:
+        """The work of `finish`, for other processes of the server to do with `Scheme.work`; none where it is no work.
+
+        Raises as `finish`. `fedcipher.scale` has it done on Ray.
+        """
+        return None
+
+    def finish_from(self, results: Sequence[bytes]) -> bytes:
+        """`finish` from what `Scheme.work` made of all `parts`, in their order: the same frame, to the bit.
+
+        Raises `FrameError` where results are missing or damaged, and as `finish`.
+        """
+        raise FrameError("results of a scheme that hands out no work")
 
     @abstractmethod
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
@@ -360,6 +383,10 @@ class Scheme(ABC):
         """The member of the committee that holds ``key``. Raises `UnsupportedError` where there is no committee."""
         raise UnsupportedError(f"{self.name} has no committee: its clients share a key")
 
+    def work(self, key: _native.ServerKey, common: bytes, piece: bytes) -> bytes:
+        """Do one of `Aggregator.parts`. Raises `UnsupportedError` where there are none, `FrameError`."""
+        raise UnsupportedError(f"{self.name} hands out no work: its sums are additions only")
+
     def server_decryptor(self, key: _native.ServerKey) -> Decryptor:
         """For a server that may see each round's sum. Raises `UnsupportedError` where opening takes a client's key."""
         raise UnsupportedError(f"{self.name} opens for the holder of a client's key only")
@@ -411,6 +438,9 @@ class NativeScheme(Scheme):
 
     def addressed(self, frame: bytes, reader: int) -> bytes:
         return self._native.addressed(frame, reader)
+
+    def work(self, key: _native.ServerKey, common: bytes, piece: bytes) -> bytes:
+        return self._native.work(key, common, piece)
 
     def join(self, roster: _native.Roster, identity: _native.Identity, *, epoch: int = 1) -> _native.ClientKey:
         """The key of the party that ``identity`` is in ``roster``. Raises `ParameterError`, `UnsupportedError`."""
@@ -585,6 +615,13 @@ class _NativeAggregator(Aggregator):
     @property
     def missing(self) -> int:
         return self._native.missing
+
+    def parts(self) -> Parts | None:
+        parts = self._native.parts()
+        return None if parts is None else Parts(*parts)
+
+    def finish_from(self, results: Sequence[bytes]) -> bytes:
+        return self._native.finish_from(list(results))
 
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
         return self._native.finish(progress)

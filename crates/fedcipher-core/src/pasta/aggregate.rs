@@ -1,22 +1,22 @@
 //! The server's side: transcipher, multiply by the weights, add, fold two results into one ciphertext.
 
+use super::piece::{self, Common, Piece, Summand};
 use super::scheme::{Shared, locked, parsed};
-use super::transcipher::{Context, Diagonals, EvaluationKeys, Transcipher, he};
+use super::transcipher::EvaluationKeys;
 use crate::admission::Admission;
-use crate::bits::{check_stream, read_bits};
 use crate::keys::ServerKey;
-use crate::scheme::{Aggregator, Progress};
-use crate::wire::{Contribution, Reader};
+use crate::scheme::{Aggregator, Parts, Progress};
+use crate::wire::{Contribution, Header, Reader};
 use crate::{Error, Result};
-use fhe::bfv::{Ciphertext, Encoding, Plaintext};
-use fhe_traits::{DeserializeParametrized, FheEncoder, Serialize};
+use fhe::bfv::Ciphertext;
+use fhe_traits::DeserializeParametrized;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Holds the small PASTA ciphertexts until [`Aggregator::finish`], which does the work chunk by chunk:
-/// its memory is one chunk's diagonals and one BFV sum a chunk.
+/// its memory is one chunk's diagonals and two BFV sums. Or other processes do it: [`Aggregator::parts`].
 pub struct PastaAggregator {
     shared: Arc<Shared>,
     keys: Arc<EvaluationKeys>,
@@ -70,48 +70,23 @@ impl PastaAggregator {
         })
     }
 
-    /// The weighted sum of one chunk over all clients.
-    fn chunk(
-        &self,
-        nonce: u64,
-        chunk: usize,
-        padded: usize,
-        step: &mut dyn FnMut(usize) -> Result<()>,
-    ) -> Result<Ciphertext> {
-        let c = &self.shared.context;
-        let values = c.capacity().min(padded - chunk * c.capacity());
-        let diagonals = Diagonals::new(c, nonce, chunk, values / c.variant.t)?;
-        let transcipher = Transcipher::new(c, &self.keys)?;
-        let bits = c.field.bits();
-        let mut sum: Option<Ciphertext> = None;
-        // As many clients side by side as there are cores: their sequential parts overlap.
-        for group in self.updates.chunks(rayon::current_num_threads()) {
-            let done = group
-                .par_iter()
-                .map(|update| {
-                    let first = chunk * c.capacity();
-                    let words: Vec<u64> = (first..first + values)
-                        .map(|k| read_bits(&update.packed, k * bits as usize, bits) as u64)
-                        .collect();
-                    let result = transcipher.decipher(&words, &*self.key_of(update.client)?, &diagonals)?;
-                    if update.weight == 1 {
-                        return Ok(result);
-                    }
-                    let scalar =
-                        Plaintext::try_encode(&[update.weight], Encoding::poly_at_level(1), &c.par).map_err(he)?;
-                    Ok(&result * &scalar)
-                })
-                .collect::<Result<Vec<_>>>()?;
-            let count = done.len();
-            for part in done {
-                match &mut sum {
-                    None => sum = Some(part),
-                    Some(sum) => *sum += &part,
-                }
-            }
-            step(count)?;
-        }
-        sum.ok_or(Error::EmptyCohort)
+    fn common(&self, round: u64) -> Result<Common> {
+        let summand = |u: &Update| Ok(Summand { weight: u.weight, key: self.key_of(u.client)? });
+        Ok(Common { round, summands: self.updates.iter().map(summand).collect::<Result<_>>()? })
+    }
+
+    fn words(&self) -> Result<usize> {
+        Ok(self.shared.padded(self.admission.layout()?.elements()))
+    }
+
+    fn packed(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        self.updates.iter().map(|update| update.packed.as_slice())
+    }
+
+    fn sealed(&mut self, header: &Header, mut payload: Vec<u8>) -> Vec<u8> {
+        self.updates.clear();
+        payload.extend_from_slice(&self.admission.close().to_bytes());
+        header.frame(&payload)
     }
 }
 
@@ -119,17 +94,11 @@ impl Aggregator for PastaAggregator {
     fn add(&mut self, frame: &[u8]) -> Result<Contribution> {
         let admitted = self.admission.check(frame)?;
         self.shared.check_layout(&admitted.layout)?;
-        let field = self.shared.context.field;
         let mut r = Reader::new(admitted.payload);
         let length = r.length()?;
         let key = r.bytes(length)?;
         let packed = r.rest();
-        let words = self.shared.padded(admitted.layout.elements());
-        check_stream(packed, words, field.bits())?;
-        let bits = field.bits();
-        if (0..words).any(|k| read_bits(packed, k * bits as usize, bits) >= u128::from(field.p())) {
-            return Err(Error::frame("a ciphertext word is not below p"));
-        }
+        piece::check_words(&self.shared.context, packed, self.shared.padded(admitted.layout.elements()))?;
         let Contribution { client, weight } = admitted.contribution;
         if !key.is_empty() {
             self.learn_key(client, key)?;
@@ -139,53 +108,37 @@ impl Aggregator for PastaAggregator {
         Ok(self.admission.commit(admitted))
     }
 
+    fn parts(&self) -> Result<Option<Parts>> {
+        let common = self.common(self.admission.aggregate_header()?.round)?;
+        Ok(Some(piece::parts(&self.shared.context, &common, self.words()?, self.packed())))
+    }
+
+    fn finish_from(&mut self, results: &[Vec<u8>]) -> Result<Vec<u8>> {
+        let header = self.admission.aggregate_header()?;
+        let pieces = piece::count(&self.shared.context, self.words()?);
+        if results.len() != pieces {
+            return Err(Error::frame(format!("{} results of {pieces} parts", results.len())));
+        }
+        results.par_iter().try_for_each(|result| piece::check_result(&self.shared, result))?;
+        Ok(self.sealed(&header, results.concat()))
+    }
+
     /// Transciphers and adds; progress counts (client, chunk) pairs.
     fn finish_with(&mut self, progress: &mut Progress<'_>) -> Result<Vec<u8>> {
         let header = self.admission.aggregate_header()?;
-        let shared = Arc::clone(&self.shared);
-        let c = &shared.context;
-        let padded = shared.padded(self.admission.layout()?.elements());
-        let chunks = shared.chunks(padded);
-        let (mut done, total) = (0, chunks * self.updates.len());
+        let (words, common) = (self.words()?, self.common(header.round)?);
+        let c = &self.shared.context;
+        let (mut done, total) = (0, self.shared.chunks(words) * self.updates.len());
         let mut step = |count: usize| {
             done += count;
             if progress(done, total) { Ok(()) } else { Err(Error::Cancelled { done, total }) }
         };
         step(0)?;
         let mut payload = Vec::new();
-        let mut pending: Option<Ciphertext> = None;
-        for chunk in 0..chunks {
-            let sum = self.chunk(header.round, chunk, padded, &mut step)?;
-            match pending.take() {
-                None if chunk + 1 < chunks => pending = Some(sum),
-                None => append(&shared, sum, &mut payload)?,
-                Some(first) => append(&shared, fold(c, &first, &sum)?, &mut payload)?,
-            }
+        for index in 0..piece::count(c, words) {
+            let piece = Piece::of(c, words, index, self.packed());
+            payload.extend(piece.compute(&self.shared, &self.keys, &common, &mut step)?);
         }
-        self.updates.clear();
-        payload.extend_from_slice(&self.admission.close().to_bytes());
-        Ok(header.frame(&payload))
+        Ok(self.sealed(&header, payload))
     }
-}
-
-/// Two results in one ciphertext: row 0 of the first, row 1 of the second (both rows of each are equal).
-fn fold(c: &Context, first: &Ciphertext, second: &Ciphertext) -> Result<Ciphertext> {
-    let half = c.capacity();
-    let mask = |row: usize| -> Result<Plaintext> {
-        let slots: Vec<u64> = (0..2 * half).map(|slot| u64::from(slot / half == row)).collect();
-        Plaintext::try_encode(&slots, Encoding::simd_at_level(1), &c.par).map_err(he)
-    };
-    let mut folded = first * &mask(0)?;
-    folded += &(second * &mask(1)?);
-    Ok(folded)
-}
-
-/// Switches to the last primes and appends `length u64 | ciphertext`.
-fn append(shared: &Shared, mut sum: Ciphertext, payload: &mut Vec<u8>) -> Result<()> {
-    let level = shared.context.par.max_level() + 1 - shared.final_primes();
-    sum.switch_to_level(level).map_err(he)?;
-    let bytes = sum.to_bytes();
-    payload.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-    payload.extend_from_slice(&bytes);
-    Ok(())
 }

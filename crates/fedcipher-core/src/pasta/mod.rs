@@ -9,6 +9,8 @@ mod decrypt;
 mod encrypt;
 pub mod field;
 #[cfg(feature = "hhe")]
+mod piece;
+#[cfg(feature = "hhe")]
 pub mod scheme;
 #[cfg(feature = "hhe")]
 pub mod transcipher;

@@ -10,6 +10,7 @@ use super::cipher::{PASTA_3, PASTA_4, Pasta, Variant};
 use super::decrypt::PastaDecryptor;
 use super::encrypt::PastaEncryptor;
 use super::field::Field;
+use super::piece;
 use super::transcipher::{Context, EvaluationKeys};
 use crate::admission::Rules;
 use crate::bounds::Bounds;
@@ -269,6 +270,11 @@ impl Scheme for PastaBfv {
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
         key.tag.check_scheme(NAME, self.digest())?;
         Ok(Box::new(PastaAggregator::new(&self.0, key, round)?))
+    }
+
+    fn work(&self, key: &ServerKey, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
+        key.tag.check_scheme(NAME, self.digest())?;
+        piece::work(&self.0, &*self.0.evaluation_keys(key)?, common, piece)
     }
 
     fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>> {

@@ -1,0 +1,228 @@
+//! One ciphertext of an aggregate, from the clients' words that belong to it. It keeps no state and needs the server's
+//! key only, so any process or machine of the server can make it; the aggregate is the same to the bit.
+
+use super::scheme::{Shared, parsed};
+use super::transcipher::{Context, Diagonals, EvaluationKeys, Transcipher, he};
+use crate::bits::{check_stream, packed_len, read_bits};
+use crate::scheme::Parts;
+use crate::wire::Reader;
+use crate::{Error, Result};
+use fhe::bfv::{Ciphertext, Encoding, Plaintext};
+use fhe_traits::{DeserializeParametrized, FheEncoder, Serialize};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Evaluations that one ciphertext holds: one in each of its rows.
+const CHUNKS: usize = 2;
+
+/// A client in the sum.
+#[derive(Clone)]
+pub struct Summand {
+    pub weight: u64,
+    /// Its PASTA key under BFV.
+    pub key: Arc<Ciphertext>,
+}
+
+/// What all pieces of an aggregate have in common.
+pub struct Common {
+    pub round: u64,
+    pub summands: Vec<Summand>,
+}
+
+/// One ciphertext's share of the work.
+pub struct Piece<'a> {
+    index: usize,
+    /// Words of each client.
+    values: usize,
+    /// Each client's, packed.
+    packed: Vec<&'a [u8]>,
+}
+
+/// Pieces of an update of so many words, which the padding is part of.
+#[must_use]
+pub fn count(c: &Context, padded: usize) -> usize {
+    padded.div_ceil(CHUNKS * c.capacity())
+}
+
+fn words(c: &Context, padded: usize, index: usize) -> Range<usize> {
+    let most = CHUNKS * c.capacity();
+    index * most..padded.min((index + 1) * most)
+}
+
+impl<'a> Piece<'a> {
+    /// Piece `index` of `updates`, each of so many packed words.
+    pub fn of(c: &Context, padded: usize, index: usize, updates: impl Iterator<Item = &'a [u8]>) -> Self {
+        let (words, bits) = (words(c, padded, index), c.field.bits());
+        // The capacity is a power of two: every piece begins on a byte.
+        let bytes = packed_len(words.start, bits)..packed_len(words.end, bits);
+        let packed = updates.map(|update| &update[bytes.clone()]).collect();
+        Piece { index, values: words.len(), packed }
+    }
+
+    /// `length u64 | ciphertext`; `step` is told of evaluations as they are done.
+    pub fn compute(
+        &self,
+        shared: &Shared,
+        keys: &EvaluationKeys,
+        common: &Common,
+        step: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<Vec<u8>> {
+        let capacity = shared.context.capacity();
+        let mut sums = Vec::with_capacity(CHUNKS);
+        for start in (0..self.values).step_by(capacity) {
+            let range = start..self.values.min(start + capacity);
+            sums.push(self.chunk(shared, keys, common, range, step)?);
+        }
+        let sum = match sums.as_slice() {
+            [first, second] => fold(&shared.context, first, second)?,
+            _ => sums.pop().ok_or(Error::EmptyCohort)?,
+        };
+        switched(shared, sum)
+    }
+
+    /// The weighted sum of some words over all clients.
+    fn chunk(
+        &self,
+        shared: &Shared,
+        keys: &EvaluationKeys,
+        common: &Common,
+        range: Range<usize>,
+        step: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<Ciphertext> {
+        let c = &shared.context;
+        let number = self.index * CHUNKS + range.start / c.capacity();
+        let diagonals = Diagonals::new(c, common.round, number, range.len() / c.variant.t)?;
+        let transcipher = Transcipher::new(c, keys)?;
+        let bits = c.field.bits();
+        let one = |(summand, packed): (&Summand, &&[u8])| {
+            let words: Vec<u64> = range.clone().map(|k| read_bits(packed, k * bits as usize, bits) as u64).collect();
+            let result = transcipher.decipher(&words, &summand.key, &diagonals)?;
+            if summand.weight == 1 {
+                return Ok(result);
+            }
+            let scalar = Plaintext::try_encode(&[summand.weight], Encoding::poly_at_level(1), &c.par).map_err(he)?;
+            Ok(&result * &scalar)
+        };
+        let all: Vec<_> = common.summands.iter().zip(&self.packed).collect();
+        let mut sum: Option<Ciphertext> = None;
+        // As many clients side by side as there are cores: their sequential parts overlap.
+        for group in all.chunks(rayon::current_num_threads()) {
+            let done = group.par_iter().map(|pair| one(*pair)).collect::<Result<Vec<_>>>()?;
+            let count = done.len();
+            for part in done {
+                match &mut sum {
+                    None => sum = Some(part),
+                    Some(sum) => *sum += &part,
+                }
+            }
+            step(count)?;
+        }
+        sum.ok_or(Error::EmptyCohort)
+    }
+
+    /// `index u64 | values u64 | each client's words`.
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = [self.index as u64, self.values as u64].map(u64::to_le_bytes).concat();
+        self.packed.iter().for_each(|packed| out.extend_from_slice(packed));
+        out
+    }
+
+    fn parse(c: &Context, bytes: &'a [u8], clients: usize) -> Result<Self> {
+        let mut r = Reader::new(bytes);
+        let (index, values) = (r.length()?, r.length()?);
+        let fits = (1..=CHUNKS * c.capacity()).contains(&values) && values.is_multiple_of(c.variant.t);
+        if !fits || u32::try_from(index).is_err() {
+            return Err(Error::frame(format!("piece {index} of {values} words")));
+        }
+        let each = packed_len(values, c.field.bits());
+        let packed = (0..clients).map(|_| r.bytes(each)).collect::<Result<Vec<_>>>()?;
+        r.finish()?;
+        Ok(Piece { index, values, packed })
+    }
+}
+
+impl Common {
+    /// `round u64 | count u32 | count x (weight u64, length u64, PASTA key)`.
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = self.round.to_le_bytes().to_vec();
+        out.extend_from_slice(&(self.summands.len() as u32).to_le_bytes());
+        for Summand { weight, key } in &self.summands {
+            let key = key.to_bytes();
+            out.extend_from_slice(&[*weight, key.len() as u64].map(u64::to_le_bytes).concat());
+            out.extend_from_slice(&key);
+        }
+        out
+    }
+
+    fn parse(c: &Context, bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new(bytes);
+        let (round, count) = (r.u64()?, r.u32()?);
+        let mut summands = Vec::new();
+        for _ in 0..count {
+            let (weight, length) = (r.u64()?, r.length()?);
+            let key = r.bytes(length)?;
+            let key = parsed("encrypted PASTA key", || Ciphertext::from_bytes(key, &c.par))?;
+            summands.push(Summand { weight, key: Arc::new(key) });
+        }
+        r.finish()?;
+        Ok(Common { round, summands })
+    }
+}
+
+/// All of an aggregate's work, to hand out.
+pub fn parts<'a>(
+    c: &Context,
+    common: &Common,
+    padded: usize,
+    updates: impl Iterator<Item = &'a [u8]> + Clone,
+) -> Parts {
+    let pieces = (0..count(c, padded)).map(|index| Piece::of(c, padded, index, updates.clone()).to_bytes());
+    Parts { pieces: pieces.collect(), common: common.to_bytes() }
+}
+
+/// What [`parts`] handed out, done.
+pub fn work(shared: &Shared, keys: &EvaluationKeys, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
+    let common = Common::parse(&shared.context, common)?;
+    let piece = Piece::parse(&shared.context, piece, common.summands.len())?;
+    piece.compute(shared, keys, &common, &mut |_| Ok(()))
+}
+
+/// Refuses what is no result of [`work`]: a worker that failed half way.
+pub fn check_result(shared: &Shared, result: &[u8]) -> Result<()> {
+    let mut r = Reader::new(result);
+    let length = r.length()?;
+    let ciphertext = r.bytes(length)?;
+    r.finish()?;
+    parsed("a worker's ciphertext", || Ciphertext::from_bytes(ciphertext, &shared.context.par)).map(drop)
+}
+
+/// Refuses words that are none of the field's.
+pub fn check_words(c: &Context, packed: &[u8], words: usize) -> Result<()> {
+    let bits = c.field.bits();
+    check_stream(packed, words, bits)?;
+    if (0..words).any(|k| read_bits(packed, k * bits as usize, bits) >= u128::from(c.field.p())) {
+        return Err(Error::frame("a ciphertext word is not below p"));
+    }
+    Ok(())
+}
+
+/// Two results in one ciphertext: row 0 of the first, row 1 of the second (both rows of each are equal).
+fn fold(c: &Context, first: &Ciphertext, second: &Ciphertext) -> Result<Ciphertext> {
+    let half = c.capacity();
+    let mask = |row: usize| -> Result<Plaintext> {
+        let slots: Vec<u64> = (0..2 * half).map(|slot| u64::from(slot / half == row)).collect();
+        Plaintext::try_encode(&slots, Encoding::simd_at_level(1), &c.par).map_err(he)
+    };
+    let mut folded = first * &mask(0)?;
+    folded += &(second * &mask(1)?);
+    Ok(folded)
+}
+
+/// Switched to the last primes: `length u64 | ciphertext`.
+fn switched(shared: &Shared, mut sum: Ciphertext) -> Result<Vec<u8>> {
+    let level = shared.context.par.max_level() + 1 - shared.final_primes();
+    sum.switch_to_level(level).map_err(he)?;
+    let bytes = sum.to_bytes();
+    Ok([(bytes.len() as u64).to_le_bytes().as_slice(), &bytes].concat())
+}
