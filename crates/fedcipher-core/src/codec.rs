@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Fewest and most bits a value is quantised to.
 pub const BITS: std::ops::RangeInclusive<u32> = 4..=24;
 const MAX_DIMS: usize = 8;
+/// 32 GiB of float32. A list of an update's pieces, made before its data have come, stays under 100 MB.
+const MAX_ELEMENTS: usize = 1 << 33;
 
 /// One tensor of an update: how it is shaped and how it is quantised.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,8 +79,8 @@ impl Layout {
             elements = len
                 .and_then(|n| usize::try_from(n).ok())
                 .and_then(|n| elements.checked_add(n))
-                .filter(|n| *n <= 1 << 36)
-                .ok_or_else(|| Error::layout(format!("tensor {i} makes the update larger than 2^36 elements")))?;
+                .filter(|n| *n <= MAX_ELEMENTS)
+                .ok_or_else(|| Error::layout(format!("tensor {i} makes the update larger than 2^33 elements")))?;
         }
         Ok(Layout { tensors, starts, elements })
     }

@@ -2,6 +2,7 @@
 //! transaction, so that a kill at any point leaves the state before or the state after.
 
 use crate::certificates::{Party, Role, Root, Terms, check_name};
+use crate::damage::{self, damaged};
 use crate::error::{Error, Result};
 use crate::files::Draft;
 use crate::refusals::Refused;
@@ -17,7 +18,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use zeroize::Zeroizing;
 
-const FILE: &str = "authority.db";
+pub(crate) const FILE: &str = "authority.db";
 /// `secure_delete` overwrites what is deleted: ended epochs leave no keys in free pages. What the log (WAL) still
 /// has of them, [`Authority::forget`] removes.
 const PRAGMAS: &str =
@@ -97,7 +98,7 @@ CREATE TABLE IF NOT EXISTS digests (
 );
 ";
 /// In `digests`, whose the server's key is.
-const SERVER: &str = "";
+pub(crate) const SERVER: &str = "";
 
 /// What `rotate` and `settle` leave on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,10 +169,10 @@ impl Authority {
             return Err(Error::file(&path, &format!("mode {mode:o} lets others read all keys; chmod 600 it")));
         }
         let mut this = Self::connect(folder).map_err(|e| damaged(folder, &e))?;
-        this.check_structure()?;
+        damage::check_structure(&this.connection, folder)?;
         this.committee = registry::make(&this.spec()?)?.committee();
         this.connection.execute_batch(LATER)?;
-        this.check_content()?;
+        damage::check_content(&this.connection, folder)?;
         // A process that was killed between a rotation and this left its log.
         this.forget(Duration::from_millis(200))?;
         Ok(this)
@@ -182,43 +183,6 @@ impl Authority {
         connection.busy_timeout(BUSY)?;
         connection.execute_batch(PRAGMAS)?;
         Ok(Authority { connection, folder: folder.to_owned(), committee: 0 })
-    }
-
-    /// Damage is found at the start, not by whoever asks for what it has hit: here that of SQLite's own structure.
-    fn check_structure(&self) -> Result<()> {
-        let found = self.connection.query_row("PRAGMA quick_check(1)", [], |r| r.get::<_, String>(0));
-        match found {
-            Ok(fine) if fine == "ok" => Ok(()),
-            Ok(wrong) => Err(damaged(&self.folder, &wrong)),
-            Err(error) => Err(damaged(&self.folder, &error)),
-        }
-    }
-
-    /// And here that of keys, and of whom has been revoked, which no structure shows.
-    fn check_content(&self) -> Result<()> {
-        let wrong = |error: rusqlite::Error| damaged(&self.folder, &error);
-        // One state of the store, whatever others write meanwhile.
-        let tx = self.connection.unchecked_transaction()?;
-        let mut query = tx.prepare(
-            "SELECT epoch, device, digest, CASE device WHEN ?1 THEN (SELECT server_key FROM epochs e WHERE e.epoch = d.epoch)
-             ELSE (SELECT key FROM keys k WHERE k.epoch = d.epoch AND k.device = d.device) END FROM digests d",
-        )?;
-        let mut rows = query.query([SERVER]).map_err(wrong)?;
-        while let Some(row) = rows.next().map_err(wrong)? {
-            let (epoch, device): (u64, String) = (row.get(0).map_err(wrong)?, row.get(1).map_err(wrong)?);
-            let digest: Vec<u8> = row.get(2).map_err(wrong)?;
-            let key = Zeroizing::new(row.get::<_, Option<Vec<u8>>>(3).map_err(wrong)?.unwrap_or_default());
-            if digest != sha256(&[&key]) {
-                let whose = if device == SERVER { "the server".to_owned() } else { format!("device {device}") };
-                return Err(damaged(&self.folder, &format!("the key of {whose} in epoch {epoch}")));
-            }
-        }
-        let back =
-            "SELECT name FROM parties WHERE revoked != 1 AND name IN (SELECT party FROM audit WHERE action = 'revoke')";
-        if let Some(name) = tx.query_row(back, [], |r| r.get::<_, String>(0)).optional().map_err(wrong)? {
-            return Err(damaged(&self.folder, &format!("{name} has been revoked and is not any more")));
-        }
-        Ok(())
     }
 
     /// The folder with the credentials of the service.
@@ -636,13 +600,6 @@ fn end_epochs(tx: &Transaction<'_>, condition: &str, bound: impl rusqlite::Param
     tx.execute(&format!("UPDATE keys SET key = NULL WHERE epoch IN ({which})"), bound.clone())?;
     tx.execute(&format!("DELETE FROM digests WHERE epoch IN ({which})"), bound.clone())?;
     Ok(tx.execute(&format!("UPDATE epochs SET state = 'ended', server_key = NULL WHERE {condition}"), bound)?)
-}
-
-fn damaged(folder: &Path, what: &impl std::fmt::Display) -> Error {
-    Error::Store(format!(
-        "{} is damaged ({what}); put back the last backup of the folder, or make a new authority",
-        folder.join(FILE).display()
-    ))
 }
 
 /// A party's folder; existing files are not replaced, secrets are for their owner only.

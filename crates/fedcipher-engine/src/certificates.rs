@@ -191,7 +191,7 @@ fn check_terms(terms: &Terms) -> Result<()> {
 }
 
 /// Names that somebody can connect to.
-pub fn check_reached_as(names: &[String]) -> Result<()> {
+fn check_reached_as(names: &[String]) -> Result<()> {
     let fine = |b: u8| b.is_ascii_alphanumeric() || b".-_*".contains(&b);
     let known = |name: &&String| name.parse::<IpAddr>().is_ok() || (!name.is_empty() && name.bytes().all(fine));
     match names.iter().find(|name| !known(name)) {

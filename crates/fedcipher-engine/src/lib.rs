@@ -23,6 +23,8 @@ pub mod certificates;
 #[cfg(feature = "server")]
 pub mod cores;
 #[cfg(feature = "server")]
+mod damage;
+#[cfg(feature = "server")]
 pub mod door;
 #[cfg(feature = "server")]
 pub mod engine_service;

@@ -1,0 +1,52 @@
+//! Damage to the authority's store is found at the start, not by whoever asks for what it has hit.
+
+use crate::authority::{FILE, SERVER};
+use crate::error::{Error, Result};
+use fedcipher_core::oneshot::roster::sha256;
+use rusqlite::{Connection, OptionalExtension};
+use std::path::Path;
+use zeroize::Zeroizing;
+
+/// That of SQLite's own structure.
+pub fn check_structure(store: &Connection, folder: &Path) -> Result<()> {
+    let found = store.query_row("PRAGMA quick_check(1)", [], |r| r.get::<_, String>(0));
+    match found.map_err(|error| damaged(folder, &error))?.as_str() {
+        "ok" => Ok(()),
+        wrong => Err(damaged(folder, &wrong)),
+    }
+}
+
+/// And that of keys, and of whom has been revoked, which no structure shows.
+pub fn check_content(store: &Connection, folder: &Path) -> Result<()> {
+    let wrong = |error: rusqlite::Error| damaged(folder, &error);
+    // One state of the store, whatever others write meanwhile.
+    let tx = store.unchecked_transaction()?;
+    let mut query = tx.prepare(
+        "SELECT epoch, device, digest, CASE device WHEN ?1 THEN (SELECT server_key FROM epochs e WHERE e.epoch = d.epoch)
+         ELSE (SELECT key FROM keys k WHERE k.epoch = d.epoch AND k.device = d.device) END FROM digests d",
+    )?;
+    let mut rows = query.query([SERVER]).map_err(wrong)?;
+    while let Some(row) = rows.next().map_err(wrong)? {
+        let (epoch, device): (u64, String) = (row.get(0).map_err(wrong)?, row.get(1).map_err(wrong)?);
+        let digest: Vec<u8> = row.get(2).map_err(wrong)?;
+        let key = Zeroizing::new(row.get::<_, Option<Vec<u8>>>(3).map_err(wrong)?.unwrap_or_default());
+        if digest != sha256(&[&key]) {
+            let whose = if device == SERVER { "the server".to_owned() } else { format!("device {device}") };
+            return Err(damaged(folder, &format!("the key of {whose} in epoch {epoch}")));
+        }
+    }
+    let back =
+        "SELECT name FROM parties WHERE revoked != 1 AND name IN (SELECT party FROM audit WHERE action = 'revoke')";
+    if let Some(name) = tx.query_row(back, [], |r| r.get::<_, String>(0)).optional().map_err(wrong)? {
+        return Err(damaged(folder, &format!("{name} has been revoked and is not any more")));
+    }
+    Ok(())
+}
+
+/// What to say of it.
+pub fn damaged(folder: &Path, what: &impl std::fmt::Display) -> Error {
+    Error::Store(format!(
+        "{} is damaged ({what}); put back the last backup of the folder, or make a new authority",
+        folder.join(FILE).display()
+    ))
+}
