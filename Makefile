@@ -12,8 +12,8 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
-.PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack \
-	mutants check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results docs build clean
+.PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
+	mutants mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results scale docs build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -154,7 +154,7 @@ test-python: $(TESTED)
 test-long: $(TESTED)
 	cargo test -p fedcipher-core --quiet --features hhe --test hybrid -- --ignored
 	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py tests/test_watch.py \
-		tests/test_deployment.py tests/test_baselines.py
+		tests/test_deployment.py tests/test_baselines.py tests/test_scale.py
 
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, messages at a ClientApp.
 TRIES ?= 100000
@@ -186,9 +186,21 @@ e2e-dashboard: build
 e2e-resume: build
 	$(BIN)/python -m pytest -s tests/e2e_resume.py
 
+# What parses foreign bytes, FUZZ_SECONDS a target; a corpus grows in fuzz/corpus, what was found lies in
+# fuzz/artifacts. `make fuzz FUZZ=--minimise` leaves of the corpora what is worth keeping.
+FUZZ_SECONDS ?= 600
+FUZZ ?=
+fuzz: $(BIN)/uv
+	cargo install --quiet --locked --root target/tools --version '^0.13' cargo-fuzz
+	PATH="$(CURDIR)/target/tools/bin:$$PATH" $(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS) $(FUZZ)
+
 # Breaks one guard at a time and sees the attack tests go red.
 mutants: $(BIN)/maturin
 	$(BIN)/python tools/mutants.py
+
+# The same of the Flower layer, in Python. An hour.
+mutants-flower: build
+	$(BIN)/python tools/mutants_flower.py
 
 check: $(TESTED)
 	cargo fmt --all --check
@@ -223,6 +235,10 @@ secagg-compare: build
 # Epsilon against accuracy on MNIST, and the noise beside OpenDP's: the table of docs/dp.md. A quarter of an hour.
 dp-table: build
 	DATA=$(DATA) $(BIN)/python tools/dp_table.py
+
+# Time and memory against clients and values: the tables of docs/scale.md. Half an hour.
+scale: build
+	$(BIN)/python benches/scale.py
 
 # What the adapters of a 7 B model cost: the figures of docs/lora.md.
 bench-lora: build

@@ -1,0 +1,328 @@
+//! The targets, one function each: a panic, a sum that is not true, or more memory or time than a frame is worth is a
+//! finding. `fuzz/targets` has a program for each.
+
+use crate::{Frames, Round, of};
+use fedcipher_core::codec::Layout;
+use fedcipher_core::key_file;
+use fedcipher_core::keys::{ClientKey, ServerKey};
+use fedcipher_core::ledger;
+use fedcipher_core::oneshot::identity::Identity;
+use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
+use fedcipher_core::registry;
+use fedcipher_core::wire;
+use fedcipher_engine::certificates::{self, Party, Role, Root, Terms};
+use fedcipher_engine::proto;
+use fedcipher_engine::sealed_keys::{self, Recipient};
+use prost::Message;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+type Seeds = fn() -> Vec<Vec<u8>>;
+
+/// Each target's name and first corpus.
+const SEEDS: &[(&str, Seeds)] = &[
+    ("frame", || vec![of("plain").updates[0].clone(), of("plain").aggregate.clone()]),
+    ("layout", || vec![of("plain").layout.encode()]),
+    ("keys", || [client_and_server("flashe"), client_and_server("oneshot")].concat()),
+    ("key_file", || vec![key_file_of(of("flashe"))]),
+    // Without PASTA's: each of its contexts takes seconds.
+    ("spec", || ["plain", "flashe", "sparse", "bfv", "oneshot"].map(|s| crate::spec(s).into_bytes()).to_vec()),
+    ("plan", || vec![of("flashe").scheme.plan(&of("flashe").keys.server, &[0, 1, 2]).unwrap()]),
+    ("state", || vec![0u32, 1].into_iter().map(|n| [n.to_le_bytes(), [0; 4]].concat()).collect()),
+    ("ledger", || vec![vec![0; 64], (0..=255).collect()]),
+    ("roster", || vec![of("oneshot").keys.server.public.clone(), roster().to_bytes().to_vec()]),
+    ("identity", || vec![Identity::generate().unwrap().to_bytes().to_vec()]),
+    ("request", || of("oneshot").request.iter().map(|(_, request)| Frames::seed(request)).collect()),
+    ("answer", || of("oneshot").answer.iter().map(|answer| Frames::seed(answer)).collect()),
+    ("add_plain", || updates("plain")),
+    ("add_flashe", || updates("flashe")),
+    ("add_sparse", || updates("sparse")),
+    ("add_bfv", || updates("bfv")),
+    ("add_oneshot", || updates("oneshot")),
+    ("add_pasta", || updates("pasta")),
+    ("open_plain", || aggregates("plain")),
+    ("open_flashe", || aggregates("flashe")),
+    ("open_sparse", || aggregates("sparse")),
+    ("open_bfv", || aggregates("bfv")),
+    ("open_oneshot", || aggregates("oneshot")),
+    ("open_pasta", || aggregates("pasta")),
+    ("certificate", || {
+        let (certificate, _) = root().issue(&device(), &Terms::days(1, vec!["localhost".into()])).unwrap();
+        vec![certificate.into_bytes()]
+    }),
+    ("signing_request", || vec![certificates::request("nic-1").unwrap().0.into_bytes()]),
+    ("sealed_key", || {
+        let (encapped, sealed) = sealed_keys::seal(&Recipient::default().public(), "nic-1", 1, b"key").unwrap();
+        vec![[encapped, sealed].concat()]
+    }),
+    ("messages", || {
+        let begin = proto::EncryptBegin { layout: of("plain").layout.encode().into(), ..Default::default() };
+        let part = Some(proto::encrypt_request::Part::Begin(begin));
+        vec![proto::EncryptRequest { part }.encode_to_vec()]
+    }),
+];
+
+/// Makes what the tries of `target` start from, so that none of them is charged for it; writes its first corpus into
+/// the folder that the environment names, if it does: `tools/fuzz.py`.
+pub fn begin(target: &str) {
+    let (_, seeds) = SEEDS.iter().find(|(name, _)| *name == target).unwrap();
+    let seeds = seeds();
+    let Some(folder) = std::env::var_os("FEDCIPHER_SEEDS") else { return };
+    for (number, seed) in seeds.iter().enumerate() {
+        fs::write(PathBuf::from(&folder).join(format!("seed-{number}")), seed).unwrap();
+    }
+}
+
+fn updates(name: &str) -> Vec<Vec<u8>> {
+    vec![Frames::seed(&of(name).updates[2])]
+}
+
+fn aggregates(name: &str) -> Vec<Vec<u8>> {
+    vec![Frames::seed(&of(name).aggregate), Frames::seed(&of(name).updates[1])]
+}
+
+fn client_and_server(name: &str) -> Vec<Vec<u8>> {
+    let round = of(name);
+    [round.keys.clients[0].to_bytes().to_vec(), round.keys.server.to_bytes()].map(|key| Frames::seed(&key)).to_vec()
+}
+
+fn key_file_of(round: &Round) -> Vec<u8> {
+    [crate::spec("flashe").replace('\n', " ").as_bytes(), b"\n", &round.keys.clients[0].to_bytes()].concat()
+}
+
+fn roster() -> Roster {
+    let roles = Roles { client: true, member: true, reader: true };
+    let card = |id| Card::of(&Identity::generate().unwrap(), id, &format!("party-{id}"), roles);
+    Roster::new((0..4).map(card).collect()).unwrap()
+}
+
+fn root() -> &'static Root {
+    static ROOT: OnceLock<Root> = OnceLock::new();
+    ROOT.get_or_init(|| Root::generate().unwrap())
+}
+
+fn device() -> Party {
+    Party { role: Role::Device, name: "nic-1".into() }
+}
+
+/// A private folder of this process, empty.
+fn folder() -> PathBuf {
+    static PLACE: OnceLock<PathBuf> = OnceLock::new();
+    let place = PLACE.get_or_init(|| tempfile::tempdir().unwrap().keep());
+    let _ = fs::remove_dir_all(place);
+    fs::create_dir(place).unwrap();
+    fs::set_permissions(place, fs::Permissions::from_mode(0o700)).unwrap();
+    place.clone()
+}
+
+pub fn frame(data: &[u8]) {
+    if let Ok(found) = wire::parse(data) {
+        assert_eq!(found.header.frame(found.payload), data);
+    }
+    // Without the checksum, which a fuzzer does not guess.
+    let _ = wire::parse(&wire::seal(data.to_vec()));
+    let _ = wire::parse_head(data);
+}
+
+pub fn layout(data: &[u8]) {
+    if let Ok(layout) = Layout::decode(data) {
+        assert_eq!(layout.encode(), data);
+        for name in ["plain", "flashe", "bfv"] {
+            let _ = of(name).scheme.check_layout(&layout);
+        }
+    }
+}
+
+/// A key that parses is used: whoever has been handed a bad one hears of it.
+pub fn keys(data: &[u8]) {
+    for name in ["flashe", "oneshot"] {
+        let frame = Frames::of(of(name)).frame(data);
+        if let Ok(key) = ClientKey::from_bytes(&frame) {
+            assert_eq!(key.to_bytes().as_slice(), frame);
+            let _ = of(name).scheme.encryptor(&key, None);
+            let _ = of(name).scheme.decryptor(&key, None);
+            let _ = of(name).scheme.member(&key, None);
+        }
+        if let Ok(key) = ServerKey::from_bytes(&frame) {
+            assert_eq!(key.to_bytes(), frame);
+            let _ = of(name).scheme.aggregator(&key, None);
+            let _ = of(name).scheme.plan(&key, &[0, 1, 2]);
+        }
+    }
+}
+
+pub fn key_file(data: &[u8]) {
+    let path = folder().join("client-0.key");
+    fs::write(&path, data).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    if let Ok((spec, _)) = key_file::load(&path) {
+        let _ = registry::make(&spec);
+    }
+}
+
+pub fn spec(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Ok(scheme) = registry::make(text)
+    {
+        let _ = scheme.describe();
+    }
+}
+
+/// What the server tells clients before a round.
+pub fn plan(data: &[u8]) {
+    for name in ["flashe", "sparse", "bfv"] {
+        let round = of(name);
+        let mut encryptor = round.scheme.encryptor(&round.keys.clients[0], None).unwrap();
+        let _ = encryptor.precompute(9, &round.layout, data);
+    }
+}
+
+/// Error feedback that comes back from where the app has kept it.
+pub fn state(data: &[u8]) {
+    let round = of("sparse");
+    let mut encryptor = round.scheme.encryptor(&round.keys.clients[0], None).unwrap();
+    if encryptor.import_state(data).is_ok() {
+        assert_eq!(encryptor.export_state(), data);
+    }
+}
+
+/// A state folder of one file's first bytes changed: what is opened of it is right or refused.
+pub fn ledger(data: &[u8]) {
+    let (round, state) = (of("flashe"), folder());
+    let key = &round.keys.clients[0];
+    ledger::register(key, &state).unwrap();
+    let mut files: Vec<PathBuf> = fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let Some((which, data)) = data.split_first() else { return };
+    let path = &files[usize::from(*which) % files.len()];
+    let mut content = fs::read(path).unwrap();
+    let Some((how, data)) = data.split_first() else { return };
+    match how % 3 {
+        0 => content = data.to_vec(),
+        1 => content.extend_from_slice(data),
+        _ => content.iter_mut().zip(data).for_each(|(byte, change)| *byte ^= change),
+    }
+    fs::write(path, content).unwrap();
+    let _ = round.scheme.encryptor(key, Some(&state));
+    let _ = round.scheme.decryptor(key, Some(&state)).map(|decryptor| decryptor.openings().claim(9, &[1; 32]));
+}
+
+pub fn roster_bytes(data: &[u8]) {
+    if let Ok(roster) = Roster::parse(data) {
+        assert_eq!(roster.to_bytes(), data);
+        let scheme = &of("oneshot").scheme;
+        if let Ok(key) = scheme.roster_key(&roster, 1) {
+            let _ = scheme.aggregator(&key, None);
+        }
+        static OWN: OnceLock<Identity> = OnceLock::new();
+        let _ = scheme.join(&roster, OWN.get_or_init(|| Identity::generate().unwrap()), 1);
+    }
+}
+
+pub fn identity(data: &[u8]) {
+    if let Ok(identity) = Identity::from_bytes(data) {
+        assert_eq!(identity.to_bytes(), data);
+        let _ = identity.sign(b"message");
+    }
+}
+
+pub fn request(data: &[u8]) {
+    let round = of("oneshot");
+    let (member, honest) = round.request.as_ref().unwrap();
+    let frame = Frames::of(round).frame(data);
+    let answered = round.answers(*member, &frame);
+    if frame != *honest
+        && let Ok(answer) = answered
+    {
+        // Nothing else is signed by the clients; that a share is none of theirs may be said of it.
+        let kind = wire::parse(&answer).unwrap().header.kind;
+        assert_eq!(kind, wire::Kind::Complaint, "a member answered what no client has signed");
+    }
+}
+
+pub fn answer(data: &[u8]) {
+    let round = of("oneshot");
+    let mut aggregator = round.added();
+    let requests = aggregator.requests().unwrap();
+    let _ = aggregator.answer(&Frames::of(round).frame(data));
+    for (member, request) in requests {
+        aggregator.answer(&round.answers(member, &request).unwrap()).unwrap();
+    }
+    assert!(round.opens(&aggregator.finish().unwrap()), "one answer spoiled a round");
+}
+
+/// A frame among honest ones: the sum opens as what honest clients have sent, or not at all.
+pub fn add(name: &str, data: &[u8]) {
+    let round = of(name);
+    let frame = Frames::of(round).frame(data);
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(9)).unwrap();
+    for update in &round.updates[..2] {
+        aggregator.add(update).unwrap();
+    }
+    let taken = aggregator.add(&frame).is_ok();
+    if name == "pasta" || name == "oneshot" && !taken {
+        // The rest is seconds of transciphering, or the committee's work.
+        return;
+    }
+    if !taken {
+        aggregator.add(&round.updates[2]).unwrap();
+    }
+    if let Ok(requests) = aggregator.requests() {
+        for (member, request) in requests {
+            let _ = round.answers(member, &request).and_then(|answer| aggregator.answer(&answer));
+        }
+    }
+    match aggregator.finish() {
+        Ok(sum) => assert!(round.opens(&sum) || taken, "a frame that was refused spoiled the sum"),
+        Err(error) => assert!(taken, "a frame that was refused ended the round: {error}"),
+    }
+}
+
+pub fn open(name: &str, data: &[u8]) {
+    of(name).opens(&Frames::of(of(name)).frame(data));
+}
+
+pub fn certificate(data: &[u8]) {
+    let _ = certificates::party(data);
+    let _ = certificates::party_of_pem(data);
+}
+
+pub fn signing_request(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        let _ = root().sign(text, &device(), &Terms::days(1, Vec::new()));
+    }
+}
+
+pub fn sealed_key(data: &[u8]) {
+    static ENGINE: OnceLock<Recipient> = OnceLock::new();
+    let engine = ENGINE.get_or_init(Recipient::default);
+    let (encapped, sealed) = data.split_at(data.len().min(1120));
+    assert!(engine.open("nic-1", 1, encapped, sealed).is_err(), "a key that nobody sealed to this engine");
+    let _ = sealed_keys::seal(data, "nic-1", 1, b"key");
+}
+
+/// What a host says to an engine, and an engine to an authority.
+pub fn messages(data: &[u8]) {
+    macro_rules! decoded {
+        ($($message:ident),*) => { $(let _ = proto::$message::decode(data);)* };
+    }
+    decoded!(
+        DescribeRequest,
+        EncryptRequest,
+        DecryptRequest,
+        PrecomputeRequest,
+        StateRequest,
+        ImportStateRequest,
+        AnswerRequest,
+        KeysRequest,
+        ServerKeysRequest,
+        SettleRequest
+    );
+    if let Ok(proto::EncryptRequest { part: Some(proto::encrypt_request::Part::Begin(begin)) }) =
+        proto::EncryptRequest::decode(data)
+    {
+        let _ = Layout::decode(&begin.layout);
+    }
+}

@@ -1,0 +1,174 @@
+//! An honest round of three clients, and what must be true of whatever is opened after somebody meddled with it.
+
+use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
+use fedcipher_core::keys::{KeySet, KeyTag};
+use fedcipher_core::registry;
+use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
+use fedcipher_core::wire::{self, FIXED_LEN};
+use std::sync::{Arc, OnceLock};
+
+const NUMBER: u64 = 9;
+const MODEL: &[u8] = b"model";
+const COHORT: [u32; 4] = [0, 1, 2, 3];
+
+/// Three of the cohort's four clients have sent an update.
+pub struct Round {
+    pub scheme: Arc<dyn Scheme>,
+    pub layout: Layout,
+    pub keys: KeySet,
+    pub updates: Vec<Vec<u8>>,
+    /// Each client's weight and integers.
+    ints: Vec<(u64, Vec<u32>)>,
+    pub aggregate: Vec<u8>,
+    /// To the first member of the committee, and its answer, where there is one.
+    pub request: Option<(u32, Vec<u8>)>,
+    pub answer: Option<Vec<u8>>,
+}
+
+/// What a key file says of the scheme `name`.
+pub fn spec(name: &str) -> String {
+    let (scheme, params) = match name {
+        "plain" => ("plain", r#""clients": 4, "max_weight": 3"#),
+        "flashe" => ("flashe", r#""clients": 4, "max_weight": 3, "masking": "double", "key_bits": 128"#),
+        "sparse" => {
+            ("flashe", r#""clients": 4, "max_weight": 3, "masking": "single", "key_bits": 128, "per_client_top": 0.2"#)
+        }
+        "bfv" => ("bfv", r#""clients": 4, "max_weight": 3, "preset": "fast", "server_weights": false"#),
+        "oneshot" => (
+            "oneshot",
+            r#""clients": 4, "max_weight": 3, "preset": "fast", "members": 3, "threshold": 3, "corrupt": 1, "pack": 1,
+               "reveal": "clients""#,
+        ),
+        "pasta" => ("pasta-bfv", r#""clients": 4, "max_weight": 3, "variant": 4, "prime_bits": 17"#),
+        other => panic!("no scheme {other}"),
+    };
+    format!(r#"{{"scheme": "{scheme}", "params": {{{params}}}, "codec": {{"bits": [8, 12]}}}}"#)
+}
+
+pub const NAMES: [&str; 6] = ["plain", "flashe", "sparse", "bfv", "oneshot", "pasta"];
+
+/// The round under `name`, made once a process.
+pub fn of(name: &str) -> &'static Round {
+    static MADE: [OnceLock<Round>; NAMES.len()] = [const { OnceLock::new() }; NAMES.len()];
+    let place = NAMES.iter().position(|known| *known == name).unwrap();
+    MADE[place].get_or_init(|| Round::new(name))
+}
+
+impl Round {
+    fn new(name: &str) -> Self {
+        let scheme = registry::make(&spec(name)).unwrap();
+        let tensor = |(bits, len)| Tensor { dtype: 1, bits, alpha: 1.0, shape: vec![len] };
+        let layout = Layout::new(vec![tensor((12, 33)), tensor((8, 50)), tensor((12, 7))]).unwrap();
+        let keys = scheme.keygen(&COHORT, 1).unwrap();
+        let (mut updates, mut ints) = (Vec::new(), Vec::new());
+        for client in 0..3u32 {
+            let values: Vec<f32> =
+                (0..layout.elements()).map(|k| ((k as u32 * 7 + client * 13) % 31) as f32 / 15.0 - 1.0).collect();
+            let update = Update::new(&layout, layout.split(&values).unwrap(), Rounding::Nearest).unwrap();
+            let mut own = vec![0; layout.elements()];
+            update.quantise(0, &mut own).unwrap();
+            let weight = u64::from(client) + 1;
+            let request = Request { round: NUMBER, weight, update: &update, plan: &[], model: MODEL, bound: &[] };
+            updates.push(scheme.encryptor(&keys.clients[client as usize], None).unwrap().encrypt(&request).unwrap());
+            ints.push((weight, own));
+        }
+        let (request, answer, aggregate) = (None, None, Vec::new());
+        let mut round = Round { scheme, layout, keys, updates, ints, aggregate, request, answer };
+        // Transciphering a round takes seconds; its aggregate is wanted where aggregates are opened.
+        let mut aggregator = round.added();
+        let requests = aggregator.requests().unwrap();
+        for (member, request) in &requests {
+            let answer = round.answers(*member, request).unwrap();
+            aggregator.answer(&answer).unwrap();
+            round.request.get_or_insert((*member, request.clone()));
+            round.answer.get_or_insert(answer);
+        }
+        round.aggregate = aggregator.finish().unwrap();
+        assert!(round.opens(&round.aggregate), "an honest aggregate opens");
+        round
+    }
+
+    /// An aggregator that has taken the honest updates.
+    pub fn added(&self) -> Box<dyn Aggregator> {
+        let mut aggregator = self.scheme.aggregator(&self.keys.server, Some(NUMBER)).unwrap();
+        for update in &self.updates {
+            aggregator.add(update).unwrap();
+        }
+        aggregator
+    }
+
+    /// What a member that has answered nothing says to a request.
+    pub fn answers(&self, member: u32, request: &[u8]) -> fedcipher_core::Result<Vec<u8>> {
+        self.scheme.member(&self.keys.clients[member as usize], None)?.answer(request)
+    }
+
+    /// Whether a client that has opened nothing opens `aggregate`. What it opens must be the sum of what the clients
+    /// named in it have sent, whole.
+    pub fn opens(&self, aggregate: &[u8]) -> bool {
+        let mut sums = Sums::default();
+        let expect = Expect { round: Some(NUMBER), model: Some(MODEL), bound: &[] };
+        let decryptor = self.scheme.decryptor(&self.keys.clients[3], None).unwrap();
+        let Ok(summary) = decryptor.decrypt(aggregate, &expect, &mut sums) else { return false };
+        if summary.counts.is_some() {
+            // Of a sparse sum each value has contributors of its own: nobody but the three, and never all for free.
+            assert_eq!(summary.header.contributions.len(), 3, "a sparse sum of other clients was opened");
+            return true;
+        }
+        let mut expected = vec![0u64; self.layout.elements()];
+        for c in &summary.header.contributions {
+            let (weight, ints) = &self.ints[c.client as usize];
+            assert_eq!(*weight, c.weight, "another weight than client {} has chosen", c.client);
+            expected.iter_mut().zip(ints).for_each(|(sum, value)| *sum += weight * u64::from(*value));
+        }
+        assert_eq!(sums.0, expected, "not the sum of the clients that it names");
+        true
+    }
+}
+
+/// How a frame is made of a fuzzer's bytes: the first says what is put right in the rest.
+pub struct Frames<'a> {
+    tag: &'a KeyTag,
+    model: [u8; 16],
+}
+
+/// Bits of a frame's first byte: put in the key's tag, the model's, the payload's length.
+const TAG: u8 = 1;
+const MODEL_TAG: u8 = 2;
+const LENGTH: u8 = 4;
+/// All of them, for seeds.
+const ALL: u8 = TAG | MODEL_TAG | LENGTH;
+
+impl<'a> Frames<'a> {
+    pub fn of(round: &'a Round) -> Self {
+        Frames { tag: &round.keys.server.tag, model: wire::parse(&round.updates[0]).unwrap().header.model }
+    }
+
+    /// The frame of `data`; always with a right checksum.
+    pub fn frame(&self, data: &[u8]) -> Vec<u8> {
+        let Some((how, rest)) = data.split_first() else { return Vec::new() };
+        let mut frame = rest.to_vec();
+        if frame.len() >= FIXED_LEN {
+            if how & TAG != 0 {
+                frame[8..24].copy_from_slice(&self.tag.scheme);
+                frame[24..40].copy_from_slice(&self.tag.params);
+                frame[40..56].copy_from_slice(&self.tag.key_id);
+                frame[56..64].copy_from_slice(&self.tag.epoch.to_le_bytes());
+            }
+            if how & MODEL_TAG != 0 {
+                frame[80..96].copy_from_slice(&self.model);
+            }
+            if how & LENGTH != 0
+                && let Ok(head) = wire::head_len(&frame)
+            {
+                let payload = frame.len().saturating_sub(head) as u64;
+                frame[104..112].copy_from_slice(&payload.to_le_bytes());
+            }
+        }
+        wire::seal(frame)
+    }
+
+    /// `frame` as the bytes that [`Self::frame`] makes it of.
+    pub fn seed(frame: &[u8]) -> Vec<u8> {
+        [&[ALL], &frame[..frame.len() - wire::CRC_LEN]].concat()
+    }
+}

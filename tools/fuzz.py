@@ -1,0 +1,146 @@
+"""Runs the fuzz targets of ``fuzz/``, as many at a time as there are cores, and prints a table: `make fuzz`.
+
+Exits non-zero when one of them found something; what it found lies in ``fuzz/artifacts/TARGET/``. With ``--minimise``
+a corpus keeps what reaches code that the rest does not: that is what is committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FUZZ = ROOT / "fuzz"
+# What one input may cost: a frame of some kilobytes is worth neither.
+LIMITS = ("-rss_limit_mb=2048", "-malloc_limit_mb=1024", "-timeout=20")
+MOST_BYTES = 1 << 16
+# As many targets as cores run, each on one.
+ALONE = os.environ | {"RAYON_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One target's run."""
+
+    target: str
+    code: int
+    seconds: float
+    tries: int
+    coverage: int
+    corpus: int
+    said: str
+
+
+def targets() -> list[str]:
+    """Names of all targets."""
+    return sorted(path.stem for path in (FUZZ / "targets").glob("*.rs"))
+
+
+def program(target: str) -> Path:
+    """What cargo-fuzz has built for this machine."""
+    (found,) = (FUZZ / "target").glob(f"*/release/{target}")
+    return found
+
+
+def build() -> None:
+    """Compiles all targets. No sanitizer: what is written here has no unsafe code, and panics are found without."""
+    cargo = ["cargo", "fuzz", "build", "--release", "--sanitizer", "none"]
+    subprocess.run(cargo, cwd=ROOT, check=True)
+
+
+def seed(target: str) -> Path:
+    """The target's corpus, begun if there is none."""
+    corpus = FUZZ / "corpus" / target
+    if not corpus.is_dir():
+        corpus.mkdir(parents=True)
+        told = ALONE | {"FEDCIPHER_SEEDS": str(corpus)}
+        subprocess.run([str(program(target)), "-runs=0"], check=True, capture_output=True, env=told)
+    return corpus
+
+
+def fuzz(target: str, seconds: int) -> Outcome:
+    """Fuzzes one target for so long."""
+    artifacts = FUZZ / "artifacts" / target
+    artifacts.mkdir(parents=True, exist_ok=True)
+    words = [str(program(target)), f"-max_total_time={seconds}", f"-max_len={MOST_BYTES}", *LIMITS]
+    words += [f"-artifact_prefix={artifacts}/", "-print_final_stats=1", str(FUZZ / "corpus" / target)]
+    began = time.monotonic()
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=ALONE)
+    tries = re.search(r"stat::number_of_executed_units:\s*(\d+)", done.stderr)
+    reached = re.findall(r"cov: (\d+) ft: \d+ corp: (\d+)", done.stderr)
+    coverage, corpus = map(int, reached[-1]) if reached else (0, 0)
+    outcome = Outcome(
+        target,
+        done.returncode,
+        time.monotonic() - began,
+        int(tries[1]) if tries else 0,
+        coverage,
+        corpus,
+        done.stderr[-4000:],
+    )
+    print(
+        f"{target}: {outcome.tries:,} tries in {outcome.seconds:.0f} s, exit {outcome.code}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return outcome
+
+
+def minimise(target: str) -> None:
+    """Leaves the least of a corpus that reaches as much code."""
+    corpus = FUZZ / "corpus" / target
+    less = corpus.with_name(f"{target}.less")
+    less.mkdir()
+    words = [str(program(target)), "-merge=1", f"-max_len={MOST_BYTES}", *LIMITS, str(less), str(corpus)]
+    subprocess.run(words, check=True, capture_output=True, env=ALONE)
+    shutil.rmtree(corpus)
+    less.rename(corpus)
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """For docs/testing.md."""
+    lines = ["| target | tries | tries a second | edges reached | corpus | found |", "|---|---|---|---|---|---|"]
+    for o in outcomes:
+        found = "nothing" if o.code == 0 else f"exit {o.code}"
+        rate = o.tries / o.seconds
+        lines.append(f"| `{o.target}` | {o.tries:,} | {rate:,.0f} | {o.coverage:,} | {o.corpus:,} | {found} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=600, help="for each target")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time")
+    parser.add_argument("--minimise", action="store_true", help="the corpora, and fuzz nothing")
+    parser.add_argument("only", nargs="*", help="these targets and no others")
+    given = parser.parse_args()
+    unknown = set(given.only) - set(targets())
+    if unknown:
+        parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(targets())}")
+    chosen = given.only or targets()
+    build()
+    for target in chosen:
+        seed(target)
+    with ThreadPoolExecutor(given.jobs) as pool:
+        if given.minimise:
+            list(pool.map(minimise, chosen))
+            return 0
+        outcomes = list(pool.map(lambda target: fuzz(target, given.seconds), chosen))
+    print(table(outcomes))
+    broken = [o for o in outcomes if o.code]
+    for o in broken:
+        print(f"\n{o.target}:\n{o.said}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
