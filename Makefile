@@ -163,9 +163,10 @@ attack: build
 	FEDCIPHER_LONG=1 FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest tests/test_attacks_flower.py \
 		tests/test_attacks_oneshot.py tests/test_attacks_baselines.py -k randomised
 
-# A cluster with engines under each scheme, and every kind of process killed in mid-run. A quarter of an hour.
+# A cluster with engines under each scheme, and every kind of process killed in mid-run: two clusters at a time, since
+# they mostly wait. Ten minutes.
 e2e: build
-	$(BIN)/python -m pytest -s tests/e2e.py
+	$(BIN)/python -m pytest -n 2 --dist worksteal -rP tests/e2e.py
 
 # Flower's example apps against a SuperLink, in the clear and encrypted: their models must be equal. Minutes.
 e2e-apps: build

@@ -26,7 +26,6 @@ def main(grid: Grid, context: Context) -> None:
         quorum=0.6,
         deadline=60,
         grace=10,
-        committee_timeout=30,
     )
     arrays = ArrayRecord({name: Array(value) for name, value in first.items()})
     strategy.start(grid, arrays, num_rounds=config["rounds"])
