@@ -164,7 +164,7 @@ attack: build
 		tests/test_attacks_oneshot.py tests/test_attacks_baselines.py -k randomised
 
 # A cluster with engines under each scheme, and every kind of process killed in mid-run: two clusters at a time, since
-# they mostly wait. Ten minutes.
+# they mostly wait. A quarter of an hour.
 e2e: build
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rP tests/e2e.py
 
