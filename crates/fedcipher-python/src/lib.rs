@@ -343,6 +343,9 @@ impl Encryptor {
     }
 }
 
+/// What all pieces of a work need, and each piece.
+type Handed<'py> = (Bound<'py, PyBytes>, Vec<Bound<'py, PyBytes>>);
+
 #[pyclass(frozen, module = "fedcipher._native")]
 struct Aggregator(Mutex<Box<dyn scheme::Aggregator>>);
 
@@ -378,7 +381,7 @@ impl Aggregator {
     }
 
     /// The work of `finish`, for others to do: (what all pieces need, each piece).
-    fn parts<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, Vec<Bound<'py, PyBytes>>)>> {
+    fn parts<'py>(&self, py: Python<'py>) -> PyResult<Option<Handed<'py>>> {
         let parts = at_work(py, || locked(&self.0).parts()).map_err(raise)?;
         let bytes = |bytes: &Vec<u8>| PyBytes::new(py, bytes);
         Ok(parts.map(|parts| (bytes(&parts.common), parts.pieces.iter().map(bytes).collect())))
