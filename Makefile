@@ -188,7 +188,7 @@ e2e-resume: build
 	$(BIN)/python -m pytest -s tests/e2e_resume.py
 
 # What parses foreign bytes, FUZZ_SECONDS a target; a corpus grows in fuzz/corpus, what was found lies in
-# fuzz/artifacts. `make fuzz FUZZ=--minimise` leaves of the corpora what is worth keeping.
+# fuzz/artifacts. `make fuzz FUZZ=--minimise` packs of the corpora what is worth keeping.
 FUZZ_SECONDS ?= 600
 FUZZ ?=
 fuzz: $(BIN)/uv

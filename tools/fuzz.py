@@ -1,17 +1,20 @@
 """Runs the fuzz targets of ``fuzz/``, as many at a time as there are cores, and prints a table: `make fuzz`.
 
 Exits non-zero when one of them found something; what it found lies in ``fuzz/artifacts/TARGET/``. With ``--minimise``
-a corpus keeps what reaches code that the rest does not: that is what is committed.
+the corpora keep what reaches code that the rest does not, and are packed into the archive that is committed. A run of
+all targets writes its table into docs/testing.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +25,9 @@ FUZZ = ROOT / "fuzz"
 # What one input may cost: a frame of some kilobytes is worth neither.
 LIMITS = ("-rss_limit_mb=2048", "-malloc_limit_mb=1024", "-timeout=20")
 MOST_BYTES = 1 << 16
+# Thousands of small files; without PASTA's, whose frames carry hundreds of kilobytes of keys.
+PACKED, UNPACKED = FUZZ / "corpus.tar.xz", ("add_pasta", "open_pasta")
+PAGE, BEGIN, END = ROOT / "docs" / "testing.md", "<!-- fuzz -->", "<!-- /fuzz -->"
 # As many targets as cores run, each on one.
 ALONE = os.environ | {"RAYON_NUM_THREADS": "1"}
 
@@ -54,6 +60,26 @@ def build() -> None:
     """Compiles all targets. No sanitizer: what is written here has no unsafe code, and panics are found without."""
     cargo = ["cargo", "fuzz", "build", "--release", "--sanitizer", "none"]
     subprocess.run(cargo, cwd=ROOT, check=True)
+
+
+def unpack() -> None:
+    """The corpora that are committed, where there are none."""
+    if PACKED.exists() and not (FUZZ / "corpus").is_dir():
+        with tarfile.open(PACKED) as archive:
+            archive.extractall(FUZZ, filter="data")
+
+
+def pack() -> None:
+    """For the next commit."""
+
+    def bare(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        member.uid = member.gid = member.mtime = 0
+        member.uname = member.gname = ""
+        return None if Path(member.name).name in UNPACKED else member
+
+    with tarfile.open(PACKED, "w:xz") as archive:
+        for corpus in sorted((FUZZ / "corpus").iterdir()):
+            archive.add(corpus, f"corpus/{corpus.name}", filter=bare)
 
 
 def seed(target: str) -> Path:
@@ -128,14 +154,22 @@ def main() -> int:
         parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(targets())}")
     chosen = given.only or targets()
     build()
+    unpack()
     for target in chosen:
         seed(target)
     with ThreadPoolExecutor(given.jobs) as pool:
         if given.minimise:
             list(pool.map(minimise, chosen))
+            pack()
             return 0
         outcomes = list(pool.map(lambda target: fuzz(target, given.seconds), chosen))
     print(table(outcomes))
+    if not given.only:
+        when = datetime.date.today()
+        text = f"Written by `make fuzz` on {when}, {given.seconds} s a target.\n\n{table(outcomes)}"
+        old = PAGE.read_text(encoding="utf-8")
+        section = f"{BEGIN}\n\n{text}\n\n{END}"
+        PAGE.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: section, old, flags=re.DOTALL), encoding="utf-8")
     broken = [o for o in outcomes if o.code]
     for o in broken:
         print(f"\n{o.target}:\n{o.said}", file=sys.stderr)
