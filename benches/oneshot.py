@@ -9,7 +9,6 @@ import datetime
 import json
 import math
 import os
-import re
 import statistics
 import sys
 import tempfile
@@ -22,14 +21,13 @@ import numpy as np
 from fedcipher import Codec
 from fedcipher.schemes import KeySet, Scheme, scheme
 from flwr.common import bytes_to_ndarray
-from measure import ROOT, in_own_process, machine
-from report import table, verdict
+from measure import in_own_process, machine
+from report import into_page, table, verdict
 from secagg import Cohort, dropped
 
 VALUES, CLIENTS = 1_200_000, 100
 LENET, MANY, AWAY = 61_706, 1000, 0.3
 _REPEATS = 15
-_BEGIN, _END = "<!-- bench -->", "<!-- /bench -->"
 
 
 def oneshot(clients: int, **params: Any) -> Scheme:
@@ -211,10 +209,7 @@ CASES: dict[str, Callable[[], dict[str, float]]] = {
 def main() -> None:
     text = report()
     print(text)
-    page = ROOT / "docs" / "oneshot.md"
-    old = page.read_text(encoding="utf-8")
-    section = f"{_BEGIN}\n\n{text}\n\n{_END}"
-    page.write_text(re.sub(f"{_BEGIN}.*{_END}", lambda _: section, old, flags=re.DOTALL), encoding="utf-8")
+    into_page("oneshot.md", "bench", text)
 
 
 if __name__ == "__main__":

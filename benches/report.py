@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from typing import Any
 
 from measure import ROOT, in_own_process, machine
@@ -15,6 +16,15 @@ BEGIN, END = "<!-- offload -->", "<!-- /offload -->"
 def table(head: list[str], rows: list[list[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def into_page(page: str, marker: str, text: str) -> None:
+    """Writes ``text`` between the two comments named ``marker`` of ``docs/PAGE``."""
+    path = ROOT / "docs" / page
+    begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
+    old = path.read_text(encoding="utf-8")
+    section = f"{begin}\n\n{text}\n\n{end}"
+    path.write_text(re.sub(f"{begin}.*{end}", lambda _: section, old, flags=re.DOTALL), encoding="utf-8")
 
 
 def verdict(ok: bool) -> str:

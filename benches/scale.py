@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import re
 import struct
 import subprocess
 import sys
@@ -23,10 +22,9 @@ import numpy as np
 from fedcipher import Codec, _native
 from fedcipher.scale import RayWorkers
 from fedcipher.schemes import Scheme, from_spec, scheme
-from measure import ROOT, machine
-from report import table
+from measure import machine
+from report import into_page, table
 
-_BEGIN, _END = "<!-- scale -->", "<!-- /scale -->"
 _NAMES = ("flashe", "bfv", "oneshot")
 _BITS = 12
 # A round may take this long at an aggregator, and this is its link: what a tree is made for.
@@ -101,7 +99,7 @@ def _made(name: str, clients: int) -> Scheme:
 
 
 def measured(name: str, clients: int, values: int) -> Point:
-    """One round, of whose sum some values are compared with what they must be."""
+    """One round, whose mean is compared with what it must be."""
     made = _made(name, clients)
     keys = made.keygen(max(clients, 5))
     rng = np.random.default_rng(clients)
@@ -149,7 +147,7 @@ def measured(name: str, clients: int, values: int) -> Point:
 
 
 def exponent(points: list[Point], of: str, over: str) -> float:
-    """The slope in a log-log plot, through the larger half of the points."""
+    """The slope in a log-log plot, through the last three points."""
     points = sorted(points, key=lambda p: getattr(p, over))[-3:]
     x = np.log([getattr(p, over) for p in points])
     y = np.log([getattr(p, of) for p in points])
@@ -196,8 +194,8 @@ def curve(points: list[Point], over: str) -> str:
         if len(own) > 2:
             fits = ", ".join(f"{of} {exponent(own, of, over):.2f}" for of in ("add", "peak", "encrypt", "opened"))
             said.append(f"`{name}`: {fits}")
-    fits = f"\n\nExponents over the last three points, against {over}: {'; '.join(said)}." if said else ""
-    return table(head, rows) + fits
+    below = f"\n\nExponents over the last three points, against {over}: {'; '.join(said)}." if said else ""
+    return table(head, rows) + below
 
 
 def bandwidth(points: list[Point]) -> str:
@@ -298,10 +296,7 @@ def main() -> None:
     text = "\n\n".join(sections)
     print(text)
     if not small:
-        page = Path(ROOT) / "docs" / "scale.md"
-        old = page.read_text(encoding="utf-8")
-        section = f"{_BEGIN}\n\n{text}\n\n{_END}"
-        page.write_text(re.sub(f"{_BEGIN}.*{_END}", lambda _: section, old, flags=re.DOTALL), encoding="utf-8")
+        into_page("scale.md", "scale", text)
 
 
 if __name__ == "__main__":

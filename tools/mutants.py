@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,6 +102,24 @@ MUTANTS = (
 )
 
 
+def tried(tree: Path, mutants: Sequence[Mutant], passes: Callable[[Mutant], bool]) -> int:
+    """Breaks ``tree`` by one mutant after the other; 1 when one of them survives or no longer applies."""
+    caught = 0
+    for mutant in mutants:
+        path = tree / mutant.file
+        sound = path.read_text(encoding="utf-8")
+        if sound.count(mutant.old) != 1:
+            print(f"no longer applies: {mutant.what} ({mutant.file})", flush=True)
+            continue
+        path.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
+        alive = passes(mutant)
+        path.write_text(sound, encoding="utf-8")
+        print(f"{'SURVIVED' if alive else 'caught'}: {mutant.what} ({mutant.file})", flush=True)
+        caught += not alive
+    print(f"{caught} of {len(mutants)} mutants caught")
+    return 0 if caught == len(mutants) else 1
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
         copy = Path(scratch) / "tree"
@@ -117,22 +136,7 @@ def main() -> int:
         if not all(passes(tests) for tests in sorted({m.tests for m in MUTANTS})):
             print("the tests fail without any mutant")
             return 2
-        survivors = []
-        for mutant in MUTANTS:
-            path = copy / mutant.file
-            sound = path.read_text(encoding="utf-8")
-            if mutant.old not in sound:
-                print(f"no longer applies: {mutant.what} ({mutant.file})")
-                survivors.append(mutant)
-                continue
-            path.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
-            alive = passes(mutant.tests)
-            path.write_text(sound, encoding="utf-8")
-            print(f"{'SURVIVED' if alive else 'caught'}: {mutant.what}", flush=True)
-            if alive:
-                survivors.append(mutant)
-        print(f"{len(MUTANTS) - len(survivors)} of {len(MUTANTS)} mutants caught")
-        return 1 if survivors else 0
+        return tried(copy, MUTANTS, lambda mutant: passes(mutant.tests))
 
 
 if __name__ == "__main__":

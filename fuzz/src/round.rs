@@ -110,7 +110,7 @@ impl Round {
         let decryptor = self.scheme.decryptor(&self.keys.clients[3], None).unwrap();
         let Ok(summary) = decryptor.decrypt(aggregate, &expect, &mut sums) else { return false };
         if summary.counts.is_some() {
-            // Of a sparse sum each value has contributors of its own: nobody but the three, and never all for free.
+            // Of a sparse sum each value has contributors of its own: only who is in it is looked at.
             assert_eq!(summary.header.contributions.len(), 3, "a sparse sum of other clients was opened");
             return true;
         }
