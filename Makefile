@@ -48,13 +48,18 @@ $(VENV)/.built-to-test: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
 WHOLE := fedcipher-python/whole
 TESTED = $(if $(wildcard $(VENV)/.built),build,$(VENV)/.built-to-test)
 
-# To try: the packages of [demo] and the native module with a wheel's features, made at the same time.
+# To try: the packages of [demo] and the native module with a wheel's features, made at the same time. What is
+# compiled is installed when the packages are there: Flower's uv takes the place of the one that maturin would run.
+$(VENV)/.demo-built: $(VENV)/.demo-packages $(VENV)/.demo-native
+	. $(BIN)/activate && maturin develop --profile demo --quiet --uv
+	touch $@
+
 $(VENV)/.demo-packages: pyproject.toml | $(BIN)/uv
 	$(INSTALL) -r pyproject.toml --extra demo
 	touch $@
 
 $(VENV)/.demo-native: $(SOURCES) | $(BIN)/maturin
-	. $(BIN)/activate && maturin develop --profile demo --quiet --uv
+	. $(BIN)/activate && maturin develop --profile demo --quiet --skip-install
 	touch $@
 
 # The offload engine and the key authority, beside Python where `fedcipher train --engine auto` looks.
@@ -137,7 +142,7 @@ sbom:
 # Uses what `make build` has made where it has, and otherwise makes only what it needs.
 demo:
 	$(MAKE) --no-print-directory -j2 \
-		$(if $(wildcard $(VENV)/.built),$(VENV)/.built,$(VENV)/.demo-packages $(VENV)/.demo-native)
+		$(if $(wildcard $(VENV)/.built),$(VENV)/.built,$(VENV)/.demo-built)
 	$(BIN)/fedcipher train --scheme bfv --dataset digits --clients 12 --rounds 10 --out runs/demo
 
 test: test-rust test-python
