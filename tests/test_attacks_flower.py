@@ -856,7 +856,7 @@ def test_attack_any_randomised_server_gets_one_frame_a_round_or_a_refusal(tmp_pa
     if not federation.scheme.info.committee:
         # Byte for byte. Of a committee's answers a reader needs only some, and a damaged one is left out.
         assert frames_opened <= set(material.aggregates), "a client accepted an aggregate of the server's making"
-    # The server was answered, and refused: neither half of the property is empty, nor only what was honest. A client of pasta-bfv opens nothing
-    # more after the first forgery, and there are no metrics of a model that is not opened.
+    # The server was answered, and refused: neither half of the property is empty, nor only what was honest. A client
+    # of pasta-bfv opens nothing more after the first forgery, and there are no metrics of a model that is not opened.
     kinds = ["update", "refusal"] if name == "pasta-bfv" else ["update", "refusal", "metrics"]
     assert all(tally[kind] > TRIES // 10_000 for kind in kinds), tally
