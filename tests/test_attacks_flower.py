@@ -612,6 +612,18 @@ def told(monkeypatch):
     return seen
 
 
+@pytest.mark.parametrize("round_", [2, 1])
+def test_attack_12_a_round_is_refused_before_it_is_trained_for_again(tmp_path, rng, monkeypatch, round_):
+    """By what the mod remembers: the key's own ledger, which refuses it too, may be lost with its folder."""
+    federation = Federation(tmp_path, "bfv", rng)
+    assert not federation.send(federation.content(federation.settings(2))).has_error()
+    asked = []
+    for step in ("precompute", "encrypt"):
+        monkeypatch.setattr(base.KernelEncryptor, step, lambda *args, **kwargs: asked.append(kwargs["round"]))
+    again = federation.send(federation.content(federation.settings(round_)))
+    assert says_nothing(again) and asked == []
+
+
 @pytest.mark.parametrize("target", ["weights", "delta"])
 def test_attack_12_every_update_is_bound_to_its_model_and_every_aggregate_to_what_was_trained(
     tmp_path, rng, told, target
