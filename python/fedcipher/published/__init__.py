@@ -18,7 +18,20 @@ from typing import Any
 
 from fedcipher.errors import ParameterError
 
-__all__ = ["PAPERS", "Published", "cell", "claim", "doubts", "everything", "figure", "numbers", "places", "sections"]
+__all__ = [
+    "PAPERS",
+    "Published",
+    "cell",
+    "claim",
+    "doubt",
+    "doubts",
+    "everything",
+    "figure",
+    "numbers",
+    "numbers_in",
+    "places",
+    "sections",
+]
 
 PAPERS = {
     "fedbit": "FedBit",
@@ -164,6 +177,14 @@ def claim(paper: str, what: str) -> Published:
 def doubts(paper: str) -> list[str]:
     """Where a paper contradicts itself, or leaves open what a comparison needs; in the extract's order."""
     return list(_paper(paper)["doubts"])
+
+
+def doubt(paper: str, begins: str) -> int:
+    """The place, from 1, of the contradiction that begins so. Raises `ParameterError`."""
+    found = [at for at, text in enumerate(doubts(paper), 1) if text.startswith(begins)]
+    if len(found) != 1:
+        raise ParameterError(f"{PAPERS[paper]}: {len(found)} contradictions begin with {begins!r}")
+    return found[0]
 
 
 def everything(paper: str) -> Iterator[Published]:

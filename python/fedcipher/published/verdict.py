@@ -11,8 +11,8 @@ from fedcipher.published import Published
 __all__ = ["RULE", "Better", "Outcome", "judged"]
 
 RULE = (
-    "*Reproduced*: the printed figure, to the digits that are printed, or a printed bound that holds here too. *Beaten* "
-    "and *missed*: better and worse than printed, by the factor that stands beside them, on whatever machine each ran. "
+    "*Reproduced*: the printed figure, to the digits that are printed, or a printed bound that holds here too. "
+    "*Beaten* and *missed*: better and worse than printed, by the factor beside them, on whatever machine each ran. "
     "*Not comparable*: what was measured is not what was printed, for the reason given."
 )
 """For pages: no tolerance is chosen, so that nobody has to trust one."""
@@ -54,7 +54,11 @@ class Outcome:
     def factor(self) -> str:
         """Ours over the published one."""
         published = self.published.number
-        return f"{number(self.here / published)}x" if self.here is not None and published else ""
+        if self.here is None or not published:
+            return ""
+        factor = self.here / published
+        # Close to one, four digits would hide on which side it is.
+        return f"{factor:.5f}x" if 0.9 < factor < 1.1 else f"{number(factor)}x"
 
     @property
     def reversed(self) -> bool:
