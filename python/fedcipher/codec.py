@@ -43,9 +43,9 @@ class Codec:
         Bits of a value, 4 to 24: one number, or one per tensor.
     clip
         Largest magnitude kept. A number; one per tensor; ``"auto"``: ``margin`` times the largest
-        magnitude of the same tensor in the public reference (FedBit section III-A); ``"aciq"``: the
+        magnitude of the same tensor in the public reference (FedBit, section V: FEDBIT FRAMEWORK); ``"aciq"``: the
         clip that minimises the mean square error of a normal distribution fitted to the reference
-        (dACIQ, FLASHE section 5). The reference is the previous *global* model or update, which
+        (dACIQ; FLASHE, section 5.2: Executor Details). The reference is the previous *global* model or update, which
         every client knows, never private data.
     margin
         Safety factor of the fitted ranges: single clients move further than their mean.
