@@ -219,7 +219,7 @@ def page() -> str:
         RULE,
         "A number in brackets after a verdict is that of the contradiction, listed under each paper, that bears on it. "
         "The commit is that of the source that ran, or, for reports older than this page, the one with which their "
-        "figures were committed. *Extractor's arithmetic* is what was worked out of a paper's figures while reading it.",
+        "figures were committed. *Extractor's arithmetic* was worked out while reading a paper, of its figures.",
     ]
     for paper in PAPERS:
         parts += paper_part(paper, runs)

@@ -20,7 +20,7 @@ pub enum Preset {
     Compact,
     /// N = 2048, one 53-bit prime, otherwise as compact.
     Fast,
-    /// N = 4096, t = 2281701377, nothing dropped. FedBit does not state q, here it has 106 bits as everywhere at this
+    /// N = 4096, t = 2281701377, nothing dropped. FedBit does not state q. Here it has 106 bits as everywhere at this
     /// N; and sends c1, here as everywhere clients derive it.
     FedbitPaper,
 }
