@@ -1,14 +1,18 @@
 """`fedcipher train` says when a run was none, and simulates no more clients than memory holds; without a simulation."""
 
+import argparse
+import json
 import math
 
 import numpy as np
 import pytest
 from fedcipher import cli
 from fedcipher.app import memory, simulate
+from fedcipher.app.layers import bits_option
 from fedcipher.app.memory import at_once, available, resident
 from fedcipher.app.outcome import failure
 from fedcipher.app.report import RoundResult
+from fedcipher.errors import ParameterError
 from fedcipher.flower.records import ClientRecord, RoundRecord
 
 GOOD = {"train": {"loss": 0.3}, "evaluate": {"accuracy": 0.9, "loss": 0.2}}
@@ -96,6 +100,58 @@ def test_what_the_memory_does_not_hold_is_not_simulated_at_once(simulated, tmp_p
     assert train(tmp_path) == 0
     assert told["init_args"]["num_cpus"] == 3
     assert "memory:" not in capsys.readouterr().out
+
+
+# --- bits of each layer ------------------------------------------------------------------------
+
+TENSORS = [
+    "batch_stats/BatchNorm_0/mean",
+    *(f"params/{layer}/{part}" for layer in ("Conv_0", "Conv_1", "Dense_0", "Dense_1") for part in ("bias", "kernel")),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("conv1=8,fc=12", [16, 8, 8, 16, 16, 12, 12, 12, 12]),
+        ("conv1=8,conv=6,fc2=7,10", [10, 8, 8, 6, 6, 10, 10, 7, 7]),
+        ("conv=6,conv1=8,bn=24,Dense_1=5", [24, 8, 8, 6, 6, 16, 16, 5, 5]),
+    ],
+)
+def test_bits_by_layer(text, found):
+    assert bits_option(text).of(TENSORS, 16) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["conv1", "conv1=", "conv1=3", "conv1=8,conv1=9", "conv1=8,9,10", "=8", "0", "conv 1=8"]
+)
+def test_bits_that_are_none_are_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError):
+        bits_option(text)
+
+
+def test_a_layer_that_the_model_lacks_is_refused_with_those_it_has():
+    with pytest.raises(ParameterError, match="conv3=8: the model's layers are bn1, conv1, conv2, fc1, fc2"):
+        bits_option("conv3=8").of(TENSORS, 16)
+    assert bits_option("12") == 12
+
+
+def test_training_takes_bits_by_layer(simulated, tmp_path, capsys):
+    simulated(record(1))
+    more = ("--bits", "conv1=8,fc=6,10")
+    assert cli.main(["train", "--scheme", "bfv", "--clients", "3", *more, "--out", str(tmp_path)]) == 0
+    made = json.loads((tmp_path / "report.json").read_text())
+    # Two batch norms, with their statistics, before two convolutions and a dense layer of a bias and a kernel each.
+    assert made["codec"]["bits"] == [10] * 8 + [8, 8, 10, 10, 6, 6]
+    assert "6 to 10 bits a value" in made["threat"]
+    assert cli.main(["train", "--bits", "conv7=8", "--out", str(tmp_path)]) == 2
+    assert "the model's layers are bn1, bn2, conv1, conv2, fc1" in capsys.readouterr().err
+    # Its layers want larger images.
+    assert cli.main(["train", "--model", "lenet5", "--bits", "fc=8", "--out", str(tmp_path)]) == 2
+    assert "the layers of lenet5 on digits cannot be found out: " in capsys.readouterr().err
+
+
+# --- memory ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

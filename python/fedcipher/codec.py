@@ -17,7 +17,7 @@ from fedcipher._native import Layout
 from fedcipher.dp import Privacy
 from fedcipher.errors import CodecError, LayoutError, ParameterError
 
-__all__ = ["Array", "Codec", "Layout", "flat_float32", "restore"]
+__all__ = ["Array", "Codec", "Layout", "flat_float32", "restore", "vanished"]
 
 Array = NDArray[Any]
 
@@ -279,6 +279,19 @@ def _largest(x: Array) -> float:
     """Largest magnitude; NaN where there is one. Without a copy of ``x``, which may be a large model."""
     # Negated as a float: in their own type the least integer has no negative and true none at all.
     return max(float(x.max()), -float(x.min())) if x.size else 0.0
+
+
+def vanished(layout: Layout, flat: Sequence[NDArray[np.float32]]) -> list[int]:
+    """Values of each tensor of which rounding to the nearest leaves nothing but zeros, and there was something.
+
+    A range that is the same for all tensors does that to small ones: a batch norm's variances, for which zero is no
+    value, vanish in 8 bits of a range of 5.
+    """
+    found: list[int] = []
+    for (_, bits, alpha, _), x in zip(layout.tensors, flat, strict=True):
+        largest = _largest(x)
+        found.append(x.size if 0 < largest < alpha / ((1 << bits) - 2) else 0)
+    return found
 
 
 def _dtype_code(x: Array) -> int:
