@@ -215,7 +215,8 @@ def page() -> str:
         "# The published experiments beside ours",
         "Written by `python tools/published_page.py`; what is published comes from `fedcipher.published` "
         "(`python/fedcipher/published/published.json`), what is ours from the reports under `docs/results`. "
-        f"{every} tables and figures: {len(WORDS)} with nothing to measure, {len(left)} not run yet.",
+        f"{every} tables and figures: {len(WORDS)} with nothing to measure, {len(left)} not run yet. Fashion-MNIST, "
+        "CIFAR-100 and FEMNIST were not at hand: nothing here was trained on them.",
         RULE,
         "A number in brackets after a verdict is that of the contradiction, listed under each paper, that bears on it. "
         "The commit is that of the source that ran, or, for reports older than this page, the one with which their "

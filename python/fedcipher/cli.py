@@ -22,6 +22,7 @@ from fedcipher.app.layers import LayerBits, bits_option, tensor_names
 from fedcipher.bench.commands import add_commands
 from fedcipher.cluster.commands import add_commands as add_cluster
 from fedcipher.codec import Codec
+from fedcipher.data import DATASETS
 from fedcipher.dp import Privacy
 from fedcipher.errors import FedcipherError, FrameError, ParameterError
 from fedcipher.keys.roster import join as join_roster
@@ -120,8 +121,8 @@ def _parser() -> argparse.ArgumentParser:
 
     train = commands.add_parser("train", help="train a model under encryption, in simulation")
     _scheme_options(train, layers=True)
-    train.add_argument("--dataset", default="digits", help="digits, mnist, fashion-mnist, cifar10, shakespeare")
-    train.add_argument("--data-dir", default="", help="folder of IDX files, or of input.txt")
+    train.add_argument("--dataset", default="digits", help=", ".join(DATASETS))
+    train.add_argument("--data-dir", default="", help="folder of its files: IDX, input.txt, or as published")
     train.add_argument("--model", default="", help="cnn-8k, lenet5, cnn-1.2m, resnet20, gru")
     train.add_argument("--clients", type=whole(1, _CLIENTS), default=12)
     train.add_argument(
