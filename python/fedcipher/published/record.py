@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -69,4 +69,5 @@ def _outcome(data: dict[str, Any]) -> Outcome:
     if (printed.place, str(printed.value)) not in known:
         raise ValueError(f"{printed.named} does not print {printed.value}")
     here = None if data["here"] is None else float(data["here"])
-    return replace(Outcome(**{**data, "published": printed, "here": here}), doubts=tuple(data["doubts"]))
+    values: dict[str, Any] = {**data, "published": printed, "here": here, "doubts": tuple(data["doubts"])}
+    return Outcome(**values)
