@@ -49,14 +49,14 @@ class Record:
         """Read it; each published figure must still be what the papers' extract says. Raises `ReportError`."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
-            outcomes = tuple(_outcome(found) for found in data.pop("outcomes"))
-            return cls(**{**data, "outcomes": outcomes, "differs": tuple(data["differs"])})
+            outcomes = tuple(_outcome(found) for found in data["outcomes"])
+            return cls(data["command"], data["commit"], data["machine"], outcomes, tuple(data["differs"]))
         except (ValueError, KeyError, TypeError, StopIteration) as error:
             raise ReportError(f"{path} is no outcomes.json of this version: {error}; run its command again") from error
 
 
 def _plain(value: Any) -> Any:
-    # As printed: a float of fewer digits is not the figure.
+    # Its digits stay: a float is written with no more of them than it takes to tell it from others.
     if isinstance(value, Decimal):
         return float(value)
     raise TypeError(f"{value!r} is no plain value")
