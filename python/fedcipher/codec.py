@@ -133,6 +133,14 @@ class Codec:
         """The distinct bit widths, which a scheme needs to cut its fields."""
         return sorted({self.bits} if isinstance(self.bits, int) else set(self.bits))
 
+    def _bits_of(self, arrays: Sequence[Array]) -> list[int]:
+        """Of each of these tensors; what carries the use of their ranges behind them has the widest."""
+        if isinstance(self.bits, int):
+            return [self.bits] * len(arrays)
+        named = len(self.bits)
+        carried = len(arrays) == named + 1 and np.shape(arrays[-1]) == (2, named)
+        return [*self.bits, max(self.bits)] if carried else list(self.bits)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a key file."""
         values = asdict(self)
@@ -148,7 +156,7 @@ class Codec:
         """
         if self.privacy is not None:
             raise ParameterError("with privacy an update's range follows from the scheme; use the scheme's encryptor")
-        bits = [self.bits] * len(update) if isinstance(self.bits, int) else list(self.bits)
+        bits = self._bits_of(update)
         if len(bits) != len(update):
             raise LayoutError(f"bits names {len(bits)} tensors but the update has {len(update)}")
         if reference is not None:
@@ -192,7 +200,7 @@ class Codec:
         allow it a range is wider, up to a step of 2^-12, and of 2^-10 for arrays of at most one dimension, which are
         short and move furthest. From the second round on ranges follow the last aggregate.
         """
-        bits = [self.bits] * len(model) if isinstance(self.bits, int) else list(self.bits)
+        bits = self._bits_of(model)
         ranges: list[float] = []
         for x, b in zip(model, bits, strict=True):
             largest = _largest(x)
@@ -202,7 +210,7 @@ class Codec:
 
     def reference_of(self, ranges: Sequence[float], model: Sequence[Array]) -> list[Array]:
         """Arrays of the shapes of ``model`` to which exactly these ranges are fitted."""
-        bits = [self.bits] * len(model) if isinstance(self.bits, int) else list(self.bits)
+        bits = self._bits_of(model)
         out: list[Array] = []
         for alpha, x, b in zip(ranges, model, bits, strict=True):
             spread = gaussian_clip(b) if self.clip == "aciq" and x.size >= _GAUSS_MIN_ELEMENTS else 1.0

@@ -42,7 +42,7 @@ def carries_use(scheme: Scheme) -> bool:
     if codec.privacy is not None:
         return False
     dense = codec.target == "delta" and codec.top is None and scheme.params().get("per_client_top") is None
-    return dense and codec.clip == "auto" and isinstance(codec.bits, int)
+    return dense and codec.clip == "auto"
 
 
 def use_of(update: Sequence[Array], ranges: Sequence[float]) -> NDArray[np.float32]:
