@@ -30,7 +30,7 @@ from flower_harness import NAMES, initial, make_app, record
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from hypothesis import HealthCheck, given, settings, strategies
+from hypothesis import HealthCheck, example, given, settings, strategies
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -780,7 +780,14 @@ def test_attack_any_randomised_server_gets_one_frame_a_round_or_a_refusal(tmp_pa
     answered = {(client, run + number) for client in range(CLIENTS) for number in (1, 2)}
     step, tally, constant = [3], {"update": 0, "refusal": 0, "metrics": 0, "unknown": 0}, {}
 
-    # Both targets are of one scheme.
+    honestly = {"changes": {}, "offset": 0, "last": None, "client": 2, "fresh": False, "second": False}
+    key = protocol.aggregate_key(2)
+    # Of a committee's aggregates, this reader's.
+    latest = [c["arrays"] for k, c in federation.grid.sent if k == 2 and key in c.get("arrays", {})][-1]
+
+    # Both targets are of one scheme. Two honest messages first: few tries may hold none that is answered.
+    @example(message_type="train", arrays=ArrayRecord({key: latest[key]}), **honestly)
+    @example(message_type="evaluate", arrays=ArrayRecord({key: latest[key]}), **honestly)
     @settings(max_examples=max(1, TRIES // 2), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(
         message_type=likely,
@@ -849,7 +856,7 @@ def test_attack_any_randomised_server_gets_one_frame_a_round_or_a_refusal(tmp_pa
     if not federation.scheme.info.committee:
         # Byte for byte. Of a committee's answers a reader needs only some, and a damaged one is left out.
         assert frames_opened <= set(material.aggregates), "a client accepted an aggregate of the server's making"
-    # The server was answered, and refused: neither half of the property is empty. A client of pasta-bfv opens nothing
-    # more after the first forgery, and there are no metrics of a model that is not opened.
+    # The server was answered, and refused: neither half of the property is empty, nor only what was honest. A client
+    # of pasta-bfv opens nothing more after the first forgery, and there are no metrics of a model that is not opened.
     kinds = ["update", "refusal"] if name == "pasta-bfv" else ["update", "refusal", "metrics"]
-    assert all(tally[kind] for kind in kinds), tally
+    assert all(tally[kind] > TRIES // 10_000 for kind in kinds), tally

@@ -17,7 +17,7 @@ from fedcipher.flower.journal import read_journal
 from fedcipher.schemes import base
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import LocalGrid, initial, make_app, record
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedYogi
 
 CLIENTS = 6
@@ -356,6 +356,25 @@ def test_a_member_that_is_away_is_not_waited_for_to_the_end(tmp_path, rng, monke
     federation.start(2)
     assert [r.unfinished for r in federation.strategy.rounds] == [None, None]
     assert clock["now"] < 2 * 2 * committee._LEAST
+
+
+def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path, rng, monkeypatch):
+    """A member's node is looked for among nodes whose party is not known, one of which never answers."""
+
+    def tamper(sent, reply, client):
+        if asks_member(sent):
+            return None if client == 5 else reply
+        return Message(Error(code=2, reason="broken"), reply_to=sent) if client == 0 else reply
+
+    federation = Federation(tmp_path, rng, tamper)
+    federation.strategy._committee._patience, federation.grid.kept_silent = 10_000, True
+    clock = {"now": 0.0}
+    monkeypatch.setattr(replies.time, "monotonic", lambda: clock["now"])
+    monkeypatch.setattr(replies.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
+    federation.start(1)
+    assert federation.strategy.rounds[0].unfinished is None
+    assert [c for c, reply in federation.grid.received if reply.has_content() and asks_member(reply)].count(0) == 2
+    assert clock["now"] < 2 * committee._LEAST
 
 
 def test_a_false_answer_is_left_out_by_who_opens_and_its_member_named(tmp_path, monkeypatch, caplog):

@@ -11,12 +11,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = "crates/fedcipher-core/src/"
+CAUGHT, SURVIVED, STALE = "caught", "SURVIVED", "no longer applies"
 
 
 @dataclass(frozen=True)
@@ -102,22 +105,28 @@ MUTANTS = (
 )
 
 
-def tried(tree: Path, mutants: Sequence[Mutant], passes: Callable[[Mutant], bool]) -> int:
-    """Breaks ``tree`` by one mutant after the other; 1 when one of them survives or no longer applies."""
-    caught = 0
-    for mutant in mutants:
-        path = tree / mutant.file
-        sound = path.read_text(encoding="utf-8")
-        if sound.count(mutant.old) != 1:
-            print(f"no longer applies: {mutant.what} ({mutant.file})", flush=True)
-            continue
+@contextmanager
+def broken(tree: Path, mutant: Mutant) -> Generator[bool]:
+    """Breaks ``tree`` while it lasts; whether the mutant still applies."""
+    path = tree / mutant.file
+    sound = path.read_text(encoding="utf-8")
+    applies = sound.count(mutant.old) == 1
+    if applies:
         path.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
-        alive = passes(mutant)
+    try:
+        yield applies
+    finally:
         path.write_text(sound, encoding="utf-8")
-        print(f"{'SURVIVED' if alive else 'caught'}: {mutant.what} ({mutant.file})", flush=True)
-        caught += not alive
-    print(f"{caught} of {len(mutants)} mutants caught")
-    return 0 if caught == len(mutants) else 1
+
+
+def reported(outcomes: Iterable[tuple[Mutant, str]]) -> int:
+    """Says what became of each mutant as it is known; 1 when one survived or no longer applies."""
+    found = Counter[str]()
+    for mutant, outcome in outcomes:
+        print(f"{outcome}: {mutant.what} ({mutant.file})", flush=True)
+        found[outcome] += 1
+    print(f"{found[CAUGHT]} of {found.total()} mutants caught")
+    return 0 if found[CAUGHT] == found.total() else 1
 
 
 def main() -> int:
@@ -136,7 +145,12 @@ def main() -> int:
         if not all(passes(tests) for tests in sorted({m.tests for m in MUTANTS})):
             print("the tests fail without any mutant")
             return 2
-        return tried(copy, MUTANTS, lambda mutant: passes(mutant.tests))
+
+        def outcome(mutant: Mutant) -> str:
+            with broken(copy, mutant) as applies:
+                return STALE if not applies else SURVIVED if passes(mutant.tests) else CAUGHT
+
+        return reported((mutant, outcome(mutant)) for mutant in MUTANTS)
 
 
 if __name__ == "__main__":

@@ -6,18 +6,27 @@ longer applies. Names on the command line choose files: ``client outgoing``.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from multiprocessing import Queue, get_context
 from pathlib import Path
 
-from mutants import ROOT, Mutant, tried
+import pytest
+from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, reported
 
-TESTS = ("tests/test_flower.py", "tests/test_flower_models.py", "tests/test_attacks_flower.py", "tests/test_parties.py")
-TESTS += ("tests/test_flower_rounds.py", "tests/test_flower_optimiser.py", "tests/test_flower_resume.py")
-TESTS += ("tests/test_attacks_oneshot.py", "tests/test_oneshot.py", "tests/test_suspects.py", "tests/test_numbers.py")
+TESTS = tuple(
+    f"tests/test_{name}.py"
+    for name in (
+        *("flower", "flower_models", "attacks_flower", "parties", "flower_rounds", "flower_optimiser"),
+        *("flower_resume", "attacks_oneshot", "oneshot", "suspects", "numbers"),
+    )
+)
+# What takes seconds to import, and starts no threads by being imported.
+IMPORTED = ("flwr.app", "flwr.clientapp", "flwr.serverapp.strategy", "flwr.simulation", "jax")
 
 
 def flower(file: str, what: str, old: str, new: str) -> Mutant:
@@ -229,30 +238,66 @@ MUTANTS = (
 )
 
 
-def passes(tree: Path) -> bool:
-    """Whether the Flower layer's tests are green on the copy."""
-    environment = os.environ | {"PYTHONPATH": str(tree / "python"), "FLWR_TELEMETRY_ENABLED": "0"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "4", "--dist", "loadfile", "-p", "no:cacheprovider"]
-    return (
-        subprocess.run([*command, *TESTS], cwd=tree, env=environment, capture_output=True, check=False).returncode == 0
-    )
+def failed(tree: Path, files: Sequence[str]) -> str | None:
+    """The first of the test files that is red with the sources of ``tree``; none where all are green.
+
+    In a fork: what this process has imported costs seconds, and every mutant would pay them.
+    """
+    with tempfile.TemporaryFile("w+") as said:
+        if (child := os.fork()) == 0:
+            os.chdir(tree)
+            os.dup2(said.fileno(), 1)
+            os.dup2(said.fileno(), 2)
+            # Also of what the tests start.
+            os.environ["PYTHONPATH"] = str(tree / "python")
+            sys.path[:0] = [str(tree / "python")]
+            os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files]))
+        _, status = os.waitpid(child, 0)
+        said.seek(0)
+        text = said.read()
+    if status == 0:
+        return None
+    named = [line.split()[1].split("::")[0] for line in text.splitlines() if line.startswith(("FAILED", "ERROR "))]
+    return named[0] if named and named[0] in files else files[0]
+
+
+def try_all(tree: Path, mutants: Queue[Mutant | None], outcomes: Queue[tuple[Mutant, str] | None]) -> None:
+    """A process with sources of its own. Which test file was red last is the first to be tried."""
+    for module in IMPORTED:
+        importlib.import_module(module)
+    files = list(TESTS)
+    while (mutant := mutants.get()) is not None:
+        with broken(tree, mutant) as applies:
+            red = failed(tree, files) if applies else None
+        outcomes.put((mutant, STALE if not applies else CAUGHT if red else SURVIVED))
+        files.sort(key=lambda file: file != red)
+    outcomes.put(None)
 
 
 def main() -> int:
     """Command line."""
     chosen = [m for m in MUTANTS if not sys.argv[1:] or Path(m.file).stem in sys.argv[1:]]
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    processes = get_context("fork")
+    mutants: Queue[Mutant | None] = processes.Queue()
+    outcomes: Queue[tuple[Mutant, str] | None] = processes.Queue()
     with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
-        tree = Path(scratch) / "main"
-        ignored = shutil.ignore_patterns("target", ".venv", ".git", "runs", "fuzz", "crates", "dist")
-        shutil.copytree(ROOT, tree, ignore=ignored)
-        (tree / ".venv").symlink_to(ROOT / ".venv")
         if (ROOT.parent / "shared").is_dir():
             (Path(scratch) / "shared").symlink_to(ROOT.parent / "shared")
-        if not passes(tree):
-            print("the tests fail without any mutant")
+        trees = [Path(scratch) / f"main-{k}" for k in range(os.cpu_count() or 1)]
+        for tree in trees:
+            ignored = shutil.ignore_patterns("target", ".venv", ".git", "runs", "fuzz", "crates", "dist")
+            shutil.copytree(ROOT, tree, ignore=ignored)
+            (tree / ".venv").symlink_to(ROOT / ".venv")
+        if (red := failed(trees[0], TESTS)) is not None:
+            print(f"{red} fails without any mutant")
             return 2
-        return tried(tree, chosen, lambda _: passes(tree))
+        for mutant in [*chosen, *[None for _ in trees]]:
+            mutants.put(mutant)
+        for tree in trees:
+            processes.Process(target=try_all, args=(tree, mutants, outcomes)).start()
+        return reported(outcome for _ in trees for outcome in iter(outcomes.get, None))
 
 
 if __name__ == "__main__":

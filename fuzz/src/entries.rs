@@ -1,13 +1,14 @@
 //! The targets, one function each: a panic, a sum that is not true, or more memory or time than a frame is worth is a
 //! finding. `fuzz/targets` has a program for each.
 
-use crate::{Frames, Round, of};
+use crate::{Frames, NUMBER, Round, of};
 use fedcipher_core::codec::Layout;
 use fedcipher_core::key_file;
 use fedcipher_core::keys::{ClientKey, ServerKey};
 use fedcipher_core::ledger;
 use fedcipher_core::oneshot::identity::Identity;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
+use fedcipher_core::oneshot::sealing::ENCAPPED_LEN;
 use fedcipher_core::registry;
 use fedcipher_core::wire;
 use fedcipher_engine::certificates::{self, Party, Role, Root, Terms};
@@ -54,7 +55,7 @@ const SEEDS: &[(&str, Seeds)] = &[
     }),
     ("signing_request", || vec![certificates::request("nic-1").unwrap().0.into_bytes()]),
     ("sealed_key", || {
-        let (encapped, sealed) = sealed_keys::seal(&Recipient::default().public(), "nic-1", 1, b"key").unwrap();
+        let (encapped, sealed) = sealed_keys::seal(&Recipient::generate().unwrap().public(), "nic-1", 1, b"key").unwrap();
         vec![[encapped, sealed].concat()]
     }),
     ("messages", || {
@@ -175,7 +176,7 @@ pub fn plan(data: &[u8]) {
     for name in ["flashe", "sparse", "bfv"] {
         let round = of(name);
         let mut encryptor = round.scheme.encryptor(&round.keys.clients[0], None).unwrap();
-        let _ = encryptor.precompute(9, &round.layout, data);
+        let _ = encryptor.precompute(NUMBER, &round.layout, data);
     }
 }
 
@@ -206,7 +207,7 @@ pub fn ledger(data: &[u8]) {
     }
     fs::write(path, content).unwrap();
     let _ = round.scheme.encryptor(key, Some(&state));
-    let _ = round.scheme.decryptor(key, Some(&state)).map(|decryptor| decryptor.openings().claim(9, &[1; 32]));
+    let _ = round.scheme.decryptor(key, Some(&state)).map(|decryptor| decryptor.openings().claim(NUMBER, &[1; 32]));
 }
 
 pub fn roster_bytes(data: &[u8]) {
@@ -257,7 +258,7 @@ pub fn answer(data: &[u8]) {
 pub fn add(name: &str, data: &[u8]) {
     let round = of(name);
     let frame = Frames::of(round).frame(data);
-    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(9)).unwrap();
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(NUMBER)).unwrap();
     for update in &round.updates[..2] {
         aggregator.add(update).unwrap();
     }
@@ -297,8 +298,8 @@ pub fn signing_request(data: &[u8]) {
 
 pub fn sealed_key(data: &[u8]) {
     static ENGINE: OnceLock<Recipient> = OnceLock::new();
-    let engine = ENGINE.get_or_init(Recipient::default);
-    let (encapped, sealed) = data.split_at(data.len().min(1120));
+    let engine = ENGINE.get_or_init(|| Recipient::generate().unwrap());
+    let (encapped, sealed) = data.split_at(data.len().min(ENCAPPED_LEN));
     assert!(engine.open("nic-1", 1, encapped, sealed).is_err(), "a key that nobody sealed to this engine");
     let _ = sealed_keys::seal(data, "nic-1", 1, b"key");
 }

@@ -7,7 +7,7 @@ use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
 use fedcipher_core::wire::{self, FIXED_LEN};
 use std::sync::{Arc, OnceLock};
 
-const NUMBER: u64 = 9;
+pub(crate) const NUMBER: u64 = 9;
 const MODEL: &[u8] = b"model";
 const COHORT: [u32; 4] = [0, 1, 2, 3];
 
@@ -20,6 +20,8 @@ pub struct Round {
     /// Each client's weight and integers.
     ints: Vec<(u64, Vec<u32>)>,
     pub aggregate: Vec<u8>,
+    /// What the honest aggregate opens to where each value has contributors of its own: sums and counts.
+    sparse: OnceLock<(Vec<u64>, Vec<u32>)>,
     /// To the first member of the committee, and its answer, where there is one.
     pub request: Option<(u32, Vec<u8>)>,
     pub answer: Option<Vec<u8>>,
@@ -73,7 +75,8 @@ impl Round {
             ints.push((weight, own));
         }
         let (request, answer, aggregate) = (None, None, Vec::new());
-        let mut round = Round { scheme, layout, keys, updates, ints, aggregate, request, answer };
+        let sparse = OnceLock::new();
+        let mut round = Round { scheme, layout, keys, updates, ints, aggregate, sparse, request, answer };
         // Transciphering a round takes seconds; its aggregate is wanted where aggregates are opened.
         let mut aggregator = round.added();
         let requests = aggregator.requests().unwrap();
@@ -109,9 +112,10 @@ impl Round {
         let expect = Expect { round: Some(NUMBER), model: Some(MODEL), bound: &[] };
         let decryptor = self.scheme.decryptor(&self.keys.clients[3], None).unwrap();
         let Ok(summary) = decryptor.decrypt(aggregate, &expect, &mut sums) else { return false };
-        if summary.counts.is_some() {
-            // Of a sparse sum each value has contributors of its own: only who is in it is looked at.
+        if let Some(counts) = summary.counts {
             assert_eq!(summary.header.contributions.len(), 3, "a sparse sum of other clients was opened");
+            let opened = (sums.0, counts);
+            assert_eq!(self.sparse.get_or_init(|| opened.clone()), &opened, "not the sum of these clients");
             return true;
         }
         let mut expected = vec![0u64; self.layout.elements()];

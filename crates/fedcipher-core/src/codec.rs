@@ -164,7 +164,7 @@ impl Layout {
     }
 
     /// The pieces of tensors that make up elements `start..start + len`: (tensor, offset, length).
-    fn pieces(&self, start: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
+    pub(crate) fn pieces(&self, start: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
         let first = self.starts.partition_point(|s| *s <= start).saturating_sub(1);
         let end = start + len;
         (first..self.tensors.len()).take_while(move |i| self.starts[*i] < end).filter_map(move |i| {

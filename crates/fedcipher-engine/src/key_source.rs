@@ -154,7 +154,7 @@ impl AuthoritySource {
 #[tonic::async_trait]
 impl KeySource for AuthoritySource {
     async fn refresh(&self, device: &str) -> Result<()> {
-        let recipient = Recipient::default();
+        let recipient = Recipient::generate()?;
         let Some(line) = self.lines.get(device) else { return Ok(()) };
         let _one = tokio::time::timeout(ANSWER, line.asking.lock()).await.map_err(|_| line.peer.stuck(ANSWER))?;
         let mut reply = self.ask(line, device, &recipient).await?;

@@ -3,10 +3,7 @@
 //! quantum computer, as the ring-LWE schemes are.
 
 use crate::{Error, Result};
-use hpke::aead::AesGcm256;
-use hpke::kdf::KdfShake256;
-use hpke::kem::XWing;
-use hpke::{Deserializable, Kem, OpModeR, OpModeS, Serializable};
+use fedcipher_core::oneshot::sealing::{self, ENCAPPED_LEN, Public, Secret};
 use zeroize::Zeroizing;
 
 /// Binds a sealed key to its purpose.
@@ -16,43 +13,36 @@ fn info(device: &str, epoch: u64) -> Vec<u8> {
 
 /// The engine's side, for one call.
 pub struct Recipient {
-    secret: <XWing as Kem>::PrivateKey,
-    public: <XWing as Kem>::PublicKey,
-}
-
-impl Default for Recipient {
-    fn default() -> Self {
-        let (secret, public) = XWing::gen_keypair();
-        Recipient { secret, public }
-    }
+    secret: Secret,
+    public: Vec<u8>,
 }
 
 impl Recipient {
+    pub fn generate() -> Result<Self> {
+        let (secret, public) = sealing::generate()?;
+        Ok(Recipient { secret: Secret::parse(&secret)?, public })
+    }
+
     /// To send to the authority.
     #[must_use]
     pub fn public(&self) -> Vec<u8> {
-        self.public.to_bytes().to_vec()
+        self.public.clone()
     }
 
     pub fn open(&self, device: &str, epoch: u64, encapped: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
-        let failed = |_| Error::Protocol(format!("the key of epoch {epoch} was not sealed to this engine"));
-        let encapped = <XWing as Kem>::EncappedKey::from_bytes(encapped).map_err(failed)?;
-        let info = info(device, epoch);
-        let mode = OpModeR::Base;
-        hpke::single_shot_open::<AesGcm256, KdfShake256, XWing>(&mode, &self.secret, &encapped, &info, sealed, &[])
-            .map(Zeroizing::new)
-            .map_err(failed)
+        let opened = (encapped.len() == ENCAPPED_LEN)
+            .then(|| self.secret.open(&info(device, epoch), &[encapped, sealed].concat()))
+            .flatten();
+        opened.ok_or_else(|| Error::Protocol(format!("the key of epoch {epoch} was not sealed to this engine")))
     }
 }
 
 /// The authority's side: (encapsulated key, sealed bytes).
 pub fn seal(public: &[u8], device: &str, epoch: u64, key: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
     let failed = |e| Error::Protocol(format!("cannot seal to the engine's public key: {e}"));
-    let public = <XWing as Kem>::PublicKey::from_bytes(public).map_err(failed)?;
-    let mode = OpModeS::Base;
-    let sealed =
-        hpke::single_shot_seal::<AesGcm256, KdfShake256, XWing>(&mode, &public, &info(device, epoch), key, &[]);
-    sealed.map(|(encapped, sealed)| (encapped.to_bytes().to_vec(), sealed)).map_err(failed)
+    let mut encapped = Public::parse(public).and_then(|to| to.seal(&info(device, epoch), key)).map_err(failed)?;
+    let sealed = encapped.split_off(ENCAPPED_LEN);
+    Ok((encapped, sealed))
 }
 
 #[cfg(test)]
@@ -62,7 +52,7 @@ mod tests {
 
     #[test]
     fn only_the_recipient_opens_and_only_for_the_purpose() {
-        let (engine, other) = (Recipient::default(), Recipient::default());
+        let (engine, other) = (Recipient::generate().unwrap(), Recipient::generate().unwrap());
         let (encapped, sealed) = seal(&engine.public(), "nic-1", 3, b"secret").unwrap();
         assert_eq!(engine.open("nic-1", 3, &encapped, &sealed).unwrap().as_slice(), b"secret");
         assert!(other.open("nic-1", 3, &encapped, &sealed).is_err());

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
@@ -72,8 +73,8 @@ class Committee:
             return None
         began = time.monotonic()
         self._nodes.update({party: node for party, node in known.items() if party in requests})
-        if any(member not in self._nodes for member in requests):
-            self._find(grid, message_type)
+        if self._missing(requests):
+            self._find(grid, message_type, requests, until=began + self._patience / 2)
         sent = {self._nodes[m]: (m, frame) for m, frame in requests.items() if m in self._nodes}
         asked = {node: protocol.wire_record({_REQUEST: frame}) for node, (_, frame) in sent.items()}
         messages = [_message(node, message_type, record) for node, record in asked.items()]
@@ -107,11 +108,14 @@ class Committee:
             )
         return None
 
-    def _find(self, grid: Grid, message_type: str) -> None:
-        """Ask nodes that are not known who they are."""
+    def _missing(self, requests: Collection[int]) -> bool:
+        return any(member not in self._nodes for member in requests)
+
+    def _find(self, grid: Grid, message_type: str, requests: Collection[int], until: float) -> None:
+        """Ask nodes that are not known who they are, until all members of ``requests`` are known."""
         strangers = sorted(set(grid.get_node_ids()) - set(self._nodes.values()))
         messages = [_message(node, message_type, ConfigRecord({"who": True})) for node in strangers]
-        for reply in grid.send_and_receive(messages, timeout=self._patience):
+        for reply in Gathering(grid, messages, until=until, enough=lambda: not self._missing(requests)):
             record = None if reply.has_error() else reply.content.get(_RECORD)
             party = record.get(_PARTY) if isinstance(record, ConfigRecord) else None
             if isinstance(party, int):

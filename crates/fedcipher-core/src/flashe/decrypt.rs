@@ -2,7 +2,7 @@
 
 use super::mask::{MaskMaker, Masking, Pieces, Term, check_client, chunk_lanes};
 use super::participation::residual;
-use super::positions::{self, SparseSum};
+use super::positions::{self, Ranks, SparseSum};
 use super::sparse::permutation;
 use super::{Params, Secret};
 use crate::Result;
@@ -19,6 +19,9 @@ use crate::scheme::{Decryptor, Expect, Opening, Summary};
 use crate::stream::{self, Opener, Piece, Threads};
 use crate::wire::{Head, Header, Reader};
 use std::sync::Arc;
+
+/// Elements of a sparse sum that are put in order at a time.
+const RUN: usize = 1 << 16;
 
 pub struct FlasheDecryptor {
     params: Params,
@@ -69,28 +72,29 @@ impl FlasheDecryptor {
 
         // Back to coordinate order. Whoever did not send a coordinate counts as zero, which is L / 2.
         let weight = header.total_weight();
-        let n = layout.elements();
-        let order = permutation(&self.secret.permutation, header.round, n)?;
-        let mut at = vec![u32::MAX; n];
-        for (k, site) in sum.union.iter().enumerate() {
-            at[*site as usize] = k as u32;
-        }
-        let (mut sums, mut sent, mut counts) = (vec![0u64; n], vec![0u64; n], vec![0u32; n]);
-        let mut d = 0;
-        for tensor in layout.tensors() {
-            let zero = max_level(tensor.bits) / 2;
-            for _ in 0..tensor.len() {
-                let k = at[order[d] as usize] as usize;
-                if let Some(lane) = sum.lanes.get(k) {
-                    (sums[d], sent[d], counts[d]) = (*lane, sum.weights[k], sum.counts[k]);
-                }
-                check_sums(&sums[d..=d], sent[d], tensor.bits)?;
-                sums[d] += (weight - sent[d]) * zero;
-                d += 1;
-            }
-        }
+        let order = permutation(&self.secret.permutation, header.round, layout.elements())?;
+        let ranks = Ranks::of(&sum.union, layout.elements());
+        let mut counts = vec![0u32; layout.elements()];
+        let (mut sums, mut sent) = (vec![0u64; RUN], vec![0u64; RUN]);
         sink.begin(layout, weight)?;
-        sink.put_sent(0, &sums, &sent)?;
+        for (run, (order, counts)) in order.chunks(RUN).zip(counts.chunks_mut(RUN)).enumerate() {
+            let (sums, sent) = (&mut sums[..order.len()], &mut sent[..order.len()]);
+            let mut d = 0;
+            for (tensor, _, len) in layout.pieces(run * RUN, order.len()) {
+                let bits = layout.tensors()[tensor].bits;
+                let zero = max_level(bits) / 2;
+                for d in d..d + len {
+                    (sums[d], sent[d]) = (weight * zero, 0);
+                    if let Some(k) = ranks.of_site(order[d]) {
+                        check_sums(&sum.lanes[k..=k], sum.weights[k], bits)?;
+                        (sent[d], counts[d]) = (sum.weights[k], sum.counts[k]);
+                        sums[d] = sum.lanes[k] + (weight - sent[d]) * zero;
+                    }
+                }
+                d += len;
+            }
+            sink.put_sent(run * RUN, sums, sent)?;
+        }
         Ok(counts)
     }
 

@@ -149,7 +149,9 @@ impl Scheme for Flashe {
     }
 
     fn digest(&self) -> [u8; 16] {
-        scheme::digest(&format!("{NAME}|{:?}", self.params))
+        // Frames of another permutation's coordinates must not open.
+        let order = if self.params.per_client_top.is_some() { "|order 2" } else { "" };
+        scheme::digest(&format!("{NAME}|{:?}{order}", self.params))
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {

@@ -130,6 +130,29 @@ impl SparseSum {
     }
 }
 
+/// Where each of some increasing positions is in their list, in a quarter of a byte for each of the universe.
+pub struct Ranks(Vec<(u64, u32)>);
+
+impl Ranks {
+    pub fn of(positions: &[u32], universe: usize) -> Self {
+        // Of 64 positions: which are in the list, and how many before them are.
+        let mut words = vec![(0u64, 0u32); universe.div_ceil(64)];
+        positions.iter().for_each(|p| words[*p as usize / 64].0 |= 1 << (p % 64));
+        let mut before = 0;
+        for (bits, rank) in &mut words {
+            *rank = before;
+            before += bits.count_ones();
+        }
+        Ranks(words)
+    }
+
+    pub fn of_site(&self, position: u32) -> Option<usize> {
+        let (bits, rank) = self.0[position as usize / 64];
+        let (own, below) = (1u64 << (position % 64), (1u64 << (position % 64)) - 1);
+        (bits & own != 0).then(|| (rank + (bits & below).count_ones()) as usize)
+    }
+}
+
 /// The union of two increasing lists, in order, with where each position came from.
 pub fn merge<'a>(a: &'a [u32], b: &'a [u32]) -> impl Iterator<Item = (u32, bool, bool)> + 'a {
     let (mut i, mut j) = (0, 0);
@@ -168,7 +191,9 @@ mod tests {
             let set: Vec<u32> = set.into_iter().collect();
             let mut bytes = Vec::new();
             encode(&set, 5000, &mut bytes);
-            prop_assert_eq!(read(&bytes, 5000, most).unwrap(), set);
+            prop_assert_eq!(read(&bytes, 5000, most).unwrap(), &set[..]);
+            let ranks = Ranks::of(&set, 5000);
+            prop_assert!((0..5000).all(|p| ranks.of_site(p) == set.binary_search(&p).ok()));
         }
     }
 

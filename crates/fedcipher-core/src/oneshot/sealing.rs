@@ -15,7 +15,7 @@ pub const PUBLIC_LEN: usize = 1216;
 /// Bytes of a secret key.
 pub const SECRET_LEN: usize = 32;
 /// Bytes of an encapsulated key, which precede what is sealed.
-const ENCAPPED_LEN: usize = 1120;
+pub const ENCAPPED_LEN: usize = 1120;
 /// Bytes by which sealing makes longer.
 pub const OVERHEAD: usize = ENCAPPED_LEN + 16;
 
@@ -43,7 +43,7 @@ impl TryRng for Draws {
 
 impl TryCryptoRng for Draws {}
 
-/// A fresh pair of keys: (secret, public).
+/// A fresh pair of keys, both as bytes: (secret, public).
 pub fn generate() -> Result<(Zeroizing<Vec<u8>>, Vec<u8>)> {
     let (secret, public) = XWing::gen_keypair_with_rng(&mut Draws(Stream::from_os()?));
     Ok((Zeroizing::new(secret.to_bytes().to_vec()), public.to_bytes().to_vec()))
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Public {
 
 impl Public {
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let failed = |e| Error::Key { reason: format!("a public key of the roster is not of X-Wing: {e}") };
+        let failed = |e| Error::Key { reason: format!("a public key is not of X-Wing: {e}") };
         <XWing as Kem>::PublicKey::from_bytes(bytes).map(Public).map_err(failed)
     }
 

@@ -1,4 +1,4 @@
-//! The server's side: transcipher, multiply by the weights, add, fold two results into one ciphertext.
+//! The server's side: who is in the sum and of what their ciphertexts are; the work itself is in `piece`.
 
 use super::piece::{self, Common, Piece, Summand};
 use super::scheme::{Shared, locked, parsed};
