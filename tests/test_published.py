@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from fedcipher import published
+from fedcipher._machine import commit
 from fedcipher.bench import report
 from fedcipher.bench.presets import preset, preset_names
 from fedcipher.errors import ParameterError, ReportError
@@ -146,6 +147,40 @@ def test_a_record_is_read_as_it_was_written_and_only_with_figures_that_are_print
     path.write_text(path.read_text().replace("0.39", "0.38999"))
     with pytest.raises(ReportError, match="does not print"):
         Record.load(path)
+
+
+def test_an_experiment_s_own_outcomes_get_into_its_papers_row(tmp_path, monkeypatch):
+    page = tool("published_page")
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    (tmp_path / "convergence").mkdir()
+    found = published.cell("flashe", "Table 4", {"model": "GRU", "mode": "FLASHE"}, "time_h")
+    Record("run it", "abc1234", "a machine", (judged("hours", found, 0.5),)).save(tmp_path / "convergence")
+    runs = list(page.recorded())
+    _, _, verdict, command, source, machine = page.row("flashe", "Table 4", runs)
+    assert (verdict, source, machine) == ("missed 1; 1 of its 81 figures", "`abc1234`", "a machine")
+    assert command == "`run it` ([report](results/convergence))"
+    assert ("flashe", "Table 4") not in page.missing(runs) and ("flashe", "Fig. 9") in page.missing(runs)
+
+
+def test_a_measurement_names_the_commit_of_its_source(tmp_path):
+    assert commit(tmp_path) == ""
+
+    def git(*command):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", tmp_path, *who, *command], check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "docs").mkdir()
+    for name in ("source.py", "docs/report.md"):
+        (tmp_path / name).write_text("one")
+    git("add", ".")
+    git("commit", "--message", "first")
+    found = commit(tmp_path)
+    assert re.fullmatch(r"[0-9a-f]{9}", found)
+    (tmp_path / "docs" / "report.md").write_text("two")
+    assert commit(tmp_path) == found
+    (tmp_path / "source.py").write_text("two")
+    assert commit(tmp_path) == f"{found}+"
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -321,9 +356,9 @@ def test_every_table_and_figure_has_a_row():
         rows = [cells for heads, cells in tables(part) if heads[0].startswith("table or figure")]
         ids = [entry["id"] for kind in ("tables", "figures") for entry in extract[paper][kind]]
         assert [re.sub(r" \([\dIVX.A-Z-]+\)$", "", row[0]) for row in rows] == ids
-        for shown, _, verdict, command, commit, machine in rows:
+        for shown, _, verdict, command, source, machine in rows:
             known = verdict == "**not run**" or verdict.startswith(("not comparable, because ", "see "))
-            assert known or all((command, commit, machine)), shown
+            assert known or all((command, source, machine)), shown
             assert re.match(r"\*\*not run|see |(?:reproduced|beaten|missed|not comparable)\b", verdict), shown
 
 

@@ -90,6 +90,7 @@ def training() -> Iterator[Run]:
         "no validation part and no early stopping here; the test set is shared out among the clients",
         "training on two cores here, on a GPU there",
         "made when `fedcipher train` sent whole weights unless told otherwise: today `--target weights` says so",
+        "made with Flax's epsilon of a batch norm, 1e-5; the model now has Keras's, 1e-3",
     )
     ends = doubt("hybrid-he", "Final accuracy differs between text and Table 2")
     gone = doubt("hybrid-he", "BFV clients ran out of memory")
