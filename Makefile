@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
-	mutants mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results scale docs build clean
+	mutants mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale docs build clean
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -256,6 +256,11 @@ results: build tfhe
 	DATA=$(DATA) tools/results_hhe.sh
 	tools/results_study.sh
 	$(BIN)/python tools/readme_tables.py
+	$(BIN)/python tools/published_page.py
+
+# docs/published.md anew from the reports that are there; nothing is measured.
+published: build
+	$(BIN)/python tools/published_page.py
 
 # The site, from docs/ and the docstrings; a link that leads nowhere is an error.
 docs: $(VENV)/.docs

@@ -259,7 +259,7 @@ def _hhe_server(scheme: Any, keys: Any, clients: int, values: int, round_number:
 
 
 def hhe_block() -> dict[str, float]:
-    """One block of 32 words, as published systems evaluate PASTA: one thread, same circuit and library."""
+    """One block of 32 words, as for a chunk at a time: one thread, same circuit and library."""
     scheme, keys = _hhe(1)
     return {"seconds": float(np.median([_hhe_server(scheme, keys, 1, 32, r) for r in range(1, 4)]))}
 

@@ -1,9 +1,10 @@
 """Clip ranges, and the quantiser against its definition."""
 
+import fedcipher
 import numpy as np
 import pytest
 from fedcipher import Codec, errors
-from fedcipher.codec import gaussian_clip
+from fedcipher.codec import gaussian_clip, vanished
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -37,6 +38,35 @@ def test_stochastic_rounding_is_unbiased_and_adjacent(value, bits):
     assert set(np.unique(ints)) <= {np.floor(exact), np.ceil(exact), np.rint(exact)}
     # Six deviations of the mean of 4096 coins.
     assert abs(ints.mean() - exact) <= 6 * 0.5 / 64 + 1e-3
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    x=hnp.arrays(np.float32, st.integers(0, 8), elements=st.floats(-1, 1, width=32)),
+    scale=st.sampled_from([1.0, 0.02, 1e-4]),
+    bits=st.integers(4, 12),
+)
+def test_what_vanishes_is_what_the_quantiser_leaves_nothing_of(x, scale, bits):
+    x = (x * np.float32(scale)).astype(np.float32)
+    layout = Codec(bits=bits, clip=1.0).layout([x])
+    ints, _ = layout.quantise([x])
+    gone = x.any() and set(ints.tolist()) == {2 ** (bits - 1) - 1}
+    assert vanished(layout, [x]) == [x.size if gone else 0]
+
+
+def test_an_encryptor_counts_the_tensors_of_which_nothing_is_sent():
+    # A batch norm's variances in the hybrid-HE study's codec, beside a kernel that it carries.
+    update = [np.full(6, 0.01, np.float32), np.full(4, -1.5, np.float32), np.zeros(3, np.float32)]
+    for codec, found in (
+        (Codec(bits=8, clip=5.0, target="weights"), [6, 0, 0]),
+        (Codec(bits=8, clip=(0.1, 5.0, 5.0), target="weights"), [0, 0, 0]),
+        (Codec(bits=8, clip=5.0, rounding="stochastic"), []),
+        (Codec(bits=8), []),
+    ):
+        scheme = fedcipher.scheme("flashe", clients=2, codec=codec)
+        encryptor = scheme.encryptor(scheme.keygen(2).client(0))
+        encryptor.encrypt(update, round=1, reference=update)
+        assert encryptor.stats.vanished_by_tensor == found
 
 
 def test_zero_is_exact():

@@ -1,12 +1,14 @@
 """Partitions, the IDX reader, the data sets, and that models learn."""
 
 import gzip
+import json
 
 import numpy as np
 import pytest
 from fedcipher.data import idx, load, partition
 from fedcipher.errors import ParameterError
-from fedcipher.models import Learner
+from fedcipher.models import Learner, default_model
+from fedcipher.published import cell
 
 
 def test_partitions_are_disjoint_and_complete():
@@ -49,6 +51,89 @@ def test_real_data_sets(name, data_dir):
     assert data.train_y.max() < data.classes
     if name == "mnist":
         assert data.train_x.shape == (60000, 28, 28, 1)
+
+
+def idx_file(path, values):
+    header = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+    path.write_bytes(gzip.compress(header + values.astype(np.uint8).tobytes()))
+
+
+def test_fashion_mnist_is_read_from_its_files(tmp_path, rng):
+    images = rng.integers(0, 256, (5, 28, 28))
+    for stem, count in (("train", 5), ("t10k", 2)):
+        idx_file(tmp_path / f"{stem}-images-idx3-ubyte.gz", images[:count])
+        idx_file(tmp_path / f"{stem}-labels-idx1-ubyte.gz", np.array([9, 0, 3, 1, 2][:count]))
+    data = load("fashion-mnist", str(tmp_path))
+    assert data.train_x.shape == (5, 28, 28, 1) and data.test_y.tolist() == [9, 0] and data.classes == 10
+    assert np.array_equal(np.rint(data.train_x[..., 0] * 255), images)
+    idx_file(tmp_path / "train-labels-idx1-ubyte.gz", np.array([9, 0, 10, 1, 2]))
+    load.cache_clear()
+    with pytest.raises(ParameterError, match="labels from 0 to 10 in the training labels"):
+        load("fashion-mnist", str(tmp_path))
+
+
+def test_cifar100_is_read_from_its_binary_version(tmp_path, rng):
+    planes = rng.integers(0, 256, (3, 3, 32, 32), dtype=np.uint8)
+    labels = np.array([[1, 99], [2, 0], [19, 42]], np.uint8)
+    raw = np.concatenate([labels, planes.reshape(3, -1)], axis=1).tobytes()
+    (tmp_path / "train.bin").write_bytes(raw)
+    (tmp_path / "test.bin").write_bytes(raw[: len(raw) // 3])
+    data = load("cifar100", str(tmp_path))
+    assert (data.train_x.shape, data.test_x.shape, data.classes) == ((3, 32, 32, 3), (1, 32, 32, 3), 100)
+    assert data.train_y.tolist() == [99, 0, 42]
+    # Red is the first plane.
+    assert np.array_equal(np.rint(data.train_x[1, :, :, 0] * 255), planes[1, 0])
+    for name, content, why in (
+        ("train.bin", raw[:-1], "no whole records"),
+        ("train.bin", b"", "no whole records"),
+        ("train.bin", bytes([0, 100]) + raw[2:], "labels from 0 to 100 in the training labels"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        load.cache_clear()
+        with pytest.raises(ParameterError, match=why):
+            load("cifar100", str(tmp_path))
+    (tmp_path / "test.bin").unlink()
+    (tmp_path / "train.bin").write_bytes(raw)
+    with pytest.raises(ParameterError, match=r"no test\.bin"):
+        load("cifar100", str(tmp_path))
+
+
+def leaf(folder, name, writers):
+    folder.mkdir(exist_ok=True)
+    content = {"users": list(writers), "num_samples": [len(w["y"]) for w in writers.values()], "user_data": writers}
+    (folder / name).write_text(json.dumps(content))
+
+
+def test_femnist_is_read_as_leaf_has_it(tmp_path):
+    def writer(*labels):
+        return {"x": [[label / 61] * 784 for label in labels], "y": list(labels)}
+
+    leaf(tmp_path / "train", "all_data_0.json", {"f0001": writer(61, 3), "f0002": writer(0)})
+    leaf(tmp_path / "train", "all_data_1.json", {"f0003": writer(10)})
+    leaf(tmp_path / "test", "all_data_0.json", {"f0001": writer(61)})
+    data = load("femnist", str(tmp_path))
+    assert (data.train_x.shape, data.test_x.shape, data.classes) == ((4, 28, 28, 1), (1, 28, 28, 1), 62)
+    assert data.train_y.tolist() == [61, 3, 0, 10]
+    assert np.allclose(data.train_x[:, 5, 5, 0], data.train_y / 61)
+    for wrong, why in (
+        ({"f0001": {"x": [[0.0] * 783], "y": [1]}}, "no file of LEAF's"),
+        ({"f0001": {"x": [[2.0] * 784], "y": [1]}}, "beyond 0 to 1"),
+        ({"f0001": {"x": [[0.5] * 784], "y": [62]}}, "labels from 62 to 62"),
+        ({"f0001": {"y": [62]}}, "no file of LEAF's"),
+        ({}, "has no writer"),
+    ):
+        leaf(tmp_path / "test", "all_data_0.json", wrong)
+        load.cache_clear()
+        with pytest.raises(ParameterError, match=why):
+            load("femnist", str(tmp_path))
+    with pytest.raises(ParameterError, match="--data-dir"):
+        load("femnist", str(tmp_path / "test"))
+
+
+def test_the_cnn_of_femnist_is_of_the_published_size():
+    published = cell("fednic", "Table 3", {"type": "FedNIC"}, "parameters")
+    learner = Learner(default_model("femnist"), 62, np.zeros((28, 28, 1), np.float32))
+    assert sum(p.size for p in learner.initial()) == published.number
 
 
 PARAMETERS = {"cnn-8k": 8003, "lenet5": 61706, "cnn-1.2m": 1199882}

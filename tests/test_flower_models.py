@@ -457,6 +457,33 @@ def test_clipping_is_named_and_passes(tmp_path, caplog):
     assert np.all(reached > 300)
 
 
+def test_a_tensor_that_is_rounded_to_nothing_is_named(tmp_path, caplog):
+    model = {"kernel": np.full((4, 3), 2.0), "norm.var": np.full(6, 0.01)}
+    codec = fedcipher.Codec(bits=8, clip=5.0, target="weights")
+    strategy, _ = Apps(tmp_path, model=model, codec=codec, goals=[model] * 4).start(out=tmp_path / "run", rounds=1)
+    assert "all 6 values of 'norm.var' are below half a step of their range" in caplog.text
+    assert "6 values of a client, whole tensors, are below half a step" in caplog.text
+    assert "all 12 values" not in caplog.text
+    assert strategy.rounds[0].mean("vanished") == 6
+    caplog.clear()
+    finer = fedcipher.Codec(bits=8, clip=(5.0, 0.1), target="weights")
+    (tmp_path / "finer").mkdir()
+    Apps(tmp_path / "finer", model=model, codec=finer, goals=[model] * 4).start(out=tmp_path / "finer/run", rounds=1)
+    assert "half a step" not in caplog.text
+
+
+def test_tensors_of_several_bits_are_averaged_each_to_its_own_step(tmp_path):
+    model = {"conv": np.zeros((3, 4)), "fc": np.zeros(7)}
+    goals = [{name: np.random.default_rng(k).normal(0, 0.3, x.shape) for name, x in model.items()} for k in range(4)]
+    apps = Apps(tmp_path, model=model, codec=fedcipher.Codec(bits=(8, 16)), goals=goals)
+    strategy, _ = apps.start(out=tmp_path / "run", rounds=3)
+    assert all(round_.clipped_share == 0 for round_ in strategy.rounds)
+    reached, exact = open_run(tmp_path / "run", apps.auditor), apps.in_the_clear(FedAvg(**ALL), 3)
+    off = {name: float(np.max(np.abs(reached[name] - exact[name]))) for name in model}
+    # Half a step of a range of 1 in each round, of 254 levels; of 16 bits there are more, and none is cut in either.
+    assert 10 * off["fc"] < off["conv"] < 3 / 254
+
+
 def test_a_batch_norm_is_not_cut_in_the_first_round(tmp_path, caplog):
     apps = Apps(tmp_path)
     strategy, _ = apps.start(out=tmp_path / "run", rounds=1)

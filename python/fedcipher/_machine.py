@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["machine", "packages", "processor"]
+__all__ = ["commit", "machine", "packages", "processor"]
 
 
 def processor() -> str:
@@ -21,8 +22,26 @@ def processor() -> str:
 
 
 def machine() -> dict[str, str]:
-    """Processor, cores and Python."""
-    return {"processor": processor(), "cores": str(os.cpu_count()), "python": platform.python_version()}
+    """Processor, cores and Python; of a source tree its commit too."""
+    found = {"processor": processor(), "cores": str(os.cpu_count()), "python": platform.python_version()}
+    source = commit(Path(__file__).resolve().parents[2])
+    return {**found, "commit": source} if source else found
+
+
+def commit(root: Path) -> str:
+    """The short id of a source tree's commit, with a + where tracked files differ from it; empty where it has none."""
+    if not (root / ".git").exists():
+        return ""
+    git = ["git", "-C", str(root)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short=9", "HEAD"], capture_output=True, text=True, check=True)
+        # A report's own folder differs from the commit while it is being made.
+        changed = subprocess.run(
+            [*git, "diff", "--quiet", "HEAD", "--", ".", ":!docs"], capture_output=True, check=False
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip() + ("+" if changed.returncode else "")
 
 
 def packages(*names: str) -> dict[str, str]:

@@ -83,7 +83,9 @@ def _cells(head: Sequence[str], row: Sequence[str]) -> str:
         if said and k == 2:
             out.append(f'<td class="said" colspan="{len(row) - 2}">{escape(cell)}</td>')
             break
-        marked = f' class="{cell}"' if cell in ("beaten", "missed") else ""
+        # A verdict may point to notes: "missed [1]".
+        verdict = cell.partition(" ")[0]
+        marked = f' class="{verdict}"' if verdict in ("beaten", "missed") else ""
         out.append(f'<td{marked} data-column="{escape(column)}">{escape(cell)}</td>')
     return "".join(out)
 

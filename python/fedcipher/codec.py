@@ -17,7 +17,7 @@ from fedcipher._native import Layout
 from fedcipher.dp import Privacy
 from fedcipher.errors import CodecError, LayoutError, ParameterError
 
-__all__ = ["Array", "Codec", "Layout", "flat_float32", "restore"]
+__all__ = ["Array", "Codec", "Layout", "flat_float32", "restore", "vanished"]
 
 Array = NDArray[Any]
 
@@ -43,9 +43,9 @@ class Codec:
         Bits of a value, 4 to 24: one number, or one per tensor.
     clip
         Largest magnitude kept. A number; one per tensor; ``"auto"``: ``margin`` times the largest
-        magnitude of the same tensor in the public reference (FedBit section III-A); ``"aciq"``: the
+        magnitude of the same tensor in the public reference (FedBit, section V: FEDBIT FRAMEWORK); ``"aciq"``: the
         clip that minimises the mean square error of a normal distribution fitted to the reference
-        (dACIQ, FLASHE section 5). The reference is the previous *global* model or update, which
+        (dACIQ; FLASHE, section 5.2: Executor Details). The reference is the previous *global* model or update, which
         every client knows, never private data.
     margin
         Safety factor of the fitted ranges: single clients move further than their mean.
@@ -133,6 +133,14 @@ class Codec:
         """The distinct bit widths, which a scheme needs to cut its fields."""
         return sorted({self.bits} if isinstance(self.bits, int) else set(self.bits))
 
+    def _bits_of(self, arrays: Sequence[Array]) -> list[int]:
+        """Of each of these tensors; what carries the use of their ranges behind them has the widest."""
+        if isinstance(self.bits, int):
+            return [self.bits] * len(arrays)
+        named = len(self.bits)
+        carried = len(arrays) == named + 1 and np.shape(arrays[-1]) == (2, named)
+        return [*self.bits, max(self.bits)] if carried else list(self.bits)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a key file."""
         values = asdict(self)
@@ -148,7 +156,7 @@ class Codec:
         """
         if self.privacy is not None:
             raise ParameterError("with privacy an update's range follows from the scheme; use the scheme's encryptor")
-        bits = [self.bits] * len(update) if isinstance(self.bits, int) else list(self.bits)
+        bits = self._bits_of(update)
         if len(bits) != len(update):
             raise LayoutError(f"bits names {len(bits)} tensors but the update has {len(update)}")
         if reference is not None:
@@ -192,7 +200,7 @@ class Codec:
         allow it a range is wider, up to a step of 2^-12, and of 2^-10 for arrays of at most one dimension, which are
         short and move furthest. From the second round on ranges follow the last aggregate.
         """
-        bits = [self.bits] * len(model) if isinstance(self.bits, int) else list(self.bits)
+        bits = self._bits_of(model)
         ranges: list[float] = []
         for x, b in zip(model, bits, strict=True):
             largest = _largest(x)
@@ -202,7 +210,7 @@ class Codec:
 
     def reference_of(self, ranges: Sequence[float], model: Sequence[Array]) -> list[Array]:
         """Arrays of the shapes of ``model`` to which exactly these ranges are fitted."""
-        bits = [self.bits] * len(model) if isinstance(self.bits, int) else list(self.bits)
+        bits = self._bits_of(model)
         out: list[Array] = []
         for alpha, x, b in zip(ranges, model, bits, strict=True):
             spread = gaussian_clip(b) if self.clip == "aciq" and x.size >= _GAUSS_MIN_ELEMENTS else 1.0
@@ -279,6 +287,19 @@ def _largest(x: Array) -> float:
     """Largest magnitude; NaN where there is one. Without a copy of ``x``, which may be a large model."""
     # Negated as a float: in their own type the least integer has no negative and true none at all.
     return max(float(x.max()), -float(x.min())) if x.size else 0.0
+
+
+def vanished(layout: Layout, flat: Sequence[NDArray[np.float32]]) -> list[int]:
+    """Values of each tensor of which rounding to the nearest leaves nothing but zeros, and there was something.
+
+    A range that is the same for all tensors does that to small ones: a batch norm's variances, for which zero is no
+    value, vanish in 8 bits of a range of 5.
+    """
+    found: list[int] = []
+    for (_, bits, alpha, _), x in zip(layout.tensors, flat, strict=True):
+        largest = _largest(x)
+        found.append(x.size if 0 < largest < alpha / ((1 << bits) - 2) else 0)
+    return found
 
 
 def _dtype_code(x: Array) -> int:

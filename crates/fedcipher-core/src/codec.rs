@@ -2,7 +2,7 @@
 //!
 //! `q = round((clip(x) + alpha) * L / (2 alpha))`, ties to even, with `L = 2^b - 2`, so zero is
 //! exactly `L / 2`.
-//! Clipping and quantisation follow FLASHE section 5 and FedBit section III.
+//! Clipping and quantisation follow FLASHE, section 5.2: Executor Details, and FedBit, section V: FEDBIT FRAMEWORK.
 
 use crate::bounds::max_level;
 use crate::prf::Prf;

@@ -1,6 +1,6 @@
 //! Bit-interleaved packing: several weights in the fields of one plaintext coefficient
-//! (FedBit section III-B). Field i of a coefficient occupies bits `[i f, (i+1) f)` with
-//! f = beta + delta: beta bits of value, delta bits of head-room for the sum.
+//! (FedBit, section III-A: Layer-Specific Bit-Field Construction). Field i of a coefficient occupies bits
+//! `[i f, (i+1) f)` with f = beta + delta: beta bits of value, delta bits of head-room for the sum.
 
 use crate::bounds::Bounds;
 use crate::{Error, Result};

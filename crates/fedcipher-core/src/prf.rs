@@ -57,7 +57,7 @@ impl Prf {
     }
 }
 
-/// The prefix of FLASHE's PRF input `round || client` (FLASHE section 4).
+/// The prefix of FLASHE's PRF input `round || client` (FLASHE, section 3.3: The Base Cryptosystem).
 #[must_use]
 pub fn round_client(round: u64, client: u32) -> [u8; 12] {
     let mut prefix = [0u8; 12];

@@ -152,7 +152,9 @@ class Report:
         """Scheme, parameters, what it withstands and what not, and the least contributors of a sum."""
         info = scheme_class(self.scheme).info
         params = [f"{k}={v}" for k, v in self.scheme_params.items() if k not in _SHAPE and v is not None]
-        params += [f"{self.codec['bits']} bits a value"]
+        bits = self.codec["bits"]
+        # A number for each tensor is as good as its range to a reader.
+        params += [f"{bits} bits a value" if isinstance(bits, int) else f"{min(bits)} to {max(bits)} bits a value"]
         least = self.scheme_params.get("min_contributions")
         sums = f" A sum is opened only with at least {least} contributors." if least else ""
         keys = " Keys are in an engine, a process of their own." if self.engine else ""

@@ -20,6 +20,8 @@ from rich.progress import Progress, TimeRemainingColumn
 from fedcipher import keys as key_files
 from fedcipher._terminal import console, progress
 from fedcipher.app.client_app import make_client_app
+from fedcipher.app.memory import at_once, available, resident
+from fedcipher.app.outcome import failure
 from fedcipher.app.report import Report, RoundResult
 from fedcipher.app.server_app import make_server_app
 from fedcipher.app.settings import Settings
@@ -67,7 +69,8 @@ def train(
 
     With ``engine``, an authority and an engine are started as processes of their own; the clients have
     no keys. With ``beside`` a second run follows with the same settings under that scheme, and the report
-    has both. With ``dashboard`` a page shows the run, but not that beside it, for as long as this lasts.
+    has both. With ``dashboard`` a page shows the run, but not that beside it, for as long as this lasts. Raises
+    `RunError`, after the report has been written, where a round was none (`fedcipher.app.outcome`).
     """
     screen = console()
     logging.basicConfig(handlers=[RichHandler(console=screen, show_path=False)], format="%(message)s", force=True)
@@ -82,19 +85,27 @@ def train(
     said = shlex.join(["fedcipher", *command])
     report = Report.begin(asdict(settings), scheme, said, link_mbit, engine=engine)
     settings = replace(settings, out=str(out / "run" if settings.resume else free_folder(out / "run")))
+    # Before keys are made, of which a client has its own only.
+    cores, said = at_once(os.cpu_count() or 1, settings.clients, resident(), available())
+    if said:
+        print(said, flush=True)
     try:
         with _dashboard(dashboard, Path(settings.out)), progress(screen, "round", TimeRemainingColumn()) as bar:
-            _run(settings, scheme, report, bar, out, engine)
+            past = _run(settings, scheme, report, bar, out, engine, cores)
             if beside is not None:
                 report.beside = Report.begin(asdict(settings), beside, said, link_mbit)
                 other = out / beside.name
                 plain = replace(settings, keys=f"{settings.keys}-{beside.name}", out=str(other / "run"))
-                _run(plain, beside, report.beside, bar, other, False)
+                _run(plain, beside, report.beside, bar, other, False, cores)
     finally:
         if report.rounds:
             report.write(out)
     report.show()
     print(f"report: {out / 'report.html'}, model: {out / 'model.npz'}")
+    for made, began in ((report, past), (report.beside, 0)):
+        why = failure(made.rounds[began:]) if made else ""
+        if why:
+            raise RunError(why)
     return report
 
 
@@ -110,8 +121,8 @@ def _dashboard(wanted: bool, folder: Path) -> Iterator[None]:
         yield
 
 
-def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out: Path, engine: bool) -> None:
-    """One simulation; its rounds go into ``report`` as they end."""
+def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out: Path, engine: bool, cores: int) -> int:
+    """One simulation; its rounds go into ``report`` as they end. How many of them an earlier one had done."""
     from flwr.simulation import run_simulation
 
     with _keys(settings, scheme, engine) as (keys, decryptor):
@@ -123,6 +134,7 @@ def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out:
             accuracy = result.metrics.get("accuracy", float("nan"))
             bar.update(task, advance=1, description=f"{scheme.name}: accuracy {accuracy:.2%}")
 
+        past_rounds = 0
         steps = bar.add_task("server", total=None, visible=False)
 
         def on_progress(done: int, total: int) -> None:
@@ -131,7 +143,8 @@ def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out:
         if settings.resume and (out / "run").exists():
             past = read_journal(out / "run")
             report.rounds += map(RoundResult.of, past.finished)
-            bar.update(task, advance=len(report.rounds))
+            past_rounds = len(report.rounds)
+            bar.update(task, advance=past_rounds)
 
         def on_end(strategy: SecureStrategy) -> None:
             # The keys go with this run: what stays is the model as a client sees it.
@@ -143,7 +156,7 @@ def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out:
                 server_app=make_server_app(settings, on_round, on_progress, keys, on_end),
                 client_app=make_client_app(settings),
                 num_supernodes=settings.clients,
-                backend_config=_backend(),
+                backend_config=_backend(cores),
             )
         except FedcipherError:
             raise
@@ -152,6 +165,7 @@ def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out:
             while cause is not None and not isinstance(cause, FedcipherError):
                 cause = cause.__cause__
             raise (cause or error) from error
+    return past_rounds
 
 
 @contextmanager
@@ -193,6 +207,6 @@ def _environment(name: str, value: str) -> Iterator[None]:
         del os.environ[name]
 
 
-def _backend() -> dict[str, Any]:
-    quiet = {"num_cpus": os.cpu_count() or 1, "log_to_driver": False, "include_dashboard": False}
+def _backend(cores: int) -> dict[str, Any]:
+    quiet = {"num_cpus": cores, "log_to_driver": False, "include_dashboard": False}
     return {"init_args": quiet, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}

@@ -110,7 +110,10 @@ def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
     shown = [rows[0].index(name) for name in _SHOWN]
     print_table(chosen.name, [[row[k] for k in shown] for row in rows])
     if chosen.comparisons:
-        print_table("beside the published figures", compared(study, chosen))
+        shown = compared(study, chosen)
+        print_table("beside the published figures", shown.rows)
+        for head, texts in shown.notes:
+            print(f"{head}:", *texts, sep="\n  ")
     try:
         report.write(study, chosen, folder)
     except ReportError as error:

@@ -8,6 +8,7 @@ from fedcipher import _page
 from fedcipher.bench.presets import Preset
 from fedcipher.bench.study import Study
 from fedcipher.bench.tables import compared, facts, overview, problems
+from fedcipher.published.verdict import RULE
 
 __all__ = ["page"]
 
@@ -19,7 +20,11 @@ def page(study: Study, preset: Preset, pictures: list[_page.Picture]) -> str:
     parts += ["<h2>Averages</h2>", _page.table(overview(study))]
     if preset.comparisons:
         parts += ["<h2>Beside the published figures</h2>", f"<p>Source: {escape(preset.source)}.</p>"]
-        parts += [_page.table(compared(study, preset))]
+        shown = compared(study, preset)
+        parts += [f"<p>{escape(RULE.replace('*', ''))}</p>", *(_page.note(text, "problem") for text in shown.reversed)]
+        parts += [_page.table(shown.rows)]
+        for head, texts in shown.notes:
+            parts += [f"<p>{escape(head)}:</p><ul>", *(f"<li>{escape(text)}</li>" for text in texts), "</ul>"]
         parts += ["<p>What differs:</p><ul>", *(f"<li>{escape(text)}</li>" for text in preset.differs), "</ul>"]
     parts += ["<h2>Pictures</h2>", _page.pictures(pictures)]
     parts += ["<h2>How it was measured</h2>", _page.facts((name, text.strip("`")) for name, text in facts(study))]

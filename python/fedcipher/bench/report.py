@@ -17,6 +17,7 @@ from fedcipher.bench.statistics import FIGURES, summarise
 from fedcipher.bench.study import Study
 from fedcipher.bench.tables import compared, facts, overview, problems
 from fedcipher.errors import ReportError
+from fedcipher.published.verdict import RULE
 
 __all__ = ["load", "markdown", "write", "write_results"]
 
@@ -111,11 +112,13 @@ def markdown(study: Study, preset: Preset, pictures: list[tuple[str, str]]) -> s
     if any(problems(study)):
         parts += ["**Not complete:**", "\n".join(f"* {text}" for text in problems(study))]
     if preset.comparisons:
+        shown = compared(study, preset)
         parts += [
             "## Beside the published figures",
-            f"Source: {preset.source}. Reproduced: within the factor that measuring elsewhere makes; beaten: better "
-            "than that; missed: worse.",
-            _table(compared(study, preset)),
+            f"Source: {preset.source}. {RULE}",
+            *(f"**{text}**" for text in shown.reversed),
+            _table(shown.rows),
+            *(f"{head}:\n\n" + "\n".join(f"* {text}" for text in texts) for head, texts in shown.notes),
             "What differs:\n\n" + "\n".join(f"* {text}" for text in preset.differs),
         ]
     parts += ["## Pictures", *(f"![{caption}]({name}.png)" for name, caption in pictures)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fedcipher._units import number, seconds, size
+from fedcipher._units import seconds, size
 from fedcipher.bench.presets import Preset
 from fedcipher.bench.statistics import FIGURES, summarise
 from fedcipher.bench.study import Study
+from fedcipher.published.tables import Beside, beside
 
 __all__ = ["compared", "facts", "overview", "problems"]
 
@@ -30,15 +31,9 @@ def overview(study: Study) -> list[list[str]]:
     return rows
 
 
-def compared(study: Study, preset: Preset) -> list[list[str]]:
-    """The table of published figures beside ours, its head first."""
-    rows = [["figure", "published", "here", "verdict"]]
-    for comparison, value in preset.compared(study):
-        bound = "at least " if comparison.near == 1.0 else ""
-        published = f"{bound}{number(comparison.published)} {comparison.unit}"
-        here = f"{number(value)} {comparison.unit}" if value is not None else "not measured"
-        rows.append([comparison.what, published, here, comparison.verdict(value) if value is not None else ""])
-    return rows
+def compared(study: Study, preset: Preset) -> Beside:
+    """Published figures beside ours."""
+    return beside(preset.outcomes(study))
 
 
 def facts(study: Study) -> list[tuple[str, str]]:

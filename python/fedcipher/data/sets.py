@@ -1,4 +1,4 @@
-"""Data sets: digits (bundled with scikit-learn), IDX folders, Shakespeare, or `flwr-datasets`."""
+"""Data sets: digits (bundled with scikit-learn), folders of files, or `flwr-datasets`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcipher.data import idx
+from fedcipher.data import foreign, idx
 from fedcipher.errors import DependencyError, ParameterError
 
 __all__ = ["DATASETS", "Dataset", "load"]
 
-DATASETS = ["digits", "mnist", "fashion-mnist", "cifar10", "shakespeare"]
+DATASETS = ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "femnist", "shakespeare"]
 _HUB = {"mnist": "ylecun/mnist", "fashion-mnist": "zalando-datasets/fashion_mnist", "cifar10": "uoft-cs/cifar10"}
 _SEQUENCE = 64
-_CLASSES = 10
+_CLASSES = {"cifar100": 100, "femnist": 62}
+_USUAL_CLASSES = 10
 _SHAPES = {"mnist": (28, 28, 1), "fashion-mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
 # Symbols of the text there must be for one sequence in each part.
 _LEAST_TEXT = 20 * _SEQUENCE
@@ -50,9 +51,34 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
         return _digits()
     if data_dir is None:
         return _hub(name)
+    folder = Path(data_dir)
     if name == "shakespeare":
-        return _text(Path(data_dir))
-    return _images(name, Path(data_dir))
+        return _text(folder)
+    if name == "femnist":
+        return _labelled(name, folder, *foreign.femnist(folder))
+    if name == "cifar100":
+        (train_x, train_y), (test_x, test_y) = foreign.cifar100(folder)
+        return _labelled(name, folder, (_scaled(train_x), train_y), (_scaled(test_x), test_y))
+    return _images(name, folder)
+
+
+def _scaled(images: NDArray[Any]) -> NDArray[np.float32]:
+    return images.astype(np.float32) / 255.0
+
+
+def _labelled(
+    name: str,
+    folder: Path,
+    train: tuple[NDArray[Any], NDArray[np.int32]],
+    test: tuple[NDArray[Any], NDArray[np.int32]],
+) -> Dataset:
+    """A data set whose labels are those it may have. Raises `ParameterError`."""
+    classes = _CLASSES.get(name, _USUAL_CLASSES)
+    for stem, (_, y) in (("training", train), ("test", test)):
+        if len(y) == 0 or y.min() < 0 or y.max() >= classes:
+            found = f"labels from {y.min()} to {y.max()}" if len(y) else "nothing"
+            raise ParameterError(f"{folder}: {found} in the {stem} labels, where {name} has 0 to {classes - 1}")
+    return Dataset(name, *train, *test, classes)
 
 
 def _digits() -> Dataset:
@@ -81,14 +107,9 @@ def _images(name: str, folder: Path) -> Dataset:
             )
         if y.ndim != 1 or len(x) != len(y):
             raise ParameterError(f"{folder}: {len(x)} {stem} images but labels of shape {y.shape}")
-        if len(y) == 0 or y.max() >= _CLASSES:
-            found = f"a label of {y.max()}" if len(y) else "nothing"
-            raise ParameterError(f"{folder}: {found} in the {stem} labels, where {name} has 0 to {_CLASSES - 1}")
-        return (x[..., None] if x.ndim == 3 else x).astype(np.float32) / 255.0, y.astype(np.int32)
+        return _scaled(x[..., None] if x.ndim == 3 else x), y.astype(np.int32)
 
-    train_x, train_y = part("train")
-    test_x, test_y = part("t10k")
-    return Dataset(name, train_x, train_y, test_x, test_y, _CLASSES)
+    return _labelled(name, folder, part("train"), part("t10k"))
 
 
 def _text(folder: Path) -> Dataset:

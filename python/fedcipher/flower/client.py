@@ -183,6 +183,11 @@ class _Call:
         self.phases["setup_bytes"] = stats.setup_bytes
         self.phases["clipped"] = stats.clipped
         self.phases["elements"] = stats.elements
+        # Of what the app has given: `prepared` may carry a tensor more.
+        counts = stats.vanished_by_tensor[: len(update)]
+        if any(counts):
+            self.phases["vanished"] = sum(counts)
+            self._warn_of_rounding(counts)
         self._warn_of_clipping(update)
         if stats.scaled < 1:
             # Here only: how long an update is no noise covers.
@@ -213,6 +218,18 @@ class _Call:
                     self.settings.round - self.settings.run,
                     clipped,
                     values.size,
+                    name,
+                )
+
+    def _warn_of_rounding(self, counts: list[int]) -> None:
+        """A tensor of which only zeros are sent is another tensor."""
+        for name, count in zip(self.settings.names, counts, strict=False):
+            if count:
+                _log.warning(
+                    "round %s: all %s values of %r are below half a step of their range and are sent as zeros. A "
+                    "clip of its own for each tensor, clip='auto' or more bits keeps them",
+                    self.settings.round - self.settings.run,
+                    count,
                     name,
                 )
 

@@ -1,9 +1,10 @@
 """Clip ranges that follow the clients' updates, without telling the server anything of them.
 
 Ranges have to be public and the same for all clients, so they are usually fitted to the mean of the last updates
-(FedBit section III-A). Where clients pull in different directions that mean shrinks and their updates do not: single
-updates would be cut round after round, and the model would not be their mean. So each update carries, encrypted like
-the rest, two numbers a tensor: how much of its range the client has used, and the share of values that were cut.
+(FedBit, section V: FEDBIT FRAMEWORK). Where clients pull in different directions that mean shrinks and their updates
+do not: single updates would be cut round after round, and the model would not be their mean. So each update carries,
+encrypted like the rest, two numbers a tensor: how much of its range the client has used, and the share of values that
+were cut.
 Whoever opens the sum reads their means, and all set the next ranges alike.
 
 The use travels as its fourth power: of n clients of equal weight none has used more than n^(1/4) times the fourth root
@@ -41,7 +42,7 @@ def carries_use(scheme: Scheme) -> bool:
     if codec.privacy is not None:
         return False
     dense = codec.target == "delta" and codec.top is None and scheme.params().get("per_client_top") is None
-    return dense and codec.clip == "auto" and isinstance(codec.bits, int)
+    return dense and codec.clip == "auto"
 
 
 def use_of(update: Sequence[Array], ranges: Sequence[float]) -> NDArray[np.float32]:

@@ -12,9 +12,10 @@ CLIPPED = 0.01
 PHASES = frozenset(
     [f"{phase}_seconds" for phase in ("train", "evaluate", "offline", "encode", "encrypt", "decrypt")]
     + [f"{way}_bytes" for way in ("upload", "setup", "download")]
-    + ["elements", "clipped"]
+    + ["elements", "clipped", "vanished"]
 )
-"""What clients say of their rounds: seconds, bytes, and values, all and those cut to their clip range."""
+"""What clients say of their rounds: seconds, bytes, and values: all, those cut to their clip range, and those of
+tensors that were rounded to nothing."""
 
 LARGEST_PHASE = 1e15
 """More than any of them: a client writes them, and one that says more must not spoil everybody's sums and pictures."""

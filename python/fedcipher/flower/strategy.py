@@ -619,6 +619,15 @@ class SecureStrategy(Strategy):
             len(record.clients) - record.accepted,
             100 * share,
         )
+        vanished = record.mean("vanished")
+        if vanished:
+            _log.warning(
+                "round %s: %.0f values of a client, whole tensors, are below half a step of their range and were sent "
+                "as zeros, so the model is not the mean; the clients' logs name the tensors. A clip of its own for "
+                "each tensor, clip='auto' or more bits keeps them",
+                record.round,
+                vanished,
+            )
         if share > CLIPPED:
             _log.warning(
                 "round %s: %.1f%% of the values were cut to their clip range, so the model is not the mean; the "

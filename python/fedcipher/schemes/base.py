@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedcipher import _native
 from fedcipher._optional import require_feature
-from fedcipher.codec import Array, Codec, Layout, flat_float32, restore
+from fedcipher.codec import Array, Codec, Layout, flat_float32, restore, vanished
 from fedcipher.errors import FrameError, ParameterError, UnknownClientError, UnsupportedError
 from fedcipher.schemes.noise import Mechanism
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
@@ -83,6 +83,8 @@ class EncryptStats:
     encrypt_seconds: float = 0.0
     clipped: int = 0
     clipped_by_tensor: list[int] = field(default_factory=list)
+    vanished_by_tensor: list[int] = field(default_factory=list[int])
+    """Values of tensors that were sent as nothing but zeros and are not: all below half a step of a fixed range."""
     elements: int = 0
     frame_bytes: int = 0
     setup_bytes: int = 0
@@ -521,6 +523,8 @@ class KernelEncryptor(Encryptor):
         stochastic = self._codec.rounding == "stochastic"
         frame, clipped, quantising = self._native.encrypt(layout, flat, round, weight, plan, model, b"", stochastic)
         self._note(began, prepared, quantising, clipped, layout, frame)
+        if not stochastic and not isinstance(self._codec.clip, str):
+            self.stats.vanished_by_tensor = vanished(layout, flat)
         return frame
 
     def _encrypt_noisy(

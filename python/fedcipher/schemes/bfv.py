@@ -24,7 +24,7 @@ class Bfv(NativeScheme):
         Most clients of a round and largest weight of one; they fix field widths and noise.
     preset
         ``"compact"``: N = 4096, t as large as the noise allows; ``"fast"``: N = 2048, one prime;
-        ``"fedbit-paper"``: N = 4096, t = 2281701377 as published, q of 106 bits where FedBit has 109.
+        ``"fedbit-paper"``: N = 4096, t = 2281701377 as published; FedBit does not state q. Here it has 106 bits.
     server_weights
         The server multiplies by the weights instead of the clients (noise grows by the weight).
     """

@@ -24,7 +24,8 @@ class Flashe(NativeScheme):
         Most clients of a round and largest weight of one; they fix w = b + ceil(log2 of the total).
     masking
         ``"double"``: neighbours cancel, decrypting costs two masks a run of consecutive clients
-        (section 4.2); ``"single"``: one mask a client; ``"adaptive"``: the server counts and chooses.
+        (FLASHE, section 3.3: The Base Cryptosystem); ``"single"``: one mask a client; ``"adaptive"``: the
+        server counts and chooses.
     key_bits
         AES-128 or AES-256.
     per_client_top

@@ -1,7 +1,8 @@
 //! FLASHE: additive symmetric masking (Jiang et al., arXiv 2109.00675).
 //!
 //! `c_d = m_d + F_k(i || j || d) - F_k(i || j+1 || d) mod 2^w` for round i, client j, coordinate d
-//! (double masking, section 4.2); single masking drops the third term (section 4.1).
+//! (double masking; FLASHE, section 3.3: The Base Cryptosystem); single masking drops the third term (FLASHE, section
+//! 3.6: Discussion with Single Masking).
 //! Withstands a server that does not collude: one client that leaks the key opens every update.
 
 mod aggregate;

@@ -3,7 +3,7 @@
 use super::mask::{Masking, Term};
 
 /// The masks left in a sum over `clients` (increasing): for double masking one pair for each
-/// maximal run of consecutive ids (FLASHE section 4.2), for single masking one a client.
+/// maximal run of consecutive ids (FLASHE, section 3.4: Cost Analysis), for single masking one a client.
 #[must_use]
 pub fn residual(clients: &[u32], masking: Masking) -> Vec<Term> {
     let single = clients.iter().map(|c| Term { client: *c, negative: false });

@@ -1,6 +1,7 @@
 //! The paper's top-s% sparsification, each client choosing for itself: error feedback, and the secret permutation of
-//! coordinates (FLASHE section 4 and algorithm 1). The server sees how many coordinates were sent and which clients
-//! sent the same ones, not which they are; whoever has the key sees, of what remains in a sum, who sent it.
+//! coordinates (Algorithm 1; FLASHE, section 4.2: A Note on Security). The server sees how many coordinates were sent
+//! and which clients sent the same ones, not which they are; whoever has the key sees, of what remains in a sum, who
+//! sent it.
 
 use crate::codec::Update;
 use crate::prf::Stream;

@@ -20,8 +20,8 @@ pub enum Preset {
     Compact,
     /// N = 2048, one 53-bit prime, otherwise as compact.
     Fast,
-    /// N = 4096, t = 2281701377, nothing dropped. FedBit publishes 109 bits of q, here they are 106, as everywhere at
-    /// this N; and sends c1, here as everywhere clients derive it.
+    /// N = 4096, t = 2281701377, nothing dropped. FedBit does not state q. Here it has 106 bits as everywhere at this
+    /// N; and sends c1, here as everywhere clients derive it.
     FedbitPaper,
 }
 

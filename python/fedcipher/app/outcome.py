@@ -1,0 +1,37 @@
+"""Whether a training run was one: a round in which nobody succeeded, or whose figures are no numbers, is a failure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fedcipher.app.report import RoundResult
+
+__all__ = ["failure"]
+
+
+def failure(rounds: Sequence[RoundResult]) -> str:
+    """What went wrong first, with the first cause that is known of it; empty where nothing did."""
+    for result in rounds:
+        why = _failure(result)
+        if why:
+            return f"round {result.round}: {why}"
+    if rounds and all(result.unfinished for result in rounds):
+        return f"no round has an aggregate, the model is as it was: round {rounds[0].round}: {rounds[0].unfinished}"
+    return ""
+
+
+def _failure(result: RoundResult) -> str:
+    if not result.clients:
+        return f"no client succeeded; first cause: {_cause(result)}"
+    wrong = [f"{name} is {value}" for name, value in result.metrics.items() if not math.isfinite(value)]
+    if wrong:
+        return f"{', '.join(wrong)}: the model or its training has left the numbers; a smaller --learning-rate may help"
+    # Training reports its loss; accuracy comes of evaluation alone, in rounds that have a model to evaluate.
+    if not result.unfinished and "accuracy" not in result.metrics:
+        return f"no client evaluated the model; first cause: {_cause(result)}"
+    return ""
+
+
+def _cause(result: RoundResult) -> str:
+    return next(iter(result.left_out), None) or result.unfinished or "no client answered"

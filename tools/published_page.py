@@ -1,0 +1,238 @@
+"""Writes docs/published.md: a row for every table and figure of the five papers, from what has been run.
+
+    python tools/published_page.py
+
+Verdicts come from the reports under docs/results: those of presets, those of training, and `outcomes.json` of any other
+experiment (`fedcipher.published.record`). A place that none of them reaches is "not run", and remaining work.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from fedcipher.bench import report
+from fedcipher.bench.presets import preset, preset_names
+from fedcipher.published import PAPERS, cell, doubt, doubts, everything, figure, places, sections
+from fedcipher.published.record import Record
+from fedcipher.published.tables import beside
+from fedcipher.published.verdict import RULE, Outcome, judged
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+PAGE = ROOT / "docs" / "published.md"
+
+# Columns of tables that say what a row is of, and are no results.
+_GIVEN = {"numbers", "plaintext_KB", "parameters", "FL rounds", "epochs"}
+
+WORDS = {
+    ("flashe", "Table 1"): "it compares schemes in words, nothing in it is measured",
+    ("flashe", "Table 3"): "it has asymptotic costs, nothing in it is measured",
+    ("hybrid-he", "Table 1"): "it is the set-up of the other tables, nothing in it is measured",
+    ("resource-study", "slide: HE classification"): "it compares schemes in words, nothing in it is measured",
+    ("resource-study", "slide: studied schemes"): "it names schemes and libraries, nothing in it is measured",
+    ("resource-study", "slide: system configuration"): "it describes the authors' machines; ours stand with each run",
+    ("fednic", "Table 1"): "it compares techniques in words, nothing in it is measured",
+    ("fednic", "Table 2"): "it compares kinds of SmartNIC, none of which is here",
+}
+"""What nothing can be measured of."""
+
+ELSEWHERE = {("hybrid-he", "Fig. 7"): ("Fig. 7a", "Fig. 7b")}
+"""What is printed as tables of its own."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One report under docs/results, and its record."""
+
+    folder: str
+    record: Record
+
+    def of(self, paper: str, place: str = "") -> list[Outcome]:
+        """Its outcomes for a paper, or one place of it."""
+        found = [o for o in self.record.outcomes if o.published.paper == paper and o.verdict]
+        return [o for o in found if not place or o.published.place == place]
+
+
+def committed(path: Path) -> str:
+    """The commit that brought a file: for reports made before they kept the commit of their source."""
+    git = ["git", "-C", str(ROOT), "log", "-1", "--format=%h", "--abbrev=9", "--", str(path.relative_to(ROOT))]
+    return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def place_of(machine: dict[str, str]) -> str:
+    """A machine in few words."""
+    memory = f", {machine['memory']}" if "memory" in machine else ""
+    return f"{machine['processor']}, {machine['cores']} cores{memory}"
+
+
+def presets() -> Iterator[Run]:
+    """Studies of `fedcipher bench`."""
+    for name in preset_names():
+        path = RESULTS / name / "results.json"
+        if path.exists():
+            study, chosen = report.load(path), preset(name)
+            commit = study.machine.get("commit") or committed(path)
+            outcomes = tuple(chosen.outcomes(study))
+            yield Run(name, Record(study.command, commit, place_of(study.machine), outcomes, tuple(chosen.differs)))
+
+
+def training() -> Iterator[Run]:
+    """Training beside the hybrid-HE study's."""
+    own = "the study's BFV is TenSEAL's at N = 16384 over its int8 codec, this is Fedcipher's over 12-bit deltas"
+    delta = "14-bit deltas here, int8 weights there"
+    differs = (
+        "no validation part and no early stopping here; the test set is shared out among the clients",
+        "training on two cores here, on a GPU there",
+        "made when `fedcipher train` sent whole weights unless told otherwise: today `--target weights` says so",
+        "made with Flax's epsilon of a batch norm, 1e-5; the model now has Keras's, 1e-3",
+    )
+    ends = doubt("hybrid-he", "Final accuracy differs between text and Table 2")
+    gone = doubt("hybrid-he", "BFV clients ran out of memory")
+    for folder, scheme, curve, because in (
+        ("hhe-pasta-published", "PASTA+BFV", "PASTA+BFV", ""),
+        ("hhe-pasta-delta", "PASTA+BFV", "PASTA+BFV", delta),
+        ("hhe-plain-delta", "FL without encryption", "plaintext", ""),
+        ("hhe-bfv-delta", "BFV", "BFV", own),
+    ):
+        path = RESULTS / folder / "report.json"
+        found = json.loads(path.read_text(encoding="utf-8"))
+        totals, contradictions = found["totals"], (ends, gone) if scheme == "BFV" else (ends,)
+        outcomes = [
+            judged(
+                f"{folder}: {name}",
+                cell("hybrid-he", "Table 2", {"scheme": scheme}, name, "" if name == "loss" else "%"),
+                totals[name.lower()] * (1 if name == "loss" else 100),
+                better="smaller" if name == "loss" else "larger",
+                because=because,
+                doubts=contradictions,
+            )
+            for name in ("accuracy", "loss", "precision", "recall", "F1")
+        ]
+        outcomes.append(
+            judged(
+                f"{folder}: accuracy after the last round",
+                figure("hybrid-he", "Fig. 5", curve),
+                totals["accuracy"] * 100,
+                better="larger",
+                because=because,
+                doubts=contradictions,
+            )
+        )
+        if folder == "hhe-pasta-published":
+            trained = cell("hybrid-he", "Fig. 7a", {"operation": "Training"}, scheme, "s")
+            outcomes.append(judged(f"{folder}: training, a client and round", trained, totals["train"]))
+        commit = found["machine"].get("commit") or committed(path)
+        yield Run(folder, Record(found["command"], commit, place_of(found["machine"]), tuple(outcomes), differs))
+
+
+def recorded() -> Iterator[Run]:
+    """Of experiments that write their outcomes themselves."""
+    for path in sorted(RESULTS.glob("*/outcomes.json")):
+        found = Record.load(path)
+        yield Run(path.parent.name, found if found.commit else Record(**{**vars(found), "commit": committed(path)}))
+
+
+def printed(paper: str, place: str) -> int:
+    """Results that a place prints as single numbers."""
+    found = [p for p in everything(paper) if p.place == place and p.what not in _GIVEN]
+    return sum(isinstance(p.value, (int, Decimal)) for p in found)
+
+
+def counted(outcomes: list[Outcome]) -> str:
+    """``beaten 3, missed 1``."""
+    count = Counter(o.verdict for o in outcomes)
+    return ", ".join(
+        f"{name} {count[name]}" for name in ("reproduced", "beaten", "missed", "not comparable") if count[name]
+    )
+
+
+def row(paper: str, place: str, runs: list[Run]) -> list[str]:
+    """Of the table of a paper."""
+    what, section = places(paper)[place], sections()[paper]["places"][place]
+    shown = f"{place} ({section})" if section else place
+    if (paper, place) in WORDS:
+        return [shown, what, f"not comparable, because {WORDS[paper, place]}", "", "", ""]
+    if (paper, place) in ELSEWHERE:
+        return [shown, what, f"see {' and '.join(ELSEWHERE[paper, place])}", "", "", ""]
+    reached = [run for run in runs if run.of(paper, place)]
+    if not reached:
+        return [shown, what, "**not run**", "", "", ""]
+    outcomes = [outcome for run in reached for outcome in run.of(paper, place)]
+    compared = len({(o.published.what, o.published.value) for o in outcomes})
+    verdict = f"{counted(outcomes)}; {compared} of its {printed(paper, place)} figures"
+    commands = "<br>".join(f"`{run.record.command}` ([report](results/{run.folder}))" for run in reached)
+    commits = "<br>".join(f"`{run.record.commit}`" for run in reached)
+    machines = "<br>".join(sorted({run.record.machine for run in reached}))
+    return [shown, what, verdict, commands, commits, machines]
+
+
+def table(rows: list[list[str]]) -> str:
+    """As Markdown."""
+    lines = ["| " + " | ".join(cells) + " |" for cells in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def paper_part(paper: str, runs: list[Run]) -> list[str]:
+    """A paper's section of the page."""
+    name = PAPERS[paper]
+    head = ["table or figure (section)", "what it shows", "verdict", "command", "commit", "machine"]
+    parts = [f"## {name[0].upper()}{name[1:]}", table([head, *(row(paper, place, runs) for place in places(paper))])]
+    for run in runs:
+        outcomes = run.of(paper)
+        if outcomes:
+            shown = beside(outcomes)
+            parts += [f"### {run.folder}", *(f"**{text}**" for text in shown.reversed), table(shown.rows)]
+            reasons = [texts for title, texts in shown.notes if title.startswith("Not comparable")]
+            parts += ["Not comparable, because:\n\n" + "\n".join(f"* {text}" for text in texts) for texts in reasons]
+            if run.record.differs:
+                parts += ["What differs:\n\n" + "\n".join(f"* {text}" for text in run.record.differs)]
+    texts = [f"{at}. {text}" for at, text in enumerate(doubts(paper), 1)]
+    return [*parts, f"### Where {name} contradicts itself, or leaves something open", "\n".join(texts)]
+
+
+def missing(runs: list[Run]) -> list[tuple[str, str]]:
+    """Places that no run reaches: remaining work."""
+    every = [(paper, place) for paper in PAPERS for place in places(paper)]
+    return [at for at in every if at not in WORDS and at not in ELSEWHERE and not any(run.of(*at) for run in runs)]
+
+
+def page() -> str:
+    """The whole page."""
+    runs = [*presets(), *training(), *recorded()]
+    every = sum(len(places(paper)) for paper in PAPERS)
+    left = missing(runs)
+    rest = [
+        f"* {PAPERS[paper]}: {', '.join(place for of, place in left if of == paper)}"
+        for paper in PAPERS
+        if any(of == paper for of, _ in left)
+    ]
+    parts = [
+        "# The published experiments beside ours",
+        "Written by `python tools/published_page.py`; what is published comes from `fedcipher.published` "
+        "(`python/fedcipher/published/published.json`), what is ours from the reports under `docs/results`. "
+        f"{every} tables and figures: {len(WORDS)} with nothing to measure, {len(left)} not run yet. Fashion-MNIST, "
+        "CIFAR-100 and FEMNIST were not at hand: nothing here was trained on them.",
+        RULE,
+        "A number in brackets after a verdict is that of the contradiction, listed under each paper, that bears on it. "
+        "The commit is that of the source that ran, or, for reports older than this page, the one with which their "
+        "figures were committed. *Extractor's arithmetic* was worked out while reading a paper, of its figures.",
+    ]
+    for paper in PAPERS:
+        parts += paper_part(paper, runs)
+    parts += ["## Not run yet", "No verdict is given for these; they are work that remains.", "\n".join(rest)]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Write it."""
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
