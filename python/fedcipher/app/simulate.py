@@ -86,9 +86,9 @@ def train(
     report = Report.begin(asdict(settings), scheme, said, link_mbit, engine=engine)
     settings = replace(settings, out=str(out / "run" if settings.resume else free_folder(out / "run")))
     # Before keys are made, of which a client has its own only.
-    cores, said = at_once(os.cpu_count() or 1, settings.clients, resident(), available())
-    if said:
-        print(said, flush=True)
+    cores, few = at_once(os.cpu_count() or 1, settings.clients, resident(), available())
+    if few:
+        print(few, flush=True)
     try:
         with _dashboard(dashboard, Path(settings.out)), progress(screen, "round", TimeRemainingColumn()) as bar:
             past = _run(settings, scheme, report, bar, out, engine, cores)
