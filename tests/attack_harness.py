@@ -9,7 +9,7 @@ import fedcipher
 import numpy as np
 from fedcipher import keys
 from fedcipher.flower import SecureStrategy, client_mod, protocol
-from fedcipher.flower.refusal import TEXT
+from fedcipher.flower.refusal import TEXT, reference_of
 from fedcipher.flower.settings import RoundSettings
 from flower_harness import NAMES, LocalGrid, initial, make_app, record
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
@@ -42,6 +42,10 @@ def message(content, message_type):
     # Past Flower's own check of names, where an attacker's library would be.
     made.metadata.__dict__["_message_type"] = message_type
     return made
+
+
+def says_nothing(reply):
+    return reply.has_error() and reference_of(reply) is not None
 
 
 def masked(reply):

@@ -16,7 +16,7 @@ import fedcipher
 import numpy as np
 import pytest
 import wire_tools
-from attack_harness import ALL, CLIENTS, JUNK_TYPES, TRIES, Federation, masked, message, message_types
+from attack_harness import ALL, CLIENTS, JUNK_TYPES, TRIES, Federation, masked, message, message_types, says_nothing
 from fedcipher import errors, keys
 from fedcipher.flower import SecureStrategy, client_mod, make_client_mod, protocol
 from fedcipher.flower import client as client_module
@@ -38,10 +38,6 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 @pytest.fixture
 def federation(tmp_path, rng):
     return Federation(tmp_path, "flashe", rng)
-
-
-def says_nothing(reply):
-    return reply.has_error() and reference_of(reply) is not None
 
 
 # --- 1: message types that are not exactly "train" and "evaluate" -------------------------------
