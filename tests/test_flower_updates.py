@@ -9,7 +9,8 @@ from attack_harness import CLIENTS, Federation, says_nothing
 from fedcipher import keys
 from fedcipher.dp import Privacy
 from fedcipher.flower import client_mod, party
-from fedcipher.flower.protocol import UPDATE, frame_bytes
+from fedcipher.flower.clip_feedback import ClipFeedback
+from fedcipher.flower.protocol import AGGREGATE_PREFIX, UPDATE, frame_bytes
 from flower_harness import NAMES, initial, record
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -116,3 +117,38 @@ def test_what_was_not_sent_is_sent_later_also_by_a_client_that_was_restarted(tmp
     for a, b in zip(kept, again, strict=True):
         np.testing.assert_array_equal(np.concatenate([x.ravel() for x in a]), np.concatenate([x.ravel() for x in b]))
     assert not np.array_equal(kept[0][0], kept[1][0])
+
+
+def test_whole_numbers_are_subtracted_as_such(tmp_path, rng):
+    """A float64 has 53 bits: of a counter beyond them it would lose the last ones."""
+    model = ArrayRecord({"count": Array(np.array([2**60], np.int64))})
+    reply = ArrayRecord({"count": Array(np.array([2**60 + 3], np.int64))})
+    codec = fedcipher.Codec(bits=16, clip=8.0, target="delta")
+    federation = answering(Federation(tmp_path, "flashe", rng, codec=codec), lambda msg: {"arrays": reply})
+    (counted,) = opened(federation, trained(federation, arrays=model, names=["count"]))
+    assert counted.dtype == np.int64 and counted.tolist() == [3]
+
+
+def test_an_aggregate_that_is_missing_is_named(tmp_path, rng, caplog):
+    codec = fedcipher.Codec(bits=16, clip=2.0, target="delta")
+    federation = Federation(tmp_path, "flashe", rng, codec=codec, rounds=3)
+    frames = {}
+    for _, content in federation.grid.sent:
+        frames |= {k: v for k, v in content.get("arrays", {}).items() if k.startswith(AGGREGATE_PREFIX)}
+    assert len(frames) == 3
+    federation.grid.forget(0)
+    first, _, third = sorted(frames)
+    arrays = ArrayRecord({**dict(record(initial()).items()), first: frames[first], third: frames[third]})
+    assert says_nothing(federation.send(federation.content(federation.settings(4), arrays)))
+    assert "aggregate 2 is missing" in caplog.text
+
+
+def test_a_range_that_was_too_little_never_comes_back():
+    """Four times as much after a round that cut; then it follows what is used, down to twice what was too little."""
+    feedback = ClipFeedback(fedcipher.Codec(bits=16, target="delta", clip="auto"), [100.0, 100.0])
+    feedback.observe(np.array([[1.0, 0.0], [0.5, 0.0]]))
+    cut, calm = feedback.ranges
+    assert cut == 400.0 and calm == 12.5
+    for _ in range(20):
+        feedback.observe(np.zeros((2, 2)))
+    assert feedback.ranges[0] == 200.0 and feedback.ranges[1] < calm
