@@ -10,7 +10,7 @@ from fedcipher import keys
 from fedcipher.dp import Privacy
 from fedcipher.flower import client_mod, party
 from fedcipher.flower.clip_feedback import ClipFeedback
-from fedcipher.flower.protocol import AGGREGATE_PREFIX, UPDATE, frame_bytes
+from fedcipher.flower.protocol import AGGREGATE_PREFIX, METRICS, UPDATE, frame_bytes
 from flower_harness import NAMES, initial, record
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -152,3 +152,10 @@ def test_a_range_that_was_too_little_never_comes_back():
     for _ in range(20):
         feedback.observe(np.zeros((2, 2)))
     assert feedback.ranges[0] == 200.0 and feedback.ranges[1] < calm
+
+
+def test_a_server_names_no_range_so_small_that_what_is_cut_measures_the_update(tmp_path, rng):
+    codec = fedcipher.Codec(bits=16, target="delta", clip="auto")
+    federation = Federation(tmp_path, "flashe", rng, codec=codec)
+    reply = federation.send(federation.content(federation.settings(ranges=[1e-12, 1e-12])))
+    assert not reply.has_error() and reply.content[METRICS]["clipped"] == 0
