@@ -5,15 +5,17 @@ from functools import partial
 import fedcipher
 import numpy as np
 import pytest
-from attack_harness import CLIENTS, Federation, says_nothing
+from attack_harness import ALL, CLIENTS, Federation, says_nothing
 from fedcipher import keys
 from fedcipher.dp import Privacy
-from fedcipher.flower import client_mod, party
+from fedcipher.errors import StrategyError
+from fedcipher.flower import SecureStrategy, client_mod, party
 from fedcipher.flower.clip_feedback import ClipFeedback
 from fedcipher.flower.protocol import AGGREGATE_PREFIX, METRICS, UPDATE, frame_bytes
 from flower_harness import NAMES, initial, record
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
 
 
 def frame_of(reply):
@@ -159,3 +161,32 @@ def test_a_server_names_no_range_so_small_that_what_is_cut_measures_the_update(t
     federation = Federation(tmp_path, "flashe", rng, codec=codec)
     reply = federation.send(federation.content(federation.settings(ranges=[1e-12, 1e-12])))
     assert not reply.has_error() and reply.content[METRICS]["clipped"] == 0
+
+
+def test_a_clients_reason_is_as_long_as_a_line(tmp_path, rng):
+    """It comes from outside, and goes into the run's record and onto its page."""
+    federation = Federation(tmp_path, "flashe", rng)
+
+    def tamper(sent, reply, client):
+        long = client == 4 and sent.metadata.message_type == "train"
+        return Message(Error(code=2, reason="x" * 100_000), reply_to=sent) if long else reply
+
+    federation.grid.tamper = tamper
+    strategy = SecureStrategy(FedAvg(**ALL), federation.folder, out=tmp_path / "run")
+    strategy.start(federation.grid, record(initial()), num_rounds=1)
+    kept = repr(strategy.rounds[0])
+    assert 200 < kept.count("x") < 500
+
+
+def test_an_app_without_the_mod_is_told_what_is_missing_also_with_one_array(tmp_path, rng, caplog):
+    federation = Federation(tmp_path, "flashe", rng, mods=())
+    federation.grid.app = app = ClientApp()
+
+    @app.train()
+    def train(msg, ctxt):
+        return Message(RecordDict(examples(1) | {"arrays": record(initial()[:1], NAMES[:1])}), reply_to=msg)
+
+    strategy = SecureStrategy(FedAvg(**ALL), federation.folder, out=tmp_path / "run")
+    with pytest.raises(StrategyError):
+        strategy.start(federation.grid, record(initial()[:1], NAMES[:1]), num_rounds=1)
+    assert "not encrypted; add fedcipher.flower.client_mod" in caplog.text
