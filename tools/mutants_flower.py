@@ -6,32 +6,48 @@ longer applies. Names on the command line choose files: ``client outgoing``.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
+import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Generator
+from functools import partial
 from multiprocessing import Queue, get_context
 from pathlib import Path
 
+import coverage
 import pytest
 from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, reported
 
 TESTS = tuple(
     f"tests/test_{name}.py"
     for name in (
-        *("flower", "flower_models", "attacks_flower", "parties", "flower_rounds", "flower_optimiser"),
+        *(
+            "flower_updates",
+            "flower",
+            "flower_models",
+            "attacks_flower",
+            "parties",
+            "flower_rounds",
+            "flower_optimiser",
+        ),
         *("flower_resume", "attacks_oneshot", "oneshot", "suspects", "numbers"),
     )
 )
+SOURCES = "python/fedcipher/flower"
+OPTIONS = ("-x", "-q", "-p", "no:cacheprovider")
+LONGEST = 1800
 # What takes seconds to import, and starts no threads by being imported.
 IMPORTED = ("flwr.app", "flwr.clientapp", "flwr.serverapp.strategy", "flwr.simulation", "jax")
 
 
 def flower(file: str, what: str, old: str, new: str) -> Mutant:
-    """A mutant of ``python/fedcipher/flower/FILE.py``."""
-    return Mutant(what, f"python/fedcipher/flower/{file}.py", old, new)
+    """A mutant of ``FILE.py`` of the Flower layer."""
+    return Mutant(what, f"{SOURCES}/{file}.py", old, new)
 
 
 MUTANTS = (
@@ -238,39 +254,80 @@ MUTANTS = (
 )
 
 
-def failed(tree: Path, files: Sequence[str]) -> str | None:
-    """The first of the test files that is red with the sources of ``tree``; none where all are green.
+class Recorder:
+    """What of the sources each test has run, and how long it took: a plug-in of pytest."""
 
-    In a fork: what this process has imported costs seconds, and every mutant would pay them.
-    """
-    with tempfile.TemporaryFile("w+") as said:
-        if (child := os.fork()) == 0:
-            os.chdir(tree)
-            os.dup2(said.fileno(), 1)
-            os.dup2(said.fileno(), 2)
-            # Also of what the tests start.
-            os.environ["PYTHONPATH"] = str(tree / "python")
-            sys.path[:0] = [str(tree / "python")]
-            os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files]))
-        _, status = os.waitpid(child, 0)
-        said.seek(0)
-        text = said.read()
-    if status == 0:
-        return None
-    named = [line.split()[1].split("::")[0] for line in text.splitlines() if line.startswith(("FAILED", "ERROR "))]
-    return named[0] if named and named[0] in files else files[0]
+    def __init__(self, tree: Path) -> None:
+        self._coverage = coverage.Coverage(data_file=None, source=[str(tree / SOURCES)])
+        self._seconds: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._coverage.switch_context(item.nodeid)
+        began = time.perf_counter()
+        outcome = yield
+        self._seconds[item.nodeid] = time.perf_counter() - began
+        return outcome
+
+    def run(self, into: Path) -> int:
+        """Runs all tests; tests by file and line go into ``into``, those of a line that an import runs without any."""
+        self._coverage.start()
+        status = pytest.main([*OPTIONS, *TESTS], plugins=[self])
+        self._coverage.stop()
+        data = self._coverage.get_data()
+        lines = {Path(file).name: data.contexts_by_lineno(file) for file in data.measured_files()}
+        into.write_text(json.dumps({"lines": lines, "seconds": self._seconds}))
+        return int(status)
 
 
-def try_all(tree: Path, mutants: Queue[Mutant | None], outcomes: Queue[tuple[Mutant, str] | None]) -> None:
-    """A process with sources of its own. Which test file was red last is the first to be tried."""
+class Tests:
+    """Which tests can notice a mutant, the quickest first."""
+
+    def __init__(self, recorded: Path) -> None:
+        found = json.loads(recorded.read_text())
+        self._lines: dict[str, dict[str, list[str]]] = found["lines"]
+        self._seconds: dict[str, float] = found["seconds"]
+
+    def of(self, tree: Path, mutant: Mutant) -> list[str]:
+        """Those that run its lines; all of them where one of its lines runs at import."""
+        text = (tree / mutant.file).read_text(encoding="utf-8")
+        first = text[: text.index(mutant.old)].count("\n") + 1
+        lines = self._lines.get(Path(mutant.file).name, {})
+        found: set[str] = set()
+        for line in range(first, first + mutant.old.strip("\n").count("\n") + 1):
+            found.update(lines.get(str(line), []))
+        named = self._seconds if "" in found or not found else found
+        return sorted(named, key=lambda test: self._seconds[test])
+
+
+def in_fork(tree: Path, work: Callable[[], int]) -> int:
+    """The status of ``work`` with the sources of ``tree``: what this process has imported costs seconds anew."""
+    if (child := os.fork()) == 0:
+        os.chdir(tree)
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        # Also of what the tests start.
+        os.environ["PYTHONPATH"] = str(tree / "python")
+        sys.path[:0] = [str(tree / "python")]
+        # A mutant that never ends is noticed too.
+        faulthandler.dump_traceback_later(LONGEST, exit=True)
+        os._exit(work())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def try_all(
+    tree: Path, tests: Tests, mutants: Queue[Mutant | None], outcomes: Queue[tuple[Mutant, str] | None]
+) -> None:
+    """A process with sources of its own."""
     for module in IMPORTED:
         importlib.import_module(module)
-    files = list(TESTS)
     while (mutant := mutants.get()) is not None:
-        with broken(tree, mutant) as applies:
-            red = failed(tree, files) if applies else None
-        outcomes.put((mutant, STALE if not applies else CAUGHT if red else SURVIVED))
-        files.sort(key=lambda file: file != red)
+        applies = (tree / mutant.file).read_text(encoding="utf-8").count(mutant.old) == 1
+        chosen = tests.of(tree, mutant) if applies else []
+        with broken(tree, mutant):
+            green = applies and in_fork(tree, partial(pytest.main, [*OPTIONS, *chosen])) == 0
+        outcomes.put((mutant, STALE if not applies else SURVIVED if green else CAUGHT))
     outcomes.put(None)
 
 
@@ -285,18 +342,20 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
         if (ROOT.parent / "shared").is_dir():
             (Path(scratch) / "shared").symlink_to(ROOT.parent / "shared")
-        trees = [Path(scratch) / f"main-{k}" for k in range(os.cpu_count() or 1)]
+        # Half of what a test does is wait.
+        trees = [Path(scratch) / f"main-{k}" for k in range(2 * (os.cpu_count() or 1))]
         for tree in trees:
             ignored = shutil.ignore_patterns("target", ".venv", ".git", "runs", "fuzz", "crates", "dist")
             shutil.copytree(ROOT, tree, ignore=ignored)
             (tree / ".venv").symlink_to(ROOT / ".venv")
-        if (red := failed(trees[0], TESTS)) is not None:
-            print(f"{red} fails without any mutant")
+        recorded = Path(scratch) / "recorded.json"
+        if in_fork(trees[0], partial(Recorder(trees[0]).run, recorded)) != 0:
+            print("the tests fail without any mutant")
             return 2
         for mutant in [*chosen, *[None for _ in trees]]:
             mutants.put(mutant)
         for tree in trees:
-            processes.Process(target=try_all, args=(tree, mutants, outcomes)).start()
+            processes.Process(target=try_all, args=(tree, Tests(recorded), mutants, outcomes)).start()
         return reported(outcome for _ in trees for outcome in iter(outcomes.get, None))
 
 
