@@ -190,3 +190,26 @@ def test_an_app_without_the_mod_is_told_what_is_missing_also_with_one_array(tmp_
     with pytest.raises(StrategyError):
         strategy.start(federation.grid, record(initial()[:1], NAMES[:1]), num_rounds=1)
     assert "not encrypted; add fedcipher.flower.client_mod" in caplog.text
+
+
+def test_what_a_client_says_of_its_times_spoils_no_sum_of_them(tmp_path, rng):
+    federation = Federation(tmp_path, "flashe", rng)
+
+    def tamper(sent, reply, client):
+        if client == 4 and sent.metadata.message_type == "train":
+            reply.content[METRICS]["train_seconds"] = 1e300
+        return reply
+
+    federation.grid.tamper = tamper
+    strategy = SecureStrategy(FedAvg(**ALL), federation.folder, out=tmp_path / "run")
+    strategy.start(federation.grid, record(initial()), num_rounds=1)
+    assert 0 <= strategy.rounds[0].mean("train_seconds") < 1000
+
+
+def test_a_client_is_sent_what_it_has_not_had(tmp_path, rng):
+    """Each aggregate once to each client, which keeps them; in a long run the first ones would be most of the bytes."""
+    codec = fedcipher.Codec(bits=16, clip=2.0, target="delta")
+    federation = Federation(tmp_path, "flashe", rng, codec=codec, rounds=4)
+    sent = [(client, key) for client, content in federation.grid.sent for key in content.get("arrays", {})]
+    aggregates = [pair for pair in sent if pair[1].startswith(AGGREGATE_PREFIX)]
+    assert len(aggregates) == len(set(aggregates)) == 4 * CLIENTS
