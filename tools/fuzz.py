@@ -8,7 +8,6 @@ all targets writes its table into docs/testing.md.
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import re
 import shutil
@@ -20,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from page import written
+
 ROOT = Path(__file__).resolve().parents[1]
 FUZZ = ROOT / "fuzz"
 # What one input may cost: a frame of some kilobytes is worth neither.
@@ -27,7 +28,6 @@ LIMITS = ("-rss_limit_mb=2048", "-malloc_limit_mb=1024", "-timeout=20")
 MOST_BYTES = 1 << 16
 # Thousands of small files; without PASTA's, whose frames carry hundreds of kilobytes of keys.
 PACKED, UNPACKED = FUZZ / "corpus.tar.xz", ("add_pasta", "open_pasta")
-PAGE, BEGIN, END = ROOT / "docs" / "testing.md", "<!-- fuzz -->", "<!-- /fuzz -->"
 # As many targets as cores run, each on one.
 ALONE = os.environ | {"RAYON_NUM_THREADS": "1"}
 
@@ -165,11 +165,7 @@ def main() -> int:
         outcomes = list(pool.map(lambda target: fuzz(target, given.seconds), chosen))
     print(table(outcomes))
     if not given.only:
-        when = datetime.date.today()
-        text = f"Written by `make fuzz` on {when}, {given.seconds} s a target.\n\n{table(outcomes)}"
-        old = PAGE.read_text(encoding="utf-8")
-        section = f"{BEGIN}\n\n{text}\n\n{END}"
-        PAGE.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: section, old, flags=re.DOTALL), encoding="utf-8")
+        written(f"`make fuzz`, {given.seconds} s a target,", table(outcomes), "fuzz")
     broken = [o for o in outcomes if o.code]
     for o in broken:
         print(f"\n{o.target}:\n{o.said}", file=sys.stderr)

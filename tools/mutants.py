@@ -11,11 +11,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from page import written
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = "crates/fedcipher-core/src/"
@@ -119,14 +120,26 @@ def broken(tree: Path, mutant: Mutant) -> Generator[bool]:
         path.write_text(sound, encoding="utf-8")
 
 
-def reported(outcomes: Iterable[tuple[Mutant, str]]) -> int:
-    """Says what became of each mutant as it is known; 1 when one survived or no longer applies."""
-    found = Counter[str]()
+def reported(outcomes: Iterable[tuple[Mutant, str]], command: str = "") -> int:
+    """Says what became of each mutant as it is known; 1 when one survived or no longer applies.
+
+    The table in docs/testing.md is that of ``command``, ``make X``.
+    """
+    found: list[tuple[Mutant, str]] = []
     for mutant, outcome in outcomes:
         print(f"{outcome}: {mutant.what} ({mutant.file})", flush=True)
-        found[outcome] += 1
-    print(f"{found[CAUGHT]} of {found.total()} mutants caught")
-    return 0 if found[CAUGHT] == found.total() else 1
+        found.append((mutant, outcome))
+    caught = sum(outcome == CAUGHT for _, outcome in found)
+    print(f"{caught} of {len(found)} mutants caught")
+    if command:
+        lines = ["| sources | mutants | caught | not caught |", "|---|---|---|---|"]
+        for file in sorted({mutant.file for mutant, _ in found}):
+            of_file = [(mutant, outcome) for mutant, outcome in found if mutant.file == file]
+            left = [f"{mutant.what} ({outcome.lower()})" for mutant, outcome in of_file if outcome != CAUGHT]
+            lines.append(f"| `{file}` | {len(of_file)} | {len(of_file) - len(left)} | {'; '.join(left)} |")
+        lines.append(f"| all | {len(found)} | {caught} | |")
+        written(f"`{command}`", "\n".join(lines), command.removeprefix("make "))
+    return 0 if caught == len(found) else 1
 
 
 def main() -> int:
@@ -150,7 +163,7 @@ def main() -> int:
             with broken(copy, mutant) as applies:
                 return STALE if not applies else SURVIVED if passes(mutant.tests) else CAUGHT
 
-        return reported((mutant, outcome(mutant)) for mutant in MUTANTS)
+        return reported(((mutant, outcome(mutant)) for mutant in MUTANTS), "make mutants")
 
 
 if __name__ == "__main__":

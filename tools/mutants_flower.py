@@ -356,7 +356,8 @@ def main() -> int:
             mutants.put(mutant)
         for tree in trees:
             processes.Process(target=try_all, args=(tree, Tests(recorded), mutants, outcomes)).start()
-        return reported(outcome for _ in trees for outcome in iter(outcomes.get, None))
+        found = (outcome for _ in trees for outcome in iter(outcomes.get, None))
+        return reported(found, "" if sys.argv[1:] else "make mutants-flower")
 
 
 if __name__ == "__main__":
