@@ -50,7 +50,7 @@ module bit_packer (
   logic full;
   assign full = end3[7];
   function automatic logic [15:0] bytes(input logic [6:0] bits);
-    return ~(16'hffff << ((8'(bits) + 8'd7) >> 3));
+    bytes = ~(16'hffff << ((8'(bits) + 8'd7) >> 3));
   endfunction
   always_ff @(posedge clk) begin
     out_valid <= 1'b0;

@@ -29,7 +29,7 @@ module bit_unpacker (
   logic [12:0] words;
   logic checking, stopped, running;
 
-  logic spans, can, advance, last_word, needs_more;
+  logic spans, can, advance, moves, last_word, needs_more;
   always_comb begin
     end_at = {1'b0, at} + width;
     spans = end_at > 8'd128;
@@ -38,8 +38,9 @@ module bit_unpacker (
     running = left != 0 && !stopped;
     can = running && !checking && now_valid && (next_valid || !spans) && !needs_more && room;
     advance = can && end_at[7];
+    moves = advance || !now_valid;  // what is next becomes now
     // Nothing of the next packet before this one has ended.
-    in_ready = running && !checking && (!next_valid || advance) && !(now_valid && now_last) &&
+    in_ready = running && !checking && (!next_valid || moves) && !(now_valid && now_last) &&
                !(next_valid && next_last);
   end
 
@@ -75,7 +76,7 @@ module bit_unpacker (
         next_last <= in_last;
         next_valid <= 1'b1;
       end
-      if (advance || (!now_valid && next_valid)) begin
+      if (moves) begin
         now <= next;
         now_last <= next_last;
         now_valid <= next_valid;

@@ -7,11 +7,12 @@
 // all mod p; with w = -psi^-k = psi^(N-k), (b - a) w is (a - b) psi^-k, so both directions share one table.
 // Latency 16 cycles (fc_pkg::BUTTERFLY_LATENCY), one butterfly a cycle; op travels with its operands.
 module butterfly
-  import fc_pkg::*;
 #(
     parameter int B_SHIFT = 3,  // the term of C in which the limbs differ
     parameter int CA = 26,
-    parameter int CB = 17
+    parameter int CB = 17,
+    localparam int K = fc_pkg::K,
+    localparam int S = fc_pkg::S
 ) (
     input  logic         clk,
     input  logic [1:0]   op,
@@ -22,7 +23,7 @@ module butterfly
     output logic [K-1:0] y
 );
   /*verilator no_inline_module*/  // one function for all of them, not one each
-  localparam int C = (1 << C_A) + (1 << B_SHIFT) - (1 << C_D);
+  localparam int C = (1 << fc_pkg::C_A) + (1 << B_SHIFT) - (1 << fc_pkg::C_D);
   localparam logic [K:0] P = {1'b1, {K{1'b0}}} - ((K + 1)'(C) << S) + 1'b1;
 
   // Before the multiplier: sum and difference, reduced.
@@ -41,18 +42,18 @@ module butterfly
     w1 <= w;
     op1 <= op;
 
-    ahead <= op1 == OP_INVERSE ? sum_kept[K-1:0] : a1;
-    factor <= op1 == OP_INVERSE ? difference[K-1:0] + (difference[K] ? P[K-1:0] : '0) : b1;
+    ahead <= op1 == fc_pkg::OP_INVERSE ? sum_kept[K-1:0] : a1;
+    factor <= op1 == fc_pkg::OP_INVERSE ? difference[K-1:0] + (difference[K] ? P[K-1:0] : '0) : b1;
     w2 <= w1;
   end
 
   logic [K-1:0] product, passed;
   modmul #(
-      .K(K), .S(S), .A(C_A), .B(B_SHIFT), .D(C_D), .E(C_E), .CA(CA), .CB(CB)
+      .K(K), .S(S), .A(fc_pkg::C_A), .B(B_SHIFT), .D(fc_pkg::C_D), .E(fc_pkg::C_E), .CA(CA), .CB(CB)
   ) u_modmul (.clk, .a(factor), .b(w2), .r(product));
-  delay #(.W(K), .LATENCY(MODMUL_LATENCY)) u_passed (.clk, .d(ahead), .q(passed));
+  delay #(.W(K), .LATENCY(fc_pkg::MODMUL_LATENCY)) u_passed (.clk, .d(ahead), .q(passed));
   logic forward;
-  delay #(.W(1), .LATENCY(MODMUL_LATENCY + 1)) u_op (.clk, .d(op1 == OP_FORWARD), .q(forward));
+  delay #(.W(1), .LATENCY(fc_pkg::MODMUL_LATENCY + 1)) u_op (.clk, .d(op1 == fc_pkg::OP_FORWARD), .q(forward));
 
   // After it: the same two, or what came through.
   logic [K:0] up, down, up_less, up_kept;

@@ -3,7 +3,6 @@
 // One command at a time. What goes wrong in a command ends it: the device drops what arrives and ends what it sends,
 // until CLEAR. What is refused at the bus (SLVERR) changes nothing of a command under way. Both leave a code.
 module controller
-  import fc_pkg::*;
 #(
     parameter int LOG_N = 12,
     parameter int LOG_P = 3,

@@ -4,8 +4,6 @@
 // fit `keep` (ones where a word on the wire has bits). t is a constant, or 2^(105 - shift), above which `forbid` has
 // ones.
 module encryptor
-  import fc_pkg::*;
-  import fc_constants_pkg::*;
 #(
     parameter int CA = 26,
     parameter int CB = 17
@@ -23,20 +21,20 @@ module encryptor
 );
   // delta m, both ways.
   logic [106:0] product;
-  mul_pipe #(.WA(75), .WB(32), .CA(CA), .CB(CB)) u_mul (.clk, .a(DELTA), .b(m[31:0]), .p(product));
+  mul_pipe #(.WA(75), .WB(32), .CA(CA), .CB(CB)) u_mul (.clk, .a(fc_constants_pkg::DELTA), .b(m[31:0]), .p(product));
   logic [105:0] shifted1, shifted2, shifted3, shifted5;
   always_ff @(posedge clk) begin
     shifted1 <= 106'(m[105:0] << shift[2:0]);
     shifted2 <= 106'(shifted1 << {shift[4:3], 3'b0});
     shifted3 <= 106'(shifted2 << {shift[6:5], 5'b0});
   end
-  delay #(.W(106), .LATENCY(MUL_LATENCY - 3)) u_shifted (.clk, .d(shifted3), .q(shifted5));
+  delay #(.W(106), .LATENCY(fc_pkg::MUL_LATENCY - 3)) u_shifted (.clk, .d(shifted3), .q(shifted5));
 
   logic [105:0] mask5;
-  delay #(.W(106), .LATENCY(MUL_LATENCY)) u_mask (.clk, .d(mask), .q(mask5));
+  delay #(.W(106), .LATENCY(fc_pkg::MUL_LATENCY)) u_mask (.clk, .d(mask), .q(mask5));
   logic outside1, outside;
-  always_ff @(posedge clk) outside1 <= by_shift ? (m & forbid) != 0 : m[127:32] != 0 || m[31:0] >= T;
-  delay #(.W(1), .LATENCY(ENCRYPT_LATENCY - 1)) u_outside (.clk, .d(outside1), .q(outside));
+  always_ff @(posedge clk) outside1 <= by_shift ? (m & forbid) != 0 : m[127:32] != 0 || m[31:0] >= fc_constants_pkg::T;
+  delay #(.W(1), .LATENCY(fc_pkg::ENCRYPT_LATENCY - 1)) u_outside (.clk, .d(outside1), .q(outside));
 
   localparam int W = 107;
   logic [W-1:0] sum, sum1, less, rounded, down1, down2;
@@ -46,7 +44,7 @@ module encryptor
   always_ff @(posedge clk) begin
     sum <= {1'b0, mask5} + (by_shift ? {1'b0, shifted5} : product);
 
-    less <= sum - {1'b0, Q};
+    less <= sum - {1'b0, fc_constants_pkg::Q};
     sum1 <= sum;
 
     c0 <= less[W-1] ? sum1[105:0] : less[105:0];

@@ -1,7 +1,5 @@
 // What all modules share beside the numbers of fc_constants_pkg.
 package fc_pkg;
-  import fc_constants_pkg::*;
-
   // Every prime is p = 2^K - C 2^S + 1 with C = 2^A + 2^B - 2^D - 2^E, so that 2^K = C 2^S - 1 (mod p) folds the
   // upper half of a product onto the lower with shifts and adds. A shift of -1 stands for no term.
   localparam int K = 53;
@@ -31,13 +29,13 @@ package fc_pkg;
   localparam logic [1:0] OP_COPY = 2'd3;     // into the key's memory, a line a cycle
 
   // N^-1 mod p for a smaller N of the same root: N_INV of 4096 doubled.
-  function automatic logic [52:0] inverse_of_n(input logic [52:0] of_4096, input logic [52:0] p, input int log_n);
+  function automatic logic [52:0] inverse_of_n(input logic [52:0] of_4096, input logic [52:0] p, input integer log_n);
     logic [53:0] value;
     value = {1'b0, of_4096};
     for (int i = log_n; i < 12; i++) begin
       value = value << 1;
       if (value >= {1'b0, p}) value = value - {1'b0, p};
     end
-    return value[52:0];
+    inverse_of_n = value[52:0];
   endfunction
 endpackage

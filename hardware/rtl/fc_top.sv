@@ -8,8 +8,6 @@
 // A packet (TLAST) is one polynomial or one ciphertext. Preparation and decryption take N/P (log2 N + 1) cycles a
 // ciphertext while the next one arrives and the last one leaves; encryption a cycle a coefficient.
 module fc_top
-  import fc_pkg::*;
-  import fc_constants_pkg::*;
 #(
     parameter int LOG_N = 12,
     parameter int LOG_P = 3,
@@ -64,6 +62,7 @@ module fc_top
     output logic         irq
 );
   localparam int LB = LOG_N - LOG_P;
+  localparam int K = fc_pkg::K;
 
   logic rst;
   always_ff @(posedge clk) rst <= !rst_n;
@@ -111,7 +110,7 @@ module fc_top
   always_ff @(posedge clk) begin
     forbid <= ~128'b0 << (7'd105 - shift);
     keep <= ~(~128'b0 << wire_bits);
-    half <= by_shift ? (107'd1 << shift) >> 1 : 107'(DELTA >> 1);
+    half <= by_shift ? (107'd1 << shift) >> 1 : 107'(fc_constants_pkg::DELTA >> 1);
   end
 
   // ---- polynomials in: from the stream, or the key, as s N^-1 in residues
@@ -124,14 +123,14 @@ module fc_top
   assign s_a_tready = drain || (loading && in_ready && !start);
   assign in_valid = keying ? key_valid : loading && s_a_tvalid && !start;
   assign key_ready = in_ready;
-  localparam logic [52:0] ONE_0 = inverse_of_n(N_INV_0, P0, LOG_N);
-  localparam logic [52:0] ONE_1 = inverse_of_n(N_INV_1, P1, LOG_N);
+  localparam logic [52:0] ONE_0 = fc_pkg::inverse_of_n(fc_constants_pkg::N_INV_0, fc_constants_pkg::P0, LOG_N);
+  localparam logic [52:0] ONE_1 = fc_pkg::inverse_of_n(fc_constants_pkg::N_INV_1, fc_constants_pkg::P1, LOG_N);
   always_comb begin
     in_word0 = s_a_tdata[52:0];
     in_word1 = s_a_tdata[116:64];
     if (keying) begin
-      in_word0 = !key_word[0] ? '0 : key_word[1] ? P0 - ONE_0 : ONE_0;
-      in_word1 = !key_word[0] ? '0 : key_word[1] ? P1 - ONE_1 : ONE_1;
+      in_word0 = !key_word[0] ? '0 : key_word[1] ? fc_constants_pkg::P0 - ONE_0 : ONE_0;
+      in_word1 = !key_word[0] ? '0 : key_word[1] ? fc_constants_pkg::P1 - ONE_1 : ONE_1;
     end
   end
   logic seen, seen_wrong;
@@ -140,7 +139,7 @@ module fc_top
     seen <= a_taken && loading && !rst && !flush;
     seen_wrong <= s_a_tlast != in_last;
     seen_a <= s_a_tdata;
-    bad_residue <= seen && (seen_a[52:0] >= P0 || seen_a[116:64] >= P1 || seen_a[63:53] != 0 || seen_a[127:117] != 0);
+    bad_residue <= seen && (seen_a[52:0] >= fc_constants_pkg::P0 || seen_a[116:64] >= fc_constants_pkg::P1 || seen_a[63:53] != 0 || seen_a[127:117] != 0);
     if (rst || flush) loads_left <= '0;
     else if (start) loads_left <= preparing || decrypting ? count : '0;
     else if (in_shift && in_last && !keying) loads_left <= loads_left - 1'b1;
@@ -230,7 +229,7 @@ module fc_top
   logic [127:0] operand_later, encrypted, decrypted;
   logic refused_e, refused_d, outside;
   garner #(.CA(CA), .CB(CB)) u_garner (.clk, .r0, .r1, .x(product));
-  delay #(.W(128), .LATENCY(GARNER_LATENCY)) u_operand (.clk, .d(operand), .q(operand_later));
+  delay #(.W(128), .LATENCY(fc_pkg::GARNER_LATENCY)) u_operand (.clk, .d(operand), .q(operand_later));
   masker u_masker (.clk, .product, .e(operand_later[7:0]), .sum(mask_sum));
   decryptor #(.CA(CA), .CB(CB)) u_decryptor (
       .clk, .by_shift, .half, .product, .c0(operand_later), .word(decrypted), .outside, .refused(refused_d));
@@ -239,7 +238,7 @@ module fc_top
       .refused(refused_e));
 
   // Valid and last of each, as long as it takes.
-  localparam int FULL = GARNER_LATENCY + DIVIDE_LATENCY;
+  localparam int FULL = fc_pkg::GARNER_LATENCY + fc_pkg::DIVIDE_LATENCY;
   logic [FULL:0] valids, lasts;
   always_comb begin
     valids[0] = go;
@@ -254,12 +253,12 @@ module fc_top
   logic [127:0] p_word;
   always_ff @(posedge clk) begin
     p_valid <= !rst && !flush &&
-               (encrypting ? valids[ENCRYPT_LATENCY]
-                : preparing ? valids[GARNER_LATENCY + MASK_LATENCY] : decrypting && valids[FULL]);
-    p_last <= encrypting ? lasts[ENCRYPT_LATENCY]
-              : preparing ? lasts[GARNER_LATENCY + MASK_LATENCY] : lasts[FULL];
+               (encrypting ? valids[fc_pkg::ENCRYPT_LATENCY]
+                : preparing ? valids[fc_pkg::GARNER_LATENCY + fc_pkg::MASK_LATENCY] : decrypting && valids[FULL]);
+    p_last <= encrypting ? lasts[fc_pkg::ENCRYPT_LATENCY]
+              : preparing ? lasts[fc_pkg::GARNER_LATENCY + fc_pkg::MASK_LATENCY] : lasts[FULL];
     p_word <= encrypting ? encrypted : preparing ? 128'(mask_sum) : decrypted;
-    bad_value <= (encrypting && valids[ENCRYPT_LATENCY] && refused_e) || (decrypting && valids[FULL] && refused_d);
+    bad_value <= (encrypting && valids[fc_pkg::ENCRYPT_LATENCY] && refused_e) || (decrypting && valids[FULL] && refused_d);
     bad_plaintext <= decrypting && valids[FULL] && !refused_d && outside;
   end
 

@@ -2,11 +2,11 @@
 //
 // Latency 20 cycles (fc_pkg::GARNER_LATENCY), one coefficient a cycle. r0 < P0 < 2 P1, r1 < P1.
 module garner
-  import fc_pkg::*;
-  import fc_constants_pkg::*;
 #(
     parameter int CA = 26,
-    parameter int CB = 17
+    parameter int CB = 17,
+    localparam int K = fc_pkg::K,
+    localparam int S = fc_pkg::S
 ) (
     input  logic           clk,
     input  logic [K-1:0]   r0,
@@ -16,7 +16,7 @@ module garner
   logic [K:0] less, apart;
   logic [K-1:0] low1, low2, high1, high2, reduced, difference;
   always_ff @(posedge clk) begin
-    less <= {1'b0, r0} - {1'b0, P1};
+    less <= {1'b0, r0} - {1'b0, fc_constants_pkg::P1};
     low1 <= r0;
     high1 <= r1;
 
@@ -25,18 +25,18 @@ module garner
 
     apart <= {1'b0, high2} - {1'b0, reduced};
 
-    difference <= apart[K-1:0] + (apart[K] ? P1 : '0);
+    difference <= apart[K-1:0] + (apart[K] ? fc_constants_pkg::P1 : '0);
   end
-  delay #(.W(K), .LATENCY(3 + MODMUL_LATENCY)) u_low (.clk, .d(low1), .q(low2));
+  delay #(.W(K), .LATENCY(3 + fc_pkg::MODMUL_LATENCY)) u_low (.clk, .d(low1), .q(low2));
 
   logic [K-1:0] h;
   modmul #(
-      .K(K), .S(S), .A(C_A), .B(C_B_1), .D(C_D), .E(C_E), .CA(CA), .CB(CB)
-  ) u_modmul (.clk, .a(difference), .b(GARNER), .r(h));
+      .K(K), .S(S), .A(fc_pkg::C_A), .B(fc_pkg::C_B_1), .D(fc_pkg::C_D), .E(fc_pkg::C_E), .CA(CA), .CB(CB)
+  ) u_modmul (.clk, .a(difference), .b(fc_constants_pkg::GARNER), .r(h));
 
   // P0 h = 2^K h - C 2^S h + h.
   logic [K+6:0] h_c;
-  times_c #(.W(K), .A(C_A), .B(C_B_0), .D(C_D), .E(C_E)) u_c (.clk, .x(h), .y(h_c));
+  times_c #(.W(K), .A(fc_pkg::C_A), .B(fc_pkg::C_B_0), .D(fc_pkg::C_D), .E(fc_pkg::C_E)) u_c (.clk, .x(h), .y(h_c));
   logic [K:0] ends1, ends2;
   logic [K-1:0] h1, h2, h3;
   logic [K+S+7:0] rest;  // two's complement

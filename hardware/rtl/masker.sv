@@ -1,6 +1,5 @@
 // a s + e mod q for a small signed e. Latency 3 cycles, one coefficient a cycle.
 module masker
-  import fc_constants_pkg::*;
 (
     input  logic         clk,
     input  logic [105:0] product,
@@ -12,8 +11,8 @@ module masker
     plain1 <= {2'b0, product} + {{100{e[7]}}, e};
 
     plain2 <= plain1;
-    more <= plain1 + {2'b0, Q};
-    less <= plain1 - {2'b0, Q};
+    more <= plain1 + {2'b0, fc_constants_pkg::Q};
+    less <= plain1 - {2'b0, fc_constants_pkg::Q};
 
     sum <= plain2[107] ? more[105:0] : less[107] ? plain2[105:0] : less[105:0];
   end

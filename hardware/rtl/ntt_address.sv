@@ -8,7 +8,6 @@
 // `swap` says that the first line is in bank 1. hardware/formal proves that the two never meet in a bank and that no
 // step touches what another step of its pass touches. Combinational.
 module ntt_address
-  import fc_pkg::*;
 #(
     parameter int LINE_BITS = 9  // log2(N / P)
 ) (
@@ -36,7 +35,7 @@ module ntt_address
     alone_swap = c[0] ^ c[TOP];
 
     unique case (op)
-      OP_FORWARD: begin
+      fc_pkg::OP_FORWARD: begin
         r0 = apart_swap ? high : low;
         r1 = apart_swap ? low : high;
         r_swap = apart_swap;
@@ -44,7 +43,7 @@ module ntt_address
         w1 = both;
         w_swap = both_swap;
       end
-      OP_INVERSE: begin
+      fc_pkg::OP_INVERSE: begin
         r0 = both;
         r1 = both;
         r_swap = both_swap;

@@ -6,7 +6,6 @@
 // that it has been read. The last pass waits for `out_full` to fall; `out_done` says that its result lies in the
 // upper half. Also here: who has the io memory's ports. The transform comes first.
 module ntt_control
-  import fc_pkg::*;
 #(
     parameter int LOG_N = 12,
     parameter int LOG_P = 3,
@@ -60,8 +59,8 @@ module ntt_control
     output logic [LB-1:0] key_w
 );
   localparam int H = 1 << (LB - 1);
-  if (H / 2 <= NTT_LATENCY) begin : g_too_small
-    $error("N / 4P must exceed NTT_LATENCY: a pass would read what has not been written yet");
+  if (H / 2 <= fc_pkg::NTT_LATENCY) begin : g_too_small
+    $error("N / 4P must exceed fc_pkg::NTT_LATENCY: a pass would read what has not been written yet");
   end
 
   // ---- what to read next
@@ -71,9 +70,9 @@ module ntt_control
   logic [LB-1:0] c;
   logic alone, first, last, step_ends, issue, waits;
   always_comb begin
-    alone = pass == OP_PRODUCT || pass == OP_COPY;
-    first = pass == OP_FORWARD && s == 0;
-    last = pass == OP_INVERSE && s == 0;
+    alone = pass == fc_pkg::OP_PRODUCT || pass == fc_pkg::OP_COPY;
+    first = pass == fc_pkg::OP_FORWARD && s == 0;
+    last = pass == fc_pkg::OP_INVERSE && s == 0;
     waits = (first && !in_full) || (last && c == 0 && out_full);
     issue = running && !waits;
     step_ends = issue && c == (alone ? LB'(2 * H - 1) : LB'(H - 1));
@@ -84,12 +83,12 @@ module ntt_control
     if (rst || wipe) begin
       running <= 1'b0;
       half <= 1'b0;
-      pass <= OP_FORWARD;
+      pass <= fc_pkg::OP_FORWARD;
       s <= '0;
       c <= '0;
     end else if (!running) begin
       running <= in_full;
-      pass <= OP_FORWARD;
+      pass <= fc_pkg::OP_FORWARD;
       s <= '0;
       c <= '0;
       half <= 1'b1;  // the first pass reads io and writes half 0
@@ -97,11 +96,11 @@ module ntt_control
       c <= '0;
       half <= !half;
       unique case (pass)
-        OP_FORWARD:
-        if (s == 4'(LOG_N - 1)) pass <= to_key ? OP_COPY : OP_PRODUCT;
+        fc_pkg::OP_FORWARD:
+        if (s == 4'(LOG_N - 1)) pass <= to_key ? fc_pkg::OP_COPY : fc_pkg::OP_PRODUCT;
         else s <= s + 1'b1;
-        OP_PRODUCT: pass <= OP_INVERSE;  // s is that of the last stage already
-        OP_INVERSE:
+        fc_pkg::OP_PRODUCT: pass <= fc_pkg::OP_INVERSE;  // s is that of the last stage already
+        fc_pkg::OP_INVERSE:
         if (s == 0) running <= 1'b0;
         else s <= s - 1'b1;
         default: running <= 1'b0;
@@ -121,7 +120,7 @@ module ntt_control
   logic [LB-1:0] one, turn;
   always_comb begin
     one  = LB'(1) << (s - 4'(LOG_P));
-    turn = pass == OP_INVERSE ? ~c : c;
+    turn = pass == fc_pkg::OP_INVERSE ? ~c : c;
   end
 
   logic io_taken;  // by the transform
@@ -145,18 +144,18 @@ module ntt_control
   end
   always_comb begin
     to_io = issue && last;
-    key_store = issue && pass == OP_COPY;
-    to_work = issue && !last && pass != OP_COPY;
+    key_store = issue && pass == fc_pkg::OP_COPY;
+    to_work = issue && !last && pass != fc_pkg::OP_COPY;
   end
   // A work pass writes the half it does not read; the first pass reads io and writes half 0.
   always_ff @(posedge clk)
-    after <= {pass, to_io, to_work, key_store, w_swap_next, !half, step_ends && (last || pass == OP_COPY), c, w0, w1};
+    after <= {pass, to_io, to_work, key_store, w_swap_next, !half, step_ends && (last || pass == fc_pkg::OP_COPY), c, w0, w1};
 
   delay #(.W(2), .LATENCY(3)) u_read (
       .clk, .d({read_grant, read_line[0] ^ read_line[LB-1]}), .q({read_hold, read_bank}));
 
   // ---- the cycle before the write
-  delay #(.W($bits(after)), .LATENCY(NTT_LATENCY - 1)) u_after (.clk, .d(after), .q(before_write));
+  delay #(.W($bits(after)), .LATENCY(fc_pkg::NTT_LATENCY - 1)) u_after (.clk, .d(after), .q(before_write));
   logic b_io, b_work, b_key, b_half, b_ends;
   logic [LB-1:0] b_c;
   logic [LB-2:0] b_w0, b_w1;
@@ -164,7 +163,7 @@ module ntt_control
   logic b_alone;
   logic [1:0] b_banks, load_banks;
   always_comb begin
-    b_alone = w_op == OP_PRODUCT || w_op == OP_COPY;
+    b_alone = w_op == fc_pkg::OP_PRODUCT || w_op == fc_pkg::OP_COPY;
     b_banks = b_alone ? (w_swap ? 2'b10 : 2'b01) : 2'b11;
     load_banks = load_line[0] ^ load_line[LB-1] ? 2'b10 : 2'b01;
     load_grant = load_want && !b_io && !wipe;

@@ -3,14 +3,13 @@
 // Three polynomials: what arrives and leaves (`io`, halves 0 and 1), what is worked on (`work`, ping and pong) and the
 // key (`key`), which is written by OP_COPY and read by OP_PRODUCT only. Per cycle: P butterflies.
 module ntt_limb
-  import fc_pkg::*;
-  import fc_constants_pkg::*;
 #(
     parameter int LOG_N = 12,
     parameter int LOG_P = 3,
     parameter int LIMB = 0,
     parameter int CA = 26,
     parameter int CB = 17,
+    localparam int K = fc_pkg::K,
     localparam int LB = LOG_N - LOG_P
 ) (
     input logic clk,
@@ -89,20 +88,20 @@ module ntt_limb
 
     logic [K-1:0] a, b, w, x, y;
     always_ff @(posedge clk) begin
-      a <= op2 == OP_INVERSE ? pair[2*l*K+:K] : pair[l*K+:K];
+      a <= op2 == fc_pkg::OP_INVERSE ? pair[2*l*K+:K] : pair[l*K+:K];
       unique case (op2)
-        OP_FORWARD: b <= pair[LINE+l*K+:K];
-        OP_INVERSE: b <= pair[(2*l+1)*K+:K];
+        fc_pkg::OP_FORWARD: b <= pair[LINE+l*K+:K];
+        fc_pkg::OP_INVERSE: b <= pair[(2*l+1)*K+:K];
         default: b <= pair[l*K+:K];
       endcase
       unique case (op2)
-        OP_FORWARD: w <= table_w[l*K+:K];
-        OP_INVERSE: w <= table_w[(P-1-l)*K+:K];  // the mirrored lane has psi^(N-k)
-        OP_PRODUCT: w <= key_q[l*K+:K];
+        fc_pkg::OP_FORWARD: w <= table_w[l*K+:K];
+        fc_pkg::OP_INVERSE: w <= table_w[(P-1-l)*K+:K];  // the mirrored lane has psi^(N-k)
+        fc_pkg::OP_PRODUCT: w <= key_q[l*K+:K];
         default: w <= K'(1);
       endcase
     end
-    butterfly #(.B_SHIFT(LIMB == 0 ? C_B_0 : C_B_1), .CA(CA), .CB(CB)) u_butterfly (
+    butterfly #(.B_SHIFT(LIMB == 0 ? fc_pkg::C_B_0 : fc_pkg::C_B_1), .CA(CA), .CB(CB)) u_butterfly (
         .clk, .op(op3), .a, .b, .w, .x, .y);
 
     assign out_forward[2*l*K+:2*K] = {y, x};
@@ -115,8 +114,8 @@ module ntt_limb
   logic [LINE-1:0] line_in;
   always_comb begin
     unique case (w_op)
-      OP_FORWARD: out_pair = out_forward;
-      OP_INVERSE: out_pair = out_inverse;
+      fc_pkg::OP_FORWARD: out_pair = out_forward;
+      fc_pkg::OP_INVERSE: out_pair = out_inverse;
       default: out_pair = {out_alone, out_alone};
     endcase
   end

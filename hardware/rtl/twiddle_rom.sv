@@ -9,7 +9,6 @@
 // 2^(s - log2 P) + c mod 2^(s - log2 P) of this lane; before, one of the first P words of the table a lane, which
 // `early` and `stage` select.
 module twiddle_rom
-  import fc_constants_pkg::*;
 #(
     parameter int LOG_N = 12,
     parameter int LOG_P = 3,
@@ -26,8 +25,8 @@ module twiddle_rom
   localparam int DEPTH = 1 << (LOG_N - LOG_P);
 
   // The tables' names end in hexadecimal digits.
-  function automatic logic [7:0] digit(input int value);
-    return value < 10 ? 8'd48 + 8'(value) : 8'd87 + 8'(value);
+  function automatic logic [7:0] digit(input integer value);
+    digit = value < 10 ? 8'd48 + 8'(value) : 8'd87 + 8'(value);
   endfunction
 
   (* ram_style = "block" *) logic [52:0] mem[DEPTH];
@@ -37,7 +36,7 @@ module twiddle_rom
   for (genvar s = 0; s < 16; s++) begin : g_first
     if (s < LOG_P) begin : g_used
       localparam int INDEX = (1 << s) + (LANE % (1 << s));
-      assign first[s] = LIMB == 0 ? FIRST_0[INDEX*53+:53] : FIRST_1[INDEX*53+:53];
+      assign first[s] = LIMB == 0 ? fc_constants_pkg::FIRST_0[INDEX*53+:53] : fc_constants_pkg::FIRST_1[INDEX*53+:53];
     end else begin : g_none
       assign first[s] = '0;
     end

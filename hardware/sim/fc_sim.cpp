@@ -223,6 +223,10 @@ uint64_t fc_sim_run(fc_sim *sim, uint64_t cycles) {
   return sim->now - before;
 }
 
+void fc_sim_idle(fc_sim *sim, uint64_t cycles) {
+  for (uint64_t i = 0; i < cycles; i++) sim->cycle();
+}
+
 long fc_sim_take(fc_sim *sim, uint8_t *out, size_t room, int *aborted) {
   if (sim->out.empty()) return -1;
   const Packet packet = std::move(sim->out.front());

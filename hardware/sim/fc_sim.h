@@ -37,6 +37,8 @@ void fc_sim_drop(fc_sim *sim);
 size_t fc_sim_waiting(const fc_sim *sim, int stream);
 /* Until the device asks for attention (irq) or `cycles` have passed; how many did. */
 uint64_t fc_sim_run(fc_sim *sim, uint64_t cycles);
+/* So many cycles, whatever the device asks for. */
+void fc_sim_idle(fc_sim *sim, uint64_t cycles);
 /* The next whole packet that has left: its bytes, at most `room`, into `out`; *aborted for one that the device broke
  * off. Its length, or -1 for none. */
 long fc_sim_take(fc_sim *sim, uint8_t *out, size_t room, int *aborted);
