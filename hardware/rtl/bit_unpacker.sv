@@ -93,7 +93,8 @@ module bit_unpacker (
           checking <= 1'b1;
         end
       end
-      if (running && !checking && now_valid && needs_more) begin
+      // The packet is over and its words are not.
+      if ((running && !checking && now_valid && needs_more) || (can && !last_word && end_at[7] && now_last)) begin
         wrong_length <= 1'b1;
         stopped <= 1'b1;
       end

@@ -238,6 +238,8 @@ module fc_top
       .refused(refused_e));
 
   // Valid and last of each, as long as it takes.
+  logic quiet;
+  assign quiet = rst || flush || start;
   localparam int FULL = fc_pkg::GARNER_LATENCY + fc_pkg::DIVIDE_LATENCY;
   logic [FULL:0] valids, lasts;
   always_comb begin
@@ -245,21 +247,22 @@ module fc_top
     lasts[0] = go_last;
   end
   always_ff @(posedge clk) begin
-    valids[FULL:1] <= rst || flush ? '0 : valids[FULL-1:0];
+    // Nothing of the last command, whose words left earlier in their way than this one's will.
+    valids[FULL:1] <= quiet ? '0 : valids[FULL-1:0];
     lasts[FULL:1] <= lasts[FULL-1:0];
   end
 
   logic p_valid, p_last;
   logic [127:0] p_word;
   always_ff @(posedge clk) begin
-    p_valid <= !rst && !flush &&
+    p_valid <= !quiet &&
                (encrypting ? valids[fc_pkg::ENCRYPT_LATENCY]
                 : preparing ? valids[fc_pkg::GARNER_LATENCY + fc_pkg::MASK_LATENCY] : decrypting && valids[FULL]);
     p_last <= encrypting ? lasts[fc_pkg::ENCRYPT_LATENCY]
               : preparing ? lasts[fc_pkg::GARNER_LATENCY + fc_pkg::MASK_LATENCY] : lasts[FULL];
     p_word <= encrypting ? encrypted : preparing ? 128'(mask_sum) : decrypted;
-    bad_value <= (encrypting && valids[fc_pkg::ENCRYPT_LATENCY] && refused_e) || (decrypting && valids[FULL] && refused_d);
-    bad_plaintext <= decrypting && valids[FULL] && !refused_d && outside;
+    bad_value <= !quiet && ((encrypting && valids[fc_pkg::ENCRYPT_LATENCY] && refused_e) || (decrypting && valids[FULL] && refused_d));
+    bad_plaintext <= !quiet && decrypting && valids[FULL] && !refused_d && outside;
   end
 
   // ---- out

@@ -29,7 +29,6 @@ enum Delta {
 pub struct Driver<B> {
     bus: B,
     link: Link,
-    n: usize,
     bits: u32,
     delta: Delta,
     /// `used` of the masks that wait, in order.
@@ -69,7 +68,6 @@ impl<B: Bus> Driver<B> {
         let mut this = Driver {
             bus,
             link,
-            n: arithmetic.n,
             bits: arithmetic.bits,
             delta: Self::delta(arithmetic)?,
             waiting: std::collections::VecDeque::new(),

@@ -18,7 +18,7 @@ pub enum Error {
     #[error("this is no FedBit accelerator of version 1: its identification is {found:#x}")]
     Unknown { found: u32 },
 
-    #[error("the device is made for {device}, the scheme needs {scheme}; use preset fedbit-paper or compact")]
+    #[error("the device is made for {device}, the scheme needs {scheme}; use the preset fedbit-paper")]
     Unfit { device: String, scheme: String },
 
     #[error("the device sent {found} bytes where {expected} were due")]

@@ -14,6 +14,4 @@ pub mod sim;
 pub mod software;
 
 pub use error::{Error, Result};
-pub use fedcipher_core::rlwe::accelerator::{
-    Accelerator, Accelerators, Arithmetic, Decoded, MaskJob, SumJob, Usage,
-};
+pub use fedcipher_core::rlwe::accelerator::{Accelerator, Accelerators, Arithmetic, Decoded, MaskJob, SumJob, Usage};

@@ -107,7 +107,8 @@ impl Session {
     ) -> Result<Option<std::sync::Arc<Self>>> {
         match all.open(arithmetic, secret) {
             Ok(accelerator) => {
-                let held = Held { accelerator, seed: [0; 32], next: 0, waiting: 0, fallbacks: 0, told: Usage::default() };
+                let held =
+                    Held { accelerator, seed: [0; 32], next: 0, waiting: 0, fallbacks: 0, told: Usage::default() };
                 Ok(Some(std::sync::Arc::new(Session { device: Mutex::new(held), all: std::sync::Arc::clone(all) })))
             }
             Err(_) if all.fall_back() => Ok(None),

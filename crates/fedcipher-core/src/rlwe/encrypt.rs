@@ -275,9 +275,8 @@ impl Encryptor for BfvEncryptor {
             }
             Some(session) => {
                 let jobs = blocks.iter().enumerate();
-                let job = |(k, block): (usize, &Block)| {
-                    Ok(MaskJob { a: public(d, &seed, k)?, e: draw(d, block.used)? })
-                };
+                let job =
+                    |(k, block): (usize, &Block)| Ok(MaskJob { a: public(d, &seed, k)?, e: draw(d, block.used)? });
                 let jobs = jobs.map(job).collect::<Result<Vec<_>>>()?;
                 // Where the device fails, the masks are made when they are needed.
                 session.prepare(&seed, &jobs)?;

@@ -1,0 +1,24 @@
+// modmul.sv with p = 977 = 2^10 - 6 * 2^3 + 1 against the remainder operator, for all a and b below p: the same
+// source, with partial products of 4 by 3 bits. At full width a multiplier is beyond solvers; tests try it there.
+module modmul_small (
+    input logic       clk,
+    input logic [9:0] a,
+    input logic [9:0] b
+);
+  localparam int P = 977;
+  logic [9:0] r;
+  modmul #(.K(10), .S(3), .A(3), .B(-1), .D(1), .E(-1), .CA(4), .CB(3)) u_modmul (.clk, .a, .b, .r);
+
+  logic [9:0] held_a, held_b;
+  logic [3:0] age = 0;
+  always_ff @(posedge clk) begin
+    if (age == 0) begin
+      held_a <= a;
+      held_b <= b;
+    end
+    if (age != 15) age <= age + 1'b1;
+    assume (a < P && b < P);
+    assume (age == 0 || (a == held_a && b == held_b));
+    if (age >= 13) assert (20'(r) == (20'(held_a) * 20'(held_b)) % 20'(P));
+  end
+endmodule
