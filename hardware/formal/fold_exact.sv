@@ -33,8 +33,11 @@ module fold_exact #(
     times_p = (k << K) + k - (((A < 0 ? '0 : k << A) + (B < 0 ? '0 : k << B) - (D < 0 ? '0 : k << D) -
               (E < 0 ? '0 : k << E)) << S);
   endfunction
-  logic [W-1:0] taken;
-  assign taken = W'(held[2*K-1:K]) + W'(u_fold.once[K+S+6:K]);
+  // What is above bit K goes, times p; then what is above it again.
+  logic [W-1:0] high, once, taken;
+  assign high = W'(held[2*K-1:K]);
+  assign once = W'(held) - times_p(high);
+  assign taken = high + (once >> K);
   always_ff @(posedge clk) begin
     if (age >= 8) begin
       assert ({1'b0, r} < P);

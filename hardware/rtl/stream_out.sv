@@ -3,6 +3,9 @@
 // `abort` drops what has not been offered yet; a packet that was begun is ended by an empty beat with `user` and
 // `last`, so that nobody waits for its end.
 module stream_out (
+`ifdef FORMAL
+    output logic         formal_begun,  // what formal/streams.sv says of the inside
+`endif
     input  logic         clk,
     input  logic         rst,
     input  logic         abort,
@@ -19,6 +22,9 @@ module stream_out (
     output logic [127:0] out_data
 );
   logic begun;  // a packet has been begun, with what is on offer
+`ifdef FORMAL
+  assign formal_begun = begun;
+`endif
   assign in_ready = !abort && (!out_valid || out_ready);
   always_ff @(posedge clk) begin
     if (rst) begin
