@@ -1,6 +1,6 @@
 // x mod p for x < 2^2K and p = 2^K - C 2^S + 1, without a multiplier.
 //
-// Latency 7 cycles, one number a cycle. Two folds by 2^K = C 2^S - 1 leave less than 2p when 2 (S + 7) < K - 1;
+// Latency 7 cycles, one number a cycle. Two folds by 2^K = C 2^S - 1 leave less than 2p while (C 2^S)^2 < 2^(K-1);
 // hardware/formal proves range and congruence.
 module fold #(
     parameter int K = 53,

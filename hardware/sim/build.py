@@ -1,6 +1,6 @@
 """Builds the simulated device, libfc_sim.so, with Verilator and the C++ compiler.
 
-    python hardware/sim/build.py --lanes 8 --out target/hardware/sim_p8
+python hardware/sim/build.py --lanes 8 --out target/hardware/sim_p8
 """
 
 import argparse
@@ -53,12 +53,14 @@ def build(lanes: int, out: Path, rtl: Path, tables: Path) -> Path:
     )  # fmt: skip
     include = ROOT / "include"
     flags = [
-        "-std=c++17", "-O1", "-fPIC", f"-DFC_LOG_P={log_p}", "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0", "-DVM_TRACE=0",
-        f"-I{out}", f"-I{include}", f"-I{include / 'vltstd'}", f"-I{HERE}",
+        "-std=c++17", "-O1", "-fPIC", f"-DFC_LOG_P={log_p}", "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0",
+        "-DVM_TRACE=0",         f"-I{out}", f"-I{include}", f"-I{include / 'vltstd'}", f"-I{HERE}",
     ]  # fmt: skip
     cpp = [*sorted(out.glob("Vfc_top*.cpp")), HERE / "fc_sim.cpp", include / "verilated.cpp"]
     objects = [compiled(path, out, flags) for path in [*cpp, include / "verilated_threads.cpp"]]
-    subprocess.run([os.environ.get("CXX", "g++"), "-shared", "-o", str(library), *map(str, objects), "-lpthread"], check=True)
+    subprocess.run(
+        [os.environ.get("CXX", "g++"), "-shared", "-o", str(library), *map(str, objects), "-lpthread"], check=True
+    )
     return library
 
 

@@ -1,9 +1,9 @@
 """Synthesis, place and route, and the tables of hardware/synth/README.md.
 
-    python hardware/synth/synth.py xcup 8       counts for UltraScale+ at P = 8, into reports/xcup_p8.json
-    python hardware/synth/synth.py ecp5         synthesis, place and route for ECP5-85F at P = 2
-    python hardware/synth/synth.py cycles       cycles of the simulated device, into reports/cycles.json
-    python hardware/synth/synth.py readme       README.md from the reports and the papers' published figures
+python hardware/synth/synth.py xcup 8       counts for UltraScale+ at P = 8, into reports/xcup_p8.json
+python hardware/synth/synth.py ecp5         synthesis, place and route for ECP5-85F at P = 2
+python hardware/synth/synth.py cycles       cycles of the simulated device, into reports/cycles.json
+python hardware/synth/synth.py readme       README.md from the reports and the papers' published figures
 """
 
 import argparse
@@ -59,13 +59,19 @@ def xcup(lanes: int) -> None:
         f"tee -o {stat} stat -json",
     )
     found = cells(stat)
-    total = lambda pattern: sum(n for cell, n in found.items() if re.fullmatch(pattern, cell))
+
+    def total(pattern: str) -> int:
+        return sum(n for cell, n in found.items() if re.fullmatch(pattern, cell))
+
     save(
         f"xcup_p{lanes}",
         {
             "lanes": lanes,
             # A LUT as memory or shift register takes its place too; a RAM64M8 eight, a RAM32M16 eight.
-            "lut": total(r"LUT\d|INV") + total("SRL16E|SRLC32E") + 8 * total("RAM64M8|RAM32M16") + 4 * total("RAM64M|RAM32M"),
+            "lut": total(r"LUT\d|INV")
+            + total("SRL16E|SRLC32E")
+            + 8 * total("RAM64M8|RAM32M16")
+            + 4 * total("RAM64M|RAM32M"),
             "ff": total("FD.E"),
             "dsp": total("DSP48E2"),
             "bram36": total("RAMB36E2") + total("RAMB18E2") / 2,

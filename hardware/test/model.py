@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-from constants import PRIMES, N, T
+from constants import PRIMES, T
 
 Q = PRIMES[0] * PRIMES[1]
 DELTA = Q // T

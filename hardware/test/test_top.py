@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Iterator
 
 import cocotb
 import device as d
@@ -19,7 +20,7 @@ from cocotbext.axi import (
 from model import PRIMES, N, T, a_beats, beats, e_beats, encrypt, masks, pack, result, times_secret, wide_beats
 
 
-def pauses(seed: int, share: float):
+def pauses(seed: int, share: float) -> Iterator[bool]:
     rng = random.Random(seed)
     return (rng.random() < share for _ in itertools.count())
 
@@ -30,10 +31,9 @@ class Board:
     def __init__(self, dut, *, share: float = 0.0) -> None:
         self.dut = dut
         self.bus = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk)
-        source = lambda name: AxiStreamSource(AxiStreamBus.from_prefix(dut, name), dut.clk, byte_lanes=16)
-        sink = lambda name: AxiStreamSink(AxiStreamBus.from_prefix(dut, name), dut.clk, byte_lanes=16)
-        self.a, self.b, self.mask_in = source("s_a"), source("s_b"), source("s_mask")
-        self.mask_out, self.out = sink("m_mask"), sink("m_out")
+        streams = [AxiStreamBus.from_prefix(dut, name) for name in ("s_a", "s_b", "s_mask", "m_mask", "m_out")]
+        self.a, self.b, self.mask_in = (AxiStreamSource(bus, dut.clk, byte_lanes=16) for bus in streams[:3])
+        self.mask_out, self.out = (AxiStreamSink(bus, dut.clk, byte_lanes=16) for bus in streams[3:])
         if share:
             for k, port in enumerate((self.a, self.b, self.mask_in, self.mask_out, self.out)):
                 port.set_pause_generator(pauses(k, share))

@@ -7,7 +7,6 @@ from collections import deque
 import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, ReadOnly
-
 from model import PRIMES, pack
 
 # The core's two, 54 and 55 bits of a q of 109 bits, and the preset `fast`.
@@ -101,7 +100,9 @@ async def packed(dut, words: list[int], width: int, rng: random.Random) -> bytes
     return bytes(out)
 
 
-async def unpacked(dut, data: list[bytes], width: int, counts: list[int], rng: random.Random) -> tuple[list[int], bool, bool]:
+async def unpacked(
+    dut, data: list[bytes], width: int, counts: list[int], rng: random.Random
+) -> tuple[list[int], bool, bool]:
     """What bit_unpacker makes of packets; and whether it found a length or padding wrong."""
     dut.width.value, dut.packets.value = width, len(counts)
     dut.count.value, dut.count_last.value = counts[0], counts[-1]
@@ -149,7 +150,7 @@ async def bits_in_a_row(dut) -> None:
         streams = [await packed(dut, words, width, rng) for words in packets]
         assert streams == [pack(words, width) for words in packets], f"width {width}"
         words, length, padding = await unpacked(dut, streams, width, counts, rng)
-        assert words == sum(packets, []) and not length and not padding, f"width {width}"
+        assert words == [word for packet in packets for word in packet] and not length and not padding, f"width {width}"
 
 
 @cocotb.test()

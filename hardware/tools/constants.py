@@ -1,8 +1,8 @@
 """The numbers of the RTL that follow from the core's primes.
 
-    python hardware/tools/constants.py               writes rtl/fc_constants_pkg.sv
-    python hardware/tools/constants.py --check       fails where it is not what it would write
-    python hardware/tools/constants.py --tables DIR  the twiddles, a file for each lane of each P
+python hardware/tools/constants.py               writes rtl/fc_constants_pkg.sv
+python hardware/tools/constants.py --check       fails where it is not what it would write
+python hardware/tools/constants.py --tables DIR  the twiddles, a file for each lane of each P
 """
 
 import argparse

@@ -192,12 +192,22 @@ pub struct SimAccelerators {
     link: Link,
     fall_back: bool,
     total: Mutex<Usage>,
+    tell: Option<Tell>,
 }
+
+/// Told what devices do, as they do it.
+pub type Tell = Box<dyn Fn(&Usage) + Send + Sync>;
 
 impl SimAccelerators {
     #[must_use]
     pub fn new(simulator: Simulator, link: Link, fall_back: bool) -> Self {
-        SimAccelerators { simulator, link, fall_back, total: Mutex::new(Usage::default()) }
+        SimAccelerators { simulator, link, fall_back, total: Mutex::new(Usage::default()), tell: None }
+    }
+
+    /// That tells somebody what is done.
+    #[must_use]
+    pub fn told(self, tell: Tell) -> Self {
+        SimAccelerators { tell: Some(tell), ..self }
     }
 
     /// What all devices have done.
@@ -219,5 +229,8 @@ impl Accelerators for SimAccelerators {
     fn done(&self, usage: &Usage) {
         let mut total = self.total.lock().unwrap_or_else(PoisonError::into_inner);
         *total = total.plus(usage);
+        if let Some(tell) = &self.tell {
+            tell(usage);
+        }
     }
 }
