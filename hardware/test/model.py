@@ -8,7 +8,27 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-from constants import PRIMES, T
+from constants import PRIMES, N, T
+
+__all__ = [
+    "DELTA",
+    "PRIMES",
+    "N",
+    "Q",
+    "T",
+    "a_beats",
+    "beats",
+    "compose",
+    "decode",
+    "e_beats",
+    "encrypt",
+    "masks",
+    "pack",
+    "result",
+    "ring_product",
+    "times_secret",
+    "wide_beats",
+]  # fmt: skip
 
 Q = PRIMES[0] * PRIMES[1]
 DELTA = Q // T

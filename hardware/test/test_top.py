@@ -33,7 +33,8 @@ class Board:
         self.bus = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk)
         streams = [AxiStreamBus.from_prefix(dut, name) for name in ("s_a", "s_b", "s_mask", "m_mask", "m_out")]
         self.a, self.b, self.mask_in = (AxiStreamSource(bus, dut.clk, byte_lanes=16) for bus in streams[:3])
-        self.mask_out, self.out = (AxiStreamSink(bus, dut.clk, byte_lanes=16) for bus in streams[3:])
+        self.mask_out = AxiStreamSink(streams[3], dut.clk, byte_lanes=16)
+        self.out = AxiStreamSink(streams[4], dut.clk)  # it has TKEEP
         if share:
             for k, port in enumerate((self.a, self.b, self.mask_in, self.mask_out, self.out)):
                 port.set_pause_generator(pauses(k, share))
