@@ -280,13 +280,13 @@ hardware-test: hardware-sim
 	$(BIN)/python hardware/tools/constants.py --check
 	$(TRY_DEVICE)
 	$(BIN)/python hardware/test/run.py
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/formal/run.py bank_conflicts registers_bus streams
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/formal/proofs.py bank_conflicts registers_bus streams
 
 # All: a million products, a hundred whole ciphertexts each way and mode, every proof, every mutant.
 hardware-test-all: hardware-test
 	FC_PRODUCTS=1000000 $(BIN)/python hardware/test/run.py units
 	FC_SIM_TRIES=100 $(TRY_DEVICE) --release
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/formal/run.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/formal/proofs.py
 	$(MAKE) --no-print-directory hardware-mutants
 
 hardware-mutants: hardware-sim

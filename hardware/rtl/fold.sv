@@ -1,7 +1,7 @@
 // x mod p for x < 2^2K and p = 2^K - C 2^S + 1, without a multiplier.
 //
 // Latency 7 cycles, one number a cycle. Two folds by 2^K = C 2^S - 1 leave less than 2p while (C 2^S)^2 < 2^(K-1);
-// hardware/formal proves range and congruence.
+// hardware/formal/fold_exact states range and congruence.
 module fold #(
     parameter int K = 53,
     parameter int S = 13,

@@ -5,8 +5,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use prometheus::{Counter, CounterVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 use fedcipher_core::rlwe::accelerator::Usage;
+use prometheus::{Counter, CounterVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 use std::sync::Arc;
 
 /// Everything an engine counts.
@@ -33,8 +33,10 @@ impl Metrics {
         let bytes = IntCounterVec::new(Opts::new("bytes_total", "Bytes by direction"), &["direction"])?;
         let calls = IntCounterVec::new(Opts::new("calls_total", "Calls by outcome"), &["call", "outcome"])?;
         let streams = IntGauge::new("streams", "Streams under way")?;
-        let accelerator = IntCounterVec::new(Opts::new("accelerator_total", "Work of an accelerator by kind"), &["kind"])?;
-        let link_seconds = Counter::new("accelerator_link_seconds_total", "Seconds on an accelerator's link, modelled")?;
+        let accelerator =
+            IntCounterVec::new(Opts::new("accelerator_total", "Work of an accelerator by kind"), &["kind"])?;
+        let link_seconds =
+            Counter::new("accelerator_link_seconds_total", "Seconds on an accelerator's link, modelled")?;
         registry.register(Box::new(accelerator.clone()))?;
         registry.register(Box::new(link_seconds.clone()))?;
         registry.register(Box::new(seconds.clone()))?;
