@@ -1,7 +1,7 @@
 //! The simulated device against the core, bit by bit: `make hardware-test`. FC_SIM_LIBRARY names the library;
 //! FC_SIM_TRIES how many whole ciphertexts each way.
 #![cfg(feature = "sim")]
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed unwrap is a failed test")]
 
 use fedcipher_accel::bus::{Bus, Port};
 use fedcipher_accel::driver::Driver;
@@ -153,7 +153,7 @@ fn division_is_exact_where_it_is_close() {
         let mut c0 = vec![0, 1, of.q - 1, of.q - half, of.q - half + 1, half, half - 1, (of.t - 1) * of.delta];
         for _ in 0..1000 {
             let m = rng.random::<u128>() % (of.t - 1) * of.delta;
-            let up = if of.delta % 2 == 0 { half - 1 } else { half };
+            let up = if of.delta.is_multiple_of(2) { half - 1 } else { half };
             c0.extend([m + up, m + up + 1, m, m + of.delta - half - 1]);
         }
         // a = 0, so that c0 is what is divided.
@@ -323,7 +323,7 @@ fn clear(bus: &mut SimBus) {
 fn what_is_wrong_ends_in_a_code_and_not_in_a_wait() {
     let (mut bus, _) = bare();
     let n = 4096;
-    let a = |beats: usize| vec![1u8, 0, 0, 0, 0, 0, 0, 0].repeat(2 * beats);
+    let a = |beats: usize| [1u8, 0, 0, 0, 0, 0, 0, 0].repeat(2 * beats);
     let zeros = |beats: usize| vec![0u8; 16 * beats];
     type Feed = Vec<(Port, Vec<u8>)>;
     let cases: Vec<(Code, Command, Feed)> = vec![
