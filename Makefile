@@ -13,7 +13,8 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
-	mutants mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale docs build clean
+	mutants mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale docs build clean \
+	hardware hardware-sim hardware-test hardware-test-all hardware-mutants
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -213,9 +214,10 @@ check: $(TESTED)
 	cargo fmt --manifest-path $(TFHE)/Cargo.toml --check
 	cargo clippy --workspace --all-targets --quiet --features $(WHOLE) -- -D warnings
 	cargo clippy -p fedcipher-python --quiet -- -D warnings
+	cargo clippy -p fedcipher-accel -p fedcipher-engine --all-targets --quiet --features fedcipher-engine/accelerator -- -D warnings
 	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
-	$(BIN)/ruff check python tests benches examples tools
-	$(BIN)/ruff format --check python tests benches examples tools
+	$(BIN)/ruff check python tests benches examples tools hardware
+	$(BIN)/ruff format --check python tests benches examples tools hardware
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python tools/licences.py --check
 
@@ -261,6 +263,49 @@ results: build tfhe
 # docs/published.md anew from the reports that are there; nothing is measured.
 published: build
 	$(BIN)/python tools/published_page.py
+
+# FedBit's accelerator (docs/accelerator.md): free tools of PyPI, in an environment of the project's.
+FC := target/hardware
+FC_LANES ?= 8
+FC_LIBRARY = $(CURDIR)/$(FC)/sim_p$(FC_LANES)/libfc_sim.so
+TRY_DEVICE = FC_SIM_LIBRARY=$(FC_LIBRARY) cargo test --quiet -p fedcipher-accel --features sim
+
+$(VENV)/.hardware: pyproject.toml | $(BIN)/uv
+	$(INSTALL) -r pyproject.toml --extra hardware
+	touch $@
+
+$(FC)/tables: hardware/tools/constants.py
+	$(PYTHON) $< --tables $@
+
+# The simulated device, for `fedcipher-accel` and for whoever loads it.
+hardware-sim: $(VENV)/.hardware $(FC)/tables
+	$(BIN)/python hardware/sim/build.py --lanes $(FC_LANES) --out $(dir $(FC_LIBRARY))
+
+# The fast part: each module and the whole device against the core, and what is proved in seconds.
+hardware-test: hardware-sim
+	$(BIN)/python hardware/tools/constants.py --check
+	$(TRY_DEVICE)
+	$(BIN)/python hardware/test/run.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/formal/proofs.py bank_conflicts registers_bus streams
+
+# All: a million products, a hundred whole ciphertexts each way and mode, every proof, every mutant.
+hardware-test-all: hardware-test
+	FC_PRODUCTS=1000000 $(BIN)/python hardware/test/run.py units
+	FC_SIM_TRIES=100 $(TRY_DEVICE) --release
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/formal/proofs.py
+	$(MAKE) --no-print-directory hardware-mutants
+
+hardware-mutants: hardware-sim
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/test/mutants.py
+
+# Synthesis, place and route, cycles; hardware/synth/README.md has the tables.
+hardware: hardware-sim
+	export PATH="$(CURDIR)/$(BIN):$$PATH"; for lanes in 2 4 8 16; do \
+		$(BIN)/python hardware/synth/synth.py xcup $$lanes || exit 1; done
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/synth/synth.py ecp5
+	$(BIN)/python hardware/synth/synth.py cycles
+	$(BIN)/python hardware/synth/synth.py readme
+	cat hardware/synth/README.md
 
 # The site, from docs/ and the docstrings; a link that leads nowhere is an error.
 docs: $(VENV)/.docs

@@ -1,6 +1,7 @@
 """The one exception tree: every message names what was wrong and what to do."""
 
 __all__ = [
+    "AcceleratorError",
     "AccessError",
     "BenchError",
     "BoundError",
@@ -143,6 +144,10 @@ class KeyClosedError(RoundError):
 
 class SignatureError(RoundError):
     """What a party is said to have sent does not bear its signature."""
+
+
+class AcceleratorError(FedcipherError):
+    """An accelerator that was asked for is not there, or failed."""
 
 
 class CommitteeError(RoundError):

@@ -160,6 +160,9 @@ pub enum Error {
     #[error("the operating system's random number generator failed: {0}")]
     Rng(String),
 
+    #[error("the accelerator failed: {reason}; train without it, or let the core do what it fails at")]
+    Device { reason: String },
+
     #[error("a fault of Fedcipher itself, or of a library it uses: {reason}; please report it")]
     Internal { reason: String },
 }
@@ -196,6 +199,7 @@ impl Error {
             Error::Key { .. } | Error::KeyFile { .. } => "KeyFormatError",
             Error::KeyInUse { .. } => "KeyInUseError",
             Error::Decrypt { .. } => "DecryptError",
+            Error::Device { .. } => "AcceleratorError",
             Error::Committee { .. } => "CommitteeError",
             Error::Signature { .. } => "SignatureError",
             Error::FalseShare { .. } => "FalseShareError",

@@ -6,6 +6,7 @@ use crate::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
 use crate::oneshot::{Oneshot, Params as OneshotParams, Reveal};
 use crate::plain::Plain;
 use crate::rlwe::Bfv;
+use crate::rlwe::accelerator::Accelerators;
 use crate::rlwe::params::{Params as BfvParams, Preset};
 use crate::scheme::{self, Scheme};
 use crate::{Error, Result};
@@ -151,6 +152,11 @@ fn read<T: DeserializeOwned>(params: serde_json::Value) -> Result<T> {
 
 /// The scheme of `spec`, JSON with the entries `scheme`, `params` and `codec`.
 pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
+    make_on(spec, None)
+}
+
+/// [`make`], with the arithmetic of `bfv` on devices; another scheme has no use for one, and says so.
+pub fn make_on(spec: &str, accelerators: Option<Arc<dyn Accelerators>>) -> Result<Arc<dyn Scheme>> {
     let spec: Spec = serde_json::from_str(spec)
         .map_err(|e| Error::parameter("scheme", format!("no scheme as `fedcipher spec` prints it: {e}")))?;
     let bits = match &spec.codec.bits {
@@ -159,15 +165,18 @@ pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
     };
     let one = |bits: &u32| Tensor { dtype: 0, bits: *bits, alpha: 1.0, shape: Vec::new() };
     let layout = Layout::new(bits.iter().map(one).collect())?;
-    let scheme = build(spec, bits)?;
+    let scheme = build(spec, bits, accelerators)?;
     // Values of these widths must fit before keys are made for them.
     scheme.check_layout(&layout)?;
     Ok(scheme)
 }
 
-fn build(spec: Spec, bits: Vec<u32>) -> Result<Arc<dyn Scheme>> {
+fn build(spec: Spec, bits: Vec<u32>, accelerators: Option<Arc<dyn Accelerators>>) -> Result<Arc<dyn Scheme>> {
     let privacy = spec.codec.privacy.map(Privacy::from);
     let bounded = |clients, max_weight, least| Bounds::new(clients, max_weight, least)?.with_privacy(privacy);
+    if accelerators.as_ref().is_some_and(|all| !all.fall_back()) && spec.scheme != "bfv" {
+        return Err(Error::Device { reason: format!("it does the arithmetic of bfv, not of {}", spec.scheme) });
+    }
     match spec.scheme.as_str() {
         "plain" => {
             let p: PlainSpec = read(spec.params)?;
@@ -199,7 +208,11 @@ fn build(spec: Spec, bits: Vec<u32>) -> Result<Arc<dyn Scheme>> {
             let p: BfvSpec = read(spec.params)?;
             let (preset, server_weights) = (p.preset.into(), p.server_weights);
             let bounds = bounded(p.clients, p.max_weight, p.min_contributions)?;
-            Ok(Arc::new(Bfv::new(BfvParams { bounds, preset, bits, server_weights })?))
+            let bfv = Bfv::new(BfvParams { bounds, preset, bits, server_weights })?;
+            Ok(Arc::new(match accelerators {
+                Some(accelerators) => bfv.with_accelerators(accelerators),
+                None => bfv,
+            }))
         }
         "oneshot" => {
             let p: OneshotSpec = read(spec.params)?;

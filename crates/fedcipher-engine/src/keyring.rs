@@ -2,6 +2,7 @@
 
 use crate::{Error, Result};
 use fedcipher_core::keys::ClientKey;
+use fedcipher_core::rlwe::accelerator::Accelerators;
 use fedcipher_core::scheme::{Decryptor, Encryptor, Member, Scheme};
 use fedcipher_core::{ledger, registry};
 use std::collections::BTreeMap;
@@ -59,6 +60,8 @@ struct Device {
 /// All devices of one engine.
 pub struct Keyring {
     state: PathBuf,
+    /// Where the arithmetic of `bfv` is done, if not here.
+    accelerators: Option<Arc<dyn Accelerators>>,
     devices: RwLock<BTreeMap<String, Device>>,
 }
 
@@ -67,7 +70,13 @@ impl Keyring {
     #[must_use]
     pub fn new(state: &Path, devices: &[String]) -> Self {
         let devices = devices.iter().map(|name| (name.clone(), Device::default())).collect();
-        Keyring { state: state.to_owned(), devices: RwLock::new(devices) }
+        Keyring { state: state.to_owned(), accelerators: None, devices: RwLock::new(devices) }
+    }
+
+    /// With devices for the arithmetic of `bfv`.
+    #[must_use]
+    pub fn with_accelerators(self, accelerators: Option<Arc<dyn Accelerators>>) -> Self {
+        Keyring { accelerators, ..self }
     }
 
     /// The folder of the nonce ledgers.
@@ -86,7 +95,7 @@ impl Keyring {
                     "the authority changed the scheme of device {device}; restart the engine to follow"
                 )));
             }
-            None => (Arc::from(spec), registry::make(spec)?),
+            None => (Arc::from(spec), registry::make_on(spec, self.accelerators.clone())?),
         };
         // Nobody else has used this key: a file's marker says so, or the authority, which issues a device's key of
         // an epoch to one state folder only.

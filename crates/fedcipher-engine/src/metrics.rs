@@ -5,7 +5,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use prometheus::{CounterVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use fedcipher_core::rlwe::accelerator::Usage;
+use prometheus::{Counter, CounterVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 use std::sync::Arc;
 
 /// Everything an engine counts.
@@ -18,6 +19,11 @@ pub struct Metrics {
     /// By call and outcome, `ok` or a class of `fedcipher.errors`.
     pub calls: IntCounterVec,
     pub streams: IntGauge,
+    /// Of an accelerator, by kind: cycles of `prepare`, `encrypt`, `decrypt` and `key`, `ciphertexts`, `bytes_to`,
+    /// `bytes_from`, and `fallbacks` to the core.
+    pub accelerator: IntCounterVec,
+    /// Seconds on the link to an accelerator, by its model.
+    pub link_seconds: Counter,
 }
 
 impl Metrics {
@@ -27,11 +33,17 @@ impl Metrics {
         let bytes = IntCounterVec::new(Opts::new("bytes_total", "Bytes by direction"), &["direction"])?;
         let calls = IntCounterVec::new(Opts::new("calls_total", "Calls by outcome"), &["call", "outcome"])?;
         let streams = IntGauge::new("streams", "Streams under way")?;
+        let accelerator =
+            IntCounterVec::new(Opts::new("accelerator_total", "Work of an accelerator by kind"), &["kind"])?;
+        let link_seconds =
+            Counter::new("accelerator_link_seconds_total", "Seconds on an accelerator's link, modelled")?;
+        registry.register(Box::new(accelerator.clone()))?;
+        registry.register(Box::new(link_seconds.clone()))?;
         registry.register(Box::new(seconds.clone()))?;
         registry.register(Box::new(bytes.clone()))?;
         registry.register(Box::new(calls.clone()))?;
         registry.register(Box::new(streams.clone()))?;
-        Ok(Arc::new(Metrics { registry, seconds, bytes, calls, streams }))
+        Ok(Arc::new(Metrics { registry, seconds, bytes, calls, streams, accelerator, link_seconds }))
     }
 
     pub fn phase(&self, phase: &str, seconds: f64) {
@@ -40,6 +52,23 @@ impl Metrics {
 
     pub fn moved(&self, direction: &str, bytes: usize) {
         self.bytes.with_label_values(&[direction]).inc_by(bytes as u64);
+    }
+
+    /// Counts what an accelerator has done. Cycles, the link's seconds and the host's are never added up.
+    pub fn accelerated(&self, usage: &Usage) {
+        for (kind, value) in [
+            ("prepare_cycles", usage.prepare_cycles),
+            ("encrypt_cycles", usage.encrypt_cycles),
+            ("decrypt_cycles", usage.decrypt_cycles),
+            ("key_cycles", usage.key_cycles),
+            ("ciphertexts", usage.ciphertexts),
+            ("bytes_to", usage.bytes_to),
+            ("bytes_from", usage.bytes_from),
+            ("fallbacks", usage.fallbacks),
+        ] {
+            self.accelerator.with_label_values(&[kind]).inc_by(value);
+        }
+        self.link_seconds.inc_by(usage.link_seconds);
     }
 
     /// Counts a call that has ended.

@@ -87,7 +87,8 @@ impl OneshotEncryptor {
         let pieces = cut(&blocks, shares.len(), |block| packed_len(block.used, d.wire_bits(d.up_drop)));
         let seed = context.seed();
         let (prefix, masks) = (shares, Vec::new());
-        let inner = CipherSealer { derived: d, secret, header, stamp, seed, prefix, masks, blocks, pieces };
+        let inner =
+            CipherSealer { derived: d, secret, session: None, header, stamp, seed, prefix, masks, blocks, pieces };
         Ok(OneshotSealer { inner, place: Arc::clone(&self.place), context, digests })
     }
 }

@@ -1,5 +1,6 @@
 //! The client's side: `round((c0 + c1 s) / delta)`, with c1 derived from the cohort's seeds.
 
+use super::accelerator::{Decoded, Session, SumJob};
 use super::aggregate::{prefix_len, seeds};
 use super::encrypt::cut;
 use super::params::{Block, Derived};
@@ -23,12 +24,15 @@ pub struct BfvDecryptor {
     derived: Arc<Derived>,
     receiver: Receiver,
     secret: Arc<SecretNtt>,
+    session: Option<Arc<Session>>,
 }
 
 /// An aggregate: a piece is one ciphertext.
 pub(crate) struct CipherOpener {
     derived: Arc<Derived>,
     secret: Arc<SecretNtt>,
+    /// A device that has the secret.
+    session: Option<Arc<Session>>,
     blocks: Vec<Block>,
     pieces: Vec<Piece>,
     /// None for who has no key for tags.
@@ -42,10 +46,15 @@ pub(crate) struct CipherOpener {
 }
 
 impl BfvDecryptor {
-    pub fn new(derived: Arc<Derived>, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+    pub fn new(
+        derived: Arc<Derived>,
+        key: &ClientKey,
+        state: Option<&Path>,
+        session: Option<Arc<Session>>,
+    ) -> Result<Self> {
         let secret = Arc::new(derived.ring.secret_ntt(&key.secret)?);
         let receiver = Receiver::new(key, derived.params.rules(), state)?;
-        Ok(BfvDecryptor { derived, receiver, secret })
+        Ok(BfvDecryptor { derived, receiver, secret, session })
     }
 
     fn start(&self, head: &Head, layout: Layout, prefix: &[u8], expect: &Expect<'_>) -> Result<Opening> {
@@ -55,7 +64,9 @@ impl BfvDecryptor {
         let prefix = prefix_len(seeds.len());
         let verifier = self.receiver.verifier(header, &layout, expect.bound);
         let secret = Arc::clone(&self.secret);
-        let opener = CipherOpener::new(d, secret, header, &layout, Some(verifier.mac.clone()), seeds, terms, prefix)?;
+        let mac = Some(verifier.mac.clone());
+        let mut opener = CipherOpener::new(d, secret, header, &layout, mac, seeds, terms, prefix)?;
+        opener.session = self.session.clone();
         Ok(Opening { layout, opener: Box::new(opener), verifier })
     }
 }
@@ -76,11 +87,12 @@ impl CipherOpener {
         let blocks = derived.shape(layout)?;
         let pieces = cut(&blocks, prefix, |block| packed_len(block.used, derived.down_bits));
         let (weight, offset) = (header.total_weight(), terms * derived.fresh_noise());
-        Ok(CipherOpener { derived: Arc::clone(derived), secret, blocks, pieces, mac, seeds, prefix, weight, offset })
+        let derived = Arc::clone(derived);
+        Ok(CipherOpener { derived, secret, session: None, blocks, pieces, mac, seeds, prefix, weight, offset })
     }
 
     /// Plaintext and noise of ciphertext `index`, by coefficient.
-    fn decode(&self, index: usize, c0: &[u8]) -> Result<Vec<(u128, i128)>> {
+    fn decode(&self, index: usize, c0: &[u8]) -> Result<Decoded> {
         let (d, block) = (&self.derived, &self.blocks[index]);
         let bits = d.down_bits;
         check_stream(c0, block.used, bits)?;
@@ -88,12 +100,19 @@ impl CipherOpener {
         for (seed, scale) in &self.seeds {
             d.ring.accumulate_a(seed, index as u64, *scale, &mut a)?;
         }
+        if let Some(session) = &self.session {
+            let coefficient = |k: usize| d.expand_sum(read_bits(c0, k * bits as usize, bits));
+            let sum = (0..block.used).map(coefficient).collect::<Result<_>>()?;
+            if let Some(decoded) = session.decrypt(SumJob { a: a.clone(), c0: sum })? {
+                return Ok(decoded);
+            }
+        }
         let product = d.ring.times_secret(a, &self.secret, block.used);
         let coefficient = |(k, a_s): (usize, &u128)| {
             let c0 = d.expand_sum(read_bits(c0, k * bits as usize, bits))?;
             d.decode(d.ring.sub(c0, *a_s))
         };
-        product.iter().enumerate().map(coefficient).collect()
+        Ok(Zeroizing::new(product.iter().enumerate().map(coefficient).collect::<Result<_>>()?))
     }
 
     /// The noise's part of the tag. Without it, whether a changed aggregate opens would tell how large its noise is.
@@ -123,7 +142,7 @@ impl Opener for CipherOpener {
 
     fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash> {
         let block = &self.blocks[index];
-        let decoded = Zeroizing::new(self.decode(index, bytes)?);
+        let decoded = self.decode(index, bytes)?;
         for ((m, _), fields) in decoded.iter().zip(sums.chunks_mut(block.fields.count)) {
             block.fields.check(*m)?;
             block.fields.unpack(*m, fields);

@@ -1,9 +1,10 @@
 //! The client's side. Offline: `a s + e` for as many ciphertexts as an update takes. Online: quantise,
 //! pack, one scaled addition, bits to the wire.
 
+use super::accelerator::{MaskJob, Session};
 use super::params::{Block, Derived};
 use super::ring::SecretNtt;
-use crate::bits::{BitWriter, packed_len};
+use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
 use crate::client::Sender;
 use crate::codec::{Layout, Update};
 use crate::keys::ClientKey;
@@ -30,35 +31,60 @@ pub struct BfvEncryptor {
     derived: Arc<Derived>,
     sender: Sender,
     secret: Arc<SecretNtt>,
+    session: Option<Arc<Session>>,
     ready: Option<Offline>,
 }
 
-/// `a s + e` of one ciphertext, and e, which is in the tag.
+/// `a s + e` of one ciphertext, or nothing where a device has it, and e, which is in the tag.
 pub(crate) struct Mask {
     sum: Zeroizing<Vec<u128>>,
     errors: Zeroizing<Vec<i8>>,
 }
 
-/// The mask of ciphertext `index`.
-fn mask(d: &Derived, secret: &SecretNtt, seed: &[u8; 32], index: usize, block: &Block) -> Result<Mask> {
+/// The public polynomial of ciphertext `index`.
+fn public(d: &Derived, seed: &[u8; 32], index: usize) -> Result<Vec<Zeroizing<Vec<u64>>>> {
+    let mut a = d.ring.zero();
+    d.ring.accumulate_a(seed, index as u64, 1, &mut a)?;
+    Ok(a)
+}
+
+/// The mask of ciphertext `index`, with these errors or with fresh ones.
+fn mask(
+    d: &Derived,
+    secret: &SecretNtt,
+    seed: &[u8; 32],
+    index: usize,
+    block: &Block,
+    errors: Option<&[i8]>,
+) -> Result<Mask> {
     let ring = &d.ring;
-    let mut a = ring.zero();
-    ring.accumulate_a(seed, index as u64, 1, &mut a)?;
-    let mut sum = ring.times_secret(a, secret, block.used);
-    let mut draws = Stream::from_os()?;
-    let mut errors = Zeroizing::new(vec![0i8; block.used]);
-    for (c, e) in sum.iter_mut().zip(errors.iter_mut()) {
-        *e = d.error.draw(&mut draws);
+    let mut sum = ring.times_secret(public(d, seed, index)?, secret, block.used);
+    let errors = match errors {
+        Some(errors) => Zeroizing::new(errors.to_vec()),
+        None => draw(d, block.used)?,
+    };
+    for (c, e) in sum.iter_mut().zip(errors.iter()) {
         *c = ring.add(*c, ring.lift(*e));
     }
     Ok(Mask { sum, errors })
 }
 
+/// Fresh errors.
+fn draw(d: &Derived, used: usize) -> Result<Zeroizing<Vec<i8>>> {
+    let mut draws = Stream::from_os()?;
+    Ok(Zeroizing::new((0..used).map(|_| d.error.draw(&mut draws)).collect()))
+}
+
 impl BfvEncryptor {
-    pub fn new(derived: Arc<Derived>, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+    pub fn new(
+        derived: Arc<Derived>,
+        key: &ClientKey,
+        state: Option<&Path>,
+        session: Option<Arc<Session>>,
+    ) -> Result<Self> {
         let secret = Arc::new(derived.ring.secret_ntt(&key.secret)?);
         let sender = Sender::new(key, derived.params.rules(), state)?;
-        Ok(BfvEncryptor { derived, sender, secret, ready: None })
+        Ok(BfvEncryptor { derived, sender, secret, session, ready: None })
     }
 
     fn start(&mut self, terms: &Terms<'_>) -> Result<CipherSealer> {
@@ -68,15 +94,15 @@ impl BfvEncryptor {
         let fits = |o: &Offline| {
             o.process == std::process::id()
                 && o.masks.len() == blocks.len()
-                && o.masks.iter().zip(&blocks).all(|(m, b)| m.sum.len() == b.used)
+                && o.masks.iter().zip(&blocks).all(|(m, b)| m.errors.len() == b.used)
         };
         let (seed, masks) = match self.ready.take().filter(fits) {
             Some(ready) => (ready.seed, ready.masks),
             None => (*random_bytes::<32>()?, Vec::new()),
         };
-        let (secret, prefix) = (Arc::clone(&self.secret), seed.to_vec());
+        let (secret, session, prefix) = (Arc::clone(&self.secret), self.session.clone(), seed.to_vec());
         let pieces = cut(&blocks, prefix.len(), |block| packed_len(block.used, d.wire_bits(d.up_drop)));
-        Ok(CipherSealer { derived: d, secret, header, stamp, seed, prefix, masks, blocks, pieces })
+        Ok(CipherSealer { derived: d, secret, session, header, stamp, seed, prefix, masks, blocks, pieces })
     }
 }
 
@@ -84,6 +110,8 @@ impl BfvEncryptor {
 pub(crate) struct CipherSealer {
     pub derived: Arc<Derived>,
     pub secret: Arc<SecretNtt>,
+    /// A device that has the secret.
+    pub session: Option<Arc<Session>>,
     pub header: Header,
     pub stamp: Stamp,
     /// What a is made of.
@@ -114,13 +142,16 @@ impl Sealer for CipherSealer {
 
     fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
         let (d, block) = (&self.derived, &self.blocks[index]);
+        if let Some(session) = &self.session {
+            return self.seal_on(session, index, update, out);
+        }
         let weight = self.stamp.weight();
         let mut hasher = self.stamp.mac.hasher(block.start);
         let made;
         let mask = match self.masks.get(index) {
             Some(mask) => mask,
             None => {
-                made = mask(d, &self.secret, &self.seed, index, block)?;
+                made = mask(d, &self.secret, &self.seed, index, block, None)?;
                 &made
             }
         };
@@ -151,11 +182,61 @@ impl Sealer for CipherSealer {
         }
         ints.zeroize();
         writer.finish();
-        let mut hash = self.stamp.weighed(hasher.hash());
-        let mut noises = self.stamp.mac.noise_hasher(index * d.ring.n);
-        noises.fields(&noise);
+        Ok(self.hash(index, hasher.hash(), &noise))
+    }
+}
+
+impl CipherSealer {
+    /// A piece's part of the tag, from its fields' and its noise.
+    fn hash(&self, index: usize, fields: Hash, noise: &[u32]) -> Hash {
+        let mut hash = self.stamp.weighed(fields);
+        let mut noises = self.stamp.mac.noise_hasher(index * self.derived.ring.n);
+        noises.fields(noise);
         hash += noises.hash();
-        Ok(hash)
+        hash
+    }
+
+    /// [`Sealer::seal`] with the ring's arithmetic on a device, or in the core where the device fails and may.
+    fn seal_on(&self, session: &Session, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
+        let (d, block) = (&self.derived, &self.blocks[index]);
+        let errors = match self.masks.get(index) {
+            Some(mask) => mask.errors.clone(),
+            None => draw(d, block.used)?,
+        };
+        let mut hasher = self.stamp.mac.hasher(block.start);
+        let mut plain = Zeroizing::new(Vec::with_capacity(block.used));
+        let mut ints = Zeroizing::new(vec![0u32; block.len]);
+        update.quantise(block.start, &mut ints)?;
+        hasher.fields(&ints);
+        block.fields.pack(&ints, self.stamp.weight(), |m| plain.push(m));
+
+        let job = || Ok(MaskJob { a: public(d, &self.seed, index)?, e: errors.clone() });
+        let bits = d.ring.log_q();
+        let sums: Vec<u128> = match session.encrypt(&self.seed, index, plain.clone(), job)? {
+            Some(bytes) => {
+                check_stream(&bytes, block.used, bits)?;
+                (0..block.used).map(|k| read_bits(&bytes, k * bits as usize, bits)).collect()
+            }
+            None => {
+                let mask = mask(d, &self.secret, &self.seed, index, block, Some(&errors))?;
+                mask.sum.iter().zip(plain.iter()).map(|(a, m)| d.ring.add(*a, d.delta.wrapping_mul(*m))).collect()
+            }
+        };
+        let half = (1u32 << d.up_drop) >> 1;
+        let (low, most) = ((1u32 << d.up_drop) - 1, d.fresh_noise() as u32 + half);
+        let wire_bits = d.wire_bits(d.up_drop);
+        let mut writer = BitWriter::new(out);
+        let mut noise = Zeroizing::new(Vec::with_capacity(block.used));
+        for (c0, error) in sums.iter().zip(errors.iter()) {
+            if *c0 >= d.ring.q {
+                return Err(Error::Device { reason: "a coefficient that came back is not below q".into() });
+            }
+            let gone = (*c0 as u32).wrapping_add(half) & low;
+            noise.push(most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone));
+            writer.push(d.compress(*c0, d.up_drop), wire_bits);
+        }
+        writer.finish();
+        Ok(self.hash(index, hasher.hash(), &noise))
     }
 }
 
@@ -172,7 +253,9 @@ pub(crate) fn cut(blocks: &[Block], prefix: usize, bytes: impl Fn(&Block) -> usi
 
 impl Encryptor for BfvEncryptor {
     fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
-        stream::seal_all(&self.start(&request.terms())?, request.update, place, Threads::All)
+        // A device takes one piece after the other.
+        let threads = if self.session.is_some() { Threads::One } else { Threads::All };
+        stream::seal_all(&self.start(&request.terms())?, request.update, place, threads)
     }
 
     fn sealer(&mut self, terms: &Terms<'_>) -> Result<Option<Sealing>> {
@@ -184,8 +267,23 @@ impl Encryptor for BfvEncryptor {
         self.sender.reserve(round)?;
         let seed = *random_bytes::<32>()?;
         let blocks = self.derived.shape(layout)?;
-        let masks = blocks.par_iter().enumerate().map(|(k, block)| mask(&self.derived, &self.secret, &seed, k, block));
-        self.ready = Some(Offline { seed, masks: masks.collect::<Result<_>>()?, process: std::process::id() });
+        let d = &self.derived;
+        let masks = match &self.session {
+            None => {
+                let masks = blocks.par_iter().enumerate();
+                masks.map(|(k, block)| mask(d, &self.secret, &seed, k, block, None)).collect::<Result<_>>()?
+            }
+            Some(session) => {
+                let jobs = blocks.iter().enumerate();
+                let job =
+                    |(k, block): (usize, &Block)| Ok(MaskJob { a: public(d, &seed, k)?, e: draw(d, block.used)? });
+                let jobs = jobs.map(job).collect::<Result<Vec<_>>>()?;
+                // Where the device fails, the masks are made when they are needed.
+                session.prepare(&seed, &jobs)?;
+                jobs.into_iter().map(|job| Mask { sum: Zeroizing::default(), errors: job.e }).collect()
+            }
+        };
+        self.ready = Some(Offline { seed, masks, process: std::process::id() });
         Ok(())
     }
 

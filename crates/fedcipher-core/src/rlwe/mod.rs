@@ -5,6 +5,7 @@
 //! a server could choose c1, whether an aggregate opens would tell it of the secret, a coefficient a try.
 //! One secret for the cohort: a client that colludes with the server opens every update.
 
+pub mod accelerator;
 pub(crate) mod aggregate;
 pub(crate) mod decrypt;
 pub(crate) mod encrypt;
@@ -18,6 +19,7 @@ use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
 use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Scheme};
+use accelerator::{Accelerators, Session};
 use params::{Derived, Params};
 use ring::Binomial;
 use std::path::Path;
@@ -35,11 +37,24 @@ impl Params {
 #[derive(Clone)]
 pub struct Bfv {
     derived: Arc<Derived>,
+    accelerators: Option<Arc<dyn Accelerators>>,
 }
 
 impl Bfv {
     pub fn new(params: Params) -> Result<Self> {
-        Ok(Bfv { derived: Arc::new(Derived::new(params, Binomial::ERROR)?) })
+        Ok(Bfv { derived: Arc::new(Derived::new(params, Binomial::ERROR)?), accelerators: None })
+    }
+
+    /// The same scheme with the arithmetic of clients on devices, one a key.
+    #[must_use]
+    pub fn with_accelerators(self, accelerators: Arc<dyn Accelerators>) -> Self {
+        Bfv { accelerators: Some(accelerators), ..self }
+    }
+
+    /// A device for `key`, where there are any.
+    fn session(&self, key: &ClientKey) -> Result<Option<Arc<Session>>> {
+        let Some(accelerators) = &self.accelerators else { return Ok(None) };
+        Session::open(accelerators, &self.derived.arithmetic(), &key.secret)
     }
 
     #[must_use]
@@ -69,7 +84,7 @@ impl Scheme for Bfv {
 
     fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
         key.tag.check_scheme(NAME, self.digest())?;
-        Ok(Box::new(encrypt::BfvEncryptor::new(Arc::clone(&self.derived), key, state)?))
+        Ok(Box::new(encrypt::BfvEncryptor::new(Arc::clone(&self.derived), key, state, self.session(key)?)?))
     }
 
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
@@ -79,7 +94,7 @@ impl Scheme for Bfv {
 
     fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>> {
         key.tag.check_scheme(NAME, self.digest())?;
-        Ok(Box::new(decrypt::BfvDecryptor::new(Arc::clone(&self.derived), key, state)?))
+        Ok(Box::new(decrypt::BfvDecryptor::new(Arc::clone(&self.derived), key, state, self.session(key)?)?))
     }
 
     fn describe(&self) -> Vec<(String, String)> {

@@ -1,5 +1,6 @@
 //! Parameters of the additive BFV scheme: what the user picks, and what follows from it.
 
+use super::accelerator::Arithmetic;
 use super::ring::{Binomial, Ring};
 use crate::bounds::Bounds;
 use crate::codec::Layout;
@@ -111,6 +112,14 @@ impl Derived {
                 format!("a layer has {bits} bits but the scheme was made for {:?}; list all widths", self.params.bits),
             )
         })
+    }
+
+    /// What a device has to be set to.
+    #[must_use]
+    pub fn arithmetic(&self) -> Arithmetic {
+        let ring = &self.ring;
+        let (primes, bits) = (ring.primes.clone(), ring.log_q());
+        Arithmetic { n: ring.n, primes, q: ring.q, t: self.t, delta: self.delta, bits }
     }
 
     /// Bits of a c0 coefficient on the wire after dropping `drop` low bits.

@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use fedcipher_core::key_file::{self, InUse, Sharing};
+use fedcipher_core::rlwe::accelerator::Accelerators;
 use fedcipher_engine::client::Target;
 use fedcipher_engine::door::Door;
 use fedcipher_engine::engine_service::{EngineService, KeySource, NoSource};
@@ -94,6 +95,18 @@ struct Serve {
     /// Do not keep each thread on one core: for engines that share their cores with other pinned work.
     #[arg(long)]
     roam: bool,
+    /// Do the arithmetic of `bfv` on FedBit's accelerator. `sim`: a simulated one, of --accelerator-library.
+    #[cfg(feature = "accelerator")]
+    #[arg(long, value_parser = ["sim"], requires = "accelerator_library")]
+    accelerator: Option<String>,
+    /// The library that `make hardware-sim` builds.
+    #[cfg(feature = "accelerator")]
+    #[arg(long)]
+    accelerator_library: Option<PathBuf>,
+    /// What an accelerator fails at: an error for the host, or done by this process, with the same result to the bit.
+    #[cfg(feature = "accelerator")]
+    #[arg(long, default_value = "refuse", value_parser = ["refuse", "fall-back"])]
+    accelerator_failure: String,
     /// Go on where memory cannot be locked.
     #[arg(long)]
     allow_swap: bool,
@@ -160,8 +173,9 @@ async fn serve(options: &Serve) -> Result<()> {
     if names.is_empty() {
         return Err(Error::Configuration("no keys: give --authority and --credentials, or --key-file".into()));
     }
-    let keyring = Arc::new(Keyring::new(&options.state, &names));
     let metrics = Metrics::new().map_err(|e| Error::Configuration(e.to_string()))?;
+    let accelerators = accelerators(options, &metrics)?;
+    let keyring = Arc::new(Keyring::new(&options.state, &names).with_accelerators(accelerators));
     let hosts = Arc::new(Hosts::default());
     let mut _in_use: Vec<InUse> = Vec::new();
     let source: Arc<dyn KeySource> = match &options.authority {
@@ -193,6 +207,24 @@ async fn serve(options: &Serve) -> Result<()> {
         tokio::spawn(async move { axum::serve(pages, page).await });
     }
     listen_until_told(options, service, metrics, door).await
+}
+
+#[cfg(feature = "accelerator")]
+fn accelerators(options: &Serve, metrics: &Arc<Metrics>) -> Result<Option<Arc<dyn Accelerators>>> {
+    use fedcipher_accel::link::Link;
+    use fedcipher_accel::sim::{Setup, SimAccelerators, Simulator};
+    let (Some(_), Some(library)) = (&options.accelerator, &options.accelerator_library) else { return Ok(None) };
+    let simulator = Simulator::load(library, Setup::default()).map_err(fedcipher_core::Error::from)?;
+    tracing::info!("a simulated accelerator of {} lanes for each key", simulator.lanes());
+    let fall_back = options.accelerator_failure == "fall-back";
+    let counted = Arc::clone(metrics);
+    let all = SimAccelerators::new(simulator, Link::PCIE3_X16, fall_back);
+    Ok(Some(Arc::new(all.told(Box::new(move |usage| counted.accelerated(usage))))))
+}
+
+#[cfg(not(feature = "accelerator"))]
+fn accelerators(_options: &Serve, _metrics: &Arc<Metrics>) -> Result<Option<Arc<dyn Accelerators>>> {
+    Ok(None)
 }
 
 /// Keys before the first host comes. What more tries cannot mend ends the start.

@@ -1,0 +1,223 @@
+//! Where another device does the arithmetic of `bfv`: what it is asked for, ciphertext by ciphertext.
+//!
+//! The host keeps what the tag is made of: it draws e, quantises, packs and unpacks. The device makes `a s + e`, adds
+//! `delta m`, and takes both off again; what it returns is the same to the bit as what the core computes.
+//! `fedcipher-accel` has the devices.
+
+use crate::{Error, Result};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zeroize::Zeroizing;
+
+/// The constants of one scheme, which a device is set to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arithmetic {
+    pub n: usize,
+    pub primes: Vec<u64>,
+    pub q: u128,
+    pub t: u128,
+    pub delta: u128,
+    /// Bits of a coefficient below q.
+    pub bits: u32,
+}
+
+/// What one mask is made of.
+pub struct MaskJob {
+    /// Residues of a, N a prime.
+    pub a: Vec<Zeroizing<Vec<u64>>>,
+    /// As many coefficients as the ciphertext uses.
+    pub e: Zeroizing<Vec<i8>>,
+}
+
+/// One sum of ciphertexts.
+pub struct SumJob {
+    pub a: Vec<Zeroizing<Vec<u64>>>,
+    /// Coefficients mod q, as many as the ciphertext uses.
+    pub c0: Vec<u128>,
+}
+
+/// Plaintext and noise of each coefficient.
+pub type Decoded = Zeroizing<Vec<(u128, i128)>>;
+
+/// What a device has done since it was opened. Cycles are its own; seconds on the link follow from bytes, at the rate
+/// that `link` states; neither is in the other.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Usage {
+    pub prepare_cycles: u64,
+    pub encrypt_cycles: u64,
+    pub decrypt_cycles: u64,
+    pub key_cycles: u64,
+    pub ciphertexts: u64,
+    pub bytes_to: u64,
+    pub bytes_from: u64,
+    pub link_seconds: f64,
+    /// Ciphertexts that the core made in the device's place.
+    pub fallbacks: u64,
+}
+
+/// A device that holds one key.
+pub trait Accelerator: Send {
+    /// Makes masks `a s + e` and keeps them, in this order.
+    fn prepare(&mut self, jobs: &[MaskJob]) -> Result<()>;
+
+    /// Adds `delta m` to the next masks, which are gone then; c0 of each, packed in `Arithmetic::bits` a coefficient.
+    fn encrypt(&mut self, plaintexts: &[Zeroizing<Vec<u128>>]) -> Result<Vec<Vec<u8>>>;
+
+    /// Takes `a s` off each sum and divides by delta.
+    fn decrypt(&mut self, jobs: &[SumJob]) -> Result<Vec<Decoded>>;
+
+    /// Forgets all masks, and whatever went wrong.
+    fn discard(&mut self) -> Result<()>;
+
+    fn usage(&self) -> Usage;
+}
+
+/// Opens a device for each key.
+pub trait Accelerators: Send + Sync {
+    /// A device with this key, ternary coefficients as in key files.
+    fn open(&self, arithmetic: &Arithmetic, secret: &[u8]) -> Result<Box<dyn Accelerator>>;
+
+    /// Whether the core does what a device fails at. It is the same work to the bit; else the error is the caller's.
+    fn fall_back(&self) -> bool;
+
+    /// Told what one device has done since the last time.
+    fn done(&self, _usage: &Usage) {}
+}
+
+/// One key's device, and the masks that wait in it.
+pub(crate) struct Session {
+    device: Mutex<Held>,
+    all: std::sync::Arc<dyn Accelerators>,
+}
+
+struct Held {
+    accelerator: Box<dyn Accelerator>,
+    /// Whose masks wait, by their seed; which ciphertext's is the next; how many.
+    seed: [u8; 32],
+    next: usize,
+    waiting: usize,
+    fallbacks: u64,
+    told: Usage,
+}
+
+impl Session {
+    pub fn open(
+        all: &std::sync::Arc<dyn Accelerators>,
+        arithmetic: &Arithmetic,
+        secret: &[u8],
+    ) -> Result<Option<std::sync::Arc<Self>>> {
+        match all.open(arithmetic, secret) {
+            Ok(accelerator) => {
+                let held =
+                    Held { accelerator, seed: [0; 32], next: 0, waiting: 0, fallbacks: 0, told: Usage::default() };
+                Ok(Some(std::sync::Arc::new(Session { device: Mutex::new(held), all: std::sync::Arc::clone(all) })))
+            }
+            Err(_) if all.fall_back() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `work` on the device; None where it failed and the core is to do it.
+    fn with<T>(&self, work: impl FnOnce(&mut Held) -> Result<T>) -> Result<Option<T>> {
+        let mut held = self.lock();
+        let result = work(&mut held);
+        let result = match result {
+            Ok(value) => Ok(Some(value)),
+            // What a sum is wrong in, it is wrong in for the core too.
+            Err(error @ Error::Decrypt { .. }) => Err(error),
+            Err(error) => {
+                held.waiting = 0;
+                held.fallbacks += 1;
+                // A device that cannot even forget is asked again by the next piece, and fails again.
+                let _ = held.accelerator.discard();
+                if self.all.fall_back() { Ok(None) } else { Err(error) }
+            }
+        };
+        let usage = Usage { fallbacks: held.fallbacks, ..held.accelerator.usage() };
+        self.all.done(&usage.since(&held.told));
+        held.told = usage;
+        result
+    }
+
+    /// Masks of a whole update, ciphertext 0 first.
+    pub fn prepare(&self, seed: &[u8; 32], jobs: &[MaskJob]) -> Result<Option<()>> {
+        self.with(|held| {
+            if held.waiting > 0 {
+                held.accelerator.discard()?;
+            }
+            held.waiting = 0;
+            held.accelerator.prepare(jobs)?;
+            (held.seed, held.next, held.waiting) = (*seed, 0, jobs.len());
+            Ok(())
+        })
+    }
+
+    /// c0 of ciphertext `index`: with the mask that waits for it, or else with one that is made of `job` now.
+    pub fn encrypt(
+        &self,
+        seed: &[u8; 32],
+        index: usize,
+        plaintext: Zeroizing<Vec<u128>>,
+        job: impl FnOnce() -> Result<MaskJob>,
+    ) -> Result<Option<Vec<u8>>> {
+        self.with(|held| {
+            if held.waiting == 0 || held.next != index || held.seed != *seed {
+                // Masks come out in order. One that was passed over is made again, and used once all the same.
+                if held.waiting > 0 {
+                    held.accelerator.discard()?;
+                    held.waiting = 0;
+                }
+                held.accelerator.prepare(&[job()?])?;
+                held.waiting = 1;
+            }
+            held.waiting -= 1;
+            held.next = index + 1;
+            let c0 = held.accelerator.encrypt(&[plaintext])?.pop();
+            c0.ok_or_else(|| Error::Device { reason: "no ciphertext came back".into() })
+        })
+    }
+
+    pub fn decrypt(&self, job: SumJob) -> Result<Option<Decoded>> {
+        self.with(|held| {
+            // A board that decrypts between a preparation and its encryption keeps the masks.
+            let decoded = held.accelerator.decrypt(&[job])?.pop();
+            decoded.ok_or_else(|| Error::Device { reason: "no plaintext came back".into() })
+        })
+    }
+}
+
+impl Usage {
+    #[must_use]
+    pub fn plus(&self, more: &Usage) -> Usage {
+        Usage {
+            prepare_cycles: self.prepare_cycles + more.prepare_cycles,
+            encrypt_cycles: self.encrypt_cycles + more.encrypt_cycles,
+            decrypt_cycles: self.decrypt_cycles + more.decrypt_cycles,
+            key_cycles: self.key_cycles + more.key_cycles,
+            ciphertexts: self.ciphertexts + more.ciphertexts,
+            bytes_to: self.bytes_to + more.bytes_to,
+            bytes_from: self.bytes_from + more.bytes_from,
+            link_seconds: self.link_seconds + more.link_seconds,
+            fallbacks: self.fallbacks + more.fallbacks,
+        }
+    }
+
+    /// What has been added since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Usage) -> Usage {
+        Usage {
+            prepare_cycles: self.prepare_cycles - before.prepare_cycles,
+            encrypt_cycles: self.encrypt_cycles - before.encrypt_cycles,
+            decrypt_cycles: self.decrypt_cycles - before.decrypt_cycles,
+            key_cycles: self.key_cycles - before.key_cycles,
+            ciphertexts: self.ciphertexts - before.ciphertexts,
+            bytes_to: self.bytes_to - before.bytes_to,
+            bytes_from: self.bytes_from - before.bytes_from,
+            link_seconds: self.link_seconds - before.link_seconds,
+            fallbacks: self.fallbacks - before.fallbacks,
+        }
+    }
+}
