@@ -232,7 +232,10 @@ def tables(text):
     """(heads, row) of each row of the tables of a page."""
     heads = None
     for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else None
+        cells = None
+        if line.startswith("|"):
+            # A bar of a cell's own has a backslash before it.
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
         if cells is None:
             heads = None
         elif heads is None:
