@@ -173,7 +173,7 @@ SMUGGLED = {
     "a model as text": ConfigRecord({"model": "00" * 3000}),
     "a model as names": MetricRecord({"00" * 3000: 1.0}),
     "an array": record(initial()),
-    "a frame of its own": ArrayRecord({protocol.UPDATE: Array(np.zeros(8, np.uint8))}),
+    "a frame of its own": protocol.wire_record({protocol.UPDATE: bytes(8)}),
 }
 
 
@@ -421,10 +421,28 @@ def test_attack_03_an_aggregate_has_one_name(key):
         protocol.aggregate_sequence(protocol.AGGREGATE_PREFIX + key)
 
 
-@pytest.mark.parametrize("values", [np.zeros(8, np.int8), np.zeros((2, 4), np.uint8), np.uint8(1), np.zeros(8)])
-def test_attack_03_a_frame_is_a_row_of_bytes(values):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "int8"},
+        {"shape": (2, 4)},
+        {"shape": ()},
+        {"shape": (9,)},
+        {"shape": (10**18,)},
+        {"stype": "numpy.ndarray"},
+        {"data": b"seven b"},
+    ],
+)
+def test_attack_03_a_frame_is_a_row_of_bytes(changes):
+    made = protocol.bytes_array(b"8 bytes.")
+    assert protocol.frame_bytes(made) == b"8 bytes."
+    for key, value in changes.items():
+        setattr(made, key, value)
     with pytest.raises(errors.FrameError):
-        protocol.frame_bytes(array(values))
+        protocol.frame_bytes(made)
+    for values in (np.zeros(8, np.uint8), np.zeros(8)):
+        with pytest.raises(errors.FrameError):
+            protocol.frame_bytes(Array(values))
 
 
 def array(values, **changes):
@@ -452,12 +470,12 @@ BAD_ARRAYS = {
     "a negative length": {NAMES[0]: array(W), NAMES[1]: array(B, data=header("(-7,)") + bytes(28))},
     "no header": {NAMES[0]: array(W), NAMES[1]: array(B, data=b"")},
     "another serialisation": {NAMES[0]: array(W), NAMES[1]: array(B, data=b"\x80\x05N.", stype="pickle")},
-    "an unnumbered aggregate": {protocol.AGGREGATE_PREFIX + "one": array(np.zeros(8, np.uint8))},
-    "a number with a sign": {protocol.AGGREGATE_PREFIX + "-0000001": array(np.zeros(8, np.uint8))},
-    "a number in Arabic digits": {protocol.AGGREGATE_PREFIX + "٠٠٠٠٠٠٠١": array(np.zeros(8, np.uint8))},
+    "an unnumbered aggregate": {protocol.AGGREGATE_PREFIX + "one": protocol.bytes_array(bytes(8))},
+    "a number with a sign": {protocol.AGGREGATE_PREFIX + "-0000001": protocol.bytes_array(bytes(8))},
+    "a number in Arabic digits": {protocol.AGGREGATE_PREFIX + "٠٠٠٠٠٠٠١": protocol.bytes_array(bytes(8))},
     "an aggregate of floats": {protocol.aggregate_key(1): array(W)},
     "an aggregate and a model": {NAMES[0]: array(W), NAMES[1]: array(B), protocol.aggregate_key(1): array(W)},
-    "nothing in an aggregate": {protocol.aggregate_key(1): array(np.zeros(0, np.uint8))},
+    "nothing in an aggregate": {protocol.aggregate_key(1): protocol.bytes_array(b"")},
 }
 
 

@@ -35,6 +35,17 @@ fn masks(c: &mut Criterion) {
     }
 }
 
+/// A server's addition of one frame's lanes; bytes of the frame.
+fn additions(c: &mut Criterion) {
+    let mut group = c.benchmark_group("lanes-add-2e20");
+    for width in [16, 20, 21] {
+        let x = vec![0x5a; bits::packed_len(1 << 20, width)];
+        let mut sum = x.clone();
+        group.throughput(Throughput::Bytes(x.len() as u64));
+        group.bench_function(format!("w={width}"), |b| b.iter(|| bits::add_assign(black_box(&mut sum), &x, width)));
+    }
+}
+
 /// The default NTT crate against the permissively licensed one: forward transform, N = 4096.
 fn transforms(c: &mut Criterion) {
     let mut group = c.benchmark_group("ntt-forward-4096");
@@ -86,5 +97,5 @@ fn ciphertexts(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, masks, transforms, ciphertexts);
+criterion_group!(benches, masks, additions, transforms, ciphertexts);
 criterion_main!(benches);

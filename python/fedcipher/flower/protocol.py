@@ -35,6 +35,8 @@ UPDATE = PREFIX + "update"
 """Array of a reply: the client's frame."""
 AGGREGATE_PREFIX = PREFIX + "aggregate."
 """Arrays of a message: aggregates by sequence number, to be applied in order."""
+_SERIALISATION = PREFIX + "frame"
+"""How a frame's bytes lie in Flower's array: as they are, where ``numpy.save`` would copy and wrap them."""
 
 _DIGITS = 8
 _KINDS = "biuf"
@@ -54,8 +56,8 @@ def aggregate_sequence(key: str) -> int:
 
 
 def bytes_array(frame: bytes) -> Array:
-    """A frame as a Flower array of uint8."""
-    return Array(np.frombuffer(frame, dtype=np.uint8))
+    """A frame as a Flower array of uint8, without a copy."""
+    return Array(dtype="uint8", shape=(len(frame),), stype=_SERIALISATION, data=frame)
 
 
 def to_numpy(array: Array) -> NumpyArray:
@@ -81,11 +83,10 @@ def to_numpy(array: Array) -> NumpyArray:
 
 
 def frame_bytes(array: Array) -> bytes:
-    """The frame in a Flower array. Raises `FrameError` when that is not a row of bytes."""
-    values = to_numpy(array)
-    if values.ndim != 1 or values.dtype != np.uint8:
-        raise FrameError(f"a frame is a row of bytes, not an array of type {values.dtype} and shape {values.shape}")
-    return values.tobytes()
+    """The frame in an array of `bytes_array`, without a copy. Raises `FrameError` for any other array."""
+    if (array.stype, array.dtype, array.shape) != (_SERIALISATION, "uint8", (len(array.data),)):
+        raise FrameError(f"a frame is a row of bytes, not {array.stype!r} of type {array.dtype} and shape {array.shape}")
+    return array.data
 
 
 def wire_record(frames: Mapping[str, bytes]) -> ArrayRecord:

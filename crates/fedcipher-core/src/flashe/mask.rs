@@ -122,9 +122,30 @@ impl<'a> MaskMaker<'a> {
             return;
         }
         // The bits that a block has beyond its lanes are not in the stream: added up as blocks, then moved together.
-        let group = Group::new(width);
+        self.total[..count].fill(0);
+        self.sum(terms, negate, first, count);
+        let packed = &mut self.packed[..acc.len()];
+        bits::pack_groups(&self.total[..count], width, lanes, packed);
+        bits::add_assign(acc, packed, width);
+    }
+
+    /// Writes `values[k] * weight` (at most one chunk) under their masks, as a stream.
+    fn encrypt(&mut self, terms: &[Term], first: u32, values: &[u32], weight: u64, out: &mut [u8]) {
+        if self.width.is_power_of_two() {
+            bits::pack_scaled(values, weight, self.width, out);
+            return self.apply(terms, false, first, values.len(), out);
+        }
+        // Values join the masks where these are made, and all move once.
+        let count = values.len().div_ceil(per_block(self.width));
+        bits::group_scaled(values, weight, self.width, &mut self.total[..count]);
+        self.sum(terms, false, first, count);
+        bits::pack_groups(&self.total[..count], self.width, values.len(), out);
+    }
+
+    /// Adds the masks of blocks `first..first + count` to as many groups of `total`.
+    fn sum(&mut self, terms: &[Term], negate: bool, first: u32, count: usize) {
+        let group = Group::new(self.width);
         let total = &mut self.total[..count];
-        total.fill(0);
         for term in terms {
             self.prf.blocks(round_client(self.round, term.client), first, &mut self.blocks[..count]);
             let masks = self.blocks[..count].iter().map(|block| u128::from_le_bytes(*block));
@@ -134,9 +155,6 @@ impl<'a> MaskMaker<'a> {
                 total.iter_mut().zip(masks).for_each(|(sum, mask)| *sum = group.sub(*sum, mask));
             }
         }
-        let packed = &mut self.packed[..acc.len()];
-        bits::pack_groups(total, width, lanes, packed);
-        bits::add_assign(acc, packed, width);
     }
 
     /// The masks of `client` at `positions` (increasing coordinates): calls `put(index, mask)`.
@@ -204,8 +222,7 @@ pub fn encrypt_run(
     for (k, chunk) in out.chunks_mut(bits::packed_len(step, width)).enumerate() {
         let lanes = (len - k * step).min(step);
         source(k * step, &mut ints[..lanes])?;
-        bits::pack_scaled(&ints[..lanes], weight, width, chunk);
-        maker.apply(terms, false, base.wrapping_add((k * CHUNK_BLOCKS) as u32), lanes, chunk);
+        maker.encrypt(terms, base.wrapping_add((k * CHUNK_BLOCKS) as u32), &ints[..lanes], weight, chunk);
     }
     ints.zeroize();
     Ok(())

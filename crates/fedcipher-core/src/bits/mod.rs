@@ -3,6 +3,12 @@
 //! Lane k occupies bits `[k*w, (k+1)*w)` of the stream, least significant bit first, so for
 //! w = 8, 16, 32, 64 a stream is a plain little-endian array.
 
+mod add;
+mod groups;
+
+pub use add::{add_assign, sub_assign};
+pub use groups::{Group, group_scaled, pack_groups};
+
 use crate::{Error, Result};
 use multiversion::multiversion;
 
@@ -146,28 +152,6 @@ impl<'a> BitWriter<'a> {
     }
 }
 
-macro_rules! lane_kernels {
-    ($lane:ty, $bytes:literal, $add:ident, $sub:ident) => {
-        #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-        fn $add(acc: &mut [u8], x: &[u8]) {
-            let (acc, _) = acc.as_chunks_mut::<$bytes>();
-            let (x, _) = x.as_chunks::<$bytes>();
-            for (a, b) in acc.iter_mut().zip(x) {
-                *a = <$lane>::from_le_bytes(*a).wrapping_add(<$lane>::from_le_bytes(*b)).to_le_bytes();
-            }
-        }
-
-        #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-        fn $sub(acc: &mut [u8], x: &[u8]) {
-            let (acc, _) = acc.as_chunks_mut::<$bytes>();
-            let (x, _) = x.as_chunks::<$bytes>();
-            for (a, b) in acc.iter_mut().zip(x) {
-                *a = <$lane>::from_le_bytes(*a).wrapping_sub(<$lane>::from_le_bytes(*b)).to_le_bytes();
-            }
-        }
-    };
-}
-
 macro_rules! scale_kernel {
     ($lane:ty, $bytes:literal, $scale:ident) => {
         #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
@@ -180,124 +164,9 @@ macro_rules! scale_kernel {
     };
 }
 
-lane_kernels!(u8, 1, add_u8, sub_u8);
-lane_kernels!(u16, 2, add_u16, sub_u16);
-lane_kernels!(u32, 4, add_u32, sub_u32);
-lane_kernels!(u64, 8, add_u64, sub_u64);
 scale_kernel!(u8, 1, scale_u8);
 scale_kernel!(u16, 2, scale_u16);
 scale_kernel!(u32, 4, scale_u32);
-
-/// `acc[k] = acc[k] + x[k] mod 2^width` for all lanes of two equally long streams.
-pub fn add_assign(acc: &mut [u8], x: &[u8], width: u32) {
-    match width {
-        8 => add_u8(acc, x),
-        16 => add_u16(acc, x),
-        32 => add_u32(acc, x),
-        64 => add_u64(acc, x),
-        _ => combine(acc, x, width, add_word),
-    }
-}
-
-/// `acc[k] = acc[k] - x[k] mod 2^width`.
-pub fn sub_assign(acc: &mut [u8], x: &[u8], width: u32) {
-    match width {
-        8 => sub_u8(acc, x),
-        16 => sub_u16(acc, x),
-        32 => sub_u32(acc, x),
-        64 => sub_u64(acc, x),
-        _ => combine(acc, x, width, sub_word),
-    }
-}
-
-/// The lanes of a 128-bit word, `128 / width` of them from bit 0 on, added and subtracted all at once: top bits
-/// are kept apart so that no carry leaves a lane (Warren, Hacker's Delight, section 2-18).
-#[derive(Debug, Clone, Copy)]
-pub struct Group {
-    top: u128,
-    low: u128,
-}
-
-impl Group {
-    #[must_use]
-    pub fn new(width: u32) -> Self {
-        let top = (1..=128 / width).fold(0, |top, lane| top | 1 << (lane * width - 1));
-        let all = u128::MAX >> (128 % width);
-        Group { top, low: all & !top }
-    }
-
-    /// `a[k] + b[k] mod 2^width`; bits behind the last lane are ignored, and zero in the sum.
-    #[inline(always)]
-    #[must_use]
-    pub fn add(self, a: u128, b: u128) -> u128 {
-        (a & self.low).wrapping_add(b & self.low) ^ ((a ^ b) & self.top)
-    }
-
-    /// `a[k] - b[k] mod 2^width`.
-    #[inline(always)]
-    #[must_use]
-    pub fn sub(self, a: u128, b: u128) -> u128 {
-        ((a & self.low) | self.top).wrapping_sub(b & self.low) ^ ((a ^ !b) & self.top)
-    }
-}
-
-/// Writes `lanes` lanes, which lie in groups, into the stream `out` where they follow one another.
-pub fn pack_groups(groups: &[u128], width: u32, lanes: usize, out: &mut [u8]) {
-    let per = (128 / width) as usize;
-    let (whole, rest) = (lanes / per, (lanes % per) as u32 * width);
-    let mut writer = BitWriter::new(out);
-    for group in &groups[..whole] {
-        writer.push(*group, per as u32 * width);
-    }
-    if rest > 0 {
-        writer.push(groups[whole] & ((1 << rest) - 1), rest);
-    }
-    writer.finish();
-}
-
-/// Lanes that are not whole bytes, in a stream read as one long number: as in [`Group`], but that a lane may lie in
-/// two words, and then carries from one into the other. `op` takes (a, b, top bits, carry) to (result, carry).
-#[inline(always)]
-fn combine(acc: &mut [u8], x: &[u8], width: u32, op: impl Fn(u64, u64, u64, bool) -> (u64, bool)) {
-    // 64 lanes are `width` words, from where on the places of top bits repeat.
-    let mut tops = [0u64; 64];
-    let tops = &mut tops[..width as usize];
-    for lane in 1..=64 {
-        let top = lane * width as usize - 1;
-        tops[top / 64] |= 1 << (top % 64);
-    }
-    for (acc, x) in acc.chunks_mut(8 * width as usize).zip(x.chunks(8 * width as usize)) {
-        let mut carry = false;
-        let (words, tail) = acc.as_chunks_mut::<8>();
-        let (others, other_tail) = x.as_chunks::<8>();
-        for ((a, b), top) in words.iter_mut().zip(others).zip(tops.iter()) {
-            let sum;
-            (sum, carry) = op(u64::from_le_bytes(*a), u64::from_le_bytes(*b), *top, carry);
-            *a = sum.to_le_bytes();
-        }
-        if let Some(top) = tops.get(words.len())
-            && !tail.is_empty()
-        {
-            let (mut a, mut b) = ([0u8; 8], [0u8; 8]);
-            a[..tail.len()].copy_from_slice(tail);
-            b[..tail.len()].copy_from_slice(other_tail);
-            let (sum, _) = op(u64::from_le_bytes(a), u64::from_le_bytes(b), *top, carry);
-            tail.copy_from_slice(&sum.to_le_bytes()[..tail.len()]);
-        }
-    }
-}
-
-#[inline(always)]
-fn add_word(a: u64, b: u64, top: u64, carry: bool) -> (u64, bool) {
-    let (sum, carry) = (a & !top).carrying_add(b & !top, carry);
-    (sum ^ ((a ^ b) & top), carry)
-}
-
-#[inline(always)]
-fn sub_word(a: u64, b: u64, top: u64, borrow: bool) -> (u64, bool) {
-    let (difference, borrow) = (a | top).borrowing_sub(b & !top, borrow);
-    (difference ^ ((a ^ !b) & top), borrow)
-}
 
 #[cfg(test)]
 mod tests {
@@ -346,8 +215,13 @@ mod tests {
             let scaled: Vec<u64> = narrow.iter().map(|x| (u64::from(*x) * 12_345) & mask).collect();
             prop_assert_eq!(&out, &stream(&scaled, width));
 
-            // In groups, with what a key stream has behind their lanes.
             let (group, per) = (Group::new(width), (128 / width) as usize);
+            let mut groups = vec![0; len.div_ceil(per)];
+            group_scaled(&narrow, 12_345, width, &mut groups);
+            pack_groups(&groups, width, len, &mut out);
+            prop_assert_eq!(&out, &stream(&scaled, width));
+
+            // In groups, with what a key stream has behind their lanes.
             let mut grouped = |lanes: &[u64]| -> Vec<u128> {
                 let word = |l: &[u64]| l.iter().enumerate().fold(0, |w, (k, l)| w | u128::from(*l) << (k as u32 * width));
                 let junk = u128::MAX.checked_shl(per as u32 * width).unwrap_or(0);

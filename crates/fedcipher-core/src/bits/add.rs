@@ -1,0 +1,126 @@
+//! Lane-wise addition and subtraction of two streams, as wide as the processor has it.
+
+use multiversion::multiversion;
+use std::sync::OnceLock;
+
+macro_rules! lane_kernels {
+    ($lane:ty, $bytes:literal, $add:ident, $sub:ident) => {
+        #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+        fn $add(acc: &mut [u8], x: &[u8]) {
+            let (acc, _) = acc.as_chunks_mut::<$bytes>();
+            let (x, _) = x.as_chunks::<$bytes>();
+            for (a, b) in acc.iter_mut().zip(x) {
+                *a = <$lane>::from_le_bytes(*a).wrapping_add(<$lane>::from_le_bytes(*b)).to_le_bytes();
+            }
+        }
+
+        #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+        fn $sub(acc: &mut [u8], x: &[u8]) {
+            let (acc, _) = acc.as_chunks_mut::<$bytes>();
+            let (x, _) = x.as_chunks::<$bytes>();
+            for (a, b) in acc.iter_mut().zip(x) {
+                *a = <$lane>::from_le_bytes(*a).wrapping_sub(<$lane>::from_le_bytes(*b)).to_le_bytes();
+            }
+        }
+    };
+}
+
+lane_kernels!(u8, 1, add_u8, sub_u8);
+lane_kernels!(u16, 2, add_u16, sub_u16);
+lane_kernels!(u32, 4, add_u32, sub_u32);
+lane_kernels!(u64, 8, add_u64, sub_u64);
+
+/// `acc[k] = acc[k] + x[k] mod 2^width` for all lanes of two equally long streams.
+pub fn add_assign(acc: &mut [u8], x: &[u8], width: u32) {
+    match width {
+        8 => add_u8(acc, x),
+        16 => add_u16(acc, x),
+        32 => add_u32(acc, x),
+        64 => add_u64(acc, x),
+        _ => combine(acc, x, width, add_words),
+    }
+}
+
+/// `acc[k] = acc[k] - x[k] mod 2^width`.
+pub fn sub_assign(acc: &mut [u8], x: &[u8], width: u32) {
+    match width {
+        8 => sub_u8(acc, x),
+        16 => sub_u16(acc, x),
+        32 => sub_u32(acc, x),
+        64 => sub_u64(acc, x),
+        _ => combine(acc, x, width, sub_words),
+    }
+}
+
+/// Lanes in a block: 8 w words, whole vectors whatever the width.
+const BLOCK_LANES: usize = 512;
+
+/// The top bits of a block's lanes.
+fn tops(width: u32) -> &'static [u64] {
+    static TOPS: [OnceLock<Vec<u64>>; 64] = [const { OnceLock::new() }; 64];
+    TOPS[width as usize].get_or_init(|| {
+        let mut tops = vec![0; BLOCK_LANES / 64 * width as usize];
+        for lane in 1..=BLOCK_LANES {
+            let top = lane * width as usize - 1;
+            tops[top / 64] |= 1 << (top % 64);
+        }
+        tops
+    })
+}
+
+/// Lanes that are not whole bytes, in a stream read as one long number: as in [`super::Group`], but that a lane may
+/// lie in two words, and then carries from one into the other. `kernel` takes words of both, top bits and carries,
+/// of which it is given the first and makes the others.
+#[inline(always)]
+fn combine(acc: &mut [u8], x: &[u8], width: u32, kernel: Kernel) {
+    let tops = tops(width);
+    let mut carries = [0; BLOCK_LANES + 1];
+    for (acc, x) in acc.chunks_mut(8 * tops.len()).zip(x.chunks(8 * tops.len())) {
+        let (words, tail) = acc.as_chunks_mut::<8>();
+        let (others, other_tail) = x.as_chunks::<8>();
+        carries[0] = 0;
+        kernel(words, others, tops, &mut carries);
+        if !tail.is_empty() {
+            let (mut a, mut b) = ([0; 8], [0; 8]);
+            a[..tail.len()].copy_from_slice(tail);
+            b[..tail.len()].copy_from_slice(other_tail);
+            carries[0] = carries[words.len()];
+            kernel(std::slice::from_mut(&mut a), &[b], &tops[words.len()..], &mut carries);
+            tail.copy_from_slice(&a[..tail.len()]);
+        }
+    }
+}
+
+type Kernel = fn(&mut [[u8; 8]], &[[u8; 8]], &[u64], &mut [u64]);
+
+/// `word(a, b, top, carry)` is a word of the result, `carries(a, b, top)` whether one goes into the next. Every word has
+/// a top bit, where a carry from the word before ends: none depends on another, and all are made at once.
+#[inline(always)]
+fn words(
+    (acc, x): (&mut [[u8; 8]], &[[u8; 8]]),
+    tops: &[u64],
+    carry: &mut [u64],
+    word: impl Fn(u64, u64, u64, u64) -> u64,
+    carries: impl Fn(u64, u64, u64) -> bool,
+) {
+    for (((a, b), top), carry) in acc.iter().zip(x).zip(tops).zip(&mut carry[1..]) {
+        *carry = u64::from(carries(u64::from_le_bytes(*a), u64::from_le_bytes(*b), *top));
+    }
+    for (((a, b), top), carry) in acc.iter_mut().zip(x).zip(tops).zip(carry.iter()) {
+        *a = word(u64::from_le_bytes(*a), u64::from_le_bytes(*b), *top, *carry).to_le_bytes();
+    }
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+fn add_words(acc: &mut [[u8; 8]], x: &[[u8; 8]], tops: &[u64], carry: &mut [u64]) {
+    let sum = |a: u64, b: u64, top: u64| (a & !top).wrapping_add(b & !top);
+    let word = |a, b, top, carry| sum(a, b, top).wrapping_add(carry) ^ ((a ^ b) & top);
+    words((acc, x), tops, carry, word, |a, b, top| sum(a, b, top) < (a & !top));
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+fn sub_words(acc: &mut [[u8; 8]], x: &[[u8; 8]], tops: &[u64], borrow: &mut [u64]) {
+    let difference = |a: u64, b: u64, top: u64| (a | top).wrapping_sub(b & !top);
+    let word = |a, b, top, borrow| difference(a, b, top).wrapping_sub(borrow) ^ ((a ^ !b) & top);
+    words((acc, x), tops, borrow, word, |a, b, top| (a | top) < (b & !top));
+}
