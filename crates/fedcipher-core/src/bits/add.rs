@@ -37,7 +37,7 @@ pub fn add_assign(acc: &mut [u8], x: &[u8], width: u32) {
         16 => add_u16(acc, x),
         32 => add_u32(acc, x),
         64 => add_u64(acc, x),
-        _ => combine(acc, x, width, add_words),
+        _ => combine(acc, x, tops(width), add_words),
     }
 }
 
@@ -48,7 +48,7 @@ pub fn sub_assign(acc: &mut [u8], x: &[u8], width: u32) {
         16 => sub_u16(acc, x),
         32 => sub_u32(acc, x),
         64 => sub_u64(acc, x),
-        _ => combine(acc, x, width, sub_words),
+        _ => combine(acc, x, tops(width), sub_words),
     }
 }
 
@@ -68,12 +68,20 @@ fn tops(width: u32) -> &'static [u64] {
     })
 }
 
-/// Lanes that are not whole bytes, in a stream read as one long number: as in [`super::Group`], but that a lane may
-/// lie in two words, and then carries from one into the other. `kernel` takes words of both, top bits and carries,
-/// of which it is given the first and makes the others.
+/// The same of lanes in groups, and each group's last bit, where carries of what is behind its lanes end.
+pub(super) fn group_tops(width: u32) -> &'static [u64] {
+    static TOPS: [OnceLock<Vec<u64>>; 65] = [const { OnceLock::new() }; 65];
+    TOPS[width as usize].get_or_init(|| {
+        let tops = (1..=128 / width).fold(1 << 127, |tops: u128, lane| tops | 1 << (lane * width - 1));
+        [tops as u64, (tops >> 64) as u64].repeat(BLOCK_LANES / 2)
+    })
+}
+
+/// Lanes that are not whole bytes, in a stream read as one long number: top bits are kept apart so that no carry leaves
+/// a lane (Warren, Hacker's Delight, section 2-18), but a lane may lie in two words, and then carries from one into the
+/// other. `kernel` takes words of both, top bits and carries, of which it is given the first and makes the others.
 #[inline(always)]
-fn combine(acc: &mut [u8], x: &[u8], width: u32, kernel: Kernel) {
-    let tops = tops(width);
+pub(super) fn combine(acc: &mut [u8], x: &[u8], tops: &[u64], kernel: Kernel) {
     let mut carries = [0; BLOCK_LANES + 1];
     for (acc, x) in acc.chunks_mut(8 * tops.len()).zip(x.chunks(8 * tops.len())) {
         let (words, tail) = acc.as_chunks_mut::<8>();
@@ -112,14 +120,14 @@ fn words(
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-fn add_words(acc: &mut [[u8; 8]], x: &[[u8; 8]], tops: &[u64], carry: &mut [u64]) {
+pub(super) fn add_words(acc: &mut [[u8; 8]], x: &[[u8; 8]], tops: &[u64], carry: &mut [u64]) {
     let sum = |a: u64, b: u64, top: u64| (a & !top).wrapping_add(b & !top);
     let word = |a, b, top, carry| sum(a, b, top).wrapping_add(carry) ^ ((a ^ b) & top);
     words((acc, x), tops, carry, word, |a, b, top| sum(a, b, top) < (a & !top));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-fn sub_words(acc: &mut [[u8; 8]], x: &[[u8; 8]], tops: &[u64], borrow: &mut [u64]) {
+pub(super) fn sub_words(acc: &mut [[u8; 8]], x: &[[u8; 8]], tops: &[u64], borrow: &mut [u64]) {
     let difference = |a: u64, b: u64, top: u64| (a | top).wrapping_sub(b & !top);
     let word = |a, b, top, borrow| difference(a, b, top).wrapping_sub(borrow) ^ ((a ^ !b) & top);
     words((acc, x), tops, borrow, word, |a, b, top| (a | top) < (b & !top));

@@ -7,7 +7,7 @@ mod add;
 mod groups;
 
 pub use add::{add_assign, sub_assign};
-pub use groups::{Group, group_scaled, pack_groups};
+pub use groups::{add_groups, group_scaled, pack_groups, sub_groups};
 
 use crate::{Error, Result};
 use multiversion::multiversion;
@@ -215,23 +215,26 @@ mod tests {
             let scaled: Vec<u64> = narrow.iter().map(|x| (u64::from(*x) * 12_345) & mask).collect();
             prop_assert_eq!(&out, &stream(&scaled, width));
 
-            let (group, per) = (Group::new(width), (128 / width) as usize);
-            let mut groups = vec![0; len.div_ceil(per)];
+            let per = (128 / width) as usize;
+            let mut groups = vec![[0; 16]; len.div_ceil(per)];
             group_scaled(&narrow, 12_345, width, &mut groups);
             pack_groups(&groups, width, len, &mut out);
             prop_assert_eq!(&out, &stream(&scaled, width));
 
             // In groups, with what a key stream has behind their lanes.
-            let mut grouped = |lanes: &[u64]| -> Vec<u128> {
+            let mut grouped = |lanes: &[u64]| -> Vec<[u8; 16]> {
                 let word = |l: &[u64]| l.iter().enumerate().fold(0, |w, (k, l)| w | u128::from(*l) << (k as u32 * width));
                 let junk = u128::MAX.checked_shl(per as u32 * width).unwrap_or(0);
-                lanes.chunks(per).map(|l| word(l) | rng.random::<u128>() & junk).collect()
+                let mut junk = |full| if full { junk } else { rng.random::<u128>() & junk };
+                lanes.chunks(per).map(|l| word(l) | junk(full)).map(u128::to_le_bytes).collect()
             };
             let (x, y) = (grouped(&a), grouped(&b));
-            for (sums, want) in [
-                (x.iter().zip(&y).map(|(x, y)| group.add(*x, *y)).collect::<Vec<_>>(), both(u64::wrapping_add)),
-                (x.iter().zip(&y).map(|(x, y)| group.sub(*x, *y)).collect(), both(u64::wrapping_sub)),
+            for (op, want) in [
+                (add_groups as fn(&mut [[u8; 16]], &[[u8; 16]], u32), both(u64::wrapping_add)),
+                (sub_groups, both(u64::wrapping_sub)),
             ] {
+                let mut sums = x.clone();
+                op(&mut sums, &y, width);
                 pack_groups(&sums, width, len, &mut out);
                 prop_assert_eq!(&out, &stream(&want, width));
             }

@@ -1,6 +1,6 @@
 //! The mask streams `F_k(round || client || d)` and their signed sums, as packed lanes.
 
-use crate::bits::{self, Group};
+use crate::bits;
 use crate::lanes::{Cuts, Lanes};
 use crate::prf::{CHUNK_BLOCKS, Prf, round_client};
 use crate::{Error, Result};
@@ -88,7 +88,7 @@ pub struct MaskMaker<'a> {
     width: u32,
     blocks: Vec<[u8; 16]>,
     /// For widths that do not fill a block: the sum of the terms, and the same as a stream.
-    total: Vec<u128>,
+    total: Vec<[u8; 16]>,
     packed: Vec<u8>,
 }
 
@@ -101,7 +101,7 @@ impl<'a> MaskMaker<'a> {
             round,
             width,
             blocks: vec![[0; 16]; CHUNK_BLOCKS],
-            total: vec![0; used],
+            total: vec![[0; 16]; used],
             packed: vec![0; bits::packed_len(used * per_block(width), width)],
         }
     }
@@ -122,7 +122,7 @@ impl<'a> MaskMaker<'a> {
             return;
         }
         // The bits that a block has beyond its lanes are not in the stream: added up as blocks, then moved together.
-        self.total[..count].fill(0);
+        self.total[..count].fill([0; 16]);
         self.sum(terms, negate, first, count);
         let packed = &mut self.packed[..acc.len()];
         bits::pack_groups(&self.total[..count], width, lanes, packed);
@@ -144,15 +144,13 @@ impl<'a> MaskMaker<'a> {
 
     /// Adds the masks of blocks `first..first + count` to as many groups of `total`.
     fn sum(&mut self, terms: &[Term], negate: bool, first: u32, count: usize) {
-        let group = Group::new(self.width);
-        let total = &mut self.total[..count];
+        let (total, blocks) = (&mut self.total[..count], &mut self.blocks[..count]);
         for term in terms {
-            self.prf.blocks(round_client(self.round, term.client), first, &mut self.blocks[..count]);
-            let masks = self.blocks[..count].iter().map(|block| u128::from_le_bytes(*block));
+            self.prf.blocks(round_client(self.round, term.client), first, blocks);
             if term.negative == negate {
-                total.iter_mut().zip(masks).for_each(|(sum, mask)| *sum = group.add(*sum, mask));
+                bits::add_groups(total, blocks, self.width);
             } else {
-                total.iter_mut().zip(masks).for_each(|(sum, mask)| *sum = group.sub(*sum, mask));
+                bits::sub_groups(total, blocks, self.width);
             }
         }
     }
