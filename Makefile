@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fed
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
-	mutants mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale docs build clean \
+	mutants mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale limits docs build clean \
 	hardware hardware-sim hardware-test hardware-test-all hardware-mutants
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
@@ -222,7 +222,8 @@ check: $(TESTED)
 	$(BIN)/python tools/licences.py --check
 
 bench: build
-	cargo bench -p fedcipher-core --bench kernels -- --quick --noplot
+	cargo bench -p fedcipher-core --bench kernels --bench ntt -- --quick --noplot
+	cargo bench -p fedcipher-core --no-default-features --features ntt-fhe-math --bench ntt -- --quick --noplot
 	$(BIN)/python benches/report.py
 
 bench-hhe: build
@@ -247,6 +248,10 @@ dp-table: build
 # Time and memory against clients and values: the tables of docs/scale.md. Half an hour.
 scale: build
 	$(BIN)/python benches/scale.py
+
+# How far each path is from the processor's own limits: docs/limits.md.
+limits: build
+	$(BIN)/python benches/limits.py
 
 # What the adapters of a 7 B model cost: the figures of docs/lora.md.
 bench-lora: build

@@ -27,12 +27,15 @@ def gaussian(shapes: list[tuple[int, ...]], seed: int = 0) -> list[np.ndarray]:
 
 
 def flashe_rate() -> dict[str, float]:
-    """Raw kernel: 16-bit values, double masking, one thread, against AES-CTR of OpenSSL and PyCryptodome."""
+    """Raw kernel, double masking, one thread, against AES-CTR here, of OpenSSL and of PyCryptodome."""
     from Crypto.Cipher import AES
 
     values = np.random.default_rng(0).integers(0, 65536, 1 << 20, dtype=np.uint32)
-    seconds = min(_native.bench_flashe(values, 16, 50) for _ in range(5))
-    openssl = openssl_rate("aes-128-ctr")
+    out = {"aes": max(_native.bench_aes(1024, False) for _ in range(5)), "openssl": openssl_rate("aes-128-ctr")}
+    for width in (20, 16):
+        for tagged in (True, False):
+            seconds = min(_native.bench_flashe(values, width, 50, tagged) for _ in range(5))
+            out[f"w{width}{'_tagged' if tagged else ''}"] = len(values) / seconds
 
     small = values.astype(np.uint16)
     key = bytes(range(16))
@@ -59,16 +62,52 @@ def flashe_rate() -> dict[str, float]:
 
         return small + stream(3) - stream(4)
 
-    general = min(_native.bench_flashe(values, 20, 20) for _ in range(3))
-    tagged = {w: min(_native.bench_flashe(v, w, 50, True) for _ in range(5)) for w, v in ((16, values), (20, values))}
+    out["peer"] = len(values) / median_seconds(peer, repeats=5)
+    out["peer_ctr"] = len(values) / median_seconds(peer_ctr, repeats=5)
+    return out
+
+
+def flashe_api() -> list[dict[str, float]]:
+    """An update of ten clients' 16-bit values (w = 20) through the Python API: encryption, by number of values."""
+    scheme = fedcipher.scheme("flashe", clients=10, codec=fedcipher.Codec(bits=16, clip=1.0))
+    encryptor = scheme.encryptor(scheme.keygen(10).client(0))
+    rounds = itertools.count(1)
+    rows: list[dict[str, float]] = []
+    for values in (10_000, 61_706, 1_200_000, 12_000_000, 100_000_000):
+        update = np.random.default_rng(values).uniform(-1, 1, values).astype(np.float32)
+        sizes: list[int] = []
+        seconds = median_seconds(
+            lambda u=update, s=sizes: s.append(len(encryptor.encrypt([u], round=next(rounds)))),
+            repeats=3 if values > 10**7 else 21,
+        )
+        rows.append({"values": values, "seconds": seconds, "bytes": sizes[-1]})
+    return rows
+
+
+def flashe_add() -> dict[str, float]:
+    """A server's addition of one update of 1.2 M values (w = 20); numpy's of as many bytes, SecAgg+'s of the values."""
+    from flwr.common.secure_aggregation.ndarrays_arithmetic import parameters_addition
+
+    values = 1_200_000
+    scheme = fedcipher.scheme("flashe", clients=10, codec=fedcipher.Codec(bits=16, clip=1.0))
+    keys = scheme.keygen(10)
+    update = np.random.default_rng(0).uniform(-1, 1, values).astype(np.float32)
+    frames = [scheme.encryptor(keys.client(j)).encrypt([update], round=1) for j in range(10)]
+    ours: list[float] = []
+    for _ in range(5):
+        aggregator = scheme.aggregator(keys.server())
+        aggregator.add(frames[0])
+        for frame in frames[1:]:
+            began = time.perf_counter()
+            aggregator.add(frame)
+            ours.append(time.perf_counter() - began)
+    total, more = (np.zeros(len(frames[0]) // 8, np.uint64) for _ in range(2))
+    masked = [np.zeros(values, np.int64)]
     return {
-        "bytes_per_second": 2 * len(values) / seconds,
-        "tagged_share": seconds / tagged[16],
-        "tagged_share_w20": general / tagged[20],
-        "w20_values_per_second": len(values) / general,
-        "openssl": openssl,
-        "peer": 2 * len(values) / median_seconds(peer, repeats=5),
-        "peer_ctr": 2 * len(values) / median_seconds(peer_ctr, repeats=5),
+        "bytes": len(frames[0]),
+        "ours": float(np.median(ours)),
+        "numpy": median_seconds(lambda: np.add(total, more, out=total), repeats=51),
+        "secagg": median_seconds(lambda: parameters_addition(masked, masked), repeats=21),
     }
 
 
@@ -159,6 +198,34 @@ def bfv_lenet() -> dict[str, Any]:
     out["tenseal_bytes"] = len(vector.serialize())
     out["tenseal_decrypt"] = median_seconds(vector.decrypt, repeats=5)
     return out
+
+
+def seal_lenet() -> list[dict[str, Any]]:
+    """LeNet-5 by SEAL itself, symmetric, N = 4096, one core: with FedBit's packing in each slot, and without."""
+    from tenseal import sealapi
+
+    rows: list[dict[str, Any]] = []
+    weights = sum(int(np.prod(shape)) for shape in LENET5)
+    # Twelve bits and the head-room of ten clients' sum are 16 bits; SEAL keeps the last prime for itself.
+    for sizes, fields, plain_bits in (([36, 36, 37], 3, 49), ([54, 55], 1, 20)):
+        parms = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
+        parms.set_poly_modulus_degree(4096)
+        parms.set_coeff_modulus(sealapi.CoeffModulus.Create(4096, sizes))
+        parms.set_plain_modulus(sealapi.PlainModulus.Batching(4096, plain_bits))
+        context = sealapi.SEALContext(parms, True, sealapi.SEC_LEVEL_TYPE.TC128)
+        encryptor = sealapi.Encryptor(context, sealapi.KeyGenerator(context).secret_key())
+        encoder, plain = sealapi.BatchEncoder(context), sealapi.Plaintext()
+        most, count = 1 << min(16 * fields, plain_bits - 1), -(-weights // fields)
+        slots = np.random.default_rng(0).integers(0, most, count).tolist()
+        pieces = [slots[k : k + 4096] for k in range(0, len(slots), 4096)]
+
+        def encrypt(pieces: list[list[int]] = pieces, e: Any = encryptor, b: Any = encoder, p: Any = plain) -> None:
+            for piece in pieces:
+                b.encode(piece, p)
+                e.encrypt_symmetric(p)
+
+        rows.append({"primes": sizes, "fields": fields, "seconds": median_seconds(encrypt, repeats=21)})
+    return rows
 
 
 def bfv_sizes() -> list[dict[str, Any]]:
@@ -361,7 +428,8 @@ def _reset_peak() -> int:
 CASES: dict[str, Callable[[], Any]] = {
     case.__name__: case
     for case in (
-        *(flashe_rate, flashe_round, bfv_lenet, bfv_sizes, bfv_derive, bfv_large),
+        *(flashe_rate, flashe_api, flashe_add, flashe_round),
+        *(bfv_lenet, seal_lenet, bfv_sizes, bfv_derive, bfv_large),
         *(hhe_block, hhe_rounds, hhe_client, hhe_variants, seal_operations),
     )
 }

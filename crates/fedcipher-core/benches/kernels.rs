@@ -1,4 +1,4 @@
-//! Kernels: masks, transforms of both NTT crates side by side, ciphertexts, frames.
+//! Kernels: masks, additions, ciphertexts, frames.
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to measure")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -11,8 +11,6 @@ use fedcipher_core::rlwe::params::{Params, Preset};
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::{bits, wire};
 use std::hint::black_box;
-
-const PRIME: u64 = 18_014_398_509_309_953;
 
 fn masks(c: &mut Criterion) {
     let prf = Prf::new(&[7; 16]).unwrap();
@@ -44,17 +42,6 @@ fn additions(c: &mut Criterion) {
         group.throughput(Throughput::Bytes(x.len() as u64));
         group.bench_function(format!("w={width}"), |b| b.iter(|| bits::add_assign(black_box(&mut sum), &x, width)));
     }
-}
-
-/// The default NTT crate against the permissively licensed one: forward transform, N = 4096.
-fn transforms(c: &mut Criterion) {
-    let mut group = c.benchmark_group("ntt-forward-4096");
-    let mut a: Vec<u64> = (0..4096).map(|i| i * 1_000_003 % PRIME).collect();
-    let tfhe = tfhe_ntt::prime64::Plan::try_new(4096, PRIME).unwrap();
-    group.bench_function("tfhe-ntt", |b| b.iter(|| tfhe.fwd(black_box(&mut a))));
-    let modulus = fhe_math::zq::Modulus::new(PRIME).unwrap();
-    let math = fhe_math::ntt::NttOperator::new(&modulus, 4096).unwrap();
-    group.bench_function("fhe-math", |b| b.iter(|| math.forward(black_box(&mut a))));
 }
 
 fn ciphertexts(c: &mut Criterion) {
@@ -97,5 +84,5 @@ fn ciphertexts(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, masks, additions, transforms, ciphertexts);
+criterion_group!(benches, masks, additions, ciphertexts);
 criterion_main!(benches);

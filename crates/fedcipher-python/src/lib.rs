@@ -1,5 +1,6 @@
 //! Thin PyO3 layer: numpy in, bytes and numpy out, the GIL released, no logic.
 
+mod bench;
 mod committee;
 #[cfg(feature = "engine-client")]
 mod engine;
@@ -9,7 +10,6 @@ mod library;
 
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
-use fedcipher_core::flashe::Masking;
 use fedcipher_core::scheme::{self, Expect, Request};
 use fedcipher_core::{Error, keys, noise, prf, registry, sparse, wire};
 use forked::at_work;
@@ -538,48 +538,6 @@ fn inspect(frame: &[u8]) -> PyResult<(u8, String, u64, u64, Contributions, u64, 
     ))
 }
 
-/// Runs the raw FLASHE kernel for benchmarks, one thread, with or without the tag's polynomial; seconds per call.
-#[pyfunction]
-#[pyo3(signature = (values, width, repeats, tagged = false))]
-fn bench_flashe(
-    py: Python<'_>,
-    values: PyReadonlyArray1<'_, u32>,
-    width: u32,
-    repeats: u32,
-    tagged: bool,
-) -> PyResult<f64> {
-    use fedcipher_core::mac::{field::Element, hash};
-    use fedcipher_core::{bits, flashe::mask};
-    let values = values.as_slice()?;
-    if width == 0 || width > 63 || repeats == 0 {
-        return Err(PyValueError::new_err("width is 1..=63 and repeats at least 1"));
-    }
-    py.detach(|| {
-        let key = prf::random_bytes::<16>()?;
-        let prf = prf::Prf::new(key.as_slice())?;
-        let mut out = vec![0u8; bits::packed_len(values.len(), width)];
-        let terms = Masking::Double.terms(3);
-        let start = std::time::Instant::now();
-        for round in 0..repeats {
-            let mut maker = mask::MaskMaker::new(&prf, u64::from(round), width);
-            let powers = hash::Powers::new(Element::from_random(*prf::random_bytes::<16>()?));
-            let mut hasher = hash::Hasher::new(&powers, width, 0);
-            let source = |d: usize, ints: &mut [u32]| {
-                ints.copy_from_slice(&values[d..d + ints.len()]);
-                if tagged {
-                    hasher.fields(ints);
-                }
-                Ok(())
-            };
-            mask::encrypt_run(&mut maker, &terms, 0, values.len(), 1, source, &mut out)?;
-            std::hint::black_box(hasher.finish());
-        }
-        std::hint::black_box(&out);
-        Ok(start.elapsed().as_secs_f64() / f64::from(repeats))
-    })
-    .map_err(raise)
-}
-
 /// What this build has beyond the core, by the names that `cargo build --features` takes.
 const FEATURES: &[&str] = &[
     #[cfg(feature = "engine-client")]
@@ -616,7 +574,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(key_files::hold_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(common_set, m)?)?;
     m.add_function(wrap_pyfunction!(add_noise, m)?)?;
-    m.add_function(wrap_pyfunction!(bench_flashe, m)?)?;
+    m.add_function(wrap_pyfunction!(bench::bench_flashe, m)?)?;
+    m.add_function(wrap_pyfunction!(bench::bench_aes, m)?)?;
+    m.add_function(wrap_pyfunction!(bench::bench_ntt, m)?)?;
     m.add("features", FEATURES)?;
     m.add("version", env!("CARGO_PKG_VERSION"))
 }

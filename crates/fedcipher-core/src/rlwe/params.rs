@@ -9,7 +9,7 @@ use crate::{Error, Result};
 
 /// N = 4096, log q = 106: the largest primes = 1 mod 8192 of 53 bits. The HE standard would allow 109 bits;
 /// `max_log_q` says why not.
-const PRIMES_4096: [u64; 2] = [9_007_199_254_429_697, 9_007_199_254_364_161];
+pub const PRIMES_4096: [u64; 2] = [9_007_199_254_429_697, 9_007_199_254_364_161];
 /// N = 2048, log q = 53. Largest prime = 1 mod 4096.
 const PRIMES_2048: [u64; 1] = [9_007_199_254_614_017];
 /// The plaintext modulus of FedBit's evaluation.

@@ -1,0 +1,153 @@
+"""How far each path is from what this machine's AES, transforms and memory allow: docs/limits.md, `make limits`."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import math
+import os
+import sys
+import tempfile
+from typing import Any
+
+import fedcipher
+import gmpy2
+import numpy as np
+from cases import LENET5, gaussian
+from fedcipher import _native
+from measure import in_own_process, machine, median_seconds
+from report import into_page, table
+
+_VALUES, _CLIENTS, _N, _PRIMES = 1_200_000, 10, 4096, 2
+
+
+def rates() -> dict[str, float]:
+    """What a core does of each kind of work: bytes of AES and of memory a second, seconds a transform."""
+    source, target = np.ones(1 << 25, np.float64), np.zeros(1 << 25, np.float64)
+    forward, inverse = min(_native.bench_ntt(2000) for _ in range(5))
+    below = min(_native.bench_ntt(2000, _prime_below(50)) for _ in range(5))
+    return {
+        "aes128": max(_native.bench_aes(512, False) for _ in range(5)),
+        "aes256": max(_native.bench_aes(512, True) for _ in range(5)),
+        "memory": 2 * source.nbytes / median_seconds(lambda: np.copyto(target, source), repeats=5),
+        "forward": forward,
+        "inverse": inverse,
+        "forward50": below[0],
+        "inverse50": below[1],
+    }
+
+
+def _prime_below(bits: int) -> int:
+    """The largest prime of so many bits that has transforms of N = 4096."""
+    return next(p for k in itertools.count(1) if gmpy2.is_prime(p := (1 << bits) - k * 2 * _N + 1))
+
+
+def paths() -> dict[str, Any]:
+    """Seconds of each path through the Python API, one core, and how large what it works on is."""
+    update = [np.random.default_rng(0).uniform(-1, 1, _VALUES).astype(np.float32)]
+    flashe = fedcipher.scheme("flashe", clients=_CLIENTS, codec=fedcipher.Codec(bits=16, clip=1.0))
+    bfv = fedcipher.scheme("bfv", clients=_CLIENTS, codec=fedcipher.Codec(bits=12, clip=0.5))
+    out: dict[str, Any] = {"fields": int(bfv.describe()["fields of 12 bits"].split()[0])}
+    for name, scheme, values in (("flashe", flashe, update), ("bfv", bfv, gaussian(LENET5))):
+        keys = scheme.keygen(_CLIENTS)
+        encryptor, decryptor = scheme.encryptor(keys.client(0)), scheme.decryptor(keys.client(0))
+        numbers = itertools.count(2)
+        out[name] = {
+            "encrypt": median_seconds(lambda e=encryptor, v=values, n=numbers: e.encrypt(v, round=next(n)), repeats=21)
+        }
+        frames = [scheme.encryptor(keys.client(j)).encrypt(values, round=1) for j in range(_CLIENTS)]
+        aggregator = scheme.aggregator(keys.server())
+        aggregator.add(frames[0])
+        more = iter(frames[1:])
+        out[name]["add"] = median_seconds(lambda a=aggregator, m=more: a.add(next(m)), repeats=_CLIENTS - 2)
+        total = aggregator.finish()
+        out[name]["decrypt"] = median_seconds(lambda d=decryptor, t=total: d.decrypt(t), repeats=21)
+        out[name] |= {"up": len(frames[0]), "down": len(total), "values": sum(v.size for v in values)}
+    return out
+
+
+def report() -> str:
+    """The page's text."""
+    r, p = in_own_process("rates", 1, "limits.py"), in_own_process("paths", 1, "limits.py")
+    f, b = p["flashe"], p["bfv"]
+    pieces = math.ceil(b["values"] / (p["fields"] * _N))
+    transforms = pieces * _PRIMES * (r["forward"] + r["inverse"])
+    # Two masks a value, six values of 20 bits in a block.
+    masks = 2 * f["values"] / 6 * 16
+    # A polynomial is eight bytes a coefficient and prime, an error eight more.
+    uniform, errors = pieces * _PRIMES * _N * 8, pieces * _N * 8
+    rows: list[list[str]] = []
+
+    def row(path: str, work: str, computed: float, moved: float, took: float) -> None:
+        bound, by = max((computed, "computing"), (moved / r["memory"], "memory"))
+        rows.append([path, work, f"{bound * 1e3:.2f}", by, f"{took * 1e3:.2f}", f"{took / bound:.1f}x"])
+
+    values = 4 * f["values"]
+    row(
+        "FLASHE, w = 20, 1.2 M values: encrypt",
+        f"{masks / 16:,.0f} AES-128 blocks",
+        masks / r["aes128"],
+        values + f["up"],
+        f["encrypt"],
+    )
+    row("the same: a server's addition", "none but adding", 0.0, f["up"] + 2 * f["down"], f["add"])
+    row(
+        "the same: decrypt, clients side by side",
+        f"{masks / 16:,.0f} AES-128 blocks",
+        masks / r["aes128"],
+        f["down"] + values,
+        f["decrypt"],
+    )
+    row(
+        "BFV `compact`, LeNet-5: encrypt, offline and online",
+        f"{2 * _PRIMES * pieces} transforms, {(uniform + errors) / 16:,.0f} AES-256 blocks",
+        transforms + (uniform + errors) / r["aes256"],
+        4 * b["values"] + b["up"],
+        b["encrypt"],
+    )
+    # Sums are held as 128-bit numbers.
+    row("the same: a server's addition", "none but adding", 0.0, b["up"] + 2 * 16 * pieces * _N, b["add"])
+    row(
+        f"the same: decrypt, {_CLIENTS} clients",
+        f"{2 * _PRIMES * pieces} transforms, {_CLIENTS * uniform / 16:,.0f} AES-256 blocks",
+        transforms + _CLIENTS * uniform / r["aes256"],
+        b["down"] + 4 * b["values"],
+        b["decrypt"],
+    )
+    measured = [
+        ["AES-128 in counter mode", f"{r['aes128'] / 1e9:.1f} GB/s"],
+        ["AES-256 in counter mode", f"{r['aes256'] / 1e9:.1f} GB/s"],
+        ["copying, bytes read and written", f"{r['memory'] / 1e9:.1f} GB/s"],
+        ["transform, N = 4096, 53-bit prime", f"{r['forward'] * 1e6:.1f} us"],
+        ["product and inverse transform", f"{r['inverse'] * 1e6:.1f} us"],
+        ["both with a 50-bit prime", f"{r['forward50'] * 1e6:.1f} us, {r['inverse50'] * 1e6:.1f} us"],
+    ]
+    when = datetime.datetime.now(datetime.timezone.utc).date()
+    faster = (r["forward"] + r["inverse"]) / (r["forward50"] + r["inverse50"])
+    saved = transforms * (1 - 1 / faster) / b["encrypt"]
+    return "\n\n".join(
+        [
+            f"Written by `make limits` on {when}: {machine()}. One core; medians, rates the best of five.",
+            table(["of this machine, one core", "measured"], measured),
+            table(["path, through the Python API", "work", "limit, ms", "by", "took, ms", "factor"], rows),
+            "With 50-bit primes, which the transforms' crate handles by AVX-512-IFMA where that is, transforms are "
+            f"{faster:.2f}x as fast: {saved:.0%} of an encryption of BFV.",
+        ]
+    )
+
+
+CASES = {"rates": rates, "paths": paths}
+
+
+def main() -> None:
+    """Measure, print, and write the page's section."""
+    text = report()
+    print(text)
+    into_page("limits.md", "limits", text)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["FEDCIPHER_STATE_DIR"] = scratch
+        print(json.dumps(CASES[sys.argv[1]]())) if len(sys.argv) > 1 else main()
