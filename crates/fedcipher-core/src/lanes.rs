@@ -2,8 +2,12 @@
 
 use crate::bits;
 use crate::codec::{Layout, Segment};
-use crate::stream::Piece;
+use crate::stream::{Piece, Threads};
 use crate::{Error, Result};
+use rayon::prelude::*;
+
+/// Lanes that a thread adds at a time, a multiple of 8.
+const SHARED_LANES: usize = 1 << 16;
 
 /// Lane widths of a layout's segments, and where each begins in the payload.
 #[derive(Debug, Clone)]
@@ -77,7 +81,15 @@ impl Lanes {
     pub fn add(&self, acc: &mut [u8], x: &[u8]) {
         for (s, width, at) in &self.segments {
             let range = *at..*at + bits::packed_len(s.len, *width);
-            bits::add_assign(&mut acc[range.clone()], &x[range], *width);
+            let (acc, x) = (&mut acc[range.clone()], &x[range]);
+            match Threads::for_elements(s.len) {
+                Threads::One => bits::add_assign(acc, x, *width),
+                Threads::All => {
+                    let part = bits::packed_len(SHARED_LANES, *width);
+                    let parts = acc.par_chunks_mut(part).zip(x.par_chunks(part));
+                    parts.for_each(|(acc, x)| bits::add_assign(acc, x, *width));
+                }
+            }
         }
     }
 }

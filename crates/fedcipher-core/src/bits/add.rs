@@ -55,7 +55,7 @@ pub fn sub_assign(acc: &mut [u8], x: &[u8], width: u32) {
 /// Lanes in a block: 8 w words, whole vectors whatever the width.
 const BLOCK_LANES: usize = 512;
 
-/// The top bits of a block's lanes.
+/// The top bits of a block's lanes, behind those of the word before it.
 fn tops(width: u32) -> &'static [u64] {
     static TOPS: [OnceLock<Vec<u64>>; 64] = [const { OnceLock::new() }; 64];
     TOPS[width as usize].get_or_init(|| {
@@ -64,7 +64,7 @@ fn tops(width: u32) -> &'static [u64] {
             let top = lane * width as usize - 1;
             tops[top / 64] |= 1 << (top % 64);
         }
-        tops
+        behind_the_last(tops)
     })
 }
 
@@ -73,62 +73,83 @@ pub(super) fn group_tops(width: u32) -> &'static [u64] {
     static TOPS: [OnceLock<Vec<u64>>; 65] = [const { OnceLock::new() }; 65];
     TOPS[width as usize].get_or_init(|| {
         let tops = (1..=128 / width).fold(1 << 127, |tops: u128, lane| tops | 1 << (lane * width - 1));
-        [tops as u64, (tops >> 64) as u64].repeat(BLOCK_LANES / 2)
+        behind_the_last([tops as u64, (tops >> 64) as u64].repeat(BLOCK_LANES / 2))
     })
+}
+
+fn behind_the_last(mut tops: Vec<u64>) -> Vec<u64> {
+    tops.rotate_right(1);
+    tops.push(tops[0]);
+    tops
 }
 
 /// Lanes that are not whole bytes, in a stream read as one long number: top bits are kept apart so that no carry leaves
 /// a lane (Warren, Hacker's Delight, section 2-18), but a lane may lie in two words, and then carries from one into the
-/// other. `kernel` takes words of both, top bits and carries, of which it is given the first and makes the others.
+/// other.
 #[inline(always)]
 pub(super) fn combine(acc: &mut [u8], x: &[u8], tops: &[u64], kernel: Kernel) {
-    let mut carries = [0; BLOCK_LANES + 1];
-    for (acc, x) in acc.chunks_mut(8 * tops.len()).zip(x.chunks(8 * tops.len())) {
-        let (words, tail) = acc.as_chunks_mut::<8>();
-        let (others, other_tail) = x.as_chunks::<8>();
-        carries[0] = 0;
-        kernel(words, others, tops, &mut carries);
-        if !tail.is_empty() {
-            let (mut a, mut b) = ([0; 8], [0; 8]);
-            a[..tail.len()].copy_from_slice(tail);
-            b[..tail.len()].copy_from_slice(other_tail);
-            carries[0] = carries[words.len()];
-            kernel(std::slice::from_mut(&mut a), &[b], &tops[words.len()..], &mut carries);
-            tail.copy_from_slice(&a[..tail.len()]);
-        }
+    let mut made = [[0; 8]; BLOCK_LANES + 1];
+    let (words, tail) = acc.as_chunks_mut::<8>();
+    let (others, other_tail) = x.as_chunks::<8>();
+    let (total, block) = (words.len(), tops.len() - 1);
+    let last = words.last().copied();
+    for start in (0..total).step_by(block) {
+        let end = total.min(start + block);
+        // With the word before, from which nothing comes here, what is left are whole vectors.
+        let lead = usize::from(start > 0);
+        let (words, others) = (&mut words[start - lead..end], &others[start - lead..end]);
+        kernel(words, others, &tops[1 - lead..], &mut made);
+        let n = words.len();
+        words[lead..].copy_from_slice(&made[lead..n]);
+    }
+    if !tail.is_empty() {
+        let end = |last: Option<[u8; 8]>, tail: &[u8]| {
+            let mut end = [last.unwrap_or_default(), [0; 8]];
+            end[1][..tail.len()].copy_from_slice(tail);
+            end
+        };
+        let (a, b) = (end(last, tail), end(others.last().copied(), other_tail));
+        kernel(&a, &b, &tops[total % block..], &mut made);
+        tail.copy_from_slice(&made[1][..tail.len()]);
     }
 }
 
-type Kernel = fn(&mut [[u8; 8]], &[[u8; 8]], &[u64], &mut [u64]);
+/// Of words of both streams and their top bits the result's; nothing is carried into the first.
+type Kernel = fn(&[[u8; 8]], &[[u8; 8]], &[u64], &mut [[u8; 8]]);
 
 /// `word(a, b, top, carry)` is a word of the result, `carries(a, b, top)` whether one goes into the next. Every word has
 /// a top bit, where a carry from the word before ends: none depends on another, and all are made at once.
 #[inline(always)]
 fn words(
-    (acc, x): (&mut [[u8; 8]], &[[u8; 8]]),
+    a: &[[u8; 8]],
+    b: &[[u8; 8]],
     tops: &[u64],
-    carry: &mut [u64],
-    word: impl Fn(u64, u64, u64, u64) -> u64,
+    made: &mut [[u8; 8]],
+    word: impl Fn(u64, u64, u64, bool) -> u64,
     carries: impl Fn(u64, u64, u64) -> bool,
 ) {
-    for (((a, b), top), carry) in acc.iter().zip(x).zip(tops).zip(&mut carry[1..]) {
-        *carry = u64::from(carries(u64::from_le_bytes(*a), u64::from_le_bytes(*b), *top));
+    let (n, of) = (a.len(), u64::from_le_bytes);
+    let (b, tops, made) = (&b[..n], &tops[..n], &mut made[..n]);
+    for i in 1..n {
+        let carry = carries(of(a[i - 1]), of(b[i - 1]), tops[i - 1]);
+        made[i] = word(of(a[i]), of(b[i]), tops[i], carry).to_le_bytes();
     }
-    for (((a, b), top), carry) in acc.iter_mut().zip(x).zip(tops).zip(carry.iter()) {
-        *a = word(u64::from_le_bytes(*a), u64::from_le_bytes(*b), *top, *carry).to_le_bytes();
+    if n > 0 {
+        // Of the first word of a stream.
+        made[0] = word(of(a[0]), of(b[0]), tops[0], false).to_le_bytes();
     }
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(super) fn add_words(acc: &mut [[u8; 8]], x: &[[u8; 8]], tops: &[u64], carry: &mut [u64]) {
+pub(super) fn add_words(a: &[[u8; 8]], b: &[[u8; 8]], tops: &[u64], made: &mut [[u8; 8]]) {
     let sum = |a: u64, b: u64, top: u64| (a & !top).wrapping_add(b & !top);
-    let word = |a, b, top, carry| sum(a, b, top).wrapping_add(carry) ^ ((a ^ b) & top);
-    words((acc, x), tops, carry, word, |a, b, top| sum(a, b, top) < (a & !top));
+    let word = |a, b, top, carry| sum(a, b, top).wrapping_add(u64::from(carry)) ^ ((a ^ b) & top);
+    words(a, b, tops, made, word, |a, b, top| sum(a, b, top) < (a & !top));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(super) fn sub_words(acc: &mut [[u8; 8]], x: &[[u8; 8]], tops: &[u64], borrow: &mut [u64]) {
+pub(super) fn sub_words(a: &[[u8; 8]], b: &[[u8; 8]], tops: &[u64], made: &mut [[u8; 8]]) {
     let difference = |a: u64, b: u64, top: u64| (a | top).wrapping_sub(b & !top);
-    let word = |a, b, top, borrow| difference(a, b, top).wrapping_sub(borrow) ^ ((a ^ !b) & top);
-    words((acc, x), tops, borrow, word, |a, b, top| (a | top) < (b & !top));
+    let word = |a, b, top, borrow| difference(a, b, top).wrapping_sub(u64::from(borrow)) ^ ((a ^ !b) & top);
+    words(a, b, tops, made, word, |a, b, top| (a | top) < (b & !top));
 }
