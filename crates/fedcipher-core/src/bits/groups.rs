@@ -2,6 +2,7 @@
 //! no meaning.
 
 use super::{BitWriter, add, lane_mask};
+use multiversion::multiversion;
 
 /// `acc[k] + x[k] mod 2^width` for the lanes of as many groups.
 pub fn add_groups(acc: &mut [[u8; 16]], x: &[[u8; 16]], width: u32) {
@@ -27,6 +28,7 @@ pub fn group_scaled(values: &[u32], factor: u64, width: u32, groups: &mut [[u8; 
     by_lanes!(2 3 4 5 6 7 8 9 10 11 12 14 16 18 21 25 32 42 64);
 }
 
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+bmi2", "x86_64+avx2+bmi2"))]
 fn scaled<const LANES: usize>(values: &[u32], factor: u64, width: u32, groups: &mut [[u8; 16]]) {
     let mask = lane_mask(width);
     let lane = |v: &u32| u64::from(*v).wrapping_mul(factor) & mask;
