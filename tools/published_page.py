@@ -164,8 +164,9 @@ def row(paper: str, place: str, runs: list[Run]) -> list[str]:
     if not reached:
         return [shown, what, "**not run**", "", "", ""]
     outcomes = [outcome for run in reached for outcome in run.of(paper, place)]
-    compared = len({(o.published.what, o.published.value) for o in outcomes})
-    verdict = f"{counted(outcomes)}; {compared} of its {printed(paper, place)} figures"
+    compared = len({(o.published.what, o.published.value) for o in outcomes if o.here is not None})
+    every = printed(paper, place)
+    verdict = counted(outcomes) + (f"; {compared} of its {every} figures" if every else "")
     commands = "<br>".join(f"`{run.record.command}` ([report](results/{run.folder}))" for run in reached)
     commits = "<br>".join(f"`{run.record.commit}`" for run in reached)
     machines = "<br>".join(sorted({run.record.machine for run in reached}))
