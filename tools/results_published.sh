@@ -13,6 +13,7 @@ study fedbit-packing --runs 1
 study fedbit-round --runs 3 --data-dir "$data"
 study flashe-masks --runs 5
 study flashe-sparse --runs 3
+study flashe-unbatched --runs 5
 study flashe-wan --runs 3 --data-dir "$data" --latency 80ms
 study hhe-sweep --runs 2
 study paillier-python --runs 5

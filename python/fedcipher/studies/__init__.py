@@ -20,6 +20,7 @@ _STUDIES = {
     "fedbit-round": "fedbit_round",
     "flashe-masks": "masks",
     "flashe-sparse": "sparse",
+    "flashe-unbatched": "unbatched",
     "flashe-wan": "wan",
     "hhe-sweep": "hhe",
     "paillier-python": "paillier",
