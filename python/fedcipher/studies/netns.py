@@ -48,7 +48,10 @@ class Wan:
         line = self.server.stdout.readline()
         if not line:
             raise BenchError("the server in the network namespace ended early; out of memory?")
-        return json.loads(line)
+        said = json.loads(line)
+        if "error" in said:
+            raise BenchError(f"a client in its network namespace was lost: {said['error']}")
+        return said
 
 
 def _run(*command: str) -> None:

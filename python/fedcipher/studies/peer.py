@@ -31,7 +31,10 @@ def _delayed(connection: Connection, link: Link) -> None:
 
 
 def _join(server: str, number: int, link: Link) -> int:
-    connection = Connection(socket.create_connection(address(server), 10))
+    sock = socket.create_connection(address(server), 10)
+    # What is waited for may take as long as others work.
+    sock.settimeout(None)
+    connection = Connection(sock)
     connection.send("hello", number=number, bandwidth=link.bandwidth, latency=link.latency)
     _delayed(connection, link)
     try:
@@ -67,17 +70,25 @@ def _serve(clients: int, port: int) -> int:
             connection.send("aggregate", bytes(size))
             connection.receive("got")
 
-        print(json.dumps({"up": _each(chosen, up), "down": _each(chosen, down)}), flush=True)
+        try:
+            said: dict[str, object] = {"up": _each(chosen, up), "down": _each(chosen, down)}
+        except PeerLostError as error:
+            said = {"error": str(error)}
+        print(json.dumps(said), flush=True)
     return 0
 
 
 def _each(connections: dict[int, Connection], work: Callable[[Connection], None]) -> dict[int, float]:
-    """Seconds of each, all at once."""
+    """Seconds of each, all at once. Raises `PeerLostError`."""
     spent: dict[int, float] = {}
+    lost: list[PeerLostError] = []
     began = time.monotonic()
 
     def one(number: int, connection: Connection) -> None:
-        work(connection)
+        try:
+            work(connection)
+        except PeerLostError as error:
+            lost.append(error)
         spent[number] = time.monotonic() - began
 
     threads = [threading.Thread(target=one, args=pair) for pair in connections.items()]
@@ -85,6 +96,8 @@ def _each(connections: dict[int, Connection], work: Callable[[Connection], None]
         thread.start()
     for thread in threads:
         thread.join()
+    if lost:
+        raise lost[0]
     return {k: spent[k] for k in sorted(spent)}
 
 
