@@ -3,6 +3,9 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from fedcipher.published.verdict import judged, stated
 from fedcipher.studies import Asked, findings, masks, netns, packing, sparse, study, study_names, wan
 from fedcipher.studies.fedbit_round import accelerator_seconds
 from fedcipher.studies.netns import Exchange
+from fedcipher.studies.timing import best, clocked
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = {"ResNet": 700, "GRU": 900, "CNN": 1100}
@@ -94,6 +98,25 @@ def test_the_command_writes_a_study_s_report(tmp_path, capsys):
     assert cli.main(["bench", "fedbit-packing", "--runs", "1", "--out", str(tmp_path)]) == 0
     assert "reproduced" in capsys.readouterr().out
     assert {p.name for p in tmp_path.iterdir()} == {"README.md", "figures.json", "outcomes.json"}
+
+
+def test_processor_time_is_of_this_process_and_its_children_and_not_of_waiting():
+    program = "import time; input(); t = time.process_time()\nwhile time.process_time() - t < 0.3: pass\nprint(1)"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+
+        def work():
+            child.stdin.write(b"go\n")
+            child.stdin.flush()
+            return child.stdout.readline()
+
+        spent, said = clocked(work)
+        child.communicate()
+    assert said == b"1\n"
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("the system does not say what a process has used")
+    assert spent > 0.25
+    assert clocked(time.sleep, 0.3)[0] < 0.15
+    assert best(lambda: sum(range(100_000)), 3)[0] > 0
 
 
 # --- FedBit ------------------------------------------------------------------------------------

@@ -61,7 +61,9 @@ def circumstances() -> dict[str, str]:
     """The machine now; how busy others keep it says the load average of the last minute."""
     load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return {"begun": now, "load average at the start": load, **machine(), **packages(*_LIBRARIES)}
+    # A load before this study has done anything is others' work.
+    times = "processor time of all threads, which others' work on the machine is no part of"
+    return {"begun": now, "load average at the start": load, "times": times, **machine(), **packages(*_LIBRARIES)}
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
