@@ -27,7 +27,7 @@ def clocked(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> tupl
 
 
 def _of_children() -> dict[int, float]:
-    """Seconds of each process that this one has started, and of theirs: some libraries run in one, as the engine does."""
+    """Seconds of each process that this one has started, and of theirs: a library may run in one, and the engine."""
     found: dict[int, float] = {}
     left = [os.getpid()]
     while left:
