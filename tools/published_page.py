@@ -112,6 +112,7 @@ def hybrid_runs() -> Iterator[Trained]:
     own = "the study's BFV is TenSEAL's at N = 16384 over its int8 codec, this is Fedcipher's over 12-bit deltas"
     delta = "14-bit deltas here, int8 weights there"
     for folder, scheme, curve, because in (
+        ("hhe-pasta-published", "PASTA+BFV", "PASTA+BFV", ""),
         ("hhe-pasta-delta", "PASTA+BFV", "PASTA+BFV", delta),
         ("hhe-plain-delta", "FL without encryption", "plaintext", ""),
         ("hhe-bfv-delta", "BFV", "BFV", own),
@@ -155,9 +156,10 @@ def quality(folder: str, scheme: str, curve: str, because: str, found: dict[str,
             doubts=contradictions,
         )
     )
-    if folder == "hhe-pasta-study":
+    if folder in ("hhe-pasta-study", "hhe-pasta-published"):
         trained = cell("hybrid-he", "Fig. 7a", {"operation": "Training"}, scheme, "s")
         outcomes.append(judged(f"{folder}: training, a client and round", trained, totals["train"]))
+    if folder == "hhe-pasta-study":
         plain = RESULTS / "hhe-plain-study" / "report.json"
         if plain.exists():
             drop = json.loads(plain.read_text(encoding="utf-8"))["totals"]["accuracy"] - totals["accuracy"]
