@@ -323,8 +323,9 @@ def _scheme_options(
 
 def _made(options: argparse.Namespace, clients: int, max_weight: int, privacy: Privacy | None = None) -> Scheme:
     # By tensor they are numbers already.
-    given = isinstance(options.clip, list) or options.clip in ("auto", "aciq")
-    clip = options.clip if given else _range(options.clip)
+    clip: Any = options.clip
+    if not isinstance(clip, list) and clip not in ("auto", "aciq"):
+        clip = _range(clip)
     codec = Codec(
         bits=options.bits or _usual_bits(options),
         clip=clip,

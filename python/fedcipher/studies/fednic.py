@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,7 @@ def run(asked: Asked) -> Findings:
             "for other versions of Python than this machine's; the engine has no library schemes, so BFV and FLASHE "
             "stand for encryption in it",
             "plain is float32 here; there every weight is a Python object",
+            f"the network's speed is not given there; here it is: {asked.link}; the faster it is, the more weighs the hop",
         ],
     )
     update, train = _training(asked, given)
@@ -95,7 +96,7 @@ def run(asked: Asked) -> Findings:
         for name, one in measured.items():
             moved = [net.exchange(Exchange(one.up, one.down)) for _ in range(asked.runs)]
             network = min(max(m["up"].values()) + max(m["down"].values()) for m in moved)
-            rounds[name] = _Round(**{**vars(one), "network": network})
+            rounds[name] = replace(one, network=network)
             found.figures[name] = vars(rounds[name])
             asked.say(f"{name}: {seconds(rounds[name].workflow)} a round")
         paillier = _paillier(clients, values, asked.runs)
@@ -173,7 +174,7 @@ def _engine(name: str, update: list[Array], clients: int, host: _Round, runs: in
     with _engines(made, clients) as (encryptors, decryptor, key):
         found = _measured(made, encryptors, decryptor, key, update, host.train, runs)
     hop = max(0.0, found.encrypt + found.decrypt - host.encrypt - host.decrypt)
-    return _Round(**{**vars(found), "hop": hop})
+    return replace(found, hop=hop)
 
 
 def _paillier(clients: int, values: int, runs: int) -> dict[str, float]:

@@ -89,10 +89,12 @@ def _theorem(asked: Asked, found: Findings) -> None:
     asked.say(f"crossover, by Theorem 2: {', '.join(places)}")
     found.notes.append(f"largest drop-out rate at which double masking takes no more masks: {', '.join(places)}")
     name = "crossover dropout rate, typical range"
-    for at, here, bound, better in ((0, min(crossovers), "over", "larger"), (1, max(crossovers), "at most", "smaller")):
-        printed = figure(_PAPER, "Fig. 5", name, at)
-        what = f"crossover of Theorem 2, {'lowest' if at == 0 else 'highest'} of {len(sizes)} cohorts"
-        found.outcomes.append(judged(what, printed, here, better=better, bound=bound))
+    least, most = (figure(_PAPER, "Fig. 5", name, at) for at in (0, 1))
+    what = f"of {len(sizes)} cohorts, crossover of Theorem 2"
+    found.outcomes += [
+        judged(f"lowest {what}", least, min(crossovers), better="larger", bound="over"),
+        judged(f"highest {what}", most, max(crossovers), bound="at most"),
+    ]
     every = [(n, left) for n in range(2, _WHOLE + 1) for left in range(1, n + 1)]
     same = all(_mean(n, left) == expected_double(n, Fraction(n - left, n)) for n, left in every)
     said = f"equal to the mean over every subset of up to {_WHOLE} clients" if same else "differs from what is counted"
