@@ -76,7 +76,7 @@ def run(asked: Asked) -> Findings:
             "for other versions of Python than this machine's; the engine has no library schemes, so BFV and FLASHE "
             "stand for encryption in it",
             "plain is float32 here; there every weight is a Python object",
-            f"the network's speed is not given there; here it is: {asked.link}; the faster it is, the more weighs the hop",
+            f"the network: {asked.link}; its speed is not given there, and the faster it is, the more weighs the hop",
         ],
     )
     update, train = _training(asked, given)
