@@ -217,7 +217,7 @@ def _ahead(asked: Asked, found: Findings) -> None:
         )
     found.tables.append(Table(f"Masks made ahead, {clients} clients, nobody drops out", rows))
     found.notes.append(
-        f"encryption with masks made ahead and without: the least of {_TURNS}; masks of decryption are not made ahead here"
+        f"encryption, masks made ahead and not: the least of {_TURNS}; masks of decryption are not made ahead here"
     )
     printed = figure(_PAPER, "Fig. 13", "en-/decryption left, at most")
     doubts = (doubt(_PAPER, "En-/decryption at most 0.8 s"),)
