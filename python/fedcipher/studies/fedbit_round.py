@@ -6,17 +6,15 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from fedcipher._units import seconds
 from fedcipher.codec import Array, Codec
-from fedcipher.data import load, partition
 from fedcipher.errors import ParameterError
 from fedcipher.published import doubt, figure, setup
 from fedcipher.published.verdict import Outcome, judged
 from fedcipher.schemes import scheme
 from fedcipher.studies.findings import Asked, Findings, Table
 from fedcipher.studies.timing import best, ledgers
+from fedcipher.studies.training import BATCHES, one_pass
 
 __all__ = ["accelerator_seconds", "run"]
 
@@ -93,10 +91,10 @@ def run(asked: Asked) -> Findings:
             ]
         asked.say(f"{model}: a round of {seconds(on_cpu.total)}, {on_cpu.share:.3g} % of it encryption")
     found.tables.append(Table("Seconds", rows))
-    found.notes.append(
-        f"training: the least of {asked.runs}, compiled before; encryption with `fedbit-paper` includes what needs no "
-        "data and could be made ahead"
-    )
+    found.notes += [
+        f"training: {BATCHES} batches, the least of {asked.runs}, scaled to a pass over the client's images",
+        "encryption with `fedbit-paper` includes what needs no data and could be made ahead",
+    ]
     return found
 
 
@@ -105,19 +103,9 @@ def _judged(name: str, here: float, because: str, doubts: tuple[int, ...]) -> Ou
 
 
 def _measured(model: str, data: str, asked: Asked) -> tuple[_Round, int]:
-    from fedcipher.models import Learner
-
     given = setup(_PAPER)
-    found = load(data, str(Path(asked.data_dir) / data))
-    clients = int(given["clients"])
-    own = partition(found.train_y, clients)[0]
-    learner = Learner(model, found.classes, found.train_x[0], batch=int(given["batch_size"]))
-    start = learner.initial()
-    x, y = found.train_x[own], found.train_y[own]
-    # Two steps compile what is needed.
-    learner.fit(start, x[: 2 * learner.batch], y[: 2 * learner.batch], epochs=1, seed=0)
-    train, (trained, _) = best(lambda: learner.fit(start, x, y, epochs=1, seed=0), asked.runs)
-    update: list[Array] = [np.asarray(a - b, np.float32) for a, b in zip(trained, start, strict=True)]
+    clients, batch = int(given["clients"]), int(given["batch_size"])
+    train, update = one_pass(model, data, asked.data_dir, clients=clients, batch=batch, runs=asked.runs)
     encrypt, decrypt = _crypto(update, clients, asked.runs)
     return _Round(train, encrypt, decrypt), sum(a.size for a in update)
 

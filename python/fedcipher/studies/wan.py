@@ -17,7 +17,6 @@ from fedcipher._optional import require
 from fedcipher._units import number, seconds, size
 from fedcipher.bench.link import Link
 from fedcipher.codec import Array, Codec
-from fedcipher.data import load, partition
 from fedcipher.published import cell, doubt, figure, setup
 from fedcipher.published.verdict import Outcome, judged
 from fedcipher.schemes import scheme
@@ -25,6 +24,7 @@ from fedcipher.studies.apps import APPLICATIONS, application_sizes
 from fedcipher.studies.findings import Asked, Findings, Table
 from fedcipher.studies.netns import Exchange, Wan, wan
 from fedcipher.studies.timing import best, clocked, ledgers
+from fedcipher.studies.training import BATCHES, one_pass
 
 __all__ = ["Iteration", "cost", "prices", "run"]
 
@@ -48,6 +48,8 @@ _TRAINED = {"ResNet": ("resnet20", "cifar10"), "GRU": ("gru", "shakespeare"), "C
 _OTHER = "training here is of other data or of a part of them, on two shared cores"
 # Paillier's time is its ciphertexts': so many values are measured, and scaled.
 _PAILLIER_VALUES = 16_384
+# Of the clients' updates so many are added, and the time scaled: each but the first takes the same.
+_ADDED = 3
 _PROBE = {True: 10_000_000, False: 500_000_000}
 _GIB = float(1 << 30)
 
@@ -139,17 +141,10 @@ def run(asked: Asked) -> Findings:
 
 
 def _training(asked: Asked, name: str, clients: int) -> float:
-    from fedcipher.models import Learner
-
     model, data = _TRAINED[name]
-    found = load(data, str(Path(asked.data_dir) / data))
-    own = partition(found.train_y, clients)[0]
-    learner = Learner(model, found.classes, found.train_x[0], batch=int(setup(_PAPER)["batch_size"]))
-    start = learner.initial()
-    x, y = found.train_x[own], found.train_y[own]
-    learner.fit(start, x[: 2 * learner.batch], y[: 2 * learner.batch], epochs=1, seed=0)
-    spent, _ = clocked(learner.fit, start, x, y, epochs=1, seed=0)
-    asked.say(f"{model}: a pass over {len(x):,} examples in {seconds(spent)}")
+    batch = int(setup(_PAPER)["batch_size"])
+    spent, _ = one_pass(model, data, asked.data_dir, clients=clients, batch=batch, runs=1)
+    asked.say(f"{model}: a pass over a client's examples in {seconds(spent)}")
     return spent
 
 
@@ -165,9 +160,11 @@ def _work(kind: str, clients: int, values: int, runs: int) -> Work:
     encrypt, first = best(lambda: encryptor.encrypt(update, round=next(rounds)), runs)
     aggregator = made.aggregator(keys.server())
     adding, _ = clocked(aggregator.add, first)
-    for client in range(1, clients):
+    others = 0.0
+    for client in range(1, _ADDED):
         frame = made.encryptor(keys.client(client)).encrypt(update, round=runs)
-        adding += clocked(aggregator.add, frame)[0]
+        others += clocked(aggregator.add, frame)[0] / (_ADDED - 1)
+    adding += others * (clients - 1)
     finish, opened = clocked(aggregator.finish)
     decryptor = made.decryptor(keys.client(0))
     decrypt, _ = best(lambda: decryptor.decrypt(opened), runs)
@@ -221,6 +218,7 @@ def _tables(found: Findings, iterations: dict[str, dict[str, Iteration]], client
         price = prices()[entry]
         said = f"price: {price['what']}, {price['region']}: {price['price']} $ ({price['source']}, {prices()['seen']})"
         found.notes.append(said)
+    found.notes.append(f"training: {BATCHES} batches, scaled to a pass; adding: {_ADDED} updates, scaled to all")
     found.notes.append("idle: the slowest client's transfers both ways and the server's adding, between them")
 
 
