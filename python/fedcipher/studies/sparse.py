@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -130,13 +131,18 @@ def _row(cost: _Cost) -> list[str]:
     return [seconds(cost.encrypt), seconds(cost.decrypt), size(cost.up), size(cost.down)]
 
 
+@lru_cache(maxsize=1)
+def _updates(clients: int, values: int) -> list[list[Array]]:
+    rng = np.random.default_rng(0)
+    return [[rng.normal(0, 0.2, values).astype(np.float32)] for _ in range(clients)]
+
+
 def _measured(name: str, clients: int, values: int, top: float | None, runs: int, *, own: bool = False) -> _Cost:
     codec = Codec(bits=16, clip=1.0, top=None if own else top)
     params = {"per_client_top": top} if own else {}
     made = scheme(name, clients=clients, codec=codec, **params)
     keys = made.keygen(clients, epoch=1)
-    rng = np.random.default_rng(0)
-    updates: list[list[Array]] = [[rng.normal(0, 0.2, values).astype(np.float32)] for _ in range(clients)]
+    updates = _updates(clients, values)
     encryptor = made.encryptor(keys.client(0))
     like: list[Array] = [np.zeros(values, np.float32)]
     rounds = iter(range(1, runs + 1))

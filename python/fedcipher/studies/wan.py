@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,13 @@ def _training(asked: Asked, name: str, clients: int) -> float:
 
 def _work(kind: str, clients: int, values: int, runs: int) -> Work:
     measured = min(values, _PAILLIER_VALUES) if kind == "paillier" else values
+    one, scale = _measured(kind, clients, measured, runs), values / measured
+    up, down = (round(count * scale) for count in (one.up, one.down))
+    return Work(one.encrypt * scale, one.decrypt * scale, one.add * scale, up, down)
+
+
+@cache
+def _measured(kind: str, clients: int, measured: int, runs: int) -> Work:
     made = scheme(kind, clients=clients, min_contributions=1, codec=Codec(bits=16, clip=1.0))
     keys = made.keygen(clients)
     update: list[Array] = [np.random.default_rng(0).normal(0, 0.2, measured).astype(np.float32)]
@@ -168,9 +176,7 @@ def _work(kind: str, clients: int, values: int, runs: int) -> Work:
     finish, opened = clocked(aggregator.finish)
     decryptor = made.decryptor(keys.client(0))
     decrypt, _ = best(lambda: decryptor.decrypt(opened), runs)
-    scale = values / measured
-    up, down = (round(len(frame) * scale) for frame in (first, opened))
-    return Work(encrypt * scale, decrypt * scale, (adding + finish) * scale, up, down)
+    return Work(encrypt, decrypt, adding + finish, len(first), len(opened))
 
 
 def _bandwidth(found: Findings, net: Wan, regions: list[str], local: list[int]) -> None:
