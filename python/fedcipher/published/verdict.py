@@ -40,6 +40,7 @@ class Outcome:
     """``over`` or ``at most``, where that is what the paper prints."""
     said: str = ""
     """What was found here, where the paper prints a statement and no number."""
+    better: Better = "smaller"
 
     @property
     def printed(self) -> str:
@@ -67,8 +68,13 @@ class Outcome:
 
     @property
     def reversed(self) -> bool:
-        """A printed advantage that is a disadvantage here."""
-        return self.unit == "x" and self.here is not None and self.published.number > 1 > self.here
+        """A printed advantage that is a disadvantage here; what is better smaller, as an overhead, is none."""
+        return (
+            self.better == "larger"
+            and self.unit == "x"
+            and self.here is not None
+            and self.published.number > 1 > self.here
+        )
 
 
 def judged(
@@ -91,6 +97,7 @@ def judged(
         because,
         doubts,
         bound,
+        better=better,
     )
 
 

@@ -46,6 +46,8 @@ _MODES = {
 _BASELINES = {"Pai+Bat": "Paillier", "FV+Bat": "FV", "CKKS+Bat": "CKKS"}
 # (model, data set) that stand for the three applications where their training is timed.
 _TRAINED = {"ResNet": ("resnet20", "cifar10"), "GRU": ("gru", "shakespeare"), "CNN": ("cnn-1.2m", "mnist")}
+# A baseline that is slower than there makes a speed-up over it larger: no merit of what is compared with it.
+_SLOWER = "batched Paillier takes several times as long here as there (Table 2), on one core in the place of 16"
 _OTHER = "training here is of other data or of a part of them, on two shared cores"
 # Paillier's time is its ciphertexts': so many values are measured, and scaled.
 _PAILLIER_VALUES = 16_384
@@ -250,7 +252,7 @@ def _figure7(found: Findings, iterations: dict[str, dict[str, Iteration]]) -> No
         for name, one in ours.items():
             theirs = iterations[name][mode]
             gains.append(100 * (theirs.idle - one.idle) / (theirs.total - one.total))
-        because = _MODES[mode][1]
+        because = _SLOWER if mode == "Pai+Bat" else _MODES[mode][1]
         what = f"speed-up over {named}+Batching"
         found.outcomes += _ends(what, factors, what, "Fig. 7", better="larger", because=because, doubts=least)
     mixed = "of three baselines, two of them with other parameters than there"
