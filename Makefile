@@ -262,6 +262,8 @@ results: build tfhe
 	DATA=$(DATA) tools/results.sh
 	DATA=$(DATA) tools/results_hhe.sh
 	tools/results_study.sh
+	DATA=$(DATA) tools/results_published.sh
+	DATA=$(DATA) tools/results_train.sh
 	$(BIN)/python tools/readme_tables.py
 	$(BIN)/python tools/published_page.py
 

@@ -135,7 +135,9 @@ def test_verdicts(value, here, better, bound, verdict):
 def test_what_is_not_comparable_says_why_and_what_is_reversed_says_so():
     assert judged("x", printed(1), 2.0, because="another model").verdict == "not comparable"
     assert judged("x", printed(Decimal("3.4"), "x"), 0.2, better="larger").reversed
-    assert not judged("x", printed(Decimal("3.4"), "s"), 0.2).reversed
+    assert not judged("x", printed(Decimal("3.4"), "s"), 0.2, better="larger").reversed
+    # Less of an overhead than is printed.
+    assert not judged("x", printed(Decimal("1.01"), "x"), 0.9998).reversed
 
 
 def test_a_record_is_read_as_it_was_written_and_only_with_figures_that_are_printed(tmp_path):

@@ -6,5 +6,10 @@ cd "$(dirname "$0")/.."
 mnist=(--dataset mnist --data-dir "${DATA:-../shared/data}/mnist" --epochs 10)
 fedcipher train --scheme pasta-bfv "${mnist[@]}" --bits 14 --target delta --out docs/results/hhe-pasta-delta
 fedcipher train --scheme plain "${mnist[@]}" --bits 14 --target delta --out docs/results/hhe-plain-delta
-fedcipher train --scheme pasta-bfv "${mnist[@]}" --bits 8 --clip 5 --target weights --out docs/results/hhe-pasta-published
 fedcipher train --scheme bfv "${mnist[@]}" --bits 12 --target delta --out docs/results/hhe-bfv-delta
+# The study's own set-up: int8 weights clipped at 5, a local test part, a validation part and early stopping.
+study=("${mnist[@]}" --test-share 0.2 --validation-share 0.2)
+int8=(--target weights --bits 8 --clip 5)
+fedcipher train --scheme pasta-bfv "${study[@]}" "${int8[@]}" --out docs/results/hhe-pasta-study
+fedcipher train --scheme bfv-lib "${study[@]}" "${int8[@]}" --out docs/results/hhe-bfv-study
+fedcipher train --scheme plain "${study[@]}" --target delta --bits 24 --out docs/results/hhe-plain-study

@@ -18,7 +18,7 @@ from fedcipher import __version__, _native, keys
 from fedcipher._files import refusal, writable_folder
 from fedcipher._optional import build, built, install, missing, require
 from fedcipher._options import positive, whole
-from fedcipher.app.layers import LayerBits, bits_option, tensor_names
+from fedcipher.app.layers import LayerBits, LayerClips, bits_option, clip_option, tensor_names
 from fedcipher.bench.commands import add_commands
 from fedcipher.cluster.commands import add_commands as add_cluster
 from fedcipher.codec import Codec
@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="go on with the run in --out where there is one; keys stay there (OUT/keys) until the run has ended",
     )
-    train.add_argument("--learning-rate", type=positive(1e-12, 1e6), default=1e-3)
+    _training_options(train)
     train.add_argument(
         "--dirichlet", type=positive(1e-3, 1e6, zero=True), default=0.0, help="label skew: Dirichlet alpha (0: IID)"
     )
@@ -159,6 +159,33 @@ def _parser() -> argparse.ArgumentParser:
     add_cluster(commands, _scheme_options, _made)
     add_dashboard(commands, _run_folder)
     return parser
+
+
+def _training_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--learning-rate", type=positive(1e-12, 1e6), default=1e-3)
+    parser.add_argument(
+        "--learning-rate-end",
+        type=positive(1e-12, 1e6, zero=True),
+        default=0.0,
+        help="of the last round, down to which it follows a cosine (default: it stays)",
+    )
+    # Names as fedcipher.models has them; that needs JAX, and the settings check it.
+    parser.add_argument("--optimiser", default="nadam", help="nadam or adam (default: nadam)")
+    parser.add_argument(
+        "--test-share",
+        type=positive(1e-6, 0.99, zero=True),
+        default=0.0,
+        help="of each client's own examples, to evaluate on in the place of the data set's test examples",
+    )
+    parser.add_argument(
+        "--validation-share",
+        type=positive(1e-6, 0.99, zero=True),
+        default=0.0,
+        help="of what a client trains on, kept to stop its training early",
+    )
+    parser.add_argument(
+        "--patience", type=whole(1), default=1, help="passes without a better validation loss that end a training"
+    )
 
 
 def _weight_options(parser: argparse.ArgumentParser) -> None:
@@ -269,9 +296,15 @@ def _scheme_options(
     if layers:
         named = "; of a layer's values: conv1=8,fc=12,10, the last of all others"
         parser.add_argument("--bits", type=bits_option, help=usual + named)
+        parser.add_argument(
+            "--clip",
+            type=clip_option,
+            default="auto",
+            help="auto, aciq or a number; of a layer's values: conv1=2,fc=5,1, the last of all others",
+        )
     else:
         parser.add_argument("--bits", type=whole(4, 24), help=usual)
-    parser.add_argument("--clip", default="auto", help="auto, aciq or a number")
+        parser.add_argument("--clip", default="auto", help="auto, aciq or a number")
     parser.add_argument(
         "--target", default=target, choices=["delta", "weights"], help=f"what clients send (default: {target})"
     )
@@ -289,7 +322,10 @@ def _scheme_options(
 
 
 def _made(options: argparse.Namespace, clients: int, max_weight: int, privacy: Privacy | None = None) -> Scheme:
-    clip = options.clip if options.clip in ("auto", "aciq") else _range(options.clip)
+    # By tensor they are numbers already.
+    clip: Any = options.clip
+    if not isinstance(clip, list) and clip not in ("auto", "aciq"):
+        clip = _range(clip)
     codec = Codec(
         bits=options.bits or _usual_bits(options),
         clip=clip,
@@ -513,7 +549,8 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         name: getattr(options, name)
         for name in (
             *("dataset", "model", "clients", "per_round", "rounds"),
-            *("epochs", "batch", "learning_rate", "dirichlet", "seed"),
+            *("epochs", "batch", "learning_rate", "learning_rate_end", "optimiser", "dirichlet", "seed"),
+            *("test_share", "validation_share", "patience"),
         )
     }
     shape["resume"] = options.resume
@@ -529,10 +566,12 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         if "min_contributions=" not in " ".join(options.set):
             options.set.append(f"min_contributions={settings.per_round}")
     settings = Settings(keys=keys_folder, data_dir=data_dir, examples_per_weight=unit, **shape)
-    if isinstance(options.bits, LayerBits):
-        options.bits = options.bits.of(
-            tensor_names(settings.dataset, settings.data_dir, settings.model), _usual_bits(options)
-        )
+    if isinstance(options.bits, LayerBits) or isinstance(options.clip, LayerClips):
+        names = tensor_names(settings.dataset, settings.data_dir, settings.model)
+        if isinstance(options.bits, LayerBits):
+            options.bits = options.bits.of(names, _usual_bits(options))
+        if isinstance(options.clip, LayerClips):
+            options.clip = options.clip.of(names)
     made = _made(options, settings.per_round, max_weight, privacy)
     writable_folder(options.out)
     engine = options.engine == "auto"

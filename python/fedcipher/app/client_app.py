@@ -12,8 +12,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedcipher.app.examples import examples, test_examples
 from fedcipher.app.settings import Settings
-from fedcipher.data import load, partition
+from fedcipher.data import load
 from fedcipher.flower import client_mod
 from fedcipher.models import Learner
 
@@ -28,7 +29,10 @@ def make_client_app(settings: Settings | None = None) -> ClientApp:
         chosen = settings or Settings.from_config(context.run_config)
         data = load(chosen.dataset, chosen.data_dir or None)
         learner = Learner(
-            chosen.model, data.classes, data.train_x[0], learning_rate=chosen.learning_rate, batch=chosen.batch
+            *(chosen.model, data.classes, data.train_x[0]),
+            learning_rate=chosen.learning_rate,
+            batch=chosen.batch,
+            optimiser=chosen.optimiser,
         )
         return chosen, learner, int(cast(int, context.node_config["partition-id"]))
 
@@ -45,31 +49,37 @@ def make_client_app(settings: Settings | None = None) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         chosen, learner, client = setup(context)
         data = load(chosen.dataset, chosen.data_dir or None)
-        own = partition(data.train_y, chosen.clients, alpha=chosen.dirichlet or None, seed=chosen.seed)[client]
+        own = examples(chosen, data.train_y, client)
+        kept = own.validation
         record = message.content.array_records["arrays"]
         round_number = int(cast(int, message.content.config_records["config"]["server-round"]))
         parameters, loss = learner.fit(
             record.to_numpy_ndarrays(),
-            data.train_x[own],
-            data.train_y[own],
+            data.train_x[own.train],
+            data.train_y[own.train],
             epochs=chosen.epochs,
             seed=hash((chosen.seed, round_number, client)) & 0xFFFF_FFFF,
+            learning_rate=chosen.rate(round_number),
+            held_out=(data.train_x[kept], data.train_y[kept]) if len(kept) else None,
+            patience=chosen.patience,
         )
         arrays = ArrayRecord({n: Array(p) for n, p in zip(learner.names, parameters, strict=True)})
-        metrics = MetricRecord({"num-examples": len(own), "loss": loss})
+        metrics = MetricRecord({"num-examples": len(own.train), "loss": loss})
+        if len(kept):
+            metrics["passes"] = learner.passes
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     @made.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         chosen, learner, client = setup(context)
         data = load(chosen.dataset, chosen.data_dir or None)
-        own = partition(data.test_y, chosen.clients, seed=chosen.seed)[client]
+        x, y = test_examples(chosen, data, client)
         record = message.content.array_records["arrays"]
         model = record.to_numpy_ndarrays()
-        result = learner.evaluate(model, data.test_x[own], data.test_y[own])
+        result = learner.evaluate(model, x, y)
         confusion = result.confusion.ravel().tolist()
         metrics = MetricRecord(
-            {"num-examples": len(own), "loss": result.loss, "confusion": confusion, "model": _fingerprint(model)}
+            {"num-examples": len(x), "loss": result.loss, "confusion": confusion, "model": _fingerprint(model)}
         )
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 

@@ -1,19 +1,23 @@
-"""Bits of a value for each layer of a model, as `--bits conv1=8,fc=12,10` says them."""
+"""Bits or a clip range for each layer of a model, as `--bits conv1=8,fc=12,10` says them."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from fedcipher._options import whole
 from fedcipher.errors import ParameterError
 
-__all__ = ["LayerBits", "bits_option", "tensor_names"]
+__all__ = ["LayerBits", "LayerClips", "bits_option", "clip_option", "tensor_names"]
+
+_V = TypeVar("_V", int, float)
 
 _BITS = whole(4, 24)
 # What people call a layer, and what Flax does; its numbers begin at 0.
@@ -21,43 +25,83 @@ _KINDS = {"conv": "Conv", "fc": "Dense", "dense": "Dense", "bn": "BatchNorm", "e
 
 
 @dataclass(frozen=True)
-class LayerBits:
-    """Layers by name and their bits, and the bits of all others, where they are given."""
+class _ByLayer(Generic[_V]):
+    """Layers by name and a number of each, and that of all others, where it is given."""
 
-    layers: tuple[tuple[str, int], ...]
-    rest: int | None = None
+    layers: tuple[tuple[str, _V], ...]
+    rest: _V | None = None
 
-    def of(self, names: Sequence[str], rest: int) -> list[int]:
-        """Bits of each tensor, ``rest`` where neither its layer nor the others' bits are given.
+    def _of(self, names: Sequence[str], option: str) -> list[_V | None]:
+        """The number of each tensor.
 
         A numbered layer (``conv1``) goes before its kind (``conv``). Raises `ParameterError` for a layer that the
         model lacks.
         """
-        found = [self.rest or rest] * len(names)
-        for layer, bits in sorted(self.layers, key=lambda given: given[0][-1:].isdigit()):
+        found: list[_V | None] = [self.rest] * len(names)
+        for layer, value in sorted(self.layers, key=lambda given: given[0][-1:].isdigit()):
             own = [k for k, name in enumerate(names) if _belongs(name, layer)]
             if not own:
-                raise ParameterError(f"--bits {layer}={bits}: the model's layers are {', '.join(_layers(names))}")
+                raise ParameterError(f"{option} {layer}={value:g}: the model's layers are {', '.join(_layers(names))}")
             for k in own:
-                found[k] = bits
+                found[k] = value
         return found
+
+
+class LayerBits(_ByLayer[int]):
+    """Bits of a value."""
+
+    def of(self, names: Sequence[str], rest: int) -> list[int]:
+        """Of each tensor, ``rest`` where neither its layer nor the others' bits are given. Raises `ParameterError`."""
+        return [rest if bits is None else bits for bits in self._of(names, "--bits")]
+
+
+class LayerClips(_ByLayer[float]):
+    """Ranges that values are cut to."""
+
+    def of(self, names: Sequence[str]) -> list[float]:
+        """Of each tensor. Raises `ParameterError`, also for a tensor that none is given for: a range is no default."""
+        found = self._of(names, "--clip")
+        left = [name for name, clip in zip(names, found, strict=True) if clip is None]
+        if left:
+            raise ParameterError(
+                f"--clip gives no range for {', '.join(_layers(left) or left)}: name them, or end with a range of all "
+                "others, as conv1=2,5"
+            )
+        return [clip for clip in found if clip is not None]
 
 
 def bits_option(text: str) -> int | LayerBits:
     """An argparse type: a number of bits, or ``LAYER=BITS`` with commas and a number for the rest."""
-    if "=" not in text:
-        return _BITS(text)
-    layers: list[tuple[str, int]] = []
-    rest: int | None = None
+    return LayerBits(*_parsed(text, _BITS, "BITS, as conv1=8")) if "=" in text else _BITS(text)
+
+
+def clip_option(text: str) -> str | LayerClips:
+    """An argparse type: ``auto``, ``aciq`` or a number as they are, or ``LAYER=RANGE`` as `bits_option`."""
+    return LayerClips(*_parsed(text, _clip, "RANGE, as conv1=2.5")) if "=" in text else text
+
+
+def _clip(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+    return value
+
+
+def _parsed(text: str, value: Callable[[str], _V], named: str) -> tuple[tuple[tuple[str, _V], ...], _V | None]:
+    layers: list[tuple[str, _V]] = []
+    rest: _V | None = None
     for part in text.split(","):
-        name, equals, bits = part.partition("=")
+        name, equals, given = part.partition("=")
         if not equals and rest is None:
-            rest = _BITS(name)
+            rest = value(name)
         elif equals and name.isidentifier() and name not in dict(layers):
-            layers.append((name, _BITS(bits)))
+            layers.append((name, value(given)))
         else:
-            raise argparse.ArgumentTypeError(f"{part!r} in {text!r} is no LAYER=BITS, as conv1=8, or is there twice")
-    return LayerBits(tuple(layers), rest)
+            raise argparse.ArgumentTypeError(f"{part!r} in {text!r} is no LAYER={named}, or is there twice")
+    return tuple(layers), rest
 
 
 def _belongs(tensor: str, layer: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedcipher.data import DATASETS
 from fedcipher.errors import ParameterError
-from fedcipher.models import MODELS, default_model
+from fedcipher.models import MODELS, OPTIMISERS, default_model
 
 __all__ = ["Settings"]
 
@@ -34,6 +34,15 @@ class Settings:
     epochs: int = 0
     batch: int = 0
     learning_rate: float = 1e-3
+    learning_rate_end: float = 0.0
+    """Of the last round, down to which it follows a cosine; 0: it stays."""
+    optimiser: str = "nadam"
+    test_share: float = 0.0
+    """Of each client's own examples, to evaluate on in the place of the data set's; 0: its part of those."""
+    validation_share: float = 0.0
+    """Of what a client trains on, kept to stop its training early; 0: none."""
+    patience: int = 1
+    """Passes without a better validation loss after which a client stops."""
     dirichlet: float = 0.0
     seed: int = 0
     examples_per_weight: float = 0.0
@@ -56,8 +65,7 @@ class Settings:
             raise ParameterError("rounds, epochs and batch must be at least 1")
         if not 0 <= self.seed < 2**32:
             raise ParameterError(f"seed={self.seed} is outside 0..{2**32 - 1}")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ParameterError(f"learning_rate={self.learning_rate} is not a positive number")
+        self._check_training()
         if not (math.isfinite(self.dirichlet) and self.dirichlet >= 0):
             raise ParameterError(f"dirichlet={self.dirichlet} is neither 0 nor a positive number")
         if self.dataset not in DATASETS:
@@ -70,6 +78,27 @@ class Settings:
                 f"model {self.model} does not go with {self.dataset}: {_TEXT_MODEL} is for {_TEXT}, the others are for "
                 "images"
             )
+
+    def _check_training(self) -> None:
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ParameterError(f"learning_rate={self.learning_rate} is not a positive number")
+        if not (math.isfinite(self.learning_rate_end) and self.learning_rate_end >= 0):
+            raise ParameterError(f"learning_rate_end={self.learning_rate_end} is neither 0 nor a positive number")
+        if self.optimiser not in OPTIMISERS:
+            raise ParameterError(f"optimiser {self.optimiser!r} is not one of {', '.join(OPTIMISERS)}")
+        for name in ("test_share", "validation_share"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ParameterError(f"{name}={getattr(self, name)} is no share of a client's examples, 0 to below 1")
+        if self.patience < 1:
+            raise ParameterError(f"patience={self.patience} must be at least 1")
+
+    def rate(self, number: int) -> float:
+        """The learning rate of a round, from 1."""
+        if not self.learning_rate_end or self.rounds == 1:
+            return self.learning_rate
+        done = min(1.0, (number - 1) / (self.rounds - 1))
+        span = self.learning_rate - self.learning_rate_end
+        return self.learning_rate_end + span * (1 + math.cos(math.pi * done)) / 2
 
     def _check_types(self) -> None:
         """A run config is written by hand."""

@@ -20,12 +20,13 @@ from rich.progress import Progress, TimeRemainingColumn
 from fedcipher import keys as key_files
 from fedcipher._terminal import console, progress
 from fedcipher.app.client_app import make_client_app
+from fedcipher.app.examples import sizes
 from fedcipher.app.memory import at_once, available, resident
 from fedcipher.app.outcome import failure
 from fedcipher.app.report import Report, RoundResult
 from fedcipher.app.server_app import make_server_app
 from fedcipher.app.settings import Settings
-from fedcipher.data import load, partition
+from fedcipher.data import load
 from fedcipher.engine import Authority, connect
 from fedcipher.engine.local import start_engines
 from fedcipher.errors import FedcipherError, RunError
@@ -50,8 +51,7 @@ def weight_unit(sizes: list[int], levels: int) -> tuple[float, int]:
 
 def client_sizes(settings: Settings) -> list[int]:
     """Training examples of each client."""
-    labels = load(settings.dataset, settings.data_dir or None).train_y
-    return [len(p) for p in partition(labels, settings.clients, alpha=settings.dirichlet or None, seed=settings.seed)]
+    return sizes(settings, load(settings.dataset, settings.data_dir or None).train_y)
 
 
 def train(

@@ -20,6 +20,7 @@ from fedcipher.bench.tables import compared, overview, problems
 from fedcipher.codec import Codec
 from fedcipher.errors import BenchError, FedcipherError, ParameterError, ReportError
 from fedcipher.schemes import scheme_class, scheme_names
+from fedcipher.studies import study_names
 
 __all__ = ["add_commands"]
 
@@ -34,11 +35,14 @@ def add_commands(commands: Any) -> None:
     bench: argparse.ArgumentParser = commands.add_parser(
         "bench",
         help="measure schemes in a client and a server process",
-        description="A preset lays published figures beside measured ones; `round` measures what you ask for; `serve` "
-        "is the server's side for --server; `report` draws an earlier results.json again.",
+        description="A preset or a study lays published figures beside measured ones; `round` measures what you ask "
+        "for; `serve` is the server's side for --server; `report` draws an earlier results.json again.",
     )
-    bench.add_argument("what", choices=[*preset_names(), "round", "serve", "report"])
+    bench.add_argument("what", choices=[*preset_names(), *study_names(), "round", "serve", "report"])
     bench.add_argument("--runs", type=int, default=10)
+    bench.add_argument(
+        "--data-dir", default="", help="studies that train: a folder with one of each data set, as mnist and cifar10"
+    )
     bench.add_argument("--schemes", default="", help="round: names, with commas (default: all that are installed)")
     bench.add_argument("--values", type=int, default=100_000, help="round: parameters of the model")
     bench.add_argument("--clients", type=int, default=4, help="round: updates in a sum")
@@ -101,6 +105,8 @@ def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
     if not 1 <= options.runs <= 1000:
         raise ParameterError(f"--runs {options.runs} is not between 1 and 1000")
     link = Link.parse(options.bandwidth, options.latency)
+    if options.what in study_names():
+        return _study(options, folder, link, "fedcipher " + " ".join(arguments))
     chosen = _round(options) if options.what == "round" else preset(options.what)
     writable_folder(folder)
     study = _run(chosen, folder, options, link, "fedcipher " + " ".join(arguments))
@@ -123,6 +129,29 @@ def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
     if study.interrupted:
         return _INTERRUPTED
     return 1 if any(result.failure for result in study.results) else 0
+
+
+def _study(options: argparse.Namespace, folder: Path, link: Link, command: str) -> int:
+    from fedcipher._terminal import print_table
+    from fedcipher.published.tables import beside
+    from fedcipher.studies import Asked, check_data, study
+    from fedcipher.studies.findings import circumstances, write
+
+    if options.server:
+        raise ParameterError(f"{options.what} makes its own servers: leave out --server")
+    check_data(options.what, options.data_dir)
+    writable_folder(folder)
+    facts = circumstances()
+    found = study(options.what)(
+        Asked(options.runs, options.data_dir, link, lambda text: print(text, file=sys.stderr, flush=True))
+    )
+    shown = beside(found.outcomes)
+    print_table("beside the published figures", shown.rows)
+    for head, texts in shown.notes:
+        print(f"{head}:", *texts, sep="\n  ")
+    write(options.what, found, command, facts, folder)
+    print(f"report: {folder / 'README.md'}")
+    return 0
 
 
 def _round(options: argparse.Namespace) -> Preset:

@@ -17,7 +17,9 @@ from fedcipher.codec import Array
 from fedcipher.errors import ParameterError
 from fedcipher.models.zoo import MODELS
 
-__all__ = ["Evaluation", "Learner"]
+__all__ = ["OPTIMISERS", "Evaluation", "Learner"]
+
+OPTIMISERS = ("nadam", "adam")
 
 
 @dataclass(frozen=True)
@@ -29,19 +31,32 @@ class Evaluation:
 
 
 class Learner:
-    """A model with Nadam; parameters go in and out as a named list of arrays.
+    """A model with Nadam or Adam; parameters go in and out as a named list of arrays.
 
     Batch-norm statistics are part of the parameters: they are averaged like weights.
     """
 
+    passes = 0
+    """How many the last `fit` made before it stopped."""
+
     def __init__(
-        self, model: str, classes: int, example: Array, *, learning_rate: float = 1e-3, batch: int = 64
+        self,
+        model: str,
+        classes: int,
+        example: Array,
+        *,
+        learning_rate: float = 1e-3,
+        batch: int = 64,
+        optimiser: str = "nadam",
     ) -> None:
         if model not in MODELS:
             raise ParameterError(f"model {model!r} is not one of {', '.join(MODELS)}")
+        if optimiser not in OPTIMISERS:
+            raise ParameterError(f"optimiser {optimiser!r} is not one of {', '.join(OPTIMISERS)}")
         self.batch = batch
         self._example = np.asarray(example)
-        self._kernels = _kernels(model, classes, learning_rate)
+        self._rate = learning_rate
+        self._kernels = _kernels(model, classes, optimiser)
         self._classes = classes
         shapes = jax.eval_shape(self._kernels.init, jax.random.key(0), self._example[None])
         leaves, self._tree = jax.tree_util.tree_flatten_with_path(shapes)
@@ -51,24 +66,48 @@ class Learner:
         """Freshly initialised parameters."""
         return self._flatten(self._kernels.init(jax.random.key(seed), self._example[None]))
 
-    def fit(self, parameters: list[Array], x: Array, y: Array, *, epochs: int, seed: int) -> tuple[list[Array], float]:
-        """Train for ``epochs`` passes; new parameters and the mean loss of the last pass."""
+    def fit(
+        self,
+        parameters: list[Array],
+        x: Array,
+        y: Array,
+        *,
+        epochs: int,
+        seed: int,
+        learning_rate: float | None = None,
+        held_out: tuple[Array, Array] | None = None,
+        patience: int = 1,
+    ) -> tuple[list[Array], float]:
+        """Train for ``epochs`` passes; new parameters and the mean loss of the last pass.
+
+        With examples ``held_out`` it stops where the loss on them has been no smaller for ``patience`` passes, and the
+        parameters are those of the smallest; the loss is still that of training, in the last pass made.
+        """
+        rate = jnp.float32(self._rate if learning_rate is None else learning_rate)
+        best: tuple[float, int, list[Array]] | None = None
         variables = self._unflatten(parameters)
         trained, rest = variables["params"], {k: v for k, v in variables.items() if k != "params"}
         state = self._kernels.optimiser.init(trained)
         rng, key = np.random.default_rng(seed), jax.random.key(seed)
         loss = 0.0
-        for _ in range(epochs):
+        for self.passes in range(1, epochs + 1):
             order = rng.permutation(len(x))
             # Whole batches only, one shape to compile: the last is filled from the front.
             order = np.resize(order, -(-len(order) // self.batch) * self.batch)
             losses = []
             for at in np.split(order, len(order) // self.batch):
                 key, dropout = jax.random.split(key)
-                trained, rest, state, step = self._kernels.step(trained, rest, state, (x[at], y[at]), dropout)
+                trained, rest, state, step = self._kernels.step(trained, rest, state, (x[at], y[at]), dropout, rate)
                 losses.append(step)
             loss = float(np.mean(jax.device_get(losses)))
-        return self._flatten({"params": trained, **rest}), loss
+            if held_out is not None:
+                reached = self._flatten({"params": trained, **rest})
+                found = self.evaluate(reached, *held_out).loss
+                if best is None or found < best[0]:
+                    best = (found, self.passes, reached)
+                elif self.passes - best[1] >= patience:
+                    break
+        return best[2] if best is not None else self._flatten({"params": trained, **rest}), loss
 
     def evaluate(self, parameters: list[Array], x: Array, y: Array, *, batch: int = 256) -> Evaluation:
         """Loss and confusion counts on ``x``, ``y``."""
@@ -98,17 +137,17 @@ class _Kernels:
 
 
 @lru_cache(maxsize=8)
-def _kernels(model: str, classes: int, learning_rate: float) -> _Kernels:
-    """Compiled once a process, shared by all its clients."""
+def _kernels(model: str, classes: int, optimiser_name: str) -> _Kernels:
+    """Compiled once a process, shared by all its clients; the learning rate is not compiled in."""
     module = MODELS[model](classes)
-    optimiser = optax.nadam(learning_rate)
+    optimiser = optax.scale_by_adam(nesterov=optimiser_name == "nadam")
 
     @jax.jit
     def init(key: Any, x: Any) -> Any:
         return module.init(key, x, train=False)
 
     @jax.jit
-    def step(trained: Any, rest: Any, state: Any, batch: tuple[Any, Any], dropout: Any) -> Any:
+    def step(trained: Any, rest: Any, state: Any, batch: tuple[Any, Any], dropout: Any, rate: Any) -> Any:
         x, y = batch
 
         def objective(p: Any) -> Any:
@@ -119,6 +158,7 @@ def _kernels(model: str, classes: int, learning_rate: float) -> _Kernels:
 
         (loss, updated), gradient = jax.value_and_grad(objective, has_aux=True)(trained)
         change, state = optimiser.update(gradient, state, trained)
+        change = jax.tree_util.tree_map(lambda c: -rate * c, change)
         return optax.apply_updates(trained, change), updated, state, loss
 
     @jax.jit

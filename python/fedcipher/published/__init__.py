@@ -31,6 +31,7 @@ __all__ = [
     "numbers_in",
     "places",
     "sections",
+    "setup",
 ]
 
 PAPERS = {
@@ -153,12 +154,21 @@ def _unit(table: Any, column: str, row: list[Any]) -> str:
     return table["units"] if table["units"] in _UNITS or table["units"] == "MB" else ""
 
 
-def figure(paper: str, place: str, name: str) -> Published:
-    """A value that the text gives for a figure. Raises `ParameterError`."""
+def figure(paper: str, place: str, name: str, at: int | None = None) -> Published:
+    """A value that the text gives for a figure; of several, as in a range, the one ``at``. Raises `ParameterError`."""
     for entry in _values(_entry(paper, "figures", place)):
-        if entry["name"] == name:
-            return Published(paper, place, _section(paper, place), name, entry["value"], entry["unit"])
-    raise ParameterError(f"{PAPERS[paper]}, {place} has no value {name!r}")
+        value = entry["value"]
+        if entry["name"] != name or isinstance(value, list) != (at is not None):
+            continue
+        if at is not None and not 0 <= at < len(value):
+            break
+        return Published(paper, place, _section(paper, place), name, value if at is None else value[at], entry["unit"])
+    raise ParameterError(f"{PAPERS[paper]}, {place} has no value {name!r}{'' if at is None else f' at {at}'}")
+
+
+def setup(paper: str) -> dict[str, Any]:
+    """What a paper says of its set-up, as the extract has it. Raises `ParameterError`."""
+    return dict(_paper(paper)["setup"])
 
 
 def _values(entry: Any) -> list[Any]:
@@ -197,7 +207,9 @@ def everything(paper: str) -> Iterator[Published]:
                 yield Published(paper, table["id"], section, column, value, _unit(table, column, row))
     for entry in found["figures"]:
         for value in _values(entry):
-            yield figure(paper, entry["id"], value["name"])
+            several = value["value"] if isinstance(value["value"], list) else None
+            for at in [None] if several is None else range(len(several)):
+                yield figure(paper, entry["id"], value["name"], at)
     for entry in found["claims"]:
         yield Published(paper, entry["where"], "", entry["what"], entry["value"], entry["unit"])
 

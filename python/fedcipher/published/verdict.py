@@ -8,10 +8,11 @@ from typing import Literal
 from fedcipher._units import number
 from fedcipher.published import Published
 
-__all__ = ["RULE", "Better", "Outcome", "judged"]
+__all__ = ["RULE", "Better", "Outcome", "judged", "stated"]
 
 RULE = (
-    "*Reproduced*: the printed figure, to the digits that are printed, or a printed bound that holds here too. "
+    "*Reproduced*: the printed figure, to the digits that are printed, or a printed bound or statement that holds here "
+    "too. "
     "*Beaten* and *missed*: better and worse than printed, by the factor beside them, on whatever machine each ran. "
     "*Not comparable*: what was measured is not what was printed, for the reason given."
 )
@@ -37,6 +38,9 @@ class Outcome:
     """Places, from 1, in the paper's list of contradictions that bear on it."""
     bound: str = ""
     """``over`` or ``at most``, where that is what the paper prints."""
+    said: str = ""
+    """What was found here, where the paper prints a statement and no number."""
+    better: Better = "smaller"
 
     @property
     def printed(self) -> str:
@@ -48,22 +52,29 @@ class Outcome:
     @property
     def measured(self) -> str:
         """Ours, with its unit."""
+        if self.said:
+            return self.said
         return _NONE if self.here is None else f"{number(self.here)} {self.unit}".strip()
 
     @property
     def factor(self) -> str:
         """Ours over the published one."""
-        published = self.published.number
-        if self.here is None or not published:
+        if self.here is None or not self.published.number:
             return ""
+        published = self.published.number
         factor = self.here / published
         # Close to one, four digits would hide on which side it is.
         return f"{factor:.5f}x" if 0.9 < factor < 1.1 else f"{number(factor)}x"
 
     @property
     def reversed(self) -> bool:
-        """A printed advantage that is a disadvantage here."""
-        return self.unit == "x" and self.here is not None and self.published.number > 1 > self.here
+        """A printed advantage that is a disadvantage here; what is better smaller, as an overhead, is none."""
+        return (
+            self.better == "larger"
+            and self.unit == "x"
+            and self.here is not None
+            and self.published.number > 1 > self.here
+        )
 
 
 def judged(
@@ -86,7 +97,16 @@ def judged(
         because,
         doubts,
         bound,
+        better=better,
     )
+
+
+def stated(
+    what: str, published: Published, said: str, holds: bool, *, because: str = "", doubts: tuple[int, ...] = ()
+) -> Outcome:
+    """The outcome of a statement in words: whether it ``holds`` for what was ``said`` to be found here."""
+    verdict = "not comparable" if because else "reproduced" if holds else "missed"
+    return Outcome(what, published, None, published.unit, verdict, because, doubts, said=said)
 
 
 def _verdict(published: Published, here: float | None, better: Better, because: str, bound: str) -> str:

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# The studies of published experiments that no preset is: a quarter of an hour on two cores. flashe-wan and fednic make
+# network namespaces, which takes root.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+data=${DATA:-../shared/data}
+study() {
+	name=$1
+	shift
+	.venv/bin/fedcipher bench "$name" "$@" --out "docs/results/$name"
+}
+study fedbit-packing --runs 1
+study fedbit-round --runs 3 --data-dir "$data"
+study flashe-masks --runs 5
+study flashe-sparse --runs 3
+study flashe-unbatched --runs 5
+study flashe-wan --runs 3 --data-dir "$data" --latency 80ms
+study hhe-sweep --runs 2
+study paillier-python --runs 5
+study fednic --runs 5 --data-dir "$data"
