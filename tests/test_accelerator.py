@@ -41,7 +41,7 @@ def bfv(preset="fedbit-paper", **params):
 @pytest.mark.parametrize(
     ("options", "cure"),
     [
-        (["--scheme", "bfv"], "make hardware-sim"),
+        (["--scheme", "bfv"], "`make hardware-sim` builds it; --accelerator-library names another"),
         (["--scheme", "bfv", "--accelerator-library", "{}/text.so"], "make hardware-sim"),
         (["--scheme", "flashe"], "--scheme bfv"),
         (["--scheme", "bfv", "--set", "preset=fast"], "preset=fedbit-paper"),
