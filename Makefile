@@ -8,13 +8,13 @@ DATA ?= ../shared/data
 export FLWR_TELEMETRY_ENABLED := 0
 # Where it is set, every process of a test or of Ray compiles Flower, Ray and JAX anew: 15 s each.
 unexport PYTHONDONTWRITEBYTECODE
-SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-engine crates/fedcipher-python \
+SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedcipher-engine crates/fedcipher-python \
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
 	mutants mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale limits docs build clean \
-	hardware hardware-sim hardware-test hardware-test-all hardware-mutants
+	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -63,11 +63,12 @@ $(VENV)/.demo-native: $(SOURCES) | $(BIN)/maturin
 	. $(BIN)/activate && maturin develop --profile demo --quiet --skip-install
 	touch $@
 
-# The offload engine and the key authority, beside Python where `fedcipher train --engine auto` looks.
+# The offload engine and the key authority, beside Python where `fedcipher train --engine auto` looks. This engine takes
+# accelerators (docs/accelerator.md); those that are deployed do not, unless somebody builds them so.
 engine: $(BIN)/fedcipher-engine
 
 $(BIN)/fedcipher-engine: $(SOURCES) | $(BIN)/maturin
-	cargo build --release --quiet -p fedcipher-engine
+	cargo build --release --quiet -p fedcipher-engine --features accelerator
 	install target/release/fedcipher-engine target/release/fedcipher-authority $(BIN)
 	touch $@
 
@@ -288,6 +289,10 @@ $(FC)/tables: hardware/tools/constants.py
 hardware-sim: $(VENV)/.hardware $(FC)/tables
 	$(BIN)/python hardware/sim/build.py --lanes $(FC_LANES) --out $(dir $(FC_LIBRARY))
 
+# A device of FC_LANES lanes against the core.
+hardware-try: hardware-sim
+	$(TRY_DEVICE) --release
+
 # The fast part: each module and the whole device against the core, and what is proved in seconds.
 hardware-test: hardware-sim
 	$(BIN)/python hardware/tools/constants.py --check
@@ -299,6 +304,7 @@ hardware-test: hardware-sim
 hardware-test-all: hardware-test
 	FC_PRODUCTS=1000000 $(BIN)/python hardware/test/run.py units
 	FC_SIM_TRIES=100 $(TRY_DEVICE) --release
+	for lanes in 2 4 16; do $(MAKE) --no-print-directory FC_LANES=$$lanes hardware-try || exit 1; done
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/formal/proofs.py
 	$(MAKE) --no-print-directory hardware-mutants
 
@@ -306,11 +312,13 @@ hardware-mutants: hardware-sim
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/test/mutants.py
 
 # Synthesis, place and route, cycles; hardware/synth/README.md has the tables.
-hardware: hardware-sim
+hardware: hardware-sim $(TESTED)
 	export PATH="$(CURDIR)/$(BIN):$$PATH"; for lanes in 2 4 8 16; do \
 		$(BIN)/python hardware/synth/synth.py xcup $$lanes || exit 1; done
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/synth/synth.py ecp5
-	$(BIN)/python hardware/synth/synth.py cycles
+	for lanes in 2 4 8 16; do \
+		$(MAKE) --no-print-directory FC_LANES=$$lanes hardware-sim && \
+		$(BIN)/python hardware/synth/synth.py cycles $$lanes || exit 1; done
 	$(BIN)/python hardware/synth/synth.py readme
 	cat hardware/synth/README.md
 

@@ -16,6 +16,7 @@ from fedcipher.bench import report
 from fedcipher.bench.link import Link
 from fedcipher.bench.presets import Preset, preset, preset_names
 from fedcipher.bench.study import run_study
+from test_accelerator import a_report
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 WIDTHS = (390, 768, 1000, 1160, 1280)
@@ -131,6 +132,14 @@ def test_a_training_report_is_readable_on_a_desk_and_on_a_phone(browser, tmp_pat
         assert len(seen["pictures"]) == 3
         assert seen["rows"] == len(made.summary()) + runs * 11
         assert seen["numbers"] >= runs * 80
+
+
+def test_a_training_report_with_accelerators_is_readable(browser, tmp_path):
+    made = a_report()
+    made.write(tmp_path)
+    for width in WIDTHS:
+        seen = readable(browser, tmp_path, width)
+        assert seen["rows"] == len(made.summary()) + 2 * 3
 
 
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in RESULTS.glob("*/results.json")))

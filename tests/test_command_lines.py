@@ -85,6 +85,7 @@ NOTHING_MADE = [
     "train --set min_contributions=99",
     "train --compare plain --scheme plain",
     "train --resume --engine auto",
+    *(f"train --accelerator {more}" for more in ("card", "sim", "sim --scheme bfv", "sim --engine off")),
     "bench nope",
     *(f"bench round --runs 1 --schemes plain {more}" for more in ("--values 0", "--clients -1", "--sums 0")),
     *(f"bench round --runs {n}" for n in ("0", "-1", "99999999")),

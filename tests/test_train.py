@@ -17,6 +17,7 @@ from fedcipher.app.report import Report, RoundResult
 from fedcipher.app.simulate import weight_unit
 from fedcipher.errors import ReportError
 from fedcipher.flower.strategy import ClientRecord, RoundRecord
+from test_accelerator import MODEL, needs_model
 
 
 def fetched(page):
@@ -112,6 +113,25 @@ def test_training_with_engines_gives_the_same_model_bit_for_bit(trained, name):
         models.append([r["metrics"]["model"] for r in report["rounds"]])
     assert models[0] == models[1]
     assert len(set(models[0])) == 3
+
+
+def test_training_on_the_simulated_accelerator_gives_the_same_model_bit_for_bit(trained):
+    needs_model()
+    paper = ("--scheme", "bfv", "--set", "preset=fedbit-paper")
+    _, plain, _ = trained(*paper)
+    out, report, shown = trained(*paper, "--accelerator", "sim", "--accelerator-library", str(MODEL))
+    assert [r["metrics"]["model"] for r in report["rounds"]] == [r["metrics"]["model"] for r in plain["rounds"]]
+    assert report["engine"] and report["lanes"] == 8 and plain["lanes"] == 0
+    for result in report["rounds"]:
+        done = result["accelerator"]
+        assert done["fallbacks"] == 0
+        for kind in ("prepare_cycles", "encrypt_cycles", "decrypt_cycles", "link_seconds", "host_seconds"):
+            assert done[kind] > 0, (result["round"], kind)
+    # Keys are loaded once.
+    assert report["rounds"][0]["accelerator"]["key_cycles"] > 0 == report["rounds"][2]["accelerator"]["key_cycles"]
+    for text in ("Accelerators, all clients", "accelerator&#x27;s link (modelled), per round"):
+        assert text in (out / "report.html").read_text()
+    assert "simulated accelerators of 8 lanes" in " ".join(shown.split())
 
 
 def test_a_run_is_not_compared_with_itself(capsys):

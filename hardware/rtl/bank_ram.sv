@@ -12,7 +12,7 @@ module bank_ram #(
     output logic [W-1:0]             rdata
 );
   /*verilator no_inline_module*/  // one function for all of them, not one each
-  (* ram_style = "block" *) logic [W-1:0] mem[DEPTH];
+  (* ram_style = "block", no_rw_check *) logic [W-1:0] mem[DEPTH];
   logic [W-1:0] first;
   always_ff @(posedge clk) begin
     if (we) mem[waddr] <= wdata;

@@ -2,7 +2,7 @@
 //
 // A word a cycle, one cycle more a packet to see that what is behind its last word is zero. Latency 5 cycles from a
 // beat to its word. `wrong_length`: a packet's last beat comes early or late; `wrong_padding`: bits behind the last
-// word. After either nothing more comes until `start`.
+// word. After either nothing more comes until `start`. `width` may change until the cycle after `start`.
 module bit_unpacker (
     input  logic         clk,
     input  logic         rst,
@@ -24,21 +24,21 @@ module bit_unpacker (
   logic [127:0] now, next;
   logic now_valid, next_valid, now_last, next_last;
   logic [6:0] at;
-  logic [7:0] end_at;
+  logic [7:0] end_at, end_next;  // at + width, a cycle ahead: an adder before all that follows is too long
   logic [15:0] left;
   logic [12:0] words;
-  logic checking, stopped, running;
+  logic checking, stopped, more, running;
 
   logic spans, can, advance, moves, last_word, needs_more;
   always_comb begin
-    end_at = {1'b0, at} + width;
     spans = end_at > 8'd128;
     needs_more = spans && now_last;
     last_word = words == 1;
-    running = left != 0 && !stopped;
+    running = more && !stopped;
     can = running && !checking && now_valid && (next_valid || !spans) && !needs_more && room;
     advance = can && end_at[7];
     moves = advance || !now_valid;  // what is next becomes now
+    end_next = {1'b0, can ? end_at[6:0] : at} + width;
     // Nothing of the next packet before this one has ended.
     in_ready = running && !checking && (!next_valid || moves) && !(now_valid && now_last) &&
                !(next_valid && next_last);
@@ -52,11 +52,13 @@ module bit_unpacker (
     wrong_length <= 1'b0;
     if (rst) begin
       left <= '0;
+      more <= 1'b0;
       stopped <= 1'b0;
       now_valid <= 1'b0;
       next_valid <= 1'b0;
       checking <= 1'b0;
       at <= '0;
+      end_at <= '0;
       words <= '0;
       now <= '0;
       next <= '0;
@@ -64,13 +66,16 @@ module bit_unpacker (
       next_last <= 1'b0;
     end else if (start) begin
       left <= packets;
+      more <= packets != 0;
       words <= packets == 1 ? count_last : count;
       stopped <= 1'b0;
       at <= '0;
+      end_at <= width;
       now_valid <= 1'b0;
       next_valid <= 1'b0;
       checking <= 1'b0;
     end else begin
+      end_at <= end_next;
       if (in_valid && in_ready) begin
         next <= in_data;
         next_last <= in_last;
@@ -103,7 +108,9 @@ module bit_unpacker (
         now_valid <= 1'b0;
         next_valid <= 1'b0;
         at <= '0;
+        end_at <= width;
         left <= left - 1'b1;
+        more <= left != 1;
         words <= left == 2 ? count_last : count;
       end
     end

@@ -94,7 +94,7 @@ module controller
       R_ID: read_data = ID;
       R_CONFIG: read_data = {16'd1, 8'(LOG_P), 8'(LOG_N)};
       R_STATUS: read_data = {3'b0, masks, 10'b0, state == WIPING, state == KEY, key_there, state == FAILED, done,
-                             state != IDLE && state != FAILED};
+                             accepted || (state != IDLE && state != FAILED)};
       R_ERROR: read_data = 32'(error);
       R_COUNT: read_data = 32'(count);
       R_USED: read_data = 32'(used);
@@ -111,12 +111,24 @@ module controller
 
   // ---- commands
   logic [7:0] refusal;    // why a write is refused
-  logic command, bad_argument, busy;
+  logic command, busy;
+  // A command that is not refused begins a cycle later: what decides that is deep, and what it changes is wide.
+  logic accepted;
+  logic [2:0] which;
+  // What a command is refused for follows from registers, a cycle late: two writes are two cycles apart, and one behind
+  // the end of a command, with which `masks` changes, is held for one.
+  logic bad_argument, too_few, too_many, ended;
+  always_ff @(posedge clk) begin
+    bad_argument <= count == 0 || used == 0 || used_last == 0 || used > 13'(1 << LOG_N) ||
+                    used_last > 13'(1 << LOG_N) || drop > 30 || wire_bits == 0 || wire_bits > 128 ||
+                    (by_shift && (shift == 0 || shift > 104));
+    too_few <= count > 16'(masks);
+    too_many <= 17'(masks) + 17'(count) > 17'(SLOTS);
+    ended <= packet_left && left == 1;
+  end
   always_comb begin
     command = write && write_addr == R_COMMAND;
     busy = state != IDLE;
-    bad_argument = count == 0 || used == 0 || used_last == 0 || used > 13'(1 << LOG_N) || used_last > 13'(1 << LOG_N) ||
-                   drop > 30 || wire_bits == 0 || wire_bits > 128 || (by_shift && (shift == 0 || shift > 104));
     refusal = E_NONE;
     unique case (write_addr)
       R_COMMAND:
@@ -126,9 +138,9 @@ module controller
         C_PREPARE, C_DECRYPT, C_ENCRYPT:
         if (busy) refusal = E_BUSY;
         else if (bad_argument) refusal = E_ARGUMENT;
-        else if (write_data == C_ENCRYPT) refusal = count > 16'(masks) ? E_NO_MASK : E_NONE;
+        else if (write_data == C_ENCRYPT) refusal = too_few ? E_NO_MASK : E_NONE;
         else if (!key_there) refusal = E_NO_KEY;
-        else if (write_data == C_PREPARE && 17'(masks) + 17'(count) > 17'(SLOTS)) refusal = E_FULL;
+        else if (write_data == C_PREPARE && too_many) refusal = E_FULL;
         default: refusal = E_COMMAND;
       endcase
       R_COUNT, R_USED, R_USED_LAST, R_MODE, R_FORMAT, R_TIMEOUT: refusal = busy ? E_BUSY : E_NONE;
@@ -137,13 +149,16 @@ module controller
     endcase
     write_refuse = refusal != E_NONE;
     // The next word of the key, once the last has gone in.
-    hold = state == KEY && key_left != 0;
+    hold = (state == KEY && key_left != 0) || ended;
   end
 
   logic [7:0] failure;  // of a command under way
+  logic active, expired;
+  assign active = state != IDLE && state != FAILED && state != WIPING;
+  always_ff @(posedge clk) expired <= active && !rst && timeout != 0 && quiet == timeout;
   always_comb begin
     failure = E_NONE;
-    if (state != IDLE && state != FAILED && state != WIPING) begin
+    if (active) begin
       if (bad_length) failure = E_LENGTH;
       else if (bad_mask) failure = E_MASK_LENGTH;
       else if (bad_residue) failure = E_RESIDUE;
@@ -151,7 +166,7 @@ module controller
       else if (bad_value) failure = E_VALUE;
       else if (bad_plaintext) failure = E_PLAINTEXT;
       else if (state == KEY && key_left != 0 && key_word == 2'b10) failure = E_KEY_VALUE;
-      else if (timeout != 0 && quiet == timeout) failure = E_TIMEOUT;
+      else if (expired) failure = E_TIMEOUT;
     end
   end
 
@@ -165,11 +180,13 @@ module controller
   assign wipe_key = wipe_all;
   assign wipe_line = wipe_count[LB-1:0];
   assign key_word = key_bits[1:0];
-  assign key_valid = state == KEY && key_left != 0 && failure == E_NONE;
+  assign key_valid = state == KEY && key_left != 0 && key_word != 2'b10;
   assign irq = done || state == FAILED;
 
   always_ff @(posedge clk) begin
     start <= 1'b0;
+    accepted <= command && !write_refuse && !rst;
+    which <= write_data[2:0];
     if (rst) begin
       state <= WIPING;
       wipe_all <= 1'b1;
@@ -194,7 +211,7 @@ module controller
       timeout <= 32'd1 << 26;
       quiet <= '0;
     end else begin
-      if (state != IDLE && state != FAILED && state != WIPING) begin
+      if (active) begin
         cycles <= cycles + 1'b1;
         if (starved) waited <= waited + 1'b1;
         quiet <= progress ? '0 : quiet + 1'b1;
@@ -267,14 +284,15 @@ module controller
           default: ;
         endcase
       end
-      if (command && !write_refuse) begin
+      if (command && !write_refuse) done <= 1'b0;
+      if (accepted) begin
         start <= 1'b1;
         done <= 1'b0;
         cycles <= '0;
         waited <= '0;
         quiet <= '0;
         left <= count;
-        unique case (write_data)
+        unique case (32'(which))
           C_KEY: begin
             state <= KEY;
             key_there <= 1'b0;
@@ -287,7 +305,7 @@ module controller
             state <= WIPING;
             wipe_count <= '0;
             // A key that has come in part is no key.
-            wipe_all <= write_data == C_WIPE || !key_there || state == KEY || (state == WIPING && wipe_all);
+            wipe_all <= 32'(which) == C_WIPE || !key_there || state == KEY || (state == WIPING && wipe_all);
             error <= E_NONE;
           end
         endcase

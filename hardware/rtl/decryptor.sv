@@ -39,6 +39,7 @@ module decryptor
   logic [76:0] estimate;
   mul_pipe #(.WA(36), .WB(41), .CA(CA), .CB(CB)) u_estimate (.clk, .a(y[106:71]), .b(fc_constants_pkg::DELTA_INV), .p(estimate));
   logic [31:0] m0, m1, m;
+  logic above;  // m is one more
   logic [106:0] back;
   assign m0 = estimate[75:44];
   mul_pipe #(.WA(75), .WB(32), .CA(CA), .CB(CB)) u_back (.clk, .a(fc_constants_pkg::DELTA), .b(m0), .p(back));
@@ -59,7 +60,8 @@ module decryptor
     y3 <= y2;
 
     r1 <= r_less[76] ? r : r_less;
-    m <= m2 + 32'(!r_less[76]);
+    m <= m2;
+    above <= !r_less[76];
     y4 <= y3;
   end
   assign r_less = r - 77'(fc_constants_pkg::DELTA);
@@ -68,9 +70,10 @@ module decryptor
   logic in_range, at_end;
   always_ff @(posedge clk) begin
     noise <= r1 - half[76:0];
-    m3 <= m;
+    m3 <= m + 32'(above);
     y5 <= y4;
-    in_range <= by_shift ? !y4[106] && !y4[105] : m < fc_constants_pkg::T;
+    in_range <= by_shift ? !y4[106] && !y4[105]
+              : above ? m < fc_constants_pkg::T - 1'b1 : m < fc_constants_pkg::T;
     z4 <= by_shift ? z : z - {1'b0, half};
     at_end <= !z[W];
 

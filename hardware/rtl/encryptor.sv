@@ -40,8 +40,9 @@ module encryptor
   logic [W-1:0] sum, sum1, less, rounded, down1, down2;
   logic [105:0] c0;
   logic [30:0] half;
-  assign half = (31'd1 << drop) >> 1;
   always_ff @(posedge clk) begin
+    half <= (31'd1 << drop) >> 1;  // stays as it is for a whole command
+
     sum <= {1'b0, mask5} + (by_shift ? {1'b0, shifted5} : product);
 
     less <= sum - {1'b0, fc_constants_pkg::Q};

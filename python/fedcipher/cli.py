@@ -24,6 +24,7 @@ from fedcipher.cluster.commands import add_commands as add_cluster
 from fedcipher.codec import Codec
 from fedcipher.data import DATASETS
 from fedcipher.dp import Privacy
+from fedcipher.engine.accelerator import LIBRARY, Accelerator
 from fedcipher.errors import FedcipherError, FrameError, ParameterError
 from fedcipher.keys.roster import join as join_roster
 from fedcipher.keys.roster import make as make_roster
@@ -148,7 +149,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.add_argument("--seed", type=whole(0, 2**32 - 1), default=0)
     train.add_argument(
-        "--engine", default="off", choices=["off", "auto"], help="auto: keys in an engine process, from an authority"
+        "--engine",
+        choices=["off", "auto"],
+        help="auto: keys in an engine process, from an authority (default: off; auto with --accelerator)",
+    )
+    train.add_argument(
+        "--accelerator",
+        default="off",
+        choices=["off", "sim"],
+        help="sim: bfv's arithmetic on FedBit's device, simulated",
+    )
+    train.add_argument(
+        "--accelerator-library",
+        type=Path,
+        default=LIBRARY,
+        help=f"what `make hardware-sim` builds (default: {LIBRARY})",
     )
     train.add_argument("--link-mbit", type=float, default=100.0, help="link for computed transfer seconds")
     train.add_argument("--dashboard", action="store_true", help="a page that shows the run while it grows")
@@ -535,8 +550,13 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         raise ParameterError(f"--link-mbit {options.link_mbit:g}: give a positive number of Mbit/s")
     if options.compare == options.scheme:
         raise ParameterError(f"--compare {options.compare} beside --scheme {options.scheme}: choose another scheme")
-    if options.resume and (options.compare or options.engine == "auto"):
-        raise ParameterError("--resume goes with one run whose keys are in files: leave out --compare and --engine")
+    if options.accelerator != "off" and options.engine == "off":
+        raise ParameterError("--accelerator is an engine's: leave out --engine off")
+    engine = options.engine == "auto" or options.accelerator != "off"
+    if options.resume and (options.compare or engine):
+        raise ParameterError(
+            "--resume goes with one run whose keys are in files: leave out --compare, --engine and --accelerator"
+        )
     require("fedcipher train", "demo", "flwr", "ray", "jax", "flax", "optax", "rich", "matplotlib")
     if options.dashboard:
         require_dashboard()
@@ -573,8 +593,8 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         if isinstance(options.clip, LayerClips):
             options.clip = options.clip.of(names)
     made = _made(options, settings.per_round, max_weight, privacy)
+    on = Accelerator.simulated(options.accelerator_library, made) if options.accelerator == "sim" else None
     writable_folder(options.out)
-    engine = options.engine == "auto"
     beside = _beside(made, options.compare) if options.compare else None
 
     def work(keys_folder: str) -> int:
@@ -582,6 +602,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
             *(replace(settings, keys=keys_folder), made, options.out, arguments),
             link_mbit=options.link_mbit,
             engine=engine,
+            accelerator=on,
             beside=beside,
             dashboard=options.dashboard,
         )

@@ -6,6 +6,7 @@ use crate::link::Link;
 use crate::registers::{self as reg, Code, Command};
 use crate::{Accelerator, Arithmetic, Decoded, MaskJob, SumJob, Usage};
 use fedcipher_core::bits::packed_len;
+use std::time::Instant;
 use zeroize::Zeroizing;
 
 const BEAT: usize = 16;
@@ -181,8 +182,10 @@ impl<B: Bus> Driver<B> {
             self.bus.send(*port, beats);
             self.usage.bytes_to += beats.len() as u64;
         }
+        let began = Instant::now();
         self.command("a command", command)?;
         self.bus.wait(PATIENCE);
+        self.usage.wait_seconds += began.elapsed().as_secs_f64();
         self.ended()?;
         self.cycles()
     }
@@ -295,8 +298,10 @@ impl<B: Bus> Driver<B> {
     fn clear(&mut self) -> Result<()> {
         self.waiting.clear();
         self.bus.drop_packets();
+        let began = Instant::now();
         self.command("to clear", Command::Clear)?;
         self.settle()?;
+        self.usage.wait_seconds += began.elapsed().as_secs_f64();
         self.bus.drop_packets();
         Ok(())
     }

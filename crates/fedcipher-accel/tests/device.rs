@@ -10,7 +10,7 @@ use fedcipher_accel::registers::{self as reg, Code, Command};
 use fedcipher_accel::sim::{Setup, SimAccelerators, SimBus, Simulator};
 use fedcipher_accel::software::Software;
 use fedcipher_accel::{Accelerator, Arithmetic, Error, MaskJob, SumJob};
-use fedcipher_core::bits::read_bits;
+use fedcipher_core::bits::{BitWriter, packed_len, read_bits};
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::rlwe::Bfv;
@@ -167,6 +167,46 @@ fn division_is_exact_where_it_is_close() {
         assert_eq!(core.decrypt(&outside).unwrap_err().class(), "DecryptError");
         assert_eq!(device.decrypt(&outside).unwrap_err().class(), "DecryptError");
         assert!(device.decrypt(&jobs).unwrap() == core.decrypt(&jobs).unwrap());
+    }
+}
+
+/// What FORMAT drops: the core's c0 rounded to whole 2^drop, in as many bits fewer; what does not fit them is refused.
+#[test]
+fn low_bits_are_dropped_as_the_core_does() {
+    let of = arithmetic(Preset::FedbitPaper);
+    let mut rng = StdRng::seed_from_u64(13);
+    let key = secret(&mut rng, of.n);
+    let mut device = Driver::open(simulator(busy(13)).device(), Link::PCIE3_X16, &of, &key).unwrap();
+    let mut core = Software::new(&of, &key).unwrap();
+    let used = 700;
+    for (drop, short) in [(1, 0), (7, 0), (13, 0), (30, 0), (13, 1)] {
+        let job = [MaskJob { a: polynomial(&mut rng, Kind::Random, &of), e: errors(&mut rng, Kind::Random, used) }];
+        device.prepare(&job).unwrap();
+        core.prepare(&job).unwrap();
+        let plain = Zeroizing::new((0..used).map(|_| below(&mut rng, Kind::Random, of.t)).collect::<Vec<_>>());
+        let whole = core.encrypt(std::slice::from_ref(&plain)).unwrap();
+        let wire = of.bits - drop - short;
+        let mut want = vec![0u8; packed_len(used, wire)];
+        let mut writer = BitWriter::new(&mut want);
+        for k in 0..used {
+            let c0 = read_bits(&whole[0], k * of.bits as usize, of.bits);
+            writer.push((c0 + (1 << (drop - 1))) >> drop & ((1 << wire) - 1), wire);
+        }
+        writer.finish();
+
+        let bus = device.bus();
+        ok(bus, reg::FORMAT, wire << 8 | drop);
+        bus.send(Port::B, &plain.iter().flat_map(|m| m.to_le_bytes()).collect::<Vec<_>>());
+        ok(bus, reg::COMMAND, Command::Encrypt as u32);
+        bus.wait(100_000);
+        if short > 0 {
+            assert_eq!((read(bus, reg::STATUS) & reg::FAILED, code(bus)), (reg::FAILED, Code::Value));
+            clear(bus);
+            continue;
+        }
+        assert_eq!(read(bus, reg::STATUS) & 7, reg::DONE, "{:?}", code(bus));
+        let packet = bus.receive().unwrap();
+        assert!(!packet.aborted && packet.bytes[..] == want, "{drop} bits dropped");
     }
 }
 

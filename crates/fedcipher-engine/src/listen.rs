@@ -300,6 +300,12 @@ impl Pages {
         let listener = TcpListener::bind(address).await?;
         Ok(Pages { address: listener.local_addr()?, connections: incoming(listener, door) })
     }
+
+    /// Where they are: of port 0 the one that was free.
+    #[must_use]
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.address
+    }
 }
 
 impl axum::serve::Listener for Pages {

@@ -24,6 +24,9 @@ pub struct Metrics {
     pub accelerator: IntCounterVec,
     /// Seconds on the link to an accelerator, by its model.
     pub link_seconds: Counter,
+    /// Seconds of this process's own work beside an accelerator, and those that it waited for one.
+    pub host_seconds: Counter,
+    pub wait_seconds: Counter,
 }
 
 impl Metrics {
@@ -37,13 +40,27 @@ impl Metrics {
             IntCounterVec::new(Opts::new("accelerator_total", "Work of an accelerator by kind"), &["kind"])?;
         let link_seconds =
             Counter::new("accelerator_link_seconds_total", "Seconds on an accelerator's link, modelled")?;
+        let host_seconds = Counter::new("accelerator_host_seconds_total", "Seconds of work beside an accelerator")?;
+        let wait_seconds = Counter::new("accelerator_wait_seconds_total", "Seconds of waiting for an accelerator")?;
         registry.register(Box::new(accelerator.clone()))?;
         registry.register(Box::new(link_seconds.clone()))?;
+        registry.register(Box::new(host_seconds.clone()))?;
+        registry.register(Box::new(wait_seconds.clone()))?;
         registry.register(Box::new(seconds.clone()))?;
         registry.register(Box::new(bytes.clone()))?;
         registry.register(Box::new(calls.clone()))?;
         registry.register(Box::new(streams.clone()))?;
-        Ok(Arc::new(Metrics { registry, seconds, bytes, calls, streams, accelerator, link_seconds }))
+        Ok(Arc::new(Metrics {
+            registry,
+            seconds,
+            bytes,
+            calls,
+            streams,
+            accelerator,
+            link_seconds,
+            host_seconds,
+            wait_seconds,
+        }))
     }
 
     pub fn phase(&self, phase: &str, seconds: f64) {
@@ -69,6 +86,8 @@ impl Metrics {
             self.accelerator.with_label_values(&[kind]).inc_by(value);
         }
         self.link_seconds.inc_by(usage.link_seconds);
+        self.host_seconds.inc_by(usage.host_seconds);
+        self.wait_seconds.inc_by(usage.wait_seconds);
     }
 
     /// Counts a call that has ended.

@@ -13,6 +13,7 @@ from fedcipher._machine import machine, packages
 from fedcipher._terminal import print_table
 from fedcipher._units import seconds, share, size
 from fedcipher.dp import Privacy, grid
+from fedcipher.engine.accelerator import CLOCK_MHZ, Accelerator
 from fedcipher.errors import ReportError
 from fedcipher.flower import RoundRecord
 from fedcipher.schemes import Scheme, from_spec, scheme_class
@@ -24,6 +25,28 @@ PHASES = ("train", "offline", "encode", "encrypt", "decrypt")
 _METRICS = ("accuracy", "loss", "precision", "recall", "f1")
 # Noise over clip: at 3 a model of docs/dp.md still learns, at 23 hardly.
 _DROWNED = 5
+_CYCLES = {
+    "prepare_cycles": "preparation",
+    "encrypt_cycles": "encryption",
+    "decrypt_cycles": "decryption",
+    "key_cycles": "keys",
+}
+_APART = {
+    "link_seconds": "accelerator's link (modelled)",
+    "host_seconds": "host beside the accelerator",
+    "wait_seconds": "simulating the accelerator",
+}
+_COUNTED = {
+    **{kind: f"cycles of {name}" for kind, name in _CYCLES.items()},
+    "ciphertexts": "ciphertexts",
+    "bytes_to": "to the card",
+    "bytes_from": "from it",
+    "link_seconds": "link",
+    "host_seconds": "host",
+    "wait_seconds": "simulating",
+    "fallbacks": "done by the core",
+}
+"""What an accelerator's engine counts, and what tables call it."""
 # What our app counts beside.
 _NO_RESULT = ("model", "num-examples", "training num-examples")
 # Said in the threat line on their own, or of no weight for what a scheme withstands.
@@ -48,6 +71,8 @@ class RoundResult:
     wall_seconds: float
     unfinished: str | None = None
     """Why the round has no aggregate."""
+    accelerator: dict[str, float] = field(default_factory=dict)
+    """What the engine's accelerators have done in it, for all clients (`fedcipher.engine.accelerator.usage`)."""
 
     @classmethod
     def of(cls, record: RoundRecord) -> RoundResult:
@@ -94,6 +119,8 @@ class Report:
     link_mbit: float
     """0 where nothing is to be computed of a link."""
     engine: bool = False
+    lanes: int = 0
+    """Of the simulated accelerator that the engine works on; 0 where there is none."""
     privacy: str = ""
     """With noise: what it promises."""
     rounds: list[RoundResult] = field(default_factory=list)
@@ -102,7 +129,14 @@ class Report:
 
     @classmethod
     def begin(
-        cls, settings: dict[str, Any], scheme: Scheme, command: str, link_mbit: float, *, engine: bool = False
+        cls,
+        settings: dict[str, Any],
+        scheme: Scheme,
+        command: str,
+        link_mbit: float,
+        *,
+        engine: bool = False,
+        accelerator: Accelerator | None = None,
     ) -> Report:
         """An empty report that knows its circumstances."""
         kept = {k: v for k, v in settings.items() if k not in ("keys", "data_dir", "out")}
@@ -116,6 +150,7 @@ class Report:
             machine={**machine(), **packages("fedcipher", "flwr", "jax", "numpy")},
             link_mbit=link_mbit,
             engine=engine,
+            lanes=accelerator.lanes if accelerator else 0,
             privacy=scheme.codec.privacy.statement(scheme.noise_shares) if scheme.codec.privacy else "",
         )
 
@@ -191,6 +226,8 @@ class Report:
         out["evaluation_download_bytes"] = sum(r.evaluation_download_bytes for r in self.rounds) / count
         out["clipped_fraction"] = sum(r.clipped for r in self.rounds) / max(1.0, sum(r.elements for r in self.rounds))
         out["wall_seconds"] = sum(r.wall_seconds for r in self.rounds)
+        for kind in dict.fromkeys(kind for r in self.rounds for kind in r.accelerator):
+            out[f"accelerator_{kind}"] = sum(r.accelerator.get(kind, 0.0) for r in self.rounds) / count
         return {**out, **(self.rounds[-1].metrics if self.rounds else {})}
 
     def _figures(self) -> dict[str, str]:
@@ -206,6 +243,12 @@ class Report:
         if t["setup_bytes"]:
             out["upload once a key epoch, bytes per client"] = f"{t['setup_bytes']:,.0f}"
         out["aggregate, on the server, per round"] = seconds(t["aggregate"])
+        if self.lanes:
+            done = {kind: t.get(f"accelerator_{kind}", 0.0) for kind in _COUNTED}
+            cycles = sum(done[kind] for kind in _CYCLES)
+            out.update({f"accelerator, cycles of {_CYCLES[kind]}, per round": f"{done[kind]:,.0f}" for kind in _CYCLES})
+            out[f"accelerator, at {CLOCK_MHZ:g} MHz (assumed), per round"] = seconds(cycles / (CLOCK_MHZ * 1e6))
+            out.update({f"{_APART[kind]}, per round": seconds(done[kind]) for kind in _APART})
         out["values clipped"] = share(t["clipped_fraction"])
         out["all rounds"] = seconds(t["wall_seconds"])
         return out
@@ -236,6 +279,27 @@ class Report:
                 ]
             )
         return rows
+
+    def accelerated(self) -> list[list[str]]:
+        """A row a round of what the accelerators did for all clients, the head first; empty where there are none."""
+        if not self.lanes:
+            return []
+        rows = [["round", *_COUNTED.values()]]
+        for r in self.rounds:
+            done = [(kind, r.accelerator.get(kind, 0.0)) for kind in _COUNTED]
+            rows.append([str(r.round), *(_counted(kind, value) for kind, value in done)])
+        return rows
+
+    def accelerator_said(self) -> str:
+        """What its figures are of; empty where there are none."""
+        if not self.lanes:
+            return ""
+        return (
+            f"The engine's arithmetic was done by simulated accelerators of {self.lanes} lanes, one a key. Their "
+            "cycles, for all clients, are counted by the model, their link's seconds follow from bytes (PCIe 3.0 x16), "
+            "the host's are measured; none is in another. Simulating takes far longer than a device would: the times "
+            "of offline, encrypt and decrypt, and of whole rounds, are mostly the simulation's and say nothing of one."
+        )
 
     def shown(self) -> list[str]:
         """The two metrics that rounds are shown with: accuracy and loss, in an app that has others its first."""
@@ -269,12 +333,14 @@ class Report:
     def show(self) -> None:
         """Print threat, rounds and totals."""
         print(self.threat)
-        for said in (self.privacy, self.noise):
+        for said in (self.privacy, self.noise, self.accelerator_said()):
             if said:
                 print(said)
         for run in (self, self.beside):
             if run is not None:
                 print_table(f"{run.title}: rounds", run.per_round())
+        if self.accelerated():
+            print_table("accelerators, all clients", self.accelerated())
         print_table("means over rounds; metrics of the last round", self.summary())
         if self.compared():
             print(self.compared())
@@ -289,6 +355,12 @@ class Report:
             (folder / "report.html").write_text(page(self), encoding="utf-8")
         except OSError as error:
             raise ReportError(f"the report cannot be written: {refusal(error, folder)}") from error
+
+
+def _counted(kind: str, value: float) -> str:
+    if kind in _APART:
+        return seconds(value)
+    return size(value) if kind.startswith("bytes") else f"{value:,.0f}"
 
 
 def _metric(name: str, value: float | None) -> str:

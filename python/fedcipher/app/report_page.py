@@ -30,7 +30,7 @@ def content(report: Report, *, above: str = "", most: int | None = None) -> list
     ``most``: the newest so many rounds and who was left out of them, drawn with how many clients took part.
     """
     parts = [f"<h1>{escape(report.title)}</h1>", above, _page.note(report.threat)]
-    parts += [_page.note(said) for said in (report.privacy, report.noise) if said]
+    parts += [_page.note(said) for said in (report.privacy, report.noise, report.accelerator_said()) if said]
     parts += [f"<p><code>{escape(report.command)}</code></p>"] if report.command else []
     pictures = _drawn(report)
     if most is not None:
@@ -44,6 +44,9 @@ def content(report: Report, *, above: str = "", most: int | None = None) -> list
         parts += [f"<h2>Rounds: {escape(run.scheme)}</h2>", _page.table([head, *_newest(rows, most)])]
         parts += [_not_shown(len(rows), most, "rounds")]
     parts += ["<p>The first round includes starting the clients, and brings them the first model in the clear.</p>"]
+    if rows := report.accelerated():
+        parts += ["<h2>Accelerators, all clients</h2>", _page.table([rows[0], *_newest(rows[1:], most)])]
+        parts += ["<p>The first round includes giving each its key.</p>"]
     said = [text for run in _runs(report) for text in run.omissions()]
     left_out = "".join(f"<li>{escape(text)}</li>" for text in _newest(said, most))
     parts += ["<h2>Left out</h2>", f"<ul>{left_out}</ul>" if left_out else "<p>Nobody, in no round.</p>"]

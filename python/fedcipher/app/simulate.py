@@ -28,6 +28,7 @@ from fedcipher.app.server_app import make_server_app
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
 from fedcipher.engine import Authority, connect
+from fedcipher.engine.accelerator import Accelerator, usage
 from fedcipher.engine.local import start_engines
 from fedcipher.errors import FedcipherError, RunError
 from fedcipher.flower import RoundRecord, SecureStrategy
@@ -62,15 +63,17 @@ def train(
     *,
     link_mbit: float,
     engine: bool = False,
+    accelerator: Accelerator | None = None,
     beside: Scheme | None = None,
     dashboard: bool = False,
 ) -> Report:
     """Run the app in Flower's simulation; writes ``report.json`` and ``report.html`` to ``out``.
 
-    With ``engine``, an authority and an engine are started as processes of their own; the clients have
-    no keys. With ``beside`` a second run follows with the same settings under that scheme, and the report
-    has both. With ``dashboard`` a page shows the run, but not that beside it, for as long as this lasts. Raises
-    `RunError`, after the report has been written, where a round was none (`fedcipher.app.outcome`).
+    With ``engine``, an authority and an engine are started as processes of their own; the clients have no keys. With
+    ``accelerator`` too, the engine's arithmetic is done on it. With ``beside`` a second run follows with the same
+    settings under that scheme, and the report has both. With ``dashboard`` a page shows the run, but not that beside
+    it, for as long as this lasts. Raises `RunError`, after the report has been written, where a round was none
+    (`fedcipher.app.outcome`).
     """
     screen = console()
     logging.basicConfig(handlers=[RichHandler(console=screen, show_path=False)], format="%(message)s", force=True)
@@ -83,7 +86,7 @@ def train(
     # Ray forks to start its daemons before any of this process's JAX threads hold locks.
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
     said = shlex.join(["fedcipher", *command])
-    report = Report.begin(asdict(settings), scheme, said, link_mbit, engine=engine)
+    report = Report.begin(asdict(settings), scheme, said, link_mbit, engine=engine, accelerator=accelerator)
     settings = replace(settings, out=str(out / "run" if settings.resume else free_folder(out / "run")))
     # Before keys are made, of which a client has its own only.
     cores, few = at_once(os.cpu_count() or 1, settings.clients, resident(), available())
@@ -91,7 +94,7 @@ def train(
         print(few, flush=True)
     try:
         with _dashboard(dashboard, Path(settings.out)), progress(screen, "round", TimeRemainingColumn()) as bar:
-            past = _run(settings, scheme, report, bar, out, engine, cores)
+            past = _run(settings, scheme, report, bar, out, engine, cores, accelerator)
             if beside is not None:
                 report.beside = Report.begin(asdict(settings), beside, said, link_mbit)
                 other = out / beside.name
@@ -121,15 +124,29 @@ def _dashboard(wanted: bool, folder: Path) -> Iterator[None]:
         yield
 
 
-def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out: Path, engine: bool, cores: int) -> int:
+def _run(
+    settings: Settings,
+    scheme: Scheme,
+    report: Report,
+    bar: Progress,
+    out: Path,
+    engine: bool,
+    cores: int,
+    accelerator: Accelerator | None = None,
+) -> int:
     """One simulation; its rounds go into ``report`` as they end. How many of them an earlier one had done."""
     from flwr.simulation import run_simulation
 
-    with _keys(settings, scheme, engine) as (keys, decryptor):
+    with _keys(settings, scheme, engine, accelerator) as (keys, decryptor, used):
         task = bar.add_task(f"{scheme.name}: starting clients", total=settings.rounds)
+
+        before: dict[str, float] = {}
 
         def on_round(record: RoundRecord) -> None:
             result = RoundResult.of(record)
+            now = used()
+            result.accelerator = {kind: value - before.get(kind, 0.0) for kind, value in now.items()}
+            before.update(now)
             report.rounds.append(result)
             accuracy = result.metrics.get("accuracy", float("nan"))
             bar.update(task, advance=1, description=f"{scheme.name}: accuracy {accuracy:.2%}")
@@ -169,8 +186,10 @@ def _run(settings: Settings, scheme: Scheme, report: Report, bar: Progress, out:
 
 
 @contextmanager
-def _keys(settings: Settings, scheme: Scheme, engine: bool) -> Iterator[tuple[ServerKeys, Callable[[], Decryptor]]]:
-    """The aggregator's keys, and a client's decryptor.
+def _keys(
+    settings: Settings, scheme: Scheme, engine: bool, accelerator: Accelerator | None
+) -> Iterator[tuple[ServerKeys, Callable[[], Decryptor], Callable[[], dict[str, float]]]]:
+    """The aggregator's keys, a client's decryptor, and what accelerators have done.
 
     The clients' keys are in files, or in an engine that the environment names.
     """
@@ -184,17 +203,19 @@ def _keys(settings: Settings, scheme: Scheme, engine: bool) -> Iterator[tuple[Se
             key_files.save(scheme.keygen(settings.clients), scheme, folder)
         with _environment("FEDCIPHER_KEYS", settings.keys):
             key = key_files.load_client(key_files.client_file(folder, 0))[1]
-            yield FileKeys(folder), lambda: scheme.decryptor(key)
+            yield FileKeys(folder), lambda: scheme.decryptor(key), dict
         if settings.resume:
             # The run has ended: nobody needs them any more.
             shutil.rmtree(folder)
         return
     with (
-        start_engines(scheme, settings.clients, Path(settings.keys)) as local,
+        start_engines(scheme, settings.clients, Path(settings.keys), on=accelerator) as local,
         _environment("FEDCIPHER_ENGINE", local.target),
     ):
         keys = Authority(local.authority.address, local.server_credentials)
-        yield keys, lambda: connect(local.target, device="client-0").decryptor()
+        page = local.metrics if accelerator else ""
+        used = (lambda: usage(page)) if accelerator else dict
+        yield keys, lambda: connect(local.target, device="client-0").decryptor(), used
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from fedcipher._optional import require_feature
 from fedcipher.errors import EngineError
@@ -88,6 +89,14 @@ def started(name: str, *arguments: str | Path, log: Path) -> Generator[Service]:
         service.stop()
 
 
+class Device(Protocol):
+    """What an engine works on: `fedcipher.engine.accelerator`."""
+
+    def arguments(self) -> list[str | Path]:
+        """Of ``fedcipher-engine serve``."""
+        ...
+
+
 def await_address(service: Service, begin: int = 0) -> str:
     """Where ``service`` listens, from what its log says after byte ``begin``."""
     deadline = time.monotonic() + _START_SECONDS
@@ -95,16 +104,23 @@ def await_address(service: Service, begin: int = 0) -> str:
         with service.log.open("rb") as file:
             file.seek(begin)
             text = file.read().decode(errors="replace")
-        for line in text.splitlines():
-            _, found, address = line.partition("listening on ")
-            if found:
-                return address.split("\x1b")[0].strip()
+        if address := _said(text, "listening on "):
+            return address
         if service.process.poll() is not None:
             said = [line for line in text.splitlines() if line.strip()]
             raise EngineError(said[-1] if said else f"it ended with status {service.process.returncode}")
         if time.monotonic() > deadline:
             raise EngineError(f"it does not listen after {_START_SECONDS:.0f} s; its log: {service.log}")
         time.sleep(0.02)
+
+
+def _said(text: str, before: str) -> str:
+    """The address that a log has behind these words; empty where it has none."""
+    for line in text.splitlines():
+        _, found, address = line.partition(before)
+        if found:
+            return address.split("\x1b")[0].strip()
+    return ""
 
 
 @dataclass
@@ -120,6 +136,11 @@ class LocalEngines:
     def target(self) -> str:
         """Where the engine listens."""
         return self.engine.address
+
+    @property
+    def metrics(self) -> str:
+        """``host:port`` of the engine's metrics page; empty where it has none."""
+        return _said(self.engine.log.read_text(errors="replace"), "metrics at ")
 
     def rotate(self) -> int:
         """The next key epoch."""
@@ -163,8 +184,13 @@ def rotate(folder: Path) -> int:
 
 
 @contextmanager
-def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: int = 0) -> Generator[LocalEngines]:
-    """One engine with the devices ``client-0`` to ``client-<n-1>``, and their authority, over ``folder``."""
+def start_engines(
+    scheme: Scheme, clients: int, folder: Path, *, rotate_every: int = 0, on: Device | None = None
+) -> Generator[LocalEngines]:
+    """One engine with the devices ``client-0`` to ``client-<n-1>``, and their authority, over ``folder``.
+
+    ``on``: the accelerator that the engine works on.
+    """
     new_authority(scheme, clients, folder)
     state = folder / "authority"
     with ExitStack() as stack:
@@ -178,7 +204,7 @@ def start_engines(scheme: Scheme, clients: int, folder: Path, *, rotate_every: i
         )
         arguments: list[str | Path] = ["serve", "--listen", f"unix:{folder / 'engine.sock'}"]
         arguments += ["--state", folder / "engine", "--authority", serving.address, "--refresh", "1"]
-        arguments += ["--exit-with-parent", *lock_arguments()]
+        arguments += ["--exit-with-parent", *lock_arguments(), *(on.arguments() if on else [])]
         for device in device_names(clients):
             arguments += ["--credentials", folder / device]
         engine = stack.enter_context(started("fedcipher-engine", *arguments, log=folder / "engine.log"))

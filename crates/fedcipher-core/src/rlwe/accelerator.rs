@@ -5,7 +5,9 @@
 //! `fedcipher-accel` has the devices.
 
 use crate::{Error, Result};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 /// The constants of one scheme, which a device is set to.
@@ -50,6 +52,11 @@ pub struct Usage {
     pub bytes_to: u64,
     pub bytes_from: u64,
     pub link_seconds: f64,
+    /// Seconds of the host's own work on pieces: a and e, quantising, tags, packing for the device and for the wire.
+    pub host_seconds: f64,
+    /// Seconds that the host waited for commands to end: of a simulated device those of the simulation, which say
+    /// nothing of the design.
+    pub wait_seconds: f64,
     /// Ciphertexts that the core made in the device's place.
     pub fallbacks: u64,
 }
@@ -87,6 +94,8 @@ pub trait Accelerators: Send + Sync {
 pub(crate) struct Session {
     device: Mutex<Held>,
     all: std::sync::Arc<dyn Accelerators>,
+    /// Nanoseconds of the host's own work.
+    host: AtomicU64,
 }
 
 struct Held {
@@ -109,11 +118,24 @@ impl Session {
             Ok(accelerator) => {
                 let held =
                     Held { accelerator, seed: [0; 32], next: 0, waiting: 0, fallbacks: 0, told: Usage::default() };
-                Ok(Some(std::sync::Arc::new(Session { device: Mutex::new(held), all: std::sync::Arc::clone(all) })))
+                let (device, host) = (Mutex::new(held), AtomicU64::new(0));
+                Ok(Some(std::sync::Arc::new(Session { device, all: std::sync::Arc::clone(all), host })))
             }
             Err(_) if all.fall_back() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Does and times a piece of the host's own work.
+    pub fn host<T>(&self, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let done = work();
+        self.spent(began.elapsed());
+        done
+    }
+
+    fn spent(&self, time: Duration) {
+        self.host.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(0), Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
@@ -123,7 +145,11 @@ impl Session {
     /// `work` on the device; None where it failed and the core is to do it.
     fn with<T>(&self, work: impl FnOnce(&mut Held) -> Result<T>) -> Result<Option<T>> {
         let mut held = self.lock();
+        let (began, waited) = (Instant::now(), held.accelerator.usage().wait_seconds);
         let result = work(&mut held);
+        // The driver's packing and unpacking; who waits for the device, or for another's turn at it, does nothing.
+        let waiting = Duration::try_from_secs_f64(held.accelerator.usage().wait_seconds - waited).unwrap_or_default();
+        self.spent(began.elapsed().saturating_sub(waiting));
         let result = match result {
             Ok(value) => Ok(Some(value)),
             // What a sum is wrong in, it is wrong in for the core too.
@@ -136,7 +162,8 @@ impl Session {
                 if self.all.fall_back() { Ok(None) } else { Err(error) }
             }
         };
-        let usage = Usage { fallbacks: held.fallbacks, ..held.accelerator.usage() };
+        let host_seconds = Duration::from_nanos(self.host.load(Ordering::Relaxed)).as_secs_f64();
+        let usage = Usage { fallbacks: held.fallbacks, host_seconds, ..held.accelerator.usage() };
         self.all.done(&usage.since(&held.told));
         held.told = usage;
         result
@@ -201,6 +228,8 @@ impl Usage {
             bytes_to: self.bytes_to + more.bytes_to,
             bytes_from: self.bytes_from + more.bytes_from,
             link_seconds: self.link_seconds + more.link_seconds,
+            host_seconds: self.host_seconds + more.host_seconds,
+            wait_seconds: self.wait_seconds + more.wait_seconds,
             fallbacks: self.fallbacks + more.fallbacks,
         }
     }
@@ -217,6 +246,8 @@ impl Usage {
             bytes_to: self.bytes_to - before.bytes_to,
             bytes_from: self.bytes_from - before.bytes_from,
             link_seconds: self.link_seconds - before.link_seconds,
+            host_seconds: self.host_seconds - before.host_seconds,
+            wait_seconds: self.wait_seconds - before.wait_seconds,
             fallbacks: self.fallbacks - before.fallbacks,
         }
     }

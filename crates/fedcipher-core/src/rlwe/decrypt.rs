@@ -96,17 +96,23 @@ impl CipherOpener {
         let (d, block) = (&self.derived, &self.blocks[index]);
         let bits = d.down_bits;
         check_stream(c0, block.used, bits)?;
-        let mut a = d.ring.zero();
-        for (seed, scale) in &self.seeds {
-            d.ring.accumulate_a(seed, index as u64, *scale, &mut a)?;
-        }
+        let public = || -> Result<_> {
+            let mut a = d.ring.zero();
+            for (seed, scale) in &self.seeds {
+                d.ring.accumulate_a(seed, index as u64, *scale, &mut a)?;
+            }
+            Ok(a)
+        };
         if let Some(session) = &self.session {
             let coefficient = |k: usize| d.expand_sum(read_bits(c0, k * bits as usize, bits));
-            let sum = (0..block.used).map(coefficient).collect::<Result<_>>()?;
-            if let Some(decoded) = session.decrypt(SumJob { a: a.clone(), c0: sum })? {
+            let job = || -> Result<_> {
+                Ok(SumJob { a: public()?, c0: (0..block.used).map(coefficient).collect::<Result<_>>()? })
+            };
+            if let Some(decoded) = session.decrypt(session.host(job)?)? {
                 return Ok(decoded);
             }
         }
+        let a = public()?;
         let product = d.ring.times_secret(a, &self.secret, block.used);
         let coefficient = |(k, a_s): (usize, &u128)| {
             let c0 = d.expand_sum(read_bits(c0, k * bits as usize, bits))?;

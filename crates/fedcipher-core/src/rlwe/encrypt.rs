@@ -199,26 +199,45 @@ impl CipherSealer {
     /// [`Sealer::seal`] with the ring's arithmetic on a device, or in the core where the device fails and may.
     fn seal_on(&self, session: &Session, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
         let (d, block) = (&self.derived, &self.blocks[index]);
-        let errors = match self.masks.get(index) {
-            Some(mask) => mask.errors.clone(),
-            None => draw(d, block.used)?,
+        let plaintext = || -> Result<_> {
+            let errors = match self.masks.get(index) {
+                Some(mask) => mask.errors.clone(),
+                None => draw(d, block.used)?,
+            };
+            let mut hasher = self.stamp.mac.hasher(block.start);
+            let mut plain = Zeroizing::new(Vec::with_capacity(block.used));
+            let mut ints = Zeroizing::new(vec![0u32; block.len]);
+            update.quantise(block.start, &mut ints)?;
+            hasher.fields(&ints);
+            block.fields.pack(&ints, self.stamp.weight(), |m| plain.push(m));
+            Ok((errors, hasher, plain))
         };
-        let mut hasher = self.stamp.mac.hasher(block.start);
-        let mut plain = Zeroizing::new(Vec::with_capacity(block.used));
-        let mut ints = Zeroizing::new(vec![0u32; block.len]);
-        update.quantise(block.start, &mut ints)?;
-        hasher.fields(&ints);
-        block.fields.pack(&ints, self.stamp.weight(), |m| plain.push(m));
+        let (errors, hasher, plain) = session.host(plaintext)?;
 
         let job = || Ok(MaskJob { a: public(d, &self.seed, index)?, e: errors.clone() });
+        let made = session.encrypt(&self.seed, index, plain.clone(), job)?;
+        let noise = session.host(|| self.write_sums(made, index, &errors, &plain, out))?;
+        Ok(self.hash(index, hasher.hash(), &noise))
+    }
+
+    /// c0 from a device, or the core's where it made none, to the wire; what the noise tag is made of.
+    fn write_sums(
+        &self,
+        made: Option<Vec<u8>>,
+        index: usize,
+        errors: &[i8],
+        plain: &[u128],
+        out: &mut [u8],
+    ) -> Result<Zeroizing<Vec<u32>>> {
+        let (d, block) = (&self.derived, &self.blocks[index]);
         let bits = d.ring.log_q();
-        let sums: Vec<u128> = match session.encrypt(&self.seed, index, plain.clone(), job)? {
+        let sums: Vec<u128> = match made {
             Some(bytes) => {
                 check_stream(&bytes, block.used, bits)?;
                 (0..block.used).map(|k| read_bits(&bytes, k * bits as usize, bits)).collect()
             }
             None => {
-                let mask = mask(d, &self.secret, &self.seed, index, block, Some(&errors))?;
+                let mask = mask(d, &self.secret, &self.seed, index, block, Some(errors))?;
                 mask.sum.iter().zip(plain.iter()).map(|(a, m)| d.ring.add(*a, d.delta.wrapping_mul(*m))).collect()
             }
         };
@@ -236,7 +255,7 @@ impl CipherSealer {
             writer.push(d.compress(*c0, d.up_drop), wire_bits);
         }
         writer.finish();
-        Ok(self.hash(index, hasher.hash(), &noise))
+        Ok(noise)
     }
 }
 
@@ -277,7 +296,7 @@ impl Encryptor for BfvEncryptor {
                 let jobs = blocks.iter().enumerate();
                 let job =
                     |(k, block): (usize, &Block)| Ok(MaskJob { a: public(d, &seed, k)?, e: draw(d, block.used)? });
-                let jobs = jobs.map(job).collect::<Result<Vec<_>>>()?;
+                let jobs = session.host(|| jobs.map(job).collect::<Result<Vec<_>>>())?;
                 // Where the device fails, the masks are made when they are needed.
                 session.prepare(&seed, &jobs)?;
                 jobs.into_iter().map(|job| Mask { sum: Zeroizing::default(), errors: job.e }).collect()

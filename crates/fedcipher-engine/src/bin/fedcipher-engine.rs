@@ -203,6 +203,7 @@ async fn serve(options: &Serve) -> Result<()> {
     if let Some(address) = options.metrics {
         let pages = Pages::bind(address, Arc::clone(&door)).await;
         let pages = pages.map_err(|e| Error::Configuration(format!("metrics on {address}: {e}")))?;
+        tracing::info!("metrics at {}", pages.address());
         let page = Arc::clone(&metrics).router();
         tokio::spawn(async move { axum::serve(pages, page).await });
     }
