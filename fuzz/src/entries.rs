@@ -28,8 +28,7 @@ const SEEDS: &[(&str, Seeds)] = &[
     ("layout", || vec![of("plain").layout.encode()]),
     ("keys", || [client_and_server("flashe"), client_and_server("oneshot")].concat()),
     ("key_file", || vec![key_file_of(of("flashe"))]),
-    // Without PASTA's: each of its contexts takes seconds.
-    ("spec", || ["plain", "flashe", "sparse", "bfv", "oneshot"].map(|s| crate::spec(s).into_bytes()).to_vec()),
+    ("spec", || ["plain", "flashe", "sparse", "bfv", "oneshot", "pasta"].map(|s| crate::spec(s).into_bytes()).to_vec()),
     ("plan", || vec![of("flashe").scheme.plan(&of("flashe").keys.server, &[0, 1, 2]).unwrap()]),
     ("state", || vec![0u32, 1].into_iter().map(|n| [n.to_le_bytes(), [0; 4]].concat()).collect()),
     ("ledger", || vec![vec![0; 64], (0..=255).collect()]),

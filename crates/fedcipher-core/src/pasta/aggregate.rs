@@ -1,17 +1,15 @@
 //! The server's side: who is in the sum and of what their ciphertexts are; the work itself is in `piece`.
 
+use super::known::{Known, digests};
 use super::piece::{self, Common, Piece, Summand};
-use super::scheme::{Shared, locked, parsed};
-use super::transcipher::EvaluationKeys;
+use super::scheme::Shared;
+use super::transcipher::ServerKeys;
 use crate::admission::Admission;
 use crate::keys::ServerKey;
 use crate::scheme::{Aggregator, Parts, Progress};
 use crate::wire::{Contribution, Header, Reader};
 use crate::{Error, Result};
-use fhe::bfv::Ciphertext;
-use fhe_traits::DeserializeParametrized;
 use rayon::prelude::*;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,7 +17,8 @@ use std::sync::Arc;
 /// its memory is one chunk's diagonals and two BFV sums. Or other processes do it: [`Aggregator::parts`].
 pub struct PastaAggregator {
     shared: Arc<Shared>,
-    keys: Arc<EvaluationKeys>,
+    known: Arc<Known>,
+    keys: Arc<ServerKeys>,
     key_id: [u8; 16],
     admission: Admission,
     digests: BTreeMap<u32, [u8; 32]>,
@@ -33,45 +32,20 @@ struct Update {
 }
 
 impl PastaAggregator {
-    pub fn new(shared: &Arc<Shared>, key: &ServerKey, round: Option<u64>) -> Result<Self> {
-        let mut digests = BTreeMap::new();
-        let mut r = Reader::new(&key.public);
-        for client in &key.cohort {
-            digests.insert(*client, r.array()?);
-        }
+    pub fn new(shared: &Arc<Shared>, known: &Arc<Known>, key: &ServerKey, round: Option<u64>) -> Result<Self> {
         Ok(PastaAggregator {
-            keys: shared.evaluation_keys(key)?,
+            keys: known.evaluation_keys(&shared.context, key)?,
             shared: Arc::clone(shared),
+            known: Arc::clone(known),
             key_id: key.tag.key_id,
             admission: Admission::new(key, shared.params.rules(), round),
-            digests,
+            digests: digests(key)?,
             updates: Vec::new(),
         })
     }
 
-    /// Takes up a client's encrypted PASTA key, if it is the one the authority made for it.
-    fn learn_key(&self, client: u32, bytes: &[u8]) -> Result<()> {
-        let digest: [u8; 32] = Sha256::digest(bytes).into();
-        if self.digests.get(&client) != Some(&digest) {
-            return Err(Error::Key {
-                reason: format!("client {client} sent a PASTA key that is not the one issued to it in this epoch"),
-            });
-        }
-        let ciphertext = parsed("encrypted PASTA key", || Ciphertext::from_bytes(bytes, &self.shared.context.par))?;
-        locked(&self.shared.client_keys).insert((self.key_id, client), Arc::new(ciphertext));
-        Ok(())
-    }
-
-    fn key_of(&self, client: u32) -> Result<Arc<Ciphertext>> {
-        locked(&self.shared.client_keys).get(&(self.key_id, client)).cloned().ok_or_else(|| Error::Key {
-            reason: format!(
-                "client {client} has not sent its encrypted PASTA key in this epoch; it must send it again"
-            ),
-        })
-    }
-
     fn common(&self, round: u64) -> Result<Common> {
-        let summand = |u: &Update| Ok(Summand { weight: u.weight, key: self.key_of(u.client)? });
+        let summand = |u: &Update| Ok(Summand { weight: u.weight, key: self.known.of(self.key_id, u.client)? });
         Ok(Common { round, summands: self.updates.iter().map(summand).collect::<Result<_>>()? })
     }
 
@@ -101,9 +75,9 @@ impl Aggregator for PastaAggregator {
         piece::check_words(&self.shared.context, packed, self.shared.padded(admitted.layout.elements()))?;
         let Contribution { client, weight } = admitted.contribution;
         if !key.is_empty() {
-            self.learn_key(client, key)?;
+            self.known.learn(&self.shared.context, self.key_id, client, key, self.digests.get(&client))?;
         }
-        self.key_of(client)?;
+        self.known.of(self.key_id, client)?;
         self.updates.push(Update { client, weight, packed: packed.to_vec() });
         Ok(self.admission.commit(admitted))
     }
@@ -119,7 +93,7 @@ impl Aggregator for PastaAggregator {
         if results.len() != pieces {
             return Err(Error::frame(format!("{} results of {pieces} parts", results.len())));
         }
-        results.par_iter().try_for_each(|result| piece::check_result(&self.shared, result))?;
+        results.par_iter().try_for_each(|result| piece::check_result(&self.shared.context, result))?;
         Ok(self.sealed(&header, results.concat()))
     }
 
@@ -137,7 +111,7 @@ impl Aggregator for PastaAggregator {
         let mut payload = Vec::new();
         for index in 0..piece::count(c, words) {
             let piece = Piece::of(c, words, index, self.packed());
-            payload.extend(piece.compute(&self.shared, &self.keys, &common, &mut step)?);
+            payload.extend(piece.compute(c, &self.keys, &common, &mut step)?);
         }
         Ok(self.sealed(&header, payload))
     }

@@ -1,6 +1,8 @@
 //! The client's side: BFV decryption of the folded sums.
 
+use super::ring::wire::alone;
 use super::scheme::{Shared, parsed};
+use super::secret::Secret;
 use crate::admission::check_sums;
 use crate::client::Receiver;
 use crate::codec::SumSink;
@@ -8,7 +10,7 @@ use crate::ledger::Openings;
 use crate::scheme::{Decryptor, Expect, Opening, Summary};
 use crate::wire::{Head, Reader};
 use crate::{Error, Result};
-use fhe::bfv::{Ciphertext, SecretKey};
+use fhe::bfv::Ciphertext;
 use fhe_traits::DeserializeParametrized;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -16,11 +18,11 @@ use zeroize::Zeroizing;
 pub struct PastaDecryptor {
     shared: Arc<Shared>,
     receiver: Receiver,
-    secret: SecretKey,
+    secret: Secret,
 }
 
 impl PastaDecryptor {
-    pub fn new(shared: Arc<Shared>, receiver: Receiver, secret: SecretKey) -> Self {
+    pub fn new(shared: Arc<Shared>, receiver: Receiver, secret: Secret) -> Self {
         PastaDecryptor { shared, receiver, secret }
     }
 }
@@ -49,13 +51,15 @@ impl PastaDecryptor {
         let elements = layout.elements();
         let padded = shared.padded(elements);
         let count = shared.chunks(padded).div_ceil(2);
+        let (par, secret) = (c.reader()?, self.secret.bfv(c)?);
         let mut r = Reader::new(payload);
         let mut sums: Zeroizing<Vec<u64>> = Zeroizing::new(Vec::new());
         for _ in 0..count {
             let length = r.length()?;
             let bytes = r.bytes(length)?;
-            let ciphertext = parsed("aggregate", || Ciphertext::from_bytes(bytes, &c.par))?;
-            let [row0, row1] = c.decrypt(&ciphertext, &self.secret)?;
+            let bytes = alone("aggregate", bytes, c.moduli.len() - c.final_primes())?;
+            let ciphertext = parsed("aggregate", || Ciphertext::from_bytes(&bytes, par))?;
+            let [row0, row1] = c.decrypt(&ciphertext, &secret)?;
             sums.extend_from_slice(&row0);
             if sums.len() < padded {
                 sums.extend_from_slice(&row1);

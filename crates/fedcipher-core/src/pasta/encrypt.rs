@@ -1,7 +1,8 @@
 //! The client's side: quantised words under the PASTA key stream, and the key once an epoch.
 
 use super::cipher::Pasta;
-use super::scheme::{Secret, Shared};
+use super::scheme::Shared;
+use super::secret::Secret;
 use crate::Result;
 use crate::bits::{BitWriter, packed_len};
 use crate::client::Sender;

@@ -77,7 +77,17 @@ impl Field {
 
     #[must_use]
     pub fn mul(self, a: u64, b: u64) -> u64 {
-        self.reduce_wide(u128::from(a) * u128::from(b))
+        self.mul_add(a, b, 0)
+    }
+
+    /// `a b + c`.
+    #[must_use]
+    pub fn mul_add(self, a: u64, b: u64, c: u64) -> u64 {
+        if self.bits() <= 28 {
+            self.reduce(a * b + c)
+        } else {
+            self.reduce_wide(u128::from(a) * u128::from(b) + u128::from(c))
+        }
     }
 
     /// The inner product of two equally long vectors of elements, at most 256 of them.

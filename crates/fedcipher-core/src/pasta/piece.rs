@@ -1,14 +1,14 @@
 //! One ciphertext of an aggregate, from the clients' words that belong to it. It keeps no state and needs the server's
 //! key only, so any process or machine of the server can make it; the aggregate is the same to the bit.
 
-use super::scheme::{Shared, parsed};
-use super::transcipher::{Context, Diagonals, EvaluationKeys, Transcipher, he};
+use super::context::Context;
+use super::known::EncryptedKey;
+use super::ring::Pair;
+use super::transcipher::{Diagonals, ServerKeys, Transcipher};
 use crate::bits::{check_stream, packed_len, read_bits};
 use crate::scheme::Parts;
 use crate::wire::Reader;
 use crate::{Error, Result};
-use fhe::bfv::{Ciphertext, Encoding, Plaintext};
-use fhe_traits::{DeserializeParametrized, FheEncoder, Serialize};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const CHUNKS: usize = 2;
 pub struct Summand {
     pub weight: u64,
     /// Its PASTA key under BFV.
-    pub key: Arc<Ciphertext>,
+    pub key: Arc<EncryptedKey>,
 }
 
 /// What all pieces of an aggregate have in common.
@@ -63,49 +63,48 @@ impl<'a> Piece<'a> {
     /// `length u64 | ciphertext`; `step` is told of evaluations as they are done.
     pub fn compute(
         &self,
-        shared: &Shared,
-        keys: &EvaluationKeys,
+        c: &Context,
+        keys: &ServerKeys,
         common: &Common,
         step: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<Vec<u8>> {
-        let capacity = shared.context.capacity();
+        let capacity = c.capacity();
         let mut sums = Vec::with_capacity(CHUNKS);
         for start in (0..self.values).step_by(capacity) {
             let range = start..self.values.min(start + capacity);
-            sums.push(self.chunk(shared, keys, common, range, step)?);
+            sums.push(self.chunk(c, keys, common, range, step)?);
         }
         let sum = match sums.as_slice() {
-            [first, second] => fold(&shared.context, first, second)?,
+            [first, second] => fold(c, first, second)?,
             _ => sums.pop().ok_or(Error::EmptyCohort)?,
         };
-        switched(shared, sum)
+        switched(c, sum)
     }
 
     /// The weighted sum of some words over all clients.
     fn chunk(
         &self,
-        shared: &Shared,
-        keys: &EvaluationKeys,
+        c: &Context,
+        keys: &ServerKeys,
         common: &Common,
         range: Range<usize>,
         step: &mut dyn FnMut(usize) -> Result<()>,
-    ) -> Result<Ciphertext> {
-        let c = &shared.context;
+    ) -> Result<Pair> {
+        let ring = &c.server()?.ring;
         let number = self.index * CHUNKS + range.start / c.capacity();
         let diagonals = Diagonals::new(c, common.round, number, range.len() / c.variant.t)?;
         let transcipher = Transcipher::new(c, keys)?;
         let bits = c.field.bits();
         let one = |(summand, packed): (&Summand, &&[u8])| {
             let words: Vec<u64> = range.clone().map(|k| read_bits(packed, k * bits as usize, bits) as u64).collect();
-            let result = transcipher.decipher(&words, &summand.key, &diagonals)?;
-            if summand.weight == 1 {
-                return Ok(result);
+            let mut result = transcipher.decipher(&words, &summand.key.pair, &diagonals)?;
+            if summand.weight != 1 {
+                result.iter_mut().for_each(|element| ring.scale(element, summand.weight));
             }
-            let scalar = Plaintext::try_encode(&[summand.weight], Encoding::poly_at_level(1), &c.par).map_err(he)?;
-            Ok(&result * &scalar)
+            Ok(result)
         };
         let all: Vec<_> = common.summands.iter().zip(&self.packed).collect();
-        let mut sum: Option<Ciphertext> = None;
+        let mut sum: Option<Pair> = None;
         // As many clients side by side as there are cores: their sequential parts overlap.
         for group in all.chunks(rayon::current_num_threads()) {
             let done = group.par_iter().map(|pair| one(*pair)).collect::<Result<Vec<_>>>()?;
@@ -113,7 +112,7 @@ impl<'a> Piece<'a> {
             for part in done {
                 match &mut sum {
                     None => sum = Some(part),
-                    Some(sum) => *sum += &part,
+                    Some(sum) => sum.iter_mut().zip(&part).for_each(|(a, b)| ring.add(a, b)),
                 }
             }
             step(count)?;
@@ -148,9 +147,8 @@ impl Common {
         let mut out = self.round.to_le_bytes().to_vec();
         out.extend_from_slice(&(self.summands.len() as u32).to_le_bytes());
         for Summand { weight, key } in &self.summands {
-            let key = key.to_bytes();
-            out.extend_from_slice(&[*weight, key.len() as u64].map(u64::to_le_bytes).concat());
-            out.extend_from_slice(&key);
+            out.extend_from_slice(&[*weight, key.bytes.len() as u64].map(u64::to_le_bytes).concat());
+            out.extend_from_slice(&key.bytes);
         }
         out
     }
@@ -161,9 +159,7 @@ impl Common {
         let mut summands = Vec::new();
         for _ in 0..count {
             let (weight, length) = (r.u64()?, r.length()?);
-            let key = r.bytes(length)?;
-            let key = parsed("encrypted PASTA key", || Ciphertext::from_bytes(key, &c.par))?;
-            summands.push(Summand { weight, key: Arc::new(key) });
+            summands.push(Summand { weight, key: EncryptedKey::parse(c, r.bytes(length)?)? });
         }
         r.finish()?;
         Ok(Common { round, summands })
@@ -182,19 +178,19 @@ pub fn parts<'a>(
 }
 
 /// What [`parts`] handed out, done.
-pub fn work(shared: &Shared, keys: &EvaluationKeys, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
-    let common = Common::parse(&shared.context, common)?;
-    let piece = Piece::parse(&shared.context, piece, common.summands.len())?;
-    piece.compute(shared, keys, &common, &mut |_| Ok(()))
+pub fn work(c: &Context, keys: &ServerKeys, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
+    let common = Common::parse(c, common)?;
+    let piece = Piece::parse(c, piece, common.summands.len())?;
+    piece.compute(c, keys, &common, &mut |_| Ok(()))
 }
 
 /// Refuses what is no result of [`work`]: a worker that failed half way.
-pub fn check_result(shared: &Shared, result: &[u8]) -> Result<()> {
+pub fn check_result(c: &Context, result: &[u8]) -> Result<()> {
     let mut r = Reader::new(result);
     let length = r.length()?;
     let ciphertext = r.bytes(length)?;
     r.finish()?;
-    parsed("a worker's ciphertext", || Ciphertext::from_bytes(ciphertext, &shared.context.par)).map(drop)
+    c.server()?.ring.ciphertext("a worker's ciphertext", ciphertext, c.final_primes()).map(drop)
 }
 
 /// Refuses words that are none of the field's.
@@ -208,21 +204,18 @@ pub fn check_words(c: &Context, packed: &[u8], words: usize) -> Result<()> {
 }
 
 /// Two results in one ciphertext: row 0 of the first, row 1 of the second (both rows of each are equal).
-fn fold(c: &Context, first: &Ciphertext, second: &Ciphertext) -> Result<Ciphertext> {
-    let half = c.capacity();
-    let mask = |row: usize| -> Result<Plaintext> {
-        let slots: Vec<u64> = (0..2 * half).map(|slot| u64::from(slot / half == row)).collect();
-        Plaintext::try_encode(&slots, Encoding::simd_at_level(1), &c.par).map_err(he)
+fn fold(c: &Context, first: &Pair, second: &Pair) -> Result<Pair> {
+    let (server, half) = (c.server()?, c.capacity());
+    let mask = |row: usize| {
+        let slots = (0..2 * half).map(|slot| u64::from(slot / half == row));
+        server.ring.multiplier(&server.slots.encode(slots), first[0].len())
     };
-    let mut folded = first * &mask(0)?;
-    folded += &(second * &mask(1)?);
-    Ok(folded)
+    Ok(server.ring.dots(&[&mask(0), &mask(1)], &[first, second]))
 }
 
 /// Switched to the last primes: `length u64 | ciphertext`.
-fn switched(shared: &Shared, mut sum: Ciphertext) -> Result<Vec<u8>> {
-    let level = shared.context.par.max_level() + 1 - shared.final_primes();
-    sum.switch_to_level(level).map_err(he)?;
-    let bytes = sum.to_bytes();
+fn switched(c: &Context, sum: Pair) -> Result<Vec<u8>> {
+    let ring = &c.server()?.ring;
+    let bytes = ring.ciphertext_bytes(&ring.lower(sum, c.final_primes()));
     Ok([(bytes.len() as u64).to_le_bytes().as_slice(), &bytes].concat())
 }

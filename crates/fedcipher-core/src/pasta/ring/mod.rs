@@ -1,0 +1,168 @@
+//! BFV's evaluation side over fhe.rs's transforms: what transciphering needs and fhe.rs does not offer, rotations that
+//! share one decomposition, sums of key switches divided once, products at the level they end at.
+//!
+//! Ciphertexts, keys and plaintexts are fhe.rs's, to the bit on the wire (`wire`), and its operations are what the tests
+//! compare with. An element is a row for each of the first l primes ("level" counts primes here), in fhe.rs's transform
+//! unless *coefficients* are spoken of; `[Rows; 2]` is a ciphertext.
+
+mod extend;
+mod product;
+mod rows;
+mod slots;
+mod switch;
+#[cfg(test)]
+mod tests;
+pub mod wire;
+
+use crate::{Error, Result};
+use extend::Tensor;
+use rayon::prelude::*;
+use rows::{Factor, Prime};
+pub use rows::{Row, Rows};
+pub use slots::Slots;
+use std::sync::{Mutex, PoisonError};
+use std::{collections::BTreeMap, sync::Arc};
+pub use switch::{Digits, GaloisKey, SwitchKey};
+
+/// The two elements of a ciphertext.
+pub type Pair = [Rows; 2];
+
+/// Tables of the primes and of what is divided by.
+pub struct Ring {
+    pub degree: usize,
+    /// Those of ciphertexts, then the special prime of key switching.
+    primes: Vec<Prime>,
+    /// `[i][j]`: 1 / q_i mod q_j.
+    inverses: Vec<Vec<Factor>>,
+    /// What products are made with besides, as many as those at the top need.
+    more: Vec<Prime>,
+    /// For products by level, made when first needed.
+    tensors: Mutex<BTreeMap<usize, Arc<Tensor>>>,
+    /// The plaintext modulus.
+    pub p: u64,
+}
+
+impl Ring {
+    /// Over `moduli`, the special one last.
+    pub fn new(degree: usize, moduli: &[u64], p: u64) -> Result<Self> {
+        let primes = moduli.iter().map(|q| Prime::new(*q, degree)).collect::<Result<Vec<_>>>()?;
+        let (least, most) = (moduli.iter().min().copied(), moduli.iter().max().copied());
+        if least.zip(most).is_none_or(|(least, most)| most >= 2 * least || moduli.len() < 2) {
+            return Err(Error::parameter("bfv", "the primes are not of one size"));
+        }
+        let of = |i: &Prime| {
+            primes.iter().map(|j| if i.q == j.q { j.factor(0) } else { j.factor(j.inverse(i.q)) }).collect()
+        };
+        let inverses = primes.iter().map(of).collect();
+        let more = extend::more(degree, &primes, p)?;
+        Ok(Ring { degree, primes, inverses, more, tensors: Mutex::new(BTreeMap::new()), p })
+    }
+
+    /// Primes of a fresh ciphertext.
+    #[must_use]
+    pub fn top(&self) -> usize {
+        self.primes.len() - 1
+    }
+
+    #[must_use]
+    pub fn moduli(&self) -> Vec<u64> {
+        self.primes.iter().map(|p| p.q).collect()
+    }
+
+    /// What a key switch at `level` computes modulo: its primes, then the special one.
+    fn targets(&self, level: usize) -> Vec<usize> {
+        (0..level).chain([self.top()]).collect()
+    }
+
+    fn tensor(&self, level: usize) -> Result<Arc<Tensor>> {
+        let mut made = self.tensors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = made.get(&level) {
+            return Ok(Arc::clone(found));
+        }
+        let tensor = Arc::new(Tensor::new(self, level));
+        made.insert(level, Arc::clone(&tensor));
+        Ok(tensor)
+    }
+
+    pub fn add(&self, a: &mut Rows, b: &Rows) {
+        a.iter_mut().zip(b).zip(&self.primes).for_each(|((a, b), p)| rows::add(a, b, p.q));
+    }
+
+    pub fn subtract(&self, a: &mut Rows, b: &Rows) {
+        a.iter_mut().zip(b).zip(&self.primes).for_each(|((a, b), p)| rows::subtract(a, b, p.q));
+    }
+
+    /// Times a whole number.
+    pub fn scale(&self, a: &mut Rows, by: u64) {
+        a.iter_mut().zip(&self.primes).for_each(|(a, p)| rows::scale(a, p.factor(by), p.q));
+    }
+
+    pub fn forward(&self, rows: &mut Rows) {
+        rows.par_iter_mut().zip(&self.primes).for_each(|(row, p)| p.forward(row));
+    }
+
+    pub fn backward(&self, rows: &mut Rows) {
+        rows.par_iter_mut().zip(&self.primes).for_each(|(row, p)| p.backward(row));
+    }
+
+    /// `sum d_i x_i` of plaintexts and ciphertexts.
+    pub fn dots(&self, plain: &[&Rows], x: &[&Pair]) -> Pair {
+        let level = x.first().map_or(0, |pair| pair[0].len());
+        self.dots_over(&(0..level).collect::<Vec<_>>(), plain, x)
+    }
+
+    fn dots_over(&self, primes: &[usize], plain: &[&Rows], x: &[&Pair]) -> Pair {
+        let each = |(row, prime): (usize, &usize)| {
+            let d: Vec<&[u64]> = plain.iter().map(|rows| rows[row].as_slice()).collect();
+            let of = |half: usize| -> Vec<&[u64]> { x.iter().map(|pair| pair[half][row].as_slice()).collect() };
+            rows::dots(&d, &of(0), &of(1), self.primes[*prime].reducer)
+        };
+        pairs(primes.par_iter().enumerate().map(each).collect())
+    }
+
+    /// Divided by its last row's prime, which is `last`, and rounded: Algorithm 2 of ePrint 2018/931. Of values, only
+    /// that row is made coefficients of.
+    fn divide(&self, mut x: Rows, last: usize, values: bool) -> Rows {
+        let Some(mut top) = x.pop() else { return x };
+        let from = &self.primes[last];
+        if values {
+            from.backward(&mut top);
+        }
+        let half = from.q / 2;
+        rows::shift(&mut top, half, from.q);
+        x.par_iter_mut().zip(&self.primes).zip(&self.inverses[last]).for_each(|((row, p), inverse)| {
+            let mut rest = rows::carried(&top, half % p.q, p.q);
+            if values {
+                p.forward(&mut rest);
+            }
+            rows::subtract_and_scale(row, &rest, *inverse, p.q);
+        });
+        x
+    }
+
+    /// Down to the primes of `level`, one after the other.
+    fn divided(&self, mut x: Rows, level: usize, values: bool) -> Rows {
+        while x.len() > level {
+            let last = x.len() - 1;
+            x = self.divide(x, last, values);
+        }
+        x
+    }
+
+    /// A ciphertext with fewer primes: the same message, the noise divided with the modulus.
+    #[must_use]
+    pub fn lower(&self, pair: Pair, level: usize) -> Pair {
+        let [a, b] = pair;
+        rayon::join(|| self.divided(a, level, true), || self.divided(b, level, true)).into()
+    }
+}
+
+/// From both rows by prime to both elements.
+fn pairs(by_prime: Vec<[Row; 2]>) -> Pair {
+    let mut out = [Vec::with_capacity(by_prime.len()), Vec::with_capacity(by_prime.len())];
+    for [a, b] in by_prime {
+        out[0].push(a);
+        out[1].push(b);
+    }
+    out
+}

@@ -1,0 +1,297 @@
+//! Loops over rows, the residues of a ring element modulo one prime, and the arithmetic of that prime.
+
+use crate::{Error, Result};
+use fhe_math::{ntt::NttOperator, zq::Modulus};
+use multiversion::multiversion;
+
+/// N residues modulo one prime: coefficients, or values in the order of fhe.rs's transform.
+pub type Row = Vec<u64>;
+/// An element: a row for each prime.
+pub type Rows = Vec<Row>;
+
+/// A factor with what makes a product by it one high and two low multiplications.
+#[derive(Debug, Clone, Copy)]
+pub struct Factor {
+    value: u64,
+    /// floor(2^64 value / q).
+    quotient: u64,
+}
+
+/// `x`, or `x - q` where that is not negative, for x below 2 q.
+#[inline(always)]
+fn once(x: u64, q: u64) -> u64 {
+    x.min(x.wrapping_sub(q))
+}
+
+#[inline(always)]
+fn high(a: u64, b: u64) -> u64 {
+    ((u128::from(a) * u128::from(b)) >> 64) as u64
+}
+
+/// Below 2 q, for any x.
+#[inline(always)]
+fn lazy(x: u64, by: Factor, q: u64) -> u64 {
+    x.wrapping_mul(by.value).wrapping_sub(high(x, by.quotient).wrapping_mul(q))
+}
+
+/// What reduces modulo a prime below 2^62.
+#[derive(Debug, Clone, Copy)]
+pub struct Reducer {
+    q: u64,
+    /// floor(2^64 / q).
+    inverse: u64,
+    /// 2^64 mod q.
+    shift: Factor,
+}
+
+impl Reducer {
+    /// `a mod q`: the high word by a product, the low one by Barrett's estimate, which is one short at most.
+    #[inline(always)]
+    pub fn wide(self, a: u128) -> u64 {
+        let (h, l) = ((a >> 64) as u64, a as u64);
+        let low = l.wrapping_sub(high(l, self.inverse).wrapping_mul(self.q));
+        once(once(lazy(h, self.shift, self.q) + low, 2 * self.q), self.q)
+    }
+}
+
+/// A prime of the ring with its transform.
+pub struct Prime {
+    pub q: u64,
+    pub reducer: Reducer,
+    modulus: Modulus,
+    ntt: NttOperator,
+}
+
+impl Prime {
+    pub fn new(q: u64, degree: usize) -> Result<Self> {
+        let wrong = || Error::parameter("bfv", format!("{q} is no prime with a root of order {}", 2 * degree));
+        let modulus = Modulus::new(q).map_err(|_| wrong())?;
+        let ntt = NttOperator::new(&modulus, degree).ok_or_else(wrong)?;
+        let shift = ((1u128 << 64) % u128::from(q)) as u64;
+        let inverse = ((1u128 << 64) / u128::from(q)) as u64;
+        let reducer = Reducer { q, inverse, shift: Factor { value: shift, quotient: modulus.shoup(shift) } };
+        Ok(Prime { q, reducer, modulus, ntt })
+    }
+
+    pub fn modulus(&self) -> &Modulus {
+        &self.modulus
+    }
+
+    pub fn forward(&self, row: &mut [u64]) {
+        self.ntt.forward(row);
+    }
+
+    pub fn backward(&self, row: &mut [u64]) {
+        self.ntt.backward(row);
+    }
+
+    /// A factor out of any number.
+    pub fn factor(&self, value: u64) -> Factor {
+        let value = value % self.q;
+        Factor { value, quotient: self.modulus.shoup(value) }
+    }
+
+    /// `a b mod q` of any numbers.
+    pub fn product(&self, a: u64, b: u64) -> u64 {
+        (u128::from(a % self.q) * u128::from(b % self.q) % u128::from(self.q)) as u64
+    }
+
+    /// By Fermat, for a number that is no multiple of q.
+    pub fn inverse(&self, a: u64) -> u64 {
+        self.modulus.pow(a % self.q, self.q - 2)
+    }
+}
+
+/// `a += b`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
+pub fn add(a: &mut [u64], b: &[u64], q: u64) {
+    for (a, b) in a.iter_mut().zip(b) {
+        *a = once(*a + b, q);
+    }
+}
+
+/// `a + by`, for `by` below q.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
+pub fn shift(a: &mut [u64], by: u64, q: u64) {
+    for a in a {
+        *a = once(*a + by, q);
+    }
+}
+
+/// `a -= b`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
+pub fn subtract(a: &mut [u64], b: &[u64], q: u64) {
+    for (a, b) in a.iter_mut().zip(b) {
+        *a = once(*a + q - b, q);
+    }
+}
+
+/// `a *= by`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2+bmi2"))]
+pub fn scale(a: &mut [u64], by: Factor, q: u64) {
+    for a in a {
+        *a = once(lazy(*a, by, q), q);
+    }
+}
+
+/// `a = (a - b) by`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2+bmi2"))]
+pub fn subtract_and_scale(a: &mut [u64], b: &[u64], by: Factor, q: u64) {
+    for (a, b) in a.iter_mut().zip(b) {
+        *a = once(lazy(*a + q - b, by, q), q);
+    }
+}
+
+/// Residues of a prime below 2 q, modulo q, less `offset` (itself below q).
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
+pub fn carried(x: &[u64], offset: u64, q: u64) -> Row {
+    x.iter().map(|x| once(once(*x, q) + q - offset, q)).collect()
+}
+
+/// Residues mod p below q, as the numbers of least absolute value that they stand for, modulo q.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
+pub fn centred(x: &[u64], p: u64, q: u64) -> Row {
+    x.iter().map(|x| if *x > p / 2 { *x + (q - p) } else { *x }).collect()
+}
+
+/// `out[i] = x[from[i]]`.
+pub fn permuted(x: &[u64], from: &[u32]) -> Row {
+    from.iter().map(|k| x[*k as usize]).collect()
+}
+
+/// Both sums of products `d x` and `d y` over rows, each reduced once: the caller keeps them below 2^128.
+pub fn dots(d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], reducer: Reducer) -> [Row; 2] {
+    let n = d.first().map_or(0, |row| row.len());
+    let mut out = [vec![0; n], vec![0; n]];
+    let [a, b] = &mut out;
+    dots_into(d, x, y, reducer, a, b);
+    out
+}
+
+#[multiversion(targets("x86_64+avx2+bmi2+adx"))]
+fn dots_into(d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], reducer: Reducer, a: &mut [u64], b: &mut [u64]) {
+    // Four at a time, so that bounds and pointers are looked up once for eight products.
+    const W: usize = 4;
+    let d: Vec<&[[u64; W]]> = d.iter().map(|row| row.as_chunks().0).collect();
+    let x: Vec<&[[u64; W]]> = x.iter().map(|row| row.as_chunks().0).collect();
+    let y: Vec<&[[u64; W]]> = y.iter().map(|row| row.as_chunks().0).collect();
+    for (k, (a, b)) in a.as_chunks_mut::<W>().0.iter_mut().zip(b.as_chunks_mut::<W>().0).enumerate() {
+        let (mut sums, mut others) = ([0u128; W], [0u128; W]);
+        for ((d, x), y) in d.iter().zip(&x).zip(&y) {
+            let (d, x, y) = (&d[k], &x[k], &y[k]);
+            for j in 0..W {
+                sums[j] += u128::from(d[j]) * u128::from(x[j]);
+                others[j] += u128::from(d[j]) * u128::from(y[j]);
+            }
+        }
+        for j in 0..W {
+            (a[j], b[j]) = (reducer.wide(sums[j]), reducer.wide(others[j]));
+        }
+    }
+}
+
+/// `sum w_i x_i`, reduced once: the caller keeps it below 2^128.
+#[multiversion(targets("x86_64+avx2+bmi2+adx"))]
+pub fn combined(x: &[&[u64]], w: &[u64], reducer: Reducer) -> Row {
+    let n = x.first().map_or(0, |row| row.len());
+    let mut out = vec![0; n];
+    const W: usize = 4;
+    let x: Vec<&[[u64; W]]> = x.iter().map(|row| row.as_chunks().0).collect();
+    for (k, out) in out.as_chunks_mut::<W>().0.iter_mut().enumerate() {
+        let mut sums = [0u128; W];
+        for (x, w) in x.iter().zip(w) {
+            for (sum, x) in sums.iter_mut().zip(&x[k]) {
+                *sum += u128::from(*x) * u128::from(*w);
+            }
+        }
+        for (out, sum) in out.iter_mut().zip(sums) {
+            *out = reducer.wide(sum);
+        }
+    }
+    out
+}
+
+/// `a b + c d`.
+#[multiversion(targets("x86_64+avx2+bmi2+adx"))]
+pub fn cross(a: &[u64], b: &[u64], c: &[u64], d: &[u64], reducer: Reducer) -> Row {
+    let both = a.iter().zip(b).zip(c.iter().zip(d));
+    both.map(|((a, b), (c, d))| reducer.wide(u128::from(*a) * u128::from(*b) + u128::from(*c) * u128::from(*d)))
+        .collect()
+}
+
+/// `a b`.
+#[multiversion(targets("x86_64+avx2+bmi2+adx"))]
+pub fn product(a: &[u64], b: &[u64], reducer: Reducer) -> Row {
+    a.iter().zip(b).map(|(a, b)| reducer.wide(u128::from(*a) * u128::from(*b))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+    use proptest::prelude::*;
+
+    /// 54, 60 and 61 bits, each with a root of order 64.
+    fn primes() -> Vec<Prime> {
+        [54, 60, 61]
+            .map(|bits| fhe_math::zq::primes::generate_prime(bits, 64, 1 << bits).unwrap())
+            .map(|q| Prime::new(q, 32).unwrap())
+            .into()
+    }
+
+    proptest! {
+        /// Every loop against arithmetic on u128, at a length that leaves no whole vector at the end.
+        #[test]
+        fn loops_are_arithmetic(seeds in proptest::collection::vec(any::<[u64; 4]>(), 32), factor: u64, wide: u128) {
+            for prime in primes() {
+                let (q, r) = (prime.q, prime.reducer);
+                let row = |k: usize| -> Row { seeds.iter().map(|s| s[k] % q).collect() };
+                let (a, b, c, d) = (row(0), row(1), row(2), row(3));
+                let each = |f: &dyn Fn(u128, u128, u128, u128) -> u128| -> Row {
+                    (0..a.len())
+                        .map(|i| (f(a[i].into(), b[i].into(), c[i].into(), d[i].into()) % u128::from(q)) as u64)
+                        .collect()
+                };
+                let (wide_q, f) = (u128::from(q), u128::from(factor % q));
+                prop_assert_eq!(u128::from(r.wide(wide)), wide % wide_q);
+                prop_assert_eq!(prime.product(factor, q - 1), (q - factor % q) % q);
+                prop_assert_eq!(prime.product(prime.inverse(a[0] | 1), a[0] | 1), 1);
+                let applied = |g: &dyn Fn(&mut Row)| { let mut x = a.clone(); g(&mut x); x };
+                prop_assert_eq!(applied(&|x| add(x, &b, q)), each(&|a, b, _, _| a + b));
+                prop_assert_eq!(applied(&|x| shift(x, f as u64, q)), each(&|a, _, _, _| a + f));
+                prop_assert_eq!(applied(&|x| subtract(x, &b, q)), each(&|a, b, _, _| a + wide_q - b));
+                prop_assert_eq!(applied(&|x| scale(x, prime.factor(factor), q)), each(&|a, _, _, _| a * f));
+                let both = applied(&|x| subtract_and_scale(x, &b, prime.factor(factor), q));
+                prop_assert_eq!(both, each(&|a, b, _, _| (a + wide_q - b) * f));
+                prop_assert_eq!(product(&a, &b, r), each(&|a, b, _, _| a * b));
+                prop_assert_eq!(cross(&a, &b, &c, &d, r), each(&|a, b, c, d| a * b + c * d));
+                let [x, y] = dots(&[&a, &b], &[&b, &c], &[&c, &d], r);
+                prop_assert_eq!(x, each(&|a, b, c, _| a * b + b * c));
+                prop_assert_eq!(y, each(&|a, b, c, d| a * c + b * d));
+                prop_assert_eq!(combined(&[&a, &b], &[f as u64, 3], r), each(&|a, b, _, _| a * f + 3 * b));
+                let above: Row = a.iter().zip(&b).map(|(a, b)| a + (q - 1) * (b & 1)).collect();
+                let carried = carried(&above, c[0], q);
+                for (i, x) in carried.iter().enumerate() {
+                    prop_assert_eq!(*x, (above[i] % q + q - c[0]) % q);
+                }
+                let small: Row = a.iter().map(|a| a % 65_537).collect();
+                for (x, y) in small.iter().zip(centred(&small, 65_537, q)) {
+                    prop_assert_eq!(y, if *x > 32_768 { q - (65_537 - x) } else { *x });
+                }
+            }
+        }
+    }
+
+    /// The sums that the parameters make at most: 32 products of 60 bits, 11 of 61.
+    #[test]
+    fn the_longest_sums_fit() {
+        for (prime, terms) in primes().into_iter().zip([32, 32, 11]) {
+            let row = vec![prime.q - 1; 8];
+            let rows = vec![row.as_slice(); terms];
+            let [x, y] = dots(&rows, &rows, &rows, prime.reducer);
+            assert!(x == y && x == [terms as u64; 8]);
+            assert_eq!(combined(&rows, &vec![prime.q - 1; terms], prime.reducer), [terms as u64; 8]);
+        }
+    }
+}
