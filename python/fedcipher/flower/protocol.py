@@ -85,7 +85,8 @@ def to_numpy(array: Array) -> NumpyArray:
 def frame_bytes(array: Array) -> bytes:
     """The frame in an array of `bytes_array`, without a copy. Raises `FrameError` for any other array."""
     if (array.stype, array.dtype, array.shape) != (_SERIALISATION, "uint8", (len(array.data),)):
-        raise FrameError(f"a frame is a row of bytes, not {array.stype!r} of type {array.dtype} and shape {array.shape}")
+        found = f"{array.stype!r} of type {array.dtype} and shape {array.shape}"
+        raise FrameError(f"a frame is a row of bytes, not {found}")
     return array.data
 
 
