@@ -155,6 +155,19 @@ def test_the_cnn_learns_digits():
     assert np.trace(confusion) / confusion.sum() > 0.9
 
 
+def test_a_variance_below_zero_is_none():
+    """Noise for privacy took one there in a run of five, and the loss was no number."""
+    data = load("digits")
+    learner = Learner("cnn-8k", 10, data.train_x[0], batch=16)
+    model = [
+        np.full_like(p, -1) if n.endswith("/var") else p for n, p in zip(learner.names, learner.initial(), strict=True)
+    ]
+    assert any(n.endswith("/var") for n in learner.names)
+    assert np.isfinite(learner.evaluate(model, data.test_x, data.test_y).loss)
+    trained, loss = learner.fit(model, data.train_x[:64], data.train_y[:64], epochs=1, seed=0)
+    assert np.isfinite(loss) and all(np.isfinite(p).all() for p in trained)
+
+
 def test_language_model_and_resnet_train(data_dir):
     for name, model in (("shakespeare", "gru"), ("cifar10", "resnet20")):
         data = load(name, data_dir(name))

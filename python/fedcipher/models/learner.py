@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,6 +21,7 @@ from fedcipher.models.zoo import MODELS
 __all__ = ["OPTIMISERS", "Evaluation", "Learner"]
 
 OPTIMISERS = ("nadam", "adam")
+_VARIANCE = re.compile("^batch_stats/.*/var$")
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,10 @@ class Learner:
         return [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(variables)]
 
     def _unflatten(self, parameters: list[Array]) -> Any:
-        return jax.tree_util.tree_unflatten(self._tree, [jnp.asarray(p) for p in parameters])
+        # A sum's noise or rounding takes a small variance below zero, where there is no root of it.
+        named = zip(self.names, parameters, strict=True)
+        arrays = [jnp.maximum(p, 0) if _VARIANCE.match(name) else jnp.asarray(p) for name, p in named]
+        return jax.tree_util.tree_unflatten(self._tree, arrays)
 
 
 @dataclass(frozen=True)
