@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from fedcipher.app.examples import examples, sizes, test_examples
 from fedcipher.app.layers import clip_option
+from fedcipher.app.server_app import pool_evaluations
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
 from fedcipher.errors import ParameterError
 from fedcipher.models import Learner
+from flwr.app import MetricRecord, RecordDict
 
 test_examples.__test__ = False
 
@@ -91,3 +93,18 @@ def test_training_stops_where_the_held_out_loss_rises_and_keeps_the_best():
     assert max(moved) < 1e-6
     with pytest.raises(ParameterError, match="sgd"):
         Learner("cnn-8k", 10, data.train_x[0], optimiser="sgd")
+
+
+def test_the_evaluation_of_many_classes_may_leave_in_the_clear_and_is_pooled_as_one():
+    rng = np.random.default_rng(0)
+    confusions = [rng.integers(0, 5, (100, 100)) for _ in range(2)]
+    records = []
+    for found in confusions:
+        counts = {"hits": np.diag(found).tolist(), "true": found.sum(1).tolist(), "guessed": found.sum(0).tolist()}
+        assert sum(map(len, counts.values())) < 4096
+        metrics = {"num-examples": int(found.sum()), "loss": 1.0, **counts, "model": 7}
+        records.append(RecordDict({"metrics": MetricRecord(metrics)}))
+    pooled, whole = pool_evaluations(records, "num-examples"), sum(confusions)
+    assert pooled["accuracy"] == pytest.approx(np.trace(whole) / whole.sum())
+    assert pooled["recall"] == pytest.approx(np.mean(np.diag(whole) / whole.sum(1)))
+    assert pooled["precision"] == pytest.approx(np.mean(np.diag(whole) / whole.sum(0)))

@@ -10,11 +10,11 @@ study() {
 	.venv/bin/fedcipher bench "$name" "$@" --out "docs/results/$name"
 }
 study fedbit-packing --runs 1
-study fedbit-round --runs 3 --data-dir "$data"
-study flashe-masks --runs 5
-study flashe-sparse --runs 3
+study fedbit-round --runs 1 --data-dir "$data"
+study flashe-masks --runs 2
+study flashe-sparse --runs 1
 study flashe-unbatched --runs 5
-study flashe-wan --runs 3 --data-dir "$data" --latency 80ms
-study hhe-sweep --runs 2
+study flashe-wan --runs 1 --data-dir "$data" --latency 80ms
+study hhe-sweep --runs 1
 study paillier-python --runs 5
-study fednic --runs 5 --data-dir "$data"
+study fednic --runs 2 --data-dir "$data"

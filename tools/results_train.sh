@@ -10,7 +10,7 @@ fedcipher train "${fedbit[@]}" --dataset mnist --data-dir "$data/mnist" --model 
 	--out docs/results/fedbit-mnist
 fedcipher train "${fedbit[@]}" --dataset cifar10 --data-dir "$data/cifar10" --rounds 5 --out docs/results/fedbit-cifar10
 flashe=(--scheme flashe --bits 16 --clients 10 --per-round 10 --batch 128 --optimiser adam)
-fedcipher train "${flashe[@]}" --dataset shakespeare --data-dir "$data/shakespeare" --learning-rate 0.01 --rounds 10 \
+fedcipher train "${flashe[@]}" --dataset shakespeare --data-dir "$data/shakespeare" --learning-rate 0.01 --rounds 3 \
 	--out docs/results/flashe-gru
 fedcipher train "${flashe[@]}" --dataset mnist --data-dir "$data/mnist" --model cnn-1.2m --learning-rate 5e-4 \
 	--rounds 2 --out docs/results/flashe-cnn

@@ -77,10 +77,13 @@ def make_client_app(settings: Settings | None = None) -> ClientApp:
         record = message.content.array_records["arrays"]
         model = record.to_numpy_ndarrays()
         result = learner.evaluate(model, x, y)
-        confusion = result.confusion.ravel().tolist()
-        metrics = MetricRecord(
-            {"num-examples": len(x), "loss": result.loss, "confusion": confusion, "model": _fingerprint(model)}
-        )
+        # Of each class; the confusions themselves are classes squared, more than may leave in the clear of 65 symbols.
+        counts = {
+            "hits": np.diag(result.confusion).tolist(),
+            "true": result.confusion.sum(1).tolist(),
+            "guessed": result.confusion.sum(0).tolist(),
+        }
+        metrics = MetricRecord({"num-examples": len(x), "loss": result.loss, **counts, "model": _fingerprint(model)})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return made

@@ -25,9 +25,7 @@ __all__ = ["app", "make_server_app", "pool_evaluations"]
 def pool_evaluations(records: list[RecordDict], weighted_by: str) -> MetricRecord:
     """Accuracy, loss and macro precision, recall, F1 over all clients' test examples together."""
     metrics = [next(iter(record.metric_records.values())) for record in records]
-    flat = np.sum([np.asarray(m["confusion"]) for m in metrics], axis=0)
-    confusion = flat.reshape(int(np.sqrt(flat.size)), -1)
-    hits, true, guessed = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    hits, true, guessed = (np.sum([m[name] for m in metrics], axis=0) for name in ("hits", "true", "guessed"))
     present = true > 0
     recall = hits[present] / true[present]
     precision = hits[present] / np.maximum(guessed[present], 1)
@@ -38,7 +36,7 @@ def pool_evaluations(records: list[RecordDict], weighted_by: str) -> MetricRecor
         raise StrategyError(f"the clients evaluated {len(models)} different models; some decrypted another aggregate")
     return MetricRecord(
         {
-            "accuracy": float(hits.sum() / confusion.sum()),
+            "accuracy": float(hits.sum() / true.sum()),
             "loss": float(np.average([cast(float, m["loss"]) for m in metrics], weights=examples)),
             "precision": float(precision.mean()),
             "recall": float(recall.mean()),
