@@ -61,8 +61,9 @@ def _function(name: str, folder: Path, log: Path) -> tuple[int, str]:
 
 def main() -> None:
     wanted = sys.argv[1:]
-    named = lambda name: name in wanted or (name not in OPEN and name.partition(":")[0] in wanted)  # noqa: E731
-    names = [name for name in proofs() if (named(name) if wanted else name not in OPEN)]
+    every = [name for name in proofs() if name not in OPEN]
+    named = [name for name in proofs() if name in wanted or (name in every and name.partition(":")[0] in wanted)]
+    names = named if wanted else every
     red: list[str] = []
     for name in names:
         out = Path("target/hardware/formal").resolve() / name.replace(":", "_")

@@ -82,7 +82,7 @@ def build(lanes: int, out: Path, rtl: Path, tables: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--lanes", type=int, default=8, choices=(2, 4, 8, 16))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rtl", type=Path, default=RTL)

