@@ -220,7 +220,8 @@ fn damaged_bytes_are_errors() {
     let (ciphertext, galois) = (theirs.to_bytes(), world.galois.to_bytes());
     let (relinearisation, secret) = (world.relinearisation.to_bytes(), world.secret.to_bytes());
     let ring = &world.ring;
-    let mut reading: Vec<(&[u8], Box<dyn Fn(&[u8]) -> bool + '_>)> = vec![
+    type Read<'a> = Box<dyn Fn(&[u8]) -> bool + 'a>;
+    let mut reading: Vec<(&[u8], Read<'_>)> = vec![
         (&ciphertext[..], Box::new(|bytes| ring.ciphertext("test", bytes, ring.top()).is_ok())),
         (&galois[..], Box::new(|bytes| ring.galois_keys(bytes).is_ok())),
         (&relinearisation[..], Box::new(|bytes| ring.relinearisation_key(bytes).is_ok())),
