@@ -371,8 +371,6 @@ def test_a_strategy_that_sends_clients_another_model_is_refused_by_name(tmp_path
 
 
 def test_noise_of_a_strategy_around_ours_never_gets_lost(tmp_path):
-    apps = Apps(tmp_path)
-
     class Noise(FedAvg):
         """As Flower's server-side differential privacy: a strategy around another."""
 
@@ -387,9 +385,19 @@ def test_noise_of_a_strategy_around_ours_never_gets_lost(tmp_path):
             noised = {n: np.asarray(a.numpy() + np.ones_like(a.numpy())) for n, a in arrays.items()}
             return record(noised.values(), noised), metrics
 
-    blind = SecureStrategy(FedAvg(**ALL), apps.keys, out=tmp_path / "run")
-    with pytest.raises(errors.StrategyError, match=r"not what the last round returned.*client_mod"):
-        Noise(blind).start(apps.grid, record(MODEL.values(), MODEL), num_rounds=2)
+    class Other(Noise):
+        def aggregate_train(self, server_round, replies):
+            return record(MODEL.values(), MODEL), self.inside.aggregate_train(server_round, replies)[1]
+
+    # Flower's own error, for a strategy that reads what it cannot.
+    for around, error, said in (
+        (Noise, TypeError, "encrypted frame.*opener="),
+        (Other, errors.StrategyError, r"not what the last round returned.*client_mod"),
+    ):
+        apps = Apps(tmp_path / around.__name__)
+        with pytest.raises(error, match=said):
+            blind = SecureStrategy(FedAvg(**ALL), apps.keys, out=tmp_path / f"run-{around.__name__}")
+            around(blind).start(apps.grid, record(MODEL.values(), MODEL), num_rounds=2)
     floats = {n: x for n, x in MODEL.items() if x.dtype.kind == "f"}
     apps = Apps(tmp_path / "second", model=floats)
     sees = SecureStrategy(FedAvg(**ALL), apps.keys, opener=apps.auditor)

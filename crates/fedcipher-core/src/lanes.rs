@@ -100,12 +100,12 @@ mod tests {
     use crate::codec::Tensor;
 
     #[test]
-    fn what_threads_share_is_added_as_by_one() {
+    fn what_threads_share_is_added_as_by_one() -> Result<()> {
         let tensor = |len| Tensor { dtype: 1, bits: 12, alpha: 1.0, shape: vec![len] };
-        let layout = Layout::new(vec![tensor(1001), tensor((1 << 20) + 12_345)]).unwrap();
+        let layout = Layout::new(vec![tensor(1001), tensor((1 << 20) + 12_345)])?;
         for width in [13, 16] {
-            let lanes = Lanes::of(&layout, |_| Ok(width)).unwrap();
-            let stream = |step: usize| (0..lanes.bytes).map(|k| (k * step >> 3) as u8).collect::<Vec<_>>();
+            let lanes = Lanes::of(&layout, |_| Ok(width))?;
+            let stream = |step: usize| (0..lanes.bytes).map(|k| ((k * step) >> 3) as u8).collect::<Vec<_>>();
             let (x, mut sum) = (stream(37), stream(101));
             let mut wanted = sum.clone();
             for (segment, _, at) in &lanes.segments {
@@ -115,5 +115,6 @@ mod tests {
             lanes.add(&mut sum, &x);
             assert!(sum == wanted, "w={width}");
         }
+        Ok(())
     }
 }

@@ -35,8 +35,9 @@ UPDATE = PREFIX + "update"
 """Array of a reply: the client's frame."""
 AGGREGATE_PREFIX = PREFIX + "aggregate."
 """Arrays of a message: aggregates by sequence number, to be applied in order."""
-_SERIALISATION = PREFIX + "frame"
-"""How a frame's bytes lie in Flower's array: as they are, where ``numpy.save`` would copy and wrap them."""
+_SERIALISATION = "an encrypted frame; SecureStrategy(opener=...) and `fedcipher open` read models"
+"""How a frame's bytes lie in Flower's array: as they are, where ``numpy.save`` would copy and wrap them. Who reads one
+as numbers is told this by Flower."""
 
 _DIGITS = 8
 _KINDS = "biuf"
