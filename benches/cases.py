@@ -201,6 +201,17 @@ def bfv_lenet() -> dict[str, Any]:
     return out
 
 
+def _seal(degree: int, sizes: list[int], plain_modulus: Any) -> Any:
+    """SEAL's context for BFV with primes of so many bits."""
+    from tenseal import sealapi
+
+    parms = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
+    parms.set_poly_modulus_degree(degree)
+    parms.set_coeff_modulus(sealapi.CoeffModulus.Create(degree, sizes))
+    parms.set_plain_modulus(plain_modulus)
+    return sealapi.SEALContext(parms, True, sealapi.SEC_LEVEL_TYPE.TC128)
+
+
 def seal_lenet() -> list[dict[str, Any]]:
     """LeNet-5 by SEAL itself, symmetric, N = 4096, one core: with FedBit's packing in each slot, and without."""
     from tenseal import sealapi
@@ -209,11 +220,7 @@ def seal_lenet() -> list[dict[str, Any]]:
     weights = sum(int(np.prod(shape)) for shape in LENET5)
     # Twelve bits and the head-room of ten clients' sum are 16 bits; SEAL keeps the last prime for itself.
     for sizes, fields, plain_bits in (([36, 36, 37], 3, 49), ([54, 55], 1, 20)):
-        parms = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
-        parms.set_poly_modulus_degree(4096)
-        parms.set_coeff_modulus(sealapi.CoeffModulus.Create(4096, sizes))
-        parms.set_plain_modulus(sealapi.PlainModulus.Batching(4096, plain_bits))
-        context = sealapi.SEALContext(parms, True, sealapi.SEC_LEVEL_TYPE.TC128)
+        context = _seal(4096, sizes, sealapi.PlainModulus.Batching(4096, plain_bits))
         encryptor = sealapi.Encryptor(context, sealapi.KeyGenerator(context).secret_key())
         encoder, plain = sealapi.BatchEncoder(context), sealapi.Plaintext()
         most, count = 1 << min(16 * fields, plain_bits - 1), -(-weights // fields)
@@ -423,11 +430,7 @@ def seal_operations() -> dict[str, float]:
     """SEAL's rotation, row swap and multiplication at the same N, primes and p."""
     from tenseal import sealapi
 
-    parms = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
-    parms.set_poly_modulus_degree(16384)
-    parms.set_coeff_modulus(sealapi.CoeffModulus.Create(16384, [54] * 8))
-    parms.set_plain_modulus(65537)
-    context = sealapi.SEALContext(parms, True, sealapi.SEC_LEVEL_TYPE.TC128)
+    context = _seal(16384, [54] * 8, 65537)
     keygen = sealapi.KeyGenerator(context)
     public, relin, galois = sealapi.PublicKey(), sealapi.RelinKeys(), sealapi.GaloisKeys()
     keygen.create_public_key(public)

@@ -22,7 +22,7 @@ from fedcipher.bench import report
 from fedcipher.bench.presets import preset, preset_names
 from fedcipher.published import PAPERS, Published, cell, doubt, doubts, everything, figure, places, sections
 from fedcipher.published.record import Record
-from fedcipher.published.tables import beside
+from fedcipher.published.tables import beside, markdown_table
 from fedcipher.published.verdict import RULE, Outcome, judged
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -238,22 +238,19 @@ def row(paper: str, place: str, runs: list[Run]) -> list[str]:
     return [shown, what, verdict, commands, commits, machines]
 
 
-def table(rows: list[list[str]]) -> str:
-    """As Markdown."""
-    lines = ["| " + " | ".join(cells) + " |" for cells in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
-
-
 def paper_part(paper: str, runs: list[Run]) -> list[str]:
     """A paper's section of the page."""
     name = PAPERS[paper]
     head = ["table or figure (section)", "what it shows", "verdict", "command", "commit", "machine"]
-    parts = [f"## {name[0].upper()}{name[1:]}", table([head, *(row(paper, place, runs) for place in places(paper))])]
+    parts = [
+        f"## {name[0].upper()}{name[1:]}",
+        markdown_table([head, *(row(paper, place, runs) for place in places(paper))]),
+    ]
     for run in runs:
         outcomes = run.of(paper)
         if outcomes:
             shown = beside(outcomes)
-            parts += [f"### {run.folder}", *(f"**{text}**" for text in shown.reversed), table(shown.rows)]
+            parts += [f"### {run.folder}", *(f"**{text}**" for text in shown.reversed), markdown_table(shown.rows)]
             reasons = [texts for title, texts in shown.notes if title.startswith("Not comparable")]
             parts += ["Not comparable, because:\n\n" + "\n".join(f"* {text}" for text in texts) for texts in reasons]
             if run.record.differs:

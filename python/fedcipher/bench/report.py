@@ -17,6 +17,7 @@ from fedcipher.bench.statistics import FIGURES, summarise
 from fedcipher.bench.study import Study
 from fedcipher.bench.tables import compared, facts, overview, problems
 from fedcipher.errors import ReportError
+from fedcipher.published.tables import markdown_table
 from fedcipher.published.verdict import RULE
 
 __all__ = ["load", "markdown", "write", "write_results"]
@@ -100,15 +101,10 @@ def table_csv(study: Study) -> str:
     return out.getvalue()
 
 
-def _table(rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
-
-
 def markdown(study: Study, preset: Preset, pictures: list[tuple[str, str]]) -> str:
     """The report as Markdown."""
     parts = [f"# {preset.name}", preset.summary + ".", "Averages over the runs; a phase is summed over all updates."]
-    parts += [_table(overview(study))]
+    parts += [markdown_table(overview(study))]
     if any(problems(study)):
         parts += ["**Not complete:**", "\n".join(f"* {text}" for text in problems(study))]
     if preset.comparisons:
@@ -117,7 +113,7 @@ def markdown(study: Study, preset: Preset, pictures: list[tuple[str, str]]) -> s
             "## Beside the published figures",
             f"Source: {preset.source}. {RULE}",
             *(f"**{text}**" for text in shown.reversed),
-            _table(shown.rows),
+            markdown_table(shown.rows),
             *(f"{head}:\n\n" + "\n".join(f"* {text}" for text in texts) for head, texts in shown.notes),
             "What differs:\n\n" + "\n".join(f"* {text}" for text in preset.differs),
         ]

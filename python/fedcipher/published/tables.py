@@ -1,4 +1,4 @@
-"""Outcomes as the rows of a table, with the notes that its cells point to."""
+"""Outcomes as the rows of a table, with the notes that its cells point to; and tables as Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from fedcipher.published import PAPERS, doubts
 from fedcipher.published.verdict import Outcome
 
-__all__ = ["Beside", "beside"]
+__all__ = ["Beside", "beside", "markdown_table"]
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows, the head first, as a table of Markdown."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 @dataclass

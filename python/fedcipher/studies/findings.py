@@ -15,7 +15,7 @@ from fedcipher._machine import machine, packages
 from fedcipher.bench.link import Link
 from fedcipher.errors import ReportError
 from fedcipher.published.record import Record
-from fedcipher.published.tables import beside
+from fedcipher.published.tables import beside, markdown_table
 from fedcipher.published.verdict import RULE, Outcome
 
 __all__ = ["Asked", "Findings", "Table", "circumstances", "markdown", "write"]
@@ -66,18 +66,13 @@ def circumstances() -> dict[str, str]:
     return {"begun": now, "load average at the start": load, "times": times, **machine(), **packages(*_LIBRARIES)}
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
-
-
 def markdown(name: str, found: Findings, command: str, facts: dict[str, str]) -> str:
     """The report."""
     shown = beside(found.outcomes)
     parts = [f"# {name}", f"{found.summary}.", *(f"**{text}**" for text in shown.reversed)]
     for table in found.tables:
-        parts += [f"## {table.title}", _table(table.rows)]
-    parts += ["## Beside the published figures", RULE, _table(shown.rows)]
+        parts += [f"## {table.title}", markdown_table(table.rows)]
+    parts += ["## Beside the published figures", RULE, markdown_table(shown.rows)]
     parts += [f"{head}:\n\n" + "\n".join(f"* {text}" for text in texts) for head, texts in shown.notes]
     if found.differs:
         parts += ["What differs:\n\n" + "\n".join(f"* {text}" for text in found.differs)]

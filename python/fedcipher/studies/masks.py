@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import tempfile
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -141,13 +139,9 @@ class _Cohort:
             aggregator.add(self.frames[client])
         frame = aggregator.finish()
         # Another set of the same round is refused by a ledger that has seen one.
-        with tempfile.TemporaryDirectory() as fresh:
-            before, os.environ["FEDCIPHER_STATE_DIR"] = os.environ["FEDCIPHER_STATE_DIR"], fresh
-            try:
-                decryptor = self.scheme.decryptor(self.keys.client(0))
-                return best(lambda: decryptor.decrypt(frame), 2)[0]
-            finally:
-                os.environ["FEDCIPHER_STATE_DIR"] = before
+        with ledgers():
+            decryptor = self.scheme.decryptor(self.keys.client(0))
+            return best(lambda: decryptor.decrypt(frame), 2)[0]
 
 
 def _dropout(asked: Asked, found: Findings) -> None:
