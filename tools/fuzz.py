@@ -1,13 +1,14 @@
 """Runs the fuzz targets of ``fuzz/``, as many at a time as there are cores, and prints a table: `make fuzz`.
 
 Exits non-zero when one of them found something; what it found lies in ``fuzz/artifacts/TARGET/``. With ``--minimise``
-the corpora keep what reaches code that the rest does not, and are packed into the archive that is committed. A run of
-all targets writes its table into docs/testing.md.
+the corpora keep what reaches code that the rest does not, and are packed into the archive that is committed. Each
+target's row in docs/testing.md is that of its last run, with how long and on which day it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from page import written
+from page import section, written
 
 ROOT = Path(__file__).resolve().parents[1]
 FUZZ = ROOT / "fuzz"
@@ -131,14 +132,25 @@ def minimise(target: str) -> None:
     less.rename(corpus)
 
 
-def table(outcomes: list[Outcome]) -> str:
-    """For docs/testing.md."""
-    lines = ["| target | tries | tries a second | edges reached | corpus | found |", "|---|---|---|---|---|---|"]
+def rows(outcomes: list[Outcome]) -> dict[str, str]:
+    """A row for docs/testing.md by target."""
+    today = datetime.date.today()
+    made: dict[str, str] = {}
     for o in outcomes:
         found = "nothing" if o.code == 0 else f"exit {o.code}"
-        rate = o.tries / o.seconds
-        lines.append(f"| `{o.target}` | {o.tries:,} | {rate:,.0f} | {o.coverage:,} | {o.corpus:,} | {found} |")
-    return "\n".join(lines)
+        cells = (f"{o.seconds:.0f} s, {today}", f"{o.tries:,}", f"{o.tries / o.seconds:,.0f}", f"{o.coverage:,}")
+        made[o.target] = f"| `{o.target}` | {' | '.join(cells)} | {o.corpus:,} | {found} |"
+    return made
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """The rows that are on the page, with those of ``outcomes`` in their places; targets that are gone are left out."""
+    kept = {row[1]: row[0] for row in re.finditer(r"^\| `(\w+)` \|.*$", section("fuzz"), re.MULTILINE)}
+    now = {target: row for target, row in (kept | rows(outcomes)).items() if target in targets()}
+    head = (
+        "| target | fuzzed | tries | tries a second | edges reached | corpus | found |\n|---|---|---|---|---|---|---|"
+    )
+    return "\n".join([head, *(now[target] for target in sorted(now))])
 
 
 def main() -> int:
@@ -163,9 +175,8 @@ def main() -> int:
             pack()
             return 0
         outcomes = list(pool.map(lambda target: fuzz(target, given.seconds), chosen))
-    print(table(outcomes))
-    if not given.only:
-        written(f"`make fuzz`, {given.seconds} s a target,", table(outcomes), "fuzz")
+    print("\n".join(rows(outcomes).values()))
+    written("`make fuzz`, last", table(outcomes), "fuzz")
     broken = [o for o in outcomes if o.code]
     for o in broken:
         print(f"\n{o.target}:\n{o.said}", file=sys.stderr)

@@ -6,14 +6,20 @@ import datetime
 import re
 from pathlib import Path
 
-__all__ = ["written"]
+__all__ = ["section", "written"]
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "testing.md"
+
+
+def section(marker: str) -> str:
+    """What stands between the two comments named ``marker`` of docs/testing.md."""
+    begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
+    return PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
 
 
 def written(command: str, text: str, marker: str) -> None:
     """Puts ``text``, and by which command and when, between the two comments named ``marker`` of docs/testing.md."""
     begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
-    section = f"{begin}\n\nWritten by {command} on {datetime.date.today()}.\n\n{text}\n\n{end}"
+    made = f"{begin}\n\nWritten by {command} on {datetime.date.today()}.\n\n{text}\n\n{end}"
     old = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(re.sub(f"{begin}.*{end}", lambda _: section, old, flags=re.DOTALL), encoding="utf-8")
+    PAGE.write_text(re.sub(f"{begin}.*{end}", lambda _: made, old, flags=re.DOTALL), encoding="utf-8")

@@ -8,17 +8,34 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["commit", "machine", "packages", "processor"]
+__all__ = ["commit", "machine", "packages", "processor", "vectors"]
+
+
+# What the code chooses by at run time, as Linux names it on either kind of processor.
+_VECTORS = ("avx2", "avx512f", "avx512ifma", "vaes", "aes", "asimd", "sve")
+
+
+def _described() -> dict[str, str]:
+    """What Linux says of the first processor."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if info.exists() else []
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def processor() -> str:
-    """The processor's name."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    """The processor's name, and its family and model where a virtual machine's name for it says little."""
+    found = _described()
+    name = found.get("model name") or platform.processor() or platform.machine()
+    if "cpu family" in found and not any(c.isdigit() for c in name):
+        name += f" (family {found['cpu family']}, model {found.get('model', '?')})"
+    return name
+
+
+def vectors() -> list[str]:
+    """Its sets of vector instructions that matter here, by Linux's names; none where Linux is not."""
+    found = _described()
+    flags = found.get("flags", found.get("Features", "")).split()
+    return [name for name in _VECTORS if name in flags]
 
 
 def machine() -> dict[str, str]:
