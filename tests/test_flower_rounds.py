@@ -182,6 +182,18 @@ def test_attack_a_reply_that_is_announced_and_never_sent_holds_up_nobody(tmp_pat
     assert rounds[0].late == rounds[1].late == [1000]
 
 
+def test_the_superlinks_word_for_a_node_that_has_gone_is_no_late_answer(tmp_path, rng, monkeypatch, caplog):
+    here = Federation(tmp_path, rng, monkeypatch, [1, 1, 1, 1, 1, 99], deadline=20)
+    here.start(1)
+    (name,) = here.strategy._attendance._outstanding
+    reply = here.grid.pushed[name]
+    reply.metadata.__dict__["_src_node_id"] = 1
+    here.grid.due[name] = 0
+    here.strategy._attendance.collect_late()
+    assert here.strategy.rounds[0].late == [] and "has answered round" not in caplog.text
+    assert here.strategy._attendance._outstanding == {}
+
+
 def test_what_the_superlink_answers_for_a_node_is_said_of_the_node(tmp_path, rng, monkeypatch, caplog):
     here = Federation(tmp_path, rng, monkeypatch, [1] * CLIENTS, deadline=20)
 
