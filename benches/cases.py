@@ -403,7 +403,7 @@ def hhe_client() -> dict[str, float]:
     rounds = iter(range(2, 1000))
     seconds = median_seconds(lambda: encryptor.encrypt(update, round=next(rounds), plan=plan), repeats=15)
     frame = encryptor.encrypt(update, round=next(rounds), plan=plan)
-    limb = 54
+    limb = 51
     return {
         "encrypt": seconds,
         "decrypt": median_seconds(lambda: decryptor.decrypt(total), repeats=9),
@@ -430,7 +430,7 @@ def seal_operations() -> dict[str, float]:
     """SEAL's rotation, row swap and multiplication at the same N, primes and p."""
     from tenseal import sealapi
 
-    context = _seal(16384, [54] * 8, 65537)
+    context = _seal(16384, [51] * 8, 65537)
     keygen = sealapi.KeyGenerator(context)
     public, relin, galois = sealapi.PublicKey(), sealapi.RelinKeys(), sealapi.GaloisKeys()
     keygen.create_public_key(public)

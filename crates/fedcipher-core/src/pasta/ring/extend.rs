@@ -53,7 +53,9 @@ impl Extension {
         let wraps = wraps(&y, &self.shares);
         y.push(wraps);
         let y: Vec<&[u64]> = y.iter().map(|row| &row[..]).collect();
-        self.weights.par_iter().zip(to).map(|(weights, t)| rows::combined(&y, weights, t.reducer)).collect()
+        let all_narrow = from.iter().all(|f| f.reducer.is_narrow());
+        let reducer = |t: &Prime| if all_narrow { t.reducer } else { t.reducer.of_wide() };
+        self.weights.par_iter().zip(to).map(|(weights, t)| rows::combined(&y, weights, reducer(t))).collect()
     }
 }
 
@@ -72,6 +74,8 @@ fn wraps(y: &[Row], shares: &[f64]) -> Row {
 
 /// Bits of the primes that products are made with besides those of the ciphertexts.
 const MORE_BITS: usize = 61;
+/// Those where all of the ciphertexts' are as narrow: more of them, and each by faster arithmetic.
+const NARROW_BITS: usize = 51;
 
 fn bits(q: u64) -> f64 {
     (q as f64).log2()
@@ -95,10 +99,11 @@ fn enough(more: &[Prime], needed: f64) -> Option<usize> {
 /// Additional primes for products of fresh ciphertexts; `primes` are those of keys.
 pub fn more(degree: usize, primes: &[Prime], p: u64) -> Result<Vec<Prime>> {
     let needed = needed(degree, &primes[..primes.len() - 1], p);
-    let (mut more, mut bound) = (Vec::new(), 1 << MORE_BITS);
+    let bits = if primes.iter().all(|p| p.reducer.is_narrow()) { NARROW_BITS } else { MORE_BITS };
+    let (mut more, mut bound) = (Vec::new(), 1 << bits);
     while enough(&more, needed).is_none() {
-        let Some(q) = generate_prime(MORE_BITS, 2 * degree as u64, bound) else {
-            return Err(Error::parameter("bfv", format!("too few primes of {MORE_BITS} bits")));
+        let Some(q) = generate_prime(bits, 2 * degree as u64, bound) else {
+            return Err(Error::parameter("bfv", format!("too few primes of {bits} bits")));
         };
         bound = q;
         if primes.iter().all(|p| p.q != q) {

@@ -6,6 +6,7 @@
 //! unless *coefficients* are spoken of; `[Rows; 2]` is a ciphertext.
 
 mod extend;
+mod narrow;
 mod product;
 mod rows;
 mod slots;
