@@ -135,10 +135,10 @@ def steady() -> list[str]:
 
 
 def resources(counts: list[dict[str, Any]]) -> list[str]:
-    lines = [row("P", "LUT", "FF", "DSP48E2", "RAMB36", "CARRY8"), row(*["---"] * 6)]
+    lines = [row("P", "LUT", "FF", "DSP48E2", "RAMB36", "CARRY4"), row(*["---"] * 6)]
     for c in counts:
         figures = (thousands(c[k]) for k in ("lut", "ff", "dsp"))
-        lines.append(row(c["lanes"], *figures, f"{c['bram36']:g}", thousands(c["carry8"])))
+        lines.append(row(c["lanes"], *figures, f"{c['bram36']:g}", thousands(c["carry4"])))
     lines += [
         "",
         "UltraScale+ by Yosys (`synth_xilinx -family xcup`): counts of synthesis, not of a placed design. The hierarchy "
