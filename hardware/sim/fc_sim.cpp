@@ -261,13 +261,19 @@ bool any(const Ram &ram) {
 
 }  // namespace
 
-int fc_sim_any_left(fc_sim *sim) {
+uint32_t fc_sim_left(fc_sim *sim) {
   const auto &r = *sim->top->rootp;
-#define LIMB(name) r.__PVT__fc_top__DOT__u_limb0__DOT__##name, r.__PVT__fc_top__DOT__u_limb1__DOT__##name
-  for (const auto *ram : {LIMB(u_io0), LIMB(u_io1), LIMB(u_work0), LIMB(u_work1), LIMB(u_key)})
-    if (any(*ram)) return 1;
+  uint32_t left = 0, bit = 1;
+#define LIMB(limb) \
+  r.__PVT__fc_top__DOT__##limb##__DOT__u_io0, r.__PVT__fc_top__DOT__##limb##__DOT__u_io1, \
+      r.__PVT__fc_top__DOT__##limb##__DOT__u_work0, r.__PVT__fc_top__DOT__##limb##__DOT__u_work1, \
+      r.__PVT__fc_top__DOT__##limb##__DOT__u_key
+  for (const auto *ram : {LIMB(u_limb0), LIMB(u_limb1)}) {
+    if (any(*ram)) left |= bit;
+    bit <<= 1;
+  }
 #undef LIMB
-  return 0;
+  return left;
 }
 
 uint64_t fc_sim_cycles(const fc_sim *sim) { return sim->now; }

@@ -48,8 +48,9 @@ void fc_sim_reset(fc_sim *sim, uint32_t cycles);
 uint64_t fc_sim_cycles(const fc_sim *sim);
 /* Beats that went to and came from the memory beside the device. */
 void fc_sim_memory(const fc_sim *sim, uint64_t *to, uint64_t *from);
-/* For tests: whether any bit of what the memories for polynomials and key hold is set. */
-int fc_sim_any_left(fc_sim *sim);
+/* For tests: the memories of which a bit is set. Bits 0 and 1 for limb 0's io memory (two banks), 2 and 3 for its work
+ * memory, 4 for its key's; 5 to 9 for limb 1's. */
+uint32_t fc_sim_left(fc_sim *sim);
 
 #ifdef __cplusplus
 }

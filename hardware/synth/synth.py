@@ -86,6 +86,10 @@ def xcup(lanes: int) -> None:
         f"xcup_p{lanes}",
         f"chparam -set LOG_P {log_p} fc_top\nsynth_xilinx -family xcup -top fc_top -noiopad\nwrite_json {netlist}",
     )
+    keep_counts(lanes, netlist)
+
+
+def keep_counts(lanes: int, netlist: Path) -> None:
     by_module = cells(netlist, "fc_top")
 
     def total(pattern: str, modules: Iterable[dict[str, int]] = by_module.values()) -> int:
@@ -106,7 +110,8 @@ def xcup(lanes: int) -> None:
             "ff": total("FD.E"),
             "dsp": total("DSP48E2"),
             "bram36": total("RAMB36E2") + total("RAMB18E2") / 2,
-            "carry8": total("CARRY8"),
+            # Yosys has the half of a CARRY8 for this family too.
+            "carry4": total("CARRY4") + 2 * total("CARRY8"),
             "lut_by_module": dict(sorted(((k, n) for k, n in logic.items() if n), key=lambda item: -item[1])),
             "cells": dict(sorted(every.items())),
         },
@@ -175,12 +180,14 @@ def cycles(lanes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("xcup", "ecp5", "route", "keep-route", "cycles", "readme"))
+    parser.add_argument("step", choices=("xcup", "ecp5", "keep-counts", "route", "keep-route", "cycles", "readme"))
     parser.add_argument("lanes", nargs="?", type=int, default=8, choices=(2, 4, 8, 16))
     arguments = parser.parse_args()
     match arguments.step:
         case "xcup":
             xcup(arguments.lanes)
+        case "keep-counts":
+            keep_counts(arguments.lanes, BUILD / f"xcup_p{arguments.lanes}.json")
         case "ecp5":
             ecp5()
         case "route":

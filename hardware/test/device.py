@@ -65,10 +65,6 @@ class Device:
     def reset(self, cycles: int = 4) -> None:
         self.lib.fc_sim_reset(self.sim, ctypes.c_uint32(cycles))
 
-    def any_left(self) -> bool:
-        """Whether a bit is set in any memory for polynomials or the key."""
-        return bool(self.lib.fc_sim_any_left(self.sim))
-
     def take(self, room: int = 1 << 17) -> tuple[bytes, bool] | None:
         buffer, aborted = ctypes.create_string_buffer(room), ctypes.c_int(0)
         length = self.lib.fc_sim_take(self.sim, buffer, ctypes.c_size_t(room), ctypes.byref(aborted))

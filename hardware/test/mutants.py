@@ -5,32 +5,37 @@ A mutant is a copy of rtl/ with one change, built and tried in target/hardware/m
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
 HARDWARE = HERE.parent
 sys.path.insert(0, str(HARDWARE / "formal"))
-from proofs import PROVED, REFUTED, prove
+from proofs import NO_STEP, PROVED, REFUTED, prove
 
 TEST = ["cargo", "test", "--release", "--quiet", "-p", "fedcipher-accel", "--features", "sim"]
 BUILD = Path("target/hardware/mutants").resolve()
 # Seconds, several times what the tests take where nothing is broken.
 HANGS = 1200
 
-# Name: file, text, what takes its place, and who must notice: `device` (the Rust tests of the simulated device) or a
-# proof.
+# Name: file, text, what takes its place, and who must notice, each of them where there are several: `device` (the Rust
+# tests of the simulated device; or of these the one named behind a colon), `units` (a test of cocotb's) or a proof.
 MUTANTS = {
     "bank": ("ntt_address.sv", "apart_swap = c[0];", "apart_swap = c[1];", "bank_conflicts:p8"),
     "bank_write": ("ntt_address.sv", "w0 = both;", "w0 = {both[TOP-1:1], 1'b0};", "bank_conflicts:p8"),
-    "fold": ("fc_pkg.sv", "C_B_1 = 4;", "C_B_1 = 5;", "device"),
+    "fold": ("fc_pkg.sv", "C_B_1 = 4;", "C_B_1 = 5;", "units:products"),
     "fold_sign": ("times_c.sv", "plus - minus;", "plus - minus - 1'b1;", "fold_exact:small"),
     "less": ("fold.sv", "less[K] ? twice : less", "less[K-1] ? twice : less", "fold_exact:small"),
     "garner": ("garner.sv", "apart[K] ? fc_constants_pkg::P1 : '0", "apart[K] ? fc_constants_pkg::P0 : '0", "device"),
     "stale": ("fc_top.sv", "assign quiet = rst || flush || start;", "assign quiet = rst || flush;", "device"),
-    "wipe": ("ntt_limb.sv", "result0 <= wipe ? '0 : w_swap", "result0 <= w_swap", "device"),
+    # Zeros come the second time, when the butterflies are empty: only what is left after the first shows it.
+    "wipe": ("ntt_limb.sv", "result0 <= wipe ? '0 : w_swap", "result0 <= w_swap", "wiped:p8 device:wiping"),
+    "wipe_key": ("ntt_control.sv", "wipe ? wipe_key : b_key", "!wipe && b_key", "wiped:p8 device:wiping"),
+    "wipe_line": ("controller.sv", "{2'b01, {LB{1'b1}}}", "{2'b01, {(LB - 1) {1'b1}}, 1'b0}", "wiped:p8"),
     "offer": ("stream_out.sv", "end else if (!out_valid || out_ready) begin", "end else begin", "streams"),
     "twiddle": ("", "", "", "device"),  # a word of a table
 }
@@ -57,25 +62,39 @@ def broken(name: str) -> tuple[Path, Path]:
     return rtl, tables
 
 
-def caught(name: str) -> bool:
-    rtl, tables = broken(name)
-    by = MUTANTS[name][3]
-    if by != "device":
-        formal = BUILD / name / "formal"
-        shutil.copytree(HARDWARE / "formal", formal)
-        found, said = prove(by, formal, BUILD / name / "proof")
-        if found not in (PROVED, REFUTED):
-            raise SystemExit(f"{name}: the proof did not run: {said[-2000:]}")
-        return found == REFUTED
+def refuted(name: str, proof: str) -> bool:
+    formal = BUILD / name / "formal"
+    shutil.copytree(HARDWARE / "formal", formal, dirs_exist_ok=True)
+    found, said = prove(proof, formal, BUILD / name / "proof")
+    if found not in (PROVED, REFUTED, NO_STEP):
+        raise SystemExit(f"{name}: the proof did not run: {said[-2000:]}")
+    return found != PROVED
+
+
+def unit_red(name: str, rtl: Path, test: str) -> bool:
+    command = [sys.executable, HARDWARE / "test" / "run.py", "units", "--rtl", rtl, "--build", BUILD / name]
+    environment = {**os.environ, "COCOTB_TEST_FILTER": test, "FC_PRODUCTS": "100"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    red = "units: red" in done.stderr
+    if done.returncode != 0 and not red:
+        raise SystemExit(f"{name}: the test did not run: {(done.stdout + done.stderr)[-2000:]}")
+    return red
+
+
+def device_red(name: str, rtl: Path, tables: Path, test: str) -> bool:
     out = BUILD / name / "sim"
     build = [sys.executable, HARDWARE / "sim" / "build.py", "--out", out, "--rtl", rtl, "--tables", tables]
     subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
     subprocess.run([*TEST, "--no-run"], check=True)
     environment = {**os.environ, "FC_SIM_LIBRARY": str(out / "libfc_sim.so"), "FC_SIM_TRIES": "1"}
     # Most are noticed by one test; those that are not by all the others.
-    for tests in (["--", "whole_ciphertexts"], []):
+    for some in (["--", test],) if test else (["--", "whole_ciphertexts"], []):
         try:
-            if subprocess.run([*TEST, *tests], env=environment, capture_output=True, timeout=HANGS).returncode != 0:
+            done = subprocess.run([*TEST, *some], env=environment, capture_output=True, text=True, timeout=HANGS)
+            red = "test result: FAILED" in done.stdout
+            if not red and (done.returncode != 0 or not re.search(r" [1-9]\d* passed", done.stdout)):
+                raise SystemExit(f"{name}: the tests did not run: {(done.stdout + done.stderr)[-2000:]}")
+            if red:
                 return True
         except subprocess.TimeoutExpired:
             # A device that stands still does so for its own TIMEOUT, which is hours of simulation.
@@ -83,14 +102,25 @@ def caught(name: str) -> bool:
     return False
 
 
+def caught(name: str, rtl: Path, tables: Path, by: str) -> bool:
+    kind, _, test = by.partition(":")
+    if kind == "device":
+        return device_red(name, rtl, tables, test)
+    return unit_red(name, rtl, test) if kind == "units" else refuted(name, by)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=list(MUTANTS))
     missed = []
     for name in parser.parse_args().names:
-        red = caught(name)
-        print(f"{name}: {'caught' if red else 'NOT caught'} by {MUTANTS[name][3]}", flush=True)
-        missed += [] if red else [name]
+        rtl, tables = broken(name)
+        for by in MUTANTS[name][3].split():
+            began = time.monotonic()
+            red = caught(name, rtl, tables, by)
+            took = f"{time.monotonic() - began:.0f} s"
+            print(f"{name}: {'caught' if red else 'NOT caught'} by {by} ({took})", flush=True)
+            missed += [] if red else [f"{name} by {by}"]
     if missed:
         sys.exit(f"not caught: {', '.join(missed)}")
 

@@ -2,6 +2,7 @@
 """The whole device at its buses, by cocotbext-axi's models: AXI4-Lite and AXI4-Stream with pauses at random."""
 
 import itertools
+import logging
 import random
 from collections.abc import Iterator
 
@@ -31,6 +32,7 @@ class Board:
 
     def __init__(self, dut, *, share: float = 0.0) -> None:
         self.dut = dut
+        logging.getLogger("cocotb.fc_top").setLevel(logging.WARNING)  # a line an access hides what fails
         self.bus = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk)
         streams = [AxiStreamBus.from_prefix(dut, name) for name in ("s_a", "s_b", "s_mask", "m_mask", "m_out")]
         self.a, self.b, self.mask_in = (AxiStreamSource(bus, dut.clk, byte_lanes=16) for bus in streams[:3])

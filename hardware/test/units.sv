@@ -40,8 +40,11 @@ module units (
     output logic         wrong_length,
     output logic         wrong_padding
 );
-  modmul #(.B(3)) u_0 (.clk, .a(a[52:0]), .b(b[52:0]), .r(r0));
-  modmul #(.B(4)) u_1 (.clk, .a(a[52:0]), .b(b[52:0]), .r(r1));
+  // The device's, by its own constants.
+  modmul #(.K(fc_pkg::K), .S(fc_pkg::S), .A(fc_pkg::C_A), .B(fc_pkg::C_B_0), .D(fc_pkg::C_D), .E(fc_pkg::C_E))
+      u_0 (.clk, .a(a[52:0]), .b(b[52:0]), .r(r0));
+  modmul #(.K(fc_pkg::K), .S(fc_pkg::S), .A(fc_pkg::C_A), .B(fc_pkg::C_B_1), .D(fc_pkg::C_D), .E(fc_pkg::C_E))
+      u_1 (.clk, .a(a[52:0]), .b(b[52:0]), .r(r1));
   // 2^54 - 21 * 2^13 + 1 and 2^55 - 38 * 2^13 + 1, 109 bits of q; 2^53 - 31 * 2^12 + 1, of the preset `fast`.
   modmul #(.K(54), .A(4), .B(3), .D(1), .E(0)) u_2 (.clk, .a(a[53:0]), .b(b[53:0]), .r(r2));
   modmul #(.K(55)) u_3 (.clk, .a, .b, .r(r3));

@@ -26,6 +26,7 @@ pub const BUSY: u32 = 1;
 pub const DONE: u32 = 1 << 1;
 pub const FAILED: u32 = 1 << 2;
 pub const KEY_THERE: u32 = 1 << 3;
+pub const WIPING: u32 = 1 << 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]

@@ -45,7 +45,7 @@ struct Calls {
     idle: unsafe extern "C" fn(*mut c_void, u64),
     take: unsafe extern "C" fn(*mut c_void, *mut u8, usize, *mut c_int) -> c_long,
     reset: unsafe extern "C" fn(*mut c_void, u32),
-    any_left: unsafe extern "C" fn(*mut c_void) -> c_int,
+    left: unsafe extern "C" fn(*mut c_void) -> u32,
     lanes: unsafe extern "C" fn() -> u32,
     /// Keeps the functions where they are.
     _library: Library,
@@ -81,7 +81,7 @@ impl Simulator {
             idle: symbol!(b"fc_sim_idle"),
             take: symbol!(b"fc_sim_take"),
             reset: symbol!(b"fc_sim_reset"),
-            any_left: symbol!(b"fc_sim_any_left"),
+            left: symbol!(b"fc_sim_left"),
             lanes: symbol!(b"fc_sim_lanes"),
             _library: library,
         };
@@ -120,10 +120,10 @@ impl SimBus {
         unsafe { (self.calls.reset)(self.device, cycles) }
     }
 
-    /// Whether a bit is set in the memories for polynomials and the key.
-    pub fn any_left(&mut self) -> bool {
+    /// The memories for polynomials and the key of which a bit is set, a bit each: `fc_sim_left`.
+    pub fn left(&mut self) -> u32 {
         // SAFETY: as above.
-        unsafe { (self.calls.any_left)(self.device) != 0 }
+        unsafe { (self.calls.left)(self.device) }
     }
 }
 
