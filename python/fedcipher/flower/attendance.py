@@ -69,7 +69,9 @@ class Attendance:
         """Answers to rounds that have closed: counted, and thrown away."""
         if self._pulls is None or not self._outstanding:
             return
-        for reply in self._pulls[1].replies(list(self._outstanding), time.monotonic()):
+        # There may be many, of all rounds.
+        late = self._pulls[1].replies(list(self._outstanding), time.monotonic() + 1, together=True)
+        for reply in late:
             record, node = self._outstanding.pop(reply.metadata.reply_to_message_id, (None, 0))
             if record is None or reply.metadata.src_node_id != node:
                 # The SuperLink's word for it that none comes.

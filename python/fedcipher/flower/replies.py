@@ -79,15 +79,16 @@ class Pulls:
         self._together = any(kind.__name__ == "InMemoryGrid" for kind in type(grid).__mro__)
         self._calls: dict[tuple[str, ...], Future[Iterable[Message]]] = {}
 
-    def replies(self, names: Collection[str], until: float) -> Iterator[Message]:
+    def replies(self, names: Collection[str], until: float, *, together: bool = False) -> Iterator[Message]:
         """Those that are there of the answers to ``names``, ids of messages; each is used before the next is asked for.
 
         A call that takes longer than some seconds goes on beside the others, and a later look has what it finds; each
-        that is left so makes the patience with the next less, and ``until`` ends it.
+        that is left so makes the patience with the next less, and ``until`` ends it. ``together``: in one call, where
+        nobody loses by it that the others' answers come later.
         """
         asked = {name for call in self._calls for name in call}
         left, patience = [name for name in names if name not in asked], _PATIENCE
-        for call in [tuple(left)] if self._together and left else [(name,) for name in left]:
+        for call in [tuple(left)] if left and (together or self._together) else [(name,) for name in left]:
             made = self._calls[call] = begun(self._grid.pull_messages, list(call))
             wait([made], patience if time.monotonic() < until else _LEAST)
             if not made.done():

@@ -125,7 +125,7 @@ mod simd {
 
     /// As `rows::dots_into`; false, and nothing done, where the processor or the length is another.
     pub fn dots(by: Narrow, d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], a: &mut [u64], b: &mut [u64]) -> bool {
-        let Some(simd) = Ifma::try_new().filter(|_| a.len() % 8 == 0 && d.len() <= 4096) else { return false };
+        let Some(simd) = Ifma::try_new().filter(|_| a.len().is_multiple_of(8) && d.len() <= 4096) else { return false };
         let (a, b) = (as_arrays_mut::<8, u64>(a).0, as_arrays_mut::<8, u64>(b).0);
         simd.vectorize(
             #[inline(always)]
@@ -137,6 +137,7 @@ mod simd {
                         let (count, [d, x, y]) = (d.len(), [d, x, y].map(|rows| some(rows, at.clone())));
                         for (i, sums) in sums.iter_mut().enumerate().take(at.len()) {
                             let [mut sum, mut other] = *sums;
+                            // Of a known number the compiler makes no loop.
                             if count == TERMS {
                                 for term in 0..TERMS {
                                     let d = cast(d[term][i]);
@@ -164,7 +165,9 @@ mod simd {
 
     /// As `rows::combined`, of weights and rows below 2^51.
     pub fn combined(by: Narrow, x: &[&[u64]], w: &[u64], out: &mut [u64]) -> bool {
-        let Some(simd) = Ifma::try_new().filter(|_| out.len() % 8 == 0 && x.len() <= 4096) else { return false };
+        let Some(simd) = Ifma::try_new().filter(|_| out.len().is_multiple_of(8) && x.len() <= 4096) else {
+            return false;
+        };
         let out = as_arrays_mut::<8, u64>(out).0;
         simd.vectorize(
             #[inline(always)]
