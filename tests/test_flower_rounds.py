@@ -176,7 +176,7 @@ def test_attack_a_reply_that_is_announced_and_never_sent_holds_up_nobody(tmp_pat
     # It comes in the end, and is late.
     assert rounds[0].late == []
     sent.set()
-    for made in list(here.strategy._attendance._pulls[1]._calls.values()):
+    for made in list(here.strategy._attendance._pulls._calls.values()):
         made.result(60)
     here.strategy._attendance.collect_late()
     assert rounds[0].late == rounds[1].late == [1000]

@@ -32,7 +32,7 @@ class Attendance:
             raise ParameterError(f"grace={grace} and deadline={deadline} are seconds; the deadline is more than 0")
         self._quorum, self._deadline, self._grace, self._minimum = quorum, deadline, grace, minimum
         self._gathering: Gathering | None = None
-        self._pulls: tuple[Grid, Pulls] | None = None
+        self._pulls: Pulls | None = None
         # Messages of rounds that have closed without their answer, which round, and whom they were sent to.
         self._outstanding: dict[str, tuple[RoundRecord, int]] = {}
 
@@ -49,10 +49,9 @@ class Attendance:
             share = math.ceil(self._quorum * len(made.asked))
             return self._quorum < 1 and training.accepted >= max(share, self._minimum)
 
-        if self._pulls is None or self._pulls[0] is not grid:
-            self._pulls = grid, Pulls(grid)
-        pulls = self._pulls[1]
-        made = Gathering(grid, messages, until=until, enough=enough, grace=lambda _: self._grace, pulls=pulls)
+        if self._pulls is None or self._pulls.grid is not grid:
+            self._pulls = Pulls(grid)
+        made = Gathering(grid, messages, until=until, enough=enough, grace=lambda _: self._grace, pulls=self._pulls)
         self._gathering = made
         return made
 
@@ -70,7 +69,7 @@ class Attendance:
         if self._pulls is None or not self._outstanding:
             return
         # There may be many, of all rounds.
-        late = self._pulls[1].replies(list(self._outstanding), time.monotonic() + 1, together=True)
+        late = self._pulls.replies(list(self._outstanding), time.monotonic() + 1, together=True)
         for reply in late:
             record, node = self._outstanding.pop(reply.metadata.reply_to_message_id, (None, 0))
             if record is None or reply.metadata.src_node_id != node:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from concurrent.futures import Future, TimeoutError, wait
 from typing import Any, TypeVar, cast
 
@@ -75,7 +75,7 @@ class Pulls:
     """
 
     def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+        self.grid = grid
         self._together = any(kind.__name__ == "InMemoryGrid" for kind in type(grid).__mro__)
         self._calls: dict[tuple[str, ...], Future[Iterable[Message]]] = {}
 
@@ -86,31 +86,35 @@ class Pulls:
         that is left so makes the patience with the next less, and ``until`` ends it. ``together``: in one call, where
         nobody loses by it that the others' answers come later.
         """
-        asked = {name for call in self._calls for name in call}
+        asked, wanted = {name for call in self._calls for name in call}, set(names)
         left, patience = [name for name in names if name not in asked], _PATIENCE
         for call in [tuple(left)] if left and (together or self._together) else [(name,) for name in left]:
-            made = self._calls[call] = begun(self._grid.pull_messages, list(call))
+            made = self._calls[call] = begun(self.grid.pull_messages, list(call))
             wait([made], patience if time.monotonic() < until else _LEAST)
             if not made.done():
                 patience = max(patience / 2, _LEAST)
-            yield from self._ended(names)
-        yield from self._ended(names)
+            yield from self._ended(wanted)
+        yield from self._ended(wanted)
 
-    def _ended(self, names: Collection[str]) -> Iterator[Message]:
+    def _under_way(self, wanted: Set[str]) -> dict[tuple[str, ...], Future[Iterable[Message]]]:
+        """The calls for these."""
+        return {call: made for call, made in self._calls.items() if not wanted.isdisjoint(call)}
+
+    def _ended(self, wanted: Set[str]) -> Iterator[Message]:
         """The replies of calls that have ended."""
-        wanted = set(names)
-        for call in [call for call, made in self._calls.items() if made.done() and not wanted.isdisjoint(call)]:
+        for call in [call for call, made in self._under_way(wanted).items() if made.done()]:
             found = list(self._calls.pop(call).result())
             while found:
                 yield found.pop(0)
 
     def last(self, names: Collection[str], until: float) -> Iterator[Message]:
         """When time is up: what has been asked for in vain while the SuperLink was away, if it was."""
-        hanging = [made for call, made in self._calls.items() if not set(names).isdisjoint(call)]
+        wanted = set(names)
+        hanging = self._under_way(wanted).values()
         if hanging:
-            answered(self._grid.get_node_ids, until=until)
+            answered(self.grid.get_node_ids, until=until)
             wait(hanging, _LEAST)
-            yield from self._ended(names)
+            yield from self._ended(wanted)
 
 
 class Gathering:

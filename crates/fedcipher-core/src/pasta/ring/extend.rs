@@ -5,6 +5,7 @@
 //! v is found in floating point: for a number within 2^-44 of F of the boundary it may be one off, and x then the other
 //! of the two numbers of almost that size. The operations and their order are fixed, so every machine finds the same.
 
+use super::narrow::BITS as NARROW_BITS;
 use super::rows::{self, Factor, Prime};
 use super::{Ring, Row, Rows};
 use crate::{Error, Result};
@@ -74,8 +75,6 @@ fn wraps(y: &[Row], shares: &[f64]) -> Row {
 
 /// Bits of the primes that products are made with besides those of the ciphertexts.
 const MORE_BITS: usize = 61;
-/// Those where all of the ciphertexts' are as narrow: more of them, and each by faster arithmetic.
-const NARROW_BITS: usize = 51;
 
 fn bits(q: u64) -> f64 {
     (q as f64).log2()
@@ -99,6 +98,7 @@ fn enough(more: &[Prime], needed: f64) -> Option<usize> {
 /// Additional primes for products of fresh ciphertexts; `primes` are those of keys.
 pub fn more(degree: usize, primes: &[Prime], p: u64) -> Result<Vec<Prime>> {
     let needed = needed(degree, &primes[..primes.len() - 1], p);
+    // Narrow ones where all of the ciphertexts' are: more of them, and each by faster arithmetic.
     let bits = if primes.iter().all(|p| p.reducer.is_narrow()) { NARROW_BITS } else { MORE_BITS };
     let (mut more, mut bound) = (Vec::new(), 1 << bits);
     while enough(&more, needed).is_none() {

@@ -17,6 +17,7 @@ pub mod wire;
 
 use crate::{Error, Result};
 use extend::Tensor;
+pub use narrow::BITS as NARROW_BITS;
 use rayon::prelude::*;
 use rows::{Factor, Prime};
 pub use rows::{Row, Rows};

@@ -3,8 +3,8 @@
 //! A sum is kept as `low + 2^52 high`, of the halves of products below 2^102, and reduced once. The same numbers come
 //! out as of `rows`, which serves every other prime and processor: the tests compare them.
 
-/// Residues below it leave room for 4096 products in a sum, and twice them a word of 52 bits.
-const MOST: u64 = 1 << 51;
+/// Residues of so many bits leave room for 4096 products in a sum, and twice them a word of 52 bits.
+pub const BITS: usize = 51;
 
 /// A factor with `floor(2^52 value / q)`: a product by it is two low halves and a high one, below 2 q.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +28,7 @@ impl Narrow {
         let wide = u128::from(q);
         let factor =
             |value: u128| Factor { value: (value % wide) as u64, quotient: (((value % wide) << 52) / wide) as u64 };
-        (q < MOST).then(|| Narrow { q, powers: [1, 1 << 52, 1 << 102].map(factor) })
+        (q < 1 << BITS).then(|| Narrow { q, powers: [1, 1 << 52, 1 << 102].map(factor) })
     }
 }
 
@@ -87,6 +87,18 @@ mod simd {
             [ifma._mm512_madd52lo_epu64(low, a, b), ifma._mm512_madd52hi_epu64(high, a, b)]
         }
 
+        /// At one place of rows d, x and y: products d x, and d y.
+        #[inline(always)]
+        fn add_terms(self, sums: [Sum; 2], [d, x, y]: &[[&[Eight]; TERMS]; 3], at: usize, terms: usize) -> [Sum; 2] {
+            let [mut sum, mut other] = sums;
+            for term in 0..terms {
+                let d = cast(d[term][at]);
+                sum = self.add_product(sum, d, cast(x[term][at]));
+                other = self.add_product(other, d, cast(y[term][at]));
+            }
+            [sum, other]
+        }
+
         /// Of a sum of at most 4096 products of residues.
         #[inline(always)]
         fn reduced(self, [low, high]: Sum, by: Narrow) -> Eight {
@@ -134,27 +146,16 @@ mod simd {
                     let mut sums = [[[simd.all(0); 2]; 2]; TILE];
                     let at = k * TILE..k * TILE + a.len();
                     for ((d, x), y) in d.chunks(TERMS).zip(x.chunks(TERMS)).zip(y.chunks(TERMS)) {
-                        let (count, [d, x, y]) = (d.len(), [d, x, y].map(|rows| some(rows, at.clone())));
+                        let (count, rows) = (d.len(), [d, x, y].map(|rows| some(rows, at.clone())));
                         for (i, sums) in sums.iter_mut().enumerate().take(at.len()) {
-                            let [mut sum, mut other] = *sums;
                             // Of a known number the compiler makes no loop.
-                            if count == TERMS {
-                                for term in 0..TERMS {
-                                    let d = cast(d[term][i]);
-                                    sum = simd.add_product(sum, d, cast(x[term][i]));
-                                    other = simd.add_product(other, d, cast(y[term][i]));
-                                }
-                            } else {
-                                for term in 0..count {
-                                    let d = cast(d[term][i]);
-                                    sum = simd.add_product(sum, d, cast(x[term][i]));
-                                    other = simd.add_product(other, d, cast(y[term][i]));
-                                }
-                            }
-                            *sums = [sum, other];
+                            *sums = match count {
+                                TERMS => simd.add_terms(*sums, &rows, i, TERMS),
+                                _ => simd.add_terms(*sums, &rows, i, count),
+                            };
                         }
                     }
-                    for (((a, b), [sum, other]), _) in a.iter_mut().zip(b).zip(sums).zip(at) {
+                    for ((a, b), [sum, other]) in a.iter_mut().zip(b).zip(sums) {
                         (*a, *b) = (simd.reduced(sum, by), simd.reduced(other, by));
                     }
                 }
