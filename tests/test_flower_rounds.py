@@ -23,6 +23,8 @@ CODEC = fedcipher.Codec(bits=16, clip=2.0)
 class SlowGrid(LocalGrid):
     """Client k answers ``delays[k]`` seconds after it was asked to train, by a clock of its own."""
 
+    slow = ("train",)
+
     def __init__(self, *arguments, delays, monkeypatch):
         super().__init__(*arguments)
         self.delays, self.now, self.due, self.trained, self.kept_silent = delays, 0.0, {}, {}, True
@@ -36,9 +38,9 @@ class SlowGrid(LocalGrid):
         messages = list(messages)
         asked = super().push_messages(messages)
         for name, message in zip(asked, messages, strict=True):
-            slow = message.metadata.message_type == "train"
-            self.due[name] = self.now + (self.delays[message.metadata.dst_node_id - 1000] if slow else 0)
-            self.trained[name] = message.metadata.dst_node_id if slow else None
+            kind, node = message.metadata.message_type, message.metadata.dst_node_id
+            self.due[name] = self.now + (self.delays[node - 1000] if kind in self.slow else 0)
+            self.trained[name] = node if kind == "train" else None
         return asked
 
     def pull_messages(self, message_ids):
@@ -140,6 +142,25 @@ def test_without_a_quorum_everybody_is_waited_for_until_flowers_own_time_out(tmp
     here = Federation(tmp_path, rng, monkeypatch, [1, 2, 500, 3, 4, 10**9])
     (made,) = here.start(1, timeout=1000)
     assert senders(made) == [0, 1, 2, 3, 4] and here.grid.now >= 1000
+
+
+def test_an_evaluation_closes_at_the_deadline_too(tmp_path, rng, monkeypatch, caplog):
+    here = Federation(tmp_path, rng, monkeypatch, [1, 2, 3, 500, 1, 1], quorum=0.5, grace=0, deadline=20)
+    here.grid.slow = ("evaluate",)
+    rounds = here.start(2, timeout=1000)
+    assert [senders(made) for made in rounds] == [[0, 1, 2, 3, 4, 5]] * 2 and 40 <= here.grid.now < 44
+    for made in rounds:
+        # The quorum is one of updates.
+        assert sorted(c.node for c in made.evaluations if c.left_out is None) == [1000, 1001, 1002, 1004, 1005]
+        closed = {client.node: client.left_out for client in made.evaluations if client.left_out}
+        assert closed == {1003: "no answer when the evaluation closed"}
+    here.check_model(tmp_path)
+    here.grid.now = 1000
+    here.strategy._attendance.collect_late()
+    assert rounds[0].late == rounds[1].late == []
+    assert [text for text in caplog.messages if "1003 has" in text] == [
+        f"node 1003 has evaluated round {n} after that closed; its answer is not used" for n in (1, 2)
+    ]
 
 
 def test_a_quorum_is_at_least_what_a_sum_needs(tmp_path, rng, monkeypatch):

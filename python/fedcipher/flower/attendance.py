@@ -11,7 +11,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedcipher.errors import ParameterError
-from fedcipher.flower.records import RoundRecord
+from fedcipher.flower.records import ClientRecord, RoundRecord
 from fedcipher.flower.replies import Gathering, Pulls
 
 __all__ = ["Attendance"]
@@ -33,21 +33,22 @@ class Attendance:
         self._quorum, self._deadline, self._grace, self._minimum = quorum, deadline, grace, minimum
         self._gathering: Gathering | None = None
         self._pulls: Pulls | None = None
-        # Messages of rounds that have closed without their answer, which round, and whom they were sent to.
-        self._outstanding: dict[str, tuple[RoundRecord, int]] = {}
+        # Messages of what has closed without their answer: the round, its record where the answer would have been an
+        # update, and whom they were sent to.
+        self._outstanding: dict[str, tuple[int, RoundRecord | None, int]] = {}
 
     def gather(
         self, grid: Grid, messages: Iterable[Message], timeout: float | None, training: RoundRecord | None
     ) -> Iterable[Message]:
-        """The replies to ``messages``, as they come; those of a ``training`` round until it closes."""
+        """The replies to ``messages``, as they come, until the deadline; updates of a ``training`` round until it has
+        its quorum."""
         seconds = math.inf if timeout is None else timeout
-        if training is None:
-            return Gathering(grid, messages, until=time.monotonic() + seconds)
         until = time.monotonic() + (seconds if self._deadline is None else min(seconds, self._deadline))
 
         def enough() -> bool:
-            share = math.ceil(self._quorum * len(made.asked))
-            return self._quorum < 1 and training.accepted >= max(share, self._minimum)
+            if training is None or self._quorum == 1:
+                return False
+            return training.accepted >= max(math.ceil(self._quorum * len(made.asked)), self._minimum)
 
         if self._pulls is None or self._pulls.grid is not grid:
             self._pulls = Pulls(grid)
@@ -55,14 +56,15 @@ class Attendance:
         self._gathering = made
         return made
 
-    def silent(self, record: RoundRecord) -> list[int]:
-        """The nodes that have not answered when the round closes; their answers may still come."""
+    def silent(self, record: RoundRecord, heard: list[ClientRecord], *, training: bool) -> list[int]:
+        """The nodes of which nothing was ``heard`` when the round, or its evaluation, closed; they may still answer."""
         gathering, self._gathering = self._gathering, None
         if gathering is None:
             return []
-        self._outstanding.update({name: (record, node) for name, node in gathering.waiting.items()})
-        heard = {client.node for client in record.clients}
-        return [node for node in gathering.asked if node not in heard]
+        late = record if training else None
+        self._outstanding.update({name: (record.round, late, node) for name, node in gathering.waiting.items()})
+        nodes = {client.node for client in heard}
+        return [node for node in gathering.asked if node not in nodes]
 
     def collect_late(self) -> None:
         """Answers to rounds that have closed: counted, and thrown away."""
@@ -71,13 +73,13 @@ class Attendance:
         # There may be many, of all rounds.
         late = self._pulls.replies(list(self._outstanding), time.monotonic() + 1, together=True)
         for reply in late:
-            record, node = self._outstanding.pop(reply.metadata.reply_to_message_id, (None, 0))
-            if record is None or reply.metadata.src_node_id != node:
-                # The SuperLink's word for it that none comes.
+            number, record, asked = self._outstanding.pop(reply.metadata.reply_to_message_id, (0, None, None))
+            node = reply.metadata.src_node_id
+            # The SuperLink's word for it that none comes is in its own name.
+            if node != asked:
+                continue
+            if record is None:
+                _log.warning("node %s has evaluated round %s after that closed; its answer is not used", node, number)
                 continue
             record.late.append(node)
-            _log.warning(
-                "node %s has answered round %s after it closed; its update is not used",
-                node,
-                record.round,
-            )
+            _log.warning("node %s has answered round %s after it closed; its update is not used", node, number)

@@ -98,7 +98,8 @@ class SecureStrategy(Strategy):
         Share of the sampled clients whose updates are enough: ``grace`` seconds after that many are in the sum the
         round closes. 1: all are waited for.
     deadline
-        Seconds after which a round closes with the updates that are there; ``None``: the ``timeout`` of `start`.
+        Seconds after which a round closes with the updates that are there, and its evaluation with the answers;
+        ``None``: the ``timeout`` of `start`.
     grace
         Seconds that the others have once the quorum is there.
     committee_timeout
@@ -565,7 +566,7 @@ class SecureStrategy(Strategy):
         record, model, parties = self.rounds[-1], self._running, self._parties
         aggregator, accepted = self._added(replies, record)
         self._note_opened(record.clients)
-        for node in self._attendance.silent(record):
+        for node in self._attendance.silent(record, record.clients, training=True):
             said = f"is left out of round {record.round}"
             record.clients.append(self._left_out(node, said, "no answer when the round closed"))
         if len(accepted) < self._minimum:
@@ -727,6 +728,9 @@ class SecureStrategy(Strategy):
                 self._running.delivered(node)
                 record.evaluations.append(ClientRecord(node, self._parties.client_of.get(node), phases))
         self._note_opened(record.evaluations)
+        for node in self._attendance.silent(record, record.evaluations, training=False):
+            said = f"does not evaluate round {record.round}"
+            record.evaluations.append(self._left_out(node, said, "no answer when the evaluation closed"))
         metrics = self._inner.evaluated(self._done + server_round, kept)
         self._note(record, "evaluate", metrics)
         if not self._evaluates:
