@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
-	mutants mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale limits docs build clean \
+	mutants mutants-core mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
@@ -205,6 +205,11 @@ fuzz: $(BIN)/uv
 # Breaks one guard at a time and sees the attack tests go red.
 mutants: $(BIN)/maturin
 	$(BIN)/python tools/mutants.py
+
+# What cargo-mutants makes of the core's guards. Hours; MUTANTS="--shard 0/5" tries a fifth.
+mutants-core: $(BIN)/maturin
+	cargo install --quiet --locked --root target/tools --version '^27' cargo-mutants
+	PATH="$(CURDIR)/target/tools/bin:$$PATH" $(BIN)/python tools/mutants_core.py $(MUTANTS)
 
 # The same of the Flower layer, in Python. An hour.
 mutants-flower: build
