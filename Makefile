@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
-	mutants mutants-core mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale limits docs build clean \
+	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
@@ -210,6 +210,10 @@ mutants: $(BIN)/maturin
 mutants-core: $(BIN)/maturin
 	cargo install --quiet --locked --root target/tools --version '^27' cargo-mutants
 	PATH="$(CURDIR)/target/tools/bin:$$PATH" $(BIN)/python tools/mutants_core.py $(MUTANTS)
+
+# Guards of the engine and the key authority, taken out; half an hour.
+mutants-engine: build
+	$(BIN)/python tools/mutants_engine.py
 
 # The same of the Flower layer, in Python. An hour.
 mutants-flower: build
