@@ -2,6 +2,7 @@
 
 use super::known::{Known, digests};
 use super::piece::{self, Common, Piece, Summand};
+use super::ring::keep;
 use super::scheme::Shared;
 use super::transcipher::ServerKeys;
 use crate::admission::Admission;
@@ -108,6 +109,7 @@ impl Aggregator for PastaAggregator {
             if progress(done, total) { Ok(()) } else { Err(Error::Cancelled { done, total }) }
         };
         step(0)?;
+        let _kept = keep();
         let mut payload = Vec::new();
         for index in 0..piece::count(c, words) {
             let piece = Piece::of(c, words, index, self.packed());

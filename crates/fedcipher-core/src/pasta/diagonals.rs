@@ -113,7 +113,7 @@ impl Step {
         // and whose last word to none.
         let diagonal = |d: usize, square: bool| {
             let turn = d / baby * baby;
-            let mut placed = vec![0; context.degree];
+            let mut placed = Row::zeros(context.degree);
             for word in 0..t {
                 // Rotated back by the giant step that is applied after the product.
                 let i = (word + t - turn) % t;
@@ -133,7 +133,7 @@ impl Step {
             let terms: Vec<(usize, bool)> = kinds.iter().flat_map(|kind| steps.clone().map(|d| (d, *kind))).collect();
             terms.into_par_iter().map(|(d, kind)| diagonal(d, kind)).collect::<Vec<Rows>>()
         });
-        let mut placed = vec![0; context.degree];
+        let mut placed = Row::zeros(context.degree);
         for word in 0..t {
             for half in 0..2 {
                 let constant = |layers: &Vec<Layer>| {

@@ -3,7 +3,7 @@
 
 use super::context::Context;
 use super::known::EncryptedKey;
-use super::ring::Pair;
+use super::ring::{Pair, keep};
 use super::transcipher::{Diagonals, ServerKeys, Transcipher};
 use crate::bits::{check_stream, packed_len, read_bits};
 use crate::scheme::Parts;
@@ -181,6 +181,7 @@ pub fn parts<'a>(
 pub fn work(c: &Context, keys: &ServerKeys, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
     let common = Common::parse(c, common)?;
     let piece = Piece::parse(c, piece, common.summands.len())?;
+    let _kept = keep();
     piece.compute(c, keys, &common, &mut |_| Ok(()))
 }
 

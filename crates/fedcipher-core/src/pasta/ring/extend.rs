@@ -63,7 +63,7 @@ impl Extension {
 /// `round(sum y_i / f_i)`.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
 fn wraps(y: &[Row], shares: &[f64]) -> Row {
-    let n = y.first().map_or(0, Vec::len);
+    let n = y.first().map_or(0, |row| row.len());
     let mut sums = vec![0.5; n];
     for (y, share) in y.iter().zip(shares) {
         for (sum, y) in sums.iter_mut().zip(y) {
@@ -216,11 +216,11 @@ mod tests {
             if negative {
                 x = -x;
             }
-            let residues: Rows = from.iter().map(|f| vec![modulo(&x, f.q); 32]).collect();
+            let residues: Rows = from.iter().map(|f| vec![modulo(&x, f.q); 32].into()).collect();
             let rows: Vec<&Row> = residues.iter().collect();
             let out = Extension::new(&from, &to, 1, &[]).apply(&rows, &from, &to);
             for (row, t) in out.iter().zip(&to) {
-                prop_assert_eq!(row, &vec![modulo(&x, t.q); 32]);
+                prop_assert_eq!(&row[..], &[modulo(&x, t.q); 32]);
             }
             // 5 x modulo all, divided by two primes that are none of them.
             let extra = primes(60, 2);

@@ -8,6 +8,7 @@
 mod extend;
 mod narrow;
 mod product;
+mod row;
 mod rows;
 mod slots;
 mod switch;
@@ -19,8 +20,9 @@ use crate::{Error, Result};
 use extend::Tensor;
 pub use narrow::BITS as NARROW_BITS;
 use rayon::prelude::*;
+pub use row::{Row, keep};
+pub use rows::Rows;
 use rows::{Factor, Prime};
-pub use rows::{Row, Rows};
 pub use slots::Slots;
 use std::sync::{Mutex, PoisonError};
 use std::{collections::BTreeMap, sync::Arc};
@@ -115,8 +117,8 @@ impl Ring {
 
     fn dots_over(&self, primes: &[usize], plain: &[&Rows], x: &[&Pair]) -> Pair {
         let each = |(row, prime): (usize, &usize)| {
-            let d: Vec<&[u64]> = plain.iter().map(|rows| rows[row].as_slice()).collect();
-            let of = |half: usize| -> Vec<&[u64]> { x.iter().map(|pair| pair[half][row].as_slice()).collect() };
+            let d: Vec<&[u64]> = plain.iter().map(|rows| &rows[row][..]).collect();
+            let of = |half: usize| -> Vec<&[u64]> { x.iter().map(|pair| &pair[half][row][..]).collect() };
             rows::dots(&d, &of(0), &of(1), self.primes[*prime].reducer)
         };
         pairs(primes.par_iter().enumerate().map(each).collect())

@@ -5,8 +5,8 @@ use crate::{Error, Result};
 use fhe_math::{ntt::NttOperator, zq::Modulus};
 use multiversion::multiversion;
 
-/// N residues modulo one prime: coefficients, or values in the order of fhe.rs's transform.
-pub type Row = Vec<u64>;
+pub use super::row::Row;
+
 /// An element: a row for each prime.
 pub type Rows = Vec<Row>;
 
@@ -218,7 +218,7 @@ pub fn permuted(x: &[u64], from: &[u32]) -> Row {
 /// Both sums of products `d x` and `d y` over rows, each reduced once: the caller keeps them below 2^128.
 pub fn dots(d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], reducer: Reducer) -> [Row; 2] {
     let n = d.first().map_or(0, |row| row.len());
-    let mut out = [vec![0; n], vec![0; n]];
+    let mut out = [Row::zeros(n), Row::zeros(n)];
     let [a, b] = &mut out;
     if !reducer.narrow.is_some_and(|by| narrow::dots(by, d, x, y, a, b)) {
         dots_into(d, x, y, reducer, a, b);
@@ -250,7 +250,7 @@ fn dots_into(d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], reducer: Reducer, a: &mut
 
 /// `sum w_i x_i`, reduced once: the caller keeps it below 2^128, and all x below 2^51 where the reducer is narrow.
 pub fn combined(x: &[&[u64]], w: &[u64], reducer: Reducer) -> Row {
-    let mut out = vec![0; x.first().map_or(0, |row| row.len())];
+    let mut out = Row::zeros(x.first().map_or(0, |row| row.len()));
     if !reducer.narrow.is_some_and(|by| narrow::combined(by, x, w, &mut out)) {
         combined_into(x, w, reducer, &mut out);
     }
@@ -344,8 +344,8 @@ mod tests {
                     prop_assert_eq!(*x, (above[i] % q + q - c[0]) % q);
                 }
                 let small: Row = a.iter().map(|a| a % 65_537).collect();
-                for (x, y) in small.iter().zip(centred(&small, 65_537, q)) {
-                    prop_assert_eq!(y, if *x > 32_768 { q - (65_537 - x) } else { *x });
+                for (x, y) in small.iter().zip(&centred(&small, 65_537, q)) {
+                    prop_assert_eq!(*y, if *x > 32_768 { q - (65_537 - x) } else { *x });
                 }
             }
         }
@@ -358,8 +358,8 @@ mod tests {
             let row = vec![prime.q - 1; 8];
             let rows = vec![row.as_slice(); terms];
             let [x, y] = dots(&rows, &rows, &rows, prime.reducer);
-            assert!(x == y && x == [terms as u64; 8]);
-            assert_eq!(combined(&rows, &vec![prime.q - 1; terms], prime.reducer), [terms as u64; 8]);
+            assert!(x == y && x[..] == [terms as u64; 8]);
+            assert_eq!(combined(&rows, &vec![prime.q - 1; terms], prime.reducer)[..], [terms as u64; 8]);
         }
     }
 }

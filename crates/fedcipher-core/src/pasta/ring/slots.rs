@@ -42,7 +42,7 @@ impl Slots {
     /// Of values in order of slots.
     #[must_use]
     pub fn encode(&self, slots: impl Iterator<Item = u64>) -> Row {
-        let mut placed = vec![0; self.places.len()];
+        let mut placed = Row::zeros(self.places.len());
         slots.zip(&self.places).for_each(|(value, place)| placed[*place as usize] = value);
         self.coefficients(placed)
     }

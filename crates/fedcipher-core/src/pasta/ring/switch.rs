@@ -56,7 +56,7 @@ impl Ring {
         }
         let from = self.automorphism(exponent);
         key.0.par_iter_mut().flatten().flatten().for_each(|row| {
-            let mut back = vec![0; row.len()];
+            let mut back = Row::zeros(row.len());
             from.iter().zip(row.iter()).for_each(|(to, value)| back[*to as usize] = *value);
             *row = back;
         });
@@ -124,7 +124,7 @@ impl Ring {
         let special = self.primes[self.top()].q;
         let mut out: Rows = x.clone();
         self.scale(&mut out, special);
-        out.push(vec![0; self.degree]);
+        out.push(Row::zeros(self.degree));
         out
     }
 

@@ -101,7 +101,7 @@ fn put_bytes(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {
 /// A uniform element from a seed, drawn as fhe.rs draws it.
 fn expanded(primes: &[&Prime], degree: usize, seed: Seed) -> Rows {
     let mut rng = ChaCha8Rng::from_seed(Sha256::digest(seed).into());
-    primes.iter().map(|p| p.modulus().random_vec(degree, &mut rng)).collect()
+    primes.iter().map(|p| p.modulus().random_vec(degree, &mut rng).into()).collect()
 }
 
 /// An element modulo `primes`, in the transform.
@@ -132,7 +132,7 @@ fn element(what: &str, bytes: &[u8], primes: &[&Prime], degree: usize, form: u64
             return Err(malformed(what));
         }
         prime.forward(&mut row);
-        Ok(row)
+        Ok(row.into())
     };
     slices.into_par_iter().zip(primes).map(read).collect()
 }

@@ -1,0 +1,148 @@
+//! A row and where its memory comes from.
+//!
+//! A chunk makes and forgets hundreds of megabytes of rows. An allocator gives such pages back to the system and fetches
+//! them again, zeroed: a seventh of a chunk's time. So while somebody holds [`Kept`], what one row leaves the next takes.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// N residues modulo one prime: coefficients, or values in the order of fhe.rs's transform.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Row(Vec<u64>);
+
+/// What rows have left, by size.
+struct Left {
+    keepers: usize,
+    rows: BTreeMap<usize, Vec<Vec<u64>>>,
+}
+
+static LEFT: Mutex<Left> = Mutex::new(Left { keepers: 0, rows: BTreeMap::new() });
+
+fn left() -> MutexGuard<'static, Left> {
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As long as one is held, memory of rows is kept for rows; the last gives all of it back.
+#[must_use]
+pub struct Kept(());
+
+pub fn keep() -> Kept {
+    left().keepers += 1;
+    Kept(())
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let mut left = left();
+        left.keepers -= 1;
+        let rows = if left.keepers == 0 { std::mem::take(&mut left.rows) } else { BTreeMap::new() };
+        // The system takes its time.
+        drop(left);
+        drop(rows);
+    }
+}
+
+impl Row {
+    /// Room for `n` values, with none in it.
+    fn empty(n: usize) -> Self {
+        let found = left().rows.get_mut(&n).and_then(Vec::pop);
+        Row(found.unwrap_or_else(|| Vec::with_capacity(n)))
+    }
+
+    pub fn zeros(n: usize) -> Self {
+        let mut row = Self::empty(n);
+        row.0.resize(n, 0);
+        row
+    }
+}
+
+impl Drop for Row {
+    fn drop(&mut self) {
+        let (n, mut left) = (self.0.capacity(), left());
+        if left.keepers > 0 && n > 0 {
+            let mut row = std::mem::take(&mut self.0);
+            row.clear();
+            left.rows.entry(n).or_default().push(row);
+        }
+    }
+}
+
+impl Clone for Row {
+    fn clone(&self) -> Self {
+        self.iter().copied().collect()
+    }
+}
+
+impl FromIterator<u64> for Row {
+    // Inline: who collects has the processor's vectors.
+    #[inline(always)]
+    fn from_iter<I: IntoIterator<Item = u64>>(values: I) -> Self {
+        let values = values.into_iter();
+        let mut row = Self::empty(values.size_hint().0);
+        row.0.extend(values);
+        row
+    }
+}
+
+impl From<Vec<u64>> for Row {
+    fn from(values: Vec<u64>) -> Self {
+        Row(values)
+    }
+}
+
+impl<'a> IntoIterator for &'a Row {
+    type Item = &'a u64;
+    type IntoIter = std::slice::Iter<'a, u64>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl Deref for Row {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        &self.0
+    }
+}
+
+impl DerefMut for Row {
+    fn deref_mut(&mut self) -> &mut [u64] {
+        &mut self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a length that no other test has.
+    const N: usize = 12_345;
+
+    fn rows_left() -> usize {
+        left().rows.get(&N).map_or(0, Vec::len)
+    }
+
+    #[test]
+    fn memory_goes_from_row_to_row_while_it_is_kept_and_values_do_not() {
+        drop(Row::zeros(N));
+        assert_eq!(rows_left(), 0);
+        let (first, second) = (keep(), keep());
+        let row: Row = (0..N as u64).collect();
+        let at = row.as_ptr();
+        drop(row);
+        let again = Row::zeros(N);
+        assert!(again.as_ptr() == at && again.iter().all(|x| *x == 0));
+        drop(again);
+        let copied = (N as u64..2 * N as u64).collect::<Row>().clone();
+        assert!(copied.iter().copied().eq(N as u64..2 * N as u64));
+        drop(copied);
+        assert_eq!(rows_left(), 2);
+        drop(first);
+        assert_eq!(rows_left(), 2);
+        drop(second);
+        assert_eq!(rows_left(), 0);
+    }
+}
