@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 
 import grpc
@@ -344,6 +345,16 @@ def test_a_revoked_device_is_refused_at_once_and_gets_no_further_epoch(tmp_path,
         assert "client-1: issue epoch 2" not in run.authority("status", "--audit")
         with pytest.raises(errors.EngineError, match="not used twice"):
             run.enrol("client-1")
+
+
+def test_a_party_is_what_the_authority_enrolled_it_as_whatever_its_certificate_says(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run:
+        assert run.keys().current().epoch == 1
+        store = next(tmp_path.rglob("authority.db"))
+        with closing(sqlite3.connect(store)) as database, database:
+            assert database.execute("UPDATE parties SET role = 'host' WHERE name = 'aggregator'").rowcount == 1
+        with pytest.raises(errors.AccessError, match="aggregator"):
+            run.keys().current()
 
 
 # --- certificates ------------------------------------------------------------------------------
