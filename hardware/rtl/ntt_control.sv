@@ -80,7 +80,7 @@ module ntt_control
   assign idle = !running;
 
   always_ff @(posedge clk) begin
-    if (rst || wipe) begin
+    if (rst) begin
       running <= 1'b0;
       half <= 1'b0;
       pass <= fc_pkg::OP_FORWARD;
@@ -117,9 +117,13 @@ module ntt_control
   ntt_address #(.LINE_BITS(LB)) u_address (
       .op(pass), .c, .r0, .r1, .r_swap(r_swap_next), .w0, .w1, .w_swap(w_swap_next));
 
-  logic [LB-1:0] one, turn;
+  // 2^(s - log2 P) + c mod 2^(s - log2 P), or the mirrored word.
+  logic [LB-1:0] one, below, turn;
   always_comb begin
-    one  = LB'(1) << (s - 4'(LOG_P));
+    for (int k = 0; k < LB; k++) begin
+      one[k] = s == 4'(k + LOG_P);
+      below[k] = s > 4'(k + LOG_P);
+    end
     turn = pass == fc_pkg::OP_INVERSE ? ~c : c;
   end
 
@@ -140,7 +144,7 @@ module ntt_control
     key_r <= c;
     early <= s < 4'(LOG_P);
     stage <= s;
-    twiddle <= one | (turn & (one - 1'b1));
+    twiddle <= one | (turn & below);
   end
   always_comb begin
     to_io = issue && last;
@@ -166,7 +170,7 @@ module ntt_control
     b_alone = w_op == fc_pkg::OP_PRODUCT || w_op == fc_pkg::OP_COPY;
     b_banks = b_alone ? (w_swap ? 2'b10 : 2'b01) : 2'b11;
     load_banks = load_line[0] ^ load_line[LB-1] ? 2'b10 : 2'b01;
-    load_grant = load_want && !b_io && !wipe;
+    load_grant = load_want && !b_io;
     load = load_grant;
     w_wipe = wipe;
   end
@@ -181,7 +185,7 @@ module ntt_control
     work_w1 <= wipe ? wipe_line : {b_half, b_w1};
     key_we <= wipe ? wipe_key : b_key;
     key_w <= wipe ? wipe_line : b_c;
-    out_done <= !rst && !wipe && b_ends && b_io;
-    key_done <= !rst && !wipe && b_ends && b_key;
+    out_done <= !rst && b_ends && b_io;
+    key_done <= !rst && b_ends && b_key;
   end
 endmodule

@@ -71,12 +71,10 @@ module poly_io #(
   // ---- out
   logic [LOG_N:0] left;      // words that have not left
   logic [LB:0] lines;        // lines that have not been asked for
-  logic [LOG_P:0] here;      // words in the shift register
+  logic [LOG_P:0] here;      // words in the shift register; `out_valid` says that there are any
   logic asked, held;
   always_comb begin
     read_want = out_full && !asked && !held && lines != 0;
-    out_valid = here != 0;
-    out_last = left == 1;
     out_shift = out_valid && out_pop;
     out_take = held && (here == 0 || (here == 1 && out_pop));
   end
@@ -86,6 +84,8 @@ module poly_io #(
       left <= '0;
       lines <= '0;
       here <= '0;
+      out_valid <= 1'b0;
+      out_last <= 1'b0;
       asked <= 1'b0;
       held <= 1'b0;
       read_line <= '0;
@@ -93,6 +93,7 @@ module poly_io #(
       if (out_done) begin
         out_full <= 1'b1;
         left <= used;
+        out_last <= used == 1;
         lines <= (LB + 1)'((used + (LOG_N + 1)'(P - 1)) >> LOG_P);
         read_line <= '0;
       end
@@ -108,13 +109,17 @@ module poly_io #(
       if (out_take) begin
         held <= 1'b0;
         here <= (LOG_P + 1)'(P);
+        out_valid <= 1'b1;
       end else if (out_shift) begin
         here <= here - 1'b1;
+        out_valid <= here != 1;
       end
       if (out_shift) begin
         left <= left - 1'b1;
+        out_last <= left == 2;
         if (out_last) begin
           out_full <= 1'b0;
+          out_valid <= 1'b0;
           here <= '0;  // what is behind the last word is not used
         end
       end

@@ -31,7 +31,7 @@ MUTANTS = {
     "fold_sign": ("times_c.sv", "plus - minus;", "plus - minus - 1'b1;", "fold_exact:small"),
     "less": ("fold.sv", "less[K] ? twice : less", "less[K-1] ? twice : less", "fold_exact:small"),
     "garner": ("garner.sv", "apart[K] ? fc_constants_pkg::P1 : '0", "apart[K] ? fc_constants_pkg::P0 : '0", "device"),
-    "stale": ("fc_top.sv", "assign quiet = rst || flush || start;", "assign quiet = rst || flush;", "device"),
+    "stale": ("fc_top.sv", "assign quiet = clear || start;", "assign quiet = clear;", "device"),
     # Zeros come the second time, when the butterflies are empty: only what is left after the first shows it.
     "wipe": ("ntt_limb.sv", "result0 <= wipe ? '0 : w_swap", "result0 <= w_swap", "wiped:p8 device:wiping"),
     "wipe_key": ("ntt_control.sv", "wipe ? wipe_key : b_key", "!wipe && b_key", "wiped:p8 device:wiping"),
