@@ -41,7 +41,8 @@ def machine() -> str:
     stolen = getattr(now, "steal", 0.0) - getattr(_BEGAN, "steal", 0.0)
     busy = sum(now) - sum(_BEGAN) - (now.idle - _BEGAN.idle)
     host = f", of whose time its host took {stolen / busy:.0%}" if busy and stolen > 0.01 * busy else ""
-    sets = f" with {', '.join(_machine.vectors())}" if _machine.vectors() else ""
+    vectors = _machine.vectors()
+    sets = f" with {', '.join(vectors)}" if vectors else ""
     return f"{found['processor']}{sets}, {found['cores']} cores{host}, not pinned, Python {found['python']}"
 
 

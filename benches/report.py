@@ -49,7 +49,11 @@ def flashe() -> str:
         part = f"at least 60%: {verdict(tagged / bare >= 0.6)}" if width == 16 else ""
         rows += [
             [f"FLASHE encrypt with tag, {what}", rate(tagged, width), ""],
-            [f"the same at w = {width}, share of the limit, half of that AES rate", f"{tagged / limit:.0%}", goal],
+            [
+                f"FLASHE encrypt at w = {width}, share of the limit, half of that AES rate",
+                f"{tagged / limit:.0%}",
+                goal,
+            ],
             [f"FLASHE encrypt with tag over without, w = {width}", f"{tagged / bare:.0%}", part],
         ]
     peer, bare = r["w16"] / r["peer"], r["w16"]
@@ -86,7 +90,7 @@ def flashe() -> str:
             f"at least 60%: {verdict(share >= 0.6)}",
         ],
         [
-            "the same by Flower's SecAgg+, as many values",
+            "addition by Flower's SecAgg+, as many values",
             f"{add['secagg'] * 1e3:.2f} ms",
             f"ours is faster: {verdict(add['ours'] < add['secagg'])}",
         ],
@@ -156,7 +160,7 @@ def bfv() -> str:
             f"under 2 ms: {verdict(c['decrypt'] < 2e-3)}",
         ],
         ["TenSEAL CKKS encryption / ours, offline and online", f"{whole:.0f}x", ""],
-        ["the same, ours online only", f"{gain:.0f}x", f"at least 50x: {verdict(gain >= 50)}"],
+        ["TenSEAL CKKS encryption / ours, online only", f"{gain:.0f}x", f"at least 50x: {verdict(gain >= 50)}"],
     ]
     packed, single = in_own_process("seal_lenet", 1)
     for seal, what in ((packed, "three weights a slot"), (single, "one weight a slot")):

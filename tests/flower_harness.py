@@ -79,8 +79,8 @@ class LocalGrid:
             for reply in self.send_and_receive([message]):
                 reply.metadata.__dict__["_reply_to_message_id"] = name
                 self.pushed[name] = reply
-            if self.pushed[name] is not None or self.kept_silent:
-                asked.append(name)
+            # As Flower does for what could not be sent.
+            asked.append(name if self.pushed[name] is not None or self.kept_silent else None)
         return asked
 
     def pull_messages(self, message_ids):

@@ -93,10 +93,11 @@ def test_a_client_that_was_asked_something_else_is_not_added(tmp_path):
     real = grid.send_and_receive
 
     def lying(messages, timeout=None):
-        messages = list(messages)
-        other = RecordDict({**messages[-1].content, "config": ConfigRecord({"feature": "income"})})
-        messages[-1] = Message(other, dst_node_id=messages[-1].metadata.dst_node_id, message_type="query")
-        return real(messages, timeout=timeout)
+        (message,) = messages
+        if message.metadata.dst_node_id == 1003:
+            other = RecordDict({**message.content, "config": ConfigRecord({"feature": "income"})})
+            message = Message(other, dst_node_id=1003, message_type="query")
+        return real([message], timeout=timeout)
 
     grid.send_and_receive = lying
     made = secure_sum(grid, QUESTION, folder)

@@ -42,14 +42,16 @@ def made(kind, **more):
     return cls(**{**ALL, **numbers, **more})
 
 
+@pytest.fixture(autouse=True)
+def in_order(monkeypatch):
+    """Replies come in the order of Flower's sample, and whose update comes first says which model the round is of."""
+    monkeypatch.setattr("random.sample", lambda nodes, count: sorted(nodes)[:count])
+
+
 class Grid(LocalGrid):
     """A server that may not be honest: ``lie(settings, client, round)`` changes the settings of a message."""
 
     lie = None
-
-    def push_messages(self, messages):
-        # Whose update comes first says which model the round is of.
-        return super().push_messages(sorted(messages, key=lambda message: message.metadata.dst_node_id))
 
     def send_and_receive(self, messages, *, timeout=None):
         for message in messages:

@@ -12,6 +12,7 @@ import pytest
 from fedcipher import errors, keys
 from fedcipher.flower import SecureStrategy, open_run, replies
 from flower_harness import LocalGrid, initial, make_app, record
+from flwr.app import Error, Message
 from flwr.serverapp.strategy import FedAvg
 
 CLIENTS = 6
@@ -24,7 +25,7 @@ class SlowGrid(LocalGrid):
 
     def __init__(self, *arguments, delays, monkeypatch):
         super().__init__(*arguments)
-        self.delays, self.now, self.due, self.kept_silent = delays, 0.0, {}, True
+        self.delays, self.now, self.due, self.trained, self.kept_silent = delays, 0.0, {}, {}, True
         monkeypatch.setattr(replies.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(replies.time, "sleep", self.sleep)
 
@@ -37,6 +38,7 @@ class SlowGrid(LocalGrid):
         for name, message in zip(asked, messages, strict=True):
             slow = message.metadata.message_type == "train"
             self.due[name] = self.now + (self.delays[message.metadata.dst_node_id - 1000] if slow else 0)
+            self.trained[name] = message.metadata.dst_node_id if slow else None
         return asked
 
     def pull_messages(self, message_ids):
@@ -57,12 +59,18 @@ def test_a_superlink_that_never_answers_ends_the_run_by_name_and_lets_the_next_h
         asked.set()
         threading.Event().wait()
 
-    real = getattr(here.grid, call)
-    monkeypatch.setattr(here.grid, call, silent)
+    def gone(*_):
+        # What waits for a reply asks whether anybody is there.
+        monkeypatch.setattr(here.grid, "get_node_ids", silent)
+        silent()
+
+    real = {name: getattr(here.grid, name) for name in (call, "get_node_ids")}
+    monkeypatch.setattr(here.grid, call, gone)
     with pytest.raises(errors.StrategyError, match="the SuperLink does not answer"):
         here.start(2)
     assert asked.is_set()
-    monkeypatch.setattr(here.grid, call, real)
+    for name, works in real.items():
+        monkeypatch.setattr(here.grid, name, works)
     again = SecureStrategy(FedAvg(**ALL), here.keys, out=tmp_path / "run", resume=True)
     again.start(here.grid, record(initial()), num_rounds=2)
     assert [r.round for r in again.rounds if r.unfinished is None] == [1, 2]
@@ -138,6 +146,70 @@ def test_a_quorum_is_at_least_what_a_sum_needs(tmp_path, rng, monkeypatch):
     here = Federation(tmp_path, rng, monkeypatch, [1, 2, 50, 60, 70, 80], quorum=0.1, grace=0)
     (made,) = here.start(1)
     assert senders(made) == [0, 1, 2]
+
+
+def withheld(grid, monkeypatch, nodes):
+    """These announce their update, and send it when the event is set: a SuperLink waits for what is announced."""
+    sent, pull = threading.Event(), grid.pull_messages
+
+    def pulled(message_ids):
+        names = [name for name in message_ids if grid.due[name] <= grid.now]
+        if any(grid.trained[name] in nodes for name in names):
+            sent.wait()
+        return pull(names)
+
+    monkeypatch.setattr(grid, "pull_messages", pulled)
+    return sent
+
+
+def test_attack_a_reply_that_is_announced_and_never_sent_holds_up_nobody(tmp_path, rng, monkeypatch, caplog):
+    """As of a node that is killed while it sends."""
+    here = Federation(tmp_path, rng, monkeypatch, [3, 1, 2, 4, 5, 6], deadline=20)
+    sent = withheld(here.grid, monkeypatch, {1000})
+    rounds = here.start(2)
+    assert [senders(made) for made in rounds] == [[1, 2, 3, 4, 5]] * 2
+    for made in rounds:
+        closed = {client.node: client.left_out for client in made.clients if client.left_out}
+        assert closed == {1000: "no answer when the round closed"}
+    assert 40 <= here.grid.now < 44
+    here.check_model(tmp_path)
+    # It comes in the end, and is late.
+    assert rounds[0].late == []
+    sent.set()
+    for made in list(here.strategy._attendance._pulls._calls.values()):
+        made.result(60)
+    here.strategy._attendance.collect_late()
+    assert rounds[0].late == rounds[1].late == [1000]
+
+
+def test_the_superlinks_word_for_a_node_that_has_gone_is_no_late_answer(tmp_path, rng, monkeypatch, caplog):
+    here = Federation(tmp_path, rng, monkeypatch, [1, 1, 1, 1, 1, 99], deadline=20)
+    here.start(1)
+    (name,) = here.strategy._attendance._outstanding
+    reply = here.grid.pushed[name]
+    reply.metadata.__dict__["_src_node_id"] = 1
+    here.grid.due[name] = 0
+    here.strategy._attendance.collect_late()
+    assert here.strategy.rounds[0].late == [] and "has answered round" not in caplog.text
+    assert here.strategy._attendance._outstanding == {}
+
+
+def test_what_the_superlink_answers_for_a_node_is_said_of_the_node(tmp_path, rng, monkeypatch, caplog):
+    here = Federation(tmp_path, rng, monkeypatch, [1] * CLIENTS, deadline=20)
+
+    def lost(message, reply, client):
+        if client != 2 or message.metadata.message_type != "train":
+            return reply
+        failed = Message(Error(code=5, reason="Node is unavailable"), reply_to=message)
+        failed.metadata.__dict__["_src_node_id"] = 1
+        return failed
+
+    here.grid.tamper = lost
+    (made,) = here.start(1)
+    assert {client.node: client.left_out for client in made.clients if client.left_out} == {
+        1002: "StrategyError: Node is unavailable"
+    }
+    assert "node 1 " not in caplog.text
 
 
 def test_no_update_is_kept_once_it_is_in_the_sum(tmp_path, rng, monkeypatch):

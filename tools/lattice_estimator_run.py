@@ -20,7 +20,7 @@ from typing import Any
 
 # (N, log q) and the distributions: `ternary` is bfv, `fhe10` fhe.rs' (pasta-bfv), `error` a secret like bfv's error.
 SMALL = [(n, q, s) for s in ("ternary", "error") for n, q in ((4096, 109), (4096, 106), (2048, 54), (2048, 53))]
-LARGE = [(n, q, "fhe10") for n, q in ((16384, 438), (16384, 432), (32768, 660))]
+LARGE = [(n, q, "fhe10") for n, q in ((16384, 438), (16384, 432), (16384, 408), (32768, 660))]
 ATTACKS = ("usvp", "dual", "dual_hybrid", "bdd")
 # The estimator's default; the HE standard's; core-SVP.
 MODELS = ("MATZOV", "BDGL16", "ADPS16")

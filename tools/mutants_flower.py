@@ -141,11 +141,11 @@ MUTANTS = (
         "opened = decryptor.open(frame, round=number, model=model,",
         "opened = decryptor.open(frame, round=None, model=model,",
     ),
-    flower(
-        "model",
+    Mutant(
         "ranges as small as the server likes",
-        "ranges = [max(r, self._codec.smallest) for r in self._settings.ranges]",
-        "ranges = list(self._settings.ranges)",
+        "python/fedcipher/codec.py",
+        "float(np.float32(max(self.margin * spread, self._floor(bits))))",
+        "float(np.float32(self.margin * spread))",
     ),
     flower("model", "another optimiser in mid-run", 'if self.recall("steps") != steps.identity:', "if False:"),
     flower(
@@ -239,8 +239,23 @@ MUTANTS = (
     flower(
         "attendance",
         "late answers are not told of",
-        "                record.late.append(reply.metadata.src_node_id)\n",
+        "            record.late.append(node)\n",
         "",
+    ),
+    flower(
+        "attendance", "the SuperLink's word is a late answer", "or reply.metadata.src_node_id != node:", "or False:"
+    ),
+    flower(
+        "replies", "all replies are asked for in one call", "self._together = any(", "self._together = True or any("
+    ),
+    flower(
+        "replies",
+        "what the SuperLink answers for a node is its own",
+        '        reply.metadata.__dict__["_src_node_id"] = node\n',
+        "",
+    ),
+    flower(
+        "replies", "a deadline closes a round whose SuperLink is away", "        if hanging:\n", "        if False:\n"
     ),
     flower("refusal", "a refusal says why", "reason=TEXT + reference)", "reason=TEXT + reference + str(error))"),
     flower(

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
@@ -36,6 +37,7 @@ from fedcipher.flower.numbers import reserve
 from fedcipher.flower.outgoing import Expected, checked
 from fedcipher.flower.party import party_of
 from fedcipher.flower.refusal import reference_of, refuse
+from fedcipher.flower.replies import Gathering
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor
@@ -286,7 +288,7 @@ def secure_sum(
     clients: dict[int, int] = {}
     left_out: dict[int, str] = {}
     described: tuple[list[str], list[int]] | None = None
-    for reply in grid.send_and_receive(messages, timeout=timeout):
+    for reply in Gathering(grid, messages, until=time.monotonic() + timeout):
         node = reply.metadata.src_node_id
         try:
             frame, names, lengths = _answer_of(reply)

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedcipher.errors import ParameterError
 from fedcipher.flower.records import RoundRecord
-from fedcipher.flower.replies import Gathering, answered
+from fedcipher.flower.replies import Gathering, Pulls
 
 __all__ = ["Attendance"]
 
@@ -32,8 +32,9 @@ class Attendance:
             raise ParameterError(f"grace={grace} and deadline={deadline} are seconds; the deadline is more than 0")
         self._quorum, self._deadline, self._grace, self._minimum = quorum, deadline, grace, minimum
         self._gathering: Gathering | None = None
-        # Messages of rounds that have closed without their answer, and which round.
-        self._outstanding: dict[str, RoundRecord] = {}
+        self._pulls: Pulls | None = None
+        # Messages of rounds that have closed without their answer, which round, and whom they were sent to.
+        self._outstanding: dict[str, tuple[RoundRecord, int]] = {}
 
     def gather(
         self, grid: Grid, messages: Iterable[Message], timeout: float | None, training: RoundRecord | None
@@ -48,7 +49,9 @@ class Attendance:
             share = math.ceil(self._quorum * len(made.asked))
             return self._quorum < 1 and training.accepted >= max(share, self._minimum)
 
-        made = Gathering(grid, messages, until=until, enough=enough, grace=lambda _: self._grace)
+        if self._pulls is None or self._pulls.grid is not grid:
+            self._pulls = Pulls(grid)
+        made = Gathering(grid, messages, until=until, enough=enough, grace=lambda _: self._grace, pulls=self._pulls)
         self._gathering = made
         return made
 
@@ -57,20 +60,24 @@ class Attendance:
         gathering, self._gathering = self._gathering, None
         if gathering is None:
             return []
-        self._outstanding.update(dict.fromkeys(gathering.waiting, record))
+        self._outstanding.update({name: (record, node) for name, node in gathering.waiting.items()})
         heard = {client.node for client in record.clients}
         return [node for node in gathering.asked if node not in heard]
 
-    def collect_late(self, grid: Grid) -> None:
+    def collect_late(self) -> None:
         """Answers to rounds that have closed: counted, and thrown away."""
-        if not self._outstanding:
+        if self._pulls is None or not self._outstanding:
             return
-        for reply in answered(grid.pull_messages, list(self._outstanding)):
-            record = self._outstanding.pop(reply.metadata.reply_to_message_id, None)
-            if record is not None:
-                record.late.append(reply.metadata.src_node_id)
-                _log.warning(
-                    "node %s has answered round %s after it closed; its update is not used",
-                    reply.metadata.src_node_id,
-                    record.round,
-                )
+        # There may be many, of all rounds.
+        late = self._pulls.replies(list(self._outstanding), time.monotonic() + 1, together=True)
+        for reply in late:
+            record, node = self._outstanding.pop(reply.metadata.reply_to_message_id, (None, 0))
+            if record is None or reply.metadata.src_node_id != node:
+                # The SuperLink's word for it that none comes.
+                continue
+            record.late.append(node)
+            _log.warning(
+                "node %s has answered round %s after it closed; its update is not used",
+                node,
+                record.round,
+            )

@@ -122,10 +122,8 @@ class GlobalModel:
         return update, reference
 
     def _first_ranges(self, model: list[NumpyArray]) -> list[float]:
-        # The server's ranges come from outside: below what any honest one is they would make counts of clipped values
-        # a measure of the update.
-        ranges = [max(r, self._codec.smallest) for r in self._settings.ranges]
-        return ranges or self._codec.first_ranges(model)
+        # The server's come from outside: so small that what is cut would measure the update, the codec fits none.
+        return list(self._settings.ranges) or self._codec.first_ranges(model)
 
     def difference(self, trained: Sequence[NumpyArray]) -> list[NumpyArray]:
         """``trained`` less the global model: whole numbers as such, everything else as float32."""

@@ -8,34 +8,35 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, TimeoutError
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from concurrent.futures import Future, TimeoutError, wait
+from typing import Any, TypeVar, cast
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedcipher.errors import StrategyError
 
-__all__ = ["Arrivals", "Gathering", "answered"]
+__all__ = ["Arrivals", "Gathering", "Pulls", "answered"]
 
 _FIRST_LOOK, _LAST_LOOK = 0.05, 1.0
 """Seconds between two looks for replies: more and more of them."""
 _WAKE = 0.2
 _SILENCE = 600.0
 """Seconds after which a SuperLink that has not answered is gone."""
+_PATIENCE, _LEAST = 2.0, 0.25
+"""Seconds to wait for a reply that is announced: at first, and where others have been waited for in vain."""
 
 T = TypeVar("T")
 
 
-def answered(call: Callable[..., T], *arguments: Any, until: float = 0.0) -> T:
-    """What a call of a grid returns; `StrategyError` ten minutes after ``until`` (`time.monotonic`), and after now.
+def begun(call: Callable[..., T], *arguments: Any) -> Future[T]:
+    """A call of a grid, in a thread of its own, which ends with the process.
 
-    Made in a thread of its own: Flower's calls ask a SuperLink that is gone for ever, and a main thread that waits in
-    one hears neither Ctrl-C nor that Flower wants the app to end. A thread that is given up ends with the process.
+    Flower's calls ask a SuperLink that is gone for ever, and a main thread that waits in one hears neither Ctrl-C nor
+    that Flower wants the app to end.
     """
     made: Future[T] = Future()
-    end = max(until, time.monotonic()) + _SILENCE
 
     def work() -> None:
         try:
@@ -44,6 +45,13 @@ def answered(call: Callable[..., T], *arguments: Any, until: float = 0.0) -> T:
             made.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()
+    return made
+
+
+def answered(call: Callable[..., T], *arguments: Any, until: float = 0.0) -> T:
+    """What a call of a grid returns; `StrategyError` ten minutes after ``until`` (`time.monotonic`), and after now."""
+    end = max(until, time.monotonic()) + _SILENCE
+    made = begun(call, *arguments)
     while True:
         try:
             return made.result(_WAKE)
@@ -58,11 +66,62 @@ def answered(call: Callable[..., T], *arguments: Any, until: float = 0.0) -> T:
                 ) from None
 
 
+class Pulls:
+    """What asks a grid for replies: for one message at a time, each in a thread of its own.
+
+    Flower's `pull_messages` returns when all that it found announced is there whole, and a SuperLink waits minutes for
+    what a node has announced and does not send. So nobody's reply is asked for in one call with another's. In a grid of
+    this process, where nothing is announced before it is there, all are.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self._together = any(kind.__name__ == "InMemoryGrid" for kind in type(grid).__mro__)
+        self._calls: dict[tuple[str, ...], Future[Iterable[Message]]] = {}
+
+    def replies(self, names: Collection[str], until: float, *, together: bool = False) -> Iterator[Message]:
+        """Those that are there of the answers to ``names``, ids of messages; each is used before the next is asked for.
+
+        A call that takes longer than some seconds goes on beside the others, and a later look has what it finds; each
+        that is left so makes the patience with the next less, and ``until`` ends it. ``together``: in one call, where
+        nobody loses by it that the others' answers come later.
+        """
+        asked, wanted = {name for call in self._calls for name in call}, set(names)
+        left, patience = [name for name in names if name not in asked], _PATIENCE
+        for call in [tuple(left)] if left and (together or self._together) else [(name,) for name in left]:
+            made = self._calls[call] = begun(self.grid.pull_messages, list(call))
+            wait([made], patience if time.monotonic() < until else _LEAST)
+            if not made.done():
+                patience = max(patience / 2, _LEAST)
+            yield from self._ended(wanted)
+        yield from self._ended(wanted)
+
+    def _under_way(self, wanted: Set[str]) -> dict[tuple[str, ...], Future[Iterable[Message]]]:
+        """The calls for these."""
+        return {call: made for call, made in self._calls.items() if not wanted.isdisjoint(call)}
+
+    def _ended(self, wanted: Set[str]) -> Iterator[Message]:
+        """The replies of calls that have ended."""
+        for call in [call for call, made in self._under_way(wanted).items() if made.done()]:
+            found = list(self._calls.pop(call).result())
+            while found:
+                yield found.pop(0)
+
+    def last(self, names: Collection[str], until: float) -> Iterator[Message]:
+        """When time is up: what has been asked for in vain while the SuperLink was away, if it was."""
+        wanted = set(names)
+        hanging = self._under_way(wanted).values()
+        if hanging:
+            answered(self.grid.get_node_ids, until=until)
+            wait(hanging, _LEAST)
+            yield from self._ended(wanted)
+
+
 class Gathering:
-    """Messages under way; iterating it gives their replies, once.
+    """Messages under way; iterating it gives their replies, once, each as of the node that was asked.
 
     It ends when all have answered, at ``until`` (`time.monotonic`), or ``grace`` seconds after there are ``enough``,
-    which is asked between two replies; ``grace`` is given the seconds that those took.
+    which is asked between two looks for replies; ``grace`` is given the seconds that those took.
     """
 
     def __init__(
@@ -73,32 +132,43 @@ class Gathering:
         until: float,
         enough: Callable[[], bool] = lambda: False,
         grace: Callable[[float], float] = lambda seconds: 0.0,
+        pulls: Pulls | None = None,
     ) -> None:
         kept = list(messages)
         self.asked = [message.metadata.dst_node_id for message in kept]
         """Nodes, in the order of the messages."""
-        self._grid, self._until, self._enough, self._grace = grid, until, enough, grace
+        self._until, self._enough, self._grace = until, enough, grace
+        self._pulls = pulls or Pulls(grid)
         self._began = time.monotonic()
-        self.waiting = set(answered(grid.push_messages, kept, until=until))
-        """Ids of the messages that nobody has answered."""
+        # None for a message that could not be sent, whatever Flower's types say.
+        names = cast(Iterable[str | None], answered(grid.push_messages, kept, until=until))
+        sent = zip(names, self.asked, strict=True)
+        self.waiting = {name: node for name, node in sent if name is not None}
+        """Whom the messages went to that nobody has answered, by their ids."""
 
     def __iter__(self) -> Iterator[Message]:
         pause, until, satisfied = _FIRST_LOOK, self._until, False
         while self.waiting:
-            replies = list(answered(self._grid.pull_messages, self.waiting, until=until))
-            self.waiting -= {reply.metadata.reply_to_message_id for reply in replies}
-            while replies:
-                # Not kept here while it is used.
-                yield replies.pop(0)
+            # None is kept here while it is used.
+            yield from filter(None, map(self._taken, self._pulls.replies(list(self.waiting), until)))
             now = time.monotonic()
             if not satisfied and self._enough():
                 satisfied = True
                 until = min(until, now + self._grace(now - self._began))
             if now >= until:
+                yield from filter(None, map(self._taken, self._pulls.last(list(self.waiting), until)))
                 return
             if self.waiting:
                 time.sleep(min(pause, until - now))
                 pause = min(2 * pause, _LAST_LOOK)
+
+    def _taken(self, reply: Message) -> Message | None:
+        """The reply as of the node that was asked: for one that has failed the SuperLink answers in its own name."""
+        node = self.waiting.pop(reply.metadata.reply_to_message_id, None)
+        if node is None:
+            return None
+        reply.metadata.__dict__["_src_node_id"] = node
+        return reply
 
 
 class Arrivals:

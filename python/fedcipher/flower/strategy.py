@@ -263,7 +263,7 @@ class SecureStrategy(Strategy):
             left, arrays = max(num_rounds - self._done, 0), self._running.expected
             self._warn_of_budget(num_rounds)
             result = super().start(streaming, arrays, left, timeout, train_config, evaluate_config, evaluate)
-            self._attendance.collect_late(grid)
+            self._attendance.collect_late()
         finally:
             if self._journal is not None:
                 self._journal.close()
@@ -423,7 +423,7 @@ class SecureStrategy(Strategy):
         if self._journal is not None:
             self._journal.begin(record)
         self._grid, self._training = grid, True
-        self._attendance.collect_late(grid)
+        self._attendance.collect_late()
         shown, messages = self._inner.sample(False, server_round, self._running.shown(), config, grid)
         messages = self._parties.without_accused(server_round, messages, self._minimum)
         self._train_type = messages[0].metadata.message_type if messages else self._train_type

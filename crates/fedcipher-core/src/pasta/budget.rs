@@ -19,7 +19,7 @@ impl Plan {
     #[must_use]
     pub fn of(variant: Variant, field: Field) -> Self {
         match (variant.t, field.bits()) {
-            (32, 17) => Plan { layers: &[7, 6, 5, 4, 2], squares: &[7, 5, 4, 3], noise: 46 },
+            (32, 17) => Plan { layers: &[7, 6, 5, 4, 3], squares: &[7, 5, 4, 3], noise: 88 },
             (_, 17) => Plan { layers: &[7, 6, 5, 3], squares: &[7, 5, 4], noise: 47 },
             (32, _) => Plan { layers: &[10, 9, 7, 6, 3], squares: &[9, 7, 6, 4], noise: 64 },
             _ => Plan { layers: &[10, 9, 7, 5], squares: &[9, 7, 6], noise: 87 },

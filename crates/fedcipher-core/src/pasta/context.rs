@@ -4,7 +4,7 @@
 use super::budget::Plan;
 use super::cipher::Variant;
 use super::field::Field;
-use super::ring::{Ring, Slots};
+use super::ring::{NARROW_BITS, Ring, Slots};
 use crate::{Error, Result};
 use fhe::bfv::{BfvParameters, BfvParametersBuilder, Ciphertext, Encoding, Plaintext, SecretKey};
 use fhe_math::zq::primes::generate_prime;
@@ -52,9 +52,10 @@ fn once<T>(lock: &OnceLock<Arc<T>>, make: impl FnOnce() -> Result<T>) -> Result<
 
 impl Context {
     /// N and the primes' bits, special prime included, for 128 bits under every model of docs/parameters.md:
-    /// at N = 16384 that is 432 bits, 6 less than the HE standard's table; 33-bit p needs N = 32768.
+    /// at N = 16384 that would be 432 bits, and narrow ones are what AVX-512 multiplies best (`ring::narrow`); 33-bit p
+    /// needs N = 32768.
     pub fn new(variant: Variant, field: Field) -> Result<Self> {
-        let (degree, bits, count) = if field.bits() <= 17 { (16_384, 54, 8) } else { (32_768, 60, 11) };
+        let (degree, bits, count) = if field.bits() <= 17 { (16_384, NARROW_BITS, 8) } else { (32_768, 60, 11) };
         // The largest that fit, downwards: fhe.rs's own choice for these sizes.
         let below = |bound: &u64| generate_prime(bits, 2 * degree as u64, *bound);
         let moduli: Vec<u64> = std::iter::successors(below(&(1 << bits)), below).take(count).collect();

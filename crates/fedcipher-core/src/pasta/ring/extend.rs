@@ -5,6 +5,7 @@
 //! v is found in floating point: for a number within 2^-44 of F of the boundary it may be one off, and x then the other
 //! of the two numbers of almost that size. The operations and their order are fixed, so every machine finds the same.
 
+use super::narrow::BITS as NARROW_BITS;
 use super::rows::{self, Factor, Prime};
 use super::{Ring, Row, Rows};
 use crate::{Error, Result};
@@ -53,7 +54,9 @@ impl Extension {
         let wraps = wraps(&y, &self.shares);
         y.push(wraps);
         let y: Vec<&[u64]> = y.iter().map(|row| &row[..]).collect();
-        self.weights.par_iter().zip(to).map(|(weights, t)| rows::combined(&y, weights, t.reducer)).collect()
+        let all_narrow = from.iter().all(|f| f.reducer.is_narrow());
+        let reducer = |t: &Prime| if all_narrow { t.reducer } else { t.reducer.of_wide() };
+        self.weights.par_iter().zip(to).map(|(weights, t)| rows::combined(&y, weights, reducer(t))).collect()
     }
 }
 
@@ -95,10 +98,12 @@ fn enough(more: &[Prime], needed: f64) -> Option<usize> {
 /// Additional primes for products of fresh ciphertexts; `primes` are those of keys.
 pub fn more(degree: usize, primes: &[Prime], p: u64) -> Result<Vec<Prime>> {
     let needed = needed(degree, &primes[..primes.len() - 1], p);
-    let (mut more, mut bound) = (Vec::new(), 1 << MORE_BITS);
+    // Narrow ones where all of the ciphertexts' are: more of them, and each by faster arithmetic.
+    let bits = if primes.iter().all(|p| p.reducer.is_narrow()) { NARROW_BITS } else { MORE_BITS };
+    let (mut more, mut bound) = (Vec::new(), 1 << bits);
     while enough(&more, needed).is_none() {
-        let Some(q) = generate_prime(MORE_BITS, 2 * degree as u64, bound) else {
-            return Err(Error::parameter("bfv", format!("too few primes of {MORE_BITS} bits")));
+        let Some(q) = generate_prime(bits, 2 * degree as u64, bound) else {
+            return Err(Error::parameter("bfv", format!("too few primes of {bits} bits")));
         };
         bound = q;
         if primes.iter().all(|p| p.q != q) {

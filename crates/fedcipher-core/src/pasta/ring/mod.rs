@@ -6,6 +6,7 @@
 //! unless *coefficients* are spoken of; `[Rows; 2]` is a ciphertext.
 
 mod extend;
+mod narrow;
 mod product;
 mod rows;
 mod slots;
@@ -16,6 +17,7 @@ pub mod wire;
 
 use crate::{Error, Result};
 use extend::Tensor;
+pub use narrow::BITS as NARROW_BITS;
 use rayon::prelude::*;
 use rows::{Factor, Prime};
 pub use rows::{Row, Rows};

@@ -1,5 +1,6 @@
 //! Loops over rows, the residues of a ring element modulo one prime, and the arithmetic of that prime.
 
+use super::narrow::{self, Narrow};
 use crate::{Error, Result};
 use fhe_math::{ntt::NttOperator, zq::Modulus};
 use multiversion::multiversion;
@@ -42,9 +43,22 @@ pub struct Reducer {
     inverse: u64,
     /// 2^64 mod q.
     shift: Factor,
+    narrow: Option<Narrow>,
 }
 
 impl Reducer {
+    /// The same for sums of what may be above 2^51.
+    #[must_use]
+    pub fn of_wide(self) -> Self {
+        Reducer { narrow: None, ..self }
+    }
+
+    /// Below 2^51.
+    #[must_use]
+    pub fn is_narrow(self) -> bool {
+        self.narrow.is_some()
+    }
+
     /// `a mod q`: the high word by a product, the low one by Barrett's estimate, which is one short at most.
     #[inline(always)]
     pub fn wide(self, a: u128) -> u64 {
@@ -95,7 +109,12 @@ impl Prime {
         let transform = Transform::new(&modulus, degree).ok_or_else(wrong)?;
         let shift = ((1u128 << 64) % u128::from(q)) as u64;
         let inverse = ((1u128 << 64) / u128::from(q)) as u64;
-        let reducer = Reducer { q, inverse, shift: Factor { value: shift, quotient: modulus.shoup(shift) } };
+        let reducer = Reducer {
+            q,
+            inverse,
+            shift: Factor { value: shift, quotient: modulus.shoup(shift) },
+            narrow: Narrow::new(q),
+        };
         Ok(Prime { q, reducer, modulus, transform })
     }
 
@@ -201,7 +220,9 @@ pub fn dots(d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], reducer: Reducer) -> [Row;
     let n = d.first().map_or(0, |row| row.len());
     let mut out = [vec![0; n], vec![0; n]];
     let [a, b] = &mut out;
-    dots_into(d, x, y, reducer, a, b);
+    if !reducer.narrow.is_some_and(|by| narrow::dots(by, d, x, y, a, b)) {
+        dots_into(d, x, y, reducer, a, b);
+    }
     out
 }
 
@@ -227,10 +248,17 @@ fn dots_into(d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], reducer: Reducer, a: &mut
     }
 }
 
-/// `sum w_i x_i`, reduced once: the caller keeps it below 2^128.
-#[multiversion(targets("x86_64+avx2+bmi2+adx"))]
+/// `sum w_i x_i`, reduced once: the caller keeps it below 2^128, and all x below 2^51 where the reducer is narrow.
 pub fn combined(x: &[&[u64]], w: &[u64], reducer: Reducer) -> Row {
     let mut out = vec![0; x.first().map_or(0, |row| row.len())];
+    if !reducer.narrow.is_some_and(|by| narrow::combined(by, x, w, &mut out)) {
+        combined_into(x, w, reducer, &mut out);
+    }
+    out
+}
+
+#[multiversion(targets("x86_64+avx2+bmi2+adx"))]
+fn combined_into(x: &[&[u64]], w: &[u64], reducer: Reducer, out: &mut [u64]) {
     for (k, out) in out.chunks_mut(TILE).enumerate() {
         let mut sums = [0u128; TILE];
         let at = k * TILE..k * TILE + out.len();
@@ -243,7 +271,6 @@ pub fn combined(x: &[&[u64]], w: &[u64], reducer: Reducer) -> Row {
             *out = reducer.wide(sum);
         }
     }
-    out
 }
 
 /// `a b + c d`.
@@ -267,21 +294,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// 54, 60 and 61 bits, each with a root of order 64.
+    /// 51, 54, 60 and 61 bits, each with a root of order 64: the first is narrow.
     fn primes() -> Vec<Prime> {
-        [54, 60, 61]
+        [51, 54, 60, 61]
             .map(|bits| fhe_math::zq::primes::generate_prime(bits, 64, 1 << bits).unwrap())
             .map(|q| Prime::new(q, 32).unwrap())
             .into()
     }
 
     proptest! {
-        /// Every loop against arithmetic on u128, at a length that leaves neither a whole tile nor a whole vector at the end.
+        /// Every loop against arithmetic on u128, at lengths that leave no whole tile at the end, with and without a
+        /// whole vector.
         #[test]
         fn loops_are_arithmetic(seeds in proptest::collection::vec(any::<[u64; 4]>(), 301), factor: u64, wide: u128) {
-            for prime in primes() {
+            let at = |length| primes().into_iter().map(move |prime| (prime, length));
+            for (prime, length) in at(301).chain(at(296)) {
                 let (q, r) = (prime.q, prime.reducer);
-                let row = |k: usize| -> Row { seeds.iter().map(|s| s[k] % q).collect() };
+                let row = |k: usize| -> Row { seeds[..length].iter().map(|s| s[k] % q).collect() };
                 let (a, b, c, d) = (row(0), row(1), row(2), row(3));
                 let each = |f: &dyn Fn(u128, u128, u128, u128) -> u128| -> Row {
                     (0..a.len())
@@ -304,6 +333,10 @@ mod tests {
                 let [x, y] = dots(&[&a, &b], &[&b, &c], &[&c, &d], r);
                 prop_assert_eq!(x, each(&|a, b, c, _| a * b + b * c));
                 prop_assert_eq!(y, each(&|a, b, c, d| a * c + b * d));
+                // More terms than are added at a time, and one is left.
+                let [x, y] = dots(&[&a, &b, &c, &d, &a], &[&b, &c, &d, &a, &a], &[&d, &d, &d, &d, &d], r);
+                prop_assert_eq!(x, each(&|a, b, c, d| (a * b + b * c + c * d) % wide_q + d * a + a * a));
+                prop_assert_eq!(y, each(&|a, b, c, d| (2 * (a * d % wide_q) + b * d) % wide_q + c * d + d * d));
                 prop_assert_eq!(combined(&[&a, &b], &[f as u64, 3], r), each(&|a, b, _, _| a * f + 3 * b));
                 let above: Row = a.iter().zip(&b).map(|(a, b)| a + (q - 1) * (b & 1)).collect();
                 let carried = carried(&above, c[0], q);
@@ -318,10 +351,10 @@ mod tests {
         }
     }
 
-    /// The sums that the parameters make at most: 32 products of 60 bits, 11 of 61.
+    /// The sums that the parameters make at most: 32 products of 60 bits, 11 of 61; of the narrow one all that fit.
     #[test]
     fn the_longest_sums_fit() {
-        for (prime, terms) in primes().into_iter().zip([32, 32, 11]) {
+        for (prime, terms) in primes().into_iter().zip([4096, 32, 32, 11]) {
             let row = vec![prime.q - 1; 8];
             let rows = vec![row.as_slice(); terms];
             let [x, y] = dots(&rows, &rows, &rows, prime.reducer);

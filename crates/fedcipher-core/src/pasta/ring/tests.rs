@@ -29,7 +29,7 @@ struct World {
 
 /// The sizes of both primes p.
 fn worlds() -> [World; 2] {
-    [(54, 8, 65_537), (60, 11, 8_088_322_049)].map(|(bits, count, p)| {
+    [(51, 8, 65_537), (60, 11, 8_088_322_049)].map(|(bits, count, p)| {
         let mut rng = StdRng::seed_from_u64(p);
         let mut builder = BfvParametersBuilder::new();
         builder.set_degree(DEGREE).set_plaintext_modulus(p).set_moduli_sizes(&vec![bits; count]);

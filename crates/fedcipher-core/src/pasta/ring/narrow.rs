@@ -1,0 +1,195 @@
+//! Sums of products modulo primes below 2^51, by the 52-bit multiplications of AVX-512 (IFMA).
+//!
+//! A sum is kept as `low + 2^52 high`, of the halves of products below 2^102, and reduced once. The same numbers come
+//! out as of `rows`, which serves every other prime and processor: the tests compare them.
+
+/// Residues of so many bits leave room for 4096 products in a sum, and twice them a word of 52 bits.
+pub const BITS: usize = 51;
+
+/// A factor with `floor(2^52 value / q)`: a product by it is two low halves and a high one, below 2 q.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(all(feature = "ntt-tfhe", target_arch = "x86_64")), allow(dead_code, reason = "x86-64 only"))]
+struct Factor {
+    value: u64,
+    quotient: u64,
+}
+
+/// What reduces a sum modulo a prime below 2^51.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(all(feature = "ntt-tfhe", target_arch = "x86_64")), allow(dead_code, reason = "x86-64 only"))]
+pub struct Narrow {
+    q: u64,
+    /// 1, 2^52 and 2^102.
+    powers: [Factor; 3],
+}
+
+impl Narrow {
+    pub fn new(q: u64) -> Option<Self> {
+        let wide = u128::from(q);
+        let factor =
+            |value: u128| Factor { value: (value % wide) as u64, quotient: (((value % wide) << 52) / wide) as u64 };
+        (q < 1 << BITS).then(|| Narrow { q, powers: [1, 1 << 52, 1 << 102].map(factor) })
+    }
+}
+
+#[cfg(not(all(feature = "ntt-tfhe", target_arch = "x86_64")))]
+mod simd {
+    use super::Narrow;
+
+    pub fn dots(_: Narrow, _: &[&[u64]], _: &[&[u64]], _: &[&[u64]], _: &mut [u64], _: &mut [u64]) -> bool {
+        false
+    }
+
+    pub fn combined(_: Narrow, _: &[&[u64]], _: &[u64], _: &mut [u64]) -> bool {
+        false
+    }
+}
+
+#[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
+mod simd {
+    use super::Narrow;
+    use core::arch::x86_64::__m512i;
+    use pulp::{as_arrays, as_arrays_mut, cast};
+    use std::ops::Range;
+
+    pulp::simd_type! {
+        struct Ifma {
+            sse: "sse",
+            sse2: "sse2",
+            avx: "avx",
+            avx2: "avx2",
+            avx512f: "avx512f",
+            avx512bw: "avx512bw",
+            avx512dq: "avx512dq",
+            avx512vl: "avx512vl",
+            avx512ifma: "avx512ifma",
+        }
+    }
+
+    type Eight = [u64; 8];
+    /// `low + 2^52 high`.
+    type Sum = [__m512i; 2];
+
+    /// Vectors of a tile, whose sums lie in the first cache (`rows` says why tiles).
+    const TILE: usize = 32;
+    /// Terms that are added at a time: a sum is loaded and stored once for so many.
+    const TERMS: usize = 4;
+
+    impl Ifma {
+        #[inline(always)]
+        fn all(self, x: u64) -> __m512i {
+            self.avx512f._mm512_set1_epi64(x as i64)
+        }
+
+        #[inline(always)]
+        fn add_product(self, [low, high]: Sum, a: __m512i, b: __m512i) -> Sum {
+            let ifma = self.avx512ifma;
+            [ifma._mm512_madd52lo_epu64(low, a, b), ifma._mm512_madd52hi_epu64(high, a, b)]
+        }
+
+        /// At one place of rows d, x and y: products d x, and d y.
+        #[inline(always)]
+        fn add_terms(self, sums: [Sum; 2], [d, x, y]: &[[&[Eight]; TERMS]; 3], at: usize, terms: usize) -> [Sum; 2] {
+            let [mut sum, mut other] = sums;
+            for term in 0..terms {
+                let d = cast(d[term][at]);
+                sum = self.add_product(sum, d, cast(x[term][at]));
+                other = self.add_product(other, d, cast(y[term][at]));
+            }
+            [sum, other]
+        }
+
+        /// Of a sum of at most 4096 products of residues.
+        #[inline(always)]
+        fn reduced(self, [low, high]: Sum, by: Narrow) -> Eight {
+            let (f, ifma) = (self.avx512f, self.avx512ifma);
+            let (zero, mask) = (self.all(0), self.all((1 << 52) - 1));
+            let high = f._mm512_add_epi64(high, f._mm512_srli_epi64::<52>(low));
+            let parts = [
+                f._mm512_and_si512(low, mask),
+                f._mm512_and_si512(high, self.all((1 << 50) - 1)),
+                f._mm512_srli_epi64::<50>(high),
+            ];
+            let mut sum = zero;
+            for (x, power) in parts.into_iter().zip(by.powers) {
+                let wraps = ifma._mm512_madd52hi_epu64(zero, x, self.all(power.quotient));
+                let product = ifma._mm512_madd52lo_epu64(zero, x, self.all(power.value));
+                let less = ifma._mm512_madd52lo_epu64(zero, wraps, self.all(by.q));
+                sum = f._mm512_add_epi64(sum, f._mm512_and_si512(f._mm512_sub_epi64(product, less), mask));
+            }
+            // Three numbers below 2 q.
+            for multiple in [4, 2, 1] {
+                sum = f._mm512_min_epu64(sum, f._mm512_sub_epi64(sum, self.all(multiple * by.q)));
+            }
+            cast(sum)
+        }
+    }
+
+    fn eights(row: &[u64]) -> &[Eight] {
+        as_arrays::<8, u64>(row).0
+    }
+
+    /// That part of up to TERMS rows; the last again where there are no so many.
+    #[inline(always)]
+    fn some<'a>(rows: &[&'a [u64]], at: Range<usize>) -> [&'a [Eight]; TERMS] {
+        std::array::from_fn(|i| &eights(rows[i.min(rows.len() - 1)])[at.clone()])
+    }
+
+    /// As `rows::dots_into`; false, and nothing done, where the processor or the length is another.
+    pub fn dots(by: Narrow, d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], a: &mut [u64], b: &mut [u64]) -> bool {
+        let Some(simd) = Ifma::try_new().filter(|_| a.len().is_multiple_of(8) && d.len() <= 4096) else { return false };
+        let (a, b) = (as_arrays_mut::<8, u64>(a).0, as_arrays_mut::<8, u64>(b).0);
+        simd.vectorize(
+            #[inline(always)]
+            || {
+                for (k, (a, b)) in a.chunks_mut(TILE).zip(b.chunks_mut(TILE)).enumerate() {
+                    let mut sums = [[[simd.all(0); 2]; 2]; TILE];
+                    let at = k * TILE..k * TILE + a.len();
+                    for ((d, x), y) in d.chunks(TERMS).zip(x.chunks(TERMS)).zip(y.chunks(TERMS)) {
+                        let (count, rows) = (d.len(), [d, x, y].map(|rows| some(rows, at.clone())));
+                        for (i, sums) in sums.iter_mut().enumerate().take(at.len()) {
+                            // Of a known number the compiler makes no loop.
+                            *sums = match count {
+                                TERMS => simd.add_terms(*sums, &rows, i, TERMS),
+                                _ => simd.add_terms(*sums, &rows, i, count),
+                            };
+                        }
+                    }
+                    for ((a, b), [sum, other]) in a.iter_mut().zip(b).zip(sums) {
+                        (*a, *b) = (simd.reduced(sum, by), simd.reduced(other, by));
+                    }
+                }
+            },
+        );
+        true
+    }
+
+    /// As `rows::combined`, of weights and rows below 2^51.
+    pub fn combined(by: Narrow, x: &[&[u64]], w: &[u64], out: &mut [u64]) -> bool {
+        let Some(simd) = Ifma::try_new().filter(|_| out.len().is_multiple_of(8) && x.len() <= 4096) else {
+            return false;
+        };
+        let out = as_arrays_mut::<8, u64>(out).0;
+        simd.vectorize(
+            #[inline(always)]
+            || {
+                for (k, out) in out.chunks_mut(TILE).enumerate() {
+                    let mut sums = [[simd.all(0); 2]; TILE];
+                    let at = k * TILE..k * TILE + out.len();
+                    for (x, w) in x.iter().zip(w) {
+                        let (x, w) = (&eights(x)[at.clone()], simd.all(*w));
+                        for (sum, x) in sums.iter_mut().zip(x) {
+                            *sum = simd.add_product(*sum, cast(*x), w);
+                        }
+                    }
+                    for (out, sum) in out.iter_mut().zip(sums) {
+                        *out = simd.reduced(sum, by);
+                    }
+                }
+            },
+        );
+        true
+    }
+}
+
+pub use simd::{combined, dots};
