@@ -93,7 +93,7 @@ module fc_top
   logic [7:0] wire_bits;
   logic key_valid, key_ready, key_done;
   logic [1:0] key_word;
-  logic packet_left, mask_used, progress, starved;
+  logic packet_left, mask_used, mask_late, out_late, progress, starved;
   logic bad_length, bad_padding, bad_residue, bad_value, bad_plaintext, bad_mask;
   controller #(.LOG_N(LOG_N), .LOG_P(LOG_P), .SLOTS(SLOTS)) u_controller (
       .clk, .rst, .write, .write_addr, .write_data, .write_refuse, .read, .read_addr, .read_data, .read_refuse, .hold,
@@ -102,7 +102,8 @@ module fc_top
       .key_valid, .key_word, .key_ready, .key_done,
       .packet_left, .mask_used, .progress, .starved,
       .bad_length, .bad_padding, .bad_residue, .bad_value, .bad_plaintext, .bad_mask, .irq);
-  assign mask_flush = flush;
+  // What was on offer before stays so until it is taken; then it must be forgotten too.
+  assign mask_flush = flush || mask_late;
   // A cycle late: it goes far. A command begins two cycles after the last flush.
   logic clear;
   always_ff @(posedge clk) clear <= rst || flush;
@@ -156,16 +157,16 @@ module fc_top
   end
 
   // ---- the transform
-  logic in_full, in_taken, out_full, out_done, idle;
+  logic in_full, in_taken, out_read, out_done, idle, moving;
   logic load_want, load_grant, read_want, read_grant, read_hold, read_bank;
   logic [LB-1:0] load_line, read_line;
   logic out_take, out_shift, out_valid, out_last, out_pop;
   logic [LOG_N:0] used_now;
-  // A cycle late: the next result is written long after the last one has left.
+  // A cycle late: poly_io looks at it two cycles after the last result has left.
   always_ff @(posedge clk) used_now <= (LOG_N + 1)'(outs_left == 1 ? used_last : used);
   poly_io #(.LOG_N(LOG_N), .LOG_P(LOG_P)) u_io (
       .clk, .rst(clear), .in_valid, .in_ready, .in_last, .in_shift, .load_want, .load_line, .load_grant, .in_full,
-      .in_taken, .out_done, .out_full, .used(used_now), .read_want, .read_line, .read_grant, .read_hold,
+      .in_taken, .out_done, .out_read, .used(used_now), .read_want, .read_line, .read_grant, .read_hold,
       .out_take, .out_shift, .out_valid, .out_last, .out_pop);
 
   logic [1:0] op, w_op, io_we, work_we;
@@ -173,8 +174,9 @@ module fc_top
   logic [3:0] stage;
   logic [LB-1:0] io_r0, io_r1, work_r0, work_r1, key_r, twiddle, io_w0, io_w1, work_w0, work_w1, key_w;
   ntt_control #(.LOG_N(LOG_N), .LOG_P(LOG_P)) u_control (
-      .clk, .rst(clear), .wipe, .wipe_key, .wipe_line, .to_key(keying), .in_full, .in_taken, .out_full, .out_done,
-      .key_done, .idle, .load_want, .load_line, .load_grant, .read_want, .read_line, .read_grant, .read_hold, .read_bank,
+      .clk, .rst(clear), .wipe, .wipe_key, .wipe_line, .to_key(keying), .in_full, .in_taken, .out_read, .out_done,
+      .key_done, .idle, .moving, .load_want, .load_line, .load_grant, .read_want, .read_line, .read_grant, .read_hold,
+      .read_bank,
       .op, .from_io, .r_swap, .io_r0, .io_r1, .work_r0, .work_r1, .key_r, .early, .stage, .twiddle,
       .w_op, .w_swap, .load, .w_wipe, .io_we, .io_w0, .io_w1, .work_we, .work_w0, .work_w1, .key_we, .key_w);
 
@@ -307,15 +309,17 @@ module fc_top
   stream_out u_mask (
       .clk, .rst, .abort(flush), .in_valid(f_valid && preparing), .in_ready(mask_ready), .in_last(f_last),
       .in_keep(f_keep), .in_data(f_data), .out_valid(m_mask_tvalid), .out_ready(m_mask_tready),
-      .out_last(m_mask_tlast), .out_user(unused_user), .out_keep(unused_keep), .out_data(m_mask_tdata));
+      .out_last(m_mask_tlast), .out_user(unused_user), .out_late(mask_late), .out_keep(unused_keep),
+      .out_data(m_mask_tdata));
   stream_out u_host (
       .clk, .rst, .abort(flush), .in_valid(f_valid && !preparing), .in_ready(host_ready), .in_last(f_last),
       .in_keep(f_keep), .in_data(f_data), .out_valid(m_out_tvalid), .out_ready(m_out_tready),
-      .out_last(m_out_tlast), .out_user(m_out_tuser), .out_keep(m_out_tkeep), .out_data(m_out_tdata));
+      .out_last(m_out_tlast), .out_user(m_out_tuser), .out_late, .out_keep(m_out_tkeep), .out_data(m_out_tdata));
 
   always_ff @(posedge clk) begin
-    packet_left <= (m_mask_tvalid && m_mask_tready && m_mask_tlast) || (m_out_tvalid && m_out_tready && m_out_tlast);
+    packet_left <= (m_mask_tvalid && m_mask_tready && m_mask_tlast && !mask_late) ||
+                   (m_out_tvalid && m_out_tready && m_out_tlast && !out_late);
     progress <= a_taken || (s_b_tvalid && s_b_tready) || go || (m_mask_tvalid && m_mask_tready) ||
-                (m_out_tvalid && m_out_tready) || !idle || key_valid;
+                (m_out_tvalid && m_out_tready) || moving || key_valid;
   end
 endmodule

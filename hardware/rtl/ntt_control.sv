@@ -3,8 +3,9 @@
 // N/P log2(N)/2 cycles a transform and N/P a product, back to back: a pass begins when the last of the one before has
 // been read, not written, because what it reads first has been written by then (H/2 > NTT_LATENCY, checked below).
 // A polynomial takes N/P (log2 N + 1) cycles. `in_full` says that one lies in the io memory's lower half; `in_taken`
-// that it has been read. The last pass waits for `out_full` to fall; `out_done` says that its result lies in the
-// upper half. Also here: who has the io memory's ports. The transform comes first.
+// that it has been read. The last stage writes lines behind those that leave: a step waits until those that it writes
+// have been asked for, or `out_read` says that all have. `out_done`: its result lies in the upper half. Also here: who
+// has the io memory's ports. The transform comes first.
 module ntt_control
 #(
     parameter int LOG_N = 12,
@@ -19,10 +20,11 @@ module ntt_control
     input  logic          to_key,
     input  logic          in_full,
     output logic          in_taken,
-    input  logic          out_full,
+    input  logic          out_read,
     output logic          out_done,
     output logic          key_done,
     output logic          idle,
+    output logic          moving,    // a step was made
     // Line `load_line` of the lower half: written when `load_grant` answers.
     input  logic          load_want,
     input  logic [LB-1:0] load_line,
@@ -68,16 +70,21 @@ module ntt_control
   logic [1:0] pass;
   logic [3:0] s;
   logic [LB-1:0] c;
-  logic alone, first, last, step_ends, issue, waits;
+  logic alone, first, last, step_ends, issue, waits, room;
   always_comb begin
     alone = pass == fc_pkg::OP_PRODUCT || pass == fc_pkg::OP_COPY;
     first = pass == fc_pkg::OP_FORWARD && s == 0;
     last = pass == fc_pkg::OP_INVERSE && s == 0;
-    waits = (first && !in_full) || (last && c == 0 && out_full);
+    waits = (first && !in_full) || (last && !room);
     issue = running && !waits;
     step_ends = issue && c == (alone ? LB'(2 * H - 1) : LB'(H - 1));
   end
   assign idle = !running;
+  // Step c of the last stage writes lines c and c + H. Known a cycle late, when c may be one more.
+  always_ff @(posedge clk) begin
+    room <= out_read || {1'b0, read_line} >= {1'b0, c} + (LB + 1)'(H + 2);
+    moving <= issue;
+  end
 
   always_ff @(posedge clk) begin
     if (rst) begin

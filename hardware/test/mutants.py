@@ -36,6 +36,11 @@ MUTANTS = {
     "wipe": ("ntt_limb.sv", "result0 <= wipe ? '0 : w_swap", "result0 <= w_swap", "wiped:p8 device:wiping"),
     "wipe_key": ("ntt_control.sv", "wipe ? wipe_key : b_key", "!wipe && b_key", "wiped:p8 device:wiping"),
     "wipe_line": ("controller.sv", "{2'b01, {LB{1'b1}}}", "{2'b01, {(LB - 1) {1'b1}}, 1'b0}", "wiped:p8"),
+    "room": ("ntt_control.sv", "(last && !room);", "1'b0;", "device:slow_to_take"),
+    "moving": ("ntt_control.sv", "moving <= issue;", "moving <= running;", "device:what_is_wrong"),
+    "late": ("fc_top.sv", "m_out_tlast && !out_late", "m_out_tlast", "device:taken_late"),
+    "forget": ("fc_top.sv", "flush || mask_late;", "flush;", "device:taken_late"),
+    "broken": ("stream_out.sv", "broken <= begun;", "broken <= 1'b0;", "streams device:taken_late"),
     "offer": ("stream_out.sv", "end else if (!out_valid || out_ready) begin", "end else begin", "streams"),
     "twiddle": ("", "", "", "device"),  # a word of a table
 }
