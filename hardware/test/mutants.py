@@ -41,7 +41,7 @@ MUTANTS = {
     "late": ("fc_top.sv", "m_out_tlast && !out_late", "m_out_tlast", "device:taken_late"),
     "forget": ("fc_top.sv", "flush || mask_late;", "flush;", "device:taken_late"),
     "broken": ("stream_out.sv", "broken <= begun;", "broken <= 1'b0;", "streams device:taken_late"),
-    "offer": ("stream_out.sv", "end else if (!out_valid || out_ready) begin", "end else begin", "streams"),
+    "offer": ("stream_out.sv", "end else if (!out_valid || out_ready) begin", "end else if (1'b1) begin", "streams"),
     "twiddle": ("", "", "", "device"),  # a word of a table
 }
 
