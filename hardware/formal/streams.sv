@@ -11,7 +11,7 @@ module streams (
     input logic [127:0] in_data,
     input logic         out_ready
 );
-  logic in_ready, out_valid, out_last, out_user, formal_begun;
+  logic in_ready, out_valid, out_last, out_user, out_late, formal_begun, formal_broken;
   logic [15:0] out_keep;
   logic [127:0] out_data;
   stream_out u_out (.*);
@@ -21,6 +21,7 @@ module streams (
   logic [15:0] kept_keep;
   logic offered = 0, kept_last, owed = 0;  // what was taken in and has not left
   logic ours = 0;                // a packet of ours is open towards the reader
+  logic late = 0, due = 0;       // there since before an abort; an abort came within a packet
   always_ff @(posedge clk) begin
     past <= 1;
     if (!past) assume (rst);
@@ -45,6 +46,14 @@ module streams (
     // `begun` is what the reader will think once it has taken what is on offer.
     if (past) assert (formal_begun == (out_valid ? !out_last : ours));
     if (past) assert (out_valid || !owed);
+    // What was on offer when an abort came, or ends a packet for one, says so until it is taken.
+    late <= !rst && abort && out_valid && !out_ready || late && out_valid && !out_ready && !rst;
+    if (past && out_valid) assert (out_late == (late || out_user));
+    // Nothing of another packet before that end, however late it comes.
+    due <= !rst && (abort && formal_begun || due && !(out_valid && out_user));
+    if (past && due && !(out_valid && out_user)) assert (formal_broken && formal_begun);
+    if (past && formal_broken) assert (formal_begun && due);
+    if (past && in_valid && in_ready) assert (!due || (out_valid && out_user));
   end
   logic [127:0] last_in;
   logic [15:0] last_keep;

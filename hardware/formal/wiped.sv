@@ -39,11 +39,14 @@ module wiped #(
 
   // A reset comes first: it takes a cycle to be seen.
   logic [1:0] age = 0;
-  logic wipe1 = 0, wipe2 = 0;
+  logic wipe1 = 0, wipe2 = 0, wipe3 = 0, key1, key2;
   always_ff @(posedge clk) begin
     if (age != 3) age <= age + 1'b1;
     wipe1 <= \u_top.wipe && age >= 2;
     wipe2 <= wipe1;
+    wipe3 <= wipe2;
+    key1 <= \u_top.u_controller.key_there ;
+    key2 <= key1;
   end
   always_comb begin
     if (age == 0) assume (!rst_n);
@@ -55,13 +58,13 @@ module wiped #(
         assert (\u_top.u_controller.wipe_all || \u_top.u_controller.key_there );
       end
       for (int m = 0; m < 10; m++) begin
-        // How far it has come: a line is written in the cycle after its turn, and has been one later.
+        // How far it has come: a line is written two cycles after its turn, and has been one later.
         if (\u_top.wipe && (m % 5 != 4 || \u_top.u_controller.wipe_all )) begin
-          if (32'(\u_top.u_controller.wipe_count ) >= 32'(line[m*LB+:LB]) + 2) assert (zeros[2*m+:2] >= 1);
-          if (32'(\u_top.u_controller.wipe_count ) >= 32'(line[m*LB+:LB]) + 2 + LINES) assert (zeros[2*m+:2] >= 2);
+          if (32'(\u_top.u_controller.wipe_count ) >= 32'(line[m*LB+:LB]) + 3) assert (zeros[2*m+:2] >= 1);
+          if (32'(\u_top.u_controller.wipe_count ) >= 32'(line[m*LB+:LB]) + 3 + LINES) assert (zeros[2*m+:2] >= 2);
         end
-        // What it is for.
-        if (wipe2 && !wipe1 && !\u_top.wipe && (m % 5 != 4 || !\u_top.u_controller.key_there )) assert (zeros[2*m+:2] >= 2);
+        // What it is for, in the first cycle in which a command may run; whether a key was there before that.
+        if (wipe3 && !wipe2 && !wipe1 && !\u_top.wipe && (m % 5 != 4 || !key2)) assert (zeros[2*m+:2] >= 2);
       end
     end
   end

@@ -1,6 +1,6 @@
 // round((mask + delta m mod q) / 2^drop). Latency 11 cycles (fc_pkg::ENCRYPT_LATENCY), one coefficient a cycle.
 //
-// delta is fedbit-paper's constant, or 2^shift. `refused`, with the result: m is not below t, or the result does not
+// delta is fedbit-paper's constant, or 2^shift. `refused`, a cycle later: m is not below t, or the result does not
 // fit `keep` (ones where a word on the wire has bits). t is a constant, or 2^(105 - shift), above which `forbid` has
 // ones.
 module encryptor
@@ -32,9 +32,17 @@ module encryptor
 
   logic [105:0] mask5;
   delay #(.W(106), .LATENCY(fc_pkg::MUL_LATENCY)) u_mask (.clk, .d(mask), .q(mask5));
-  logic outside1, outside;
-  always_ff @(posedge clk) outside1 <= by_shift ? (m & forbid) != 0 : m[127:32] != 0 || m[31:0] >= fc_constants_pkg::T;
-  delay #(.W(1), .LATENCY(fc_pkg::ENCRYPT_LATENCY - 1)) u_outside (.clk, .d(outside1), .q(outside));
+  logic [127:0] m1;
+  logic forbidden, above, too_large, outside2, outside;
+  always_ff @(posedge clk) begin
+    m1 <= m;
+
+    forbidden <= (m1 & forbid) != 0;
+    above <= m1[127:32] != 0;
+    too_large <= m1[31:0] >= fc_constants_pkg::T;
+  end
+  assign outside2 = by_shift ? forbidden : above || too_large;
+  delay #(.W(1), .LATENCY(fc_pkg::ENCRYPT_LATENCY - 2)) u_outside (.clk, .d(outside2), .q(outside));
 
   localparam int W = 107;
   logic [W-1:0] sum, sum1, less, rounded, down1, down2;
@@ -56,5 +64,5 @@ module encryptor
     down2 <= down1 >> drop[2:0];
   end
   assign word = 128'(down2);
-  assign refused = outside || (word & ~keep) != 0;
+  always_ff @(posedge clk) refused <= outside || (word & ~keep) != 0;
 endmodule

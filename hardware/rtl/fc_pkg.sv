@@ -18,6 +18,8 @@ package fc_pkg;
   // From a read in the control word to the cycle whose edge writes the results.
   localparam int NTT_LATENCY = BUTTERFLY_LATENCY + 4;
   localparam int GARNER_LATENCY = MODMUL_LATENCY + 8;
+  // From the cycle in which a coefficient leaves poly_io: the limbs have a register before it.
+  localparam int PRODUCT_LATENCY = 1 + GARNER_LATENCY;
   localparam int MASK_LATENCY = 3;
   localparam int DIVIDE_LATENCY = 2 * MUL_LATENCY + 7;
   localparam int ENCRYPT_LATENCY = MUL_LATENCY + 6;

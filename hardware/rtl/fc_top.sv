@@ -93,7 +93,7 @@ module fc_top
   logic [7:0] wire_bits;
   logic key_valid, key_ready, key_done;
   logic [1:0] key_word;
-  logic packet_left, mask_used, progress, starved;
+  logic packet_left, mask_used, mask_late, out_late, progress, starved;
   logic bad_length, bad_padding, bad_residue, bad_value, bad_plaintext, bad_mask;
   controller #(.LOG_N(LOG_N), .LOG_P(LOG_P), .SLOTS(SLOTS)) u_controller (
       .clk, .rst, .write, .write_addr, .write_data, .write_refuse, .read, .read_addr, .read_data, .read_refuse, .hold,
@@ -102,7 +102,11 @@ module fc_top
       .key_valid, .key_word, .key_ready, .key_done,
       .packet_left, .mask_used, .progress, .starved,
       .bad_length, .bad_padding, .bad_residue, .bad_value, .bad_plaintext, .bad_mask, .irq);
-  assign mask_flush = flush;
+  // What was on offer before stays so until it is taken; then it must be forgotten too.
+  assign mask_flush = flush || mask_late;
+  // A cycle late: it goes far. A command begins two cycles after the last flush.
+  logic clear;
+  always_ff @(posedge clk) clear <= rst || flush;
 
   // What only depends on the registers.
   logic [127:0] forbid, keep;
@@ -140,7 +144,7 @@ module fc_top
     seen_wrong <= s_a_tlast != in_last;
     seen_a <= s_a_tdata;
     bad_residue <= seen && (seen_a[52:0] >= fc_constants_pkg::P0 || seen_a[116:64] >= fc_constants_pkg::P1 || seen_a[63:53] != 0 || seen_a[127:117] != 0);
-    if (rst || flush) begin
+    if (clear) begin
       loads_left <= '0;
       loading <= 1'b0;
     end else if (start) begin
@@ -153,15 +157,16 @@ module fc_top
   end
 
   // ---- the transform
-  logic in_full, in_taken, out_full, out_done, idle;
+  logic in_full, in_taken, out_read, out_done, idle, moving;
   logic load_want, load_grant, read_want, read_grant, read_hold, read_bank;
   logic [LB-1:0] load_line, read_line;
   logic out_take, out_shift, out_valid, out_last, out_pop;
   logic [LOG_N:0] used_now;
-  assign used_now = (LOG_N + 1)'(outs_left == 1 ? used_last : used);
+  // A cycle late: poly_io looks at it two cycles after the last result has left.
+  always_ff @(posedge clk) used_now <= (LOG_N + 1)'(outs_left == 1 ? used_last : used);
   poly_io #(.LOG_N(LOG_N), .LOG_P(LOG_P)) u_io (
-      .clk, .rst(rst || flush), .in_valid, .in_ready, .in_last, .in_shift, .load_want, .load_line, .load_grant, .in_full,
-      .in_taken, .out_done, .out_full, .used(used_now), .read_want, .read_line, .read_grant, .read_hold,
+      .clk, .rst(clear), .in_valid, .in_ready, .in_last, .in_shift, .load_want, .load_line, .load_grant, .in_full,
+      .in_taken, .out_done, .out_read, .used(used_now), .read_want, .read_line, .read_grant, .read_hold,
       .out_take, .out_shift, .out_valid, .out_last, .out_pop);
 
   logic [1:0] op, w_op, io_we, work_we;
@@ -169,20 +174,21 @@ module fc_top
   logic [3:0] stage;
   logic [LB-1:0] io_r0, io_r1, work_r0, work_r1, key_r, twiddle, io_w0, io_w1, work_w0, work_w1, key_w;
   ntt_control #(.LOG_N(LOG_N), .LOG_P(LOG_P)) u_control (
-      .clk, .rst(rst || flush), .wipe, .wipe_key, .wipe_line, .to_key(keying), .in_full, .in_taken, .out_full, .out_done,
-      .key_done, .idle, .load_want, .load_line, .load_grant, .read_want, .read_line, .read_grant, .read_hold, .read_bank,
+      .clk, .rst(clear), .wipe, .wipe_key, .wipe_line, .to_key(keying), .in_full, .in_taken, .out_read, .out_done,
+      .key_done, .idle, .moving, .load_want, .load_line, .load_grant, .read_want, .read_line, .read_grant, .read_hold,
+      .read_bank,
       .op, .from_io, .r_swap, .io_r0, .io_r1, .work_r0, .work_r1, .key_r, .early, .stage, .twiddle,
       .w_op, .w_swap, .load, .w_wipe, .io_we, .io_w0, .io_w1, .work_we, .work_w0, .work_w1, .key_we, .key_w);
 
+  logic [11*LB+23:0] control;
+  assign control = {
+      op, from_io, r_swap, io_r0, io_r1, work_r0, work_r1, key_r, early, stage, twiddle, w_op, w_swap, load, w_wipe, io_we,
+      io_w0, io_w1, work_we, work_w0, work_w1, key_we, key_w, in_shift, read_hold, read_bank, out_take, out_shift};
   logic [K-1:0] r0, r1;
   ntt_limb #(.LOG_N(LOG_N), .LOG_P(LOG_P), .LIMB(0), .CA(CA), .CB(CB)) u_limb0 (
-      .clk, .op, .from_io, .r_swap, .io_r0, .io_r1, .work_r0, .work_r1, .key_r, .early, .stage, .twiddle,
-      .w_op, .w_swap, .load, .wipe(w_wipe), .io_we, .io_w0, .io_w1, .work_we, .work_w0, .work_w1, .key_we, .key_w,
-      .in_shift, .in_word(in_word0), .out_hold(read_hold), .out_bank(read_bank), .out_take, .out_shift, .out_word(r0));
+      .clk, .control, .in_word_next(in_word0), .out_word(r0));
   ntt_limb #(.LOG_N(LOG_N), .LOG_P(LOG_P), .LIMB(1), .CA(CA), .CB(CB)) u_limb1 (
-      .clk, .op, .from_io, .r_swap, .io_r0, .io_r1, .work_r0, .work_r1, .key_r, .early, .stage, .twiddle,
-      .w_op, .w_swap, .load, .wipe(w_wipe), .io_we, .io_w0, .io_w1, .work_we, .work_w0, .work_w1, .key_we, .key_w,
-      .in_shift, .in_word(in_word1), .out_hold(read_hold), .out_bank(read_bank), .out_take, .out_shift, .out_word(r1));
+      .clk, .control, .in_word_next(in_word1), .out_word(r1));
   assign starved = loading && idle && !in_full;
 
   // ---- operands, a coefficient each: e, plaintexts or c0
@@ -193,44 +199,52 @@ module fc_top
   logic [127:0] operand;
   always_ff @(posedge clk) b_width <= preparing ? 8'd8 : encrypting ? 8'd128 : wire_bits;
   bit_unpacker u_unpacker (
-      .clk, .rst(rst || flush), .start, .width(b_width), .packets(count), .count(used), .count_last(used_last),
+      .clk, .rst(clear), .start, .width(b_width), .packets(count), .count(used), .count_last(used_last),
       .in_valid(s_b_tvalid && !drain), .in_ready(b_ready), .in_last(s_b_tlast), .in_data(s_b_tdata),
       .room(operand_room), .out_valid(b_valid), .out_data(b_data), .wrong_length(b_length), .wrong_padding(b_padding));
   assign s_b_tready = drain || (b_ready && !start);
   fifo #(.W(128), .DEPTH(16), .SLACK(8)) u_operands (
-      .clk, .flush(rst || flush), .in_valid(b_valid), .in_data(b_data), .room(operand_room),
+      .clk, .flush(clear), .in_valid(b_valid), .in_data(b_data), .room(operand_room),
       .out_valid(operand_valid), .out_data(operand), .out_ready(operand_pop));
 
   // ---- which coefficient goes on: what it needs is there, and there is room for what comes of it
   logic out_room, paused, go, go_last, mask_last;
   logic [12:0] mask_left;
   always_comb begin
-    go = operand_valid && out_room && !paused && outs_some && !start && !flush &&
+    go = operand_valid && out_room && !paused && outs_some && !start && !clear &&
          (encrypting ? s_mask_tvalid : out_valid);
     go_last = encrypting ? mask_last : out_last;
   end
-  assign mask_last = mask_left == 1;
+  // Whether a ciphertext has one coefficient only, and so its first is its last: known before a command.
+  logic one_used, one_used_last;
+  always_ff @(posedge clk) begin
+    one_used <= used == 1;
+    one_used_last <= used_last == 1;
+  end
   assign operand_pop = go;
   assign out_pop = go && !encrypting;
   assign s_mask_tready = go && encrypting;
-  assign mask_used = go && encrypting && mask_last;
   always_ff @(posedge clk) begin
     paused <= go && go_last;  // the packer ends a packet
+    mask_used <= go && encrypting && mask_last;
     bad_mask <= go && encrypting && s_mask_tlast != mask_last;
-    if (rst || flush) begin
+    if (clear) begin
       outs_left <= '0;
       outs_some <= 1'b0;
       mask_left <= '0;
+      mask_last <= 1'b0;
     end else if (start) begin
       outs_left <= keying ? '0 : count;
       outs_some <= !keying;
       mask_left <= count == 1 ? used_last : used;
+      mask_last <= count == 1 ? one_used_last : one_used;
     end else if (go) begin
       if (go_last) begin
         outs_left <= outs_left - 1'b1;
         outs_some <= outs_left != 1;
       end
       mask_left <= mask_last ? (outs_left == 2 ? used_last : used) : mask_left - 1'b1;
+      mask_last <= mask_last ? (outs_left == 2 ? one_used_last : one_used) : mask_left == 2;
     end
     bad_length <= b_length || (seen && seen_wrong);
     bad_padding <= b_padding;
@@ -241,7 +255,7 @@ module fc_top
   logic [127:0] operand_later, encrypted, decrypted;
   logic refused_e, refused_d, outside;
   garner #(.CA(CA), .CB(CB)) u_garner (.clk, .r0, .r1, .x(product));
-  delay #(.W(128), .LATENCY(fc_pkg::GARNER_LATENCY)) u_operand (.clk, .d(operand), .q(operand_later));
+  delay #(.W(128), .LATENCY(fc_pkg::PRODUCT_LATENCY)) u_operand (.clk, .d(operand), .q(operand_later));
   masker u_masker (.clk, .product, .e(operand_later[7:0]), .sum(mask_sum));
   decryptor #(.CA(CA), .CB(CB)) u_decryptor (
       .clk, .by_shift, .half, .product, .c0(operand_later), .word(decrypted), .outside, .refused(refused_d));
@@ -251,8 +265,9 @@ module fc_top
 
   // Valid and last of each, as long as it takes.
   logic quiet;
-  assign quiet = rst || flush || start;
-  localparam int FULL = fc_pkg::GARNER_LATENCY + fc_pkg::DIVIDE_LATENCY;
+  assign quiet = clear || start;
+  localparam int FULL = fc_pkg::PRODUCT_LATENCY + fc_pkg::DIVIDE_LATENCY;
+  localparam int MASKED = fc_pkg::PRODUCT_LATENCY + fc_pkg::MASK_LATENCY;
   logic [FULL:0] valids, lasts;
   always_comb begin
     valids[0] = go;
@@ -269,11 +284,11 @@ module fc_top
   always_ff @(posedge clk) begin
     p_valid <= !quiet &&
                (encrypting ? valids[fc_pkg::ENCRYPT_LATENCY]
-                : preparing ? valids[fc_pkg::GARNER_LATENCY + fc_pkg::MASK_LATENCY] : decrypting && valids[FULL]);
+                : preparing ? valids[MASKED] : decrypting && valids[FULL]);
     p_last <= encrypting ? lasts[fc_pkg::ENCRYPT_LATENCY]
-              : preparing ? lasts[fc_pkg::GARNER_LATENCY + fc_pkg::MASK_LATENCY] : lasts[FULL];
+              : preparing ? lasts[MASKED] : lasts[FULL];
     p_word <= encrypting ? encrypted : preparing ? 128'(mask_sum) : decrypted;
-    bad_value <= !quiet && ((encrypting && valids[fc_pkg::ENCRYPT_LATENCY] && refused_e) || (decrypting && valids[FULL] && refused_d));
+    bad_value <= !quiet && ((encrypting && valids[fc_pkg::ENCRYPT_LATENCY+1] && refused_e) || (decrypting && valids[FULL] && refused_d));
     bad_plaintext <= !quiet && decrypting && valids[FULL] && !refused_d && outside;
   end
 
@@ -282,10 +297,10 @@ module fc_top
   logic [15:0] q_keep, f_keep;
   logic [127:0] q_data, f_data;
   bit_packer u_packer (
-      .clk, .rst(rst || flush), .width(encrypting ? wire_bits : 8'd128), .valid(p_valid), .last(p_last), .word(p_word),
+      .clk, .rst(clear), .width(encrypting ? wire_bits : 8'd128), .valid(p_valid), .last(p_last), .word(p_word),
       .out_valid(q_valid), .out_last(q_last), .out_keep(q_keep), .out_data(q_data));
   fifo #(.W(145), .DEPTH(64), .SLACK(FULL + 10)) u_results (
-      .clk, .flush(rst || flush), .in_valid(q_valid), .in_data({q_last, q_keep, q_data}), .room(out_room),
+      .clk, .flush(clear), .in_valid(q_valid), .in_data({q_last, q_keep, q_data}), .room(out_room),
       .out_valid(f_valid), .out_data({f_last, f_keep, f_data}), .out_ready(f_ready));
 
   logic mask_ready, host_ready, unused_user;
@@ -294,14 +309,17 @@ module fc_top
   stream_out u_mask (
       .clk, .rst, .abort(flush), .in_valid(f_valid && preparing), .in_ready(mask_ready), .in_last(f_last),
       .in_keep(f_keep), .in_data(f_data), .out_valid(m_mask_tvalid), .out_ready(m_mask_tready),
-      .out_last(m_mask_tlast), .out_user(unused_user), .out_keep(unused_keep), .out_data(m_mask_tdata));
+      .out_last(m_mask_tlast), .out_user(unused_user), .out_late(mask_late), .out_keep(unused_keep),
+      .out_data(m_mask_tdata));
   stream_out u_host (
       .clk, .rst, .abort(flush), .in_valid(f_valid && !preparing), .in_ready(host_ready), .in_last(f_last),
       .in_keep(f_keep), .in_data(f_data), .out_valid(m_out_tvalid), .out_ready(m_out_tready),
-      .out_last(m_out_tlast), .out_user(m_out_tuser), .out_keep(m_out_tkeep), .out_data(m_out_tdata));
+      .out_last(m_out_tlast), .out_user(m_out_tuser), .out_late, .out_keep(m_out_tkeep), .out_data(m_out_tdata));
 
-  assign packet_left = (m_mask_tvalid && m_mask_tready && m_mask_tlast) || (m_out_tvalid && m_out_tready && m_out_tlast);
-  always_ff @(posedge clk)
+  always_ff @(posedge clk) begin
+    packet_left <= (m_mask_tvalid && m_mask_tready && m_mask_tlast && !mask_late) ||
+                   (m_out_tvalid && m_out_tready && m_out_tlast && !out_late);
     progress <= a_taken || (s_b_tvalid && s_b_tready) || go || (m_mask_tvalid && m_mask_tready) ||
-                (m_out_tvalid && m_out_tready) || !idle || key_valid;
+                (m_out_tvalid && m_out_tready) || moving || key_valid;
+  end
 endmodule

@@ -20,7 +20,6 @@ module fifo #(
   logic [A:0] count;
   logic pop;
   assign pop = out_valid && out_ready;
-  assign out_valid = count != 0;
   assign out_data = mem[head];
   always_ff @(posedge clk) begin
     if (in_valid || flush) begin
@@ -34,6 +33,7 @@ module fifo #(
       count <= count + (A + 1)'(in_valid) - (A + 1)'(pop);
       if (pop) head <= head + 1'b1;
     end
+    out_valid <= !flush && (in_valid || count > 1 || (out_valid && !pop));  // count != 0
     room <= !flush && count <= (A + 1)'(DEPTH - SLACK);
   end
 endmodule

@@ -3,8 +3,9 @@
 // N/P log2(N)/2 cycles a transform and N/P a product, back to back: a pass begins when the last of the one before has
 // been read, not written, because what it reads first has been written by then (H/2 > NTT_LATENCY, checked below).
 // A polynomial takes N/P (log2 N + 1) cycles. `in_full` says that one lies in the io memory's lower half; `in_taken`
-// that it has been read. The last pass waits for `out_full` to fall; `out_done` says that its result lies in the
-// upper half. Also here: who has the io memory's ports. The transform comes first.
+// that it has been read. The last stage writes lines behind those that leave: a step waits until those that it writes
+// have been asked for, or `out_read` says that all have. `out_done`: its result lies in the upper half. Also here: who
+// has the io memory's ports. The transform comes first.
 module ntt_control
 #(
     parameter int LOG_N = 12,
@@ -19,10 +20,11 @@ module ntt_control
     input  logic          to_key,
     input  logic          in_full,
     output logic          in_taken,
-    input  logic          out_full,
+    input  logic          out_read,
     output logic          out_done,
     output logic          key_done,
     output logic          idle,
+    output logic          moving,    // a step was made
     // Line `load_line` of the lower half: written when `load_grant` answers.
     input  logic          load_want,
     input  logic [LB-1:0] load_line,
@@ -68,19 +70,24 @@ module ntt_control
   logic [1:0] pass;
   logic [3:0] s;
   logic [LB-1:0] c;
-  logic alone, first, last, step_ends, issue, waits;
+  logic alone, first, last, step_ends, issue, waits, room;
   always_comb begin
     alone = pass == fc_pkg::OP_PRODUCT || pass == fc_pkg::OP_COPY;
     first = pass == fc_pkg::OP_FORWARD && s == 0;
     last = pass == fc_pkg::OP_INVERSE && s == 0;
-    waits = (first && !in_full) || (last && c == 0 && out_full);
+    waits = (first && !in_full) || (last && !room);
     issue = running && !waits;
     step_ends = issue && c == (alone ? LB'(2 * H - 1) : LB'(H - 1));
   end
   assign idle = !running;
+  // Step c of the last stage writes lines c and c + H. Known a cycle late, when c may be one more.
+  always_ff @(posedge clk) begin
+    room <= out_read || {1'b0, read_line} >= {1'b0, c} + (LB + 1)'(H + 2);
+    moving <= issue;
+  end
 
   always_ff @(posedge clk) begin
-    if (rst || wipe) begin
+    if (rst) begin
       running <= 1'b0;
       half <= 1'b0;
       pass <= fc_pkg::OP_FORWARD;
@@ -117,9 +124,13 @@ module ntt_control
   ntt_address #(.LINE_BITS(LB)) u_address (
       .op(pass), .c, .r0, .r1, .r_swap(r_swap_next), .w0, .w1, .w_swap(w_swap_next));
 
-  logic [LB-1:0] one, turn;
+  // 2^(s - log2 P) + c mod 2^(s - log2 P), or the mirrored word.
+  logic [LB-1:0] one, below, turn;
   always_comb begin
-    one  = LB'(1) << (s - 4'(LOG_P));
+    for (int k = 0; k < LB; k++) begin
+      one[k] = s == 4'(k + LOG_P);
+      below[k] = s > 4'(k + LOG_P);
+    end
     turn = pass == fc_pkg::OP_INVERSE ? ~c : c;
   end
 
@@ -140,7 +151,7 @@ module ntt_control
     key_r <= c;
     early <= s < 4'(LOG_P);
     stage <= s;
-    twiddle <= one | (turn & (one - 1'b1));
+    twiddle <= one | (turn & below);
   end
   always_comb begin
     to_io = issue && last;
@@ -166,7 +177,7 @@ module ntt_control
     b_alone = w_op == fc_pkg::OP_PRODUCT || w_op == fc_pkg::OP_COPY;
     b_banks = b_alone ? (w_swap ? 2'b10 : 2'b01) : 2'b11;
     load_banks = load_line[0] ^ load_line[LB-1] ? 2'b10 : 2'b01;
-    load_grant = load_want && !b_io && !wipe;
+    load_grant = load_want && !b_io;
     load = load_grant;
     w_wipe = wipe;
   end
@@ -181,7 +192,7 @@ module ntt_control
     work_w1 <= wipe ? wipe_line : {b_half, b_w1};
     key_we <= wipe ? wipe_key : b_key;
     key_w <= wipe ? wipe_line : b_c;
-    out_done <= !rst && !wipe && b_ends && b_io;
-    key_done <= !rst && !wipe && b_ends && b_key;
+    out_done <= !rst && b_ends && b_io;
+    key_done <= !rst && b_ends && b_key;
   end
 endmodule

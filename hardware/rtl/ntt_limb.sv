@@ -13,42 +13,33 @@ module ntt_limb
     localparam int LB = LOG_N - LOG_P
 ) (
     input logic clk,
-    // The cycle of a read: addresses, and what becomes of the data.
-    input logic [1:0] op,
-    input logic from_io,
-    input logic r_swap,
-    input logic [LB-1:0] io_r0,
-    input logic [LB-1:0] io_r1,
-    input logic [LB-1:0] work_r0,
-    input logic [LB-1:0] work_r1,
-    input logic [LB-1:0] key_r,
-    input logic early,
-    input logic [3:0] stage,
-    input logic [LB-1:0] twiddle,
-    // The cycle before a write: what goes into the write registers.
-    input logic [1:0] w_op,
-    input logic w_swap,
-    input logic load,
-    input logic wipe,
-    // The cycle of a write.
-    input logic [1:0] io_we,
-    input logic [LB-1:0] io_w0,
-    input logic [LB-1:0] io_w1,
-    input logic [1:0] work_we,
-    input logic [LB-1:0] work_w0,
-    input logic [LB-1:0] work_w1,
-    input logic key_we,
-    input logic [LB-1:0] key_w,
-    // Coefficients in: the last P of them are a line.
-    input logic in_shift,
-    input logic [K-1:0] in_word,
-    // Coefficients out: a line that was read is held, taken, and shifted.
-    input logic out_hold,
-    input logic out_bank,
-    input logic out_take,
-    input logic out_shift,
+    // A cycle ahead, packed as below: all that follows is a cycle later here than in ntt_control and poly_io.
+    input logic [11*LB+23:0] control,
+    input logic [K-1:0] in_word_next,
     output logic [K-1:0] out_word
 );
+  // Each limb has registers of its own: both together are too many places, too far apart, for one.
+  // The cycle of a read: addresses, and what becomes of the data.
+  logic [1:0] op;
+  logic from_io, r_swap, early;
+  logic [LB-1:0] io_r0, io_r1, work_r0, work_r1, key_r, twiddle;
+  logic [3:0] stage;
+  // The cycle before a write: what goes into the write registers.
+  logic [1:0] w_op;
+  logic w_swap, load, wipe;
+  // The cycle of a write.
+  logic [1:0] io_we, work_we;
+  logic key_we;
+  logic [LB-1:0] io_w0, io_w1, work_w0, work_w1, key_w;
+  // Coefficients in: the last P of them are a line. Out: a line that was read is held, taken, and shifted.
+  logic in_shift, out_hold, out_bank, out_take, out_shift;
+  logic [K-1:0] in_word;
+  always_ff @(posedge clk) begin
+    {op, from_io, r_swap, io_r0, io_r1, work_r0, work_r1, key_r, early, stage, twiddle, w_op, w_swap, load, wipe, io_we,
+     io_w0, io_w1, work_we, work_w0, work_w1, key_we, key_w, in_shift, out_hold, out_bank, out_take, out_shift} <= control;
+    in_word <= in_word_next;
+  end
+
   localparam int P = 1 << LOG_P;
   localparam int LINE = P * K;
 

@@ -1,7 +1,8 @@
 // Coefficients into lines of the io memory, and lines of it into coefficients; one of each a cycle at most.
 //
 // In: N words are a polynomial; `in_full` rises when the last line is written and falls with `in_taken`. Out: from
-// `out_done` on, the first `used` words of the result, then `out_full` falls.
+// `out_done` on, or two cycles after the result before has left, the first `used` words of the result. `out_read`: all
+// of its lines have been asked for; else those below `read_line` have.
 module poly_io #(
     parameter int LOG_N = 12,
     parameter int LOG_P = 3,
@@ -21,7 +22,7 @@ module poly_io #(
     input  logic          in_taken,
     // Out
     input  logic          out_done,
-    output logic          out_full,
+    output logic          out_read,
     input  logic [LOG_N:0] used,
     output logic          read_want,
     output logic [LB-1:0] read_line,
@@ -71,12 +72,13 @@ module poly_io #(
   // ---- out
   logic [LOG_N:0] left;      // words that have not left
   logic [LB:0] lines;        // lines that have not been asked for
-  logic [LOG_P:0] here;      // words in the shift register
+  logic [LOG_P:0] here;      // words in the shift register; `out_valid` says that there are any
   logic asked, held;
+  logic out_full;            // a result is leaving
+  logic waiting, apart;      // another one is there; none was leaving a cycle ago
   always_comb begin
+    out_read = lines == 0 && !waiting;
     read_want = out_full && !asked && !held && lines != 0;
-    out_valid = here != 0;
-    out_last = left == 1;
     out_shift = out_valid && out_pop;
     out_take = held && (here == 0 || (here == 1 && out_pop));
   end
@@ -86,13 +88,21 @@ module poly_io #(
       left <= '0;
       lines <= '0;
       here <= '0;
+      out_valid <= 1'b0;
+      out_last <= 1'b0;
       asked <= 1'b0;
       held <= 1'b0;
       read_line <= '0;
+      waiting <= 1'b0;
+      apart <= 1'b1;
     end else begin
-      if (out_done) begin
+      apart <= !out_full;
+      if (out_done) waiting <= 1'b1;
+      if (waiting && apart && !out_full) begin
+        waiting <= 1'b0;
         out_full <= 1'b1;
         left <= used;
+        out_last <= used == 1;
         lines <= (LB + 1)'((used + (LOG_N + 1)'(P - 1)) >> LOG_P);
         read_line <= '0;
       end
@@ -108,13 +118,17 @@ module poly_io #(
       if (out_take) begin
         held <= 1'b0;
         here <= (LOG_P + 1)'(P);
+        out_valid <= 1'b1;
       end else if (out_shift) begin
         here <= here - 1'b1;
+        out_valid <= here != 1;
       end
       if (out_shift) begin
         left <= left - 1'b1;
+        out_last <= left == 2;
         if (out_last) begin
           out_full <= 1'b0;
+          out_valid <= 1'b0;
           here <= '0;  // what is behind the last word is not used
         end
       end

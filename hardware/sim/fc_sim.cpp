@@ -58,6 +58,7 @@ struct fc_sim {
   bool offered[2] = {false, false};  // valid stays up until it is taken
   std::deque<Stored> memory;
   bool memory_offered = false;
+  bool held[2] = {false, false};
   std::deque<Packet> out;
   Packet open;
   uint64_t now = 0, to_memory = 0, from_memory = 0;
@@ -91,8 +92,8 @@ struct fc_sim {
       t.s_mask_tlast = memory.front().beat.last;
       put(t.s_mask_tdata, memory.front().beat);
     }
-    t.m_mask_tready = !refreshing();
-    t.m_out_tready = !random.pause(setup.stall_out);
+    t.m_mask_tready = !refreshing() && !held[0];
+    t.m_out_tready = !random.pause(setup.stall_out) && !held[1];
     t.eval();
 
     // What is exchanged at its end.
@@ -275,6 +276,8 @@ uint32_t fc_sim_left(fc_sim *sim) {
 #undef LIMB
   return left;
 }
+
+void fc_sim_hold(fc_sim *sim, int stream, int hold) { sim->held[stream & 1] = hold != 0; }
 
 uint64_t fc_sim_cycles(const fc_sim *sim) { return sim->now; }
 

@@ -44,6 +44,8 @@ void fc_sim_idle(fc_sim *sim, uint64_t cycles);
 long fc_sim_take(fc_sim *sim, uint8_t *out, size_t room, int *aborted);
 /* Pulls the reset for so many cycles. */
 void fc_sim_reset(fc_sim *sim, uint32_t cycles);
+/* For tests: while `stream` 0 (m_mask) or 1 (m_out) is held, nobody takes what leaves by it. */
+void fc_sim_hold(fc_sim *sim, int stream, int hold);
 /* Cycles since it was made. */
 uint64_t fc_sim_cycles(const fc_sim *sim);
 /* Beats that went to and came from the memory beside the device. */

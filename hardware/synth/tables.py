@@ -188,8 +188,9 @@ def readme(reports: Path) -> str:
         "## Cycles",
         "",
         "The formula: N to fill, N/P (log2 N + 1) a ciphertext, `used` to leave; encryption one a coefficient. The memory beside "
-        "the device has 40 cycles of latency and loses 44 of 975 to refresh, which the formula leaves out. Nor has it that a "
-        "result must have left before the next one's last stage begins, which shows where leaving takes longest: at P = 16.",
+        "the device has 40 cycles of latency and loses 44 of 975 to refresh, which the formula leaves out. Nor has it that "
+        "nothing arrives while the first stage reads what has arrived and no line while the last stage writes, N/2P cycles "
+        "each, which shows where a transform takes less than an arrival: at P = 16.",
         "",
         *measured([found[f"cycles_p{p}"] for p in LANES if f"cycles_p{p}" in found]),
         "",

@@ -31,12 +31,17 @@ MUTANTS = {
     "fold_sign": ("times_c.sv", "plus - minus;", "plus - minus - 1'b1;", "fold_exact:small"),
     "less": ("fold.sv", "less[K] ? twice : less", "less[K-1] ? twice : less", "fold_exact:small"),
     "garner": ("garner.sv", "apart[K] ? fc_constants_pkg::P1 : '0", "apart[K] ? fc_constants_pkg::P0 : '0", "device"),
-    "stale": ("fc_top.sv", "assign quiet = rst || flush || start;", "assign quiet = rst || flush;", "device"),
+    "stale": ("fc_top.sv", "assign quiet = clear || start;", "assign quiet = clear;", "device"),
     # Zeros come the second time, when the butterflies are empty: only what is left after the first shows it.
     "wipe": ("ntt_limb.sv", "result0 <= wipe ? '0 : w_swap", "result0 <= w_swap", "wiped:p8 device:wiping"),
     "wipe_key": ("ntt_control.sv", "wipe ? wipe_key : b_key", "!wipe && b_key", "wiped:p8 device:wiping"),
     "wipe_line": ("controller.sv", "{2'b01, {LB{1'b1}}}", "{2'b01, {(LB - 1) {1'b1}}, 1'b0}", "wiped:p8"),
-    "offer": ("stream_out.sv", "end else if (!out_valid || out_ready) begin", "end else begin", "streams"),
+    "room": ("ntt_control.sv", "(last && !room);", "1'b0;", "device:slow_to_take"),
+    "moving": ("ntt_control.sv", "moving <= issue;", "moving <= running;", "device:what_is_wrong"),
+    "late": ("fc_top.sv", "m_out_tlast && !out_late", "m_out_tlast", "device:taken_late"),
+    "forget": ("fc_top.sv", "flush || mask_late;", "flush;", "device:taken_late"),
+    "broken": ("stream_out.sv", "broken <= begun;", "broken <= 1'b0;", "streams device:taken_late"),
+    "offer": ("stream_out.sv", "end else if (!out_valid || out_ready) begin", "end else if (1'b1) begin", "streams"),
     "twiddle": ("", "", "", "device"),  # a word of a table
 }
 

@@ -45,6 +45,7 @@ struct Calls {
     idle: unsafe extern "C" fn(*mut c_void, u64),
     take: unsafe extern "C" fn(*mut c_void, *mut u8, usize, *mut c_int) -> c_long,
     reset: unsafe extern "C" fn(*mut c_void, u32),
+    hold: unsafe extern "C" fn(*mut c_void, c_int, c_int),
     left: unsafe extern "C" fn(*mut c_void) -> u32,
     lanes: unsafe extern "C" fn() -> u32,
     /// Keeps the functions where they are.
@@ -81,6 +82,7 @@ impl Simulator {
             idle: symbol!(b"fc_sim_idle"),
             take: symbol!(b"fc_sim_take"),
             reset: symbol!(b"fc_sim_reset"),
+            hold: symbol!(b"fc_sim_hold"),
             left: symbol!(b"fc_sim_left"),
             lanes: symbol!(b"fc_sim_lanes"),
             _library: library,
@@ -118,6 +120,14 @@ impl SimBus {
     pub fn reset(&mut self, cycles: u32) {
         // SAFETY: the device is alive until drop.
         unsafe { (self.calls.reset)(self.device, cycles) }
+    }
+
+    /// Nobody takes what leaves: masks (`m_mask`), packets to the host (`m_out`).
+    pub fn hold(&mut self, masks: bool, out: bool) {
+        for (stream, held) in [(0, masks), (1, out)] {
+            // SAFETY: as above.
+            unsafe { (self.calls.hold)(self.device, stream, c_int::from(held)) }
+        }
     }
 
     /// The memories for polynomials and the key of which a bit is set, a bit each: `fc_sim_left`.

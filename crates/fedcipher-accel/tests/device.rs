@@ -135,6 +135,12 @@ fn and_with_a_host_that_pauses() {
     equal_to_the_core(Preset::FedbitPaper, busy(2), tries());
 }
 
+/// Results leave in more cycles than a transform takes, whatever P is: the next one must not be written over them.
+#[test]
+fn and_with_a_host_that_is_slow_to_take() {
+    equal_to_the_core(Preset::FedbitPaper, Setup { stall_out: 240, ..busy(4) }, 3);
+}
+
 #[test]
 fn and_with_a_delta_that_is_a_power_of_two() {
     equal_to_the_core(Preset::Compact, busy(3), tries());
@@ -403,6 +409,18 @@ fn what_is_wrong_ends_in_a_code_and_not_in_a_wait() {
         clear(&mut bus);
     }
 
+    // Nobody takes the first result, so that the second has no place.
+    bus.hold(true, false);
+    ok(&mut bus, reg::COUNT, 2);
+    (0..2).for_each(|_| bus.send(Port::A, &a(n)));
+    (0..2).for_each(|_| bus.send(Port::B, &zeros(n / 16)));
+    ok(&mut bus, reg::COMMAND, Command::Prepare as u32);
+    bus.wait(200_000);
+    assert_eq!(code(&mut bus), Code::Timeout);
+    bus.hold(false, false);
+    clear(&mut bus);
+    ok(&mut bus, reg::COUNT, 1);
+
     // Too large a plaintext. Then the masks are gone.
     let prepare = |bus: &mut SimBus| {
         bus.send(Port::A, &a(n));
@@ -428,6 +446,99 @@ fn what_is_wrong_ends_in_a_code_and_not_in_a_wait() {
     assert_eq!(read(&mut bus, reg::STATUS) & 7, reg::DONE);
     assert_eq!(bus.write(reg::COMMAND, Command::Encrypt as u32), Some(Err(fedcipher_accel::bus::Slverr)));
     assert_eq!(code(&mut bus), Code::NoMask);
+}
+
+/// What is on offer when a command breaks off stays on offer (AXI4-Stream), however late it is taken: then it is no
+/// packet of the command that runs by then, no mask of it, and what it began is ended before that one's first beat.
+#[test]
+fn what_is_taken_late_is_not_of_the_next_command() {
+    let (mut bus, key) = bare();
+    let of = arithmetic(Preset::FedbitPaper);
+    let n = of.n;
+    let a = || of.primes.iter().map(|_| Zeroizing::new(vec![1; n])).collect::<Vec<_>>();
+    let one = [1u8, 0, 0, 0, 0, 0, 0, 0].repeat(2 * n);
+    let mut core = Software::new(&of, &key).unwrap();
+    let begin = |bus: &mut SimBus, command: Command, count: usize, used: usize| {
+        ok(bus, reg::COUNT, count as u32);
+        ok(bus, reg::USED, used as u32);
+        ok(bus, reg::USED_LAST, used as u32);
+        ok(bus, reg::COMMAND, command as u32);
+    };
+    let feed = |bus: &mut SimBus, used: usize, e: u8| {
+        bus.send(Port::A, &one);
+        bus.send(Port::B, &[vec![e; used], vec![0; used.next_multiple_of(16) - used]].concat());
+    };
+    let running = |bus: &mut SimBus| {
+        bus.idle(50);
+        let status = read(bus, reg::STATUS);
+        assert_eq!((status & 7, status >> 16), (reg::BUSY, 0), "what was taken late has been counted: {status:#x}");
+    };
+    let ended = |bus: &mut SimBus| {
+        bus.wait(200_000);
+        assert_eq!((read(bus, reg::STATUS) & 7, code(bus)), (reg::DONE, Code::None));
+    };
+    let broken = |bus: &mut SimBus, want: Code| {
+        bus.wait(200_000);
+        assert_eq!((read(bus, reg::STATUS) & 7, code(bus)), (reg::FAILED, want));
+        clear(bus);
+    };
+    let (zero, wrong) = (vec![0u8; 16], [vec![0xffu8; 4], vec![0; 12]].concat());
+    let mut equal = |bus: &mut SimBus, used: usize| {
+        bus.send(Port::B, &zero.repeat(used));
+        ended(bus);
+        core.prepare(&[MaskJob { a: a(), e: Zeroizing::new(vec![0; used]) }]).unwrap();
+        let want = core.encrypt(&[Zeroizing::new(vec![0; used])]).unwrap();
+        let packet = bus.receive().unwrap();
+        assert!(!packet.aborted && packet.bytes[..] == want[0][..], "another mask, or more than the packet");
+        assert!(bus.receive().is_none());
+    };
+
+    // A mask is on offer to the memory when the next polynomial turns out wrong.
+    bus.hold(true, false);
+    begin(&mut bus, Command::Prepare, 2, 1);
+    feed(&mut bus, 1, 1);
+    bus.idle(60_000);
+    bus.send(Port::A, &vec![0xff; 16 * n]);
+    broken(&mut bus, Code::Residue);
+    begin(&mut bus, Command::Prepare, 1, 1);
+    bus.hold(false, false);
+    running(&mut bus);
+    feed(&mut bus, 1, 0);
+    ended(&mut bus);
+    begin(&mut bus, Command::Encrypt, 1, 1);
+    equal(&mut bus, 1);
+
+    // A ciphertext of one beat is on offer when the next one's plaintext is none.
+    begin(&mut bus, Command::Prepare, 2, 1);
+    (0..2).for_each(|_| feed(&mut bus, 1, 0));
+    ended(&mut bus);
+    bus.hold(false, true);
+    begin(&mut bus, Command::Encrypt, 2, 1);
+    bus.send(Port::B, &zero);
+    bus.idle(100);
+    bus.send(Port::B, &wrong);
+    broken(&mut bus, Code::Value);
+    begin(&mut bus, Command::Prepare, 1, 16);
+    bus.hold(false, false);
+    running(&mut bus);
+    assert!(!bus.receive().unwrap().aborted);
+    feed(&mut bus, 16, 0);
+    ended(&mut bus);
+
+    // The first beat of a ciphertext is on offer when its last plaintext is none; it is taken in the next command.
+    bus.hold(false, true);
+    begin(&mut bus, Command::Encrypt, 1, 16);
+    bus.send(Port::B, &[zero.repeat(15), wrong].concat());
+    broken(&mut bus, Code::Value);
+    begin(&mut bus, Command::Prepare, 1, 16);
+    feed(&mut bus, 16, 0);
+    ended(&mut bus);
+    begin(&mut bus, Command::Encrypt, 1, 16);
+    bus.hold(false, false);
+    bus.idle(50);
+    let late = bus.receive().expect("a packet that was begun is ended");
+    assert_eq!((late.aborted, late.bytes.len()), (true, 16));
+    equal(&mut bus, 16);
 }
 
 #[test]
