@@ -288,7 +288,8 @@ def page() -> str:
     ]
     for paper in PAPERS:
         parts += paper_part(paper, runs)
-    parts += ["## Not run yet", "No verdict is given for these; they are work that remains.", "\n".join(rest)]
+    if rest:
+        parts += ["## Not run yet", "No verdict is given for these; they are work that remains.", "\n".join(rest)]
     return "\n\n".join(parts) + "\n"
 
 
