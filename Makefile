@@ -174,6 +174,7 @@ attack: build
 # they mostly wait. A quarter of an hour.
 e2e: build
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rP tests/e2e.py
+	$(BIN)/python benches/faults.py
 
 # Flower's example apps against a SuperLink, in the clear and encrypted: their models must be equal. Minutes.
 e2e-apps: build
@@ -193,6 +194,7 @@ e2e-dashboard: build
 # A ServerApp on a SuperLink killed fifty times. Half an hour.
 e2e-resume: build
 	$(BIN)/python -m pytest -s tests/e2e_resume.py
+	$(BIN)/python benches/faults.py
 
 # What parses foreign bytes, FUZZ_SECONDS a target; a corpus grows in fuzz/corpus, what was found lies in
 # fuzz/artifacts. `make fuzz FUZZ=--minimise` packs of the corpora what is worth keeping.
@@ -255,9 +257,10 @@ secagg-compare: build
 dp-table: build
 	DATA=$(DATA) $(BIN)/python tools/dp_table.py
 
-# Time and memory against clients and values: the tables of docs/scale.md. Half an hour.
+# Time and memory against clients and values, and what was killed and lost: the tables of docs/scale.md. An hour.
 scale: build
 	$(BIN)/python benches/scale.py
+	$(MAKE) --no-print-directory e2e e2e-resume
 
 # How far each path is from the processor's own limits: docs/limits.md.
 limits: build

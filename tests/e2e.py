@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from conftest import DATA
 from deployment_harness import BIN, processes
+from fault_counts import counted
 from fedcipher import errors
 from fedcipher.flower import open_run
 from fedcipher.flower.journal import read_journal
@@ -166,4 +167,5 @@ def test_whatever_dies_each_mean_is_that_of_its_survivors(tmp_path, scheme):
         f"{len(kinds)} kinds of process killed, {len(asked)} rounds asked for, {len(good)} ended, {lost} updates lost"
     )
     took = time.monotonic() - began
+    counted(f"e2e: {scheme}", kinds, len(asked), len(good), lost, took)
     print(f"\n{scheme}: {said}; up after {up:.0f} s, {took:.0f} s in all", file=sys.stderr)

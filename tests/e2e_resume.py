@@ -16,6 +16,7 @@ import fedcipher
 import numpy as np
 import pytest
 from deployment_harness import BIN, Federation
+from fault_counts import counted
 from fedcipher import errors, keys
 from fedcipher.flower import open_run
 from fedcipher.flower.journal import read_journal
@@ -38,6 +39,7 @@ def until(found, seconds, what):
 
 
 def test_fifty_kills(tmp_path):
+    began = time.monotonic()
     # Whose ledgers refuse a number that has been used.
     name = "flashe"
     scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16, clip=10.0))
@@ -104,3 +106,5 @@ def test_fifty_kills(tmp_path):
     # Half of an error goes on to the next round; a step of the codec is 2 x 10 / 2^16.
     (got,) = open_run(out, folder / "client-0.key").values()
     np.testing.assert_allclose(got, want, atol=2 * 20 / 2**16)
+    lost = sum(client.left_out is not None for record in good for client in record.clients)
+    counted(f"e2e-resume: {name}", ["ServerApp"] * kills, len(numbers), len(good), lost, time.monotonic() - began)

@@ -1,0 +1,40 @@
+"""What `make e2e` and `make e2e-resume` have counted: the last table of docs/scale.md.
+
+A run's row is that of its last time on this machine; rows of others stay.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+from measure import ROOT
+from report import into_page, table
+
+_HEAD = ["run", "killed with SIGKILL", "rounds asked for", "ended", "updates lost", "took", "on"]
+
+
+def _row(made: dict[str, Any]) -> list[str]:
+    killed = ", ".join(kind if n == 1 else f"{n} x {kind}" for kind, n in Counter(made["killed"]).items())
+    numbers = [str(made[name]) for name in ("rounds", "ended", "lost")]
+    return [f"`{made['run']}`", killed, *numbers, f"{made['seconds']:,} s", made["date"]]
+
+
+def main() -> None:
+    """Reads the counts, and writes the table into the page."""
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    there = page.partition("<!-- faults -->")[2].partition("<!-- /faults -->")[0]
+    lines = re.findall(r"^\| (`.*) \|$", there, re.MULTILINE)
+    rows = {row[0]: row for row in (line.split(" | ") for line in lines)}
+    for path in (ROOT / "runs" / "faults").glob("*.json"):
+        row = _row(json.loads(path.read_text(encoding="utf-8")))
+        rows[row[0]] = row
+    text = table(_HEAD, [rows[run] for run in sorted(rows)])
+    print(text)
+    into_page("scale.md", "faults", f"Written by `make e2e` and `make e2e-resume`.\n\n{text}")
+
+
+if __name__ == "__main__":
+    main()

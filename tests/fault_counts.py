@@ -1,0 +1,22 @@
+"""What campaigns that hurt real processes have counted, for `benches/faults.py`."""
+
+import datetime
+import json
+from pathlib import Path
+
+COUNTS = Path(__file__).resolve().parents[1] / "runs" / "faults"
+
+
+def counted(run, killed, rounds, ended, lost, seconds):
+    """Notes a run whose every assertion held: ``killed`` are the processes, in order, by kind."""
+    COUNTS.mkdir(parents=True, exist_ok=True)
+    made = {
+        "run": run,
+        "killed": killed,
+        "rounds": rounds,
+        "ended": ended,
+        "lost": lost,
+        "seconds": round(seconds),
+        "date": str(datetime.date.today()),
+    }
+    (COUNTS / f"{run}.json").write_text(json.dumps(made), encoding="utf-8")
