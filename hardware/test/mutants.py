@@ -40,6 +40,7 @@ MUTANTS = {
     "moving": ("ntt_control.sv", "moving <= issue;", "moving <= running;", "device:what_is_wrong"),
     "late": ("fc_top.sv", "m_out_tlast && !out_late", "m_out_tlast", "device:taken_late"),
     "forget": ("fc_top.sv", "flush || mask_late;", "flush;", "device:taken_late"),
+    "astray": ("fc_top.sv", "f_valid && !to_mask", "f_valid && !preparing", "device:taken_late"),
     "broken": ("stream_out.sv", "broken <= begun;", "broken <= 1'b0;", "streams device:taken_late"),
     "offer": ("stream_out.sv", "end else if (!out_valid || out_ready) begin", "end else if (1'b1) begin", "streams"),
     "twiddle": ("", "", "", "device"),  # a word of a table

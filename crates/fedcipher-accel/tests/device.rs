@@ -508,6 +508,17 @@ fn what_is_taken_late_is_not_of_the_next_command() {
     begin(&mut bus, Command::Encrypt, 1, 1);
     equal(&mut bus, 1);
 
+    // Masks wait for the memory when the host breaks off: none of them turns to the host.
+    bus.hold(true, false);
+    begin(&mut bus, Command::Prepare, 1, 16);
+    feed(&mut bus, 16, 0);
+    bus.idle(60_000);
+    ok(&mut bus, reg::COMMAND, Command::Clear as u32);
+    settle(&mut bus);
+    bus.hold(false, false);
+    bus.idle(50);
+    assert!(bus.receive().is_none(), "a mask left by the host's stream");
+
     // A ciphertext of one beat is on offer when the next one's plaintext is none.
     begin(&mut bus, Command::Prepare, 2, 1);
     (0..2).for_each(|_| feed(&mut bus, 1, 0));
