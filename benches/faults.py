@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from measure import ROOT
-from report import into_page, table
+from report import into_page, section, table
 
 _HEAD = ["run", "killed with SIGKILL", "rounds asked for", "ended", "updates lost", "took", "on"]
 
@@ -24,9 +24,7 @@ def _row(made: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     """Reads the counts, and writes the table into the page."""
-    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-    there = page.partition("<!-- faults -->")[2].partition("<!-- /faults -->")[0]
-    lines = re.findall(r"^\| (`.*) \|$", there, re.MULTILINE)
+    lines = re.findall(r"^\| (`.*) \|$", section("scale.md", "faults"), re.MULTILINE)
     rows = {row[0]: row for row in (line.split(" | ") for line in lines)}
     for path in (ROOT / "runs" / "faults").glob("*.json"):
         row = _row(json.loads(path.read_text(encoding="utf-8")))

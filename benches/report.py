@@ -18,6 +18,12 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
+def section(page: str, marker: str) -> str:
+    """What stands between the two comments named ``marker`` of ``docs/PAGE``."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return text.partition(f"<!-- {marker} -->")[2].partition(f"<!-- /{marker} -->")[0]
+
+
 def into_page(page: str, marker: str, text: str) -> None:
     """Writes ``text`` between the two comments named ``marker`` of ``docs/PAGE``."""
     path = ROOT / "docs" / page

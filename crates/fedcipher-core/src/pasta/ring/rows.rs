@@ -1,11 +1,10 @@
 //! Loops over rows, the residues of a ring element modulo one prime, and the arithmetic of that prime.
 
 use super::narrow::{self, Narrow};
+use super::row::Row;
 use crate::{Error, Result};
 use fhe_math::{ntt::NttOperator, zq::Modulus};
 use multiversion::multiversion;
-
-pub use super::row::Row;
 
 /// An element: a row for each prime.
 pub type Rows = Vec<Row>;
