@@ -16,7 +16,7 @@ from fedcipher.errors import BenchError, ParameterError, ReportError
 from fedcipher.published.record import Record
 from fedcipher.published.tables import beside
 from fedcipher.published.verdict import judged, stated
-from fedcipher.studies import Asked, findings, masks, netns, packing, sparse, study, study_names, wan
+from fedcipher.studies import Asked, accuracy, findings, masks, netns, packing, sparse, study, study_names, wan
 from fedcipher.studies.fedbit_round import accelerator_seconds
 from fedcipher.studies.netns import Exchange
 from fedcipher.studies.timing import best, clocked
@@ -117,6 +117,26 @@ def test_processor_time_is_of_this_process_and_its_children_and_not_of_waiting()
     assert spent > 0.25
     assert clocked(time.sleep, 0.3)[0] < 0.15
     assert best(lambda: sum(range(100_000)), 3)[0] > 0
+
+
+@pytest.mark.long
+def test_accuracy_by_sparsity_is_that_of_trainings(data_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(accuracy, "_SPARSITY", (99,))
+    monkeypatch.setattr(accuracy, "_ROUNDS", 2)
+    data = str(Path(data_dir("mnist")).parent)
+    assert cli.main(["bench", "flashe-accuracy", "--data-dir", data, "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "figures.json").read_text())
+    all_of_it, own = found["0, all"], found["99 %, each its own"]
+    assert len(all_of_it["accuracy"]) == 2
+    assert all_of_it["accuracy"][-1] > own["accuracy"][-1] > 0
+    # A coordinate of its own choice costs its position and a tag of its own.
+    assert all_of_it["up"] > own["up"] > found["99 %, common set"]["up"]
+    assert "Beside the published figures" not in (tmp_path / "README.md").read_text()
+
+
+def test_a_training_that_ends_with_an_error_ends_the_study(tmp_path):
+    with pytest.raises(BenchError, match="ended with"):
+        accuracy.run(Asked(data_dir=str(tmp_path), say=quiet))
 
 
 # --- FedBit ------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The studies of published experiments that no preset is: a quarter of an hour on two cores. flashe-wan and fednic make
+# The studies of published experiments that no preset is: half an hour on two cores. flashe-wan and fednic make
 # network namespaces, which takes root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,6 +11,7 @@ study() {
 }
 study fedbit-packing --runs 1
 study fedbit-round --runs 1 --data-dir "$data"
+study flashe-accuracy --runs 1 --data-dir "$data"
 study flashe-masks --runs 2
 study flashe-sparse --runs 1
 study flashe-unbatched --runs 5

@@ -146,7 +146,11 @@ def _study(options: argparse.Namespace, folder: Path, link: Link, command: str) 
         Asked(options.runs, options.data_dir, link, lambda text: print(text, file=sys.stderr, flush=True))
     )
     shown = beside(found.outcomes)
-    print_table("beside the published figures", shown.rows)
+    if found.outcomes:
+        print_table("beside the published figures", shown.rows)
+    else:
+        for table in found.tables:
+            print_table(table.title, table.rows)
     for head, texts in shown.notes:
         print(f"{head}:", *texts, sep="\n  ")
     write(options.what, found, command, facts, folder)

@@ -18,6 +18,7 @@ __all__ = ["Asked", "Findings", "check_data", "study", "study_names"]
 _STUDIES = {
     "fedbit-packing": "packing",
     "fedbit-round": "fedbit_round",
+    "flashe-accuracy": "accuracy",
     "flashe-masks": "masks",
     "flashe-sparse": "sparse",
     "flashe-unbatched": "unbatched",
@@ -29,6 +30,7 @@ _STUDIES = {
 # What those that train need of --data-dir.
 _DATA = {
     "fedbit-round": ("mnist", "cifar10"),
+    "flashe-accuracy": ("mnist",),
     "flashe-wan": ("cifar10", "shakespeare", "mnist"),
     "fednic": ("mnist",),
 }

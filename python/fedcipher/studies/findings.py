@@ -72,7 +72,8 @@ def markdown(name: str, found: Findings, command: str, facts: dict[str, str]) ->
     parts = [f"# {name}", f"{found.summary}.", *(f"**{text}**" for text in shown.reversed)]
     for table in found.tables:
         parts += [f"## {table.title}", markdown_table(table.rows)]
-    parts += ["## Beside the published figures", RULE, markdown_table(shown.rows)]
+    if found.outcomes:
+        parts += ["## Beside the published figures", RULE, markdown_table(shown.rows)]
     parts += [f"{head}:\n\n" + "\n".join(f"* {text}" for text in texts) for head, texts in shown.notes]
     if found.differs:
         parts += ["What differs:\n\n" + "\n".join(f"* {text}" for text in found.differs)]
