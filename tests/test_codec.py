@@ -43,11 +43,12 @@ def test_stochastic_rounding_is_unbiased_and_adjacent(value, bits):
 @settings(max_examples=200, deadline=None)
 @given(
     x=hnp.arrays(np.float32, st.integers(0, 8), elements=st.floats(-1, 1, width=32)),
+    before=st.sampled_from([0, 1023, 5000]),
     scale=st.sampled_from([1.0, 0.02, 1e-4]),
     bits=st.integers(4, 12),
 )
-def test_what_vanishes_is_what_the_quantiser_leaves_nothing_of(x, scale, bits):
-    x = (x * np.float32(scale)).astype(np.float32)
+def test_what_vanishes_is_what_the_quantiser_leaves_nothing_of(x, before, scale, bits):
+    x = np.concatenate([np.zeros(before, np.float32), x * np.float32(scale)])
     layout = Codec(bits=bits, clip=1.0).layout([x])
     ints, _ = layout.quantise([x])
     gone = x.any() and set(ints.tolist()) == {2 ** (bits - 1) - 1}

@@ -4,12 +4,15 @@ import gzip
 import json
 import os
 import shlex
+import signal
 import struct
 import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
-from fedcipher import Codec, cli
+from fedcipher import Codec, _files, cli, errors
 from fedcipher.engine.local import find_program
 from fedcipher.schemes import scheme
 
@@ -249,6 +252,122 @@ def test_the_programs_say_what_is_wrong_and_make_nothing(name, base, programs, t
         assert done.returncode == 2, (line, done.returncode, done.stderr)
         left = [path for path in everything(tmp_path) if path.is_file()]
         assert left == [], (line, left)
-    assert [path for path in everything(base) if path.suffix != ".used"] == before
+    # No key file is bound to a state folder either.
+    assert everything(base) == before
     assert held == {path: path.read_bytes() for path in held}
     assert os.listdir(base / "d0")
+
+
+@pytest.mark.parametrize("name", ["fedcipher-authority", "fedcipher-engine"])
+def test_a_log_is_plain_text_or_json(name, base, programs, tmp_path):
+    if name == "fedcipher-authority":
+        serve = ["--state", str(base / "authority"), "serve", "--listen", "127.0.0.1:0"]
+    else:
+        assert cli.main(["keygen", "--clients", "3", "--equal", "--out", str(tmp_path / "keys")]) == 0
+        serve = ["serve", "--listen", f"unix:{tmp_path}/socket", "--state", str(tmp_path / "ledgers")]
+        serve += ["--key-file", str(tmp_path / "keys" / "client-0.key")]
+
+    def logged(*options):
+        """All lines of a service that is ended once it listens."""
+        command = [find_program(name), *serve, "--allow-swap", *options]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            lines = []
+            for line in process.stderr:
+                lines.append(line)
+                if "listening on" in line:
+                    process.send_signal(signal.SIGTERM)
+            return lines
+
+    for line in (said := logged()):
+        assert "\x1b" not in line and (" INFO " in line or " WARN " in line), line
+    assert said
+    assert all({"timestamp", "level", "message"} <= set(json.loads(line)) for line in logged("--log-format", "json"))
+
+
+# --- told to end, or started without a stream ---------------------------------------------------
+
+COMMAND = [sys.executable, "-m", "fedcipher.cli"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_key_generation_that_is_told_to_end_leaves_no_half_of_its_keys(tmp_path, how):
+    line = [*COMMAND, "keygen", "--clients", "100000", "--equal", "--out", str(tmp_path / "keys")]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 60
+        while len(list(tmp_path.glob(".keys.*/client-9*.key"))) < 10:
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(how)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + how
+    assert said == f"fedcipher: {'interrupted' if how == signal.SIGINT else f'ended by {how.name}'}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_a_closed_terminal_is_ignored_where_that_was_asked_for(tmp_path):
+    program = f"import sys; from fedcipher import cli; print('here', flush=True); sys.exit(cli.main({['schemes']!r}))"
+    pause = "import os, signal; os.kill(os.getpid(), signal.SIGHUP); "
+    done = subprocess.run(
+        ["nohup", sys.executable, "-c", pause + program], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0 and "flashe" in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell's redirection")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_program_without_a_stream_works_and_writes_nothing_into_its_files(tmp_path, closed):
+    def run(line):
+        command = f"{shlex.join([*COMMAND, *line])} {closed}"
+        return subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    made = run(["keygen", "--clients", "3", "--equal", "--out", "keys"])
+    assert made.returncode == 0, made.stderr
+    assert cli.main(["inspect", str(tmp_path / "keys" / "client-0.key")]) == 0
+    refused = run(["keygen", "--clients", "3", "--equal", "--out", "keys"])
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+
+
+# --- what stands where something is to be written -----------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders")
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+    pipe, folder, link, real = (tmp_path / name for name in ("pipe", "folder", "link", "real"))
+    os.mkfifo(pipe)
+    folder.mkdir()
+    link.symlink_to(real)
+    for taken in (pipe, folder):
+        with pytest.raises(errors.RunError, match="is no ordinary file, and stays as it is"):
+            _files.write_whole(taken, b"model")
+    assert pipe.is_fifo() and folder.is_dir()
+    for content in (b"first", b"second"):
+        _files.write_whole(link, content)
+        assert link.is_symlink() and real.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link", "pipe", "real"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of files")
+def test_a_file_that_does_not_fit_leaves_nothing(tmp_path):
+    import resource
+
+    (tmp_path / "model.npz").write_bytes(b"before")
+    (tmp_path / ".model.npz.draft").write_bytes(b"somebody's")
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, most))
+    try:
+        with pytest.raises(errors.RunError, match="make room"):
+            _files.write_whole(tmp_path / "model.npz", bytes(2 << 20))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    _files.write_whole(tmp_path / "other", b"whole")
+    left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert left == {"model.npz": b"before", ".model.npz.draft": b"somebody's", "other": b"whole"}
+
+
+def test_what_a_killed_writer_has_left_is_dropped_and_nothing_else(tmp_path):
+    for name in (".model-0001.npz.0123456789abcdef.draft", ".model.draft", "a.0123456789abcdef.draft"):
+        (tmp_path / name).touch()
+    _files.drop_drafts(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".model.draft", "a.0123456789abcdef.draft"]

@@ -138,6 +138,23 @@ def test_no_process_of_a_cluster_outlives_it(tmp_path, how):
     assert supervisor.is_running(tmp_path) == 0
 
 
+@pytest.mark.parametrize(("clients", "at"), [(800, "keys and certificates"), (2, "registering node 0")])
+def test_a_cluster_that_is_told_to_end_while_it_starts_leaves_nothing_running(tmp_path, clients, at):
+    folder = tmp_path / "cluster"
+    up = [str(BIN / "fedcipher"), "cluster", "up", "--clients", str(clients), "--folder", str(folder)]
+    with subprocess.Popen(up, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert any(at in line for line in process.stdout)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 143 and "ended by SIGTERM" in said
+    # What runs has to say goodbye; what had not begun is as if it had never been asked for.
+    end = time.monotonic() + 30
+    while left := processes_of(folder):
+        assert time.monotonic() < end, left
+        time.sleep(0.1)
+    assert folder.exists() == (clients == 2)
+
+
 def test_what_is_no_cluster_is_refused_by_name(tmp_path):
     folder = tmp_path / "cluster"
     assert fedcipher("cluster", "down", "--folder", folder, cwd=tmp_path).stdout.strip().endswith("was not running")

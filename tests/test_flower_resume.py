@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -306,8 +307,17 @@ def test_status_says_where_a_run_is(tmp_path, rng, capsys):
     assert cli.main(["status", str(here.folder)]) == 0
     assert "not running" not in capsys.readouterr().out
     held.close()
-    assert cli.main(["status", str(tmp_path)]) == 2
+    # A training's folder: of its runs the last.
+    training = tmp_path / "training"
+    training.mkdir()
+    assert cli.main(["status", str(training)]) == 2
     assert "has no journal" in capsys.readouterr().err
+    for name in ("run", "run-2", "run-10", "run-x"):
+        shutil.copytree(here.folder, training / name)
+    assert cli.main(["status", str(training)]) == 0
+    assert str(training / "run-10") in capsys.readouterr().out
+    assert cli.main(["status", str(training / "run-2")]) == 0
+    assert capsys.readouterr().out.startswith(str(training / "run-2:"))
 
 
 MADE = """

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -11,7 +12,7 @@ import fedcipher
 import pytest
 from engine_harness import flashe
 from fedcipher import cli, errors
-from fedcipher.engine.local import new_authority, run_program
+from fedcipher.engine.local import find_program, new_authority, run_program
 
 
 @pytest.fixture
@@ -53,6 +54,20 @@ def test_a_store_with_flipped_bits_is_found_at_the_start(store):
     refusal(store)
     store.file.write_bytes(whole)
     assert "client-1" in store("status")
+
+
+def test_a_disk_without_room_is_not_taken_for_damage(store):
+    command = [find_program("fedcipher-authority"), "--state", str(store.file.parent), "--allow-swap", "rotate"]
+    limited = ["sh", "-c", f"trap '' XFSZ; ulimit -f 0; exec {shlex.join(map(str, command))}"]
+    for log in (False, True):
+        # With the store's log there, and without: made, and written to.
+        with closing(sqlite3.connect(store.file)) as database:
+            if log:
+                database.execute("SELECT * FROM parties").fetchall()
+            done = subprocess.run(limited, capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done
+        assert "has room" in done.stderr and "backup" not in done.stderr, done.stderr
+    store("rotate")
 
 
 def test_a_key_that_is_not_what_was_made_is_found_at_the_start(store):

@@ -208,6 +208,7 @@ sys.exit(apart.run_apart(work, lambda error: print(error, file=sys.stderr) or 2)
     [
         (signal.SIGINT, "time.sleep(600)", 130),
         (signal.SIGTERM, "time.sleep(600)", 143),
+        (signal.SIGHUP, "time.sleep(600)", 129),
         (None, "import os; os.kill(os.getpid(), signal.SIGSEGV)", 2),
         (None, "return 0", 0),
         (signal.SIGKILL, "time.sleep(600)", -9),
@@ -226,11 +227,13 @@ def test_a_simulation_ends_when_it_is_told_to_and_leaves_no_process(tmp_path, ho
     assert process.returncode == status, said
     if last.startswith("import os"):
         assert "ended by SIGSEGV" in said
+    if how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        assert said.strip() == f"fedcipher: {'interrupted' if how == signal.SIGINT else f'ended by {how.name}'}"
     until(lambda: not processes(f"600.{mark}"), 30)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_training_that_is_told_to_end_leaves_neither_keys_nor_processes(tmp_path, how):
     scratch, out = tmp_path / "tmp", tmp_path / "out"
     scratch.mkdir()

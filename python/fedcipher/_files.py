@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import secrets
 import tempfile
 from pathlib import Path
 from typing import IO, Literal
 
 from fedcipher.errors import ReportError, RunError
 
-__all__ = ["is_locked", "locked", "refusal", "writable_folder", "write_whole"]
+__all__ = ["drop_drafts", "is_locked", "locked", "refusal", "writable_folder", "write_whole"]
 
 _ADVICE = {
     errno.ENOENT: "check the path",
@@ -50,16 +52,34 @@ def writable_folder(folder: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file of a run, whole or not at all, also where the power fails. Raises `RunError`."""
-    draft = path.with_name(f".{path.name}.draft")
+    """Write a file of a run, whole or not at all, also where the power fails. Raises `RunError`.
+
+    A link is followed; what is no ordinary file (a device, a pipe, a folder) is refused, and stays as it is.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise RunError(f"{path} is no ordinary file, and stays as it is; name a file")
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.draft")
     try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(path)
+        # Not one that is there, by chance or because somebody has put it there.
+        with draft.open("xb") as file:
+            try:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                draft.rename(target)
+            except BaseException:
+                draft.unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error}; make room, or choose another place") from error
+
+
+def drop_drafts(folder: Path) -> None:
+    """Remove what `write_whole` was writing in ``folder`` when its process was killed; nobody else may be writing."""
+    for path in folder.iterdir():
+        if re.fullmatch(r"\..+\.[0-9a-f]{16}\.draft", path.name):
+            path.unlink(missing_ok=True)
 
 
 def locked(path: Path, mode: Literal["ab", "rb"] = "ab") -> IO[bytes] | None:

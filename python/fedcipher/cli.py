@@ -6,10 +6,12 @@ import argparse
 import json
 import math
 import os
+import re
 import stat
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,6 +20,7 @@ from fedcipher import __version__, _native, keys
 from fedcipher._files import refusal, writable_folder
 from fedcipher._optional import build, built, install, missing, require
 from fedcipher._options import positive, whole
+from fedcipher._signals import Told, heeded
 from fedcipher.app.layers import LayerBits, LayerClips, bits_option, clip_option, tensor_names
 from fedcipher.bench.commands import add_commands
 from fedcipher.cluster.commands import add_commands as add_cluster
@@ -51,10 +54,12 @@ _INTERRUPTED, _NO_READER = 130, 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``fedcipher``; returns the exit status: 0, or not 0 after one line on standard error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     try:
         try:
-            options = _parser().parse_args(arguments)
-            return options.run(options, arguments)
+            with heeded():
+                options = _parser().parse_args(arguments)
+                return options.run(options, arguments)
         finally:
             # Here, and not at Python's end, where a reader that has gone is reported as this program's error.
             sys.stdout.flush()
@@ -70,6 +75,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("fedcipher: interrupted", file=sys.stderr)
         return _INTERRUPTED
+    except Told as told:
+        # A terminal that has closed takes nothing any more.
+        with suppress(OSError):
+            print(f"fedcipher: {told}", file=sys.stderr, flush=True)
+        return told.status
+
+
+def _open_streams() -> None:
+    """Where this program was started without one of its three streams, it reads and writes nothing there.
+
+    A file that it opens would else have that stream's number, and be written to by whatever prints.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free.
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _refused(error: FedcipherError) -> int:
@@ -494,8 +520,13 @@ def _join(options: argparse.Namespace, __: list[str]) -> int:
 
 
 def _run_folder(given: Path) -> Path:
-    """A run's folder, or its name as an app has it."""
-    return home() / "runs" / given if not given.exists() and len(given.parts) == 1 else given
+    """A run's folder, or its name as an app has it, or the last run of a training's folder."""
+    if not given.exists() and len(given.parts) == 1:
+        return home() / "runs" / given
+    runs = {
+        int(found[1] or 1): path for path in given.glob("run*") if (found := re.fullmatch(r"run(?:-(\d+))?", path.name))
+    }
+    return given if (given / "journal.db").exists() or not runs else runs[max(runs)]
 
 
 def _status(options: argparse.Namespace, __: list[str]) -> int:

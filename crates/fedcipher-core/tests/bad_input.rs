@@ -5,13 +5,16 @@ mod common;
 
 use common::{Client, bfv, dense_schemes, encrypt, expected, flashe, floats, layout};
 use fedcipher_core::Error;
-use fedcipher_core::bounds::Bounds;
+use fedcipher_core::admission::{Rules, check_sums};
+use fedcipher_core::bounds::{Bounds, max_level};
+use fedcipher_core::client::{Receiver, check_aggregate};
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::keys::{ClientKey, ServerKey};
+use fedcipher_core::mac::{Tag, Weighting};
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
-use fedcipher_core::wire::{self, Contribution, Header, Kind};
+use fedcipher_core::wire::{self, Contribution, Head, Header, Kind};
 use proptest::prelude::*;
 
 fn bounds() -> Bounds {
@@ -69,6 +72,30 @@ fn the_bound_is_checked_before_the_round_and_names_what_fits() {
     let weight: u64 = text.split("max_weight=").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
     assert!(bfv_result(Bounds::new(1000, weight, Some(1)).unwrap(), Preset::Fast, 24).is_ok());
     assert!(bfv_result(Bounds::new(1000, weight + 1, Some(1)).unwrap(), Preset::Fast, 24).is_err());
+}
+
+/// The best that fits is named, and nothing that does not.
+#[test]
+fn each_cure_of_a_bound_fits() {
+    let cure = |clients, max_weight, bits, limit| {
+        let bounds = Bounds::new(clients, max_weight, None).unwrap();
+        match bounds.checked_field_bits(bits, limit) {
+            Err(Error::Bound { cure, .. }) => cure,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(cure(4, 2, 12, 14), "bits=11, or max_weight=1, or a modulus of 15 bits");
+    assert_eq!(cure(4, 2, 12, 13), "bits=10, or a modulus of 15 bits");
+    assert_eq!(cure(4, 100, 2, 4), "max_weight=1, or a modulus of 10 bits");
+    assert_eq!(cure(4, 100, 2, 3), "a modulus of 10 bits, or fewer clients");
+    assert_eq!(Bounds::new(4, 2, None).unwrap().checked_field_bits(12, 15).unwrap(), 15);
+}
+
+#[test]
+fn a_scheme_says_how_many_clients_it_is_for() {
+    let says = Bounds::new(7, 1, None).unwrap().describe();
+    let says: Vec<_> = says.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(says, [("clients", "7"), ("least contributions", "3")]);
 }
 
 fn bfv_result(bounds: Bounds, preset: Preset, bits: u32) -> fedcipher_core::Result<()> {
@@ -187,6 +214,110 @@ fn a_wrong_key_under_the_right_name_yields_an_error() {
 }
 
 #[test]
+fn sums_beyond_what_their_clients_can_have_sent_are_refused() {
+    let most = 3 * max_level(12);
+    let mut sums = vec![most; 40];
+    check_sums(&sums, 3, 12).unwrap();
+    // One of them, then another beside it, wherever a vector's lanes end.
+    for at in 0..sums.len() {
+        sums[at] = most + 1 + at as u64;
+        let error = check_sums(&sums, 3, 12).unwrap_err();
+        let says = format!("a sum of {} exceeds the largest possible {most} for total weight 3", sums[at]);
+        assert!(matches!(&error, Error::Decrypt { reason } if *reason == says), "{error}");
+        if at > 0 {
+            sums[at - 1] = most;
+        }
+    }
+}
+
+#[test]
+fn no_memory_is_taken_for_more_than_a_frame_can_carry() {
+    let (scheme, layout) = (double(), layout(&[(1000, 12)]));
+    let keys = scheme.keygen(&[0, 1], 1).unwrap();
+    let tag = &keys.server.tag;
+    let header = tag.round_header(Kind::Aggregate, 1, vec![Contribution { client: 0, weight: 1 }], &layout, [0; 16]);
+    for (density, least) in [(1.0, 500), (0.01, 5)] {
+        let rules = Rules { density, ..Rules::dense(bounds(), Weighting::Client) };
+        let found = |payload_len| check_aggregate(&Head { header: header.clone(), payload_len }, tag, &rules, None);
+        found(least).unwrap();
+        assert!(matches!(found(least - 1), Err(Error::Frame { .. })));
+    }
+}
+
+/// All fields at once are what they are piece by piece, and as sums.
+#[test]
+fn a_polynomial_is_of_every_field_of_every_segment() {
+    let (key, layout) = (&double().keygen(&[0, 1], 1).unwrap().clients[0], layout(&[(700, 12), (300, 8)]));
+    let own = Contribution { client: 0, weight: 1 };
+    let header = key.tag.round_header(Kind::Update, 1, vec![own], &layout, [0; 16]);
+    let mac = key.mac().unwrap().round(&header, &layout, bounds(), b"");
+    let mut fields: Vec<u32> = (0..1000).collect();
+    let whole = |fields: &[u32]| mac.tag(mac.hash_fields(fields), &own);
+    let all = whole(&fields);
+    let pieces = [0..512, 512..700, 700..1000].map(|piece| {
+        let mut hasher = mac.hasher(piece.start);
+        hasher.fields(&fields[piece]);
+        hasher.hash()
+    });
+    assert_eq!(all, mac.tag(pieces.into_iter().sum(), &own));
+    let sums: Vec<u64> = fields.iter().map(|f| u64::from(*f)).collect();
+    assert_eq!(all, mac.tag(mac.hash_sums(&sums), &own));
+    for at in [0, 699, 700, 999] {
+        fields[at] += 1;
+        assert_ne!(all, whole(&fields), "{at}");
+        fields[at] -= 1;
+    }
+}
+
+/// A key is of one scheme and of its parameters, for each of the three who use one.
+#[test]
+fn a_key_of_another_scheme_or_of_other_parameters_is_refused() {
+    let (ours, others) = (all_schemes(), dense_schemes(Bounds::new(4, 1, Some(1)).unwrap(), &[12]));
+    for scheme in &ours {
+        for other in ours.iter().chain(&others).filter(|o| (o.name(), o.digest()) != (scheme.name(), scheme.digest())) {
+            let keys = other.keygen(&[0, 1], 1).unwrap();
+            let client = &keys.clients[0];
+            let refusals = [
+                scheme.encryptor(client, None).err().unwrap(),
+                scheme.aggregator(&keys.server, None).err().unwrap(),
+                scheme.decryptor(client, None).err().unwrap(),
+            ];
+            for error in refusals {
+                match error {
+                    Error::Scheme { found, expected } => {
+                        assert_eq!([found.as_str(), &expected], [other.name(), scheme.name()]);
+                        assert_ne!(found, expected);
+                    }
+                    Error::Parameters { found, expected } => {
+                        assert_eq!(scheme.name(), other.name());
+                        assert_eq!([found, expected], [other.digest(), scheme.digest()].map(|d| wire::hex(&d)));
+                    }
+                    other => panic!("{other}"),
+                }
+            }
+        }
+    }
+}
+
+/// Where a refusal can tell of the key, and only there, the first is the last.
+#[test]
+fn only_what_tells_of_a_key_closes_it() {
+    let key = &double().keygen(&[0, 1], 1).unwrap().clients[0];
+    for closes in [true, false] {
+        let rules = Rules { closes, ..Rules::dense(bounds(), Weighting::Client) };
+        for (error, tells) in
+            [(Error::Tag, true), (Error::Decrypt { reason: String::new() }, true), (Error::EmptyCohort, false)]
+        {
+            let receiver = Receiver::new(key, rules, None).unwrap();
+            let class = error.class();
+            assert_eq!(receiver.failed(error).class(), class);
+            let next = receiver.openings().claim(1, &[0; 32]);
+            assert_eq!(matches!(next, Err(Error::Closed)), closes && tells, "{class}");
+        }
+    }
+}
+
+#[test]
 fn too_many_clients_for_the_modulus() {
     let layout = layout(&[(10, 12)]);
     let scheme = bfv(Bounds::new(2, 1, Some(1)).unwrap(), Preset::Compact, &[12], false);
@@ -267,6 +398,8 @@ fn secrets_do_not_show_in_debug_output_and_server_keys_hold_none() {
         assert!(text.contains("client 0") && !text.contains("secret"), "{text}");
         let secret = &keys.clients[0].secret;
         assert!(text.len() < 100);
+        let tagged = keys.clients[0].mac().unwrap();
+        assert_eq!(format!("{tagged:?} {:?}", Tag::default()), "MacKey(secret) Tag");
         if secret.len() >= 16 {
             let public = keys.server.to_bytes();
             assert!(!public.windows(16).any(|w| w == &secret[..16]));

@@ -169,6 +169,10 @@ fn a_wrong_clock_does_not_brick_a_key() {
     claim(&key, state.path(), dated(-3600)).unwrap();
     claim(&key, state.path(), dated(3600)).unwrap();
     ledger::check_date((1 << 40) - 1).unwrap();
+    // A day ahead is the last that is taken; what is refused says how far ahead it is.
+    ledger::check_date(dated(86_400)).unwrap();
+    let error = ledger::check_date(dated(3 * 86_400 + 3600)).unwrap_err();
+    assert!(matches!(error, Error::RoundDate { days: 3, .. }), "{error}");
 }
 
 #[test]
@@ -329,6 +333,11 @@ fn a_key_file_has_one_state_folder_and_one_kind_of_user() {
         lost(take(&state, Sharing::Workers).map(drop));
         fs::write(&gone, content).unwrap();
     }
+    // And as it was before it knew of them.
+    let index = fs::OpenOptions::new().write(true).open(file(&state, "ledgers.index")).unwrap();
+    index.set_len(64).unwrap();
+    ["-0.nonce", "-0.opened"].map(|suffix| fs::remove_file(file(&state, suffix)).unwrap());
+    lost(take(&state, Sharing::Workers).map(drop));
     fs::remove_dir_all(&state).unwrap();
     assert!(take(&state, Sharing::Workers).is_err(), "a new folder at the same place is another one");
 }

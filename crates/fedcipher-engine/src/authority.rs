@@ -2,7 +2,7 @@
 //! transaction, so that a kill at any point leaves the state before or the state after.
 
 use crate::certificates::{Party, Role, Root, Terms, check_name};
-use crate::damage::{self, damaged};
+use crate::damage::{self, unread};
 use crate::error::{Error, Result};
 use crate::files::Draft;
 use crate::refusals::Refused;
@@ -168,7 +168,7 @@ impl Authority {
         if mode & 0o077 != 0 {
             return Err(Error::file(&path, &format!("mode {mode:o} lets others read all keys; chmod 600 it")));
         }
-        let mut this = Self::connect(folder).map_err(|e| damaged(folder, &e))?;
+        let mut this = Self::connect(folder).map_err(|e| unread(folder, &e))?;
         damage::check_structure(&this.connection, folder)?;
         this.committee = registry::make(&this.spec()?)?.committee();
         this.connection.execute_batch(LATER)?;
@@ -178,7 +178,7 @@ impl Authority {
         Ok(this)
     }
 
-    fn connect(folder: &Path) -> Result<Self> {
+    fn connect(folder: &Path) -> rusqlite::Result<Self> {
         let connection = Connection::open(folder.join(FILE))?;
         connection.busy_timeout(BUSY)?;
         connection.execute_batch(PRAGMAS)?;

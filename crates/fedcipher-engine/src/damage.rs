@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 /// That of SQLite's own structure.
 pub fn check_structure(store: &Connection, folder: &Path) -> Result<()> {
     let found = store.query_row("PRAGMA quick_check(1)", [], |r| r.get::<_, String>(0));
-    match found.map_err(|error| damaged(folder, &error))?.as_str() {
+    match found.map_err(|error| unread(folder, &error))?.as_str() {
         "ok" => Ok(()),
         wrong => Err(damaged(folder, &wrong)),
     }
@@ -18,7 +18,7 @@ pub fn check_structure(store: &Connection, folder: &Path) -> Result<()> {
 
 /// And that of keys, and of whom has been revoked, which no structure shows.
 pub fn check_content(store: &Connection, folder: &Path) -> Result<()> {
-    let wrong = |error: rusqlite::Error| damaged(folder, &error);
+    let wrong = |error: rusqlite::Error| unread(folder, &error);
     // One state of the store, whatever others write meanwhile.
     let tx = store.unchecked_transaction()?;
     let mut query = tx.prepare(
@@ -41,6 +41,24 @@ pub fn check_content(store: &Connection, folder: &Path) -> Result<()> {
         return Err(damaged(folder, &format!("{name} has been revoked and is not any more")));
     }
     Ok(())
+}
+
+/// Why the store cannot be read. A full disk is no reason for a backup, which would lose epochs.
+pub fn unread(folder: &Path, error: &rusqlite::Error) -> Error {
+    use rusqlite::ErrorCode::{
+        CannotOpen, DatabaseBusy, DatabaseLocked, DiskFull, OutOfMemory, PermissionDenied, ReadOnly, SystemIoFailure,
+    };
+    match error.sqlite_error_code() {
+        Some(
+            CannotOpen | DatabaseBusy | DatabaseLocked | DiskFull | OutOfMemory | PermissionDenied | ReadOnly
+            | SystemIoFailure,
+        ) => Error::Store(format!(
+            "{} cannot be read or written ({error}); see that its disk has room, works and may be written to. The \
+             store itself need not be damaged",
+            folder.join(FILE).display()
+        )),
+        _ => damaged(folder, error),
+    }
 }
 
 /// What to say of it.

@@ -183,7 +183,13 @@ impl From<Error> for Status {
 #[cfg(feature = "server")]
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
-        Error::Store(error.to_string())
+        use rusqlite::ErrorCode::{DiskFull, SystemIoFailure};
+        match error.sqlite_error_code() {
+            Some(DiskFull | SystemIoFailure) => {
+                Error::Store(format!("{error}; see that its disk has room and works, then try again"))
+            }
+            _ => Error::Store(error.to_string()),
+        }
     }
 }
 

@@ -39,6 +39,8 @@ pub mod listen;
 #[cfg(feature = "server")]
 pub mod lockdown;
 #[cfg(feature = "server")]
+pub mod logs;
+#[cfg(feature = "server")]
 pub mod metrics;
 #[cfg(feature = "server")]
 pub mod refusals;

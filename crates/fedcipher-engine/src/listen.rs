@@ -115,6 +115,27 @@ async fn exhausted(door: &Door) {
 /// A socket left behind by a dead engine is replaced; one that answers is not, and nothing else is: a mistyped path
 /// may be anybody's file.
 pub fn unix(path: &Path, group: Option<Gid>) -> Result<UnixListener> {
+    check(path, group)?;
+    if std::fs::symlink_metadata(path).is_ok() {
+        std::fs::remove_file(path).map_err(|e| Error::file(path, &e))?;
+    }
+    // From its first moment, not from a chmod on: the process is still single-minded here.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let bound = UnixListener::bind(path);
+    rustix::process::umask(before);
+    let bound = bound.map_err(|e| Error::file(path, &e))?;
+    if let Some(group) = group {
+        // The group first: at no moment may another one open it.
+        rustix::fs::chown(path, None, Some(group)).map_err(|e| {
+            Error::file(path, &format!("cannot be given to group {group}: {e}; put the engine's user into it"))
+        })?;
+        rustix::fs::chmod(path, Mode::from_raw_mode(0o660)).map_err(|e| Error::file(path, &e))?;
+    }
+    Ok(bound)
+}
+
+/// Refuses what [`unix`] would; changes nothing.
+pub fn check(path: &Path, group: Option<Gid>) -> Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let about = std::fs::metadata(folder).map_err(|e| Error::file(folder, &e))?;
     let sticky = about.mode() & 0o1000 != 0;
@@ -136,21 +157,8 @@ pub fn unix(path: &Path, group: Option<Gid>) -> Result<UnixListener> {
                 return Err(Error::file(path, &format!("who answers there cannot be told: {e}; remove it first")));
             }
         }
-        std::fs::remove_file(path).map_err(|e| Error::file(path, &e))?;
     }
-    // From its first moment, not from a chmod on: the process is still single-minded here.
-    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let bound = UnixListener::bind(path);
-    rustix::process::umask(before);
-    let bound = bound.map_err(|e| Error::file(path, &e))?;
-    if let Some(group) = group {
-        // The group first: at no moment may another one open it.
-        rustix::fs::chown(path, None, Some(group)).map_err(|e| {
-            Error::file(path, &format!("cannot be given to group {group}: {e}; put the engine's user into it"))
-        })?;
-        rustix::fs::chmod(path, Mode::from_raw_mode(0o660)).map_err(|e| Error::file(path, &e))?;
-    }
-    Ok(bound)
+    Ok(())
 }
 
 /// Refuses a folder through which members of `group` do not get to the socket.

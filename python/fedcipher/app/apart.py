@@ -1,4 +1,4 @@
-"""A simulation in a process of its own, which Ctrl-C and SIGTERM end whatever it is doing.
+"""A simulation in a process of its own, which Ctrl-C, SIGTERM and a closed terminal end whatever it is doing.
 
 Ray and JAX run threads and processes that do not come to an end when the program is told to: it hung for minutes, or
 died of a segmentation fault, and its keys stayed on disk. So whoever is told to end is not where they run.
@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from fedcipher._signals import Told, deaf, heeded
 from fedcipher.errors import FedcipherError, RunError
 
 __all__ = ["run_apart"]
@@ -23,14 +24,6 @@ __all__ = ["run_apart"]
 _GRACE = 10.0
 """Seconds for a report of what there is, before the process is ended."""
 _LOOK = 0.05
-
-
-class _Told(BaseException):
-    """This process has been told to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 def run_apart(work: Callable[[], int], failed: Callable[[FedcipherError], int]) -> int:
@@ -47,15 +40,18 @@ def run_apart(work: Callable[[], int], failed: Callable[[FedcipherError], int]) 
     if child == 0:
         _work(work, failed, parent)
     try:
-        with _heeded():
+        with heeded(signal.SIGINT):
             code = _waited(child, None)
-    except _Told as told:
+    except Told as told:
         # Once, so that it can say what it has; a second time nobody asks.
         _signal(child, signal.SIGINT)
-        with _deaf():
+        with deaf(signal.SIGINT):
             _waited(child, time.monotonic() + _GRACE)
             _end_session(child)
-        return 128 + told.number
+        # A terminal that has closed takes nothing any more.
+        with suppress(OSError):
+            print(f"fedcipher: {told}", file=sys.stderr, flush=True)
+        return told.status
     _end_session(child)
     if code < 0:
         name = signal.Signals(-code).name
@@ -95,37 +91,6 @@ def _follow(parent: int) -> None:
         time.sleep(1)
     _end_session(os.getpid())
     os._exit(1)
-
-
-@contextmanager
-def _heeded() -> Generator[None]:
-    """SIGINT and SIGTERM raise `_Told`."""
-
-    def told(number: int, _: object) -> None:
-        raise _Told(number)
-
-    with _handled(told):
-        yield
-
-
-@contextmanager
-def _deaf() -> Generator[None]:
-    with _handled(signal.SIG_IGN):
-        yield
-
-
-@contextmanager
-def _handled(how: Callable[[int, object], None] | signal.Handlers) -> Generator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, how) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _waited(child: int, until: float | None) -> int:

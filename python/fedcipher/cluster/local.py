@@ -56,13 +56,13 @@ def up(
     if folder.exists() and any(folder.iterdir()):
         raise ClusterError(f"{folder} has other things in it: name a new folder")
     offload = Offload(folder / "engines", scheme, clients, _free_port()) if engine else None
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    on_progress("keys and certificates")
     try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        on_progress("keys and certificates")
         port, public = _prepare(folder, scheme, clients, members, offload)
     except BaseException:
         # Nothing runs yet, and a second try finds the folder as this one did.
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         raise
     try:
         _start(folder, port, public, offload, on_progress)

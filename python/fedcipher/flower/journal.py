@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedcipher._files import is_locked, locked, write_whole
+from fedcipher._files import drop_drafts, is_locked, locked, write_whole
 from fedcipher.errors import RunError
 from fedcipher.flower.records import ClientRecord, RoundRecord
 
@@ -79,6 +79,7 @@ class Journal:
         if self._lock is None:
             raise RunError(f"another process is running {folder}: wait for it, or end it")
         try:
+            drop_drafts(folder)
             if not (folder / _NAME).exists():
                 _make(folder / _NAME)
             self._base = sqlite3.connect(folder / _NAME, timeout=_BUSY, isolation_level=None, check_same_thread=False)

@@ -12,7 +12,7 @@ import logging
 import time
 from pathlib import Path
 
-from fedcipher._files import locked, write_whole
+from fedcipher._files import drop_drafts, locked, write_whole
 from fedcipher.errors import RunError
 from fedcipher.schemes.base import state_dir
 
@@ -48,6 +48,7 @@ def _reserved(folder: Path, now: int, count: int) -> int:
             raise RunError(f"{folder / _FILE} stays locked: end the process that has it")
         time.sleep(0.01)
     with lock:
+        drop_drafts(folder)
         path = folder / _FILE
         kept = _kept(path)
         first = now if kept - now > _MOST_AHEAD else max(now, kept)

@@ -36,7 +36,7 @@ __all__ = ["RunFolder", "free_folder", "open_run", "read_scheme", "replay", "sav
 _FORMAT = 2
 _INDEX = "run.json"
 # What a server has made of a folder before it has an index.
-_BEFORE_INDEX = r"lock|(\.)?journal\.db.*|(\.)?model-0000\.npz(\.draft)?|\.run\.json\.draft"
+_BEFORE_INDEX = r"lock|(\.)?journal\.db.*|model-0000\.npz|\.(model-0000\.npz|run\.json)\.[0-9a-f]+\.draft"
 
 
 def replay(

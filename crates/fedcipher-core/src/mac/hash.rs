@@ -15,22 +15,32 @@ const WORDS: usize = 512;
 /// Fields that make [`HALF`] words of two: field k with field k + HALF.
 pub const GROUP: usize = 256;
 const HALF: usize = GROUP / 2;
-/// Powers are tabulated as six limbs of 22 bits: 512 products with 32-bit words stay below 2^63.
-const LIMBS: usize = 6;
-const LIMB_BITS: u32 = 22;
 /// Fields up to this width share a word with another.
 const PAIRED: u32 = 16;
+/// Words up to this width take powers in fewer limbs.
+const NARROW: u32 = 22;
 
-type Table = [[u32; WORDS]; LIMBS];
+/// Powers of r, by limb: 512 products of a limb and a word stay below 2^63.
+type Table<const LIMBS: usize> = [[u32; WORDS]; LIMBS];
+/// Six limbs of 22 bits, for words of 32 bits.
+type Wide = Table<6>;
+/// Four limbs of 32 bits, for words of 22.
+type Narrow = Table<4>;
+
+/// Bits of a limb.
+const fn limb_bits(limbs: usize) -> u32 {
+    128u32.div_ceil(limbs as u32)
+}
 
 /// `r^1 ..= r^512` as words take them, by limb.
-fn tabulate(r: Element, paired: bool) -> Box<Table> {
+fn tabulate<const LIMBS: usize>(r: Element, paired: bool) -> Box<Table<LIMBS>> {
     let mut table = Box::new([[0u32; WORDS]; LIMBS]);
+    let (bits, mask) = (limb_bits(LIMBS), lane_mask(limb_bits(LIMBS)));
     let skip = r.power(HALF as u64);
     let mut power = r;
     for i in 0..WORDS {
         for (l, limb) in table.iter_mut().enumerate() {
-            limb[i] = (power.value() >> (LIMB_BITS * l as u32)) as u32 & ((1 << LIMB_BITS) - 1);
+            limb[i] = ((power.value() >> (bits * l as u32)) as u64 & mask) as u32;
         }
         power = power * r;
         if paired && i % HALF == HALF - 1 {
@@ -45,22 +55,30 @@ pub struct Powers {
     r: Element,
     /// r^512 and r^1024: from one block to the next.
     steps: [Element; 2],
-    single: OnceLock<Box<Table>>,
-    paired: OnceLock<Box<Table>>,
+    narrow: OnceLock<Box<Narrow>>,
+    single: OnceLock<Box<Wide>>,
+    paired: OnceLock<Box<Wide>>,
 }
 
 impl Powers {
     pub fn new(r: Element) -> Self {
         let step = r.power(WORDS as u64);
-        Powers { r, steps: [step, step * step], single: OnceLock::new(), paired: OnceLock::new() }
+        let [single, paired] = [(); 2].map(|()| OnceLock::new());
+        Powers { r, steps: [step, step * step], narrow: OnceLock::new(), single, paired }
     }
 
-    fn table(&self, paired: bool) -> &Table {
-        if paired {
-            self.paired.get_or_init(|| tabulate(self.r, true))
+    /// The polynomial of words of a single field, of which none has more than `width` bits.
+    fn single(&self, words: &[u32], width: u32) -> Element {
+        if width <= NARROW {
+            value(dot_narrow(words, self.narrow.get_or_init(|| tabulate(self.r, false))))
         } else {
-            self.single.get_or_init(|| tabulate(self.r, false))
+            value(dot_wide(words, self.single.get_or_init(|| tabulate(self.r, false))))
         }
+    }
+
+    /// The same of words of two fields.
+    fn paired(&self, words: &[u32]) -> Element {
+        value(dot_wide(words, self.paired.get_or_init(|| tabulate(self.r, true))))
     }
 }
 
@@ -69,6 +87,9 @@ impl Drop for Powers {
         self.r.zeroize();
         self.steps.zeroize();
         for mut table in [self.single.take(), self.paired.take()].into_iter().flatten() {
+            table.as_flattened_mut().zeroize();
+        }
+        if let Some(mut table) = self.narrow.take() {
             table.as_flattened_mut().zeroize();
         }
     }
@@ -107,38 +128,36 @@ impl<'a> Hasher<'a> {
         self.base = self.base * step;
     }
 
-    /// One client's fields, which have at most 24 bits.
+    /// One client's fields, which have at most 24 bits, and no more than a sum's.
     pub fn fields(&mut self, fields: &[u32]) {
-        let table = self.powers.table(self.paired);
         for block in fields.chunks(self.block()) {
-            let limbs = if self.paired {
+            let hash = if self.paired {
                 let used = pair(block, self.width, &mut self.words);
-                dot(&self.words[..used], table)
+                self.powers.paired(&self.words[..used])
             } else {
-                dot(block, table)
+                self.powers.single(block, self.width)
             };
-            self.sum += self.base * value(limbs);
+            self.sum += self.base * hash;
             self.advance(block.len());
         }
     }
 
     /// Fields of a sum.
     pub fn sums(&mut self, fields: &[u64]) {
-        let table = self.powers.table(self.paired);
         for block in fields.chunks(self.block()) {
             let mut hash = if self.paired {
                 let mut narrow = [0u32; 2 * WORDS];
                 narrow.iter_mut().zip(block).for_each(|(n, s)| *n = *s as u32);
                 let used = pair(&narrow[..block.len()], self.width, &mut self.words);
-                value(dot(&self.words[..used], table))
+                self.powers.paired(&self.words[..used])
             } else {
                 self.words.iter_mut().zip(block).for_each(|(n, s)| *n = *s as u32);
-                value(dot(&self.words[..block.len()], table))
+                self.powers.single(&self.words[..block.len()], self.width)
             };
             if self.width > 32 {
                 // What is beyond 32 bits goes over the same powers once more.
                 self.words.iter_mut().zip(block).for_each(|(n, s)| *n = (*s >> 32) as u32);
-                hash += value(dot(&self.words[..block.len()], table)).times_power_of_two(32);
+                hash += self.powers.single(&self.words[..block.len()], self.width).times_power_of_two(32);
             }
             self.sum += self.base * hash;
             self.advance(block.len());
@@ -179,28 +198,30 @@ fn pair(fields: &[u32], width: u32, words: &mut [u32; WORDS]) -> usize {
     (groups.len() + 1) * HALF
 }
 
-/// The limbs of `sum words[i] * r^(i+1)`, each below 2^63.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
-fn dot(words: &[u32], table: &Table) -> [u64; LIMBS] {
-    let n = words.len().min(WORDS);
-    let words = &words[..n];
-    let [a, b, c, d, e, f] = table;
-    let (a, b, c, d, e, f) = (&a[..n], &b[..n], &c[..n], &d[..n], &e[..n], &f[..n]);
-    let mut sums = [0u64; LIMBS];
-    for i in 0..n {
-        let word = u64::from(words[i]);
-        sums[0] += word * u64::from(a[i]);
-        sums[1] += word * u64::from(b[i]);
-        sums[2] += word * u64::from(c[i]);
-        sums[3] += word * u64::from(d[i]);
-        sums[4] += word * u64::from(e[i]);
-        sums[5] += word * u64::from(f[i]);
-    }
-    sums
+/// The limbs of `sum words[i] * r^(i+1)`, each below 2^63. All limbs go along side by side: a word is read once.
+macro_rules! dot_kernel {
+    ($dot:ident, $table:ty, $limbs:literal, $($limb:ident $l:literal),+) => {
+        #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
+        fn $dot(words: &[u32], table: &$table) -> [u64; $limbs] {
+            let n = words.len().min(WORDS);
+            let words = &words[..n];
+            let [$($limb),+] = table;
+            $(let $limb = &$limb[..n];)+
+            let mut sums = [0u64; $limbs];
+            for i in 0..n {
+                let word = u64::from(words[i]);
+                $(sums[$l] += word * u64::from($limb[i]);)+
+            }
+            sums
+        }
+    };
 }
 
-fn value(limbs: [u64; LIMBS]) -> Element {
-    let limb = |(l, x): (usize, &u64)| Element::new(u128::from(*x)).times_power_of_two(LIMB_BITS * l as u32);
+dot_kernel!(dot_wide, Wide, 6, a 0, b 1, c 2, d 3, e 4, f 5);
+dot_kernel!(dot_narrow, Narrow, 4, a 0, b 1, c 2, d 3);
+
+fn value<const LIMBS: usize>(limbs: [u64; LIMBS]) -> Element {
+    let limb = |(l, x): (usize, &u64)| Element::new(u128::from(*x)).times_power_of_two(limb_bits(LIMBS) * l as u32);
     limbs.iter().enumerate().map(limb).sum()
 }
 
@@ -285,10 +306,18 @@ mod tests {
 
     #[test]
     fn the_largest_words_do_not_overflow() {
+        let most = |bits: u32| lane_mask(bits) as u32;
+        let wide: Wide = [[most(limb_bits(6)); WORDS]; 6];
+        let narrow: Narrow = [[most(limb_bits(4)); WORDS]; 4];
+        let want = |word: u32, limb: u32| u64::try_from(WORDS as u128 * u128::from(word) * u128::from(limb)).unwrap();
+        assert_eq!(dot_wide(&[u32::MAX; WORDS], &wide), [want(u32::MAX, wide[0][0]); 6]);
+        assert_eq!(dot_narrow(&[most(NARROW); WORDS], &narrow), [want(most(NARROW), narrow[0][0]); 4]);
         let powers = Powers::new(Element::new(u128::MAX - 5));
-        let sums = [u64::MAX >> 1; 3 * WORDS];
-        let mut hasher = Hasher::new(&powers, 63, 0);
-        hasher.sums(&sums);
-        assert_eq!(hasher.finish(), slow(Element::new(u128::MAX - 5), 63, 0, &sums));
+        for width in [PAIRED, NARROW, NARROW + 1, 32, 63] {
+            let sums = [lane_mask(width); 3 * WORDS];
+            let mut hasher = Hasher::new(&powers, width, 0);
+            hasher.sums(&sums);
+            assert_eq!(hasher.finish(), slow(Element::new(u128::MAX - 5), width, 0, &sums), "{width}");
+        }
     }
 }

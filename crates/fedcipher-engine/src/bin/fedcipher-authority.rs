@@ -9,7 +9,7 @@ use fedcipher_engine::door::Door;
 use fedcipher_engine::proto::authority_server::AuthorityServer;
 use fedcipher_engine::refusals::Refused;
 use fedcipher_engine::tls::Credentials;
-use fedcipher_engine::{Error, MAX_ASKED, Result, listen, lockdown};
+use fedcipher_engine::{Error, MAX_ASKED, Result, listen, lockdown, logs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,6 +27,9 @@ struct Options {
     /// Go on where memory cannot be locked.
     #[arg(long, global = true)]
     allow_swap: bool,
+    /// How the log on standard error is written.
+    #[arg(long, global = true, value_enum, default_value = "text")]
+    log_format: logs::Format,
     #[command(subcommand)]
     command: Command,
 }
@@ -107,9 +110,9 @@ const LARGEST: u64 = 1 << 20;
 const FORGET: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_target(false).init();
-    match run(Options::parse()) {
+    let options = Options::parse();
+    logs::begin(options.log_format);
+    match run(options) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("fedcipher-authority: {}: {error}", error.class());

@@ -13,7 +13,7 @@ use fedcipher_engine::listen::{self, Guard, Pages};
 use fedcipher_engine::metrics::Metrics;
 use fedcipher_engine::proto::engine_server::EngineServer;
 use fedcipher_engine::tls::{Credentials, KEY_FILE};
-use fedcipher_engine::{Error, MAX_REQUEST, Result, certificates, cores, files, lockdown};
+use fedcipher_engine::{Error, MAX_REQUEST, Result, certificates, cores, files, lockdown, logs};
 use rustix::fs::Gid;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,6 +31,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Parser)]
 #[command(version)]
 struct Options {
+    /// How the log on standard error is written.
+    #[arg(long, global = true, value_enum, default_value = "text")]
+    log_format: logs::Format,
     #[command(subcommand)]
     command: Command,
 }
@@ -116,9 +119,9 @@ struct Serve {
 }
 
 fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_target(false).init();
-    match run(Options::parse().command) {
+    let options = Options::parse();
+    logs::begin(options.log_format);
+    match run(options.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("fedcipher-engine: {}: {error}", error.class());
@@ -172,6 +175,14 @@ async fn serve(options: &Serve) -> Result<()> {
     };
     if names.is_empty() {
         return Err(Error::Configuration("no keys: give --authority and --credentials, or --key-file".into()));
+    }
+    // Before a key file is bound to --state: who is refused here may come back with another.
+    match &options.listen {
+        Target::Unix(path) => listen::check(path, socket_group(options)?)?,
+        Target::Tls { .. } => {
+            tls_credentials(options)?.server()?;
+            drop(listen::tcp(&options.listen).await?);
+        }
     }
     let metrics = Metrics::new().map_err(|e| Error::Configuration(e.to_string()))?;
     let accelerators = accelerators(options, &metrics)?;
@@ -268,6 +279,12 @@ fn socket_group(options: &Serve) -> Result<Option<Gid>> {
     }
 }
 
+/// Whose certificate a service over TCP shows.
+fn tls_credentials(options: &Serve) -> Result<Credentials> {
+    let folder = options.credentials.first().ok_or_else(|| Error::Configuration("TCP needs --credentials".into()))?;
+    Ok(Credentials::new(folder))
+}
+
 async fn listen_until_told(
     options: &Serve,
     service: EngineService,
@@ -300,9 +317,7 @@ async fn listen_until_told(
     let mut server = listen::server();
     let failed = |e: tonic::transport::Error| Error::of_transport("the engine's service", &e);
     if let Target::Tls { .. } = options.listen {
-        let folder =
-            options.credentials.first().ok_or_else(|| Error::Configuration("TCP needs --credentials".into()))?;
-        server = server.tls_config(Credentials::new(folder).server()?).map_err(failed)?;
+        server = server.tls_config(tls_credentials(options)?.server()?).map_err(failed)?;
     }
     let router = server.add_service(health_service).add_service(guarded);
     let serving = async {

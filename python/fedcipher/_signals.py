@@ -1,0 +1,77 @@
+"""What a program does that is told to end: what it has begun is cleared away first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+__all__ = ["Told", "deaf", "heeded"]
+
+_ENDS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""By which a service manager, and a terminal that closes, tell a program to end."""
+
+
+class Told(BaseException):
+    """This process has been told to end, by the signal ``number``."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    @property
+    def status(self) -> int:
+        """As a shell reports it."""
+        return 128 + self.number
+
+    def __str__(self) -> str:
+        return "interrupted" if self.number == signal.SIGINT else f"ended by {signal.Signals(self.number).name}"
+
+
+@contextmanager
+def heeded(*more: signal.Signals) -> Generator[None]:
+    """What tells this process to end, and each of ``more``, raises `Told`, once: what clears away is not interrupted.
+
+    A signal that whoever started this process has it ignore, as `nohup` does, stays ignored. A process forked off ends
+    by it as it would have without.
+    """
+    owner, numbers = os.getpid(), (*_ENDS, *more)
+
+    def told(number: int, _: object) -> None:
+        if os.getpid() != owner:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        for other in numbers:
+            signal.signal(other, signal.SIG_IGN)
+        raise Told(number)
+
+    with _handled(numbers, told):
+        yield
+
+
+@contextmanager
+def deaf(*more: signal.Signals) -> Generator[None]:
+    """Nothing of what `heeded` heeds interrupts."""
+    with _handled((*_ENDS, *more), signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _handled(
+    numbers: tuple[signal.Signals, ...], how: Callable[[int, object], None] | signal.Handlers
+) -> Generator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # None: what is not Python's.
+    before = {n: h for n in numbers if (h := signal.getsignal(n)) not in (None, signal.SIG_IGN)}
+    for number in before:
+        signal.signal(number, how)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
