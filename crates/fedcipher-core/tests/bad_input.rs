@@ -244,6 +244,20 @@ fn no_memory_is_taken_for_more_than_a_frame_can_carry() {
     }
 }
 
+#[test]
+fn a_scheme_is_called_by_its_name() {
+    for name in ["flashe", "bfv", "sixteen-letters!"] {
+        let id = wire::scheme_id(name).unwrap();
+        assert!(id.starts_with(name.as_bytes()) && id[name.len()..].iter().all(|b| *b == 0));
+        assert_eq!(wire::scheme_name(&id), name);
+    }
+    for name in ["", "seventeen-letters", "two words", "tab\t", "caf\u{e9}"] {
+        assert!(matches!(wire::scheme_id(name), Err(Error::Parameter { .. })), "{name:?}");
+    }
+    // A foreign id goes into messages: nothing in it reaches a terminal as it is.
+    assert_eq!(wire::scheme_name(b"a\x1b[2J\xff\0behind\0\0\0"), "a\\x1b[2J\\xff");
+}
+
 /// All fields at once are what they are piece by piece, and as sums.
 #[test]
 fn a_polynomial_is_of_every_field_of_every_segment() {

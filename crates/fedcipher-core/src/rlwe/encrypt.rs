@@ -19,6 +19,9 @@ use std::path::Path;
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
 
+/// Coefficients that are made side by side.
+const RUN: usize = 256;
+
 /// Ready-made `a s + e` under one fresh seed, used for one update and then gone.
 struct Offline {
     seed: [u8; 32],
@@ -147,40 +150,49 @@ impl Sealer for CipherSealer {
         }
         let weight = self.stamp.weight();
         let mut hasher = self.stamp.mac.hasher(block.start);
-        let made;
+        let fresh;
         let mask = match self.masks.get(index) {
             Some(mask) => mask,
             None => {
-                made = mask(d, &self.secret, &self.seed, index, block, None)?;
-                &made
+                fresh = mask(d, &self.secret, &self.seed, index, block, None)?;
+                &fresh
             }
         };
         let wire_bits = d.wire_bits(d.up_drop);
         let mut writer = BitWriter::new(out);
         let mut noise = Zeroizing::new(vec![0u32; block.used]);
-        let mut slots = mask.sum.iter().zip(mask.errors.iter()).zip(noise.iter_mut());
         // What dropping bits adds is half a unit less the bits that go; the whole is shifted to be no less than zero.
-        let half = (1u32 << d.up_drop) >> 1;
-        let (low, most) = ((1u32 << d.up_drop) - 1, d.fresh_noise() as u32 + half);
-        let step = block.fields.count * 256;
-        let mut ints = [0u32; 256 * 32];
-        let mut done = 0;
+        let (ring, delta, drop) = (&d.ring, d.delta, d.up_drop);
+        let half = (1u32 << drop) >> 1;
+        let (low, most) = ((1u32 << drop) - 1, d.fresh_noise() as u32 + half);
+        let mut ints = [0u32; RUN * 32];
+        let mut packed = [0u128; RUN];
+        let (step, mut done, mut made) = (block.fields.count * RUN, 0, 0);
         while done < block.len {
             let n = step.min(block.len - done);
             // A field has at least 4 bits and a coefficient at most 105: 26 fields fit the buffer.
             let ints = &mut ints[..n];
             update.quantise(block.start + done, ints)?;
             hasher.fields(ints);
+            let mut slots = packed.iter_mut();
             block.fields.pack(ints, weight, |m| {
-                let Some(((mask, error), noise)) = slots.next() else { return };
-                let c0 = d.ring.add(*mask, d.delta.wrapping_mul(m));
+                if let Some(slot) = slots.next() {
+                    *slot = m;
+                }
+            });
+            let run = &packed[..block.fields.coefficients(n)];
+            let masks = mask.sum[made..].iter().zip(&mask.errors[made..]);
+            for ((m, (sum, error)), noise) in run.iter().zip(masks).zip(&mut noise[made..]) {
+                let c0 = ring.add(*sum, delta.wrapping_mul(*m));
                 let gone = (c0 as u32).wrapping_add(half) & low;
                 *noise = most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone);
-                writer.push(d.compress(c0, d.up_drop), wire_bits);
-            });
+                writer.push((c0 + u128::from(half)) >> drop, wire_bits);
+            }
             done += n;
+            made += run.len();
         }
         ints.zeroize();
+        packed.zeroize();
         writer.finish();
         Ok(self.hash(index, hasher.hash(), &noise))
     }
