@@ -1,7 +1,8 @@
 """Mutants that cargo-mutants makes of the core's guards, against the core's own tests: `make mutants-core`.
 
 Every function's result replaced, every comparison and operator exchanged, in the files that decide what is added,
-opened and asked for. There are some hundreds, of a minute each: ``MUTANTS="--shard 0/5"`` tries a fifth of them.
+opened and asked for. There are some hundreds, of ten seconds each: ``MUTANTS="--shard 0/5"`` tries a fifth of them, and
+``MUTANTS=--iterate`` those of the last run again that were not caught.
 """
 
 from __future__ import annotations
@@ -20,16 +21,30 @@ OUT = ROOT / "target"
 LIMITS = ("--minimum-test-timeout", "120", "--build-timeout", "1800")
 
 
+# What does not compile, of this run and of those before that it goes on from.
+UNVIABLE = OUT / "mutants.unviable"
+FOUND = {"caught.txt": CAUGHT, "timeout.txt": CAUGHT, "previously_caught.txt": CAUGHT, "missed.txt": SURVIVED}
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
 def outcomes(folder: Path) -> Iterator[tuple[Mutant, str]]:
     """What cargo-mutants has written down; what does not compile is none."""
-    for name, outcome in (("caught.txt", CAUGHT), ("timeout.txt", CAUGHT), ("missed.txt", SURVIVED)):
-        for line in (folder / name).read_text(encoding="utf-8").splitlines():
-            if found := re.fullmatch(r"([^:]+):(\d+):\d+: (.*)", line):
+    none = {*lines(folder / "unviable.txt"), *lines(UNVIABLE)}
+    UNVIABLE.write_text("\n".join(sorted(none)), encoding="utf-8")
+    for name, outcome in FOUND.items():
+        for line in lines(folder / name):
+            found = re.fullmatch(r"([^:]+):(\d+):\d+: (.*)", line)
+            if found and line not in none:
                 yield Mutant(f"line {found[2]}: {found[3]}", found[1], "", ""), outcome
 
 
 def main() -> int:
     """With the command line's words for cargo-mutants."""
+    if "--iterate" not in sys.argv:
+        UNVIABLE.unlink(missing_ok=True)
     files = [word for file in FILES for word in ("--file", CORE + file)]
     command = ["cargo", "mutants", "--package", "fedcipher-core", *files, *LIMITS, "--output", str(OUT)]
     done = subprocess.run([*command, *sys.argv[1:], "--", "--lib", "--tests"], cwd=ROOT, check=False)

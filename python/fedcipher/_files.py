@@ -57,10 +57,10 @@ def write_whole(path: Path, content: bytes) -> None:
     A link is followed; what is no ordinary file (a device, a pipe, a folder) is refused, and stays as it is.
     """
     target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        raise RunError(f"{path} is no ordinary file, and stays as it is; name a file")
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.draft")
     try:
+        if target.exists() and not target.is_file():
+            raise RunError(f"{path} is no ordinary file, and stays as it is; name a file")
         # Not one that is there, by chance or because somebody has put it there.
         with draft.open("xb") as file:
             try:
