@@ -258,6 +258,22 @@ fn a_scheme_is_called_by_its_name() {
     assert_eq!(wire::scheme_name(b"a\x1b[2J\xff\0behind\0\0\0"), "a\\x1b[2J\\xff");
 }
 
+/// Of a frame that comes in parts, too, every bit counts.
+#[test]
+fn a_checksum_in_parts_is_that_of_the_whole() {
+    let frame = wire::seal(vec![7; 300]);
+    let (body, tail) = frame.split_at(300);
+    let mut checksum = wire::Checksum::default();
+    body.chunks(64).for_each(|part| checksum.update(part));
+    checksum.check(tail).unwrap();
+    for at in 0..tail.len() {
+        let mut other = tail.to_vec();
+        other[at] ^= 1;
+        assert!(matches!(checksum.check(&other), Err(Error::Frame { .. })));
+    }
+    assert!(checksum.check(&tail[1..]).is_err() && checksum.check(&frame).is_err());
+}
+
 /// All fields at once are what they are piece by piece, and as sums.
 #[test]
 fn a_polynomial_is_of_every_field_of_every_segment() {

@@ -37,10 +37,11 @@ fn claim(key: &ClientKey, state: &Path, round: u64) -> Result<(), Error> {
     Ledger::open(key, Some(state))?.claim(round)
 }
 
-fn lost(result: Result<(), Error>) {
+fn lost(result: Result<(), Error>) -> String {
     let error = result.unwrap_err();
     assert_eq!(error.class(), "LedgerError", "{error}");
     assert!(error.to_string().contains("rotate the keys"), "no cure: {error}");
+    error.to_string()
 }
 
 #[test]
@@ -127,10 +128,10 @@ fn a_ledger_that_is_put_back_or_is_anothers_is_refused() {
     // Another client's file, another folder's file.
     claim(&keys[1], state.path(), 1).unwrap();
     fs::copy(file(state.path(), "-1.nonce"), &own).unwrap();
-    lost(claim(&keys[0], state.path(), 9));
+    assert!(lost(claim(&keys[0], state.path(), 9)).contains("the ledger of another key"));
     claim(&keys[0], other.path(), 1).unwrap();
     fs::copy(file(other.path(), "-0.nonce"), &own).unwrap();
-    lost(claim(&keys[0], state.path(), 9));
+    assert!(lost(claim(&keys[0], state.path(), 9)).contains("of another state folder"));
 }
 
 #[test]
@@ -140,8 +141,27 @@ fn a_symbolic_link_is_not_followed() {
     let path = file(state.path(), ".nonce");
     fs::rename(&path, other.path().join("elsewhere")).unwrap();
     symlink(other.path().join("elsewhere"), &path).unwrap();
+    let refused = || {
+        let error = claim(&key, state.path(), 2).unwrap_err();
+        assert!(error.class() == "LedgerError" && error.to_string().contains("symbolic link"), "{error}");
+    };
+    refused();
+    let index = file(state.path(), "ledgers.index");
+    fs::rename(&index, other.path().join("index")).unwrap();
+    symlink(other.path().join("index"), &index).unwrap();
+    refused();
+}
+
+/// What cannot be read has not been lost: no cure that costs the keys.
+#[test]
+fn a_folder_in_a_ledgers_place_is_no_reason_to_rotate() {
+    let (state, key) = (tempfile::tempdir().unwrap(), key());
+    claim(&key, state.path(), 1).unwrap();
+    let path = file(state.path(), ".nonce");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
     let error = claim(&key, state.path(), 2).unwrap_err();
-    assert!(error.class() == "LedgerError" && error.to_string().contains("symbolic link"), "{error}");
+    assert!(error.class() == "LedgerError" && !error.to_string().contains("rotate the keys"), "{error}");
 }
 
 #[test]

@@ -143,3 +143,30 @@ impl Ledger {
         newest.next(round).write(&file, &found).and_then(|()| file.sync_data()).map_err(io)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::bounds::Bounds;
+    use crate::plain::Plain;
+    use crate::scheme::Scheme;
+
+    /// As in a process forked off, where this object's memory is a copy of its parent's.
+    #[test]
+    fn what_a_fork_remembers_is_void() {
+        let key = Plain::new(Bounds::new(2, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        let mut alone = Ledger::open(&key, None).unwrap();
+        alone.reserve(4).unwrap();
+        alone.process ^= 1;
+        for refused in [alone.claim(4), alone.claim(9), alone.reserve(10)] {
+            assert!(refused.unwrap_err().to_string().contains("make the encryptor after the fork"));
+        }
+        let state = tempfile::tempdir().unwrap();
+        let mut kept = Ledger::open(&key, Some(state.path())).unwrap();
+        kept.reserve(4).unwrap();
+        kept.process ^= 1;
+        assert!(matches!(kept.claim(4), Err(Error::NonceReuse { round: 4, last: 4, .. })));
+        kept.claim(5).unwrap();
+    }
+}
