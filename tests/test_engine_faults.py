@@ -579,3 +579,32 @@ def test_a_slow_reader_costs_no_memory_and_is_let_go(tmp_path):
             quiet.set()
         assert "StalledError" in served.log.read_text()
         assert connect(served.address).encryptor().encrypt(updates(1)[0], round=3)
+
+
+def test_an_import_that_stands_still_or_has_no_end_is_refused(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run:
+        run.enrol("client-9")
+        run.local.rotate()
+        served = run.engine("own", "--credentials", run.folder / "client-9", "--stall", "2")
+        begin, quiet = field(1, field(1, "client-9")), threading.Event()
+
+        def silent():
+            yield begin
+            quiet.wait(30)
+
+        def endless():
+            yield begin
+            # A quarter more than is held.
+            part = field(2, bytes(16 << 20))
+            for _ in range(80):
+                yield part
+
+        with socket_channel(served.address) as channel:
+            for messages, why in ((silent, "StalledError"), (endless, "EngineError")):
+                call = raw_call(channel, "Engine", "ImportState")(messages(), timeout=25)
+                with pytest.raises(grpc.RpcError):
+                    list(call)
+                assert error_class(call) == why
+                quiet.set()
+            assert "at most 1 GiB" in call.details()
+        assert connect(served.address).encryptor().encrypt(updates(1)[0], round=1)

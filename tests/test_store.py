@@ -56,6 +56,15 @@ def test_a_store_with_flipped_bits_is_found_at_the_start(store):
     assert "client-1" in store("status")
 
 
+def test_a_store_that_others_may_read_is_not_served(store):
+    for mode in (0o640, 0o604, 0o666):
+        store.file.chmod(mode)
+        with pytest.raises(errors.EngineError, match="lets others read all keys; chmod 600"):
+            store("status")
+    store.file.chmod(0o600)
+    store("status")
+
+
 def test_a_disk_without_room_is_not_taken_for_damage(store):
     command = [find_program("fedcipher-authority"), "--state", str(store.file.parent), "--allow-swap", "rotate"]
     limited = ["sh", "-c", f"trap '' XFSZ; ulimit -f 0; exec {shlex.join(map(str, command))}"]

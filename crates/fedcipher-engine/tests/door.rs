@@ -1,0 +1,67 @@
+//! How many connections a service holds. In a process of its own: the limit of descriptors is the process's.
+#![cfg(feature = "server")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap is a failed test")]
+
+use fedcipher_engine::door::{Door, Origin, Pass};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io::ErrorKind;
+use std::sync::{Arc, Mutex};
+
+const MOST: usize = 10;
+const ONE: Origin = Origin::User(1);
+const OTHER: Origin = Origin::User(2);
+
+/// A door with room for [`MOST`] connections, and what it has turned away.
+fn door() -> (Arc<Door>, Arc<Mutex<Vec<(Origin, &'static str)>>>) {
+    let turned = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&turned);
+    let door = Door::new(Box::new(move |origin, what| told.lock().unwrap().push((origin, what))));
+    // Half are kept for what is no connection, and one may take two.
+    let limit = Rlimit { current: Some(4 * MOST as u64), maximum: getrlimit(Resource::Nofile).maximum };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    (door, turned)
+}
+
+fn admitted(door: &Arc<Door>, origin: Origin, count: usize, at_work: bool) -> Vec<Pass> {
+    let passes: Vec<Pass> = (0..count).map(|_| door.admit(origin).unwrap()).collect();
+    if at_work {
+        passes.iter().for_each(|pass| pass.greeted().tell());
+    }
+    passes
+}
+
+/// One after the other: the limit is of both.
+#[tokio::test]
+async fn places_are_shared() {
+    one_peer_has_half_of_the_places().await;
+    who_has_said_nothing_makes_room_the_oldest_first().await;
+}
+
+async fn one_peer_has_half_of_the_places() {
+    let (door, turned) = door();
+    let held = admitted(&door, ONE, MOST / 2, true);
+    assert!(door.admit(ONE).is_none());
+    assert_eq!(*turned.lock().unwrap(), [(ONE, "connection, too many are open")]);
+    let others = admitted(&door, OTHER, MOST / 2, true);
+    assert!(door.admit(Origin::User(3)).is_none(), "full of those who are at work");
+    drop((held, others));
+    admitted(&door, ONE, MOST / 2, true);
+}
+
+async fn who_has_said_nothing_makes_room_the_oldest_first() {
+    let (door, turned) = door();
+    let mut silent = admitted(&door, ONE, MOST / 2, false);
+    // For its own peer, whose places are taken.
+    let own = admitted(&door, ONE, 1, true);
+    let mut oldest = silent.remove(0);
+    assert_eq!(oldest.ended().await.kind(), ErrorKind::ConnectionAborted);
+    drop(oldest);
+    // For anybody, once all are.
+    let others = admitted(&door, OTHER, MOST / 2, true);
+    let third = admitted(&door, Origin::User(3), 1, true);
+    let mut oldest = silent.remove(0);
+    assert_eq!(oldest.ended().await.kind(), ErrorKind::ConnectionAborted);
+    drop(oldest);
+    assert_eq!(*turned.lock().unwrap(), [(ONE, "silent connection, for a newer one"); 2]);
+    drop((silent, own, others, third));
+}
