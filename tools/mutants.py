@@ -6,7 +6,9 @@ sources; exits non-zero when a mutant survives or no longer applies.
 
 from __future__ import annotations
 
+import datetime
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from page import written
+from page import section, written
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = "crates/fedcipher-core/src/"
@@ -120,10 +122,11 @@ def broken(tree: Path, mutant: Mutant) -> Generator[bool]:
         path.write_text(sound, encoding="utf-8")
 
 
-def reported(outcomes: Iterable[tuple[Mutant, str]], command: str = "") -> int:
+def reported(outcomes: Iterable[tuple[Mutant, str]], command: str, *, part: bool = False) -> int:
     """Says what became of each mutant as it is known; 1 when one survived or no longer applies.
 
-    The table in docs/testing.md is that of ``command``, ``make X``.
+    The table in docs/testing.md is that of ``command``, ``make X``; where ``part`` of the files were tried, rows of
+    the others stay.
     """
     found: list[tuple[Mutant, str]] = []
     for mutant, outcome in outcomes:
@@ -131,15 +134,25 @@ def reported(outcomes: Iterable[tuple[Mutant, str]], command: str = "") -> int:
         found.append((mutant, outcome))
     caught = sum(outcome == CAUGHT for _, outcome in found)
     print(f"{caught} of {len(found)} mutants caught")
-    if command:
-        lines = ["| sources | mutants | caught | not caught |", "|---|---|---|---|"]
-        for file in sorted({mutant.file for mutant, _ in found}):
-            of_file = [(mutant, outcome) for mutant, outcome in found if mutant.file == file]
-            left = [f"{mutant.what} ({outcome.lower()})" for mutant, outcome in of_file if outcome != CAUGHT]
-            lines.append(f"| `{file}` | {len(of_file)} | {len(of_file) - len(left)} | {'; '.join(left)} |")
-        lines.append(f"| all | {len(found)} | {caught} | |")
-        written(f"`{command}`", "\n".join(lines), command.removeprefix("make "))
+    marker, today = command.removeprefix("make "), datetime.date.today()
+    rows = _kept(section(marker)) if part else {}
+    for file in {mutant.file for mutant, _ in found}:
+        of_file = [(mutant, outcome) for mutant, outcome in found if mutant.file == file]
+        left = [f"{mutant.what} ({outcome.lower()})" for mutant, outcome in of_file if outcome != CAUGHT]
+        rows[file] = (len(of_file), len(of_file) - len(left), "; ".join(left), str(today))
+    lines = ["| sources | mutants | caught | not caught | tried |", "|---|---|---|---|---|"]
+    lines += [f"| `{file}` | {n} | {ok} | {left} | {when} |" for file, (n, ok, left, when) in sorted(rows.items())]
+    lines.append(f"| all | {sum(r[0] for r in rows.values())} | {sum(r[1] for r in rows.values())} | | |")
+    written(f"`{command}`", "\n".join(lines), marker)
     return 0 if caught == len(found) else 1
+
+
+def _kept(text: str) -> dict[str, tuple[int, int, str, str]]:
+    """The rows of a table, by file."""
+    of_all = re.search(r"on (\d{4}-\d\d-\d\d)\.", text)
+    row = r"^\| `([^`]+)` \| (\d+) \| (\d+) \| (.*?) \|(?: (\S+) \|)?$"
+    rows = {r[1]: (int(r[2]), int(r[3]), r[4].strip(), r[5]) for r in re.finditer(row, text, re.MULTILINE)}
+    return {file: (*counts, when or (of_all[1] if of_all else "")) for file, (*counts, when) in rows.items()}
 
 
 def main() -> int:

@@ -210,7 +210,7 @@ def main() -> int:
                 return STALE if not applies else SURVIVED if passes() else CAUGHT
 
         found = ((mutant, outcome(mutant)) for mutant in chosen)
-        return reported(found, "" if sys.argv[1:] else "make mutants-engine")
+        return reported(found, "make mutants-engine", part=bool(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -372,7 +372,7 @@ def main() -> int:
         for tree in trees:
             processes.Process(target=try_all, args=(tree, Tests(recorded), mutants, outcomes)).start()
         found = (outcome for _ in trees for outcome in iter(outcomes.get, None))
-        return reported(found, "" if sys.argv[1:] else "make mutants-flower")
+        return reported(found, "make mutants-flower", part=bool(sys.argv[1:]))
 
 
 if __name__ == "__main__":
