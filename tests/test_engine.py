@@ -159,6 +159,17 @@ def _decrypt(engine, aggregate):
     return engine.decryptor().decrypt(aggregate)
 
 
+def test_an_engine_that_starts_after_its_run_has_begun_takes_part(tmp_path):
+    """Its key was issued to it alone, so no round of it can have been encrypted elsewhere, however old."""
+    begun = (int(time.time()) - 3600) << 20
+    with deployment(flashe(), 1, tmp_path) as run:
+        encryptor = run.connect(0).encryptor()
+        for number in (1, 2):
+            assert encryptor.encrypt(updates(1)[0], round=begun + number)
+        with pytest.raises(errors.NonceReuseError):
+            encryptor.encrypt(updates(1)[0], round=begun + 2)
+
+
 def test_thirty_two_clients_at_once(tmp_path):
     clients, rounds = 32, 3
     made = flashe(clients)

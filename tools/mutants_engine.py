@@ -134,7 +134,9 @@ MUTANTS = (
         "let made = layout.elements() <= self.ahead_elements;",
         "let made = true;",
     ),
-    engine("keyring", "two engines use one key", "ledger::register(key, &self.state)?;", ""),
+    engine(
+        "keyring", "an engine that starts after its run began sits it out", "ledger::register(key, &self.state)?;", ""
+    ),
     engine(
         "keyring",
         "the authority changes a device's scheme",

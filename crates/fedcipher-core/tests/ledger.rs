@@ -295,6 +295,21 @@ fn damaged_cut_or_deleted_openings_are_refused() {
         claim(3).unwrap();
         assert_eq!(fs::read(&path).unwrap(), whole);
     }
+    // The last record in the place of that of another folder, where the key opened another round: no checksum shows it.
+    let other = tempfile::tempdir().unwrap();
+    for round in [1, 2, 5] {
+        Openings::open(&key, Some(other.path())).unwrap().claim(round, &[round as u8; 32]).unwrap();
+    }
+    let mut mixed = whole.clone();
+    mixed[128 + 128..].copy_from_slice(&fs::read(file(other.path(), ".opened")).unwrap()[128 + 128..]);
+    fs::write(&path, &mixed).unwrap();
+    assert!(lost(claim(6)).contains("its last opening is not the one that it counts"));
+    // Put back whole, under an object that has seen more.
+    fs::write(&path, &whole).unwrap();
+    let open = Openings::open(&key, Some(state.path())).unwrap();
+    open.claim(4, &[4; 32]).unwrap();
+    fs::write(&path, &whole).unwrap();
+    lost(open.claim(5, &[5; 32]));
     fs::remove_file(&path).unwrap();
     lost(claim(4));
 }

@@ -136,11 +136,8 @@ fn verdict(wanted: Opening, count: u64, at: impl Fn(u64) -> Result<Opening>) -> 
         let middle = low + (high - low) / 2;
         if at(middle)?.round < wanted.round { low = middle + 1 } else { high = middle }
     }
-    if low < count && at(low)? == wanted {
-        Ok(Verdict::Again)
-    } else {
-        Err(Error::Opened { round: wanted.round, last })
-    }
+    // The newest is no older than what is wanted, so there is one at `low`.
+    if at(low)? == wanted { Ok(Verdict::Again) } else { Err(Error::Opened { round: wanted.round, last }) }
 }
 
 fn claim_on_disk(wanted: Opening, path: &Path, stamp: &Stamp, seen: &mut u64) -> Result<()> {
@@ -151,7 +148,7 @@ fn claim_on_disk(wanted: Opening, path: &Path, stamp: &Stamp, seen: &mut u64) ->
     file.read_exact(&mut slots).map_err(|_| lost(path, "has been cut short"))?;
     let newest = Newest::read(&slots, &found, path)?;
     let bytes = file.metadata().map_err(io)?.len().saturating_sub(FIRST as u64);
-    let (count, torn) = (bytes / RECORD as u64, bytes % RECORD as u64);
+    let count = bytes / RECORD as u64;
     // The slot is written after its record is durable, and is durable with the next record at the latest.
     if count < newest.count() || count < *seen {
         return Err(lost(path, "has been cut short"));
@@ -160,10 +157,8 @@ fn claim_on_disk(wanted: Opening, path: &Path, stamp: &Stamp, seen: &mut u64) ->
         return Err(lost(path, "holds more openings than it counts"));
     }
     *seen = count;
-    if torn > 0 {
-        // A write that was cut off by a crash: that aggregate was not released.
-        file.set_len(FIRST as u64 + count * RECORD as u64).map_err(io)?;
-    }
+    // Without what a write has left that was cut off by a crash: that aggregate was not released.
+    file.set_len(FIRST as u64 + count * RECORD as u64).map_err(io)?;
     let at = |index: u64| read(&file, path, index);
     let mut newest = newest;
     if count > newest.count() {
