@@ -213,13 +213,13 @@ mutants-core: $(BIN)/maturin
 	cargo install --quiet --locked --root target/tools --version '^27' cargo-mutants
 	PATH="$(CURDIR)/target/tools/bin:$$PATH" $(BIN)/python tools/mutants_core.py $(MUTANTS)
 
-# Guards of the engine and the key authority, taken out; half an hour.
+# Guards of the engine and the key authority, taken out; half an hour. MUTANTS=--again: those not caught the last time.
 mutants-engine: build
-	$(BIN)/python tools/mutants_engine.py
+	$(BIN)/python tools/mutants_engine.py $(MUTANTS)
 
 # The same of the Flower layer, in Python. An hour.
 mutants-flower: build
-	$(BIN)/python tools/mutants_flower.py
+	$(BIN)/python tools/mutants_flower.py $(MUTANTS)
 
 check: $(TESTED)
 	cargo fmt --all --check

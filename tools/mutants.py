@@ -125,8 +125,8 @@ def broken(tree: Path, mutant: Mutant) -> Generator[bool]:
 def reported(outcomes: Iterable[tuple[Mutant, str]], command: str, *, part: bool = False) -> int:
     """Says what became of each mutant as it is known; 1 when one survived or no longer applies.
 
-    The table in docs/testing.md is that of ``command``, ``make X``; where ``part`` of the files were tried, rows of
-    the others stay.
+    The table in docs/testing.md is that of ``command``, ``make X``. Where ``part`` of them were tried, all of a file or
+    those that were not caught (`uncaught`), what it says of the others stays.
     """
     found: list[tuple[Mutant, str]] = []
     for mutant, outcome in outcomes:
@@ -134,25 +134,49 @@ def reported(outcomes: Iterable[tuple[Mutant, str]], command: str, *, part: bool
         found.append((mutant, outcome))
     caught = sum(outcome == CAUGHT for _, outcome in found)
     print(f"{caught} of {len(found)} mutants caught")
-    marker, today = command.removeprefix("make "), datetime.date.today()
+    marker, today = command.removeprefix("make "), str(datetime.date.today())
     rows = _kept(section(marker)) if part else {}
     for file in {mutant.file for mutant, _ in found}:
-        of_file = [(mutant, outcome) for mutant, outcome in found if mutant.file == file]
-        left = [f"{mutant.what} ({outcome.lower()})" for mutant, outcome in of_file if outcome != CAUGHT]
-        rows[file] = (len(of_file), len(of_file) - len(left), "; ".join(left), str(today))
+        of_file = {mutant.what: outcome for mutant, outcome in found if mutant.file == file}
+        before = rows[file].left if file in rows and len(of_file) < rows[file].tried else {}
+        left = {**before, **of_file}
+        left = {what: outcome.lower() for what, outcome in left.items() if outcome != CAUGHT}
+        tried = rows[file].tried if before else len(of_file)
+        rows[file] = _Row(tried, left, today)
     lines = ["| sources | mutants | caught | not caught | tried |", "|---|---|---|---|---|"]
-    lines += [f"| `{file}` | {n} | {ok} | {left} | {when} |" for file, (n, ok, left, when) in sorted(rows.items())]
-    lines.append(f"| all | {sum(r[0] for r in rows.values())} | {sum(r[1] for r in rows.values())} | | |")
+    for file, row in sorted(rows.items()):
+        left = "; ".join(f"{what} ({outcome})" for what, outcome in row.left.items())
+        lines.append(f"| `{file}` | {row.tried} | {row.tried - len(row.left)} | {left} | {row.on} |")
+    tried, left = (sum(count) for count in zip(*((r.tried, len(r.left)) for r in rows.values()), strict=True))
+    lines.append(f"| all | {tried} | {tried - left} | | |")
     written(f"`{command}`", "\n".join(lines), marker)
     return 0 if caught == len(found) else 1
 
 
-def _kept(text: str) -> dict[str, tuple[int, int, str, str]]:
+def uncaught(mutants: Iterable[Mutant], command: str) -> list[Mutant]:
+    """Those that the last run of ``command`` did not catch, by its table."""
+    rows = _kept(section(command.removeprefix("make ")))
+    return [m for m in mutants if m.file in rows and m.what in rows[m.file].left]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Of a file: how many mutants were tried, what became of those that were not caught, and when."""
+
+    tried: int
+    left: dict[str, str]
+    on: str
+
+
+def _kept(text: str) -> dict[str, _Row]:
     """The rows of a table, by file."""
     of_all = re.search(r"on (\d{4}-\d\d-\d\d)\.", text)
-    row = r"^\| `([^`]+)` \| (\d+) \| (\d+) \| (.*?) \|(?: (\S+) \|)?$"
-    rows = {r[1]: (int(r[2]), int(r[3]), r[4].strip(), r[5]) for r in re.finditer(row, text, re.MULTILINE)}
-    return {file: (*counts, when or (of_all[1] if of_all else "")) for file, (*counts, when) in rows.items()}
+    row = r"^\| `([^`]+)` \| (\d+) \| \d+ \| (.*?) \|(?: (\S+) \|)?$"
+    rows: dict[str, _Row] = {}
+    for found in re.finditer(row, text, re.MULTILINE):
+        left = dict(re.findall(rf"(\S.*?) \(({SURVIVED.lower()}|{STALE})\)(?:; |$)", found[3].strip()))
+        rows[found[1]] = _Row(int(found[2]), left, found[4] or (of_all[1] if of_all else ""))
+    return rows
 
 
 def main() -> int:

@@ -13,10 +13,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, reported
+from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, reported, uncaught
 
 TESTS = ("engine", "engine_attacks", "engine_faults", "engine_oneshot", "attacks_engine", "store")
 PROGRAMS = ("fedcipher-engine", "fedcipher-authority")
+COMMAND = "make mutants-engine"
 
 
 def engine(file: str, what: str, old: str, new: str) -> Mutant:
@@ -180,8 +181,10 @@ def environment(folder: Path) -> Path:
 
 
 def main() -> int:
-    """Command line: the files to try, all by default."""
+    """Command line: the files to try, all by default, or ``--again``: what was not caught the last time."""
     chosen = [m for m in MUTANTS if not sys.argv[1:] or Path(m.file).stem in sys.argv[1:]]
+    if sys.argv[1:] == ["--again"]:
+        chosen = uncaught(MUTANTS, COMMAND)
     target = ROOT / "target" / "mutants"
     build = ("build", "--quiet", "--package", "fedcipher-engine", "--bins")
     with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
@@ -212,7 +215,7 @@ def main() -> int:
                 return STALE if not applies else SURVIVED if passes() else CAUGHT
 
         found = ((mutant, outcome(mutant)) for mutant in chosen)
-        return reported(found, "make mutants-engine", part=bool(sys.argv[1:]))
+        return reported(found, COMMAND, part=bool(sys.argv[1:]))
 
 
 if __name__ == "__main__":

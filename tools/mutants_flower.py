@@ -21,7 +21,7 @@ from pathlib import Path
 
 import coverage
 import pytest
-from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, reported
+from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, reported, uncaught
 
 TESTS = tuple(
     f"tests/test_{name}.py"
@@ -43,6 +43,7 @@ OPTIONS = ("-x", "-q", "-p", "no:cacheprovider")
 LONGEST = 1800
 # What takes seconds to import, and starts no threads by being imported.
 IMPORTED = ("flwr.app", "flwr.clientapp", "flwr.serverapp.strategy", "flwr.simulation", "jax")
+COMMAND = "make mutants-flower"
 
 
 def flower(file: str, what: str, old: str, new: str) -> Mutant:
@@ -349,6 +350,8 @@ def try_all(
 def main() -> int:
     """Command line."""
     chosen = [m for m in MUTANTS if not sys.argv[1:] or Path(m.file).stem in sys.argv[1:]]
+    if sys.argv[1:] == ["--again"]:
+        chosen = uncaught(MUTANTS, COMMAND)
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     processes = get_context("fork")
@@ -372,7 +375,7 @@ def main() -> int:
         for tree in trees:
             processes.Process(target=try_all, args=(tree, Tests(recorded), mutants, outcomes)).start()
         found = (outcome for _ in trees for outcome in iter(outcomes.get, None))
-        return reported(found, "make mutants-flower", part=bool(sys.argv[1:]))
+        return reported(found, COMMAND, part=bool(sys.argv[1:]))
 
 
 if __name__ == "__main__":
