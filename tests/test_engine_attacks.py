@@ -154,6 +154,17 @@ def test_a_revoked_host_is_cut_off_within_the_refresh_period(tmp_path):
         assert connect(served.address, credentials=other).encryptor().encrypt(updates(1)[0], round=2)
 
 
+def test_only_a_hosts_certificate_uses_an_engine_whatever_names_it_lets_in(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run:
+        others = [run.enrol("sensor"), run.enrol("summer", "--role", "server")]
+        with nic(run, hosts=("trainer", "sensor", "summer")) as served:
+            for credentials in others:
+                with pytest.raises(errors.FedcipherError, match="may not use this engine"):
+                    connect(served.address, credentials=credentials)
+            trainer = run.enrol("trainer", "--role", "host")
+            assert connect(served.address, credentials=trainer).encryptor().encrypt(updates(1)[0], round=1)
+
+
 def test_a_revocation_says_when_its_rotation_has_to_wait(tmp_path):
     with deployment(flashe(), 3, tmp_path) as run:
         keys = run.keys()

@@ -371,7 +371,7 @@ fn a_key_file_has_one_state_folder_and_one_kind_of_user() {
     // And as it was before it knew of them.
     let index = fs::OpenOptions::new().write(true).open(file(&state, "ledgers.index")).unwrap();
     index.set_len(64).unwrap();
-    ["-0.nonce", "-0.opened"].map(|suffix| fs::remove_file(file(&state, suffix)).unwrap());
+    ["-0.nonce", "-0.opened"].iter().for_each(|suffix| fs::remove_file(file(&state, suffix)).unwrap());
     lost(take(&state, Sharing::Workers).map(drop));
     fs::remove_dir_all(&state).unwrap();
     assert!(take(&state, Sharing::Workers).is_err(), "a new folder at the same place is another one");

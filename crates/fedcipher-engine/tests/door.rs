@@ -11,9 +11,12 @@ const MOST: usize = 10;
 const ONE: Origin = Origin::User(1);
 const OTHER: Origin = Origin::User(2);
 
-/// A door with room for [`MOST`] connections, and what it has turned away.
-fn door() -> (Arc<Door>, Arc<Mutex<Vec<(Origin, &'static str)>>>) {
-    let turned = Arc::new(Mutex::new(Vec::new()));
+/// What a door has turned away.
+type Turned = Arc<Mutex<Vec<(Origin, &'static str)>>>;
+
+/// A door with room for [`MOST`] connections, and its memory.
+fn door() -> (Arc<Door>, Turned) {
+    let turned = Turned::default();
     let told = Arc::clone(&turned);
     let door = Door::new(Box::new(move |origin, what| told.lock().unwrap().push((origin, what))));
     // Half are kept for what is no connection, and one may take two.
