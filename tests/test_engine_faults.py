@@ -608,3 +608,17 @@ def test_an_import_that_stands_still_or_has_no_end_is_refused(tmp_path):
                 quiet.set()
             assert "at most 1 GiB" in call.details()
         assert connect(served.address).encryptor().encrypt(updates(1)[0], round=1)
+
+
+def test_what_is_made_ahead_is_no_larger_than_the_engine_keeps(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run:
+        run.enrol("client-9")
+        run.local.rotate()
+        served = run.engine("own", "--credentials", run.folder / "client-9", "--ahead", "1000")
+        with socket_channel(served.address) as channel:
+            precompute = channel.unary_unary("/fedcipher.v1.Engine/Precompute")
+            for number, (count, made) in enumerate(
+                ((1000, field(1, 1)), (1001, b""), (2**31, b""), (1, field(1, 1))), 1
+            ):
+                asked = field(1, "client-9") + field(3, number) + field(4, flat_layout(count))
+                assert precompute(asked, timeout=20) == made, count

@@ -56,6 +56,14 @@ fn rounds_increase_across_restarts() {
 }
 
 #[test]
+fn a_new_ledger_has_had_no_round_not_even_0() {
+    let (state, key) = (tempfile::tempdir().unwrap(), key());
+    ledger::register(&key, state.path()).unwrap();
+    claim(&key, state.path(), 0).unwrap();
+    assert!(matches!(claim(&key, state.path(), 0), Err(Error::NonceReuse { round: 0, last: 0, .. })));
+}
+
+#[test]
 fn no_bit_of_a_ledger_may_flip() {
     for rounds in [0u64, 1, 2] {
         let (state, key) = (tempfile::tempdir().unwrap(), key());
