@@ -162,7 +162,7 @@ def resources(counts: list[dict[str, Any]]) -> list[str]:
     return [*lines, "", f"Not run yet: P = {', '.join(missing)}."] if missing else lines
 
 
-def routed(ecp5: dict[str, Any]) -> list[str]:
+def routed(ecp5: dict[str, Any], seeds: dict[str, Any] | None) -> list[str]:
     lines = [
         f"ECP5-85F at P = 2 (`ecp5_harness.sv` around it), speed grade 8: {ecp5['fmax_mhz']} MHz after routing"
         f"{age(ecp5)}; the tool was asked for {ecp5['asked_mhz']}.",
@@ -173,6 +173,9 @@ def routed(ecp5: dict[str, Any]) -> list[str]:
             f"The longest path: {path['logic_ns']} ns in {path['logic_steps']} steps of logic and {path['routing_ns']} ns of "
             f"routing, from `{path['from']}` to `{path['to']}` by {', '.join(f'`{cell}`' for cell in path['through'])}.",
         ]
+    if seeds:
+        tried = ", ".join(f"{seed}: {mhz} MHz" for seed, mhz in seeds["fmax_mhz"].items())
+        lines += ["", f"How much of that is luck: the same netlist from the tool's seeds, {tried}{age(seeds)}."]
     lines += ["", row("resource", "used", "there are"), row("---", "---", "---")]
     return lines + [row(k, *map(thousands, v)) for k, v in sorted(ecp5["used"].items())]
 
@@ -231,6 +234,6 @@ def readme(reports: Path, made_of: Callable[[str], str]) -> str:
         "",
         "## Place and route",
         "",
-        *(routed(ecp5) if ecp5 else ["Not run to its end yet."]),
+        *(routed(ecp5, found.get("ecp5_p2_seeds")) if ecp5 else ["Not run to its end yet."]),
     ]
     return "\n".join([*lines, ""])
