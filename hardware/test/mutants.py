@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -106,7 +107,7 @@ def device_red(name: str, rtl: Path, tables: Path, test: str) -> bool:
             [*TEST, *some], env=environment, capture_output=True, text=True, check=False, preexec_fn=for_so_long
         )
         # A device that stands still does so for its own TIMEOUT, which is hours of simulation.
-        still = "SIGXCPU" in done.stderr
+        still = re.search(rf"\(signal: {signal.SIGXCPU:d}\b", done.stderr) is not None
         if still:
             print(f"{name}: stands still", flush=True)
         red = still or "test result: FAILED" in done.stdout
