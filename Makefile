@@ -14,7 +14,7 @@ TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
 	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale limits docs build clean \
-	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants
+	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds
 
 build: $(VENV)/.built $(BIN)/fedcipher-engine
 
@@ -332,6 +332,11 @@ hardware: hardware-sim $(TESTED)
 		$(BIN)/python hardware/synth/synth.py cycles $$lanes || exit 1; done
 	$(BIN)/python hardware/synth/synth.py readme
 	cat hardware/synth/README.md
+
+# After it, the same netlist placed and routed from other seeds.
+hardware-seeds: $(VENV)/.hardware $(TESTED)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/synth/synth.py seeds
+	$(BIN)/python hardware/synth/synth.py readme
 
 # The site, from docs/ and the docstrings; a link that leads nowhere is an error.
 docs: $(VENV)/.docs

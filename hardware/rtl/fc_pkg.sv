@@ -30,6 +30,11 @@ package fc_pkg;
   localparam logic [1:0] OP_PRODUCT = 2'd2;  // by the key, a line a cycle
   localparam logic [1:0] OP_COPY = 2'd3;     // into the key's memory, a line a cycle
 
+  // Bits of the word by which ntt_control and poly_io drive a limb, for lines of 2^lb: eleven addresses, and the rest.
+  function automatic integer control_bits(input integer lb);
+    control_bits = 11 * lb + 24;
+  endfunction
+
   // N^-1 mod p for a smaller N of the same root: N_INV of 4096 doubled.
   function automatic logic [52:0] inverse_of_n(input logic [52:0] of_4096, input logic [52:0] p, input integer log_n);
     logic [53:0] value;

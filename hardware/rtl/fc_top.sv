@@ -180,7 +180,7 @@ module fc_top
       .op, .from_io, .r_swap, .io_r0, .io_r1, .work_r0, .work_r1, .key_r, .early, .stage, .twiddle,
       .w_op, .w_swap, .load, .w_wipe, .io_we, .io_w0, .io_w1, .work_we, .work_w0, .work_w1, .key_we, .key_w);
 
-  logic [11*LB+23:0] control;
+  logic [fc_pkg::control_bits(LB)-1:0] control;
   assign control = {
       op, from_io, r_swap, io_r0, io_r1, work_r0, work_r1, key_r, early, stage, twiddle, w_op, w_swap, load, w_wipe, io_we,
       io_w0, io_w1, work_we, work_w0, work_w1, key_we, key_w, in_shift, read_hold, read_bank, out_take, out_shift};

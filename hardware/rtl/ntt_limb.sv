@@ -14,7 +14,7 @@ module ntt_limb
 ) (
     input logic clk,
     // A cycle ahead, packed as below: all that follows is a cycle later here than in ntt_control and poly_io.
-    input logic [11*LB+23:0] control,
+    input logic [fc_pkg::control_bits(LB)-1:0] control,
     input logic [K-1:0] in_word_next,
     output logic [K-1:0] out_word
 );

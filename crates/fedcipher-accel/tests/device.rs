@@ -304,7 +304,8 @@ fn cycles_are_the_formulas() {
     // A line takes five cycles to come and P to leave.
     let out = n / lanes * lanes.max(5);
     let transform = n / lanes * 13;
-    let steady = transform.max(n).max(out);
+    // None arrives while the first stage reads what has arrived, and no line while the last stage writes.
+    let steady = transform.max(n + n / lanes).max(out);
     for (name, cycles, formula) in [
         ("prepare", usage.prepare_cycles, n + (count - 1) * steady + transform + out),
         ("encrypt", usage.encrypt_cycles, count * n),
