@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -293,7 +294,9 @@ COMMAND = [sys.executable, "-m", "fedcipher.cli"]
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_key_generation_that_is_told_to_end_leaves_no_half_of_its_keys(tmp_path, how):
     line = [*COMMAND, "keygen", "--clients", "100000", "--equal", "--out", str(tmp_path / "keys")]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # A shell has what it starts in the background ignore Ctrl-C, and these tests may be in the background.
+    told = {"preexec_fn": partial(signal.signal, signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **told) as process:
         end = time.monotonic() + 60
         while len(list(tmp_path.glob(".keys.*/client-9*.key"))) < 10:
             assert time.monotonic() < end and process.poll() is None

@@ -34,8 +34,8 @@ class Told(BaseException):
 def heeded(*more: signal.Signals) -> Generator[None]:
     """What tells this process to end, and each of ``more``, raises `Told`, once: what clears away is not interrupted.
 
-    A signal that whoever started this process has it ignore, as `nohup` does, stays ignored. A process forked off ends
-    by it as it would have without.
+    What whoever started this process has it ignore, as `nohup` does, stays ignored, but for ``more``. A process forked
+    off ends as it would have without.
     """
     owner, numbers = os.getpid(), (*_ENDS, *more)
 
@@ -48,26 +48,25 @@ def heeded(*more: signal.Signals) -> Generator[None]:
             signal.signal(other, signal.SIG_IGN)
         raise Told(number)
 
-    with _handled(numbers, told):
+    with _handled(told, more):
         yield
 
 
 @contextmanager
 def deaf(*more: signal.Signals) -> Generator[None]:
     """Nothing of what `heeded` heeds interrupts."""
-    with _handled((*_ENDS, *more), signal.SIG_IGN):
+    with _handled(signal.SIG_IGN, more):
         yield
 
 
 @contextmanager
-def _handled(
-    numbers: tuple[signal.Signals, ...], how: Callable[[int, object], None] | signal.Handlers
-) -> Generator[None]:
+def _handled(how: Callable[[int, object], None] | signal.Handlers, more: tuple[signal.Signals, ...]) -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     # None: what is not Python's.
-    before = {n: h for n in numbers if (h := signal.getsignal(n)) not in (None, signal.SIG_IGN)}
+    ends = (number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN)
+    before = {number: handler for number in (*ends, *more) if (handler := signal.getsignal(number)) is not None}
     for number in before:
         signal.signal(number, how)
     try:
