@@ -72,7 +72,7 @@ class Dashboard:
 
     def __exit__(self, *_):
         self.process.terminate()
-        assert self.process.wait(20) in (0, -15)
+        assert self.process.wait(20) == 143
         self.process.stdout.close()
 
 
