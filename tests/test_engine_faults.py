@@ -601,7 +601,7 @@ def test_an_import_that_stands_still_or_has_no_end_is_refused(tmp_path):
 
         with socket_channel(served.address) as channel:
             for messages, why in ((silent, "StalledError"), (endless, "EngineError")):
-                call = raw_call(channel, "Engine", "ImportState")(messages(), timeout=25)
+                call = raw_call(channel, "Engine", "ImportState")(messages(), timeout=120)
                 with pytest.raises(grpc.RpcError):
                     list(call)
                 assert error_class(call) == why
