@@ -190,7 +190,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
         copy = Path(scratch) / "tree"
         ignored = shutil.ignore_patterns("target", ".venv", ".git", "runs", "results", "fuzz", "dist")
-        shutil.copytree(ROOT, copy, ignore=ignored)
+        # With new times: cargo would take what the last mutant was compiled to for up to date.
+        shutil.copytree(ROOT, copy, ignore=ignored, copy_function=shutil.copy)
         python = environment(copy / ".venv")
         tests = [f"tests/test_{name}.py" for name in TESTS]
         asked = (python, "-m", "pytest", "-x", "-q", "-n", "4", "-p", "no:cacheprovider", *tests)
