@@ -16,6 +16,13 @@ from pathlib import Path
 from mutants import CAUGHT, CORE, ROOT, SURVIVED, Mutant, reported
 
 FILES = ("admission.rs", "bounds.rs", "client.rs", "keys.rs", "ledger/*.rs", "mac/mod.rs", "wire.rs")
+COMMAND = [
+    "cargo",
+    "mutants",
+    "--package",
+    "fedcipher-core",
+    *(word for file in FILES for word in ("--file", CORE + file)),
+]
 OUT = ROOT / "target"
 # Some loops do not end without their guard; what is unbroken takes a tenth of it, more on a busy machine.
 LIMITS = ("--minimum-test-timeout", "120", "--build-timeout", "1800")
@@ -31,13 +38,15 @@ def lines(path: Path) -> list[str]:
 
 
 def outcomes(folder: Path) -> Iterator[tuple[Mutant, str]]:
-    """What cargo-mutants has written down; what does not compile is none."""
+    """What cargo-mutants has written down of mutants that there are now; what does not compile is none."""
+    listed = subprocess.run([*COMMAND, "--list"], cwd=ROOT, check=True, capture_output=True, text=True)
+    there = set(listed.stdout.splitlines())
     none = {*lines(folder / "unviable.txt"), *lines(UNVIABLE)}
     UNVIABLE.write_text("\n".join(sorted(none)), encoding="utf-8")
     for name, outcome in FOUND.items():
         for line in lines(folder / name):
             found = re.fullmatch(r"([^:]+):(\d+):\d+: (.*)", line)
-            if found and line not in none:
+            if found and line in there and line not in none:
                 yield Mutant(f"line {found[2]}: {found[3]}", found[1], "", ""), outcome
 
 
@@ -45,8 +54,7 @@ def main() -> int:
     """With the command line's words for cargo-mutants."""
     if "--iterate" not in sys.argv:
         UNVIABLE.unlink(missing_ok=True)
-    files = [word for file in FILES for word in ("--file", CORE + file)]
-    command = ["cargo", "mutants", "--package", "fedcipher-core", *files, *LIMITS, "--output", str(OUT)]
+    command = [*COMMAND, *LIMITS, "--output", str(OUT)]
     done = subprocess.run([*command, *sys.argv[1:], "--", "--lib", "--tests"], cwd=ROOT, check=False)
     # 2 and 3: some were missed, or took too long.
     if done.returncode not in (0, 2, 3):
