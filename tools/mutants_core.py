@@ -45,7 +45,7 @@ def outcomes(folder: Path) -> Iterator[tuple[Mutant, str]]:
     UNVIABLE.write_text("\n".join(sorted(none)), encoding="utf-8")
     for name, outcome in FOUND.items():
         for line in lines(folder / name):
-            found = re.fullmatch(r"([^:]+):(\d+):\d+: (.*)", line)
+            found = re.fullmatch(r"([^:]+):(\d+:\d+): (.*)", line)
             if found and line in there and line not in none:
                 yield Mutant(f"line {found[2]}: {found[3]}", found[1], "", ""), outcome
 
