@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta, timezone
 
 import grpc
@@ -546,12 +546,18 @@ def test_updates_of_many_tensors_and_chunks_cross_the_ring(tmp_path):
             np.testing.assert_allclose(got, sent.clip(-1, 1), atol=1e-4)
 
 
-def test_a_slow_reader_costs_no_memory_and_is_let_go(tmp_path):
-    count = 60_000_000
-    with deployment(flashe(), 2, tmp_path) as run:
+@contextmanager
+def own_engine(folder, *options):
+    """An engine of client-9's alone, started with ``options``."""
+    with deployment(flashe(), 2, folder) as run:
         run.enrol("client-9")
         run.local.rotate()
-        served = run.engine("own", "--credentials", run.folder / "client-9", "--stall", "3")
+        yield run.engine("own", "--credentials", run.folder / "client-9", *options)
+
+
+def test_a_slow_reader_costs_no_memory_and_is_let_go(tmp_path):
+    count = 60_000_000
+    with own_engine(tmp_path, "--stall", "3") as served:
         pid = served.process.pid
         quiet = threading.Event()
 
@@ -582,10 +588,7 @@ def test_a_slow_reader_costs_no_memory_and_is_let_go(tmp_path):
 
 
 def test_an_import_that_stands_still_or_has_no_end_is_refused(tmp_path):
-    with deployment(flashe(), 1, tmp_path) as run:
-        run.enrol("client-9")
-        run.local.rotate()
-        served = run.engine("own", "--credentials", run.folder / "client-9", "--stall", "2")
+    with own_engine(tmp_path, "--stall", "2") as served:
         begin, quiet = field(1, field(1, "client-9")), threading.Event()
 
         def silent():
@@ -611,14 +614,8 @@ def test_an_import_that_stands_still_or_has_no_end_is_refused(tmp_path):
 
 
 def test_what_is_made_ahead_is_no_larger_than_the_engine_keeps(tmp_path):
-    with deployment(flashe(), 1, tmp_path) as run:
-        run.enrol("client-9")
-        run.local.rotate()
-        served = run.engine("own", "--credentials", run.folder / "client-9", "--ahead", "1000")
-        with socket_channel(served.address) as channel:
-            precompute = channel.unary_unary("/fedcipher.v1.Engine/Precompute")
-            for number, (count, made) in enumerate(
-                ((1000, field(1, 1)), (1001, b""), (2**31, b""), (1, field(1, 1))), 1
-            ):
-                asked = field(1, "client-9") + field(3, number) + field(4, flat_layout(count))
-                assert precompute(asked, timeout=20) == made, count
+    with own_engine(tmp_path, "--ahead", "1000") as served, socket_channel(served.address) as channel:
+        precompute = channel.unary_unary("/fedcipher.v1.Engine/Precompute")
+        for number, (count, made) in enumerate(((1000, field(1, 1)), (1001, b""), (2**31, b""), (1, field(1, 1))), 1):
+            asked = field(1, "client-9") + field(3, number) + field(4, flat_layout(count))
+            assert precompute(asked, timeout=20) == made, count

@@ -126,7 +126,7 @@ def reported(outcomes: Iterable[tuple[Mutant, str]], command: str, *, part: bool
     """Says what became of each mutant as it is known; 1 when one survived or no longer applies.
 
     The table in docs/testing.md is that of ``command``, ``make X``. Where ``part`` of them were tried, all of a file or
-    those that were not caught (`uncaught`), what it says of the others stays.
+    those that were not caught (`chosen`), what it says of the others stays.
     """
     found: list[tuple[Mutant, str]] = []
     for mutant, outcome in outcomes:
@@ -153,10 +153,16 @@ def reported(outcomes: Iterable[tuple[Mutant, str]], command: str, *, part: bool
     return 0 if caught == len(found) else 1
 
 
-def uncaught(mutants: Iterable[Mutant], command: str) -> list[Mutant]:
-    """Those that the last run of ``command`` did not catch, by its table."""
-    rows = _kept(section(command.removeprefix("make ")))
-    return [m for m in mutants if m.file in rows and m.what in rows[m.file].left]
+def chosen(mutants: Iterable[Mutant], command: str) -> list[Mutant]:
+    """Those that the command line asks for: of the files that it names, or all.
+
+    With ``--again`` those that the last run of ``command`` did not catch, by its table.
+    """
+    words = sys.argv[1:]
+    if words == ["--again"]:
+        rows = _kept(section(command.removeprefix("make ")))
+        return [m for m in mutants if m.file in rows and m.what in rows[m.file].left]
+    return [m for m in mutants if not words or Path(m.file).stem in words]
 
 
 @dataclass(frozen=True)

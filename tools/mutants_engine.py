@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, reported, uncaught
+from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, chosen, reported
 
 TESTS = ("engine", "engine_attacks", "engine_faults", "engine_oneshot", "attacks_engine", "store")
 PROGRAMS = ("fedcipher-engine", "fedcipher-authority")
@@ -182,9 +182,7 @@ def environment(folder: Path) -> Path:
 
 def main() -> int:
     """Command line: the files to try, all by default, or ``--again``: what was not caught the last time."""
-    chosen = [m for m in MUTANTS if not sys.argv[1:] or Path(m.file).stem in sys.argv[1:]]
-    if sys.argv[1:] == ["--again"]:
-        chosen = uncaught(MUTANTS, COMMAND)
+    wanted = chosen(MUTANTS, COMMAND)
     target = ROOT / "target" / "mutants"
     build = ("build", "--quiet", "--package", "fedcipher-engine", "--bins")
     with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
@@ -215,7 +213,7 @@ def main() -> int:
             with broken(copy, mutant) as applies:
                 return STALE if not applies else SURVIVED if passes() else CAUGHT
 
-        found = ((mutant, outcome(mutant)) for mutant in chosen)
+        found = ((mutant, outcome(mutant)) for mutant in wanted)
         return reported(found, COMMAND, part=bool(sys.argv[1:]))
 
 

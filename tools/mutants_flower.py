@@ -21,7 +21,7 @@ from pathlib import Path
 
 import coverage
 import pytest
-from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, reported, uncaught
+from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, chosen, reported
 
 TESTS = tuple(
     f"tests/test_{name}.py"
@@ -349,9 +349,7 @@ def try_all(
 
 def main() -> int:
     """Command line."""
-    chosen = [m for m in MUTANTS if not sys.argv[1:] or Path(m.file).stem in sys.argv[1:]]
-    if sys.argv[1:] == ["--again"]:
-        chosen = uncaught(MUTANTS, COMMAND)
+    wanted = chosen(MUTANTS, COMMAND)
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     processes = get_context("fork")
@@ -370,7 +368,7 @@ def main() -> int:
         if in_fork(trees[0], partial(Recorder(trees[0]).run, recorded)) != 0:
             print("the tests fail without any mutant")
             return 2
-        for mutant in [*chosen, *[None for _ in trees]]:
+        for mutant in [*wanted, *[None for _ in trees]]:
             mutants.put(mutant)
         for tree in trees:
             processes.Process(target=try_all, args=(tree, Tests(recorded), mutants, outcomes)).start()

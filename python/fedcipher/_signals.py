@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 __all__ = ["Told", "deaf", "heeded"]
 
@@ -21,9 +22,11 @@ class Told(BaseException):
         super().__init__(number)
         self.number = number
 
-    @property
-    def status(self) -> int:
-        """As a shell reports it."""
+    def said(self) -> int:
+        """Says so in a line on standard error; the status, as a shell reports it."""
+        # A terminal that has closed takes nothing any more.
+        with suppress(OSError):
+            print(f"fedcipher: {self}", file=sys.stderr, flush=True)
         return 128 + self.number
 
     def __str__(self) -> str:

@@ -11,7 +11,6 @@ import stat
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -76,10 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("fedcipher: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except Told as told:
-        # A terminal that has closed takes nothing any more.
-        with suppress(OSError):
-            print(f"fedcipher: {told}", file=sys.stderr, flush=True)
-        return told.status
+        return told.said()
 
 
 def _open_streams() -> None:

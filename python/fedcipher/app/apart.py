@@ -48,10 +48,7 @@ def run_apart(work: Callable[[], int], failed: Callable[[FedcipherError], int]) 
         with deaf(signal.SIGINT):
             _waited(child, time.monotonic() + _GRACE)
             _end_session(child)
-        # A terminal that has closed takes nothing any more.
-        with suppress(OSError):
-            print(f"fedcipher: {told}", file=sys.stderr, flush=True)
-        return told.status
+        return told.said()
     _end_session(child)
     if code < 0:
         name = signal.Signals(-code).name

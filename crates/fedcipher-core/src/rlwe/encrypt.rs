@@ -186,7 +186,7 @@ impl Sealer for CipherSealer {
                 let c0 = ring.add(*sum, delta.wrapping_mul(*m));
                 let gone = (c0 as u32).wrapping_add(half) & low;
                 *noise = most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone);
-                writer.push((c0 + u128::from(half)) >> drop, wire_bits);
+                writer.push(d.compress(c0, drop), wire_bits);
             }
             done += n;
             made += run.len();
