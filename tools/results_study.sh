@@ -3,8 +3,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fedcipher=.venv/bin/fedcipher
-"$fedcipher" bench phe-vs-fhe --runs 10 --out docs/results/phe-vs-fhe
-"$fedcipher" bench fhe --runs 3 --out docs/results/fhe
+# As the resource study's machines: needs root, or control groups of one's own.
+held=(--cpus 2 --memory 2GiB)
+"$fedcipher" bench phe-vs-fhe --runs 10 "${held[@]}" --out docs/results/phe-vs-fhe
+"$fedcipher" bench fhe --runs 3 "${held[@]}" --out docs/results/fhe
 "$fedcipher" bench fedbit-table1 --runs 5 --out docs/results/fedbit-table1
 "$fedcipher" bench hhe-table --runs 3 --out docs/results/hhe-table
 "$fedcipher" bench flashe-table2 --runs 1 --out docs/results/flashe-table2

@@ -13,6 +13,7 @@ from fedcipher._optional import require
 from fedcipher._units import seconds, size
 from fedcipher.bench.advise import Federation, Prediction, advise, check
 from fedcipher.bench.case import Case
+from fedcipher.bench.groups import Limits
 from fedcipher.bench.link import Link
 from fedcipher.bench.presets import Preset, preset, preset_names
 from fedcipher.bench.study import Study, run_study
@@ -51,6 +52,9 @@ def add_commands(commands: Any) -> None:
     bench.add_argument("--server", default="", help="host:port of `fedcipher bench serve` on another machine")
     bench.add_argument("--listen", default="127.0.0.1:7700", help="serve: host:port; there is no authentication")
     _link_options(bench)
+    held = "a preset or round: hold the client's process and the server's each to"
+    bench.add_argument("--cpus", type=float, default=0.0, help=f"{held} so many processors (Linux's control groups)")
+    bench.add_argument("--memory", default="", help=f"{held} so much memory, as 2GiB")
     bench.add_argument("--out", type=Path, help="folder of the report (default: runs/bench-NAME)")
     bench.set_defaults(run=_bench)
 
@@ -105,11 +109,14 @@ def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
     if not 1 <= options.runs <= 1000:
         raise ParameterError(f"--runs {options.runs} is not between 1 and 1000")
     link = Link.parse(options.bandwidth, options.latency)
+    limits = Limits.parse(options.cpus, options.memory)
+    if limits and (options.server or options.what in study_names()):
+        raise ParameterError("--cpus and --memory hold the two processes of a preset or of round on this machine")
     if options.what in study_names():
         return _study(options, folder, link, "fedcipher " + " ".join(arguments))
     chosen = _round(options) if options.what == "round" else preset(options.what)
     writable_folder(folder)
-    study = _run(chosen, folder, options, link, "fedcipher " + " ".join(arguments))
+    study = _run(chosen, folder, options, link, limits, "fedcipher " + " ".join(arguments))
     for text in problems(study):
         print(f"fedcipher bench: {text}", file=sys.stderr)
     rows = overview(study)
@@ -178,7 +185,7 @@ def _preset_of(study: Study) -> Preset:
     return Preset(study.preset, study.command, "", [], cases)
 
 
-def _run(chosen: Preset, folder: Path, options: argparse.Namespace, link: Link, command: str) -> Study:
+def _run(chosen: Preset, folder: Path, options: argparse.Namespace, link: Link, limits: Limits, command: str) -> Study:
     from fedcipher._terminal import console, progress
     from fedcipher.bench import report
 
@@ -200,6 +207,7 @@ def _run(chosen: Preset, folder: Path, options: argparse.Namespace, link: Link, 
             link=link,
             server=options.server,
             command=command,
+            limits=limits,
             on_run=on_run,
         )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedcipher._machine import machine, packages
 from fedcipher.bench.case import Case, CaseResult, Run
+from fedcipher.bench.groups import Limits, held
 from fedcipher.bench.link import Link
 from fedcipher.errors import PeerLostError
 
@@ -66,19 +67,28 @@ def run_study(
     link: Link,
     server: str = "",
     command: str = "",
+    limits: Limits = Limits(),  # noqa: B008 - frozen
     on_run: Callable[[Study], None] | None = None,
 ) -> Study:
     """Measure every case; ``on_run`` sees the study after each run. A case that fails does not end it.
 
+    ``limits`` hold the client's process and the server's, each by itself, with all that they start; a ``server``
+    elsewhere is not held. Raises `BenchError` where this machine cannot hold a process.
+
     Ctrl-C ends the processes under way and returns what there is, marked as interrupted.
     """
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    study = Study(preset, command, link, server, runs, circumstances(), began)
+    about = circumstances()
+    if limits:
+        # Before anything is measured: every case would fail of the same cause.
+        with held(limits, "try"):
+            about["each process"] = f"held to {limits}"
+    study = Study(preset, command, link, server, runs, about, began)
     try:
         for case in cases:
             result = CaseResult(case)
             study.results.append(result)
-            for _ in _measured(case, result, runs, link, server):
+            for _ in _measured(case, result, runs, link, server, limits):
                 if on_run is not None:
                     on_run(study)
             if on_run is not None:
@@ -90,24 +100,25 @@ def run_study(
     return study
 
 
-def _measured(case: Case, result: CaseResult, runs: int, link: Link, server: str) -> Iterator[Run]:
+def _measured(case: Case, result: CaseResult, runs: int, link: Link, server: str, limits: Limits) -> Iterator[Run]:
     try:
         case.made()
         if server:
-            yield from _client(case, result, runs, link, server)
+            yield from _client(case, result, runs, link, server, limits)
         else:
-            with _process("fedcipher.bench.server") as own:
+            with _process("fedcipher.bench.server", limits) as own:
                 assert own.stdout is not None
                 line = own.stdout.readline().decode()
                 if not line.startswith("listening on "):
                     raise PeerLostError("this machine's own server did not start")
-                yield from _client(case, result, runs, link, line.removeprefix("listening on ").strip())
+                address = line.removeprefix("listening on ").strip()
+                yield from _client(case, result, runs, link, address, limits)
     except Exception as error:
         result.failure = f"{type(error).__name__}: {error}"
 
 
-def _client(case: Case, result: CaseResult, runs: int, link: Link, server: str) -> Iterator[Run]:
-    with _process("fedcipher.bench.client") as client:
+def _client(case: Case, result: CaseResult, runs: int, link: Link, server: str, limits: Limits) -> Iterator[Run]:
+    with _process("fedcipher.bench.client", limits) as client:
         assert client.stdin is not None and client.stdout is not None
         asked = {"case": case.to_dict(), "link": asdict(link), "server": server, "runs": runs}
         client.stdin.write(json.dumps(asked).encode() + b"\n")
@@ -124,20 +135,20 @@ def _client(case: Case, result: CaseResult, runs: int, link: Link, server: str) 
 
 
 @contextmanager
-def _process(module: str) -> Generator[subprocess.Popen[bytes]]:
-    # Of its own session: Ctrl-C is this process's to handle. It ends when its standard input does.
-    process = subprocess.Popen(
-        [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
+def _process(module: str, limits: Limits) -> Generator[subprocess.Popen[bytes]]:
+    with held(limits, module.rpartition(".")[2]) as before:
+        # Of its own session: Ctrl-C is this process's to handle. It ends when its standard input does.
+        command = [*before, sys.executable, "-m", module]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         try:
-            process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()

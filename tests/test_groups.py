@@ -1,0 +1,89 @@
+"""What `fedcipher bench` is held to by control groups, with the kernel's own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fedcipher import cli
+from fedcipher.bench.case import Case
+from fedcipher.bench.groups import Limits, held
+from fedcipher.bench.link import Link
+from fedcipher.bench.study import run_study
+from fedcipher.errors import BenchError, ParameterError
+
+HALF = Limits.parse(0.5, "200MB")
+
+
+def ours():
+    return list(Path("/sys/fs/cgroup").glob("**/fedcipher-*"))
+
+
+@pytest.fixture(scope="module")
+def groups():
+    try:
+        with held(HALF, "probe"):
+            return
+    except BenchError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_process_and_its_children_have_no_more_than_they_are_held_to():
+    spin = (
+        "import time, os\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+    )
+    with held(HALF, "spin") as before:
+        done = subprocess.run([*before, sys.executable, "-c", spin], capture_output=True, text=True, check=True)
+    # A quota is a bound from above, however busy the machine is.
+    assert float(done.stdout) < 1.2
+    child = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
+    large = "len(b'x' * (1 << 29))"
+    with held(HALF, "child") as before:
+        done = subprocess.run([*before, sys.executable, "-c", child, large], capture_output=True, check=False)
+    assert done.returncode
+    assert not ours()
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_study_says_what_its_processes_were_held_to_and_which_one_did_not_fit():
+    case = Case("flashe", "flashe", 500, 2)
+    study = run_study("round", [case], runs=1, link=Link(), limits=Limits.parse(1.5, "2GiB"))
+    assert study.results[0].runs and not study.results[0].failure
+    assert study.machine["each process"] == "held to 1.5 processors and 2.15 GB"
+    study = run_study("round", [case], runs=1, link=Link(), limits=Limits.parse(0, "16MiB"))
+    assert study.results[0].failure and not study.results[0].runs
+    assert not ours()
+
+
+def test_where_no_group_can_be_made_the_study_says_so_before_it_measures(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedcipher.bench.groups._GROUPS", tmp_path)
+    monkeypatch.setattr("fedcipher.bench.groups._own", lambda: {"": "/a/b"})
+    with pytest.raises(BenchError, match="leave out --cpus and --memory"):
+        run_study("round", [Case("flashe", "flashe", 500, 2)], runs=1, link=Link(), limits=HALF)
+
+
+def test_version_2_makes_one_group_beside_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedcipher.bench.groups._GROUPS", tmp_path)
+    monkeypatch.setattr("fedcipher.bench.groups._own", lambda: {"": "/a/b"})
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "memory.swap.max").touch()
+    with held(HALF, "probe") as before:
+        (folder,) = (tmp_path / "a").glob("fedcipher-*")
+        assert before[-2:] == [str(folder), "--"]
+        written = {file.name: file.read_text() for file in folder.iterdir()}
+    assert written == {"cpu.max": "50000 100000", "memory.max": "200000000", "memory.swap.max": "0"}
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory"), [(-1, ""), (float("nan"), ""), (0.001, ""), (1e9, ""), (0, "2"), (0, "1MB"), (0, "-2GiB")]
+)
+def test_limits_that_make_no_sense_are_refused(cpus, memory):
+    with pytest.raises(ParameterError, match=r"--cpus|--memory"):
+        Limits.parse(cpus, memory)
+
+
+def test_limits_that_would_hold_nothing_are_refused(capsys):
+    for arguments in (["bench", "fednic", "--cpus", "2"], ["bench", "round", "--server", "h:1", "--memory", "2GiB"]):
+        assert cli.main(arguments) == 2
+        assert "hold the two processes" in capsys.readouterr().err
