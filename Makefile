@@ -228,6 +228,7 @@ check: $(TESTED)
 	cargo clippy -p fedcipher-python --quiet -- -D warnings
 	cargo clippy -p fedcipher-accel -p fedcipher-engine --all-targets --quiet --features fedcipher-engine/accelerator -- -D warnings
 	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
+	cargo clippy -p fedcipher-core --benches --features count --quiet -- -D warnings
 	$(BIN)/ruff check python tests benches examples tools hardware
 	$(BIN)/ruff format --check python tests benches examples tools hardware
 	$(BIN)/pyright --pythonpath $(BIN)/python

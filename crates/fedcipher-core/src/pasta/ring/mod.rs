@@ -22,6 +22,8 @@ pub use narrow::BITS as NARROW_BITS;
 use rayon::prelude::*;
 pub use row::{Row, keep};
 pub use rows::Rows;
+#[cfg(feature = "count")]
+pub use rows::counted;
 use rows::{Factor, Prime};
 pub use slots::Slots;
 use std::sync::{Mutex, PoisonError};

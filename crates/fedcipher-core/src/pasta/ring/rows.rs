@@ -67,6 +67,26 @@ impl Reducer {
     }
 }
 
+/// What an evaluation consists of: `docs/limits.md` says what it would take at these alone.
+#[cfg(feature = "count")]
+pub mod counted {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Transforms of one row, either way.
+    pub static TRANSFORMS: AtomicU64 = AtomicU64::new(0);
+    /// Rows of plaintexts and keys that products were summed with.
+    pub static MULTIPLIERS: AtomicU64 = AtomicU64::new(0);
+
+    pub(super) fn add(counter: &AtomicU64, more: u64) {
+        counter.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// What has been counted since the last call.
+    pub fn taken() -> [u64; 2] {
+        [&TRANSFORMS, &MULTIPLIERS].map(|counter| counter.swap(0, Ordering::Relaxed))
+    }
+}
+
 /// fhe.rs's transform, or the same by the newer version of its backend that this crate has: fhe.rs's own does not
 /// know AVX-512.
 enum Transform {
@@ -122,6 +142,8 @@ impl Prime {
     }
 
     pub fn forward(&self, row: &mut [u64]) {
+        #[cfg(feature = "count")]
+        counted::add(&counted::TRANSFORMS, 1);
         match &self.transform {
             #[cfg(feature = "ntt-tfhe")]
             Transform::Newer(plan) => plan.fwd(row),
@@ -130,6 +152,8 @@ impl Prime {
     }
 
     pub fn backward(&self, row: &mut [u64]) {
+        #[cfg(feature = "count")]
+        counted::add(&counted::TRANSFORMS, 1);
         match &self.transform {
             #[cfg(feature = "ntt-tfhe")]
             Transform::Newer(plan) => {
@@ -216,6 +240,8 @@ pub fn permuted(x: &[u64], from: &[u32]) -> Row {
 
 /// Both sums of products `d x` and `d y` over rows, each reduced once: the caller keeps them below 2^128.
 pub fn dots(d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], reducer: Reducer) -> [Row; 2] {
+    #[cfg(feature = "count")]
+    counted::add(&counted::MULTIPLIERS, d.len() as u64);
     let n = d.first().map_or(0, |row| row.len());
     let mut out = [Row::zeros(n), Row::zeros(n)];
     let [a, b] = &mut out;
