@@ -16,7 +16,7 @@ TFHE := crates/fedcipher-tfhe
 	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds
 
-build: $(VENV)/.built $(BIN)/fedcipher-engine
+build: $(VENV)/.built $(VENV)/.engine
 
 $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)
@@ -43,10 +43,11 @@ $(VENV)/.built-to-test: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
 	cargo test --workspace --quiet --no-run --features $(WHOLE)
 	cargo build --workspace --quiet --features $(WHOLE)
 	install target/debug/fedcipher-engine target/debug/fedcipher-authority $(BIN)
+	rm -f $(VENV)/.engine
 	. $(BIN)/activate && maturin develop --quiet --uv --features whole
 	touch $@
 
-WHOLE := fedcipher-python/whole
+WHOLE := fedcipher-python/whole,fedcipher-engine/accelerator
 TESTED = $(if $(wildcard $(VENV)/.built),build,$(VENV)/.built-to-test)
 
 # To try: the packages of [demo] and the native module with a wheel's features, made at the same time. What is
@@ -65,9 +66,10 @@ $(VENV)/.demo-native: $(SOURCES) | $(BIN)/maturin
 
 # The offload engine and the key authority, beside Python where `fedcipher train --engine auto` looks. This engine takes
 # accelerators (docs/accelerator.md); those that are deployed do not, unless somebody builds them so.
-engine: $(BIN)/fedcipher-engine
+engine: $(VENV)/.engine
 
-$(BIN)/fedcipher-engine: $(SOURCES) | $(BIN)/maturin
+# A stamp, not the program: `make test` puts one with checks there.
+$(VENV)/.engine: $(SOURCES) | $(BIN)/maturin
 	cargo build --release --quiet -p fedcipher-engine --features accelerator
 	install target/release/fedcipher-engine target/release/fedcipher-authority $(BIN)
 	touch $@
@@ -226,7 +228,6 @@ check: $(TESTED)
 	cargo fmt --manifest-path $(TFHE)/Cargo.toml --check
 	cargo clippy --workspace --all-targets --quiet --features $(WHOLE) -- -D warnings
 	cargo clippy -p fedcipher-python --quiet -- -D warnings
-	cargo clippy -p fedcipher-accel -p fedcipher-engine --all-targets --quiet --features fedcipher-engine/accelerator -- -D warnings
 	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
 	cargo clippy -p fedcipher-core --benches --features count --quiet -- -D warnings
 	$(BIN)/ruff check python tests benches examples tools hardware

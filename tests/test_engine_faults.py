@@ -546,6 +546,13 @@ def test_updates_of_many_tensors_and_chunks_cross_the_ring(tmp_path):
             np.testing.assert_allclose(got, sent.clip(-1, 1), atol=1e-4)
 
 
+def until(condition, seconds=15):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return condition()
+
+
 @contextmanager
 def own_engine(folder, *options):
     """An engine of client-9's alone, started with ``options``."""
@@ -611,6 +618,41 @@ def test_an_import_that_stands_still_or_has_no_end_is_refused(tmp_path):
                 quiet.set()
             assert "at most 1 GiB" in call.details()
         assert connect(served.address).encryptor().encrypt(updates(1)[0], round=1)
+
+
+def test_calls_that_never_end_hold_no_more_than_all_of_them_may(tmp_path):
+    with own_engine(tmp_path, "--unfinished-mib", "8", "--stall", "20") as served:
+        quiet = threading.Event()
+        begin, three = field(1, field(1, "client-9")), field(2, bytes(3 << 20))
+
+        def unfinished():
+            yield begin
+            yield three
+            quiet.wait(20)
+
+        with socket_channel(served.address) as channel:
+            ask = raw_call(channel, "Engine", "ImportState")
+            calls = [ask(unfinished(), timeout=30) for _ in range(3)]
+            # Two have 6 of 8 MiB: the one whose bytes come last, whichever it is, is refused.
+            assert until(lambda: not all(call.is_active() for call in calls))
+            (refused,) = (call for call in calls if not call.is_active())
+            assert error_class(refused) == "EngineUnavailableError"
+            assert "--unfinished-mib" in refused.details()
+            # What needs little goes on.
+            assert connect(served.address).encryptor().encrypt(updates(1)[0], round=1)
+            quiet.set()
+            for call in calls:
+                call.cancel()
+
+            def others_are_let_go():
+                call = ask(iter([begin, three, three]), timeout=30)
+                try:
+                    return bool(list(call))
+                except grpc.RpcError:
+                    assert error_class(call) == "EngineUnavailableError"
+                    return False
+
+            assert until(others_are_let_go)
 
 
 def test_what_is_made_ahead_is_no_larger_than_the_engine_keeps(tmp_path):

@@ -8,6 +8,7 @@ use crate::metrics::Metrics;
 use crate::proto::{self, answer_request, decrypt_request, encrypt_request, engine_server, import_state_request};
 use crate::ring::Ring;
 use crate::streams::{Pump, RingEnd, compute};
+use crate::unfinished::Unfinished;
 use crate::{CHUNK, MAX_MESSAGE};
 use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;
@@ -54,6 +55,8 @@ pub struct EngineService {
     pub stall: Duration,
     /// Largest update that is precomputed: what is made ahead stays in memory.
     pub ahead_elements: usize,
+    /// What calls hold until the rest of it has come.
+    pub unfinished: Unfinished,
 }
 
 /// The training host of a call, which the [`listen::Guard`] has let in; none over a Unix socket.
@@ -77,13 +80,22 @@ impl EngineService {
         }
     }
 
+    fn pump<'a, In, Out>(
+        &'a self,
+        requests: &'a mut In,
+        replies: &'a mpsc::Sender<std::result::Result<Out, Status>>,
+    ) -> Pump<'a, In, Out> {
+        let held = self.unfinished.call();
+        Pump { requests, replies, ring: None, metrics: &self.metrics, stall: self.stall, held }
+    }
+
     async fn run_encrypt(
         &self,
         mut requests: Streaming<proto::EncryptRequest>,
         ring: Option<Arc<Ring>>,
         replies: &mpsc::Sender<std::result::Result<proto::EncryptReply, Status>>,
     ) -> Result<()> {
-        let mut pump = Pump { requests: &mut requests, replies, ring: None, metrics: &self.metrics, stall: self.stall };
+        let mut pump = self.pump(&mut requests, replies);
         let Some(proto::EncryptRequest { part: Some(encrypt_request::Part::Begin(begin)) }) = pump.next().await? else {
             return Err(Error::Protocol("an Encrypt call starts with begin".into()));
         };
@@ -98,7 +110,7 @@ impl EngineService {
         ring: Option<Arc<Ring>>,
         replies: &mpsc::Sender<std::result::Result<proto::DecryptReply, Status>>,
     ) -> Result<()> {
-        let mut pump = Pump { requests: &mut requests, replies, ring: None, metrics: &self.metrics, stall: self.stall };
+        let mut pump = self.pump(&mut requests, replies);
         let Some(proto::DecryptRequest { part: Some(decrypt_request::Part::Begin(begin)) }) = pump.next().await? else {
             return Err(Error::Protocol("a Decrypt call starts with begin".into()));
         };
@@ -114,10 +126,11 @@ impl EngineService {
         let Some(import_state_request::Part::Begin(begin)) = self.part(&mut parts).await?.and_then(|m| m.part) else {
             return Err(Error::Protocol("an ImportState call starts with begin".into()));
         };
-        let mut state = Vec::new();
+        let (mut state, mut held) = (Vec::new(), self.unfinished.call());
         while let Some(message) = self.part(&mut parts).await? {
             match message.part {
                 Some(import_state_request::Part::Data(data)) if state.len() + data.len() <= MAX_MESSAGE => {
+                    held.grow_to(state.len() + data.len())?;
                     state.extend_from_slice(&data);
                 }
                 _ => return Err(Error::Protocol("state is data after one begin, at most 1 GiB".into())),
@@ -132,10 +145,11 @@ impl EngineService {
         let Some(answer_request::Part::Begin(begin)) = self.part(&mut parts).await?.and_then(|m| m.part) else {
             return Err(Error::Protocol("an Answer call starts with begin".into()));
         };
-        let mut frame = Vec::new();
+        let (mut frame, mut held) = (Vec::new(), self.unfinished.call());
         while let Some(message) = self.part(&mut parts).await? {
             match message.part {
                 Some(answer_request::Part::Frame(data)) if frame.len() + data.len() <= MAX_ANSWERED => {
+                    held.grow_to(frame.len() + data.len())?;
                     frame.extend_from_slice(&data);
                 }
                 _ => {

@@ -50,6 +50,12 @@ pub enum Error {
     #[error("{target} has not moved a call on for {seconds} s; it is given up, restart what runs there")]
     Stuck { target: String, seconds: f64 },
 
+    #[error(
+        "this engine holds all that it may of unfinished calls, {mib} MiB; let the others end and try again, or start it \
+         with a larger --unfinished-mib"
+    )]
+    Full { mib: u32 },
+
     #[error("the stream broke off: {0}; the host must start again with a new round")]
     Truncated(String),
 
@@ -78,7 +84,7 @@ impl Error {
     pub fn class(&self) -> &str {
         match self {
             Error::Core(core) => core.class(),
-            Error::Unavailable { .. } => "EngineUnavailableError",
+            Error::Unavailable { .. } | Error::Full { .. } => "EngineUnavailableError",
             Error::Access(_) => "AccessError",
             Error::Revoked(_) => "RevokedError",
             Error::IdentityInUse { .. } | Error::OtherIdentity { .. } => "IdentityInUseError",
@@ -100,6 +106,7 @@ impl Error {
             Error::IdentityInUse { .. } | Error::OtherIdentity { .. } => Code::AlreadyExists,
             Error::UnknownDevice { .. } => Code::NotFound,
             Error::Unavailable { .. } => Code::Unavailable,
+            Error::Full { .. } => Code::ResourceExhausted,
             Error::Stalled { .. } | Error::Stuck { .. } => Code::DeadlineExceeded,
             Error::EpochInUse { .. } => Code::FailedPrecondition,
             Error::Store(_) | Error::File { .. } | Error::Configuration(_) => Code::Internal,

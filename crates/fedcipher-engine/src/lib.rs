@@ -48,6 +48,8 @@ pub mod refusals;
 pub mod sealed_keys;
 #[cfg(feature = "server")]
 pub mod streams;
+#[cfg(feature = "server")]
+pub mod unfinished;
 
 pub use error::{Error, Result};
 
@@ -75,5 +77,5 @@ pub const FRAME: u32 = 1 << 20;
 pub const MAX_REQUEST: usize = 32 << 20;
 /// Largest message to the authority.
 pub const MAX_ASKED: usize = 1 << 20;
-/// Largest reply: a server's evaluation keys, counts of every element; and what an engine holds of one stream.
+/// Largest reply: a server's evaluation keys, counts of every element; and the most that an engine holds of one call.
 pub const MAX_MESSAGE: usize = 1 << 30;

@@ -7,6 +7,7 @@ use crate::keyring::Party;
 use crate::metrics::Metrics;
 use crate::proto::{self, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request};
 use crate::ring::Ring;
+use crate::unfinished::Held;
 use crate::{CHUNK, MAX_MESSAGE};
 use bytes::{Buf, Bytes, BytesMut};
 use fedcipher_core::client::Digest;
@@ -119,6 +120,8 @@ pub struct Pump<'a, In, Out> {
     pub metrics: &'a Metrics,
     /// Longest silence of the host.
     pub stall: Duration,
+    /// This call's share of what all may hold of what has not come whole.
+    pub held: Held,
 }
 
 impl<In, Message, Out> Pump<'_, In, Out>
@@ -350,6 +353,7 @@ where
             if flat.len() > elements {
                 return Err(too_many(elements));
             }
+            self.held.grow_to(4 * flat.len())?;
         }
         if flat.len() < elements {
             return Err(missing(flat.len(), elements, "values"));
@@ -468,6 +472,7 @@ where
                 return Err(missing(buffer.len(), len, "bytes of the next part"));
             };
             let start = buffer.len();
+            self.held.grow_to(start + chunk.len())?;
             buffer.resize(start + chunk.len(), 0);
             self.take(&chunk, &mut buffer[start..])?;
         }

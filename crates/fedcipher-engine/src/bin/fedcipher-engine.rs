@@ -13,6 +13,7 @@ use fedcipher_engine::listen::{self, Guard, Pages};
 use fedcipher_engine::metrics::Metrics;
 use fedcipher_engine::proto::engine_server::EngineServer;
 use fedcipher_engine::tls::{Credentials, KEY_FILE};
+use fedcipher_engine::unfinished::Unfinished;
 use fedcipher_engine::{Error, MAX_REQUEST, Result, certificates, cores, files, lockdown, logs};
 use rustix::fs::Gid;
 use std::path::{Path, PathBuf};
@@ -92,6 +93,10 @@ struct Serve {
     /// Largest update that is precomputed, in values: what is made ahead stays in memory.
     #[arg(long, default_value_t = 4 << 20)]
     ahead: usize,
+    /// Most that calls hold, all together, of what must come whole before it is worked on: heads, imported states,
+    /// updates of sparse FLASHE and of PASTA.
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    unfinished_mib: u32,
     /// Threads that encrypt, at most 256; 0 for one a core.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=256))]
     threads: u16,
@@ -208,6 +213,7 @@ async fn serve(options: &Serve) -> Result<()> {
         metrics: Arc::clone(&metrics),
         stall: Duration::from_secs(options.stall),
         ahead_elements: options.ahead,
+        unfinished: Unfinished::new(options.unfinished_mib),
     };
     // In the log only where it is asked for: there may be very many.
     let door = Door::new(Box::new(|origin, what| tracing::debug!("{origin}: {what}")));
