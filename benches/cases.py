@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -104,8 +105,18 @@ def flashe_add() -> dict[str, float]:
             ours.append(time.perf_counter() - began)
     total, more = (np.zeros(len(frames[0]) // 8, np.uint64) for _ in range(2))
     masked = [np.zeros(values, np.int64)]
+    # Refused by its checksum, after all of it has been read and before any of it is added.
+    damaged = bytearray(frames[1])
+    damaged[-8] ^= 1
+    refused = bytes(damaged)
+
+    def check() -> None:
+        with contextlib.suppress(fedcipher.errors.FrameError):
+            aggregator.add(refused)
+
     return {
         "bytes": len(frames[0]),
+        "check": median_seconds(check, repeats=51),
         "ours": float(np.median(ours)),
         "numpy": median_seconds(lambda: np.add(total, more, out=total), repeats=51),
         "secagg": median_seconds(lambda: parameters_addition(masked, masked), repeats=21),

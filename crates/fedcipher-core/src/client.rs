@@ -55,6 +55,20 @@ impl Sender {
     pub fn reserve(&mut self, round: u64) -> Result<()> {
         self.ledger.reserve(round)
     }
+
+    /// As [`Self::reserve`], during `work`: a claim waits for the disk and takes no processor. Neither leaves alone:
+    /// where one fails nothing is returned.
+    pub fn reserve_during<T>(&mut self, round: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let ledger = &mut self.ledger;
+        let (claimed, made) = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, || ledger.reserve(round));
+            let made = work();
+            (thread.ok().and_then(|thread| thread.join().ok()), made)
+        });
+        // No thread could be started: then here.
+        claimed.unwrap_or_else(|| self.ledger.reserve(round))?;
+        made
+    }
 }
 
 /// A client that opens aggregates: one a round, none older than the last, and only what proves to be the sum of what

@@ -91,6 +91,29 @@ fn precomputed_masks_give_the_same_ciphertext() {
     assert_eq!(encryptor.precompute(6, &layout, &[]).unwrap_err().class(), "NonceReuseError");
 }
 
+/// Whatever is made meanwhile: when it returns the round is on disk, and refused where it was there before.
+#[test]
+fn what_is_precomputed_has_spent_its_round() {
+    let layout = layout(&[(5000, 12)]);
+    let values = floats(&layout, 1);
+    let update = common::update(&layout, &values);
+    let of = |round| Request { round, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+    for scheme in dense_schemes(Bounds::new(2, 1, Some(1)).unwrap(), &[12]) {
+        let (keys, state) = (scheme.keygen(&[0, 1], 1).unwrap(), tempfile::tempdir().unwrap());
+        let make = || scheme.encryptor(&keys.clients[0], Some(state.path())).unwrap();
+        let (mut one, mut other) = (make(), make());
+        one.precompute(6, &layout, &[]).unwrap();
+        let refused =
+            [other.encrypt(&of(6)).map(drop), other.precompute(6, &layout, &[]), one.precompute(5, &layout, &[])];
+        for refusal in refused {
+            assert_eq!(refusal.unwrap_err().class(), "NonceReuseError", "{}", scheme.name());
+        }
+        one.encrypt(&of(6)).unwrap();
+        other.encrypt(&of(7)).unwrap();
+        assert_eq!(one.encrypt(&of(7)).unwrap_err().class(), "NonceReuseError", "{}", scheme.name());
+    }
+}
+
 #[test]
 fn server_side_weights_multiply() {
     let layout = layout(&[(700, 12)]);

@@ -295,16 +295,16 @@ impl Encryptor for BfvEncryptor {
 
     /// The offline phase for the next update of this layout.
     fn precompute(&mut self, round: u64, layout: &Layout, _plan: &[u8]) -> Result<()> {
-        self.sender.reserve(round)?;
         let seed = *random_bytes::<32>()?;
         let blocks = self.derived.shape(layout)?;
-        let d = &self.derived;
+        let (d, secret) = (&self.derived, &self.secret);
         let masks = match &self.session {
-            None => {
+            None => self.sender.reserve_during(round, || {
                 let masks = blocks.par_iter().enumerate();
-                masks.map(|(k, block)| mask(d, &self.secret, &seed, k, block, None)).collect::<Result<_>>()?
-            }
+                masks.map(|(k, block)| mask(d, secret, &seed, k, block, None)).collect::<Result<_>>()
+            })?,
             Some(session) => {
+                self.sender.reserve(round)?;
                 let jobs = blocks.iter().enumerate();
                 let job =
                     |(k, block): (usize, &Block)| Ok(MaskJob { a: public(d, &seed, k)?, e: draw(d, block.used)? });
