@@ -106,13 +106,10 @@ def hybrid_runs() -> Iterator[Trained]:
     differs = (
         "no validation part and no early stopping here; the test set is shared out among the clients",
         gpu,
-        "made when `fedcipher train` sent whole weights unless told otherwise: today `--target weights` says so",
-        "made with Flax's epsilon of a batch norm, 1e-5; the model now has Keras's, 1e-3",
     )
     own = "the study's BFV is TenSEAL's at N = 16384 over its int8 codec, this is Fedcipher's over 12-bit deltas"
     delta = "14-bit deltas here, int8 weights there"
     for folder, scheme, curve, because in (
-        ("hhe-pasta-published", "PASTA+BFV", "PASTA+BFV", ""),
         ("hhe-pasta-delta", "PASTA+BFV", "PASTA+BFV", delta),
         ("hhe-plain-delta", "FL without encryption", "plaintext", ""),
         ("hhe-bfv-delta", "BFV", "BFV", own),
@@ -156,10 +153,9 @@ def quality(folder: str, scheme: str, curve: str, because: str, found: dict[str,
             doubts=contradictions,
         )
     )
-    if folder in ("hhe-pasta-study", "hhe-pasta-published"):
+    if folder == "hhe-pasta-study":
         trained = cell("hybrid-he", "Fig. 7a", {"operation": "Training"}, scheme, "s")
         outcomes.append(judged(f"{folder}: training, a client and round", trained, totals["train"]))
-    if folder == "hhe-pasta-study":
         plain = RESULTS / "hhe-plain-study" / "report.json"
         if plain.exists():
             drop = json.loads(plain.read_text(encoding="utf-8"))["totals"]["accuracy"] - totals["accuracy"]

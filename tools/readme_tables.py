@@ -31,7 +31,7 @@ def results() -> str:
     return "\n".join(lines)
 
 
-HHE = ["hhe-pasta-delta", "hhe-plain-delta", "hhe-bfv-delta", "hhe-pasta-published"]
+HHE = ["hhe-pasta-study", "hhe-bfv-study", "hhe-plain-study", "hhe-pasta-delta"]
 HHE_SCHEMES = ["PASTA+BFV", "FL without encryption"]
 
 
