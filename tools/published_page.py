@@ -115,16 +115,17 @@ def hybrid_runs() -> Iterator[Trained]:
         ("hhe-bfv-delta", "BFV", "BFV", own),
     ):
         yield folder, partial(quality, folder, scheme, curve, because), differs
-    whole = (
-        gpu,
-        "a client stops after one pass without a smaller validation loss and keeps the best; the study gives no number",
-    )
-    for folder, scheme, curve, more in (
-        ("hhe-pasta-study", "PASTA+BFV", "PASTA+BFV", ()),
-        ("hhe-plain-study", "FL without encryption", "plaintext", ("without encryption values have 24 bits here",)),
-        ("hhe-bfv-study", "BFV", "BFV", ("BFV is TenSEAL's, as there, at N = 4096 in the place of 16384",)),
-    ):
-        yield folder, partial(quality, folder, scheme, curve, ""), (*whole, *more)
+    stops = "a client stops after one pass without a smaller validation loss and keeps the best"
+    never = "a client trains all its passes and keeps the one with the least validation loss"
+    kept = "; the study does not say how patient its early stopping is"
+    for patience, how in (("study", stops), ("patient", never)):
+        for name, scheme, curve, more in (
+            ("pasta", "PASTA+BFV", "PASTA+BFV", ()),
+            ("plain", "FL without encryption", "plaintext", ("without encryption values have 24 bits here",)),
+            ("bfv", "BFV", "BFV", ("BFV is TenSEAL's, as there, at N = 4096 in the place of 16384",)),
+        ):
+            folder = f"hhe-{name}-{patience}"
+            yield folder, partial(quality, folder, scheme, curve, ""), (gpu, how + kept, *more)
 
 
 def quality(folder: str, scheme: str, curve: str, because: str, found: dict[str, Any]) -> list[Outcome]:
@@ -153,14 +154,15 @@ def quality(folder: str, scheme: str, curve: str, because: str, found: dict[str,
             doubts=contradictions,
         )
     )
-    if folder == "hhe-pasta-study":
+    name, _, whole = folder.partition("-pasta-")
+    if name == "hhe" and whole in ("study", "patient"):
         trained = cell("hybrid-he", "Fig. 7a", {"operation": "Training"}, scheme, "s")
         outcomes.append(judged(f"{folder}: training, a client and round", trained, totals["train"]))
-        plain = RESULTS / "hhe-plain-study" / "report.json"
+        plain = RESULTS / f"hhe-plain-{whole}" / "report.json"
         if plain.exists():
             drop = json.loads(plain.read_text(encoding="utf-8"))["totals"]["accuracy"] - totals["accuracy"]
             printed = figure("hybrid-he", "Fig. 5", "accuracy drop, less than")
-            what = "accuracy below that without encryption"
+            what = f"{folder}: accuracy below that without encryption"
             outcomes.append(judged(what, printed, drop * 100, bound="at most", doubts=(ends,)))
     return outcomes
 

@@ -31,7 +31,7 @@ def results() -> str:
     return "\n".join(lines)
 
 
-HHE = ["hhe-pasta-study", "hhe-bfv-study", "hhe-plain-study", "hhe-pasta-delta"]
+HHE = ["hhe-pasta-study", "hhe-pasta-patient", "hhe-bfv-patient", "hhe-plain-patient", "hhe-pasta-delta"]
 HHE_SCHEMES = ["PASTA+BFV", "FL without encryption"]
 
 
