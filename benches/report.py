@@ -247,6 +247,7 @@ def bfv() -> str:
         )
         + "\n\n### 11 M parameters, 12 bits, 10 clients, `compact`\n\n"
         + table(["figure", "measured", "target"], large_rows)
+        + f"\n\nWhat binds: a core's work; two make at most twice its rate, {2 * large[1]['rate'] / 1e9:.2f} GB/s."
     )
 
 
