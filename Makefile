@@ -41,13 +41,13 @@ $(VENV)/.packages: pyproject.toml | $(BIN)/uv
 # compiled, so that all is compiled once. With checks for overflow, and slower.
 $(VENV)/.built-to-test: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
 	cargo test --workspace --quiet --no-run --features $(WHOLE)
-	cargo build --workspace --quiet --features $(WHOLE)
+	cargo build --workspace --quiet --features $(WHOLE),fedcipher-engine/accelerator
 	install target/debug/fedcipher-engine target/debug/fedcipher-authority $(BIN)
 	rm -f $(VENV)/.engine
 	. $(BIN)/activate && maturin develop --quiet --uv --features whole
 	touch $@
 
-WHOLE := fedcipher-python/whole,fedcipher-engine/accelerator
+WHOLE := fedcipher-python/whole
 TESTED = $(if $(wildcard $(VENV)/.built),build,$(VENV)/.built-to-test)
 
 # To try: the packages of [demo] and the native module with a wheel's features, made at the same time. What is
@@ -228,6 +228,7 @@ check: $(TESTED)
 	cargo fmt --manifest-path $(TFHE)/Cargo.toml --check
 	cargo clippy --workspace --all-targets --quiet --features $(WHOLE) -- -D warnings
 	cargo clippy -p fedcipher-python --quiet -- -D warnings
+	cargo clippy -p fedcipher-accel -p fedcipher-engine --all-targets --quiet --features fedcipher-engine/accelerator -- -D warnings
 	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
 	cargo clippy -p fedcipher-core --benches --features count --quiet -- -D warnings
 	$(BIN)/ruff check python tests benches examples tools hardware
