@@ -1,6 +1,7 @@
 """Shared fixtures: a private ledger folder, the real data sets, random updates."""
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,11 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 # What one test's process has compiled, all others load, those of the next run too.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parents[1] / ".venv" / "jax-cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+# A shell's background and nohup have these ignored, which programs inherit: those of the tests would be as deaf. What a
+# handler stands for they do not inherit.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 DATA = Path(os.environ.get("FEDCIPHER_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 

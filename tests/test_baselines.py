@@ -1,11 +1,13 @@
 """The schemes to compare with (Paillier, SEAL's BFV and CKKS, TFHE), through the common interface."""
 
+import contextlib
 import gc
 import itertools
 import json
 import os
 import random
 import re
+import resource
 import signal
 import sys
 from collections import Counter
@@ -325,3 +327,22 @@ def test_paillier_against_the_textbook():
     for k, m in enumerate((7, 200)):
         c = int.from_bytes(payload[k * 512 : (k + 1) * 512], "little")
         assert (pow(c, lam, n * n) - 1) // n * pow(lam, -1, n) % n == m
+
+
+def test_a_server_of_many_descriptors_adds_too():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1200:
+        pytest.skip(f"a process may have {hard} descriptors here")
+    scheme = fedcipher.scheme("bfv-lib", clients=3, codec=Codec(bits=8, clip=1.0))
+    issued, update = scheme.keygen(3), [np.full(5, 0.5, np.float32)]
+    frames = [scheme.encryptor(issued.client(k)).encrypt(update, round=1) for k in range(3)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        while stack.enter_context(open(os.devnull)).fileno() < 1024:
+            pass
+        aggregator = scheme.aggregator(issued.server())
+        for frame in frames:
+            aggregator.add(frame)
+        means = scheme.decryptor(issued.client(0)).decrypt(aggregator.finish())
+    np.testing.assert_allclose(means[0], update[0], atol=0.01)

@@ -55,6 +55,13 @@ def running() -> list[int]:
     return [pid for pid in (worker.pid for worker in list(_running)) if pid is not None]
 
 
+def _ready(pipe: int, event: int, seconds: float) -> bool:
+    """Not by `select`, which knows no descriptor from 1,024 on: a server of many clients has more."""
+    waiting = select.poll()
+    waiting.register(pipe, event)
+    return bool(waiting.poll(1000 * seconds))
+
+
 class _Lost(Exception):
     """The process has ended, or does not answer."""
 
@@ -174,7 +181,7 @@ class Apart(Arithmetic):
         try:
             while left:
                 # A process that has been stopped reads nothing: more than the pipe holds would be waited for for ever.
-                if not select.select([], [pipe], [], _PATIENCE)[1]:
+                if not _ready(pipe, select.POLLOUT, _PATIENCE):
                     raise _Lost(f"it has read nothing for {_PATIENCE:.0f} s")
                 left = left[os.write(pipe, left[:_CHUNK]) :]
         except OSError as error:
@@ -184,7 +191,7 @@ class Apart(Arithmetic):
         assert self._process is not None and self._process.stdout is not None
         pipe, found = self._process.stdout.fileno(), bytearray()
         while len(found) < size:
-            if not select.select([pipe], [], [], patience)[0]:
+            if not _ready(pipe, select.POLLIN, patience):
                 raise _Lost(f"no answer for {patience:.0f} s")
             part = os.read(pipe, min(_CHUNK, size - len(found)))
             if not part:
