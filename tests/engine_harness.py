@@ -1,6 +1,7 @@
 """Engines and authorities as real processes, and a plain gRPC client that speaks to them byte by byte."""
 
 import struct
+import time
 from contextlib import ExitStack, contextmanager
 
 import grpc
@@ -56,6 +57,14 @@ class Deployment:
 def deployment(made, devices, folder, **options):
     with ExitStack() as stack:
         yield Deployment(made, devices, folder, stack, **options)
+
+
+def until(condition, seconds=15):
+    """Waits for what another process does in its own time."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return condition()
 
 
 def updates(clients, size=3000, seed=0):

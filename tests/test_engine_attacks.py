@@ -33,6 +33,7 @@ from engine_harness import (
     raw_call,
     socket_channel,
     tls_channel,
+    until,
     updates,
     values,
 )
@@ -42,14 +43,6 @@ from fedcipher.engine.local import Service, await_address, find_program, lock_ar
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
 DEPLOY = Path(__file__).parent.parent / "deploy"
-
-
-def until(condition, seconds=15):
-    """Waits for what another process does in its own time."""
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return condition()
 
 
 @contextmanager

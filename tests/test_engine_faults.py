@@ -28,6 +28,7 @@ from engine_harness import (
     flat_layout,
     raw_call,
     socket_channel,
+    until,
     updates,
     values,
 )
@@ -544,13 +545,6 @@ def test_updates_of_many_tensors_and_chunks_cross_the_ring(tmp_path):
         means = engine.decryptor().decrypt(aggregator.finish())
         for sent, got in zip(update, means, strict=True):
             np.testing.assert_allclose(got, sent.clip(-1, 1), atol=1e-4)
-
-
-def until(condition, seconds=15):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return condition()
 
 
 @contextmanager

@@ -185,12 +185,18 @@ def _kept(text: str) -> dict[str, _Row]:
     return rows
 
 
+def copied(scratch: Path, *more: str) -> Path:
+    """A copy of the tree in ``scratch`` to break, without what is built and ``more``.
+
+    With new times: cargo would take what the last mutant was compiled to for up to date.
+    """
+    ignored = shutil.ignore_patterns("target", ".venv", ".git", "runs", "results", *more)
+    return shutil.copytree(ROOT, scratch / "tree", ignore=ignored, copy_function=shutil.copy)
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
-        copy = Path(scratch) / "tree"
-        ignored = shutil.ignore_patterns("target", ".venv", ".git", "runs", "results")
-        # With new times: cargo would take what the last mutant was compiled to for up to date.
-        shutil.copytree(ROOT, copy, ignore=ignored, copy_function=shutil.copy)
+        copy = copied(Path(scratch))
         environment = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "target" / "mutants")}
         # Enough that no mutant lives by chance.
         environment["FEDCIPHER_ATTACK_TRIES"] = "5000"

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, chosen, reported
+from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, chosen, copied, reported
 
 TESTS = ("engine", "engine_attacks", "engine_faults", "engine_oneshot", "attacks_engine", "store")
 PROGRAMS = ("fedcipher-engine", "fedcipher-authority")
@@ -186,10 +186,7 @@ def main() -> int:
     target = ROOT / "target" / "mutants"
     build = ("build", "--quiet", "--package", "fedcipher-engine", "--bins")
     with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
-        copy = Path(scratch) / "tree"
-        ignored = shutil.ignore_patterns("target", ".venv", ".git", "runs", "results", "fuzz", "dist")
-        # With new times: cargo would take what the last mutant was compiled to for up to date.
-        shutil.copytree(ROOT, copy, ignore=ignored, copy_function=shutil.copy)
+        copy = copied(Path(scratch), "fuzz", "dist")
         python = environment(copy / ".venv")
         tests = [f"tests/test_{name}.py" for name in TESTS]
         asked = (python, "-m", "pytest", "-x", "-q", "-n", "4", "-p", "no:cacheprovider", *tests)

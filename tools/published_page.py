@@ -154,8 +154,8 @@ def quality(folder: str, scheme: str, curve: str, because: str, found: dict[str,
             doubts=contradictions,
         )
     )
-    name, _, whole = folder.partition("-pasta-")
-    if name == "hhe" and whole in ("study", "patient"):
+    kind, _, whole = folder.removeprefix("hhe-").partition("-")
+    if kind == "pasta" and whole != "delta":
         trained = cell("hybrid-he", "Fig. 7a", {"operation": "Training"}, scheme, "s")
         outcomes.append(judged(f"{folder}: training, a client and round", trained, totals["train"]))
         plain = RESULTS / f"hhe-plain-{whole}" / "report.json"
