@@ -70,7 +70,7 @@ NOTHING_MADE = [
     *(f"train --clients {n}" for n in ("0", "-1", "2000")),
     *(f"train --learning-rate {n}" for n in ("nan", "inf", "-1", "0", "1e300", "abc")),
     *(f"train --dirichlet {n}" for n in ("nan", "-1", "inf", "1e-300")),
-    *(f"train --model {name}" for name in ("gru", "nope")),
+    *(f"train --model {name}" for name in ("gru", "gru-0.66m", "nope")),
     *(f"train --dataset {name}" for name in ("nope", "shakespeare")),
     *(f"train --clip {text}" for text in ("conv1=0", "conv1=nan", "conv1", "conv1=1,conv1=2", "conv1=1,2,3", "=1")),
     *(f"train --{name}-share {n}" for name in ("test", "validation") for n in ("-0.1", "1", "nan")),

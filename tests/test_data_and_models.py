@@ -169,7 +169,7 @@ def test_a_variance_below_zero_is_none():
 
 
 def test_language_model_and_resnet_train(data_dir):
-    for name, model in (("shakespeare", "gru"), ("cifar10", "resnet20")):
+    for name, model in (("shakespeare", "gru"), ("shakespeare", "gru-0.66m"), ("cifar10", "resnet20")):
         data = load(name, data_dir(name))
         learner = Learner(model, data.classes, data.train_x[0], batch=32)
         initial = learner.initial()

@@ -17,7 +17,7 @@ __all__ = ["Settings"]
 # two batches of the usual size.
 _TRAINING = {"digits": (5, 16, 1)}
 _USUAL = (1, 64, 3)
-_TEXT, _TEXT_MODEL = "shakespeare", "gru"
+_TEXT, _TEXT_MODELS = "shakespeare", ("gru", "gru-0.66m")
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class Settings:
         if self.model not in MODELS:
             raise ParameterError(f"model {self.model!r} is not one of {', '.join(MODELS)}")
         # One reads sequences of symbols, the others images.
-        if (self.model == _TEXT_MODEL) != (self.dataset == _TEXT):
+        if (self.model in _TEXT_MODELS) != (self.dataset == _TEXT):
             raise ParameterError(
-                f"model {self.model} does not go with {self.dataset}: {_TEXT_MODEL} is for {_TEXT}, the others are for "
-                "images"
+                f"model {self.model} does not go with {self.dataset}: {' and '.join(_TEXT_MODELS)} are for {_TEXT}, "
+                "the others are for images"
             )
 
     def _check_training(self) -> None:

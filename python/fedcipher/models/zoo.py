@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -96,14 +97,20 @@ class ResNet20(nn.Module):
 
 
 class GruLanguageModel(nn.Module):
-    """Character language model: embedding, one GRU, softmax."""
+    """Character language model: embedding, one GRU, softmax.
+
+    On the 65 characters of tiny Shakespeare 45,633 parameters as it is, 661,665 with 104 features and 408 hidden, which
+    is the size of FLASHE's.
+    """
 
     classes: int
+    features: int = 32
+    hidden: int = 96
 
     @nn.compact
     def __call__(self, x: Any, train: bool) -> Any:
-        x = nn.Embed(self.classes, 32)(x)
-        x = nn.RNN(nn.GRUCell(96))(x)
+        x = nn.Embed(self.classes, self.features)(x)
+        x = nn.RNN(nn.GRUCell(self.hidden))(x)
         return nn.Dense(self.classes)(x)
 
 
@@ -113,6 +120,7 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
     "cnn-1.2m": Cnn1m2,
     "resnet20": ResNet20,
     "gru": GruLanguageModel,
+    "gru-0.66m": partial(GruLanguageModel, features=104, hidden=408),
 }
 
 
