@@ -3,6 +3,7 @@
 use crate::{Error, Result};
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use aes::{Aes128, Aes256};
+use multiversion::multiversion;
 use zeroize::Zeroizing;
 
 /// Blocks encrypted per call: 4 KiB of key stream stays in the L1 cache beside its consumer.
@@ -40,10 +41,7 @@ impl Prf {
     pub fn blocks(&self, prefix: [u8; 12], first: u32, out: &mut [[u8; 16]]) {
         let mut template = [0u8; 16];
         template[..12].copy_from_slice(&prefix);
-        for (i, block) in out.iter_mut().enumerate() {
-            *block = template;
-            block[12..].copy_from_slice(&first.wrapping_add(i as u32).to_be_bytes());
-        }
+        count(template, first, out);
         self.permute(out);
     }
 
@@ -54,6 +52,20 @@ impl Prf {
             Cipher::Aes128(aes) => aes.encrypt_blocks(blocks),
             Cipher::Aes256(aes) => aes.encrypt_blocks(blocks),
         }
+    }
+}
+
+/// Counter blocks `first..first + out.len()` of `template`, whose last word is zero. Where this goes block by block, it
+/// takes longer than the cipher does on 512-bit vectors.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+fn count(template: [u8; 16], first: u32, out: &mut [[u8; 16]]) {
+    let template = u128::from_le_bytes(template);
+    let (low, high) = (template as u64, (template >> 64) as u64);
+    let (halves, _) = out.as_flattened_mut().as_chunks_mut::<8>();
+    for (k, half) in halves.iter_mut().enumerate() {
+        let counter = first.wrapping_add(k as u32 >> 1).swap_bytes();
+        let word = if k & 1 == 1 { high | u64::from(counter) << 32 } else { low };
+        *half = word.to_le_bytes();
     }
 }
 
@@ -163,6 +175,12 @@ impl KeyStream {
     pub fn into_key(self) -> Zeroizing<[u8; 32]> {
         self.key
     }
+}
+
+/// Overwrites with zeros as `Zeroize` does, a vector at a time where that takes every byte alone.
+pub fn wipe(bytes: &mut [u8]) {
+    bytes.fill(0);
+    zeroize::optimization_barrier(bytes);
 }
 
 /// `N` bytes from the operating system's generator, zeroised when dropped.

@@ -1,7 +1,7 @@
 //! Lanes in groups: as many as fit into a block of key stream, from bit 0 of it on. What the bits behind them are has
 //! no meaning.
 
-use super::{BitWriter, add, lane_mask};
+use super::{BitWriter, add, lane_mask, scale};
 use multiversion::multiversion;
 
 /// `acc[k] + x[k] mod 2^width` for the lanes of as many groups.
@@ -14,8 +14,12 @@ pub fn sub_groups(acc: &mut [[u8; 16]], x: &[[u8; 16]], width: u32) {
     add::combine(acc.as_flattened_mut(), x.as_flattened(), add::group_tops(width), add::sub_words);
 }
 
-/// Writes `values[k] * factor mod 2^width` as groups.
-pub fn group_scaled(values: &[u32], factor: u64, width: u32, groups: &mut [[u8; 16]]) {
+/// Writes `values[k] * factor mod 2^width`, of values below 2^width, as groups; `values` may hold the products then.
+pub fn group_scaled(values: &mut [u32], factor: u64, width: u32, groups: &mut [[u8; 16]]) {
+    // Products of a vector of values at once, where they fit in place.
+    if factor != 1 && width <= 32 {
+        scale(values, factor as u32, lane_mask(width) as u32);
+    }
     // With their number known, a group's lanes are moved by constants and the loop over them is none.
     macro_rules! by_lanes {
         ($($lanes:literal)*) => {
@@ -31,19 +35,18 @@ pub fn group_scaled(values: &[u32], factor: u64, width: u32, groups: &mut [[u8; 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+bmi2", "x86_64+avx2+bmi2"))]
 fn scaled<const LANES: usize>(values: &[u32], factor: u64, width: u32, groups: &mut [[u8; 16]]) {
     let mask = lane_mask(width);
-    let lane = |v: &u32| u64::from(*v).wrapping_mul(factor) & mask;
-    // Halves of whole lanes are 64 bits at most.
-    let half = |values: &[u32]| values.iter().rev().fold(0, |half, v| half << (width % 64) | lane(v));
+    // Up to three lanes are those wider than 32 bits.
+    let lane = |v: &u32| if LANES > 3 { u64::from(*v) } else { u64::from(*v).wrapping_mul(factor) & mask };
+    let join = |values: &[u32]| values.iter().rev().fold(0, |all, v| all << (width % 64) | lane(v));
+    // The lane in the middle begins in the lower half's last bits, or with the higher half.
+    let begins = LANES as u32 / 2 * width;
+    let ends = (begins + width).saturating_sub(64);
     let (whole, rest) = values.as_chunks::<LANES>();
     for (group, values) in groups.iter_mut().zip(whole) {
-        let (low, high) = values.split_at(LANES / 2);
-        let (middle, high) = high.split_at(LANES % 2);
-        let bits = LANES as u32 / 2 * width;
-        let mut all = u128::from(half(low)) | u128::from(half(high)) << (bits + middle.len() as u32 * width);
-        if let [v] = middle {
-            all |= u128::from(lane(v)) << bits;
-        }
-        *group = all.to_le_bytes();
+        let middle = lane(&values[LANES / 2]);
+        let low = join(&values[..LANES / 2]) | middle << (begins - 1) << 1;
+        let high = middle >> ((64 - begins) % 64) | join(&values[LANES / 2 + 1..]) << (ends % 64);
+        *group = (u128::from(low) | u128::from(high) << 64).to_le_bytes();
     }
     if !rest.is_empty() {
         let all = rest.iter().rev().fold(0, |all: u128, v| all << width | u128::from(lane(v)));
@@ -56,15 +59,8 @@ pub fn pack_groups(groups: &[[u8; 16]], width: u32, lanes: usize, out: &mut [u8]
     let per = (128 / width) as usize;
     let used = per as u32 * width;
     let (whole, rest) = (lanes / per, (lanes % per) as u32 * width);
-    let mut done = 0;
-    if used.is_multiple_of(8) {
-        // Each is stored whole; the next one's first bytes lie over what is behind its lanes.
-        let bytes = used as usize / 8;
-        done = whole.min((out.len() / bytes).saturating_sub(1));
-        for (k, group) in groups[..done].iter().enumerate() {
-            out[k * bytes..][..16].copy_from_slice(group);
-        }
-    }
+    // Eight groups end on a byte, and there what is left of the stream begins.
+    let done = join(&groups[..whole], used, out) / 8 * 8;
     let mut writer = BitWriter::new(&mut out[done * used as usize / 8..]);
     for group in &groups[done..whole] {
         writer.push(u128::from_le_bytes(*group) & (u128::MAX >> (128 - used)), used);
@@ -73,4 +69,29 @@ pub fn pack_groups(groups: &[[u8; 16]], width: u32, lanes: usize, out: &mut [u8]
         writer.push(u128::from_le_bytes(groups[whole]) & ((1 << rest) - 1), rest);
     }
     writer.finish();
+}
+
+/// Writes the first `used` bits, 72 or more, of each group where they belong, and something behind the last; as many
+/// groups as `out` has room for whole. How many.
+#[multiversion(targets("x86_64+bmi2"))]
+fn join(groups: &[[u8; 16]], used: u32, out: &mut [u8]) -> usize {
+    let room = |at: usize| at..at + 16;
+    if used.is_multiple_of(8) {
+        for (k, group) in groups.iter().enumerate() {
+            let Some(place) = out.get_mut(room(k * used as usize / 8)) else { return k };
+            place.copy_from_slice(group);
+        }
+        return groups.len();
+    }
+    let mut before = 0u64;
+    for (k, group) in groups.iter().enumerate() {
+        let at = k * used as usize;
+        let Some(place) = out.get_mut(room(at / 8)) else { return k };
+        let (shift, group) = (at as u32 % 8, u128::from_le_bytes(*group));
+        // In the first byte are the last bits of the group before; the next store lies over what is behind this one's.
+        let shared = before >> ((used - 64 - shift) % 64);
+        place.copy_from_slice(&((group << shift) | u128::from(shared)).to_le_bytes());
+        before = (group >> 64) as u64 & (u64::MAX >> ((128 - used) % 64));
+    }
+    groups.len()
 }

@@ -79,17 +79,22 @@ fn pack_lanes<T>(values: &[T], width: u32, out: &mut [u8], lane: impl Fn(&T) -> 
 /// Reads lanes `0..out.len()` of the stream.
 pub fn unpack(bytes: &[u8], width: u32, out: &mut [u64]) {
     let mask = lane_mask(width);
-    // One unaligned 64-bit load holds a whole lane while width + 7 <= 64 and 8 bytes remain.
-    let fast =
-        if width > 57 || bytes.len() < 8 { 0 } else { (((bytes.len() - 8) * 8) / width as usize).min(out.len()) };
-    let (head, tail) = out.split_at_mut(fast);
-    let mut bit = 0usize;
-    for slot in head {
-        let mut word = [0u8; 8];
-        word.copy_from_slice(&bytes[bit / 8..bit / 8 + 8]);
-        *slot = (u64::from_le_bytes(word) >> (bit % 8)) & mask;
-        bit += width as usize;
+    // Eight lanes begin on a byte, each in a word of its own from there on while width + 7 <= 64.
+    const WINDOW: usize = 72;
+    let places: [(usize, u32); 8] = std::array::from_fn(|k| (k * width as usize / 8, k as u32 * width % 8));
+    let fast = if width > 57 { 0 } else { bytes.len().saturating_sub(WINDOW - width as usize) / width as usize };
+    let (eights, _) = out.as_chunks_mut::<8>();
+    let fast = fast.min(eights.len());
+    for (i, eight) in eights[..fast].iter_mut().enumerate() {
+        let Some((window, _)) = bytes[i * width as usize..].split_first_chunk::<WINDOW>() else { break };
+        for (slot, (at, shift)) in eight.iter_mut().zip(places) {
+            let mut word = [0u8; 8];
+            word.copy_from_slice(&window[at % 64..at % 64 + 8]);
+            *slot = (u64::from_le_bytes(word) >> shift) & mask;
+        }
     }
+    let (_, tail) = out.split_at_mut(8 * fast);
+    let mut bit = 8 * fast * width as usize;
     for slot in tail {
         *slot = read_bits(bytes, bit, width) as u64;
         bit += width as usize;
@@ -164,6 +169,12 @@ macro_rules! scale_kernel {
     };
 }
 
+/// `values[k] * factor`, of which `mask` is kept, in place.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+fn scale(values: &mut [u32], factor: u32, mask: u32) {
+    values.iter_mut().for_each(|v| *v = v.wrapping_mul(factor) & mask);
+}
+
 scale_kernel!(u8, 1, scale_u8);
 scale_kernel!(u16, 2, scale_u16);
 scale_kernel!(u32, 4, scale_u32);
@@ -210,14 +221,14 @@ mod tests {
             sub_assign(&mut out, &other, width);
             prop_assert_eq!(&out, &stream(&both(u64::wrapping_sub), width));
 
-            let narrow: Vec<u32> = a.iter().map(|x| *x as u32).collect();
+            let mut narrow: Vec<u32> = a.iter().map(|x| *x as u32).collect();
             pack_scaled(&narrow, 12_345, width, &mut out);
             let scaled: Vec<u64> = narrow.iter().map(|x| (u64::from(*x) * 12_345) & mask).collect();
             prop_assert_eq!(&out, &stream(&scaled, width));
 
             let per = (128 / width) as usize;
             let mut groups = vec![[0; 16]; len.div_ceil(per)];
-            group_scaled(&narrow, 12_345, width, &mut groups);
+            group_scaled(&mut narrow, 12_345, width, &mut groups);
             pack_groups(&groups, width, len, &mut out);
             prop_assert_eq!(&out, &stream(&scaled, width));
 

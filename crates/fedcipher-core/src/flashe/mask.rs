@@ -2,7 +2,7 @@
 
 use crate::bits;
 use crate::lanes::{Cuts, Lanes};
-use crate::prf::{CHUNK_BLOCKS, Prf, round_client};
+use crate::prf::{CHUNK_BLOCKS, Prf, round_client, wipe};
 use crate::{Error, Result};
 use zeroize::Zeroize;
 
@@ -129,8 +129,8 @@ impl<'a> MaskMaker<'a> {
         bits::add_assign(acc, packed, width);
     }
 
-    /// Writes `values[k] * weight` (at most one chunk) under their masks, as a stream.
-    fn encrypt(&mut self, terms: &[Term], first: u32, values: &[u32], weight: u64, out: &mut [u8]) {
+    /// Writes `values[k] * weight` (at most one chunk) under their masks, as a stream; what `values` hold then is open.
+    fn encrypt(&mut self, terms: &[Term], first: u32, values: &mut [u32], weight: u64, out: &mut [u8]) {
         if self.width.is_power_of_two() {
             bits::pack_scaled(values, weight, self.width, out);
             return self.apply(terms, false, first, values.len(), out);
@@ -196,9 +196,9 @@ impl<'a> MaskMaker<'a> {
 
 impl Drop for MaskMaker<'_> {
     fn drop(&mut self) {
-        self.blocks.zeroize();
-        self.total.zeroize();
-        self.packed.zeroize();
+        wipe(self.blocks.as_flattened_mut());
+        wipe(self.total.as_flattened_mut());
+        wipe(&mut self.packed);
     }
 }
 
@@ -220,7 +220,7 @@ pub fn encrypt_run(
     for (k, chunk) in out.chunks_mut(bits::packed_len(step, width)).enumerate() {
         let lanes = (len - k * step).min(step);
         source(k * step, &mut ints[..lanes])?;
-        maker.encrypt(terms, base.wrapping_add((k * CHUNK_BLOCKS) as u32), &ints[..lanes], weight, chunk);
+        maker.encrypt(terms, base.wrapping_add((k * CHUNK_BLOCKS) as u32), &mut ints[..lanes], weight, chunk);
     }
     ints.zeroize();
     Ok(())
