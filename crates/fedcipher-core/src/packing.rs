@@ -63,16 +63,35 @@ impl Fields {
 
     #[inline(always)]
     fn coefficient(&self, fields: &[u32], weight: u64) -> u128 {
-        fields.iter().rev().fold(0, |packed, v| packed << self.width | u128::from(u64::from(*v).wrapping_mul(weight)))
+        let field = |v: &u32| u64::from(*v).wrapping_mul(weight);
+        let (low, high) = fields.split_at(fields.len() / 2);
+        if high.len() as u32 * self.width > 64 {
+            return fields.iter().rev().fold(0, |packed, v| packed << self.width | u128::from(field(v)));
+        }
+        // Shifts of 128 bits take several times as long as those of a word.
+        let join = |half: &[u32]| half.iter().rev().fold(0, |packed, v| packed << (self.width % 64) | field(v));
+        u128::from(join(low)) | u128::from(join(high)) << (low.len() as u32 * self.width)
     }
 
     /// The fields of `coefficient` into `out` (at most `count` of them).
     pub fn unpack(&self, mut coefficient: u128, out: &mut [u64]) {
         let mask = crate::bits::lane_mask(self.width);
-        for slot in out {
-            *slot = coefficient as u64 & mask;
-            coefficient >>= self.width;
+        let (low, high) = out.split_at_mut(out.len() / 2);
+        if high.len() as u32 * self.width > 64 {
+            for slot in low.iter_mut().chain(high) {
+                *slot = coefficient as u64 & mask;
+                coefficient >>= self.width;
+            }
+            return;
         }
+        let split = |mut half: u64, out: &mut [u64]| {
+            for slot in out {
+                *slot = half & mask;
+                half >>= self.width % 64;
+            }
+        };
+        split(coefficient as u64, low);
+        split((coefficient >> (low.len() as u32 * self.width)) as u64, high);
     }
 
     /// Bits behind the last field must be zero in an undamaged sum.

@@ -121,6 +121,20 @@ impl Stream {
         half
     }
 
+    /// The next words, as [`Stream::next_u64`] would give them.
+    pub fn fill(&mut self, words: &mut [u64]) {
+        let mut done = 0;
+        while done < words.len() {
+            if self.used >= 2 * CHUNK_BLOCKS {
+                self.refill();
+            }
+            let (halves, _) = self.buffer.as_flattened().as_chunks::<8>();
+            let taken = words[done..].iter_mut().zip(&halves[self.used..]);
+            let count = taken.map(|(word, half)| *word = u64::from_le_bytes(*half)).count();
+            (self.used, done) = (self.used + count, done + count);
+        }
+    }
+
     /// Uniform in `0..bound` without bias (Lemire, ACM TOMACS 2019).
     pub fn below(&mut self, bound: u64) -> u64 {
         loop {

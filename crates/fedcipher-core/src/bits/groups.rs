@@ -57,18 +57,28 @@ fn scaled<const LANES: usize>(values: &[u32], factor: u64, width: u32, groups: &
 /// Writes `lanes` lanes, which lie in groups, into the stream `out` where they follow one another.
 pub fn pack_groups(groups: &[[u8; 16]], width: u32, lanes: usize, out: &mut [u8]) {
     let per = (128 / width) as usize;
-    let used = per as u32 * width;
     let (whole, rest) = (lanes / per, (lanes % per) as u32 * width);
-    // Eight groups end on a byte, and there what is left of the stream begins.
-    let done = join(&groups[..whole], used, out) / 8 * 8;
-    let mut writer = BitWriter::new(&mut out[done * used as usize / 8..]);
-    for group in &groups[done..whole] {
-        writer.push(u128::from_le_bytes(*group) & (u128::MAX >> (128 - used)), used);
-    }
+    let mut writer = write(&groups[..whole], per as u32 * width, out);
     if rest > 0 {
         writer.push(u128::from_le_bytes(groups[whole]) & ((1 << rest) - 1), rest);
     }
     writer.finish();
+}
+
+/// Writes the first `bits` bits of each group.
+pub fn pack_first(groups: &[[u8; 16]], bits: u32, out: &mut [u8]) {
+    write(groups, bits, out).finish();
+}
+
+/// The writer behind the first `used` bits of each group.
+fn write<'a>(groups: &[[u8; 16]], used: u32, out: &'a mut [u8]) -> BitWriter<'a> {
+    // Eight groups end on a byte, and there what is left of the stream begins.
+    let done = if used < 72 { 0 } else { join(groups, used, out) / 8 * 8 };
+    let mut writer = BitWriter::new(&mut out[done * used as usize / 8..]);
+    for group in &groups[done..] {
+        writer.push(u128::from_le_bytes(*group) & (u128::MAX >> (128 - used)), used);
+    }
+    writer
 }
 
 /// Writes the first `used` bits, 72 or more, of each group where they belong, and something behind the last; as many

@@ -7,7 +7,7 @@ mod add;
 mod groups;
 
 pub use add::{add_assign, sub_assign};
-pub use groups::{add_groups, group_scaled, pack_groups, sub_groups};
+pub use groups::{add_groups, group_scaled, pack_first, pack_groups, sub_groups};
 
 use crate::{Error, Result};
 use multiversion::multiversion;
@@ -103,12 +103,17 @@ pub fn unpack(bytes: &[u8], width: u32, out: &mut [u64]) {
 
 /// Bits `[at, at + width)` of a stream, width at most 120; bytes behind the end read as zero.
 #[must_use]
+#[inline(always)]
 pub fn read_bits(bytes: &[u8], at: usize, width: u32) -> u128 {
+    let mask = (1u128 << width) - 1;
+    if let Some((word, _)) = bytes.get(at / 8..).and_then(|rest| rest.split_first_chunk()) {
+        return (u128::from_le_bytes(*word) >> (at % 8)) & mask;
+    }
     let first = (at / 8).min(bytes.len());
     let available = (bytes.len() - first).min(16);
     let mut word = [0u8; 16];
     word[..available].copy_from_slice(&bytes[first..first + available]);
-    (u128::from_le_bytes(word) >> (at % 8)) & ((1u128 << width) - 1)
+    (u128::from_le_bytes(word) >> (at % 8)) & mask
 }
 
 /// Appends values of up to 120 bits to a byte slice of exactly the right length.
@@ -231,6 +236,11 @@ mod tests {
             group_scaled(&mut narrow, 12_345, width, &mut groups);
             pack_groups(&groups, width, len, &mut out);
             prop_assert_eq!(&out, &stream(&scaled, width));
+
+            // A lane in each, with something behind it.
+            let firsts: Vec<_> = a.iter().map(|lane| (u128::from(*lane) | u128::MAX << width).to_le_bytes()).collect();
+            pack_first(&firsts, width, &mut out);
+            prop_assert_eq!(&out, &packed);
 
             // In groups, with what a key stream has behind their lanes.
             let mut grouped = |lanes: &[u64]| -> Vec<[u8; 16]> {

@@ -53,8 +53,7 @@ impl OneshotEncryptor {
 
     fn fresh(&self, round: u64) -> Result<Fresh> {
         let d = &self.setting.derived;
-        let mut draws = Stream::from_os()?;
-        let secret = Zeroizing::new((0..d.ring.n).map(|_| d.error.draw(&mut draws)).collect::<Vec<i8>>());
+        let secret = d.error.draws(&mut Stream::from_os()?, d.ring.n);
         let wide = Zeroizing::new(secret.iter().map(|c| i32::from(*c)).collect::<Vec<_>>());
         let shares = self.setting.sharing.split(&secret)?;
         let seal = |((member, key), share): (&(u32, Public), &Zeroizing<Vec<u8>>)| {

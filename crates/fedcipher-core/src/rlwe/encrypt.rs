@@ -4,7 +4,7 @@
 use super::accelerator::{MaskJob, Session};
 use super::params::{Block, Derived};
 use super::ring::SecretNtt;
-use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
+use crate::bits::{BitWriter, check_stream, pack_first, packed_len, read_bits};
 use crate::client::Sender;
 use crate::codec::{Layout, Update};
 use crate::keys::ClientKey;
@@ -64,18 +64,12 @@ fn mask(
     let mut sum = ring.times_secret(public(d, seed, index)?, secret, block.used);
     let errors = match errors {
         Some(errors) => Zeroizing::new(errors.to_vec()),
-        None => draw(d, block.used)?,
+        None => d.error.draws(&mut Stream::from_os()?, block.used),
     };
     for (c, e) in sum.iter_mut().zip(errors.iter()) {
         *c = ring.add(*c, ring.lift(*e));
     }
     Ok(Mask { sum, errors })
-}
-
-/// Fresh errors.
-fn draw(d: &Derived, used: usize) -> Result<Zeroizing<Vec<i8>>> {
-    let mut draws = Stream::from_os()?;
-    Ok(Zeroizing::new((0..used).map(|_| d.error.draw(&mut draws)).collect()))
 }
 
 impl BfvEncryptor {
@@ -159,7 +153,6 @@ impl Sealer for CipherSealer {
             }
         };
         let wire_bits = d.wire_bits(d.up_drop);
-        let mut writer = BitWriter::new(out);
         let mut noise = Zeroizing::new(vec![0u32; block.used]);
         // What dropping bits adds is half a unit less the bits that go; the whole is shifted to be no less than zero.
         let (ring, delta, drop) = (&d.ring, d.delta, d.up_drop);
@@ -167,6 +160,7 @@ impl Sealer for CipherSealer {
         let (low, most) = ((1u32 << drop) - 1, d.fresh_noise() as u32 + half);
         let mut ints = [0u32; RUN * 32];
         let mut packed = [0u128; RUN];
+        let mut wire = [[0u8; 16]; RUN];
         let (step, mut done, mut made) = (block.fields.count * RUN, 0, 0);
         while done < block.len {
             let n = step.min(block.len - done);
@@ -182,18 +176,20 @@ impl Sealer for CipherSealer {
             });
             let run = &packed[..block.fields.coefficients(n)];
             let masks = mask.sum[made..].iter().zip(&mask.errors[made..]);
-            for ((m, (sum, error)), noise) in run.iter().zip(masks).zip(&mut noise[made..]) {
+            for (((m, (sum, error)), noise), wire) in run.iter().zip(masks).zip(&mut noise[made..]).zip(&mut wire) {
                 let c0 = ring.add(*sum, delta.wrapping_mul(*m));
                 let gone = (c0 as u32).wrapping_add(half) & low;
                 *noise = most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone);
-                writer.push(d.compress(c0, drop), wire_bits);
+                *wire = d.compress(c0, drop).to_le_bytes();
             }
+            // A run begins on a byte.
+            let end = packed_len(made + run.len(), wire_bits);
+            pack_first(&wire[..run.len()], wire_bits, &mut out[packed_len(made, wire_bits)..end]);
             done += n;
             made += run.len();
         }
         ints.zeroize();
         packed.zeroize();
-        writer.finish();
         Ok(self.hash(index, hasher.hash(), &noise))
     }
 }
@@ -214,7 +210,7 @@ impl CipherSealer {
         let plaintext = || -> Result<_> {
             let errors = match self.masks.get(index) {
                 Some(mask) => mask.errors.clone(),
-                None => draw(d, block.used)?,
+                None => d.error.draws(&mut Stream::from_os()?, block.used),
             };
             let mut hasher = self.stamp.mac.hasher(block.start);
             let mut plain = Zeroizing::new(Vec::with_capacity(block.used));
@@ -306,8 +302,9 @@ impl Encryptor for BfvEncryptor {
             Some(session) => {
                 self.sender.reserve(round)?;
                 let jobs = blocks.iter().enumerate();
-                let job =
-                    |(k, block): (usize, &Block)| Ok(MaskJob { a: public(d, &seed, k)?, e: draw(d, block.used)? });
+                let job = |(k, block): (usize, &Block)| {
+                    Ok(MaskJob { a: public(d, &seed, k)?, e: d.error.draws(&mut Stream::from_os()?, block.used) })
+                };
                 let jobs = session.host(|| jobs.map(job).collect::<Result<Vec<_>>>())?;
                 // Where the device fails, the masks are made when they are needed.
                 session.prepare(&seed, &jobs)?;

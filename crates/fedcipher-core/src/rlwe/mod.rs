@@ -8,6 +8,7 @@
 pub mod accelerator;
 pub(crate) mod aggregate;
 pub(crate) mod decrypt;
+mod divide;
 pub(crate) mod encrypt;
 pub mod ntt;
 pub mod params;

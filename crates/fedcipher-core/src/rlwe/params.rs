@@ -1,6 +1,7 @@
 //! Parameters of the additive BFV scheme: what the user picks, and what follows from it.
 
 use super::accelerator::Arithmetic;
+use super::divide::Divisor;
 use super::ring::{Binomial, Ring};
 use crate::bounds::Bounds;
 use crate::codec::Layout;
@@ -60,6 +61,8 @@ pub struct Derived {
     /// way exact, to the last bit of the noise.
     pub down_bits: u32,
     fields: Vec<(u32, Fields)>,
+    by_delta: Divisor,
+    by_q: Divisor,
 }
 
 /// A fresh ciphertext's noise fits a tag's word of 32 bits.
@@ -98,7 +101,20 @@ impl Derived {
             params.bits.iter().map(|b| Ok((*b, Fields::new(bounds, *b, capacity)?))).collect::<Result<Vec<_>>>()?;
         let up_drop =
             if params.preset == Preset::FedbitPaper { 0 } else { best_drop(terms, error, half, ring.log_q()) };
-        let mut made = Derived { params, ring, error, t, delta, capacity, up_drop, down_bits: 0, fields };
+        let q = ring.q;
+        let mut made = Derived {
+            params,
+            ring,
+            error,
+            t,
+            delta,
+            capacity,
+            up_drop,
+            down_bits: 0,
+            fields,
+            by_delta: Divisor::new(delta),
+            by_q: Divisor::new(q),
+        };
         let whole = made.wire_bits(up_drop) + (128 - terms.leading_zeros());
         made.down_bits = whole.min(made.ring.log_q());
         Ok(made)
@@ -143,7 +159,12 @@ impl Derived {
     /// A broadcast sum as a coefficient mod q.
     pub fn expand_sum(&self, value: u128) -> Result<u128> {
         if self.sums_whole() {
-            return Ok(self.ring.double(value, self.up_drop));
+            let whole = self.down_bits + self.up_drop < 128;
+            return Ok(if whole {
+                self.by_q.divide(value << self.up_drop).1
+            } else {
+                self.ring.double(value, self.up_drop)
+            });
         }
         self.expand(value, 0)
     }
@@ -165,10 +186,11 @@ impl Derived {
 
     /// The plaintext and the noise behind `delta M + noise mod q`.
     pub fn decode(&self, x: u128) -> Result<(u128, i128)> {
-        let m = (x + self.delta / 2) / self.delta;
+        let half = self.delta / 2;
+        let (m, noise) = self.by_delta.divide(x + half);
         if m < self.t {
-            Ok((m, x as i128 - (m * self.delta) as i128))
-        } else if x >= self.ring.q - self.delta / 2 {
+            Ok((m, noise as i128 - half as i128))
+        } else if x >= self.ring.q - half {
             Ok((0, x as i128 - self.ring.q as i128))
         } else {
             Err(Error::Decrypt { reason: "a coefficient lies outside the plaintext space".into() })

@@ -6,6 +6,7 @@
 use super::ntt::Ntt;
 use crate::prf::{CHUNK_BLOCKS, Prf, Stream};
 use crate::{Error, Result};
+use multiversion::multiversion;
 use zeroize::Zeroizing;
 
 /// Largest modulus in bits for 128-bit security with a ternary secret under every attack and cost model of
@@ -36,15 +37,44 @@ impl Binomial {
         u128::from(self.0)
     }
 
-    /// One draw.
+    /// Independent draws.
     #[must_use]
-    pub fn draw(self, stream: &mut Stream) -> i8 {
-        let mask = (1u64 << self.0) - 1;
-        let ones = |x: u64| (x & mask).count_ones() as i8;
-        let first = stream.next_u64();
-        let second = if self.0 <= 32 { first >> self.0 } else { stream.next_u64() };
-        ones(first) - ones(second)
+    pub fn draws(self, stream: &mut Stream, count: usize) -> Zeroizing<Vec<i8>> {
+        const RUN: usize = 256;
+        let mut out = Zeroizing::new(vec![0; count]);
+        let [mut words, mut others] = [(); 2].map(|()| Zeroizing::new([0; RUN]));
+        for run in out.chunks_mut(RUN) {
+            stream.fill(&mut words[..run.len()]);
+            if self.0 > 32 {
+                stream.fill(&mut others[..run.len()]);
+            } else {
+                words.iter().zip(others.iter_mut()).for_each(|(word, other)| *other = word >> self.0);
+            }
+            ones(words.as_slice(), others.as_slice(), (1 << self.0) - 1, run);
+        }
+        out
     }
+}
+
+/// How many more bits of each word are set than of the other, of those in `mask`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512vpopcntdq", "x86_64+popcnt"))]
+fn ones(words: &[u64], others: &[u64], mask: u64, out: &mut [i8]) {
+    for ((word, other), out) in words.iter().zip(others).zip(out) {
+        *out = (word & mask).count_ones() as i8 - (other & mask).count_ones() as i8;
+    }
+}
+
+/// Adds words mod p, unless one is to be rejected, which of those just above a prime of 53 bits hardly ever happens.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+fn add_uniform(words: &[[u8; 8]], mask: u64, p: u64, acc: &mut [u64]) -> bool {
+    let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes) & mask;
+    if words.iter().fold(false, |beyond, bytes| beyond | (word(bytes) >= p)) {
+        return false;
+    }
+    for (sum, bytes) in acc.iter_mut().zip(words) {
+        *sum = back_below((*sum + word(bytes)).wrapping_sub(p), p);
+    }
+    true
 }
 
 /// A ring with its transforms.
@@ -73,8 +103,13 @@ impl Shoup {
     fn mul(self, x: u64) -> u64 {
         let q = ((u128::from(x) * u128::from(self.quotient)) >> 64) as u64;
         let r = x.wrapping_mul(self.value).wrapping_sub(q.wrapping_mul(self.p));
-        if r >= self.p { r - self.p } else { r }
+        back_below(r.wrapping_sub(self.p), self.p)
     }
+}
+
+/// `x`, or `x + p` of a negative number.
+fn back_below(x: u64, p: u64) -> u64 {
+    x.wrapping_add(p & (x as i64 >> 63) as u64)
 }
 
 fn power(mut base: u64, mut exponent: u64, p: u64) -> u64 {
@@ -117,15 +152,20 @@ impl Ring {
         128 - self.q.leading_zeros()
     }
 
+    /// `x`, or `x + q` of a negative number. Comparisons here are compiled into branches, which go either way as often
+    /// as not, at a secret's say.
+    fn back(&self, x: u128) -> u128 {
+        x.wrapping_add(self.q & (x as i128 >> 127) as u128)
+    }
+
     #[must_use]
     pub fn add(&self, a: u128, b: u128) -> u128 {
-        let sum = a + b;
-        if sum >= self.q { sum - self.q } else { sum }
+        self.back((a + b).wrapping_sub(self.q))
     }
 
     #[must_use]
     pub fn sub(&self, a: u128, b: u128) -> u128 {
-        if a >= b { a - b } else { a + self.q - b }
+        self.back(a.wrapping_sub(b))
     }
 
     /// `a * 2^times mod q`.
@@ -158,13 +198,11 @@ impl Ring {
             return u128::from(low);
         };
         let (first, second) = (self.primes[0], inverse.p);
-        // low < first < 4 * second for the primes used here: a few conditional subtractions.
-        let mut reduced = low;
-        while reduced >= second {
-            reduced -= second;
-        }
+        // At most once for the primes used here.
+        let below = |low: u64, _| back_below(low.wrapping_sub(second), second);
+        let reduced = (0..first / second).fold(low, below);
         let high = residues[1][k];
-        let difference = if high >= reduced { high - reduced } else { high + second - reduced };
+        let difference = back_below(high.wrapping_sub(reduced), second);
         u128::from(low) + u128::from(first) * u128::from(inverse.mul(difference))
     }
 
@@ -202,9 +240,7 @@ impl Ring {
     /// A small number mod q.
     #[must_use]
     pub fn lift(&self, e: i8) -> u128 {
-        // q + e reduced without a branch on e's sign.
-        let shifted = self.q.wrapping_add(i128::from(e) as u128);
-        shifted - (self.q & ((shifted >= self.q) as u128).wrapping_neg())
+        self.back(i128::from(e) as u128)
     }
 
     /// Adds `scale * a` to residue accumulators, a being the public polynomial number `index` of
@@ -222,12 +258,18 @@ impl Ring {
             while k < self.n {
                 prf.blocks(prefix, block, &mut blocks);
                 block += CHUNK_BLOCKS as u32;
-                for word in blocks.as_flattened().as_chunks::<8>().0 {
+                let (words, _) = blocks.as_flattened().as_chunks::<8>();
+                let run = words.len().min(self.n - k);
+                if factor.is_none() && add_uniform(&words[..run], mask, *p, &mut acc[k..k + run]) {
+                    k += run;
+                    continue;
+                }
+                for word in words {
                     let a = u64::from_le_bytes(*word) & mask;
                     if a < *p && k < self.n {
                         let a = factor.map_or(a, |f| f.mul(a));
                         let sum = acc[k] + a;
-                        acc[k] = if sum >= *p { sum - p } else { sum };
+                        acc[k] = back_below(sum.wrapping_sub(*p), *p);
                         k += 1;
                     }
                 }
@@ -260,3 +302,45 @@ impl Ring {
 
 /// A secret key in the transform domain of each prime; zeroised when dropped.
 pub struct SecretNtt(Vec<Zeroizing<Vec<u64>>>);
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Primes with transforms of N = 2048: of words of its bits, a third is not below the first, hardly any below the
+    /// second.
+    const PRIMES: [u64; 2] = [40_961, 1_125_899_906_826_241];
+
+    proptest! {
+        #[test]
+        fn public_polynomials_are_the_stream_without_what_is_not_below_p(
+            seed: [u8; 32], index: u64, scale in 1u64..=9, which in 0..2usize,
+        ) {
+            let (n, p) = (2048, PRIMES[which]);
+            let ring = Ring::new(n, &[p]).unwrap();
+            let (mut prefix, bits) = ([0u8; 12], 64 - p.leading_zeros());
+            prefix[..8].copy_from_slice(&index.to_be_bytes());
+            let mut stream = Stream::new(&seed, prefix).unwrap();
+            let words = std::iter::repeat_with(|| stream.next_u64() & ((1 << bits) - 1));
+            let want: Vec<u64> = words.filter(|a| *a < p).take(n).map(|a| (p - 3 + a * scale % p) % p).collect();
+            let mut acc = ring.zero();
+            acc[0].fill(p - 3);
+            ring.accumulate_a(&seed, index, scale, &mut acc).unwrap();
+            prop_assert_eq!(&*acc[0], &want);
+        }
+
+        #[test]
+        fn words_come_alike_one_by_one_and_many_at_once(seed: [u8; 32], runs in prop::collection::vec(0usize..1500, 1..6)) {
+            let [mut one, mut many] = [(); 2].map(|()| Stream::new(&seed, [7; 12]).unwrap());
+            for run in runs {
+                let mut words = vec![0; run];
+                many.fill(&mut words);
+                prop_assert!(words.iter().all(|word| *word == one.next_u64()));
+                prop_assert_eq!(many.next_u64(), one.next_u64());
+            }
+        }
+    }
+}
