@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
-	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-offload bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale limits docs build clean \
+	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds
 
 build: $(VENV)/.built $(VENV)/.engine
@@ -244,6 +244,10 @@ bench: build
 bench-hhe: build
 	cargo bench -p fedcipher-core --features hhe --bench hybrid -- --quick --noplot
 	$(BIN)/python benches/hhe.py
+
+# `fedcipher train` beside Flower's own FedAvg: the table of docs/training.md. A quarter of an hour.
+bench-train: build
+	DATA=$(DATA) $(BIN)/python benches/training.py
 
 bench-offload: build
 	$(BIN)/python benches/offload.py

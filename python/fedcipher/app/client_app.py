@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 
 from fedcipher.app.examples import examples, test_examples
 from fedcipher.app.settings import Settings
@@ -21,9 +22,9 @@ from fedcipher.models import Learner
 __all__ = ["app", "make_client_app"]
 
 
-def make_client_app(settings: Settings | None = None) -> ClientApp:
-    """A ClientApp for ``settings``, or for the run config it is started with."""
-    made = ClientApp(mods=[client_mod])
+def make_client_app(settings: Settings | None = None, mods: Sequence[Mod] = (client_mod,)) -> ClientApp:
+    """A ClientApp for ``settings``, or for the run config it is started with; without mods it encrypts nothing."""
+    made = ClientApp(mods=list(mods))
 
     def setup(context: Context) -> tuple[Settings, Learner, int]:
         chosen = settings or Settings.from_config(context.run_config)
