@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
-	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results published scale limits docs build clean \
+	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results results-examples results-hhe results-study results-published results-train published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds
 
 build: $(VENV)/.built $(VENV)/.engine
@@ -277,15 +277,26 @@ limits: build
 bench-lora: build
 	$(BIN)/python benches/lora.py
 
-# The committed reports and the README's tables, made anew.
-results: build tfhe
-	DATA=$(DATA) tools/results.sh
-	DATA=$(DATA) tools/results_hhe.sh
-	tools/results_study.sh
-	DATA=$(DATA) tools/results_published.sh
-	DATA=$(DATA) tools/results_train.sh
+# The committed reports and the README's tables, made anew: two hours. Its parts can be made one by one; each study
+# alone is a command of its script.
+results: results-examples results-hhe results-study results-published results-train
 	$(BIN)/python tools/readme_tables.py
 	$(BIN)/python tools/published_page.py
+
+results-examples: build
+	DATA=$(DATA) tools/results.sh
+
+results-hhe: build
+	DATA=$(DATA) tools/results_hhe.sh
+
+results-study: build tfhe
+	tools/results_study.sh
+
+results-published: build
+	DATA=$(DATA) tools/results_published.sh
+
+results-train: build
+	DATA=$(DATA) tools/results_train.sh
 
 # docs/published.md anew from the reports that are there; nothing is measured.
 published: build

@@ -17,7 +17,7 @@ from fedcipher.published.record import Record
 from fedcipher.published.tables import beside
 from fedcipher.published.verdict import judged, stated
 from fedcipher.studies import Asked, accuracy, findings, masks, netns, packing, sparse, study, study_names, wan
-from fedcipher.studies.fedbit_round import accelerator_seconds
+from fedcipher.studies.fedbit_round import CYCLES, accelerator_seconds
 from fedcipher.studies.netns import Exchange
 from fedcipher.studies.timing import best, clocked
 
@@ -160,6 +160,9 @@ def test_cycles_of_the_accelerator_are_seconds(tmp_path):
     path.write_text(json.dumps({"coefficients": 50, "prepare": 125e6, "encrypt": 125e6, "decrypt": 62.5e6}))
     assert accelerator_seconds(path, 100) == (2.0, 0.5)
     assert accelerator_seconds(path, 200) == (4.0, 1.0)
+    # The committed ones.
+    encrypt, decrypt = accelerator_seconds(ROOT / CYCLES, 61_706)
+    assert 0 < encrypt < 1 and 0 < decrypt < 1
     path.write_text("{}")
     for wrong in (path, tmp_path / "none"):
         with pytest.raises(ParameterError, match="make hardware"):

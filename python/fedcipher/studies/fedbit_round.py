@@ -22,7 +22,7 @@ _PAPER, _PLACE = "fedbit", "Fig. 7"
 _BITS = 12
 # Of the accelerator's reports: no timing report gives one, docs/accelerator.md.
 _CLOCK = 125e6
-CYCLES = Path("hardware") / "synth" / "reports" / "cycles.json"
+CYCLES = Path("hardware") / "synth" / "reports" / "cycles_p8.json"
 
 
 @dataclass(frozen=True)

@@ -85,22 +85,23 @@ fn write<'a>(groups: &[[u8; 16]], used: u32, out: &'a mut [u8]) -> BitWriter<'a>
 /// groups as `out` has room for whole. How many.
 #[multiversion(targets("x86_64+bmi2"))]
 fn join(groups: &[[u8; 16]], used: u32, out: &mut [u8]) -> usize {
-    let room = |at: usize| at..at + 16;
     if used.is_multiple_of(8) {
         for (k, group) in groups.iter().enumerate() {
-            let Some(place) = out.get_mut(room(k * used as usize / 8)) else { return k };
-            place.copy_from_slice(group);
+            let Some(place) = out.get_mut(k * used as usize / 8..).and_then(|rest| rest.first_chunk_mut()) else {
+                return k;
+            };
+            *place = *group;
         }
         return groups.len();
     }
     let mut before = 0u64;
     for (k, group) in groups.iter().enumerate() {
         let at = k * used as usize;
-        let Some(place) = out.get_mut(room(at / 8)) else { return k };
+        let Some(place) = out.get_mut(at / 8..).and_then(|rest| rest.first_chunk_mut()) else { return k };
         let (shift, group) = (at as u32 % 8, u128::from_le_bytes(*group));
         // In the first byte are the last bits of the group before; the next store lies over what is behind this one's.
         let shared = before >> ((used - 64 - shift) % 64);
-        place.copy_from_slice(&((group << shift) | u128::from(shared)).to_le_bytes());
+        *place = ((group << shift) | u128::from(shared)).to_le_bytes();
         before = (group >> 64) as u64 & (u64::MAX >> ((128 - used) % 64));
     }
     groups.len()

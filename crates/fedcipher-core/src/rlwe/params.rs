@@ -159,12 +159,13 @@ impl Derived {
     /// A broadcast sum as a coefficient mod q.
     pub fn expand_sum(&self, value: u128) -> Result<u128> {
         if self.sums_whole() {
-            let whole = self.down_bits + self.up_drop < 128;
-            return Ok(if whole {
-                self.by_q.divide(value << self.up_drop).1
-            } else {
-                self.ring.double(value, self.up_drop)
-            });
+            let (mut x, mut left) = (value, self.up_drop);
+            while left > 0 {
+                // What is divided has 127 bits at most.
+                let by = left.min(127 - self.ring.log_q());
+                (x, left) = (self.by_q.divide(x << by).1, left - by);
+            }
+            return Ok(x);
         }
         self.expand(value, 0)
     }

@@ -168,15 +168,6 @@ impl Ring {
         self.back(a.wrapping_sub(b))
     }
 
-    /// `a * 2^times mod q`.
-    #[must_use]
-    pub fn double(&self, mut a: u128, times: u32) -> u128 {
-        for _ in 0..times {
-            a = self.add(a, a);
-        }
-        a
-    }
-
     /// `a * scalar mod q` for a public scalar (double and add).
     #[must_use]
     pub fn scale(&self, mut a: u128, mut scalar: u64) -> u128 {
