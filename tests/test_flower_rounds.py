@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import fedcipher
 import numpy as np
@@ -76,6 +77,34 @@ def test_a_superlink_that_never_answers_ends_the_run_by_name_and_lets_the_next_h
     again = SecureStrategy(FedAvg(**ALL), here.keys, out=tmp_path / "run", resume=True)
     again.start(here.grid, record(initial()), num_rounds=2)
     assert [r.round for r in again.rounds if r.unfinished is None] == [1, 2]
+
+
+@pytest.mark.parametrize("after", [0.3, 1.1, 4.0, 30.0])
+def test_a_reply_is_seen_late_by_a_part_of_what_it_took(after, monkeypatch):
+    """A round waits twice: with looks ever twice as far apart, one of two seconds took three."""
+
+    class Grid:
+        now, looks = 0.0, 0
+
+        def push_messages(self, messages):
+            return ["asked"]
+
+        def pull_messages(self, message_ids):
+            self.looks += 1
+            asked = SimpleNamespace(reply_to_message_id="asked")
+            return [SimpleNamespace(metadata=asked)] if self.now >= after else []
+
+        def sleep(self, seconds):
+            self.now += seconds
+
+    grid = Grid()
+    monkeypatch.setattr(replies.time, "monotonic", lambda: grid.now)
+    monkeypatch.setattr(replies.time, "sleep", grid.sleep)
+    to = SimpleNamespace(metadata=SimpleNamespace(dst_node_id=7))
+    (reply,) = replies.Gathering(grid, [to], until=100.0)
+    assert reply.metadata._src_node_id == 7
+    assert after <= grid.now <= 1.1 * after + 0.05
+    assert grid.looks <= 70
 
 
 def test_a_server_that_waits_for_its_superlink_hears_an_interrupt_of_another_thread(tmp_path):

@@ -20,7 +20,9 @@ from fedcipher.errors import StrategyError
 __all__ = ["Arrivals", "Gathering", "Pulls", "answered"]
 
 _FIRST_LOOK, _LAST_LOOK = 0.05, 1.0
-"""Seconds between two looks for replies: more and more of them."""
+"""Least and most seconds between two looks for replies."""
+_LATE, _LOOKING = 0.1, 4.0
+"""Between them: so much of the time there was no reply for, and so many times what the last look took."""
 _WAKE = 0.2
 _SILENCE = 600.0
 """Seconds after which a SuperLink that has not answered is gone."""
@@ -147,8 +149,9 @@ class Gathering:
         """Whom the messages went to that nobody has answered, by their ids."""
 
     def __iter__(self) -> Iterator[Message]:
-        pause, until, satisfied = _FIRST_LOOK, self._until, False
+        until, satisfied = self._until, False
         while self.waiting:
+            looked = time.monotonic()
             # None is kept here while it is used.
             yield from filter(None, map(self._taken, self._pulls.replies(list(self.waiting), until)))
             now = time.monotonic()
@@ -159,8 +162,9 @@ class Gathering:
                 yield from filter(None, map(self._taken, self._pulls.last(list(self.waiting), until)))
                 return
             if self.waiting:
-                time.sleep(min(pause, until - now))
-                pause = min(2 * pause, _LAST_LOOK)
+                # A reply is seen late by a part of what it took, and looking is a part of the time.
+                pause = max(_FIRST_LOOK, _LATE * (now - self._began), _LOOKING * (now - looked))
+                time.sleep(min(pause, _LAST_LOOK, until - now))
 
     def _taken(self, reply: Message) -> Message | None:
         """The reply as of the node that was asked: for one that has failed the SuperLink answers in its own name."""
