@@ -26,7 +26,7 @@ from report import into_page, table
 
 _SCHEMES = ("plain", "flashe", "bfv", "oneshot", "bfv-lib", "ckks", "paillier")
 _BARE = "Flower's FedAvg"
-_TURNS = 5
+_TURNS = 3
 _CLIENTS, _PER_ROUND, _ROUNDS = 12, 4, 10
 
 
