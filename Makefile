@@ -78,7 +78,7 @@ $(VENV)/.engine: $(SOURCES) | $(BIN)/maturin
 ZIG := 'cargo-zigbuild>=0.20,<1' 'ziglang>=0.13,<0.16'
 
 # Both programs as static binaries, for servers and for the aarch64 of SmartNICs.
-STATIC := x86_64-unknown-linux-musl aarch64-unknown-linux-musl
+STATIC ?= x86_64-unknown-linux-musl aarch64-unknown-linux-musl
 engine-static: $(BIN)/maturin
 	$(INSTALL) $(ZIG)
 	rustup target add $(STATIC)

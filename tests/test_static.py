@@ -17,7 +17,7 @@ BUILDS = {"x86_64-unknown-linux-musl": [], "aarch64-unknown-linux-musl": ["qemu-
 
 @pytest.mark.parametrize("triple", BUILDS)
 @pytest.mark.parametrize("name", ["flashe", "bfv"])
-def test_a_static_engine_encrypts_what_the_core_decrypts(triple, name, tmp_path, rng):
+def test_a_static_engine_and_the_core_encrypt_and_decrypt_one_sum(triple, name, tmp_path, rng):
     program = TARGET / triple / "release" / "fedcipher-engine"
     emulator = [shutil.which(e) for e in BUILDS[triple]]
     if not program.exists():
@@ -39,11 +39,13 @@ def test_a_static_engine_encrypts_what_the_core_decrypts(triple, name, tmp_path,
         engine = connect(await_address(service))
         update = [rng.uniform(-1, 1, 70_000).astype(np.float32)]
         aggregator = made.aggregator(issued.server())
+        other = [rng.uniform(-1, 1, 70_000).astype(np.float32)]
         aggregator.add(engine.encryptor().encrypt(update, round=1))
+        aggregator.add(made.encryptor(issued.client(1)).encrypt(other, round=1))
         aggregate = aggregator.finish()
         ours = made.decryptor(issued.client(1)).decrypt(aggregate)
         theirs = engine.decryptor().decrypt(aggregate)
         assert np.array_equal(ours[0], theirs[0])
-        assert np.abs(ours[0] - update[0]).max() < 1e-4
+        assert np.abs(ours[0] - (update[0] + other[0]) / 2).max() < 1e-4
     finally:
         service.stop()
