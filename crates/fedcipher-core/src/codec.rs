@@ -5,6 +5,7 @@
 //! Clipping and quantisation follow FLASHE, section 5.2: Executor Details, and FedBit, section V: FEDBIT FRAMEWORK.
 
 use crate::bounds::max_level;
+use crate::memory::zeros;
 use crate::prf::Prf;
 use crate::wire::Reader;
 use crate::{Error, Result};
@@ -364,7 +365,7 @@ pub struct Sums(pub Vec<u64>);
 
 impl SumSink for Sums {
     fn begin(&mut self, layout: &Layout, _total_weight: u64) -> Result<()> {
-        self.0 = vec![0; layout.elements()];
+        self.0 = zeros(layout.elements());
         Ok(())
     }
 
@@ -384,7 +385,7 @@ pub struct Means {
 
 impl SumSink for Means {
     fn begin(&mut self, layout: &Layout, total_weight: u64) -> Result<()> {
-        self.values = vec![0.0; layout.elements()];
+        self.values = zeros(layout.elements());
         self.layout = Some(layout.clone());
         self.weight = total_weight;
         Ok(())

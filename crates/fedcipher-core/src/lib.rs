@@ -15,6 +15,7 @@ pub mod keys;
 pub(crate) mod lanes;
 pub mod ledger;
 pub mod mac;
+pub mod memory;
 pub mod noise;
 pub mod oneshot;
 pub(crate) mod os;

@@ -10,6 +10,7 @@ use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::lanes::{Cuts, Lanes};
 use crate::ledger::Openings;
 use crate::mac::{Hash, Stamp, TAG_LEN, Weighting};
+use crate::memory::zeros;
 use crate::scheme::{
     self, Aggregator, Decryptor, Encryptor, Expect, Opening, Progress, Request, Scheme, Summary, Terms,
 };
@@ -161,17 +162,16 @@ impl Aggregator for PlainAggregator {
         let lanes = lanes(self.bounds, &admitted.layout)?;
         lanes.check(admitted.payload)?;
         if self.sum.is_empty() {
-            self.sum = vec![0; lanes.bytes];
+            self.sum = zeros(lanes.bytes);
         }
         lanes.add(&mut self.sum, admitted.payload);
         Ok(self.admission.commit(admitted))
     }
 
-    fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
+    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
-        let mut payload = std::mem::take(&mut self.sum);
-        payload.extend_from_slice(&self.admission.close().to_bytes());
-        Ok(header.frame(&payload))
+        let sum = std::mem::take(&mut self.sum);
+        header.build_from(&[&sum, &self.admission.close().to_bytes()], place)
     }
 }
 

@@ -136,12 +136,15 @@ pub trait Aggregator: Send {
 
     /// The aggregate's frame; the object is spent afterwards.
     fn finish(&mut self) -> Result<Vec<u8>> {
-        self.finish_with(&mut |_, _| true)
+        let mut frame = Vec::new();
+        self.finish_into(&mut frame, &mut |_, _| true)?;
+        Ok(frame)
     }
 
-    /// [`Self::finish`] that calls `progress(done, total)` from this thread as it goes; when that says
-    /// false the work stops with [`crate::Error::Cancelled`] and nothing is lost: it can be finished later.
-    fn finish_with(&mut self, progress: &mut Progress<'_>) -> Result<Vec<u8>>;
+    /// [`Self::finish`] that makes the frame in `place` and calls `progress(done, total)` from this thread as it
+    /// goes; when that says false the work stops with [`crate::Error::Cancelled`] and nothing is lost: it can be
+    /// finished later.
+    fn finish_into(&mut self, place: &mut dyn Place, progress: &mut Progress<'_>) -> Result<()>;
 }
 
 /// What a server's own processes make an aggregate of: each piece, and what all pieces need.

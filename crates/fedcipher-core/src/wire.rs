@@ -8,6 +8,7 @@
 //! The payload of an update or an aggregate ends with a tag ([`crate::mac`]): it finds forgery, and binds the
 //! header. The checksum finds damage, also where there is no key.
 
+use crate::memory::zeros;
 use crate::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"FEDC";
@@ -181,6 +182,19 @@ impl Header {
         out
     }
 
+    /// Builds a frame in `place` around a payload that exists in parts, which are copied once.
+    pub fn build_from(&self, parts: &[&[u8]], place: &mut dyn Place) -> Result<()> {
+        self.build(parts.iter().map(|part| part.len()).sum(), place, |payload| {
+            let mut rest = payload;
+            for part in parts {
+                let (start, end) = rest.split_at_mut(part.len());
+                start.copy_from_slice(part);
+                rest = end;
+            }
+            Ok(())
+        })
+    }
+
     /// A whole frame around a payload that already exists.
     #[must_use]
     pub fn frame(&self, payload: &[u8]) -> Vec<u8> {
@@ -198,8 +212,7 @@ pub trait Place {
 
 impl Place for Vec<u8> {
     fn reserve(&mut self, len: usize) -> Result<&mut [u8]> {
-        // Fresh zero pages from the system, touched only when they are written.
-        *self = vec![0; len];
+        *self = zeros(len);
         Ok(self)
     }
 }

@@ -259,12 +259,13 @@ fn the_work_can_be_watched_and_cancelled() {
     for client in &clients {
         aggregator.add(&encrypt(&s, &keys, &layout, 1, client, &[])).unwrap();
     }
-    let error = aggregator.finish_with(&mut |done, _| done < 2).unwrap_err();
+    let error = aggregator.finish_into(&mut Vec::new(), &mut |done, _| done < 2).unwrap_err();
     assert!(matches!(error, Error::Cancelled { total: 6, .. }), "{error}");
     let parts = aggregator.parts().unwrap().unwrap();
     let mut seen = Vec::new();
-    let frame = aggregator
-        .finish_with(&mut |done, total| {
+    let mut frame = Vec::new();
+    aggregator
+        .finish_into(&mut frame, &mut |done, total| {
             seen.push((done, total));
             true
         })

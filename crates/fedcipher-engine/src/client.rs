@@ -9,6 +9,7 @@ use crate::tls::Credentials;
 use crate::{CHUNK, FRAME, MAX_MESSAGE, WINDOW};
 use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;
+use fedcipher_core::memory::zeros;
 use fedcipher_core::prf::KeyStream;
 use fedcipher_core::scheme::Expect;
 use fedcipher_core::wire::{self, Place};
@@ -243,7 +244,7 @@ impl Values {
         let bytes = elements.checked_mul(if sums { size_of::<u64>() } else { size_of::<f32>() })?;
         // Asked for first, since zeros that cannot be had would end the process.
         Vec::<u8>::new().try_reserve_exact(bytes).ok()?;
-        Some(if sums { Values::Sums(vec![0; elements]) } else { Values::Means(vec![0.0; elements]) })
+        Some(if sums { Values::Sums(zeros(elements)) } else { Values::Means(zeros(elements)) })
     }
 
     fn bytes(&mut self) -> &mut [u8] {

@@ -58,8 +58,7 @@ impl EngineClient {
         let mut place = PlaceInPython(None);
         let what = Sealed { epoch, round, weight, layout: &layout.0, plan, model, bound, stochastic };
         let done = py.detach(|| locked(&self.0).encrypt(&what, &tensors, &mut place)).map_err(raise)?;
-        let frame = place.0.ok_or_else(|| PyValueError::new_err("the engine made no frame"))?;
-        Ok((frame.into_bound(py), done.clipped, done.setup_bytes, done.encode_seconds, done.encrypt_seconds))
+        Ok((place.frame(py)?, done.clipped, done.setup_bytes, done.encode_seconds, done.encrypt_seconds))
     }
 
     /// Weighted means: (layout, round, contributions, flat float32 values, counts or None, false

@@ -11,7 +11,7 @@ mod library;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::scheme::{self, Expect, Request};
-use fedcipher_core::{Error, keys, noise, prf, registry, sparse, wire};
+use fedcipher_core::{Error, keys, memory, noise, prf, registry, sparse, wire};
 use forked::at_work;
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -271,6 +271,13 @@ fn locked<T: ?Sized>(inner: &Mutex<Box<T>>) -> MutexGuard<'_, Box<T>> {
 /// Memory of a Python `bytes` object that nothing else has seen yet: a frame is made where it stays.
 struct PlaceInPython(Option<Py<PyBytes>>);
 
+impl PlaceInPython {
+    fn frame(self, py: Python<'_>) -> PyResult<Bound<'_, PyBytes>> {
+        let frame = self.0.ok_or_else(|| PyValueError::new_err("no frame was made"))?;
+        Ok(frame.into_bound(py))
+    }
+}
+
 impl wire::Place for PlaceInPython {
     #[expect(unsafe_code, reason = "PyBytes::new_with would touch every page in one thread first")]
     fn reserve(&mut self, len: usize) -> fedcipher_core::Result<&mut [u8]> {
@@ -285,6 +292,7 @@ impl wire::Place for PlaceInPython {
                 let bytes = Bound::from_owned_ptr_or_err(py, object).map_err(failed)?;
                 let buffer = pyo3::ffi::PyBytes_AsString(object).cast::<MaybeUninit<u8>>();
                 let fresh = std::slice::from_raw_parts_mut(buffer, len);
+                memory::huge_pages(fresh);
                 fresh.par_chunks_mut(1 << 20).for_each(|part| part.fill(MaybeUninit::new(0)));
                 self.0 = Some(bytes.cast_into_unchecked::<PyBytes>().unbind());
                 Ok(fresh.assume_init_mut())
@@ -321,8 +329,7 @@ impl Encryptor {
             Ok((update.clipped(), update.seconds()))
         })
         .map_err(raise)?;
-        let frame = place.0.ok_or_else(|| PyValueError::new_err("the scheme made no frame"))?;
-        Ok((frame.into_bound(py), clipped, seconds))
+        Ok((place.frame(py)?, clipped, seconds))
     }
 
     fn precompute(&self, py: Python<'_>, round: u64, layout: &Layout, plan: &[u8]) -> PyResult<()> {
@@ -397,8 +404,9 @@ impl Aggregator {
     #[pyo3(signature = (progress = None))]
     fn finish<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyBytes>> {
         let mut raised: Option<PyErr> = None;
+        let mut place = PlaceInPython(None);
         let result = at_work(py, || {
-            locked(&self.0).finish_with(&mut |done, total| {
+            locked(&self.0).finish_into(&mut place, &mut |done, total| {
                 Python::attach(|py| {
                     let called = match &progress {
                         Some(call) => call.call1(py, (done, total)).map(drop),
@@ -417,7 +425,7 @@ impl Aggregator {
         });
         match (result, raised) {
             (_, Some(error)) => Err(error),
-            (Ok(frame), None) => Ok(PyBytes::new(py, &frame)),
+            (Ok(()), None) => place.frame(py),
             (Err(error), None) => Err(raise(error)),
         }
     }

@@ -6,8 +6,9 @@ use crate::admission::Admission;
 use crate::bits;
 use crate::keys::ServerKey;
 use crate::mac::coordinates;
+use crate::memory::zeros;
 use crate::scheme::{Aggregator, Progress};
-use crate::wire::{Contribution, Reader};
+use crate::wire::{Contribution, Place, Reader};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -45,27 +46,18 @@ impl Aggregator for Dense {
         let payload = r.rest();
         lanes.check(payload)?;
         if self.sum.is_empty() {
-            self.sum = vec![0; lanes.bytes];
+            self.sum = zeros(lanes.bytes);
         }
         lanes.add(&mut self.sum, payload);
         self.masking = Some(masking);
         Ok(self.admission.commit(admitted))
     }
 
-    fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
+    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         let masking = self.masking.ok_or(Error::EmptyCohort)?;
         let sum = std::mem::take(&mut self.sum);
-        let mut frame = Vec::new();
-        let tag = self.admission.close().to_bytes();
-        header.build(1 + sum.len() + tag.len(), &mut frame, |payload| {
-            payload[0] = masking as u8;
-            let (lanes, end) = payload[1..].split_at_mut(sum.len());
-            lanes.copy_from_slice(&sum);
-            end.copy_from_slice(&tag);
-            Ok(())
-        })?;
-        Ok(frame)
+        header.build_from(&[&[masking as u8], &sum, &self.admission.close().to_bytes()], place)
     }
 }
 
@@ -144,7 +136,7 @@ impl Aggregator for Sparse {
 
     /// Leaves out what fewer than the minimum of clients sent: a sum of one is that client's value, and whoever
     /// decrypts is told who sent what.
-    fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
+    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         let masking = self.masking.ok_or(Error::EmptyCohort)?;
         let layout = self.admission.layout()?;
@@ -166,7 +158,6 @@ impl Aggregator for Sparse {
         payload.resize(at + bits::packed_len(lanes.len(), width), 0);
         bits::pack(&lanes, width, &mut payload[at..]);
         coordinates::write(&tags, &mut payload);
-        payload.extend_from_slice(&self.admission.close().to_bytes());
-        Ok(header.frame(&payload))
+        header.build_from(&[&payload, &self.admission.close().to_bytes()], place)
     }
 }

@@ -11,7 +11,7 @@ use crate::keys::ServerKey;
 use crate::mac::Tag;
 use crate::rlwe::aggregate::CipherSum;
 use crate::scheme::{Aggregator, Progress};
-use crate::wire::{self, Contribution, Header, Kind, Reader};
+use crate::wire::{self, Contribution, Header, Kind, Place, Reader};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -153,16 +153,16 @@ impl Aggregator for OneshotAggregator {
         self.setting.sharing.needed().saturating_sub(self.answers.len())
     }
 
-    fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
+    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         if self.missing() > 0 {
             return Err(Error::Committee { answers: self.answers.len(), needed: self.setting.sharing.needed() });
         }
         let answers: Vec<Answer> = std::mem::take(&mut self.answers).into_values().collect();
-        let mut payload = write_all(&answers);
-        self.sum.take().iter().for_each(|part| payload.extend_from_slice(part));
-        payload.extend_from_slice(&self.admission.close().to_bytes());
-        Ok(header.frame(&payload))
+        let (keys, sum, tag) = (write_all(&answers), self.sum.take(), self.admission.close().to_bytes());
+        let parts: Vec<&[u8]> =
+            [&keys[..]].into_iter().chain(sum.iter().map(Vec::as_slice)).chain([&tag[..]]).collect();
+        header.build_from(&parts, place)
     }
 }
 

@@ -8,7 +8,7 @@ use super::transcipher::ServerKeys;
 use crate::admission::Admission;
 use crate::keys::ServerKey;
 use crate::scheme::{Aggregator, Parts, Progress};
-use crate::wire::{Contribution, Header, Reader};
+use crate::wire::{Contribution, Header, Place, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -58,10 +58,9 @@ impl PastaAggregator {
         self.updates.iter().map(|update| update.packed.as_slice())
     }
 
-    fn sealed(&mut self, header: &Header, mut payload: Vec<u8>) -> Vec<u8> {
+    fn sealed(&mut self, header: &Header, payload: &[u8], place: &mut dyn Place) -> Result<()> {
         self.updates.clear();
-        payload.extend_from_slice(&self.admission.close().to_bytes());
-        header.frame(&payload)
+        header.build_from(&[payload, &self.admission.close().to_bytes()], place)
     }
 }
 
@@ -95,11 +94,13 @@ impl Aggregator for PastaAggregator {
             return Err(Error::frame(format!("{} results of {pieces} parts", results.len())));
         }
         results.par_iter().try_for_each(|result| piece::check_result(&self.shared.context, result))?;
-        Ok(self.sealed(&header, results.concat()))
+        let mut frame = Vec::new();
+        self.sealed(&header, &results.concat(), &mut frame)?;
+        Ok(frame)
     }
 
     /// Transciphers and adds; progress counts (client, chunk) pairs.
-    fn finish_with(&mut self, progress: &mut Progress<'_>) -> Result<Vec<u8>> {
+    fn finish_into(&mut self, place: &mut dyn Place, progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         let (words, common) = (self.words()?, self.common(header.round)?);
         let c = &self.shared.context;
@@ -115,6 +116,6 @@ impl Aggregator for PastaAggregator {
             let piece = Piece::of(c, words, index, self.packed());
             payload.extend(piece.compute(c, &self.keys, &common, &mut step)?);
         }
-        Ok(self.sealed(&header, payload))
+        self.sealed(&header, &payload, place)
     }
 }

@@ -7,7 +7,7 @@ use crate::codec::Layout;
 use crate::keys::ServerKey;
 use crate::mac::Weighting;
 use crate::scheme::{Aggregator, Progress};
-use crate::wire::{Contribution, Reader};
+use crate::wire::{Contribution, Place, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -102,13 +102,12 @@ impl Aggregator for BfvAggregator {
         Ok(self.admission.commit(admitted))
     }
 
-    fn finish_with(&mut self, _progress: &mut Progress<'_>) -> Result<Vec<u8>> {
+    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
-        let mut payload = Vec::new();
-        self.seeds.values().for_each(|seed| payload.extend_from_slice(seed));
-        self.sum.take().iter().for_each(|part| payload.extend_from_slice(part));
-        payload.extend_from_slice(&self.admission.close().to_bytes());
-        Ok(header.frame(&payload))
+        let (sum, tag) = (self.sum.take(), self.admission.close().to_bytes());
+        let seeds = self.seeds.values().map(<[u8; 32]>::as_slice);
+        let parts: Vec<&[u8]> = seeds.chain(sum.iter().map(Vec::as_slice)).chain([&tag[..]]).collect();
+        header.build_from(&parts, place)
     }
 }
 
