@@ -68,29 +68,6 @@ fn largest_values_of_the_largest_cohort_do_not_overflow() {
     }
 }
 
-#[test]
-fn precomputed_masks_give_the_same_ciphertext() {
-    let layout = layout(&[(5000, 16), (33, 9)]);
-    let scheme = flashe(Bounds::new(5, 1, Some(1)).unwrap(), Policy::Fixed(Masking::Double), None);
-    let keys = scheme.keygen(&[0, 1], 1).unwrap();
-    let client: Client = (0, 1, floats(&layout, 1));
-    let plain = encrypt(scheme.as_ref(), &keys, &layout, 4, &client, &[]);
-    let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
-    encryptor.precompute(4, &layout, &[]).unwrap();
-    let update = common::update(&layout, &client.2);
-    let ahead = encryptor
-        .encrypt(&Request { round: 4, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] })
-        .unwrap();
-    assert_eq!(plain, ahead);
-    // Masks of another round are thrown away, not used; a round that was prepared for is spent.
-    encryptor.precompute(6, &layout, &[]).unwrap();
-    let other = encryptor
-        .encrypt(&Request { round: 7, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] })
-        .unwrap();
-    assert_eq!(other, encrypt(scheme.as_ref(), &keys, &layout, 7, &client, &[]));
-    assert_eq!(encryptor.precompute(6, &layout, &[]).unwrap_err().class(), "NonceReuseError");
-}
-
 /// Whatever is made meanwhile: when it returns the round is on disk, and refused where it was there before.
 #[test]
 fn what_is_precomputed_has_spent_its_round() {
@@ -98,7 +75,9 @@ fn what_is_precomputed_has_spent_its_round() {
     let values = floats(&layout, 1);
     let update = common::update(&layout, &values);
     let of = |round| Request { round, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
-    for scheme in dense_schemes(Bounds::new(2, 1, Some(1)).unwrap(), &[12]) {
+    let bounds = Bounds::new(2, 1, Some(1)).unwrap();
+    let sparse = flashe(bounds, Policy::Adaptive, Some(0.1));
+    for scheme in dense_schemes(bounds, &[12]).into_iter().chain([sparse]) {
         let (keys, state) = (scheme.keygen(&[0, 1], 1).unwrap(), tempfile::tempdir().unwrap());
         let make = || scheme.encryptor(&keys.clients[0], Some(state.path())).unwrap();
         let (mut one, mut other) = (make(), make());

@@ -10,15 +10,17 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::time::Instant;
 
-/// Runs the raw FLASHE kernel for benchmarks, one thread, with or without the tag's polynomial; seconds per call.
+/// Runs the raw FLASHE kernel for benchmarks, one thread, with or without its two masks and the tag's polynomial;
+/// seconds per call.
 #[pyfunction]
-#[pyo3(signature = (values, width, repeats, tagged = false))]
+#[pyo3(signature = (values, width, repeats, tagged = false, masked = true))]
 pub fn bench_flashe(
     py: Python<'_>,
     values: PyReadonlyArray1<'_, u32>,
     width: u32,
     repeats: u32,
     tagged: bool,
+    masked: bool,
 ) -> PyResult<f64> {
     let values = values.as_slice()?;
     if width == 0 || width > 63 || repeats == 0 {
@@ -28,7 +30,7 @@ pub fn bench_flashe(
         let key = prf::random_bytes::<16>()?;
         let prf = prf::Prf::new(key.as_slice())?;
         let mut out = vec![0u8; bits::packed_len(values.len(), width)];
-        let terms = Masking::Double.terms(3);
+        let terms = if masked { Masking::Double.terms(3) } else { Vec::new() };
         let start = std::time::Instant::now();
         for round in 0..repeats {
             let mut maker = mask::MaskMaker::new(&prf, u64::from(round), width);

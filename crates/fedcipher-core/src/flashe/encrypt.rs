@@ -1,7 +1,6 @@
 //! The client's side: update to masked lanes.
 
 use super::mask::{MaskMaker, Masking, Pieces, Term, encrypt_run};
-use super::precompute::{Ahead, Job};
 use super::sparse::{Residual, permutation};
 use super::{Params, Policy, Secret, positions};
 use crate::bits;
@@ -21,7 +20,6 @@ pub struct FlasheEncryptor {
     sender: Sender,
     prf: Arc<Prf>,
     permutation: Zeroizing<[u8; 32]>,
-    ahead: Ahead,
     residual: Residual,
 }
 
@@ -32,7 +30,6 @@ impl FlasheEncryptor {
             sender,
             prf: Arc::new(secret.mask),
             permutation: secret.permutation,
-            ahead: Ahead::default(),
             residual: Residual::default(),
         }
     }
@@ -51,7 +48,6 @@ impl FlasheEncryptor {
         let lanes = self.params.lanes(terms.layout)?;
         let masking = self.masking(terms.plan)?;
         let (header, stamp) = self.sender.start(terms, terms.layout)?;
-        let job = Job::new(terms.round, masking.terms(self.sender.client()), &lanes);
         Ok(DenseSealer {
             header,
             stamp,
@@ -59,8 +55,7 @@ impl FlasheEncryptor {
             round: terms.round,
             prf: Arc::clone(&self.prf),
             pieces: Pieces::of(&lanes),
-            ahead: self.ahead.take(&job),
-            terms: job.terms,
+            terms: masking.terms(self.sender.client()),
         })
     }
 
@@ -120,8 +115,6 @@ struct DenseSealer {
     prf: Arc<Prf>,
     terms: Vec<Term>,
     pieces: Pieces,
-    /// The masks, when they were made ahead.
-    ahead: Option<Zeroizing<Vec<u8>>>,
 }
 
 impl Sealer for DenseSealer {
@@ -144,7 +137,6 @@ impl Sealer for DenseSealer {
     fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
         let (piece, width) = (&self.pieces.cuts.pieces[index], self.pieces.cuts.widths[index]);
         let mut maker = MaskMaker::new(&self.prf, self.round, width);
-        let terms: &[Term] = if self.ahead.is_some() { &[] } else { &self.terms };
         let mut hasher = self.stamp.mac.hasher(piece.start);
         let source = |d: usize, ints: &mut [u32]| {
             update.quantise(piece.start + d, ints)?;
@@ -152,11 +144,7 @@ impl Sealer for DenseSealer {
             Ok(())
         };
         let weight = self.stamp.weight();
-        encrypt_run(&mut maker, terms, self.pieces.blocks[index], piece.len, weight, source, out)?;
-        if let Some(masks) = &self.ahead {
-            let at = piece.at - self.masking.len();
-            bits::add_assign(out, &masks[at..at + piece.bytes], width);
-        }
+        encrypt_run(&mut maker, &self.terms, self.pieces.blocks[index], piece.len, weight, source, out)?;
         Ok(self.stamp.weighed(hasher.hash()))
     }
 }
@@ -192,15 +180,9 @@ impl Encryptor for FlasheEncryptor {
         }
     }
 
-    /// Makes the masks of `round` in a background thread (dense updates).
-    fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()> {
-        if self.params.per_client_top.is_none() {
-            let lanes = self.params.lanes(layout)?;
-            let job = Job::new(round, self.masking(plan)?.terms(self.sender.client()), &lanes);
-            self.sender.reserve(round)?;
-            self.ahead.start(&self.prf, job);
-        }
-        Ok(())
+    /// Masks are not made ahead: to read them again takes as long as to make them.
+    fn precompute(&mut self, round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
+        self.sender.reserve(round)
     }
 
     fn export_state(&self) -> Vec<u8> {

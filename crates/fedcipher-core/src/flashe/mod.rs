@@ -13,7 +13,6 @@ mod encrypt;
 pub mod mask;
 mod participation;
 mod positions;
-mod precompute;
 mod sparse;
 
 use crate::admission::Rules;
