@@ -3,8 +3,8 @@
 Adapters of rank 32 on the query and value projections of 32 layers with 4096 hidden units and grouped keys of 1024,
 as in Mistral 7B: 13,631,488 values. Twenty clients, equal weights, deltas. Bytes are of whole frames. Seconds are
 medians over rounds on this machine's cores, quantising included: `encrypt` with nothing prepared, `prepared` where
-what does not depend on the update was made while the client trained, `decrypt` opens the sum of all twenty. Processor
-time is of all threads: what a busy machine does not stretch.
+what does not depend on the update was done while the client trained (the round's claim, and BFV's polynomials),
+`decrypt` opens the sum of all twenty. Processor time is of all threads: what a busy machine does not stretch.
 """
 
 from __future__ import annotations
@@ -86,8 +86,6 @@ def cost(name: str, bits: int) -> Cost:
 
     def prepare() -> None:
         encryptors[0].precompute(update, round=next(ahead), reference=reference)
-        # Masks are made by another thread while the client trains; nothing trains here, so wait for it.
-        time.sleep(1)
 
     before = time.process_time()
     encrypt = median_seconds(encrypted, repeats=REPEATS)

@@ -12,7 +12,7 @@ study() {
 study fedbit-packing --runs 1
 study fedbit-round --runs 1 --data-dir "$data"
 study flashe-accuracy --runs 1 --data-dir "$data"
-study flashe-masks --runs 2
+study flashe-masks --runs 50
 study flashe-sparse --runs 1
 study flashe-unbatched --runs 5
 study flashe-wan --runs 1 --data-dir "$data" --latency 80ms

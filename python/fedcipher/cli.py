@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     _scheme_options(train, layers=True)
     train.add_argument("--dataset", default="digits", help=", ".join(DATASETS))
     train.add_argument("--data-dir", default="", help="folder of its files: IDX, input.txt, or as published")
-    train.add_argument("--model", default="", help="cnn-8k, lenet5, cnn-1.2m, resnet20, gru")
+    train.add_argument("--model", default="", help="cnn-8k, lenet5, cnn-1.2m, resnet20, gru, gru-0.66m")
     train.add_argument("--clients", type=whole(1, _CLIENTS), default=12)
     train.add_argument(
         "--per-round",
