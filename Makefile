@@ -12,7 +12,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
-.PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
+.PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
 	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results results-examples results-hhe results-study results-published results-train published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds
 
@@ -101,6 +101,10 @@ containers: engine-static
 
 test-containers: build containers
 	FEDCIPHER_CONTAINERS=$(CONTAINERS) $(BIN)/python -m pytest tests/test_containers.py
+
+# Every path that is chosen at run time but AVX-512's, which is tested where it is.
+test-dispatch: build
+	tools/dispatch.sh --features $(WHOLE)
 
 test-static: build engine-static
 	$(BIN)/python -m pytest tests/test_static.py

@@ -112,7 +112,7 @@ def hybrid_runs() -> Iterator[Trained]:
     delta = "14-bit deltas here, int8 weights there"
     for folder, scheme, curve, because in (
         ("hhe-pasta-delta", "PASTA+BFV", "PASTA+BFV", delta),
-        ("hhe-plain-delta", "FL without encryption", "plaintext", ""),
+        ("hhe-plain-delta", "FL without encryption", "plaintext", delta),
         ("hhe-bfv-delta", "BFV", "BFV", own),
     ):
         yield folder, partial(quality, folder, scheme, curve, because), differs

@@ -15,9 +15,14 @@ use fedcipher_core::rlwe::ring::Binomial;
 use fedcipher_core::scheme::Scheme;
 use fedcipher_core::{bits, wire};
 use num_bigint::BigUint;
+use sha2::{Digest, Sha256};
 
 fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// NIST SP 800-38A, F.5.1 and F.5.5: AES-CTR key streams are our PRF blocks.
@@ -80,6 +85,57 @@ fn flashe_is_the_papers_formula() {
                 assert_eq!(*lane, want & bits::lane_mask(width), "w={width} {masking:?} d={d}");
             }
         }
+    }
+}
+
+/// What commit `6705a6b` made, before lanes were masked and added a vector at a time: every width, many lengths.
+#[test]
+fn lanes_are_those_that_were_made_one_by_one() {
+    let prf = Prf::new(&[0x42u8; 16]).unwrap();
+    let values: Vec<u32> = (0..5001u32).map(|v| v.wrapping_mul(2_654_435_761) >> 12).collect();
+    let (mut masked, mut added) = (Sha256::new(), Sha256::new());
+    for width in 1..64 {
+        for masking in [Masking::Single, Masking::Double] {
+            let mut out = vec![0u8; bits::packed_len(values.len(), width)];
+            let source = |d: usize, ints: &mut [u32]| {
+                ints.copy_from_slice(&values[d..d + ints.len()]);
+                ints.iter_mut().for_each(|v| *v &= bits::lane_mask(width) as u32);
+                Ok(())
+            };
+            let mut maker = MaskMaker::new(&prf, 5, width);
+            encrypt_run(&mut maker, &masking.terms(7), 0, values.len(), 1, source, &mut out).unwrap();
+            masked.update(&out);
+        }
+        for len in (1..140).chain([1000, 5001]) {
+            let lanes = |shift: u32| -> Vec<u8> {
+                let lanes = (0..len as u64).map(|k| k.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(shift));
+                let lanes: Vec<u64> = lanes.map(|lane| lane & bits::lane_mask(width)).collect();
+                let mut out = vec![0u8; bits::packed_len(len, width)];
+                bits::pack(&lanes, width, &mut out);
+                out
+            };
+            let (mut sum, mut difference, other) = (lanes(1), lanes(1), lanes(23));
+            bits::add_assign(&mut sum, &other, width);
+            bits::sub_assign(&mut difference, &other, width);
+            added.update(&sum);
+            added.update(&difference);
+        }
+    }
+    assert_eq!(hex(&masked.finalize()), "186e9f76c311e4b9052122ccbb6095455eda14a0595f462d5b80ac3267ed04aa");
+    assert_eq!(hex(&added.finalize()), "cae4f9958846ab51ebbedb89ac229832d2d364598fb1837a967242a47cd54af3");
+}
+
+/// What a run under an emulated processor is for: `FEDCIPHER_PROCESSOR` names it (`make test-dispatch`).
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_processor_is_the_one_that_was_asked_for() {
+    let found =
+        [is_x86_feature_detected!("aes"), is_x86_feature_detected!("avx2"), is_x86_feature_detected!("avx512f")];
+    match std::env::var("FEDCIPHER_PROCESSOR").as_deref() {
+        Ok("Nehalem") => assert_eq!(found, [false, false, false]),
+        Ok("Westmere") => assert_eq!(found, [true, false, false]),
+        Ok("Haswell") => assert_eq!(found, [true, true, false]),
+        _ => {}
     }
 }
 
