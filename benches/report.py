@@ -135,9 +135,9 @@ def flashe() -> str:
         " ledger's writes to disk are the time.\n\n"
         "### A server's addition of one update, 1.2 M values, w = 20, one thread\n\n"
         + table(head, add_rows)
-        + "\n\nWhat binds: memory, which [limits.md](limits.md) has the figure of, and the checksum, which reads every"
-        " byte once more. numpy's two arrays of the first row stay in the caches, and neither numpy nor SecAgg+ checks"
-        " anything.\n\n"
+        + "\n\nWhat binds: a lane of 20 bits lies across words, and keeping carries in it takes about as long as memory"
+        " does ([limits.md](limits.md)); the checksum reads every byte once more. numpy's two arrays of the first row"
+        " stay in the caches, and neither numpy nor SecAgg+ checks anything.\n\n"
         "### Round trip, 1.2 M parameters, 10 clients, 16-bit values (w = 20)\n\n" + table(head, rows2)
     )
 

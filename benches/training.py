@@ -158,7 +158,8 @@ def report(data_dir: str) -> str:
                 f"{statistics.median([run.accuracy for run in found]):.2%}",
             ]
         )
-    head = ["seconds", "all", "outside rounds", "first round", "a later round", "within FedAvg's spread", "accuracy"]
+    spread_of = "later rounds within FedAvg's spread"
+    head = ["seconds", "all", "outside rounds", "first round", "a later round", spread_of, "accuracy"]
     return (
         f"Written by `make bench-train` on {datetime.date.today()}: {machine()}. MNIST, `cnn-8k`, {_CLIENTS} clients,"
         f" {_PER_ROUND} a round, {_ROUNDS} rounds, all evaluating each; {_TURNS} runs of each, in turns; median (least"
