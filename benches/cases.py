@@ -126,6 +126,24 @@ def flashe_add() -> dict[str, float]:
     }
 
 
+def flower_glue() -> dict[str, float]:
+    """A frame of 1.2 M values (w = 20, 3 MB) into a Flower record and out of one, and as Flower does with an array."""
+    from fedcipher.flower.protocol import frame_bytes, wire_record
+    from flwr.app import Array
+
+    frame = np.random.default_rng(0).bytes(3_000_162)
+    (array,) = wire_record({"update": frame}).values()
+    plain = np.frombuffer(frame, np.uint8)
+    flowers = Array(plain)
+    return {
+        "bytes": len(frame),
+        "into": median_seconds(lambda: wire_record({"update": frame}), repeats=101),
+        "out": median_seconds(lambda: frame_bytes(array), repeats=101),
+        "flower_into": median_seconds(lambda: Array(plain), repeats=101),
+        "flower_out": median_seconds(flowers.numpy, repeats=101),
+    }
+
+
 def flashe_round() -> dict[str, float]:
     """Encrypt, aggregate, decrypt 1.2 M parameters of 10 clients against one local epoch of that CNN."""
     from fedcipher.data import load
@@ -485,7 +503,7 @@ def _reset_peak() -> int:
 CASES: dict[str, Callable[..., Any]] = {
     case.__name__: case
     for case in (
-        *(flashe_rate, flashe_api, flashe_add, flashe_round),
+        *(flashe_rate, flashe_api, flashe_add, flower_glue, flashe_round),
         *(bfv_lenet, seal_lenet, bfv_sizes, bfv_derive, bfv_large),
         *(hhe_keys, hhe_block, hhe_rounds, hhe_start, hhe_client, hhe_variants, seal_operations),
     )

@@ -262,6 +262,37 @@ def test_a_page_quotes_figures_that_are_printed(page):
         assert unprinted(sentence, named) == set(), sentence
 
 
+def wrong_sections(text):
+    """Cells of the page of all papers with a figure that its own section's paper does not print."""
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        named = [paper for name, paper in NAMES.items() if name in section.splitlines()[0]]
+        for heads, cells in tables(section):
+            for head, cell in zip(heads, cells, strict=True):
+                if head == "published" and unprinted(cell, named or PAPERS):
+                    yield cell
+
+
+def test_each_section_quotes_its_own_paper():
+    page = (ROOT / "docs" / "published.md").read_text()
+    assert list(wrong_sections(page)) == []
+    head = "| figure | published | here |\n|---|---|---|\n"
+    # A figure of FLASHE's.
+    assert list(wrong_sections(f"## FedBit\n\n{head}| a | 0.479 s | 1 |\n")) == ["0.479 s"]
+
+
+def test_every_single_number_is_on_the_page_in_its_papers_section():
+    page = (ROOT / "docs" / "published.md").read_text()
+    given = tool("published_page")
+    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        for paper in {paper for name, paper in NAMES.items() if name in section.splitlines()[0]}:
+            there = set(published.numbers_in(section.replace(",", "")))
+            for single in published.everything(paper):
+                number = isinstance(single.value, (int, Decimal))
+                cited = single.what.startswith("cited") or (paper, single.place) in given.WORDS
+                if number and not cited and single.what not in given._GIVEN:
+                    assert Decimal(single.value) in there, f"{paper}, {single.place}: {single.what}"
+
+
 def test_a_source_quotes_figures_that_are_printed():
     seen = 0
     for path in SOURCES:

@@ -20,7 +20,7 @@ from typing import Any
 
 from fedcipher.bench import report
 from fedcipher.bench.presets import preset, preset_names
-from fedcipher.published import PAPERS, Published, cell, doubt, doubts, everything, figure, places, sections
+from fedcipher.published import PAPERS, Published, cell, doubt, doubts, everything_of, figure, places, sections
 from fedcipher.published.record import Record
 from fedcipher.published.tables import beside, markdown_table
 from fedcipher.published.verdict import RULE, Outcome, judged
@@ -211,10 +211,30 @@ def recorded() -> Iterator[Run]:
         yield Run(path.parent.name, found if found.commit else Record(**{**vars(found), "commit": committed(path)}))
 
 
-def printed(paper: str, place: str) -> int:
-    """Results that a place prints as single numbers."""
-    found = [p for p in everything(paper) if p.place == place and p.what not in _GIVEN]
-    return sum(isinstance(p.value, (int, Decimal)) for p in found)
+def printed(paper: str, place: str = "") -> list[tuple[Published, str]]:
+    """Results that a paper, or a place of it, prints as single numbers, each with what its row is of."""
+    return [
+        (single, of)
+        for single, of in everything_of(paper)
+        if isinstance(single.value, (int, Decimal))
+        and single.what not in _GIVEN
+        and (paper, single.place) not in WORDS
+        and place in ("", single.place)
+    ]
+
+
+def alone(paper: str, runs: list[Run]) -> dict[str, list[str]]:
+    """By place, the single numbers of a paper that nothing of ours is beside; what it cites of others is left out."""
+    ours = [o.published for run in runs for o in run.of(paper)]
+    cells, values = {(p.place, p.value) for p in ours}, {p.value for p in ours}
+    found: dict[str, list[str]] = {}
+    for single, of in printed(paper):
+        # The text says again what stands in a table or a figure.
+        said = single.place not in places(paper) and (single.value in values or single.what.startswith("cited"))
+        if (single.place, single.value) not in cells and not said:
+            what = f"{of}: {single.what}" if of else single.what
+            found.setdefault(single.place, []).append(f"{what}, {single.value:,} {single.unit}".rstrip())
+    return found
 
 
 def counted(outcomes: list[Outcome]) -> str:
@@ -238,7 +258,7 @@ def row(paper: str, place: str, runs: list[Run]) -> list[str]:
         return [shown, what, "**not run**", "", "", ""]
     outcomes = [outcome for run in reached for outcome in run.of(paper, place)]
     compared = len({(o.published.what, o.published.value) for o in outcomes if o.here is not None})
-    every = printed(paper, place)
+    every = len(printed(paper, place))
     verdict = counted(outcomes) + (f"; {compared} of its {every} figures" if every else "")
     commands = "<br>".join(f"`{run.record.command}` ([report](results/{run.folder}))" for run in reached)
     commits = "<br>".join(f"`{run.record.commit}`" for run in reached)
@@ -263,6 +283,10 @@ def paper_part(paper: str, runs: list[Run]) -> list[str]:
             parts += ["Not comparable, because:\n\n" + "\n".join(f"* {text}" for text in texts) for texts in reasons]
             if run.record.differs:
                 parts += ["What differs:\n\n" + "\n".join(f"* {text}" for text in run.record.differs)]
+    left = alone(paper, runs)
+    if left:
+        parts.append(f"### What {name} prints and nothing here is beside")
+        parts.append("\n".join(f"* {place}: {'; '.join(texts)}" for place, texts in left.items()))
     texts = [f"{at}. {text}" for at, text in enumerate(doubts(paper), 1)]
     return [*parts, f"### Where {name} contradicts itself, or leaves something open", "\n".join(texts)]
 
@@ -278,6 +302,8 @@ def page() -> str:
     runs = [*presets(), *training(), *recorded()]
     every = sum(len(places(paper)) for paper in PAPERS)
     left = missing(runs)
+    numbers = sum(len(printed(paper)) for paper in PAPERS)
+    single = sum(len(texts) for paper in PAPERS for texts in alone(paper, runs).values())
     rest = [
         f"* {PAPERS[paper]}: {', '.join(place for of, place in left if of == paper)}"
         for paper in PAPERS
@@ -287,8 +313,10 @@ def page() -> str:
         "# The published experiments beside ours",
         "Written by `python tools/published_page.py`; what is published comes from `fedcipher.published` "
         "(`python/fedcipher/published/published.json`), what is ours from the reports under `docs/results`. "
-        f"{every} tables and figures: {len(WORDS)} with nothing to measure, {len(left)} not run yet. Fashion-MNIST, "
-        "CIFAR-100 and FEMNIST were not at hand: nothing here was trained on them.",
+        f"{every} tables and figures: {len(WORDS)} with nothing to measure, {len(left)} not run yet. "
+        f"{single} of {numbers} single numbers, those in the text included, have nothing of ours beside them: each "
+        "paper's part lists them. Fashion-MNIST, CIFAR-100 and FEMNIST were not at hand: nothing here was trained on "
+        "them.",
         RULE,
         "A number in brackets after a verdict is that of the contradiction, listed under each paper, that bears on it. "
         "The commit is that of the source that ran, or, for reports older than this page, the one with which their "

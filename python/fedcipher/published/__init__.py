@@ -26,6 +26,7 @@ __all__ = [
     "doubt",
     "doubts",
     "everything",
+    "everything_of",
     "figure",
     "numbers",
     "numbers_in",
@@ -199,19 +200,25 @@ def doubt(paper: str, begins: str) -> int:
 
 def everything(paper: str) -> Iterator[Published]:
     """Each cell, value and claim that is printed."""
+    return (printed for printed, _ in everything_of(paper))
+
+
+def everything_of(paper: str) -> Iterator[tuple[Published, str]]:
+    """Each cell, value and claim that is printed, with what its row of a table is of."""
     found = _paper(paper)
     for table in found["tables"]:
         for row in table["rows"]:
+            of = ", ".join(text for text in row if isinstance(text, str))
             for column, value in zip(table["columns"], row, strict=True):
                 section = _section(paper, table["id"])
-                yield Published(paper, table["id"], section, column, value, _unit(table, column, row))
+                yield Published(paper, table["id"], section, column, value, _unit(table, column, row)), of
     for entry in found["figures"]:
         for value in _values(entry):
             several = value["value"] if isinstance(value["value"], list) else None
             for at in [None] if several is None else range(len(several)):
-                yield figure(paper, entry["id"], value["name"], at)
+                yield figure(paper, entry["id"], value["name"], at), ""
     for entry in found["claims"]:
-        yield Published(paper, entry["where"], "", entry["what"], entry["value"], entry["unit"])
+        yield Published(paper, entry["where"], "", entry["what"], entry["value"], entry["unit"]), ""
 
 
 @cache
