@@ -28,6 +28,7 @@ VARIANTS = [
     pytest.param(("paillier", {"packing": "none"}), id="paillier-unpacked"),
     pytest.param(("paillier", {"key_bits": 3072}), id="paillier-3072"),
     pytest.param(("bfv-lib", {}), id="bfv-lib"),
+    pytest.param(("bfv-lib", {"degree": 16384}), id="bfv-lib-16384"),
     pytest.param(("ckks", {}), id="ckks"),
     pytest.param(("tfhe", {}), id="tfhe", marks=tfhe),
 ]
@@ -142,6 +143,18 @@ def test_no_payload_brings_a_process_down(made, data):
     else:
         # Flipped bits inside a ciphertext make another ciphertext: what it decrypts to is checked by the caller.
         assert kind == "flipped"
+
+
+@pytest.mark.parametrize("degree", [0, 1024, 5000, 65536, -4096])
+def test_a_degree_that_seal_has_not_is_refused(degree):
+    with pytest.raises(errors.ParameterError, match=f"degree {degree} "):
+        fedcipher.scheme("bfv-lib", clients=3, degree=degree)
+
+
+def test_keys_of_one_degree_are_none_of_another():
+    small, large = (fedcipher.scheme("bfv-lib", clients=3, **params) for params in ({}, {"degree": 16384}))
+    with pytest.raises(errors.WrongParametersError):
+        large.encryptor(small.keygen(3).client(0))
 
 
 SEAL = [v for v in ONE_EACH if v.values[0][0] in ("bfv-lib", "ckks")]

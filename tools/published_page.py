@@ -123,7 +123,7 @@ def hybrid_runs() -> Iterator[Trained]:
         for name, scheme, curve, more in (
             ("pasta", "PASTA+BFV", "PASTA+BFV", ()),
             ("plain", "FL without encryption", "plaintext", ("without encryption values have 24 bits here",)),
-            ("bfv", "BFV", "BFV", ("BFV is TenSEAL's, as there, at N = 4096 in the place of 16384",)),
+            ("bfv", "BFV", "BFV", ("BFV is TenSEAL's, as there, at N = 16384",)),
         ):
             folder = f"hhe-{name}-{patience}"
             yield folder, partial(quality, folder, scheme, curve, ""), (gpu, how + kept, *more)

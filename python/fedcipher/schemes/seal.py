@@ -14,7 +14,7 @@ import numpy as np
 
 from fedcipher._optional import load
 from fedcipher.codec import Codec
-from fedcipher.errors import DecryptError, FrameError, KeyFormatError
+from fedcipher.errors import DecryptError, FrameError, KeyFormatError, ParameterError
 from fedcipher.schemes.apart import Apart
 from fedcipher.schemes.base import SchemeInfo
 from fedcipher.schemes.library import Adder, Arithmetic, LibraryScheme, Numbers
@@ -22,6 +22,7 @@ from fedcipher.schemes.library import Adder, Arithmetic, LibraryScheme, Numbers
 __all__ = ["BfvLib", "Ckks"]
 
 _LENGTH = struct.Struct("<I")
+_DEGREES = (4096, 8192, 16384, 32768)
 _WITHSTANDS = "a server that keeps to the protocol, eavesdroppers (post-quantum)"
 _BROKEN_BY = "one client colluding with the server: it opens everybody, for all rounds of its key"
 
@@ -32,7 +33,8 @@ class BfvLib(LibraryScheme):
     Withstands a server that keeps to the protocol and any eavesdropper, under ring-LWE at 128 bits (SEAL's
     default moduli); one client that colludes with the server opens every update.
 
-    ``clients`` and ``max_weight`` fix the plaintext modulus: a prime that holds every sum twice over.
+    ``clients`` and ``max_weight`` fix the plaintext modulus: a prime that holds every sum twice over. ``degree`` is N, a
+    power of two up to 32768; without one it is the smallest at which SEAL's 128-bit modulus holds the sums.
     """
 
     name = "bfv-lib"
@@ -47,11 +49,18 @@ class BfvLib(LibraryScheme):
     )
 
     def __init__(
-        self, *, clients: int, max_weight: int = 1, min_contributions: int | None = None, codec: Codec | None = None
+        self,
+        *,
+        clients: int,
+        max_weight: int = 1,
+        min_contributions: int | None = None,
+        degree: int | None = None,
+        codec: Codec | None = None,
     ) -> None:
         params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
-        super().__init__(codec or Codec(bits=12), params)
-        self._arithmetic = Apart(_Bfv(self.field_bits(57)))
+        # Keys of before there was a choice name none.
+        super().__init__(codec or Codec(bits=12), params if degree is None else {**params, "degree": degree})
+        self._arithmetic = Apart(_Bfv(self.field_bits(57), degree))
 
 
 class Ckks(LibraryScheme):
@@ -213,10 +222,13 @@ class _VectorSum(Adder):
 
 
 class _Bfv(_Seal):
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, degree: int | None = None) -> None:
         gmpy2 = load("gmpy2")
         # SEAL's 109-bit modulus at N = 4096 leaves room for sums of up to about 30 bits.
-        self.slots = 4096 if width <= 28 else 8192
+        least = 4096 if width <= 28 else 8192
+        if degree is not None and degree not in {n for n in _DEGREES if n >= least}:
+            raise ParameterError(f"degree {degree} is no power of two from {least}, which sums here need, to 32768")
+        self.slots = degree or least
         step = 2 * self.slots
         # Decrypted values are signed: the modulus must hold twice the sum. Batching asks for 1 modulo 2N.
         candidate = max((1 << (width + 1)) // step, 1) * step + 1
