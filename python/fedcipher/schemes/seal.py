@@ -33,8 +33,8 @@ class BfvLib(LibraryScheme):
     Withstands a server that keeps to the protocol and any eavesdropper, under ring-LWE at 128 bits (SEAL's
     default moduli); one client that colludes with the server opens every update.
 
-    ``clients`` and ``max_weight`` fix the plaintext modulus: a prime that holds every sum twice over. ``degree`` is N, a
-    power of two up to 32768; without one it is the smallest at which SEAL's 128-bit modulus holds the sums.
+    ``clients`` and ``max_weight`` fix the plaintext modulus: a prime that holds every sum twice over. ``degree`` is N,
+    a power of two up to 32768; without one it is the smallest at which SEAL's 128-bit modulus holds the sums.
     """
 
     name = "bfv-lib"
