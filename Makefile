@@ -12,7 +12,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
-.PHONY: demo tfhe test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
+.PHONY: demo tfhe concrete test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
 	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results results-examples results-hhe results-study results-published results-train published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds
 
@@ -114,6 +114,16 @@ tfhe: $(VENV)/.tfhe
 
 $(VENV)/.tfhe: $(VENV)/.packages $(TFHE)/src/lib.rs $(TFHE)/Cargo.toml $(TFHE)/Cargo.lock $(TFHE)/pyproject.toml | $(BIN)/maturin
 	. $(BIN)/activate && CARGO_TARGET_DIR=target/tfhe maturin develop --release --quiet -m $(TFHE)/Cargo.toml
+	touch $@
+
+# Concrete, which needs an older NumPy and brings PyTorch with it: 6 GB.
+CONCRETE := 'concrete-python==2.11.*' 'setuptools<80'
+concrete: target/concrete/.installed
+
+target/concrete/.installed: | $(BIN)/maturin
+	rm -rf target/concrete
+	$(PYTHON) -m venv target/concrete
+	$(BIN)/uv pip install --quiet --python target/concrete/bin/python $(CONCRETE)
 	touch $@
 
 test-tfhe: tfhe $(TESTED)
@@ -296,7 +306,7 @@ results-hhe: build
 results-study: build tfhe
 	tools/results_study.sh
 
-results-published: build
+results-published: build concrete
 	DATA=$(DATA) tools/results_published.sh
 
 results-train: build

@@ -240,3 +240,27 @@ def test_a_link_in_a_namespace_is_as_fast_as_it_is_made():
     # 3.2 Mbit, less what the filter lets through at once.
     assert both["up"]["1"] > 0.3 and both["down"]["1"] > 0.3 and list(only["up"]) == ["1"]
     assert both["up"]["0"] < both["up"]["1"]
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("", "names no Python that has Concrete: run `make concrete`"),
+        ("/nowhere/python", "does not run"),
+        (sys.executable, "ended with 1: .*concrete.*; run `make concrete`"),
+    ],
+)
+def test_concrete_that_is_not_there_is_a_clear_error(monkeypatch, python, said):
+    monkeypatch.setenv("FEDCIPHER_CONCRETE", python)
+    with pytest.raises(BenchError, match=said):
+        study("tfhe-concrete")(Asked(runs=1, say=quiet))
+
+
+def test_concrete_opens_its_own_sums(monkeypatch):
+    python = ROOT / "target" / "concrete" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("Concrete is not installed; make concrete")
+    monkeypatch.setenv("FEDCIPHER_CONCRETE", str(python))
+    found = study("tfhe-concrete")(Asked(runs=1, say=quiet))
+    assert [o.verdict == "not comparable" for o in found.outcomes] == [False, True, True, True]
+    assert all(found.figures[name] > 0 for name in ("encryption", "operation", "decryption", "up", "down"))

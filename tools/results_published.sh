@@ -18,5 +18,6 @@ study flashe-unbatched --runs 5
 study flashe-wan --runs 1 --data-dir "$data" --latency 80ms
 study hhe-sweep --runs 1
 study paillier-python --runs 5
+FEDCIPHER_CONCRETE=$PWD/target/concrete/bin/python study tfhe-concrete --runs 3
 # The paper does not say how fast its network is: a server's usual port is assumed.
 study fednic --runs 2 --data-dir "$data" --bandwidth 1gbit

@@ -39,6 +39,7 @@ class Preset:
 
 
 _PHASES = {"encryption": "encrypt", "operation": "operate", "decryption": "decrypt"}
+_NO_DEGREE = "the slides give no ring degree"
 _FIRST, _SECOND = "slide: key results, scenario 1", "slide: key results, scenario 2"
 
 
@@ -55,6 +56,7 @@ def _phe_vs_fhe() -> Preset:
         Case("FLASHE (ours)", "flashe", 1, clients),
     ]
     rounded = (doubt("resource-study", "Encryption factor 488x"),)
+    key = "the slides give no key length, nor whose integers: paillier-python has three of one and two of the other"
     comparisons: list[Comparison] = []
     for phase, ours in _PHASES.items():
 
@@ -63,16 +65,17 @@ def _phe_vs_fhe() -> Preset:
 
         for paillier in ("Paillier 2048", "Paillier 3072"):
             comparisons += [
-                Comparison(f"{paillier}: {phase}", printed("Paillier", "s"), per(ours, paillier, 1)),
+                Comparison(f"{paillier}: {phase}", printed("Paillier", "s"), per(ours, paillier, 1), because=key),
                 Comparison(
                     f"{bfv} over {paillier}: {phase} faster",
                     printed("printed factor", "x"),
                     ratio(ours, paillier, bfv),
                     "larger",
+                    because=key,
                     doubts=rounded if phase == "encryption" else (),
                 ),
             ]
-        comparisons.append(Comparison(f"{bfv}: {phase}", printed("BFV", "s"), per(ours, bfv, 1)))
+        comparisons.append(Comparison(f"{bfv}: {phase}", printed("BFV", "s"), per(ours, bfv, 1), because=_NO_DEGREE))
     return Preset(
         "phe-vs-fhe",
         "16 ciphertexts, 16 additions: a value each from 16 clients, one sum",
@@ -99,16 +102,16 @@ def _fhe() -> Preset:
     comparisons: list[Comparison] = []
     for scheme, label in names.items():
         for phase, ours in _PHASES.items():
-            because = other_tfhe if scheme == "TFHE" else "" if phase == "encryption" else reading
+            because = other_tfhe if scheme == "TFHE" else _NO_DEGREE if phase == "encryption" else reading
             printed = cell("resource-study", _SECOND, {"phase": phase}, scheme)
             doubts = () if phase == "encryption" else (unclear,)
             comparisons.append(
                 Comparison(f"{label}: {phase}", printed, per(ours, label, 1), because=because, doubts=doubts)
             )
         for resource, measured, because, doubts in (
-            ("client memory", per("client memory", label, _MB), "", ()),
-            ("server memory", per("server memory", label, _MB), "", ()),
-            ("bandwidth", total(label, _MB, "bytes up", "bytes down"), "the slides give no ring degree", (traffic,)),
+            ("client memory", per("client memory", label, _MB), _NO_DEGREE, ()),
+            ("server memory", per("server memory", label, _MB), _NO_DEGREE, ()),
+            ("bandwidth", total(label, _MB, "bytes up", "bytes down"), _NO_DEGREE, (traffic,)),
         ):
             comparisons.append(
                 Comparison(
@@ -125,7 +128,7 @@ def _fhe() -> Preset:
         "the resource study, key results of scenario 2 and resource consumption",
         [
             "512 ciphertexts are read here as 16 sums of 32; the keys are loaded for each sum",
-            "TFHE here is tfhe-rs, because concrete-python 2.11 pins NumPy below 2 and brings 6 GB of packages",
+            "TFHE here is tfhe-rs; Concrete, in an environment of its own, has a report of its own, tfhe-concrete",
             "memory here is the peak of a process, Python and its libraries included",
         ],
         [

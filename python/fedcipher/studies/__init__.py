@@ -25,6 +25,7 @@ _STUDIES = {
     "flashe-wan": "wan",
     "hhe-sweep": "hhe",
     "paillier-python": "paillier",
+    "tfhe-concrete": "concrete",
     "fednic": "fednic",
 }
 # What those that train need of --data-dir.
