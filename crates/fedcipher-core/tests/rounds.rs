@@ -68,6 +68,24 @@ fn largest_values_of_the_largest_cohort_do_not_overflow() {
     }
 }
 
+/// A server's false plan costs no round: it is refused before anything is on disk.
+#[test]
+fn a_plan_that_is_none_spends_no_round() {
+    let layout = layout(&[(5000, 12)]);
+    let values = floats(&layout, 1);
+    let update = common::update(&layout, &values);
+    for top in [None, Some(0.1)] {
+        let scheme = flashe(Bounds::new(2, 1, Some(1)).unwrap(), Policy::Adaptive, top);
+        let keys = scheme.keygen(&[0, 1], 1).unwrap();
+        let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
+        for plan in [&[9][..], &[0, 0], &[1; 40]] {
+            assert_eq!(encryptor.precompute(6, &layout, plan).unwrap_err().class(), "FrameError", "{top:?} {plan:?}");
+        }
+        let request = Request { round: 6, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+        encryptor.encrypt(&request).unwrap();
+    }
+}
+
 /// Whatever is made meanwhile: when it returns the round is on disk, and refused where it was there before.
 #[test]
 fn what_is_precomputed_has_spent_its_round() {

@@ -180,8 +180,14 @@ impl Encryptor for FlasheEncryptor {
         }
     }
 
-    /// Masks are not made ahead: to read them again takes as long as to make them.
-    fn precompute(&mut self, round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
+    /// Masks are not made ahead: to read them again takes as long as to make them. What cannot be encrypted is refused
+    /// here, before anybody trains and before the round is spent.
+    fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()> {
+        self.masking(plan)?;
+        match self.params.per_client_top {
+            None => self.params.lanes(layout).map(drop)?,
+            Some(_) => self.params.sparse_width(layout).map(drop)?,
+        }
         self.sender.reserve(round)
     }
 
