@@ -262,10 +262,16 @@ def test_a_page_quotes_figures_that_are_printed(page):
         assert unprinted(sentence, named) == set(), sentence
 
 
+def by_paper(text):
+    """Each section of the page of all papers, and the paper that its title names, in a list."""
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        title = section.splitlines()[0]
+        yield section, sorted({paper for name, paper in NAMES.items() if name in title})
+
+
 def wrong_sections(text):
     """Cells of the page of all papers with a figure that its own section's paper does not print."""
-    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-        named = [paper for name, paper in NAMES.items() if name in section.splitlines()[0]]
+    for section, named in by_paper(text):
         for heads, cells in tables(section):
             for head, cell in zip(heads, cells, strict=True):
                 if head == "published" and unprinted(cell, named or PAPERS):
@@ -283,8 +289,8 @@ def test_each_section_quotes_its_own_paper():
 def test_every_single_number_is_on_the_page_in_its_papers_section():
     page = (ROOT / "docs" / "published.md").read_text()
     given = tool("published_page")
-    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
-        for paper in {paper for name, paper in NAMES.items() if name in section.splitlines()[0]}:
+    for section, named in by_paper(page):
+        for paper in named:
             there = set(published.numbers_in(section.replace(",", "")))
             for single in published.everything(paper):
                 number = isinstance(single.value, (int, Decimal))

@@ -5,14 +5,17 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 emulator=$(command -v qemu-x86_64-static) || { echo "qemu-x86_64-static is absent; install qemu-user-static" >&2; exit 1; }
 features=("$@")
-mapfile -t programs < <(cargo test --workspace "${features[@]}" --no-run --message-format=json 2> /dev/null |
+mapfile -t programs < <(cargo test --quiet --workspace "${features[@]}" --no-run --message-format=json |
 	python3 -c '
 import json, sys
 for line in sys.stdin:
     found = json.loads(line)
     if found.get("executable") and found["target"]["name"] in ("known_answers", "fedcipher_core"):
         print(found["executable"])')
-test ${#programs[@]} -eq 2
+if [ ${#programs[@]} -ne 2 ]; then
+	echo "two test programs were to be built, and there are ${#programs[@]}: ${programs[*]}" >&2
+	exit 1
+fi
 for processor in Nehalem Westmere Haswell; do
 	for program in "${programs[@]}"; do
 		only=()

@@ -266,8 +266,8 @@ def row(paper: str, place: str, runs: list[Run]) -> list[str]:
     return [shown, what, verdict, commands, commits, machines]
 
 
-def paper_part(paper: str, runs: list[Run]) -> list[str]:
-    """A paper's section of the page."""
+def paper_part(paper: str, runs: list[Run], left: dict[str, list[str]]) -> list[str]:
+    """A paper's section of the page; ``left`` is what `alone` finds."""
     name = PAPERS[paper]
     head = ["table or figure (section)", "what it shows", "verdict", "command", "commit", "machine"]
     parts = [
@@ -283,7 +283,6 @@ def paper_part(paper: str, runs: list[Run]) -> list[str]:
             parts += ["Not comparable, because:\n\n" + "\n".join(f"* {text}" for text in texts) for texts in reasons]
             if run.record.differs:
                 parts += ["What differs:\n\n" + "\n".join(f"* {text}" for text in run.record.differs)]
-    left = alone(paper, runs)
     if left:
         parts.append(f"### What {name} prints and nothing here is beside")
         parts.append("\n".join(f"* {place}: {'; '.join(texts)}" for place, texts in left.items()))
@@ -303,7 +302,8 @@ def page() -> str:
     every = sum(len(places(paper)) for paper in PAPERS)
     left = missing(runs)
     numbers = sum(len(printed(paper)) for paper in PAPERS)
-    single = sum(len(texts) for paper in PAPERS for texts in alone(paper, runs).values())
+    unmatched = {paper: alone(paper, runs) for paper in PAPERS}
+    single = sum(len(texts) for by_place in unmatched.values() for texts in by_place.values())
     rest = [
         f"* {PAPERS[paper]}: {', '.join(place for of, place in left if of == paper)}"
         for paper in PAPERS
@@ -323,7 +323,7 @@ def page() -> str:
         "figures were committed. *Extractor's arithmetic* was worked out while reading a paper, of its figures.",
     ]
     for paper in PAPERS:
-        parts += paper_part(paper, runs)
+        parts += paper_part(paper, runs, unmatched[paper])
     if rest:
         parts += ["## Not run yet", "No verdict is given for these; they are work that remains.", "\n".join(rest)]
     return "\n\n".join(parts) + "\n"
