@@ -277,6 +277,44 @@ def test_a_report_says_first_what_is_reversed_and_why_something_is_not_comparabl
     assert "* (1) the slides use Concrete" in text and "* [8] the resource study: Operation time per addition" in text
 
 
+def test_fedbits_baselines_are_scaled_to_its_models_and_its_savings_are_means_over_them():
+    chosen = preset("fedbit-table1")
+    # Seconds and bytes of an update: of FedBit's BFV, and of the three that stand for its baselines.
+    known = {"BFV fedbit-paper": (1.0, 100), "CKKS": (8.0, 400), "BFV (SEAL)": (4.0, 200), "Paillier": (80.0, 50)}
+    results = [
+        CaseResult(
+            case,
+            [
+                Run(Profile([], {"encrypt": took * case.clients}, 1.0), Profile([], {}, 1.0), 1.0, size, size, 1)
+                for name, (took, size) in known.items()
+                if case.label.startswith(name)
+            ],
+        )
+        for case in chosen.cases
+    ]
+    found = {
+        (outcome.what, outcome.published.place): outcome
+        for outcome in chosen.outcomes(Study("fedbit-table1", "", Link(), "", 1, {}, "", results))
+    }
+
+    def here(what, place="Table I"):
+        return found[what, place].here
+
+    models = 11_173_962 / 61_706
+    scaled = "Paillier packed, LeNet-5, scaled to ResNet-18"
+    assert here(f"{scaled}: bytes up and down, beside BatchCrypt (IID)") == pytest.approx(100e-6 * models)
+    assert here(f"{scaled}: encryption, beside BatchCrypt", "Fig. 6") == pytest.approx(80 * models)
+    for place in ("Fig. 6", "section VI-C"):
+        assert here("BFV fedbit-paper, LeNet-5: encryption faster than Paillier packed, LeNet-5", place) == 80
+    # 75, 50 and -100 percent less: more bytes than what stands for BatchCrypt.
+    small = found["BFV fedbit-paper, LeNet-5: bytes less than the baselines', mean of three", "section VI-B"]
+    assert small.here == pytest.approx(25 / 3) and not small.reversed
+    large = here("BFV fedbit-paper, ResNet-18: bytes less than the baselines', mean of three", "section VI-B")
+    assert large == pytest.approx((75 + 50 + 100 * (1 - 2 / models)) / 3)
+    # Each layer of LeNet-5 begun anew is what fits its 2.7 MB.
+    assert any("11 and 2.88 MB" in text and "2.10 MB" in text for text in chosen.differs)
+
+
 def test_advice_for_a_threat():
     link = Link(1e6, 0.01)
     federation = Federation(1000, 3, link, 2, 2, "collusion")

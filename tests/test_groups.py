@@ -1,5 +1,6 @@
 """What `fedcipher bench` is held to by control groups, with the kernel's own."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ HALF = Limits.parse(0.5, "200MB")
 
 
 def ours():
-    return list(Path("/sys/fs/cgroup").glob("**/fedcipher-*"))
+    return list(Path("/sys/fs/cgroup").glob(f"**/fedcipher-{os.getpid()}-*"))
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +34,39 @@ def test_a_process_and_its_children_have_no_more_than_they_are_held_to():
     spin = (
         "import time, os\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
     )
-    with held(HALF, "spin") as before:
-        done = subprocess.run([*before, sys.executable, "-c", spin], capture_output=True, text=True, check=True)
+    with held(HALF, "spin") as group:
+        done = subprocess.run([*group.before, sys.executable, "-c", spin], capture_output=True, text=True, check=True)
     # A quota is a bound from above, however busy the machine is.
     assert float(done.stdout) < 1.2
     child = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
     large = "len(b'x' * (1 << 29))"
-    with held(HALF, "child") as before:
-        done = subprocess.run([*before, sys.executable, "-c", child, large], capture_output=True, check=False)
+    with held(HALF, "child") as group:
+        done = subprocess.run([*group.before, sys.executable, "-c", child, large], capture_output=True, check=False)
     assert done.returncode
     assert not ours()
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_group_tells_what_ran_in_it_and_has_this_process_only_for_a_while():
+    spin = "import time\nwhile time.process_time() < 0.4: pass"
+    groups_of_this = Path("/proc/self/cgroup")
+    before = groups_of_this.read_text()
+    with held(Limits(cpus=0.5), "count") as group:
+        with group.around():
+            assert groups_of_this.read_text() != before
+            subprocess.run([sys.executable, "-c", spin], check=True)
+        assert groups_of_this.read_text() == before
+        spent = group.seconds()
+        assert spent >= 0.4
+        # Of another group.
+        subprocess.run([sys.executable, "-c", spin], check=True)
+        assert group.seconds() == spent
+    assert not ours()
+
+
+def test_a_group_of_no_limits_has_no_processor_time_to_tell():
+    with held(Limits(), "none") as group, pytest.raises(BenchError, match="does not tell"):
+        group.seconds()
 
 
 @pytest.mark.usefixtures("groups")
@@ -68,9 +92,9 @@ def test_version_2_makes_one_group_beside_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr("fedcipher.bench.groups._own", lambda: {"": "/a/b"})
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "memory.swap.max").touch()
-    with held(HALF, "probe") as before:
+    with held(HALF, "probe") as group:
         (folder,) = (tmp_path / "a").glob("fedcipher-*")
-        assert before[-2:] == [str(folder), "--"]
+        assert group.before[-2:] == [str(folder), "--"]
         written = {file.name: file.read_text() for file in folder.iterdir()}
     assert written == {"cpu.max": "50000 100000", "memory.max": "200000000", "memory.swap.max": "0"}
 

@@ -136,6 +136,8 @@ def test_what_is_not_comparable_says_why_and_what_is_reversed_says_so():
     assert judged("x", printed(1), 2.0, because="another model").verdict == "not comparable"
     assert judged("x", printed(Decimal("3.4"), "x"), 0.2, better="larger").reversed
     assert not judged("x", printed(Decimal("3.4"), "s"), 0.2, better="larger").reversed
+    assert judged("x", printed(54, "%"), -3.0, better="larger").reversed
+    assert not judged("x", printed(54, "%"), 0.5, better="larger").reversed
     # Less of an overhead than is printed.
     assert not judged("x", printed(Decimal("1.01"), "x"), 0.9998).reversed
 

@@ -6,9 +6,11 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fedcipher import cli, published
 from fedcipher.bench.link import Link
@@ -16,8 +18,21 @@ from fedcipher.errors import BenchError, ParameterError, ReportError
 from fedcipher.published.record import Record
 from fedcipher.published.tables import beside
 from fedcipher.published.verdict import judged, stated
-from fedcipher.studies import Asked, accuracy, findings, masks, netns, packing, sparse, study, study_names, wan
+from fedcipher.studies import (
+    Asked,
+    accuracy,
+    findings,
+    masks,
+    netns,
+    packing,
+    sidecar,
+    sparse,
+    study,
+    study_names,
+    wan,
+)
 from fedcipher.studies.fedbit_round import CYCLES, accelerator_seconds
+from fedcipher.studies.fednic_beside import Round, compared
 from fedcipher.studies.netns import Exchange
 from fedcipher.studies.timing import best, clocked
 
@@ -264,3 +279,46 @@ def test_concrete_opens_its_own_sums(monkeypatch):
     found = study("tfhe-concrete")(Asked(runs=1, say=quiet))
     assert [o.verdict == "not comparable" for o in found.outcomes] == [False, True, True, True]
     assert all(found.figures[name] > 0 for name in ("encryption", "operation", "decryption", "up", "down"))
+
+
+# --- FedNIC ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["flashe", "ckks"])
+def test_a_sidecar_encrypts_and_opens_what_is_added_here(name):
+    if name == "ckks":
+        pytest.importorskip("tenseal")
+    update = [np.linspace(-0.9, 0.9, 12, dtype=np.float32).reshape(3, 4), np.float32(0.25).reshape(())]
+    with sidecar.sidecar(name, 2) as (clients, key):
+        aggregator = sidecar.made(name, 2).aggregator(key)
+        for client, factor in zip(clients, (1.0, 0.5), strict=True):
+            aggregator.add(client.encrypt([factor * x for x in update], round=1))
+        aggregate = aggregator.finish()
+        for client in clients:
+            mean = client.open(aggregate)
+            assert [x.shape for x in mean] == [(3, 4), ()]
+            for got, sent in zip(mean, update, strict=True):
+                np.testing.assert_allclose(got, 0.75 * sent, atol=1e-3)
+
+
+def test_a_sidecar_that_does_not_start_is_a_clear_error():
+    with pytest.raises(BenchError, match="no process for nonsense has started"), sidecar.sidecar("nonsense", 2):
+        pass
+
+
+def test_fednics_figures_are_of_what_the_host_and_the_engine_each_took():
+    host = Round(10.0, 2.0, 1.0, 0.5, 600, 600, network=4.0, host=3.0)
+    engine = replace(host, encrypt=3.0, decrypt=2.0, hop=2.0, host=0.4, apart=4.6)
+    plain = Round(12.0, 0.0, 0.0, 0.1, 100, 100, network=1.0)
+    rounds = {"plain": plain, "ckks on the host": host, "ckks in the engine": engine}
+    found = {o.what: o for o in compared(rounds, {"encrypt": 100.0, "decrypt": 20.0}, 1_206_590)}
+    assert found["Paillier slower than TenSEAL's CKKS"].here == 40
+    assert found["ckks: host CPU saved by the engine, training counted"].here == pytest.approx(100 * 2.6 / 13)
+    assert found["ckks: communication in the engine above the host's"].here == 50
+    # What trainings differ by is no part of it.
+    assert found["ckks: workflow in the engine above FedML-HE"].here == pytest.approx(100 * 2 / 17.5)
+    assert found["ckks: workflow in the engine above Raw"].here == pytest.approx(100 * 8.4 / 13.1)
+    assert found["training under each mode"].said == "10 s to 12 s, 12 s of it plain"
+    assert found["ckks: adding what came of the engine"].verdict == "reproduced"
+    with pytest.raises(BenchError, match="1,000 weights"):
+        compared(rounds, {"encrypt": 100.0, "decrypt": 20.0}, 1000)

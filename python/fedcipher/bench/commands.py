@@ -15,7 +15,8 @@ from fedcipher.bench.advise import Federation, Prediction, advise, check
 from fedcipher.bench.case import Case
 from fedcipher.bench.groups import Limits
 from fedcipher.bench.link import Link
-from fedcipher.bench.presets import Preset, preset, preset_names
+from fedcipher.bench.preset import Preset
+from fedcipher.bench.presets import preset, preset_names
 from fedcipher.bench.study import Study, run_study
 from fedcipher.bench.tables import compared, overview, problems
 from fedcipher.codec import Codec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 from fedcipher._units import number, size
 from fedcipher.errors import BenchError, ParameterError
 
-__all__ = ["Limits", "held"]
+__all__ = ["Group", "Limits", "held"]
 
 _GROUPS = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
@@ -54,22 +54,68 @@ class Limits:
         return " and ".join([*parts, *([size(self.memory)] if self.memory else [])])
 
 
+class Group:
+    """A group that is there; one of no limits is none, and has no processor time to tell."""
+
+    def __init__(self, folders: dict[Path, Path]) -> None:
+        self._folders = folders
+        """Of each controller, with the one that this process is in."""
+
+    @property
+    def before(self) -> list[str]:
+        """What goes before a command for it to run in the group."""
+        return ["sh", "-c", _JOIN, "join", *map(str, self._folders), "--"] if self._folders else []
+
+    def take(self, pid: int) -> None:
+        """Moves a process into it, with all its threads. Raises `BenchError`."""
+        _move(pid, self._folders)
+
+    @contextmanager
+    def around(self) -> Generator[None]:
+        """This process is in it, and what it starts; it is back where it was afterwards. Raises `BenchError`."""
+        self.take(os.getpid())
+        try:
+            yield
+        finally:
+            _move(os.getpid(), self._folders.values())
+
+    def seconds(self) -> float:
+        """Processor time of all that has run in it. Raises `BenchError`."""
+        for folder in self._folders:
+            with suppress(OSError, ValueError):
+                return int((folder / "cpuacct.usage").read_text(encoding="ascii")) / 1e9
+            with suppress(OSError, ValueError, KeyError):
+                facts = dict(line.split() for line in (folder / "cpu.stat").read_text(encoding="ascii").splitlines())
+                return int(facts["usage_usec"]) / 1e6
+        raise BenchError("the control group does not tell the processor time of what ran in it")
+
+
+def _move(pid: int, folders: Iterable[Path]) -> None:
+    try:
+        for folder in folders:
+            (folder / "cgroup.procs").write_text(str(pid), encoding="ascii")
+    except OSError as error:
+        raise BenchError(f"process {pid} cannot be moved to a control group: {error.strerror}") from error
+
+
 @contextmanager
-def held(limits: Limits, name: str) -> Generator[list[str]]:
-    """What goes before a command for it to run in a group of these ``limits``; the group is gone afterwards.
+def held(limits: Limits, name: str) -> Generator[Group]:
+    """A group of these ``limits``, which is gone afterwards.
 
     Raises `BenchError` where the machine has no control groups that this process may make.
     """
     if not limits:
-        yield []
+        yield Group({})
         return
-    made: list[Path] = []
+    made: dict[Path, Path] = {}
     try:
         try:
-            for parent, settings in _wanted(limits):
+            for parent, own, settings in _wanted(limits):
                 folder = parent / f"fedcipher-{os.getpid()}-{name}"
-                folder.mkdir()
-                made.append(folder)
+                # Two controllers may be one folder by two names.
+                if not any(folder.resolve() == other.resolve() for other in made):
+                    folder.mkdir()
+                    made[folder] = own
                 for file, value in settings.items():
                     (folder / file).write_text(value, encoding="ascii")
         except OSError as error:
@@ -77,20 +123,20 @@ def held(limits: Limits, name: str) -> Generator[list[str]]:
                 f"no control group can be made to hold a process to {limits} ({error.strerror}: {error.filename}); "
                 "leave out --cpus and --memory, or run as root or in a group that is delegated to you"
             ) from error
-        yield ["sh", "-c", _JOIN, "join", *map(str, made), "--"]
+        yield Group(made)
     finally:
         for folder in made:
             _remove(folder)
 
 
-def _wanted(limits: Limits) -> list[tuple[Path, dict[str, str]]]:
-    """Folders to make a group in, and what to write into it."""
+def _wanted(limits: Limits) -> list[tuple[Path, Path, dict[str, str]]]:
+    """Folders to make a group in, with those of this process, and what to write into it."""
     own = _own()
     quota = str(int(limits.cpus * _PERIOD_US))
     if "" in own:
         # Version 2: a group with processes in it has no limited groups below, so ours lies beside this process's.
-        parent = _GROUPS / own[""].lstrip("/")
-        parent = parent if parent == _GROUPS else parent.parent
+        ours = _GROUPS / own[""].lstrip("/")
+        parent = ours if ours == _GROUPS else ours.parent
         with suppress(OSError):
             (parent / "cgroup.subtree_control").write_text("+cpu +memory", encoding="ascii")
         settings = {"cpu.max": f"{quota} {_PERIOD_US}"} if limits.cpus else {}
@@ -99,14 +145,15 @@ def _wanted(limits: Limits) -> list[tuple[Path, dict[str, str]]]:
             # As on the machine that is stood for: what does not fit ends, and does not swap.
             if any((group / "memory.swap.max").exists() for group in parent.iterdir()):
                 settings |= {"memory.swap.max": "0"}
-        return [(parent, settings)]
-    found: list[tuple[Path, dict[str, str]]] = []
+        return [(parent, ours, settings)]
+    wanted: list[tuple[str, dict[str, str]]] = []
     if limits.cpus:
-        settings = {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": quota}
-        found.append((_folder("cpu", own), settings))
+        wanted.append(("cpu", {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": quota}))
+        # Not to limit: it tells what was used.
+        wanted.append(("cpuacct", {}))
     if limits.memory:
-        found.append((_folder("memory", own), {"memory.limit_in_bytes": str(limits.memory)}))
-    return found
+        wanted.append(("memory", {"memory.limit_in_bytes": str(limits.memory)}))
+    return [(folder, folder, settings) for name, settings in wanted for folder in [_folder(name, own)]]
 
 
 def _own() -> dict[str, str]:

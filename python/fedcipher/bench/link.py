@@ -83,7 +83,8 @@ class Connection:
         self._socket = sock
         self.sent = 0
         self.received = 0
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._pacer: _Pacer | None = None
 
     def shape(self, link: Link) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from fedcipher import _page
-from fedcipher.bench.presets import Preset
+from fedcipher.bench.preset import Preset
 from fedcipher.bench.study import Study
 from fedcipher.bench.tables import compared, facts, overview, problems
 from fedcipher.published.verdict import RULE

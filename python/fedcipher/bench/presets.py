@@ -6,36 +6,18 @@ Published figures come from `fedcipher.published`; what a paper does not print i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from fedcipher.bench.case import Case
-from fedcipher.bench.comparison import Comparison, per, ratio, summaries, total
-from fedcipher.bench.study import Study
+from fedcipher.bench.comparison import Comparison, per, ratio, total
+from fedcipher.bench.fedbit import fedbit_table1
+from fedcipher.bench.preset import Preset
 from fedcipher.errors import ParameterError
 from fedcipher.published import Published, cell, claim, doubt, figure
-from fedcipher.published.verdict import Outcome
 
-__all__ = ["Preset", "preset", "preset_names"]
+__all__ = ["preset", "preset_names"]
 
 _KB, _MB = 1 << 10, 1e6
 """FLASHE's sizes are of 1,024 (its plaintext column is 20 bits a value); of the other papers nothing says so."""
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A named scenario."""
-
-    name: str
-    summary: str
-    source: str
-    differs: list[str]
-    cases: list[Case]
-    comparisons: list[Comparison] = field(default_factory=list[Comparison])
-
-    def outcomes(self, study: Study) -> list[Outcome]:
-        """Every comparison; without a verdict where its cases have not been measured."""
-        found = summaries(study)
-        return [comparison.outcome(found) for comparison in self.comparisons]
 
 
 _PHASES = {"encryption": "encrypt", "operation": "operate", "decryption": "decrypt"}
@@ -202,88 +184,6 @@ def _flashe_table2() -> Preset:
     )
 
 
-# The usual one for images of 32 by 32 and ten classes, batch norms included.
-_RESNET_18 = 11_173_962
-
-
-def _fedbit_table1() -> Preset:
-    clients, sizes = 10, {"LeNet-5": 61_706, "ResNet-20": 272_474, "ResNet-18": _RESNET_18}
-    data = {"LeNet-5": "Fashion-MNIST", "ResNet-20": "CIFAR-10", "ResNet-18": "CIFAR-10"}
-    misfit = doubt("fedbit", "CIFAR traffic does not fit ResNet-20")
-    cases: list[Case] = []
-    comparisons: list[Comparison] = []
-    for model, values in sizes.items():
-        ours, paper, slots = f"BFV compact, {model}", f"BFV fedbit-paper, {model}", f"BFV (SEAL), {model}"
-        cases += [
-            Case(ours, "bfv", values, clients),
-            Case(paper, "bfv", values, clients, params={"preset": "fedbit-paper"}),
-        ]
-        if model != "ResNet-18":
-            # Of that size one update of SEAL's is hundreds of MB.
-            cases.append(Case(slots, "bfv-lib", values, clients))
-        because = "what is printed does not fit the ResNet-20 that is named" if model == "ResNet-20" else ""
-        doubts = () if model == "LeNet-5" else (misfit,)
-        for label in (paper, ours):
-            for what, printed, measured in (
-                (
-                    "bytes up and down",
-                    cell("fedbit", "Table I", {"dataset": data[model], "metric": "traffic MB"}, "FedBit", "MB"),
-                    total(label, _MB, "one update", "one aggregate"),
-                ),
-                (
-                    "encryption",
-                    figure("fedbit", "Fig. 6", f"FedBit {data[model]} encryption"),
-                    per("encrypt", label, clients * _seconds("fedbit", data[model])),
-                ),
-                (
-                    "decryption",
-                    figure("fedbit", "Fig. 6", f"FedBit {data[model]} decryption"),
-                    per("decrypt", label, _seconds("fedbit", data[model])),
-                ),
-            ):
-                comparisons.append(
-                    Comparison(
-                        f"{label}: {what}, a round and client", printed, measured, because=because, doubts=doubts
-                    )
-                )
-    ckks, paillier, small = "CKKS (SEAL), LeNet-5", "Paillier packed, LeNet-5", sizes["LeNet-5"]
-    cases += [Case(ckks, "ckks", small, clients), Case(paillier, "paillier", small, clients)]
-    baseline = "baseline of a machine, a library and parameters that FedBit does not give"
-    packing = "PACK's packing over TenSEAL is not FedBit's to describe; a value a slot here"
-    for label, column, because in (
-        (ckks, "CKKS", baseline),
-        (paillier, "BatchCrypt (IID)", baseline),
-        ("BFV (SEAL), LeNet-5", "PACK", packing),
-    ):
-        printed = cell("fedbit", "Table I", {"dataset": data["LeNet-5"], "metric": "traffic MB"}, column, "MB")
-        what = f"{label}: bytes up and down, beside {column}"
-        comparisons.append(Comparison(what, printed, total(label, _MB, "one update", "one aggregate"), because=because))
-    whole = -(-_RESNET_18 // (2 * 4096))
-    return Preset(
-        "fedbit-table1",
-        "LeNet-5, ResNet-20 and ResNet-18, 12 bits, 10 clients",
-        "FedBit, Table I, section VI-B: Accuracy and Communication Overhead; Fig. 6, section VI-C: Hardware Resource "
-        "and Time Analysis",
-        [
-            "an FPGA at the clients there, two cores of a processor here",
-            "both send one value of c0 a coefficient; of c1 ours sends the seed, FedBit the whole",
-            "what ours does ahead of the data in an application (docs/benchmarks.md) is counted here",
-            "the paper's savings are over baselines of other machines, models and data splits: they are not compared",
-            f"ResNet-18 has {_RESNET_18:,} weights; two a coefficient of N = 4096 are {whole:,} ciphertexts, of two "
-            f"polynomials of two limbs of 8 bytes {whole * 4 * 8 * 4096 / 1e6:.1f} MB, and twice that up and down: "
-            f"{whole * 8 * 8 * 4096 / 1e6:.1f} MB, which is what is printed for CIFAR-10 to within one in a hundred",
-            "Paillier packed stands for BatchCrypt, whose codec it has not; PACK was not at hand",
-        ],
-        cases,
-        comparisons,
-    )
-
-
-def _seconds(paper: str, data: str) -> float:
-    """Seconds of the unit in which Fig. 6 prints this data set's times."""
-    return {"s": 1.0, "ms": 1e-3}[figure(paper, "Fig. 6", f"FedBit {data} encryption").unit]
-
-
 def _hhe_table() -> Preset:
     # As published: int8 parameters, four of twelve clients in a round.
     pasta, bfv, plain = "PASTA and BFV", "BFV (SEAL)", "plain"
@@ -373,7 +273,7 @@ _PRESETS: dict[str, Callable[[], Preset]] = {
     "phe-vs-fhe": _phe_vs_fhe,
     "fhe": _fhe,
     "flashe-table2": _flashe_table2,
-    "fedbit-table1": _fedbit_table1,
+    "fedbit-table1": fedbit_table1,
     "hhe-table": _hhe_table,
 }
 

@@ -12,7 +12,7 @@ from fedcipher import _figures
 from fedcipher._files import refusal
 from fedcipher.bench import plots
 from fedcipher.bench.page import page
-from fedcipher.bench.presets import Preset
+from fedcipher.bench.preset import Preset
 from fedcipher.bench.statistics import FIGURES, summarise
 from fedcipher.bench.study import Study
 from fedcipher.bench.tables import compared, facts, overview, problems

@@ -136,9 +136,9 @@ def _client(case: Case, result: CaseResult, runs: int, link: Link, server: str, 
 
 @contextmanager
 def _process(module: str, limits: Limits) -> Generator[subprocess.Popen[bytes]]:
-    with held(limits, module.rpartition(".")[2]) as before:
+    with held(limits, module.rpartition(".")[2]) as group:
         # Of its own session: Ctrl-C is this process's to handle. It ends when its standard input does.
-        command = [*before, sys.executable, "-m", module]
+        command = [*group.before, sys.executable, "-m", module]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         try:
             yield process

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedcipher._units import seconds, size
-from fedcipher.bench.presets import Preset
+from fedcipher.bench.preset import Preset
 from fedcipher.bench.statistics import FIGURES, summarise
 from fedcipher.bench.study import Study
 from fedcipher.published.tables import Beside, beside

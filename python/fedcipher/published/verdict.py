@@ -69,11 +69,12 @@ class Outcome:
     @property
     def reversed(self) -> bool:
         """A printed advantage that is a disadvantage here; what is better smaller, as an overhead, is none."""
+        none = {"x": 1, "%": 0}.get(self.unit)
         return (
             self.better == "larger"
-            and self.unit == "x"
+            and none is not None
             and self.here is not None
-            and self.published.number > 1 > self.here
+            and self.published.number > none > self.here
         )
 
 
