@@ -17,7 +17,7 @@ from typing import Any
 import fedcipher
 import numpy as np
 from fedcipher import _native, schemes
-from measure import median_seconds, openssl_rate
+from measure import Times, dumps, median_seconds, openssl_rate
 
 LENET5 = [(5, 5, 1, 6), (6,), (5, 5, 6, 16), (16,), (400, 120), (120,), (120, 84), (84,), (84, 10), (10,)]
 LINK_BYTES = 100e6 / 8
@@ -28,16 +28,18 @@ def gaussian(shapes: list[tuple[int, ...]], seed: int = 0) -> list[np.ndarray]:
     return [rng.normal(0, 0.1, shape).astype(np.float32) for shape in shapes]
 
 
-def flashe_rate() -> dict[str, float]:
-    """Raw kernel, double masking, one thread, against AES-CTR here, of OpenSSL and of PyCryptodome."""
+def flashe_rate() -> dict[str, Any]:
+    """Raw kernel, double masking, one thread: seconds of 2^20 values; AES-CTR here, of OpenSSL and of PyCryptodome."""
     from Crypto.Cipher import AES
 
     values = np.random.default_rng(0).integers(0, 65536, 1 << 20, dtype=np.uint32)
-    out = {"aes": max(_native.bench_aes(1024, False) for _ in range(5)), "openssl": openssl_rate("aes-128-ctr")}
+    # Of a gigabyte.
+    aes = Times([1e9 / _native.bench_aes(1024, False) for _ in range(5)])
+    out: dict[str, Any] = {"aes": aes, "openssl": openssl_rate("aes-128-ctr"), "values": len(values)}
     for width in (20, 16):
         for tagged in (True, False):
-            seconds = min(_native.bench_flashe(values, width, 50, tagged) for _ in range(5))
-            out[f"w{width}{'_tagged' if tagged else ''}"] = len(values) / seconds
+            seconds = [_native.bench_flashe(values, width, 50, tagged) for _ in range(9)]
+            out[f"w{width}{'_tagged' if tagged else ''}"] = Times(seconds)
 
     small = values.astype(np.uint16)
     key = bytes(range(16))
@@ -64,8 +66,8 @@ def flashe_rate() -> dict[str, float]:
 
         return small + stream(3) - stream(4)
 
-    out["peer"] = len(values) / median_seconds(peer, repeats=5)
-    out["peer_ctr"] = len(values) / median_seconds(peer_ctr, repeats=5)
+    out["peer"] = median_seconds(peer, repeats=5)
+    out["peer_ctr"] = median_seconds(peer_ctr, repeats=5)
     return out
 
 
@@ -119,7 +121,7 @@ def flashe_add() -> dict[str, float]:
     return {
         "bytes": len(frames[0]),
         "check": median_seconds(check, repeats=51),
-        "ours": float(np.median(ours)),
+        "ours": Times(ours),
         "numpy": median_seconds(lambda: np.add(total, more, out=total), repeats=51),
         "numpy_turns": median_seconds(lambda: np.add(total, next(turns), out=total), repeats=51),
         "secagg": median_seconds(lambda: parameters_addition(masked, masked), repeats=21),
@@ -178,8 +180,8 @@ def flashe_round() -> dict[str, float]:
         began = time.perf_counter()
         decryptor.decrypt(total)
         decrypt.append(time.perf_counter() - began)
-    mid = [float(np.median(x)) for x in (encrypt, aggregate, decrypt)]
-    return {"epoch": epoch, "encrypt": mid[0], "aggregate": mid[1], "decrypt": mid[2], "examples": examples}
+    spent = {"encrypt": Times(encrypt), "aggregate": Times(aggregate), "decrypt": Times(decrypt)}
+    return {"epoch": epoch, **spent, "examples": examples}
 
 
 def bfv_lenet() -> dict[str, Any]:
@@ -337,11 +339,11 @@ def bfv_large() -> dict[str, float]:
         frame = encryptor.encrypt(update, round=number)
         times.append(time.perf_counter() - began)
     packed = 11e6 * 16 / 8
-    seconds = float(np.median(times))
+    seconds = Times(times)
     cores = encryptor.stats.encode_seconds
     return {
         "seconds": seconds,
-        "rate": packed / seconds,
+        "packed": packed,
         "quantise_core_seconds": cores,
         "peak_bytes": peak,
         "frame_bytes": len(frame),
@@ -397,7 +399,7 @@ def _hhe_server(scheme: Any, keys: Any, clients: int, values: int, round_number:
 def hhe_block() -> dict[str, float]:
     """One block of 32 words, as for a chunk at a time: one thread, same circuit and library."""
     scheme, keys = _hhe(1)
-    return {"seconds": float(np.median([_hhe_server(scheme, keys, 1, 32, r) for r in range(1, 4)]))}
+    return {"seconds": Times([_hhe_server(scheme, keys, 1, 32, r) for r in range(1, 4)])}
 
 
 def hhe_rounds() -> dict[str, float]:
@@ -407,11 +409,11 @@ def hhe_rounds() -> dict[str, float]:
     out = {"server_key": float(len(keys.server().to_bytes()))}
     _hhe_server(scheme, keys, 1, 8000, next(rounds))
     before = _reset_peak()
-    out["1"] = float(np.median([_hhe_server(scheme, keys, 1, 8000, next(rounds)) for _ in range(5)]))
+    out["1"] = Times([_hhe_server(scheme, keys, 1, 8000, next(rounds)) for _ in range(5)])
     out["peak"] = float(max(_status("VmHWM"), before))
     for clients in (2, 4):
-        out[str(clients)] = float(np.median([_hhe_server(scheme, keys, clients, 8000, next(rounds)) for _ in range(3)]))
-    out["full"] = float(np.median([_hhe_server(scheme, keys, 1, 8192, next(rounds)) for _ in range(5)]))
+        out[str(clients)] = Times([_hhe_server(scheme, keys, clients, 8000, next(rounds)) for _ in range(3)])
+    out["full"] = Times([_hhe_server(scheme, keys, 1, 8192, next(rounds)) for _ in range(5)])
     return out
 
 
@@ -455,7 +457,7 @@ def hhe_variants() -> list[dict[str, Any]]:
     for variant in (4, 3):
         for bits in (17, 33):
             scheme, keys = _hhe(1, variant=variant, prime_bits=bits)
-            seconds = min(_hhe_server(scheme, keys, 1, 8000, r) for r in (1, 2))
+            seconds = Times([_hhe_server(scheme, keys, 1, 8000, r) for r in (1, 2, 3)])
             spare = scheme.describe()["noise bits to spare"]
             rows.append({"name": f"PASTA-{variant}, {bits}-bit p", "seconds": seconds, "spare": spare})
     return rows
@@ -512,4 +514,4 @@ CASES: dict[str, Callable[..., Any]] = {
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["FEDCIPHER_STATE_DIR"] = scratch
-        print(json.dumps(CASES[sys.argv[1]](*sys.argv[2:])))
+        print(dumps(CASES[sys.argv[1]](*sys.argv[2:])))

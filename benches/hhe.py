@@ -7,7 +7,7 @@ import json
 
 from fedcipher import published
 from measure import ROOT, in_own_process, machine
-from report import table, verdict
+from report import ms, sec, table, verdict
 
 
 def operations() -> list[list[str]]:
@@ -21,7 +21,7 @@ def operations() -> list[list[str]]:
     rows = []
     for name in ("encode", "rotate", "row-swap", "multiply-relinearise", "dot-product-of-8"):
         ours, library = median("hybrid-operations", name), median("hybrid-library-operations", name)
-        peer = f"{seal[name] * 1e3:.2f} ms" if name in seal else ""
+        peer = ms(seal[name]) if name in seal else ""
         rows.append([name, f"{ours * 1e3:.2f} ms", f"{library * 1e3:.2f} ms", peer])
     for name in ("decompose", "rotate-decomposed", "square-relinearise"):
         rows.append([name, f"{median('hybrid-operations', name) * 1e3:.2f} ms", "", ""])
@@ -41,9 +41,9 @@ def main() -> None:
     further = (four - first) / 3 / first
     head = ["figure", "measured", "target"]
     rows = [
-        ["one block of 32 words, one thread", f"{block['seconds']:.2f} s", ""],
-        ["8,192 parameters at once, one thread", f"{single['full']:.2f} s", ""],
-        ["8,192 parameters at once, two threads", f"{two['full']:.2f} s", ""],
+        ["one block of 32 words, one thread", sec(block["seconds"]), ""],
+        ["8,192 parameters at once, one thread", sec(single["full"]), ""],
+        ["8,192 parameters at once, two threads", sec(two["full"]), ""],
         [
             "cheaper per parameter, four clients a round as published, both one thread",
             f"{ratio:.0f}x",
@@ -52,7 +52,7 @@ def main() -> None:
         ["cheaper per parameter, a round of one client, both one thread", f"{alone:.0f}x", ""],
         [
             "one client, 8,000 parameters, diagonals included, two cores",
-            f"{first:.2f} s",
+            sec(first),
             f"at most 0.4 s: {verdict(first <= 0.4)}",
         ],
         ["each further client over the first", f"{further:.0%}", f"at most 70%: {verdict(further <= 0.7)}"],
@@ -69,7 +69,7 @@ def main() -> None:
         ],
         [
             "client encryption, 8,000 parameters, one core",
-            f"{cipher['encrypt'] * 1e3:.1f} ms",
+            ms(cipher["encrypt"], 1),
             f"under 20 ms: {verdict(cipher['encrypt'] < 0.02)}",
         ],
         [
@@ -82,7 +82,7 @@ def main() -> None:
             f"{start['bytes'] / 1e6:.0f} MB",
             f"at most 40 MB: {verdict(start['bytes'] <= 40e6)}",
         ],
-        ["client decryption of the aggregate", f"{cipher['decrypt'] * 1e3:.1f} ms", ""],
+        ["client decryption of the aggregate", ms(cipher["decrypt"], 1), ""],
         [
             "upload per round and parameter, whole frame",
             f"{cipher['upload']:.3f} bytes",
@@ -99,12 +99,12 @@ def main() -> None:
         ["server key (Galois and relinearisation keys)", f"{two['server_key'] / 1e6:.0f} MB", ""],
     ]
     wide = in_own_process("hhe_variants", 2)
-    variant_rows = [[v["name"], f"{v['seconds']:.2f} s", str(v["spare"])] for v in wide]
+    variant_rows = [[v["name"], sec(v["seconds"]), str(v["spare"])] for v in wide]
     text = "\n\n".join(
         [
             "# Benchmarks of hybrid HE",
             f"Written by `make bench-hhe` on {datetime.date.today()}: {machine()}. PASTA-4, p = 65537, N = 16384 unless"
-            " another variant is named.",
+            " another variant is named. Medians, and in brackets the least.",
             table(head, rows),
             "## Variants: one client, 8,000 parameters, two cores, diagonals included",
             table(["variant", "server time", "noise bits to spare after a fold"], variant_rows),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,39 @@ from fedcipher import _machine
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def median_seconds(work: Callable[[], Any], *, repeats: int = 9, setup: Callable[[], Any] | None = None) -> float:
-    """Median wall seconds of ``work``, with ``setup`` before each run untimed, after one warm-up."""
+class Times(float):
+    """The median of some seconds, and the ``least`` of them: what others do on a machine only adds to it."""
+
+    least: float
+
+    def __new__(cls, seconds: Sequence[float], least: float | None = None) -> Times:
+        made = super().__new__(cls, statistics.median(seconds))
+        made.least = min(seconds) if least is None else least
+        return made
+
+    def __add__(self, other: float) -> Times:
+        return Times([float(self) + float(other)], self.least + getattr(other, "least", other))
+
+
+def dumps(value: Any) -> str:
+    """JSON that `in_own_process` reads, with the least of what is `Times`."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Times):
+            return {"median": float(value), "least": value.least}
+        if isinstance(value, dict):
+            return {name: plain(one) for name, one in value.items()}
+        return [plain(one) for one in value] if isinstance(value, list) else value
+
+    return json.dumps(plain(value))
+
+
+def _timed(found: dict[str, Any]) -> Any:
+    return Times([found["median"]], found["least"]) if found.keys() == {"median", "least"} else found
+
+
+def median_seconds(work: Callable[[], Any], *, repeats: int = 9, setup: Callable[[], Any] | None = None) -> Times:
+    """Wall seconds of ``work``, with ``setup`` before each run untimed, after one warm-up."""
     times: list[float] = []
     for k in range(repeats + 1):
         if setup is not None:
@@ -27,7 +59,7 @@ def median_seconds(work: Callable[[], Any], *, repeats: int = 9, setup: Callable
         work()
         if k > 0:
             times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    return Times(times)
 
 
 _BEGAN = psutil.cpu_times()
@@ -53,11 +85,9 @@ def openssl_rate(cipher: str) -> float:
     return float(out.strip().splitlines()[-1].split()[-1].rstrip("k")) * 1000
 
 
-def in_own_process(function: str, threads: int, script: str = "cases.py") -> dict[str, Any]:
-    """Run ``benches/SCRIPT FUNCTION`` with this many native threads; its JSON."""
-    import json
-
+def in_own_process(function: str, threads: int, script: str = "cases.py", *arguments: object) -> Any:
+    """Run ``benches/SCRIPT FUNCTION ARGUMENTS`` with this many native threads; its JSON."""
     env = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
-    command = [sys.executable, str(ROOT / "benches" / script), function]
+    command = [sys.executable, str(ROOT / "benches" / script), function, *map(str, arguments)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return json.loads(done.stdout.strip().splitlines()[-1], object_hook=_timed)

@@ -121,7 +121,7 @@ def held(limits: Limits, name: str) -> Generator[Group]:
         except OSError as error:
             raise BenchError(
                 f"no control group can be made to hold a process to {limits} ({error.strerror}: {error.filename}); "
-                "leave out --cpus and --memory, or run as root or in a group that is delegated to you"
+                "run as root or in a group that is delegated to you, or leave out --cpus and --memory if you gave them"
             ) from error
         yield Group(made)
     finally:

@@ -1,5 +1,6 @@
 //! Lane-wise addition and subtraction of two streams, as wide as the processor has it.
 
+use super::vectors;
 use multiversion::multiversion;
 use std::sync::OnceLock;
 
@@ -37,7 +38,7 @@ pub fn add_assign(acc: &mut [u8], x: &[u8], width: u32) {
         16 => add_u16(acc, x),
         32 => add_u32(acc, x),
         64 => add_u64(acc, x),
-        _ => combine(acc, x, tops(width), add_words),
+        _ => combine::<false>(acc, x, tops(width)),
     }
 }
 
@@ -48,8 +49,18 @@ pub fn sub_assign(acc: &mut [u8], x: &[u8], width: u32) {
         16 => sub_u16(acc, x),
         32 => sub_u32(acc, x),
         64 => sub_u64(acc, x),
-        _ => combine(acc, x, tops(width), sub_words),
+        _ => combine::<true>(acc, x, tops(width)),
     }
+}
+
+/// `acc[k] = acc[k] + x[k] mod 2^width` for the lanes of as many groups.
+pub fn add_groups(acc: &mut [[u8; 16]], x: &[[u8; 16]], width: u32) {
+    combine::<false>(acc.as_flattened_mut(), x.as_flattened(), group_tops(width));
+}
+
+/// `acc[k] = acc[k] - x[k] mod 2^width`.
+pub fn sub_groups(acc: &mut [[u8; 16]], x: &[[u8; 16]], width: u32) {
+    combine::<true>(acc.as_flattened_mut(), x.as_flattened(), group_tops(width));
 }
 
 /// Lanes in a block: 8 w words, whole vectors whatever the width.
@@ -69,7 +80,7 @@ fn tops(width: u32) -> &'static [u64] {
 }
 
 /// The same of lanes in groups, and each group's last bit, where carries of what is behind its lanes end.
-pub(super) fn group_tops(width: u32) -> &'static [u64] {
+fn group_tops(width: u32) -> &'static [u64] {
     static TOPS: [OnceLock<Vec<u64>>; 65] = [const { OnceLock::new() }; 65];
     TOPS[width as usize].get_or_init(|| {
         let tops = (1..=128 / width).fold(1 << 127, |tops: u128, lane| tops | 1 << (lane * width - 1));
@@ -86,13 +97,50 @@ fn behind_the_last(mut tops: Vec<u64>) -> Vec<u64> {
 /// Lanes that are not whole bytes, in a stream read as one long number: top bits are kept apart so that no carry leaves
 /// a lane (Warren, Hacker's Delight, section 2-18), but a lane may lie in two words, and then carries from one into the
 /// other.
+fn combine<const SUBTRACT: bool>(acc: &mut [u8], x: &[u8], tops: &[u64]) {
+    combine_by::<SUBTRACT>(acc, x, tops, vectors::combine::<SUBTRACT>);
+}
+
+/// The same, whole vectors by `vectors` where it says that it has made them.
 #[inline(always)]
-pub(super) fn combine(acc: &mut [u8], x: &[u8], tops: &[u64], kernel: Kernel) {
+fn combine_by<const SUBTRACT: bool>(
+    acc: &mut [u8],
+    x: &[u8],
+    tops: &[u64],
+    vectors: impl Fn(&mut [u8], &[u8], &[u64]) -> bool,
+) {
+    let kernel = if SUBTRACT { sub_words } else { add_words };
+    let block = tops.len() - 1;
+    let whole = acc.len() / 8 / vectors::SIDE * vectors::SIDE;
+    // Whether it carries says the word as it was.
+    let before = |words: usize, acc: &[u8]| acc[..8 * words].last_chunk().copied().unwrap_or_default();
+    let wide = before(whole, acc);
+    let (done, last) = if vectors(acc, x, &tops[1..]) {
+        (whole, wide)
+    } else {
+        let words = acc.len() / 8;
+        let last = before(words, acc);
+        by_blocks(acc.as_chunks_mut().0, x.as_chunks().0, tops, kernel);
+        (words, last)
+    };
+    let (rest, other) = (&mut acc[8 * done..], &x[8 * done..]);
+    let end = |last: [u8; 8], rest: &[u8]| {
+        let mut end = [[0; 8]; 1 + vectors::SIDE];
+        end[0] = last;
+        end.as_flattened_mut()[8..8 + rest.len()].copy_from_slice(rest);
+        end
+    };
+    let (a, b, n) = (end(last, rest), end(before(done, x), other), 1 + rest.len().div_ceil(8));
+    let mut made = [[0; 8]; 1 + vectors::SIDE];
+    kernel(&a[..n], &b[..n], &tops[done % block..], &mut made);
+    rest.copy_from_slice(&made.as_flattened()[8..8 + rest.len()]);
+}
+
+/// All whole words, a block of them at a time.
+#[inline(never)]
+fn by_blocks(words: &mut [[u8; 8]], others: &[[u8; 8]], tops: &[u64], kernel: Kernel) {
     let mut made = [[0; 8]; BLOCK_LANES + 1];
-    let (words, tail) = acc.as_chunks_mut::<8>();
-    let (others, other_tail) = x.as_chunks::<8>();
     let (total, block) = (words.len(), tops.len() - 1);
-    let last = words.last().copied();
     for start in (0..total).step_by(block) {
         let end = total.min(start + block);
         // With the word before, from which nothing comes here, what is left are whole vectors.
@@ -101,16 +149,6 @@ pub(super) fn combine(acc: &mut [u8], x: &[u8], tops: &[u64], kernel: Kernel) {
         kernel(words, others, &tops[1 - lead..], &mut made);
         let n = words.len();
         words[lead..].copy_from_slice(&made[lead..n]);
-    }
-    if !tail.is_empty() {
-        let end = |last: Option<[u8; 8]>, tail: &[u8]| {
-            let mut end = [last.unwrap_or_default(), [0; 8]];
-            end[1][..tail.len()].copy_from_slice(tail);
-            end
-        };
-        let (a, b) = (end(last, tail), end(others.last().copied(), other_tail));
-        kernel(&a, &b, &tops[total % block..], &mut made);
-        tail.copy_from_slice(&made[1][..tail.len()]);
     }
 }
 
@@ -141,15 +179,46 @@ fn words(
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(super) fn add_words(a: &[[u8; 8]], b: &[[u8; 8]], tops: &[u64], made: &mut [[u8; 8]]) {
+fn add_words(a: &[[u8; 8]], b: &[[u8; 8]], tops: &[u64], made: &mut [[u8; 8]]) {
     let sum = |a: u64, b: u64, top: u64| (a & !top).wrapping_add(b & !top);
     let word = |a, b, top, carry| sum(a, b, top).wrapping_add(u64::from(carry)) ^ ((a ^ b) & top);
     words(a, b, tops, made, word, |a, b, top| sum(a, b, top) < (a & !top));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(super) fn sub_words(a: &[[u8; 8]], b: &[[u8; 8]], tops: &[u64], made: &mut [[u8; 8]]) {
+fn sub_words(a: &[[u8; 8]], b: &[[u8; 8]], tops: &[u64], made: &mut [[u8; 8]]) {
     let difference = |a: u64, b: u64, top: u64| (a | top).wrapping_sub(b & !top);
     let word = |a, b, top, borrow| difference(a, b, top).wrapping_sub(u64::from(borrow)) ^ ((a ^ !b) & top);
     words(a, b, tops, made, word, |a, b, top| (a | top) < (b & !top));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    /// Whatever this processor has, against what every processor has.
+    #[test]
+    fn words_side_by_side_are_words_by_blocks() {
+        let mut rng = StdRng::seed_from_u64(7);
+        for width in 2..=63 {
+            let block = 8 * (tops(width).len() - 1);
+            for len in (0..140).chain([block - 1, block, block + 1, 3 * block + 77]) {
+                for full in [false, true] {
+                    let mut some = || (0..len).map(|_| if full { 0xff } else { rng.random() }).collect::<Vec<u8>>();
+                    let (a, b) = (some(), some());
+                    for tops in [tops(width), group_tops(width)] {
+                        let (mut sum, mut wanted) = (a.clone(), a.clone());
+                        combine::<false>(&mut sum, &b, tops);
+                        combine_by::<false>(&mut wanted, &b, tops, |_, _, _| false);
+                        assert!(sum == wanted, "a sum of {len} bytes in lanes of {width} bits");
+                        combine::<true>(&mut sum, &a, tops);
+                        combine_by::<true>(&mut wanted, &a, tops, |_, _, _| false);
+                        assert!(sum == wanted, "a difference of {len} bytes in lanes of {width} bits");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -1,18 +1,8 @@
 //! Lanes in groups: as many as fit into a block of key stream, from bit 0 of it on. What the bits behind them are has
 //! no meaning.
 
-use super::{BitWriter, add, lane_mask, scale};
+use super::{BitWriter, lane_mask, scale};
 use multiversion::multiversion;
-
-/// `acc[k] + x[k] mod 2^width` for the lanes of as many groups.
-pub fn add_groups(acc: &mut [[u8; 16]], x: &[[u8; 16]], width: u32) {
-    add::combine(acc.as_flattened_mut(), x.as_flattened(), add::group_tops(width), add::add_words);
-}
-
-/// `acc[k] - x[k] mod 2^width`.
-pub fn sub_groups(acc: &mut [[u8; 16]], x: &[[u8; 16]], width: u32) {
-    add::combine(acc.as_flattened_mut(), x.as_flattened(), add::group_tops(width), add::sub_words);
-}
 
 /// Writes `values[k] * factor mod 2^width`, of values below 2^width, as groups; `values` may hold the products then.
 pub fn group_scaled(values: &mut [u32], factor: u64, width: u32, groups: &mut [[u8; 16]]) {

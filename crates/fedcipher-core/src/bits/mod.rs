@@ -5,9 +5,10 @@
 
 mod add;
 mod groups;
+mod vectors;
 
-pub use add::{add_assign, sub_assign};
-pub use groups::{add_groups, group_scaled, pack_first, pack_groups, sub_groups};
+pub use add::{add_assign, add_groups, sub_assign, sub_groups};
+pub use groups::{group_scaled, pack_first, pack_groups};
 
 use crate::{Error, Result};
 use multiversion::multiversion;
