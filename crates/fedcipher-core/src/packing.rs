@@ -4,6 +4,7 @@
 
 use crate::bounds::Bounds;
 use crate::{Error, Result};
+use multiversion::multiversion;
 
 /// Fields of one width in the coefficients of a plaintext modulus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +13,21 @@ pub struct Fields {
     pub width: u32,
     /// Fields in a coefficient.
     pub count: usize,
+}
+
+#[multiversion(targets("x86_64+bmi1+bmi2"))]
+fn pack<const N: usize>(of: Fields, values: &[u32], weight: u64, out: &mut [u128]) {
+    let (whole, rest) = values.as_chunks::<N>();
+    let both = out.iter_mut().zip(whole);
+    if weight == 1 {
+        // Most often, and then nothing is multiplied.
+        both.for_each(|(out, fields)| *out = of.coefficient(fields, 1));
+    } else {
+        both.for_each(|(out, fields)| *out = of.coefficient(fields, weight));
+    }
+    if let (false, Some(out)) = (rest.is_empty(), out.get_mut(whole.len())) {
+        *out = of.coefficient(rest, weight);
+    }
 }
 
 impl Fields {
@@ -30,35 +46,24 @@ impl Fields {
         len.div_ceil(self.count)
     }
 
-    /// The coefficients of `values[..] * weight`; every product is below 2^width.
-    pub fn pack(&self, values: &[u32], weight: u64, put: impl FnMut(u128)) {
+    /// The coefficients of `values[..] * weight` into the first places of `out`; every product is below 2^width.
+    pub fn pack(&self, values: &[u32], weight: u64, out: &mut [u128]) {
         // A constant number of fields lets the compiler unroll: these counts cover 12 to 24 bits.
         match self.count {
-            1 => self.pack_const::<1>(values, weight, put),
-            2 => self.pack_const::<2>(values, weight, put),
-            3 => self.pack_const::<3>(values, weight, put),
-            4 => self.pack_const::<4>(values, weight, put),
-            5 => self.pack_const::<5>(values, weight, put),
-            6 => self.pack_const::<6>(values, weight, put),
-            7 => self.pack_const::<7>(values, weight, put),
-            8 => self.pack_const::<8>(values, weight, put),
-            count => self.pack_some(values.chunks(count), weight, put),
+            1 => pack::<1>(*self, values, weight, out),
+            2 => pack::<2>(*self, values, weight, out),
+            3 => pack::<3>(*self, values, weight, out),
+            4 => pack::<4>(*self, values, weight, out),
+            5 => pack::<5>(*self, values, weight, out),
+            6 => pack::<6>(*self, values, weight, out),
+            7 => pack::<7>(*self, values, weight, out),
+            8 => pack::<8>(*self, values, weight, out),
+            count => {
+                for (out, fields) in out.iter_mut().zip(values.chunks(count)) {
+                    *out = self.coefficient(fields, weight);
+                }
+            }
         }
-    }
-
-    #[inline(always)]
-    fn pack_const<const N: usize>(&self, values: &[u32], weight: u64, mut put: impl FnMut(u128)) {
-        let (whole, rest) = values.as_chunks::<N>();
-        for fields in whole {
-            put(self.coefficient(fields, weight));
-        }
-        if !rest.is_empty() {
-            put(self.coefficient(rest, weight));
-        }
-    }
-
-    fn pack_some<'a>(&self, chunks: impl Iterator<Item = &'a [u32]>, weight: u64, put: impl FnMut(u128)) {
-        chunks.map(|fields| self.coefficient(fields, weight)).for_each(put);
     }
 
     #[inline(always)]
@@ -70,7 +75,10 @@ impl Fields {
         }
         // Shifts of 128 bits take several times as long as those of a word.
         let join = |half: &[u32]| half.iter().rev().fold(0, |packed, v| packed << (self.width % 64) | field(v));
-        u128::from(join(low)) | u128::from(join(high)) << (low.len() as u32 * self.width)
+        let (low, high, by) = (join(low), join(high), low.len() as u32 * self.width);
+        // The lower half has at most 64 bits too.
+        let (over, above) = if by < 64 { (high << by, high >> (63 - by) >> 1) } else { (0, high) };
+        u128::from(low | over) | u128::from(above) << 64
     }
 
     /// The fields of `coefficient` into `out` (at most `count` of them).
@@ -100,5 +108,42 @@ impl Fields {
             return Ok(());
         }
         Err(Error::Decrypt { reason: "a coefficient has bits above its fields".into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bits::lane_mask;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    #[test]
+    fn coefficients_are_their_fields_in_a_row() {
+        let mut rng = StdRng::seed_from_u64(3);
+        for width in 4..=60u32 {
+            for count in 1..=127 / width as usize {
+                let of = Fields { width, count };
+                for weight in [1, 5] {
+                    let most = (lane_mask(width) / weight).min(lane_mask(24));
+                    let values: Vec<u32> =
+                        (0..3 * count + count / 2).map(|_| (rng.random::<u64>() % (most + 1)) as u32).collect();
+                    let mut out = vec![0; of.coefficients(values.len())];
+                    of.pack(&values, weight, &mut out);
+                    for (fields, made) in values.chunks(count).zip(out) {
+                        let place = |(i, v): (usize, &u32)| (u128::from(*v) * u128::from(weight)) << (i as u32 * width);
+                        let wanted: u128 = fields.iter().enumerate().map(place).sum();
+                        assert_eq!(made, wanted, "{of:?} times {weight}");
+                        let mut back = vec![0; fields.len()];
+                        of.unpack(made, &mut back);
+                        assert!(
+                            back.iter().zip(fields).all(|(b, v)| *b == u64::from(*v) * weight),
+                            "{of:?} times {weight}"
+                        );
+                        assert!(of.check(made).is_ok());
+                    }
+                }
+            }
+        }
     }
 }

@@ -105,6 +105,25 @@ proptest! {
     }
 }
 
+/// Without `Sealing`, which refuses it for every scheme: a fresh mask would be a second one under the same polynomial.
+#[test]
+fn a_mask_that_was_made_ahead_serves_once() {
+    let layout = layout(&[(40_000, 12)]);
+    let scheme =
+        dense_schemes(Bounds::new(2, 1, Some(1)).unwrap(), &[12]).into_iter().find(|s| s.name() == "bfv").unwrap();
+    let keys = scheme.keygen(&[0, 1], 1).unwrap();
+    let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
+    encryptor.precompute(1, &layout, &[]).unwrap();
+    let terms = Terms { round: 1, weight: 1, layout: &layout, plan: &[], model: b"model", bound: &[] };
+    let sealing = encryptor.sealer(&terms).unwrap().unwrap();
+    let values = floats(&layout, 1);
+    let whole = update(&layout, &values);
+    let mut out = vec![0; sealing.sealer().pieces()[0].bytes];
+    sealing.sealer().seal(0, &whole, &mut out).unwrap();
+    let refusal = sealing.sealer().seal(0, &whole, &mut out).err().unwrap();
+    assert!(refusal.to_string().contains("encrypted already"), "{refusal}");
+}
+
 #[test]
 fn a_window_holds_its_elements_only() {
     let layout = layout(&[(10, 8), (10, 8)]);

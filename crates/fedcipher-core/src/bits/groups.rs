@@ -1,7 +1,7 @@
 //! Lanes in groups: as many as fit into a block of key stream, from bit 0 of it on. What the bits behind them are has
 //! no meaning.
 
-use super::{BitWriter, lane_mask, scale};
+use super::{BitWriter, lane_mask, scale, up};
 use multiversion::multiversion;
 
 /// Writes `values[k] * factor mod 2^width`, of values below 2^width, as groups; `values` may hold the products then.
@@ -91,7 +91,7 @@ fn join(groups: &[[u8; 16]], used: u32, out: &mut [u8]) -> usize {
         let (shift, group) = (at as u32 % 8, u128::from_le_bytes(*group));
         // In the first byte are the last bits of the group before; the next store lies over what is behind this one's.
         let shared = before >> ((used - 64 - shift) % 64);
-        *place = ((group << shift) | u128::from(shared)).to_le_bytes();
+        *place = (up(group, shift) | u128::from(shared)).to_le_bytes();
         before = (group >> 64) as u64 & (u64::MAX >> ((128 - used) % 64));
     }
     groups.len()

@@ -13,6 +13,22 @@ pub use groups::{group_scaled, pack_first, pack_groups};
 use crate::{Error, Result};
 use multiversion::multiversion;
 
+/// `x << by`, of less than a word: processors take several times as long for a shift of 128 bits by any number.
+#[must_use]
+#[inline(always)]
+pub fn up(x: u128, by: u32) -> u128 {
+    let (low, high) = (x as u64, (x >> 64) as u64);
+    u128::from(low << by) | u128::from(high << by | low >> (63 - by) >> 1) << 64
+}
+
+/// `x >> by`, of less than a word.
+#[must_use]
+#[inline(always)]
+pub fn down(x: u128, by: u32) -> u128 {
+    let (low, high) = (x as u64, (x >> 64) as u64);
+    u128::from(low >> by | high << (63 - by) << 1) | u128::from(high >> by) << 64
+}
+
 /// Bytes that `lanes` lanes of `width` bits occupy.
 #[must_use]
 pub fn packed_len(lanes: usize, width: u32) -> usize {
@@ -205,6 +221,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn shifts_by_less_than_a_word_are_shifts(x: u128, by in 0u32..64) {
+            prop_assert_eq!(up(x, by), x << by);
+            prop_assert_eq!(down(x, by), x >> by);
+        }
+
         #[test]
         fn streams_are_what_their_lanes_say(width in 2u32..=64, len in 0usize..1500, full: bool, seed in any::<u64>()) {
             let mut rng = StdRng::seed_from_u64(seed);

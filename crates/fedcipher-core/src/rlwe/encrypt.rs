@@ -8,19 +8,21 @@ use crate::bits::{BitWriter, check_stream, pack_first, packed_len, read_bits};
 use crate::client::Sender;
 use crate::codec::{Layout, Update};
 use crate::keys::ClientKey;
+use crate::mac::hash::Hasher;
 use crate::mac::{Hash, Stamp};
 use crate::prf::{Stream, random_bytes};
 use crate::scheme::{Encryptor, Request, Terms};
 use crate::stream::{self, Piece, Sealer, Sealing, Threads};
 use crate::wire::{Header, Place};
 use crate::{Error, Result};
+use multiversion::multiversion;
 use rayon::prelude::*;
 use std::path::Path;
-use std::sync::Arc;
-use zeroize::{Zeroize, Zeroizing};
+use std::sync::{Arc, Mutex, PoisonError};
+use zeroize::Zeroizing;
 
-/// Coefficients that are made side by side.
-const RUN: usize = 256;
+/// Coefficients that are made side by side: a block of the polynomial behind the tag.
+const RUN: usize = 512;
 
 /// Ready-made `a s + e` under one fresh seed, used for one update and then gone.
 struct Offline {
@@ -94,7 +96,7 @@ impl BfvEncryptor {
                 && o.masks.iter().zip(&blocks).all(|(m, b)| m.errors.len() == b.used)
         };
         let (seed, masks) = match self.ready.take().filter(fits) {
-            Some(ready) => (ready.seed, ready.masks),
+            Some(ready) => (ready.seed, ready.masks.into_iter().map(|mask| Mutex::new(Some(mask))).collect()),
             None => (*random_bytes::<32>()?, Vec::new()),
         };
         let (secret, session, prefix) = (Arc::clone(&self.secret), self.session.clone(), seed.to_vec());
@@ -114,8 +116,9 @@ pub(crate) struct CipherSealer {
     /// What a is made of.
     pub seed: [u8; 32],
     pub prefix: Vec<u8>,
-    /// Made in the offline phase, or none.
-    pub masks: Vec<Mask>,
+    /// Made in the offline phase, or none. Whoever seals a piece takes its mask, which is wiped there: by all threads,
+    /// and out of their caches.
+    pub masks: Vec<Mutex<Option<Mask>>>,
     pub blocks: Vec<Block>,
     pub pieces: Vec<Piece>,
 }
@@ -144,63 +147,69 @@ impl Sealer for CipherSealer {
         }
         let weight = self.stamp.weight();
         let mut hasher = self.stamp.mac.hasher(block.start);
-        let fresh;
-        let mask = match self.masks.get(index) {
+        let mask = match self.ready(index)? {
             Some(mask) => mask,
-            None => {
-                fresh = mask(d, &self.secret, &self.seed, index, block, None)?;
-                &fresh
-            }
+            None => mask(d, &self.secret, &self.seed, index, block, None)?,
         };
         let wire_bits = d.wire_bits(d.up_drop);
-        let mut noise = Zeroizing::new(vec![0u32; block.used]);
-        // What dropping bits adds is half a unit less the bits that go; the whole is shifted to be no less than zero.
-        let (ring, delta, drop) = (&d.ring, d.delta, d.up_drop);
-        let half = (1u32 << drop) >> 1;
-        let (low, most) = ((1u32 << drop) - 1, d.fresh_noise() as u32 + half);
-        let mut ints = [0u32; RUN * 32];
-        let mut packed = [0u128; RUN];
+        let mut noises = self.noises(index);
+        let mut ints = Zeroizing::new(vec![0u32; block.fields.count * RUN]);
+        let mut packed = Zeroizing::new([0u128; RUN]);
+        let mut noise = Zeroizing::new([0u32; RUN]);
         let mut wire = [[0u8; 16]; RUN];
         let (step, mut done, mut made) = (block.fields.count * RUN, 0, 0);
         while done < block.len {
             let n = step.min(block.len - done);
-            // A field has at least 4 bits and a coefficient at most 105: 26 fields fit the buffer.
             let ints = &mut ints[..n];
             update.quantise(block.start + done, ints)?;
             hasher.fields(ints);
-            let mut slots = packed.iter_mut();
-            block.fields.pack(ints, weight, |m| {
-                if let Some(slot) = slots.next() {
-                    *slot = m;
-                }
-            });
+            block.fields.pack(ints, weight, &mut *packed);
             let run = &packed[..block.fields.coefficients(n)];
-            let masks = mask.sum[made..].iter().zip(&mask.errors[made..]);
-            for (((m, (sum, error)), noise), wire) in run.iter().zip(masks).zip(&mut noise[made..]).zip(&mut wire) {
-                let c0 = ring.add(*sum, delta.wrapping_mul(*m));
-                let gone = (c0 as u32).wrapping_add(half) & low;
-                *noise = most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone);
-                *wire = d.compress(c0, drop).to_le_bytes();
-            }
+            cover(d, run, (&mask.sum[made..], &mask.errors[made..]), &mut *noise, &mut wire);
+            noises.fields(&noise[..run.len()]);
             // A run begins on a byte.
             let end = packed_len(made + run.len(), wire_bits);
             pack_first(&wire[..run.len()], wire_bits, &mut out[packed_len(made, wire_bits)..end]);
             done += n;
             made += run.len();
         }
-        ints.zeroize();
-        packed.zeroize();
-        Ok(self.hash(index, hasher.hash(), &noise))
+        Ok(self.hash(hasher.hash(), noises.hash()))
+    }
+}
+
+/// c0 of packed fields and their mask, without the bits that are dropped, and the noise that the tag is of.
+#[multiversion(targets("x86_64+bmi1+bmi2+adx"))]
+fn cover(d: &Derived, packed: &[u128], (sums, errors): (&[u128], &[i8]), noise: &mut [u32], wire: &mut [[u8; 16]]) {
+    let (ring, delta, drop) = (&d.ring, d.delta, d.up_drop);
+    // What dropping bits adds is half a unit less the bits that go; the whole is shifted to be no less than zero.
+    let half = (1u32 << drop) >> 1;
+    let (low, most) = ((1u32 << drop) - 1, d.fresh_noise() as u32 + half);
+    for ((((m, sum), error), noise), wire) in packed.iter().zip(sums).zip(errors).zip(noise).zip(wire) {
+        let c0 = ring.add(*sum, delta.wrapping_mul(*m));
+        let gone = (c0 as u32).wrapping_add(half) & low;
+        *noise = most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone);
+        *wire = d.compress(c0, drop).to_le_bytes();
     }
 }
 
 impl CipherSealer {
-    /// A piece's part of the tag, from its fields' and its noise.
-    fn hash(&self, index: usize, fields: Hash, noise: &[u32]) -> Hash {
+    /// The mask that was made ahead, where any were.
+    fn ready(&self, index: usize) -> Result<Option<Mask>> {
+        let Some(place) = self.masks.get(index) else { return Ok(None) };
+        let mask = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A fresh one in its place would be a second one under the same polynomial.
+        mask.map(Some).ok_or_else(|| Error::layout(format!("piece {index} has been encrypted already")))
+    }
+
+    /// Over a piece's noise.
+    fn noises(&self, index: usize) -> Hasher<'_> {
+        self.stamp.mac.noise_hasher(index * self.derived.ring.n)
+    }
+
+    /// A piece's part of the tag, from that of its fields and that of its noise.
+    fn hash(&self, fields: Hash, noise: Hash) -> Hash {
         let mut hash = self.stamp.weighed(fields);
-        let mut noises = self.stamp.mac.noise_hasher(index * self.derived.ring.n);
-        noises.fields(noise);
-        hash += noises.hash();
+        hash += noise;
         hash
     }
 
@@ -208,16 +217,16 @@ impl CipherSealer {
     fn seal_on(&self, session: &Session, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
         let (d, block) = (&self.derived, &self.blocks[index]);
         let plaintext = || -> Result<_> {
-            let errors = match self.masks.get(index) {
-                Some(mask) => mask.errors.clone(),
+            let errors = match self.ready(index)? {
+                Some(mask) => mask.errors,
                 None => d.error.draws(&mut Stream::from_os()?, block.used),
             };
             let mut hasher = self.stamp.mac.hasher(block.start);
-            let mut plain = Zeroizing::new(Vec::with_capacity(block.used));
+            let mut plain = Zeroizing::new(vec![0; block.used]);
             let mut ints = Zeroizing::new(vec![0u32; block.len]);
             update.quantise(block.start, &mut ints)?;
             hasher.fields(&ints);
-            block.fields.pack(&ints, self.stamp.weight(), |m| plain.push(m));
+            block.fields.pack(&ints, self.stamp.weight(), &mut plain);
             Ok((errors, hasher, plain))
         };
         let (errors, hasher, plain) = session.host(plaintext)?;
@@ -225,7 +234,9 @@ impl CipherSealer {
         let job = || Ok(MaskJob { a: public(d, &self.seed, index)?, e: errors.clone() });
         let made = session.encrypt(&self.seed, index, plain.clone(), job)?;
         let noise = session.host(|| self.write_sums(made, index, &errors, &plain, out))?;
-        Ok(self.hash(index, hasher.hash(), &noise))
+        let mut noises = self.noises(index);
+        noises.fields(&noise);
+        Ok(self.hash(hasher.hash(), noises.hash()))
     }
 
     /// c0 from a device, or the core's where it made none, to the wire; what the noise tag is made of.

@@ -3,6 +3,7 @@
 use super::accelerator::Arithmetic;
 use super::divide::Divisor;
 use super::ring::{Binomial, Ring};
+use crate::bits::down;
 use crate::bounds::Bounds;
 use crate::codec::Layout;
 use crate::packing::Fields;
@@ -147,7 +148,7 @@ impl Derived {
     /// `round(x / 2^drop)`.
     #[must_use]
     pub fn compress(&self, x: u128, drop: u32) -> u128 {
-        (x + rounding_error(drop)) >> drop
+        down(x + rounding_error(drop), drop)
     }
 
     /// Whether sums travel as whole numbers of `2^up_drop`, below q, and not mod q.
