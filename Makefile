@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe concrete test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
-	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results results-examples results-hhe results-study results-published results-train published scale limits docs build clean \
+	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-second bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results results-examples results-hhe results-study results-published results-train published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds
 
 build: $(VENV)/.built $(VENV)/.engine
@@ -258,6 +258,10 @@ bench: build
 bench-hhe: build
 	cargo bench -p fedcipher-core --features hhe --bench hybrid -- --quick --noplot
 	$(BIN)/python benches/hhe.py
+
+# Before both on another kind of machine: what they wrote goes to docs/benchmarks-second.md.
+bench-second:
+	$(BIN)/python tools/second_machine.py
 
 # `fedcipher train` beside Flower's own FedAvg: the table of docs/training.md. A quarter of an hour.
 bench-train: build

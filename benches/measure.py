@@ -75,7 +75,8 @@ def machine() -> str:
     host = f", of whose time its host took {stolen / busy:.0%}" if busy and stolen > 0.01 * busy else ""
     vectors = _machine.vectors()
     sets = f" with {', '.join(vectors)}" if vectors else ""
-    return f"{found['processor']}{sets}, {found['cores']} cores{host}, not pinned, Python {found['python']}"
+    source = f", commit {found['commit']}" if "commit" in found else ""
+    return f"{found['processor']}{sets}, {found['cores']} cores{host}, not pinned, Python {found['python']}{source}"
 
 
 def openssl_rate(cipher: str) -> float:
