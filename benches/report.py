@@ -134,7 +134,7 @@ def flashe() -> str:
     glue_rows = [
         [
             f"a frame of {glue['bytes'] / 1e6:.1f} MB, {way}",
-            ms(ours, 3),
+            ms(ours, 4),
             ms(theirs, 3),
             f"at most 0.5 ms: {verdict(ours <= 0.5e-3)}",
         ]
@@ -166,9 +166,9 @@ def flashe() -> str:
         " ledger's writes to disk are the time.\n\n"
         "### A server's addition of one update, 1.2 M values, w = 20, one thread\n\n"
         + table(head, add_rows)
-        + "\n\nWhat binds: a lane of 20 bits lies across words, and keeping carries in it takes about as long as memory"
-        " does ([limits.md](limits.md)); the checksum reads every byte once more. numpy's two arrays of the first row"
-        " stay in the caches, and neither numpy nor SecAgg+ checks anything.\n\n"
+        + "\n\nWhat binds: memory, out of which each frame comes ([limits.md](limits.md)), and the checksum, which"
+        " reads every byte once more. numpy's two arrays of the first row stay in the caches, and neither numpy nor"
+        " SecAgg+ checks anything.\n\n"
         "### Flower's records, one thread\n\n"
         + table(["figure", "measured", "Flower's own, an array of as many bytes", "target"], glue_rows)
         + "\n\n### Round trip, 1.2 M parameters, 10 clients, 16-bit values (w = 20)\n\n"
