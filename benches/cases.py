@@ -82,7 +82,7 @@ def flashe_api() -> list[dict[str, float]]:
         sizes: list[int] = []
         seconds = median_seconds(
             lambda u=update, s=sizes: s.append(len(encryptor.encrypt([u], round=next(rounds)))),
-            repeats=3 if values > 10**7 else 21,
+            repeats=7 if values > 10**7 else 51,
         )
         rows.append({"values": values, "seconds": seconds, "bytes": sizes[-1]})
     return rows
@@ -98,7 +98,7 @@ def flashe_add() -> dict[str, float]:
     update = np.random.default_rng(0).uniform(-1, 1, values).astype(np.float32)
     frames = [scheme.encryptor(keys.client(j)).encrypt([update], round=1) for j in range(10)]
     ours: list[float] = []
-    for _ in range(5):
+    for _ in range(15):
         aggregator = scheme.aggregator(keys.server())
         aggregator.add(frames[0])
         for frame in frames[1:]:
@@ -202,9 +202,9 @@ def bfv_lenet() -> dict[str, Any]:
             e.precompute(update, round=now[0])
 
         online = median_seconds(
-            lambda e=encryptor, now=current: e.encrypt(update, round=now[0]), setup=ready, repeats=21
+            lambda e=encryptor, now=current: e.encrypt(update, round=now[0]), setup=ready, repeats=51
         )
-        offline = median_seconds(ready, repeats=21)
+        offline = median_seconds(ready, repeats=51)
         frames = [scheme.encryptor(keys.client(j)).encrypt(update, round=10**6) for j in range(10)]
 
         def aggregate(made=scheme, cohort=keys, sent=frames) -> bytes:
@@ -217,7 +217,7 @@ def bfv_lenet() -> dict[str, Any]:
         out[preset] = {
             "online": online,
             "offline": offline,
-            "aggregate": median_seconds(aggregate, repeats=5),
+            "aggregate": median_seconds(aggregate, repeats=15),
             "decrypt": median_seconds(lambda d=decryptor, t=total: d.decrypt(t), repeats=21),
         }
     context = tenseal.context(
@@ -332,7 +332,7 @@ def bfv_large() -> dict[str, float]:
     first = time.perf_counter() - began
     peak = _status("VmHWM") - before
     times = [first]
-    for number in range(3, 8):
+    for number in range(3, 16):
         del frame
         encryptor.precompute(update, round=number)
         began = time.perf_counter()

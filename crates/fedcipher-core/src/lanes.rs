@@ -82,7 +82,7 @@ impl Lanes {
         for (s, width, at) in &self.segments {
             let range = *at..*at + bits::packed_len(s.len, *width);
             let (acc, x) = (&mut acc[range.clone()], &x[range]);
-            match Threads::for_elements(s.len) {
+            match Threads::for_bytes(acc.len()) {
                 Threads::One => bits::add_assign(acc, x, *width),
                 Threads::All => {
                     let part = bits::packed_len(SHARED_LANES, *width);
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn what_threads_share_is_added_as_by_one() -> Result<()> {
         let tensor = |len| Tensor { dtype: 1, bits: 12, alpha: 1.0, shape: vec![len] };
-        let layout = Layout::new(vec![tensor(1001), tensor((1 << 20) + 12_345)])?;
+        let layout = Layout::new(vec![tensor(1001), tensor((11 << 20) + 12_345)])?;
         for width in [13, 16] {
             let lanes = Lanes::of(&layout, |_| Ok(width))?;
             let stream = |step: usize| (0..lanes.bytes).map(|k| ((k * step) >> 3) as u8).collect::<Vec<_>>();

@@ -121,12 +121,43 @@ pub enum Threads {
 /// Elements from which an update is shared out between threads. Below, a client is done in milliseconds, and
 /// simulations have one a core; from a million on a client is more likely alone on its machine than not.
 const MANY: usize = 1 << 20;
+/// Bytes from which memory is shared out.
+const MANY_BYTES: usize = 16 << 20;
 
 impl Threads {
     /// For work of some nanoseconds an element.
     #[must_use]
     pub fn for_elements(elements: usize) -> Self {
         if elements < MANY { Threads::One } else { Threads::All }
+    }
+
+    /// For work that takes no longer than memory does to give its bytes: waking others takes as long as some megabytes.
+    #[must_use]
+    pub fn for_bytes(bytes: usize) -> Self {
+        if bytes < MANY_BYTES { Threads::One } else { Threads::All }
+    }
+
+    /// These where rayon has more than one: to hand work to a single other thread and wait gains nothing.
+    #[must_use]
+    fn there(self) -> Self {
+        if self.number() > 1 { self } else { Threads::One }
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn number(self) -> usize {
+        match self {
+            Threads::One => 1,
+            Threads::All => rayon::current_num_threads(),
+        }
+    }
+
+    /// What `work` makes of each of `items`, in their order.
+    pub fn map<T: Sync, R: Send>(self, items: &[T], work: impl Fn(usize, &T) -> Result<R> + Sync) -> Result<Vec<R>> {
+        match self.there() {
+            Threads::One => items.iter().enumerate().map(|(k, item)| work(k, item)).collect(),
+            Threads::All => items.par_iter().enumerate().map(|(k, item)| work(k, item)).collect(),
+        }
     }
 }
 
@@ -150,7 +181,7 @@ pub fn seal_all(sealer: &dyn Sealer, update: &Update<'_>, place: &mut dyn Place,
         let (pieces, trailer) = rest.split_at_mut(rest.len() - sealer.trailer_len());
         let slots = slots(sealer.pieces(), pieces);
         let seal = |(index, slot): (usize, &mut [u8])| sealer.seal(index, update, slot);
-        let hash = match threads {
+        let hash = match threads.there() {
             Threads::One => slots.into_iter().enumerate().map(seal).sum::<Result<Hash>>()?,
             Threads::All => slots.into_par_iter().enumerate().map(seal).sum::<Result<Hash>>()?,
         };
@@ -183,7 +214,7 @@ pub fn open_all(
     };
     let mut total = Hash::default();
     let longest = opener.pieces().iter().map(|p| p.len).max().unwrap_or(0);
-    if threads == Threads::One {
+    if threads.there() == Threads::One {
         let mut sums = vec![0u64; longest];
         for (index, piece) in opener.pieces().iter().enumerate() {
             total += open(index, piece, &mut sums[..piece.len])?;

@@ -9,6 +9,7 @@
 //! header. The checksum finds damage, also where there is no key.
 
 use crate::memory::zeros;
+use crate::stream::Threads;
 use crate::{Error, Result};
 use rayon::prelude::*;
 
@@ -227,11 +228,8 @@ pub fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Bytes from which threads share a frame: below, waking them takes as long as they save.
-const SHARED: usize = 4 << 20;
-
 fn checksum(bytes: &[u8]) -> u64 {
-    checksum_by(bytes, if bytes.len() < SHARED { 1 } else { rayon::current_num_threads() })
+    checksum_by(bytes, Threads::for_bytes(bytes.len()).number())
 }
 
 fn checksum_by(bytes: &[u8], threads: usize) -> u64 {
@@ -446,7 +444,8 @@ mod tests {
             }
         }
         // The same of a frame that threads share and of one that comes in parts.
-        let large: Vec<u8> = (0..SHARED + 77).map(|k| (k >> 2) as u8).collect();
+        let large: Vec<u8> = (0..(16 << 20) + 77).map(|k: usize| (k >> 2) as u8).collect();
+        assert_eq!(Threads::for_bytes(large.len()), Threads::All);
         let mut parts = Checksum::default();
         large.chunks(10_007).for_each(|part| parts.update(part));
         assert_eq!(checksum(&large).to_le_bytes(), parts.finish());

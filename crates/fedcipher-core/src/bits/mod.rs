@@ -124,7 +124,7 @@ pub fn unpack(bytes: &[u8], width: u32, out: &mut [u64]) {
 pub fn read_bits(bytes: &[u8], at: usize, width: u32) -> u128 {
     let mask = (1u128 << width) - 1;
     if let Some((word, _)) = bytes.get(at / 8..).and_then(|rest| rest.split_first_chunk()) {
-        return (u128::from_le_bytes(*word) >> (at % 8)) & mask;
+        return down(u128::from_le_bytes(*word), at as u32 % 8) & mask;
     }
     let first = (at / 8).min(bytes.len());
     let available = (bytes.len() - first).min(16);

@@ -1,12 +1,13 @@
 //! The server's side: c0 added mod q. It never has c1.
 
-use super::params::Derived;
+use super::params::{Block, Derived};
 use crate::admission::Admission;
 use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
 use crate::codec::Layout;
 use crate::keys::ServerKey;
 use crate::mac::Weighting;
 use crate::scheme::{Aggregator, Progress};
+use crate::stream::Threads;
 use crate::wire::{Contribution, Place, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
@@ -51,16 +52,22 @@ impl CipherSum {
         }
         reader.finish()?;
         let limit = d.compress(d.ring.q - 1, d.up_drop);
-        let valid = parts.par_iter().zip(&blocks).all(|(bytes, block)| {
+        let below = |bytes: &[u8], block: &Block| {
             (0..block.used).all(|k| read_bits(bytes, k * wire_bits as usize, wire_bits) <= limit)
-        });
+        };
+        let threads = Threads::for_elements(layout.elements());
+        let mut both = parts.iter().zip(&blocks);
+        let valid = match threads {
+            Threads::One => both.all(|(bytes, block)| below(bytes, block)),
+            Threads::All => parts.par_iter().zip(&blocks).all(|(bytes, block)| below(bytes, block)),
+        };
         if !valid {
             return Err(Error::Frame { reason: "a ciphertext coefficient is not below q".into() });
         }
         if self.sum.is_empty() {
             self.sum = blocks.iter().map(|b| vec![0; b.used]).collect();
         }
-        self.sum.par_iter_mut().zip(&parts).try_for_each(|(sum, bytes)| {
+        let add = |(sum, bytes): (&mut Vec<u128>, &&[u8])| {
             for (k, slot) in sum.iter_mut().enumerate() {
                 let sent = read_bits(bytes, k * wire_bits as usize, wire_bits);
                 if d.sums_whole() {
@@ -73,7 +80,11 @@ impl CipherSum {
                 *slot = d.ring.add(*slot, c0);
             }
             Ok(())
-        })
+        };
+        match threads {
+            Threads::One => self.sum.iter_mut().zip(&parts).try_for_each(add),
+            Threads::All => self.sum.par_iter_mut().zip(&parts).try_for_each(add),
+        }
     }
 
     /// The sums as they are broadcast, ciphertext by ciphertext; none are left.

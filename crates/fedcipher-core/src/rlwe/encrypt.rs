@@ -16,7 +16,6 @@ use crate::stream::{self, Piece, Sealer, Sealing, Threads};
 use crate::wire::{Header, Place};
 use crate::{Error, Result};
 use multiversion::multiversion;
-use rayon::prelude::*;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
@@ -307,8 +306,7 @@ impl Encryptor for BfvEncryptor {
         let (d, secret) = (&self.derived, &self.secret);
         let masks = match &self.session {
             None => self.sender.reserve_during(round, || {
-                let masks = blocks.par_iter().enumerate();
-                masks.map(|(k, block)| mask(d, secret, &seed, k, block, None)).collect::<Result<_>>()
+                Threads::All.map(&blocks, |k, block| mask(d, secret, &seed, k, block, None))
             })?,
             Some(session) => {
                 self.sender.reserve(round)?;
