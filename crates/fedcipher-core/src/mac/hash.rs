@@ -20,9 +20,8 @@ const PAIRED: u32 = 16;
 /// Words up to this width take powers in fewer limbs.
 const NARROW: u32 = 22;
 
-/// Powers of r, by limb: 512 products of a limb and a word stay below 2^63. A limb has at most 32 bits, and a place of
-/// 64, which products are made of without widening it first.
-type Table<const LIMBS: usize> = [[u64; WORDS]; LIMBS];
+/// Powers of r, by limb: 512 products of a limb and a word stay below 2^63.
+type Table<const LIMBS: usize> = [[u32; WORDS]; LIMBS];
 /// Six limbs of 22 bits, for words of 32 bits.
 type Wide = Table<6>;
 /// Four limbs of 32 bits, for words of 22.
@@ -35,13 +34,13 @@ const fn limb_bits(limbs: usize) -> u32 {
 
 /// `r^1 ..= r^512` as words take them, by limb.
 fn tabulate<const LIMBS: usize>(r: Element, paired: bool) -> Box<Table<LIMBS>> {
-    let mut table = Box::new([[0u64; WORDS]; LIMBS]);
+    let mut table = Box::new([[0u32; WORDS]; LIMBS]);
     let (bits, mask) = (limb_bits(LIMBS), lane_mask(limb_bits(LIMBS)));
     let skip = r.power(HALF as u64);
     let mut power = r;
     for i in 0..WORDS {
         for (l, limb) in table.iter_mut().enumerate() {
-            limb[i] = (power.value() >> (bits * l as u32)) as u64 & mask;
+            limb[i] = ((power.value() >> (bits * l as u32)) as u64 & mask) as u32;
         }
         power = power * r;
         if paired && i % HALF == HALF - 1 {
@@ -211,8 +210,7 @@ macro_rules! dot_kernel {
             let mut sums = [0u64; $limbs];
             for i in 0..n {
                 let word = u64::from(words[i]);
-                // By 32 bits of each, which vectors multiply at once.
-                $(sums[$l] += word * u64::from($limb[i] as u32);)+
+                $(sums[$l] += word * u64::from($limb[i]);)+
             }
             sums
         }
@@ -309,9 +307,9 @@ mod tests {
     #[test]
     fn the_largest_words_do_not_overflow() {
         let most = |bits: u32| lane_mask(bits) as u32;
-        let wide: Wide = [[lane_mask(limb_bits(6)); WORDS]; 6];
-        let narrow: Narrow = [[lane_mask(limb_bits(4)); WORDS]; 4];
-        let want = |word: u32, limb: u64| u64::try_from(WORDS as u128 * u128::from(word) * u128::from(limb)).ok();
+        let wide: Wide = [[most(limb_bits(6)); WORDS]; 6];
+        let narrow: Narrow = [[most(limb_bits(4)); WORDS]; 4];
+        let want = |word: u32, limb: u32| u64::try_from(WORDS as u128 * u128::from(word) * u128::from(limb)).ok();
         assert_eq!(dot_wide(&[u32::MAX; WORDS], &wide).map(Some), [want(u32::MAX, wide[0][0]); 6]);
         assert_eq!(dot_narrow(&[most(NARROW); WORDS], &narrow).map(Some), [want(most(NARROW), narrow[0][0]); 4]);
         let powers = Powers::new(Element::new(u128::MAX - 5));
