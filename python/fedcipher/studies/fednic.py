@@ -236,6 +236,7 @@ def _table(found: Findings, rounds: dict[str, Round], paillier: dict[str, float]
         "encryption and decryption are what both control groups were charged with; host CPU and engine CPU are each "
         "group's part of it",
         "hop: what encryption and decryption in the engine take more than on the host; workflow includes it once",
+        "how much one workflow is above another leaves out what their trainings, the same work, differ by",
         f"Paillier 2048, a ciphertext a weight, measured on {_SAMPLE} and scaled: encryption {texts[0]}, "
         f"decryption {texts[1]}",
     ]
