@@ -140,16 +140,7 @@ impl Threads {
     /// These where rayon has more than one: to hand work to a single other thread and wait gains nothing.
     #[must_use]
     fn there(self) -> Self {
-        if self.number() > 1 { self } else { Threads::One }
-    }
-
-    /// How many.
-    #[must_use]
-    pub fn number(self) -> usize {
-        match self {
-            Threads::One => 1,
-            Threads::All => rayon::current_num_threads(),
-        }
+        if rayon::current_num_threads() > 1 { self } else { Threads::One }
     }
 
     /// What `work` makes of each of `items`, in their order.

@@ -9,9 +9,7 @@
 //! header. The checksum finds damage, also where there is no key.
 
 use crate::memory::zeros;
-use crate::stream::Threads;
 use crate::{Error, Result};
-use rayon::prelude::*;
 
 const MAGIC: [u8; 4] = *b"FEDC";
 const VERSION: u8 = 2;
@@ -228,20 +226,9 @@ pub fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
+// By one thread: whoever parses a key or a frame may have been forked off, where rayon's threads are not.
 fn checksum(bytes: &[u8]) -> u64 {
-    checksum_by(bytes, Threads::for_bytes(bytes.len()).number())
-}
-
-fn checksum_by(bytes: &[u8], threads: usize) -> u64 {
-    let part = |bytes: &[u8]| (crc_fast::checksum(CRC_64, bytes), bytes.len() as u64);
-    if threads <= 1 {
-        return part(bytes).0;
-    }
-    // As few parts as threads: two sums are made one in tens of microseconds.
-    let parts: Vec<(u64, u64)> = bytes.par_chunks(bytes.len().div_ceil(threads).max(1)).map(part).collect();
-    let joined =
-        parts.into_iter().reduce(|(a, so_far), (b, len)| (crc_fast::checksum_combine(CRC_64, a, b, len), so_far + len));
-    joined.map_or_else(|| part(&[]).0, |(sum, _)| sum)
+    crc_fast::checksum(CRC_64, bytes)
 }
 
 /// Reads fixed-size fields off the front of a byte slice; every read is checked.
@@ -429,25 +416,4 @@ pub fn parse_kind(bytes: &[u8], kind: Kind) -> Result<Frame<'_>> {
     let frame = parse(bytes)?;
     frame.header.check_kind(kind)?;
     Ok(frame)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_checksum_by_threads_is_that_by_one() {
-        for len in [0, 1, 2, 7, 1000, 100_003] {
-            let bytes: Vec<u8> = (0..len).map(|k: usize| ((k * k) >> 3) as u8).collect();
-            for threads in 2..=7 {
-                assert_eq!(checksum_by(&bytes, threads), checksum_by(&bytes, 1), "{len} bytes by {threads}");
-            }
-        }
-        // The same of a frame that threads share and of one that comes in parts.
-        let large: Vec<u8> = (0..(16 << 20) + 77).map(|k: usize| (k >> 2) as u8).collect();
-        assert_eq!(Threads::for_bytes(large.len()), Threads::All);
-        let mut parts = Checksum::default();
-        large.chunks(10_007).for_each(|part| parts.update(part));
-        assert_eq!(checksum(&large).to_le_bytes(), parts.finish());
-    }
 }
