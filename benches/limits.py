@@ -18,12 +18,9 @@ import numpy as np
 from cases import LENET5, gaussian
 from fedcipher import _native
 from fedcipher.schemes import Scheme
-from fedcipher.studies.fedbit_round import CYCLES, accelerator_seconds
 from measure import ROOT, in_own_process, machine, median_seconds
 from report import into_page, table
 
-# Bytes a second, one way: 16 lanes of 16 GT/s, of 130 bits 128 data (PCI Express 4.0).
-_LINK = 31.5e9
 # Bytes of arrays that are copied: up to what no cache holds ten of.
 _SIZES = [1 << k for k in range(16, 27)]
 _VALUES, _CLIENTS, _N, _PRIMES = 1_200_000, 10, 4096, 2
@@ -126,7 +123,6 @@ def report() -> str:
         rows.append([path, work, f"{bound * 1e3:.2f}", by, f"{took * 1e3:.2f}", f"{least * 1e3:.2f}", factor])
 
     values = 4 * f["values"]
-    device = accelerator_seconds(ROOT / CYCLES, int(b["values"]))
     row(
         "FLASHE, w = 20, 1.2 M values: encrypt",
         f"{masks / 16:,.0f} AES-128 blocks",
@@ -205,12 +201,6 @@ def report() -> str:
             ),
             "With 50-bit primes, which the transforms' crate handles by AVX-512-IFMA where that is, transforms are "
             f"{faster:.2f}x as fast: {saved:.0%} of what BFV's encryption takes beside the ledger.",
-            f"An update of 1.2 M values and its frame cross PCIe 4.0 x16 ({_LINK / 1e9:g} GB/s by its specification) "
-            f"in {(values + f['up']) / _LINK * 1e3:.2f} ms: no GPU behind it encrypts by FLASHE in less, and this core "
-            f"took {f['encrypt'] * 1e3:.2f}.",
-            f"The accelerator ({CYCLES}, at the 125 MHz that its page assumes) encrypts LeNet-5 in "
-            f"{device[0] * 1e3:.2f} ms and decrypts it in {device[1] * 1e3:.2f}, its link and host not counted; this "
-            f"core took {b['encrypt'] * 1e3:.2f} and {b['decrypt'] * 1e3:.2f}.",
         ]
     )
 
