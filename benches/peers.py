@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from cases import gaussian
 from fedcipher import Codec
 from fedcipher.schemes import Scheme, scheme
 from flwr.common import bytes_to_ndarray
@@ -25,10 +26,6 @@ NEIGHBOURS = {10: 8, 100: 20}
 _READERS = 9
 
 
-def _update(values: int) -> list[np.ndarray]:
-    return [np.random.default_rng(1).normal(0, 0.1, values).astype(np.float32)]
-
-
 def _made(name: str, clients: int) -> Scheme:
     params: dict[str, Any] = {"members": 5, "threshold": 3, "corrupt": 0} if name == "oneshot" else {}
     return scheme(name, clients=clients, codec=Codec(bits=16, clip=1.0), **params)
@@ -36,7 +33,7 @@ def _made(name: str, clients: int) -> Scheme:
 
 def ours(name: str, values: int, clients: int) -> dict[str, Any]:
     """Seconds of a client, of the server (and of all members of a committee), and bytes of a client."""
-    made, update = _made(name, clients), _update(values)
+    made, update = _made(name, clients), gaussian([(values,)], 1)
     keys = made.keygen(clients)
     sealing, opening = [], []
     aggregator = made.aggregator(keys.server(), round=1)
@@ -73,7 +70,7 @@ def ours(name: str, values: int, clients: int) -> dict[str, Any]:
 
 def secagg(values: int, clients: int) -> dict[str, Any]:
     """The same of SecAgg+, with nobody away: its four stages are the client's encryption, and the server opens."""
-    cohort, update = Cohort(clients, NEIGHBOURS[clients]), _update(values)
+    cohort, update = Cohort(clients, NEIGHBOURS[clients]), gaussian([(values,)], 1)
     cohort.share()
     total: list[np.ndarray] = []
     server = 0.0

@@ -128,13 +128,17 @@ impl Threads {
     /// For work of some nanoseconds an element.
     #[must_use]
     pub fn for_elements(elements: usize) -> Self {
-        if elements < MANY { Threads::One } else { Threads::All }
+        Threads::above(elements, MANY)
     }
 
     /// For work that takes no longer than memory does to give its bytes: waking others takes as long as some megabytes.
     #[must_use]
     pub fn for_bytes(bytes: usize) -> Self {
-        if bytes < MANY_BYTES { Threads::One } else { Threads::All }
+        Threads::above(bytes, MANY_BYTES)
+    }
+
+    fn above(amount: usize, many: usize) -> Self {
+        if amount < many { Threads::One } else { Threads::All.there() }
     }
 
     /// These where rayon has more than one: to hand work to a single other thread and wait gains nothing.

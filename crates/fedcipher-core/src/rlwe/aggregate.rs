@@ -56,14 +56,10 @@ impl CipherSum {
             (0..block.used).all(|k| read_bits(bytes, k * wire_bits as usize, wire_bits) <= limit)
         };
         let threads = Threads::for_elements(layout.elements());
-        let mut both = parts.iter().zip(&blocks);
-        let valid = match threads {
-            Threads::One => both.all(|(bytes, block)| below(bytes, block)),
-            Threads::All => parts.par_iter().zip(&blocks).all(|(bytes, block)| below(bytes, block)),
-        };
-        if !valid {
-            return Err(Error::Frame { reason: "a ciphertext coefficient is not below q".into() });
-        }
+        threads.map(&parts, |k, bytes| {
+            let reason = || Error::Frame { reason: "a ciphertext coefficient is not below q".into() };
+            below(bytes, &blocks[k]).then_some(()).ok_or_else(reason)
+        })?;
         if self.sum.is_empty() {
             self.sum = blocks.iter().map(|b| vec![0; b.used]).collect();
         }
