@@ -307,12 +307,18 @@ def test_fedbits_baselines_are_scaled_to_its_models_and_its_savings_are_means_ov
     for place in ("Fig. 6", "section VI-C"):
         assert here("BFV fedbit-paper, LeNet-5: encryption faster than Paillier packed, LeNet-5", place) == 80
     # 75, 50 and -100 percent less: more bytes than what stands for BatchCrypt.
-    small = found["BFV fedbit-paper, LeNet-5: bytes less than the baselines', mean of three", "section VI-B"]
+    small = found[
+        "BFV fedbit-paper, LeNet-5: bytes less than what stands for the baselines, mean of three",
+        "section VI-B",
+    ]
     assert small.here == pytest.approx(25 / 3) and not small.reversed
-    large = here("BFV fedbit-paper, ResNet-18: bytes less than the baselines', mean of three", "section VI-B")
+    large = here(
+        "BFV fedbit-paper, ResNet-18: bytes less than what stands for the baselines, mean of three",
+        "section VI-B",
+    )
     assert large == pytest.approx((75 + 50 + 100 * (1 - 2 / models)) / 3)
     # Each layer of LeNet-5 begun anew is what fits its 2.7 MB.
-    assert any("11 and 2.88 MB" in text and "2.10 MB" in text for text in chosen.differs)
+    assert any("11 ciphertexts and 2.88 MB" in text and "2.10 MB (2.00 MiB)" in text for text in chosen.differs)
 
 
 def test_advice_for_a_threat():

@@ -99,6 +99,33 @@ def test_version_2_makes_one_group_beside_its_own(tmp_path, monkeypatch):
     assert written == {"cpu.max": "50000 100000", "memory.max": "200000000", "memory.swap.max": "0"}
 
 
+def test_version_2_takes_this_process_and_gives_it_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedcipher.bench.groups._GROUPS", tmp_path)
+    monkeypatch.setattr("fedcipher.bench.groups._own", lambda: {"": "/a/b"})
+    own = tmp_path / "a" / "b"
+    own.mkdir(parents=True)
+    with held(Limits(cpus=2), "probe") as group:
+        (folder,) = (tmp_path / "a").glob("fedcipher-*")
+        (folder / "cpu.stat").write_text("nr_periods 3\nusage_usec 1500000\n")
+        assert group.seconds() == 1.5
+        with group.around():
+            assert (folder / "cgroup.procs").read_text() == str(os.getpid())
+            assert not (own / "cgroup.procs").exists()
+        assert (own / "cgroup.procs").read_text() == str(os.getpid())
+        group.take(12345)
+        assert (folder / "cgroup.procs").read_text() == "12345"
+
+
+def test_a_machine_that_does_not_count_processor_time_still_limits_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedcipher.bench.groups._GROUPS", tmp_path)
+    monkeypatch.setattr("fedcipher.bench.groups._own", lambda: {"cpu": "/", "memory": "/"})
+    (tmp_path / "cpu").mkdir()
+    with held(Limits(cpus=2), "probe") as group:
+        assert [Path(folder).parent.name for folder in group.before[4:-1]] == ["cpu"]
+        with pytest.raises(BenchError, match="does not tell"):
+            group.seconds()
+
+
 @pytest.mark.parametrize(
     ("cpus", "memory"), [(-1, ""), (float("nan"), ""), (0.001, ""), (1e9, ""), (0, "2"), (0, "1MB"), (0, "-2GiB")]
 )

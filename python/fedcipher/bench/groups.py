@@ -50,7 +50,7 @@ class Limits:
         return bool(self.cpus or self.memory)
 
     def __str__(self) -> str:
-        parts = [f"{number(self.cpus)} processors"] if self.cpus else []
+        parts = [f"{number(self.cpus)} processor{'' if self.cpus == 1 else 's'}"] if self.cpus else []
         return " and ".join([*parts, *([size(self.memory)] if self.memory else [])])
 
 
@@ -73,8 +73,8 @@ class Group:
     @contextmanager
     def around(self) -> Generator[None]:
         """This process is in it, and what it starts; it is back where it was afterwards. Raises `BenchError`."""
-        self.take(os.getpid())
         try:
+            self.take(os.getpid())
             yield
         finally:
             _move(os.getpid(), self._folders.values())
@@ -149,8 +149,9 @@ def _wanted(limits: Limits) -> list[tuple[Path, Path, dict[str, str]]]:
     wanted: list[tuple[str, dict[str, str]]] = []
     if limits.cpus:
         wanted.append(("cpu", {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": quota}))
-        # Not to limit: it tells what was used.
-        wanted.append(("cpuacct", {}))
+        # Not to limit: it tells what was used, where there is one.
+        if (_GROUPS / "cpuacct").is_dir():
+            wanted.append(("cpuacct", {}))
     if limits.memory:
         wanted.append(("memory", {"memory.limit_in_bytes": str(limits.memory)}))
     return [(folder, folder, settings) for name, settings in wanted for folder in [_folder(name, own)]]

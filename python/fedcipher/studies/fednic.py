@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -21,11 +21,11 @@ from fedcipher.engine import Authority, connect
 from fedcipher.engine.local import start_engines
 from fedcipher.published import setup
 from fedcipher.schemes import Scheme
-from fedcipher.studies.fednic_beside import Round, compared
+from fedcipher.studies.fednic_beside import Round, Spent, compared
 from fedcipher.studies.findings import Asked, Findings, Table
 from fedcipher.studies.netns import Exchange, wan
 from fedcipher.studies.sidecar import made, sidecar
-from fedcipher.studies.timing import best, ledgers
+from fedcipher.studies.timing import best, clocked, ledgers
 
 __all__ = ["run"]
 
@@ -37,7 +37,6 @@ _HOST = ("ckks", "bfv", "flashe")
 _ENGINE = ("bfv", "flashe")
 # What stands for a host and what for a SmartNIC has so much, by a control group each.
 _EACH = Limits(cpus=1.0)
-_LEAST = ("train", "encrypt", "decrypt", "add", "host", "apart")
 
 
 _T = TypeVar("_T")
@@ -67,9 +66,11 @@ def run(asked: Asked) -> Findings:
             "FEMNIST was not at hand: images of MNIST, a model of 62 classes as there",
             "one round is timed, and each of its parts as often as is said below; 50 rounds there",
             "the engine is a process of the same machine, over a Unix socket; a SmartNIC there",
-            f"the host and the engine are held to {_EACH} each, in control groups of their own",
-            "CKKS by TenSEAL: Palisade is not kept any more, and OpenFHE, which took its place, has wheels for other "
-            "versions of Python than this machine's",
+            f"the host and the engine have {_EACH} each, by control groups' quotas: these say how fast processor time "
+            "can be used, not how much, and processor time is what is measured",
+            "CKKS by TenSEAL stands for Palisade, whose scheme and parameters the paper does not give: Palisade is not "
+            "kept any more, and OpenFHE, which took its place, has wheels for other versions of Python than this "
+            "machine's",
             "the engine has no library schemes: CKKS in the engine is a process of Python with the keys in the "
             "engine's place, without its defences",
             "plain is float32 here; there every weight is a Python object",
@@ -94,12 +95,12 @@ def run(asked: Asked) -> Findings:
             moved = [net.exchange(Exchange(one.up, one.down)) for _ in range(asked.runs)]
             network = min(max(m["up"].values()) + max(m["down"].values()) for m in moved)
             rounds[name] = replace(one, network=network)
-            found.figures[name] = vars(rounds[name])
+            found.figures[name] = asdict(rounds[name])
             asked.say(f"{name}: {seconds(rounds[name].workflow)} a round")
         paillier = here.paillier()
-    found.figures["paillier"] = paillier
+    found.figures["paillier"] = dict(zip(("encrypt", "decrypt"), paillier, strict=True))
     _table(found, rounds, paillier, asked)
-    found.outcomes += compared(rounds, paillier, here.values)
+    found.outcomes += compared(rounds, sum(paillier), here.values)
     return found
 
 
@@ -130,8 +131,10 @@ class _Here:
 
     def plain(self) -> Round:
         raw = 4 * self.values
-        add, _ = best(lambda: [np.mean([x] * self._clients, axis=0) for x in self._update], self._runs)
-        return Round(self._training()[0], 0.0, 0.0, add, raw, raw)
+        goes = [
+            clocked(lambda: [np.mean([x] * self._clients, axis=0) for x in self._update])[0] for _ in range(self._runs)
+        ]
+        return Round(self._training()[0], Spent(), Spent(), min(goes), max(goes), raw, raw)
 
     def host(self, name: str) -> Round:
         scheme = made(name, self._clients)
@@ -141,7 +144,7 @@ class _Here:
 
     def sidecar(self, name: str, host: Round) -> Round:
         with sidecar(name, self._clients, self._apart.before) as (clients, key):
-            return _hopped(self._measured(made(name, self._clients), clients, clients[0], key), host)
+            return self._measured(made(name, self._clients), clients, clients[0], key).hopped(host)
 
     def engine(self, name: str, host: Round) -> Round:
         scheme = made(name, self._clients)
@@ -151,17 +154,18 @@ class _Here:
             self._apart.take(local.engine.process.pid)
             engines = [connect(local.target, device=f"client-{c}") for c in range(self._clients)]
             key = Authority(local.authority.address, local.server_credentials).current()
-            return _hopped(self._measured(scheme, [e.encryptor() for e in engines], engines[0].decryptor(), key), host)
+            encryptors = [e.encryptor() for e in engines]
+            return self._measured(scheme, encryptors, engines[0].decryptor(), key).hopped(host)
 
-    def paillier(self) -> dict[str, float]:
-        """Seconds of encryption and decryption, by a sample."""
+    def paillier(self) -> tuple[float, float]:
+        """Seconds of encryption and of decryption, by a sample."""
         scheme = made("paillier", self._clients, packing="none")
         keys = scheme.keygen(self._clients)
         sample: list[Array] = [np.random.default_rng(0).normal(0, 0.2, _SAMPLE).astype(np.float32)]
         encryptors = [scheme.encryptor(keys.client(c)) for c in range(self._clients)]
         one = self._crypto(scheme, encryptors, scheme.decryptor(keys.client(0)), keys.server(), sample)
         times = self.values / _SAMPLE
-        return {"encrypt": one.encrypt * times, "decrypt": one.decrypt * times}
+        return one.sealing.total * times, one.opening.total * times
 
     def _measured(
         self, scheme: Scheme, encryptors: Sequence[_Encrypts], decryptor: _Opens, key: _native.ServerKey
@@ -178,7 +182,10 @@ class _Here:
         key: _native.ServerKey,
         update: list[Array],
     ) -> Round:
-        found: list[Round] = []
+        sealed: list[Spent] = []
+        added: list[Spent] = []
+        opened: list[Spent] = []
+        up = down = 0
         # The first makes processes and tables that stay.
         for round_ in range(1, self._runs + 2):
             sealing, frame = self._charged(lambda: encryptors[0].encrypt(update, round=round_))  # noqa: B023
@@ -192,51 +199,55 @@ class _Here:
 
             adding, aggregate = self._charged(whole)
             opening, _ = self._charged(lambda: decryptor.open(aggregate))  # noqa: B023
-            host, apart = sealing[0] + opening[0], sealing[1] + opening[1]
             up, down = len(frame), len(aggregate)
-            found.append(Round(0.0, sum(sealing), sum(opening), sum(adding), up, down, host=host, apart=apart))
-        return Round(
-            up=found[-1].up,
-            down=found[-1].down,
-            **{name: min(getattr(one, name) for one in found[1:]) for name in _LEAST},
-        )
+            if round_ > 1:
+                sealed.append(sealing)
+                added.append(adding)
+                opened.append(opening)
+        sums = [one.total for one in added]
+        return Round(0.0, _least(sealed), _least(opened), min(sums), max(sums), up, down)
 
-    def _charged(self, work: Callable[[], _T]) -> tuple[tuple[float, float], _T]:
-        """What the host's group and the engine's used for it, in seconds, and what it made."""
+    def _charged(self, work: Callable[[], _T]) -> tuple[Spent, _T]:
+        """What the host's group and the engine's were charged with for it, and what it made."""
         began = self._host.seconds(), self._apart.seconds()
         done = work()
-        return (self._host.seconds() - began[0], self._apart.seconds() - began[1]), done
+        return Spent(self._host.seconds() - began[0], self._apart.seconds() - began[1]), done
 
 
-def _hopped(found: Round, host: Round) -> Round:
-    return replace(found, hop=max(0.0, found.encrypt + found.decrypt - host.encrypt - host.decrypt))
+def _least(goes: list[Spent]) -> Spent:
+    """One go's, so that its parts are of one whole."""
+    return min(goes, key=lambda one: one.total)
 
 
-def _table(found: Findings, rounds: dict[str, Round], paillier: dict[str, float], asked: Asked) -> None:
-    times = {
-        "training": "train",
-        "encryption": "encrypt",
-        "decryption": "decrypt",
-        "host CPU": "host",
-        "engine CPU": "apart",
-        "network": "network",
-        "hop": "hop",
-        "server": "add",
-        "workflow": "workflow",
+def _table(found: Findings, rounds: dict[str, Round], paillier: tuple[float, float], asked: Asked) -> None:
+    times: dict[str, Callable[[Round], float]] = {
+        "training": lambda one: one.train,
+        "encryption": lambda one: one.sealing.total,
+        "decryption": lambda one: one.opening.total,
+        "host CPU": lambda one: one.host,
+        "engine CPU": lambda one: one.apart,
+        "network": lambda one: one.network,
+        "hop": lambda one: one.hop,
+        "server": lambda one: one.add,
+        "workflow": lambda one: one.workflow,
     }
     rows = [["mode", *times, "up", "down"]]
     for name, one in rounds.items():
-        spent = [seconds(getattr(one, attribute)) for attribute in times.values()]
-        rows.append([name, *spent, size(one.up), size(one.down)])
+        rows.append([name, *(seconds(of(one)) for of in times.values()), size(one.up), size(one.down)])
     found.tables.append(Table("A round at a client", rows))
-    texts = [seconds(paillier["encrypt"]), seconds(paillier["decrypt"])]
+    sealing, opening = map(seconds, paillier)
     found.notes += [
-        f"seconds are the least of {asked.runs}, after a first that is left out; network: {asked.link}, two clients "
-        "in network namespaces at once",
+        f"seconds are those of the least of {asked.runs} goes; of encryption, decryption and the addition of "
+        "ciphertexts one go more, the first, is left out, and training compiles before it is timed",
+        f"network: {asked.link}, two clients in network namespaces at once, on the wall; all else is processor time",
         "encryption and decryption are what both control groups were charged with; host CPU and engine CPU are each "
-        "group's part of it",
-        "hop: what encryption and decryption in the engine take more than on the host; workflow includes it once",
+        "group's part of the two",
+        "hop: what encryption and decryption in the engine take more than on the host, of both sides' processor time, "
+        "which the copies between them are; no SmartNIC's bus is in it. Communication is network and hop, workflow has "
+        "the hop once",
         "how much one workflow is above another leaves out what their trainings, the same work, differ by",
-        f"Paillier 2048, a ciphertext a weight, measured on {_SAMPLE} and scaled: encryption {texts[0]}, "
-        f"decryption {texts[1]}",
+        "the addition of what came of the engine increases nothing if its least go is not above the slowest of the "
+        "host's",
+        f"Paillier 2048, a ciphertext a weight, measured on {_SAMPLE} and scaled: encryption {sealing}, "
+        f"decryption {opening}",
     ]
