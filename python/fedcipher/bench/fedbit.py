@@ -111,7 +111,7 @@ def fedbit_table1() -> Preset:
             "the paper's speed-ups and savings are over baselines of other machines, models and data splits",
             "the savings hang on what stands for BatchCrypt: Paillier packed sends far less than BatchCrypt is printed "
             "with (its rows have by how much), and an update of fewer bytes than FedBit's own makes the mean negative",
-            "two weights a coefficient follow from FedBit's t of 31 bits and 12 bits with 3 of margin; that a coefficient "
+            "two weights a coefficient follow from FedBit's t and 12 bits with 3 of margin; that each "
             "is sent as two limbs of 8 bytes is assumed here",
             *_arithmetic(),
             "Paillier packed stands for BatchCrypt, whose codec it has not: it is measured on LeNet-5, and scaled by "
