@@ -6,7 +6,6 @@ Fills its section of docs/oneshot.md.
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import os
 import statistics
@@ -18,16 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cases import gaussian
 from fedcipher import Codec
 from fedcipher.schemes import KeySet, Scheme, scheme
 from flwr.common import bytes_to_ndarray
-from measure import in_own_process, machine
-from report import into_page, table, verdict
+from measure import Times, dumps, in_own_process, machine
+from report import into_page, ms, table, verdict
 from secagg import Cohort, dropped
 
 VALUES, CLIENTS = 1_200_000, 100
 LENET, MANY, AWAY = 61_706, 1000, 0.3
-_REPEATS = 15
+_REPEATS, _PEERS = 15, 9
 
 
 def oneshot(clients: int, **params: Any) -> Scheme:
@@ -35,11 +35,7 @@ def oneshot(clients: int, **params: Any) -> Scheme:
     return scheme("oneshot", clients=clients, codec=Codec(bits=12, clip=1.0), **committee)
 
 
-def update(values: int) -> list[np.ndarray]:
-    return [np.random.default_rng(1).normal(0, 0.1, values).astype(np.float32)]
-
-
-def clients_seconds(made: list[tuple[Scheme, KeySet]], values: list[np.ndarray]) -> list[tuple[float, int]]:
+def clients_seconds(made: list[tuple[Scheme, KeySet]], values: list[np.ndarray]) -> list[tuple[Times, int]]:
     """(seconds of a client, offline and online; bytes of its message) of each scheme, which take turns."""
     encryptors = [one.encryptor(keys.client(0)) for one, keys in made]
     seconds: list[list[float]] = [[] for _ in made]
@@ -50,28 +46,29 @@ def clients_seconds(made: list[tuple[Scheme, KeySet]], values: list[np.ndarray])
             encryptor.precompute(values, round=number)
             sizes[k] = len(encryptor.encrypt(values, round=number))
             seconds[k].append(time.perf_counter() - began)
-    return [(statistics.median(found[1:]), size) for found, size in zip(seconds, sizes, strict=True)]
+    return [(Times(found[1:]), size) for found, size in zip(seconds, sizes, strict=True)]
 
 
 def client() -> dict[str, float]:
     """One client, one core: against `bfv`, and against SecAgg+ of 20 neighbours."""
-    values = update(VALUES)
+    values = gaussian([(VALUES,)], 1)
     schemes = [scheme("bfv", clients=CLIENTS, codec=Codec(bits=12, clip=1.0))]
     schemes += [oneshot(CLIENTS), oneshot(CLIENTS, threshold=4, corrupt=2)]
     made = [(one, one.keygen(CLIENTS)) for one in schemes]
     (base, base_bytes), (seconds, size), (_, other_size) = clients_seconds(made, values)
     cohort = Cohort(CLIENTS, 20)
     cohort.share()
-    cohort.mask(0, values)
-    cohort.reveal(0, set())
-    ((lenet, _),) = clients_seconds([(schemes[1], schemes[1].keygen(CLIENTS))], update(LENET))
+    for number in range(_PEERS):
+        cohort.mask(number, values)
+        cohort.reveal(number, set())
+    ((lenet, _),) = clients_seconds([(schemes[1], schemes[1].keygen(CLIENTS))], gaussian([(LENET,)], 1))
     return {
         "bfv": base,
         "bfv_bytes": base_bytes,
         "seconds": seconds,
         "bytes": size,
         "other_bytes": other_size,
-        "secagg": cohort.seconds[0],
+        "secagg": Times([cohort.seconds[number] for number in range(_PEERS)]),
         "secagg_bytes": cohort.bytes[0],
         "lenet": lenet,
     }
@@ -79,7 +76,7 @@ def client() -> dict[str, float]:
 
 def many(reveal: str) -> dict[str, float]:
     """A thousand clients, three tenths of them away after their upload would have been due: the rest of the round."""
-    values = update(LENET)
+    values = gaussian([(LENET,)], 1)
     made = oneshot(MANY, reveal=reveal)
     keys = made.keygen(MANY)
     dead = dropped(MANY, AWAY, 1)
@@ -120,7 +117,7 @@ def secagg_many() -> dict[str, float]:
     cohort.share()
     dead = dropped(MANY, AWAY, 1)
     alive = [number for number in range(MANY) if number not in dead]
-    values = update(LENET)
+    values = gaussian([(LENET,)], 1)
     total = [np.zeros(1, np.int64), np.zeros(LENET, np.int64)]
     for number in alive:
         total = [a + bytes_to_ndarray(b) for a, b in zip(total, cohort.mask(number, values), strict=True)]
@@ -156,12 +153,12 @@ def report() -> str:
     withstands = c["other_bytes"] - c["bfv_bytes"]
     large = "1.2 M values, 100 clients, 5 members, threshold 3, one core"
     rows = [
-        [f"a client, {large}: `oneshot`", _ms(c["seconds"]), ""],
-        ["the same: `bfv`, offline and online", _ms(c["bfv"]), ""],
-        ["added over `bfv`", _ms(added), f"at most 2 ms: {verdict(added <= 2e-3)}"],
+        [f"a client, {large}: `oneshot`", ms(c["seconds"]), ""],
+        ["the same: `bfv`, offline and online", ms(c["bfv"]), ""],
+        ["added over `bfv`", ms(added), f"at most 2 ms: {verdict(added <= 2e-3)}"],
         ["added over `bfv`, up", f"{more / 1e3:.1f} kB", f"at most 30 kB: {verdict(more <= 30e3)}"],
         ["the same with threshold 4, which withstands 2 corrupt parties", f"{withstands / 1e3:.1f} kB", ""],
-        ["SecAgg+, 20 neighbours: a client's four stages", _ms(c["secagg"]), ""],
+        ["SecAgg+, 20 neighbours: a client's four stages", ms(c["secagg"]), ""],
         [
             "SecAgg+: a client's four messages (`oneshot`'s one)",
             f"{c['secagg_bytes'] / 1e6:.2f} MB ({c['bytes'] / 1e6:.2f})",
@@ -174,18 +171,17 @@ def report() -> str:
             f"{willow / 1e6:.2f} MB ({willow / c['bytes']:.2f}x)",
             "",
         ],
-        ["LeNet-5 (61,706 values), a client's total", _ms(c["lenet"]), f"at most 3 ms: {verdict(c['lenet'] <= 3e-3)}"],
+        ["LeNet-5 (61,706 values), a client's total", ms(c["lenet"]), f"at most 3 ms: {verdict(c['lenet'] <= 3e-3)}"],
         *_many_rows("its readers open it", blind),
         *_many_rows("the server opens it", seen),
         ["the same round of SecAgg+, 20 neighbours: the server's unmasking alone", f"{peer['server']:.1f} s", ""],
     ]
     when = datetime.date.today()
-    stamp = f"Written by `make bench-oneshot` on {when}: {machine()}. A client's times are medians of {_REPEATS}."
+    stamp = (
+        f"Written by `make bench-oneshot` on {when}: {machine()}. A client's times are medians of {_REPEATS}, "
+        f"SecAgg+'s of {_PEERS} clients, with the least beside them; the rest is once."
+    )
     return f"{stamp}\n\n{table(['figure', 'measured', 'target'], rows)}"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms"
 
 
 def _many_rows(what: str, r: dict[str, float]) -> list[list[str]]:
@@ -194,7 +190,7 @@ def _many_rows(what: str, r: dict[str, float]) -> list[list[str]]:
     measured = f"{total:.2f} s, of which members {r['members']:.2f}"
     return [
         [f"{round_}: server and all members after the last upload", measured, f"at most 2 s: {verdict(total <= 2)}"],
-        ["opening that sum; exact", f"{_ms(r['opened'])}; {'yes' if r['exact'] else 'NO'}", ""],
+        ["opening that sum; exact", f"{ms(r['opened'])}; {'yes' if r['exact'] else 'NO'}", ""],
     ]
 
 
@@ -215,4 +211,4 @@ def main() -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="fedcipher-bench-") as state:
         os.environ["FEDCIPHER_STATE_DIR"] = str(Path(state))
-        print(json.dumps(CASES[sys.argv[1]]())) if len(sys.argv) > 1 else main()
+        print(dumps(CASES[sys.argv[1]]())) if len(sys.argv) > 1 else main()

@@ -246,6 +246,7 @@ def bfv() -> str:
             f"{d['clients']:.0f}",
             ms(d["seconds"]),
             ms(d["total"]),
+            ms(d["seeds"]),
         ]
         for d in derive
     ]
@@ -273,12 +274,14 @@ def bfv() -> str:
             ["preset", "clients", "packed plaintext", "up", "down", "up over 12 bits", "1.25x target"],
             size_rows,
         )
-        + "\n\n### c1 from the cohort's seeds\n\n24,576 weights of 8 bits, one core; the last column adds the"
+        + "\n\n### c1 from the cohort's seeds\n\n24,576 weights of 8 bits, one core; the third column adds the"
         " download at 100 Mbit/s.\n\n"
         + table(
-            ["clients", "decrypt", "with download"],
+            ["clients", "decrypt", "with download", "AES-256 of the seeds alone, OpenSSL"],
             derive_rows,
         )
+        + "\n\nThe server expands no seed: a client that took c1 from it could be asked for its key bit by bit"
+        " ([security.md](security.md)), so what grows with the cohort is at the client."
         + "\n\n### 11 M parameters, 12 bits, 10 clients, `compact`\n\n"
         + table(["figure", "measured", "target"], large_rows)
         + f"\n\nWhat binds: a core's work; two make at most twice its rate, {2 * rates[1]:.2f} GB/s."
@@ -296,11 +299,13 @@ def beside_secagg() -> str:
             client = peer["encrypt"] / (found["encrypt"] + found["decrypt"])
             server = peer["server"] / found["server"]
             rows.append([*of, f"`{name}`", *_round(found, ms(found["decrypt"])), f"{client:.1f}x", f"{server:.1f}x"])
-    head = ["values, clients", "by", "a client encrypts", "a client opens", "the server's round", "up"]
+    head = ["values, clients", "by", "a client encrypts", "a client opens", "the server's round, once", "up"]
     return (
         "## A round beside Flower's SecAgg+, 16 bits, one thread\n\nNobody is away. SecAgg+'s client makes keys, shares"
         " and masks in four messages, and its server learns the sum; `flashe` and `bfv` rest on a key that clients"
-        " share, `oneshot` on none, with five members whose answers are in the server's time.\n\n"
+        " share, `oneshot` on none, with five members whose answers are in the server's time (three open a sum;"
+        " `corrupt=0`: all five are trusted to keep to the protocol). SecAgg+ has its workflow's defaults: values of 22"
+        " bits, which travel as int64. What a client does is a median over the clients, the server's round is one.\n\n"
         + table([*head, "SecAgg+ / it: a client", "the server"], rows)
     )
 

@@ -10,7 +10,7 @@ PARTS = {"FLASHE and BFV": "benchmarks.md", "Hybrid HE": "benchmarks-hhe.md"}
 HEAD = """# Benchmarks on a second machine
 
 What [benchmarks.md](benchmarks.md) and [benchmarks-hhe.md](benchmarks-hhe.md) held before they were made again on the
-machine that they name, to lay beside them: another processor, and older sources.
+machine that they name, to lay beside them: each stamp below has its processor and its commit.
 """
 
 
