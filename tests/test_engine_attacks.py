@@ -303,6 +303,20 @@ def test_calls_to_a_stopped_engine_end(tmp_path):
             assert isinstance(ends(lambda: connect(served.address, credentials=trainer, patience=2)), GONE)
 
 
+def test_calls_of_one_device_at_once_wait_for_each_other_and_not_for_themselves(tmp_path):
+    made = fedcipher.scheme("bfv", clients=2)
+    # As much as rayon shares out between its threads.
+    update = [np.zeros(1 << 20, np.float32)]
+    with futures.ThreadPoolExecutor(8) as pool, deployment(made, 2, tmp_path) as run:
+        encryptors = [run.connect(0).encryptor() for _ in range(8)]
+        calls = [pool.submit(one.precompute, update, round=k) for one in encryptors for k in range(1, 4)]
+        calls.append(pool.submit(run.connect(1).encryptor().encrypt, update, round=1))
+        done, waiting = futures.wait(calls, timeout=60)
+        assert not waiting, "they wait for ever"
+        # In whatever order they came.
+        assert {type(call.exception()) for call in done} <= {type(None), errors.NonceReuseError}
+
+
 def test_a_stream_whose_engine_stops_in_the_middle_ends(tmp_path):
     with deployment(flashe(), 1, tmp_path) as run:
         engine = connect(run.local.target, patience=2)

@@ -137,7 +137,7 @@ impl EngineService {
             }
         }
         let party = self.party(&begin.device, begin.epoch).await?;
-        party.encryptor()?.import_state(&state)?;
+        party.encryptor().await?.import_state(&state)?;
         Ok(())
     }
 
@@ -252,7 +252,8 @@ impl engine_server::Engine for EngineService {
         let party = self.party(&request.device, request.epoch).await?;
         let made = layout.elements() <= self.ahead_elements;
         if made {
-            compute(move || Ok(party.encryptor()?.precompute(request.round, &layout, &request.plan)?)).await?;
+            let mut encryptor = party.encryptor().await?;
+            compute(move || Ok(encryptor.precompute(request.round, &layout, &request.plan)?)).await?;
         }
         Ok(Response::new(proto::PrecomputeReply { made }))
     }
@@ -264,7 +265,7 @@ impl engine_server::Engine for EngineService {
         let (hosts, host) = (Arc::clone(&self.hosts), host(&request));
         let request = request.into_inner();
         let party = self.party(&request.device, request.epoch).await?;
-        let state = Bytes::from(party.encryptor()?.export_state());
+        let state = Bytes::from(party.encryptor().await?.export_state());
         let chunks = (0..state.len()).step_by(CHUNK).map(move |at| match &host {
             Some(host) if hosts.is_revoked(host) => Err(Error::Revoked(format!("host {host}")).into()),
             _ => Ok(proto::StateChunk { data: state.slice(at..state.len().min(at + CHUNK)) }),

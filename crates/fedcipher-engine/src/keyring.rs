@@ -7,7 +7,8 @@ use fedcipher_core::scheme::{Decryptor, Encryptor, Member, Scheme};
 use fedcipher_core::{ledger, registry};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// One device in one epoch.
 pub struct Party {
@@ -15,7 +16,7 @@ pub struct Party {
     pub client: u32,
     pub spec: Arc<str>,
     /// What its key is for.
-    encryptor: Option<Mutex<Box<dyn Encryptor>>>,
+    encryptor: Option<Arc<Mutex<Box<dyn Encryptor>>>>,
     decryptor: Option<Box<dyn Decryptor>>,
     member: Option<Box<dyn Member>>,
 }
@@ -27,15 +28,22 @@ impl Party {
             epoch: key.tag.epoch,
             client: key.client,
             spec,
-            encryptor: roles.client.then(|| scheme.encryptor(key, Some(state))).transpose()?.map(Mutex::new),
+            encryptor: roles
+                .client
+                .then(|| scheme.encryptor(key, Some(state)))
+                .transpose()?
+                .map(Mutex::new)
+                .map(Arc::new),
             decryptor: roles.reader.then(|| scheme.decryptor(key, Some(state))).transpose()?,
             member: roles.member.then(|| scheme.member(key, Some(state))).transpose()?,
         })
     }
 
-    pub fn encryptor(&self) -> Result<MutexGuard<'_, Box<dyn Encryptor>>> {
+    /// Waited for before work is handed to rayon, never in there: a thread of rayon's that waits for its share of an
+    /// update takes up whatever else was handed in, and would wait for what it holds itself.
+    pub async fn encryptor(&self) -> Result<OwnedMutexGuard<Box<dyn Encryptor>>> {
         let encryptor = self.encryptor.as_ref().ok_or_else(|| self.is_no("client, so it sends no updates"))?;
-        Ok(encryptor.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(Arc::clone(encryptor).lock_owned().await)
     }
 
     pub fn decryptor(&self) -> Result<&dyn Decryptor> {

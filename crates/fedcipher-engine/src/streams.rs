@@ -14,7 +14,7 @@ use fedcipher_core::client::Digest;
 use fedcipher_core::codec::{self, Layout, Means, Rounding, SumSink, Sums, Update};
 use fedcipher_core::mac::{Hash, TAG_LEN, Tag};
 use fedcipher_core::prf::KeyStream;
-use fedcipher_core::scheme::{Expect, Opening, Request, Terms};
+use fedcipher_core::scheme::{Encryptor, Expect, Opening, Request, Terms};
 use fedcipher_core::stream::{self, Piece, Sealing};
 use fedcipher_core::wire::{self, Checksum};
 use rayon::prelude::*;
@@ -260,7 +260,8 @@ where
         let job = Arc::new(Job { layout: Layout::decode(&begin.layout)?, party: Arc::clone(party), begin });
         let own = Arc::clone(&job);
         // The round is on disk before anything of it exists.
-        let sealing = compute(move || Ok(own.party.encryptor()?.sealer(&own.terms())?)).await?;
+        let mut encryptor = party.encryptor().await?;
+        let sealing = compute(move || Ok(encryptor.sealer(&own.terms())?)).await?;
         let done = match sealing {
             Some(sealing) => self.encrypt_pieces(&job, &sealing).await?,
             None => self.encrypt_whole(job).await?,
@@ -358,7 +359,8 @@ where
         if flat.len() < elements {
             return Err(missing(flat.len(), elements, "values"));
         }
-        let (frame, done) = compute(move || job.encrypt(&flat)).await?;
+        let mut encryptor = job.party.encryptor().await?;
+        let (frame, done) = compute(move || job.encrypt(encryptor.as_mut(), &flat)).await?;
         self.frame_len(frame.len()).await?;
         self.frame(&frame).await?;
         Ok(done)
@@ -394,11 +396,10 @@ impl Job {
     }
 
     /// The whole update at once.
-    fn encrypt(&self, flat: &[f32]) -> Result<(Vec<u8>, proto::EncryptDone)> {
+    fn encrypt(&self, encryptor: &mut dyn Encryptor, flat: &[f32]) -> Result<(Vec<u8>, proto::EncryptDone)> {
         let began = Instant::now();
         let update = Update::new(&self.layout, self.layout.split(flat)?, self.rounding()?)?;
         let Terms { round, weight, plan, model, bound, .. } = self.terms();
-        let mut encryptor = self.party.encryptor()?;
         let frame = encryptor.encrypt(&Request { round, weight, update: &update, plan, model, bound })?;
         let encode_seconds = update.seconds();
         let done = proto::EncryptDone {

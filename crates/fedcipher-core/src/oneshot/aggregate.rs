@@ -159,7 +159,7 @@ impl Aggregator for OneshotAggregator {
             return Err(Error::Committee { answers: self.answers.len(), needed: self.setting.sharing.needed() });
         }
         let answers: Vec<Answer> = std::mem::take(&mut self.answers).into_values().collect();
-        let (keys, sum, tag) = (write_all(&answers), self.sum.take(), self.admission.close().to_bytes());
+        let (keys, sum, tag) = (write_all(&answers), self.sum.take()?, self.admission.close().to_bytes());
         let parts: Vec<&[u8]> =
             [&keys[..]].into_iter().chain(sum.iter().map(Vec::as_slice)).chain([&tag[..]]).collect();
         header.build_from(&parts, place)

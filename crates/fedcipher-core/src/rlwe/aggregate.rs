@@ -84,9 +84,10 @@ impl CipherSum {
     }
 
     /// The sums as they are broadcast, ciphertext by ciphertext; none are left.
-    pub fn take(&mut self) -> Vec<Vec<u8>> {
-        let bits = self.derived.down_bits;
-        std::mem::take(&mut self.sum).par_iter().map(|c0| pack(c0.iter().copied(), bits)).collect()
+    pub fn take(&mut self) -> Result<Vec<Vec<u8>>> {
+        let (sum, bits) = (std::mem::take(&mut self.sum), self.derived.down_bits);
+        let threads = Threads::for_elements(sum.iter().map(Vec::len).sum());
+        threads.map(&sum, |_, c0| Ok(pack(c0.iter().copied(), bits)))
     }
 }
 
@@ -111,7 +112,7 @@ impl Aggregator for BfvAggregator {
 
     fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
-        let (sum, tag) = (self.sum.take(), self.admission.close().to_bytes());
+        let (sum, tag) = (self.sum.take()?, self.admission.close().to_bytes());
         let seeds = self.seeds.values().map(<[u8; 32]>::as_slice);
         let parts: Vec<&[u8]> = seeds.chain(sum.iter().map(Vec::as_slice)).chain([&tag[..]]).collect();
         header.build_from(&parts, place)
