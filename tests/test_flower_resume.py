@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import fedcipher
@@ -293,6 +294,20 @@ def test_damaged_journals_are_named(tmp_path, rng):
     base.close()
     with pytest.raises(errors.RunError, match="is of format 9"):
         here.run(2)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists the files of a process")
+def test_a_journal_that_is_refused_is_closed_at_once(tmp_path, rng):
+    here = Federation(tmp_path, rng)
+    here.run(1)
+    path = here.folder / "journal.db"
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("PRAGMA user_version=9")
+    # The refusal, which the caller may keep, holds what the journal was opened with.
+    with pytest.raises(errors.RunError, match="is of format 9") as refused:
+        here.run(2)
+    files = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    assert refused.tb and not any(path.name in file for file in files)
 
 
 def test_status_says_where_a_run_is(tmp_path, rng, capsys):

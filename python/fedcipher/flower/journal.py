@@ -78,19 +78,22 @@ class Journal:
         self._lock = locked(folder / _LOCK)
         if self._lock is None:
             raise RunError(f"another process is running {folder}: wait for it, or end it")
+        base: sqlite3.Connection | None = None
         try:
             drop_drafts(folder)
             if not (folder / _NAME).exists():
                 _make(folder / _NAME)
-            self._base = sqlite3.connect(folder / _NAME, timeout=_BUSY, isolation_level=None, check_same_thread=False)
-            self.past = _read(self._base, folder, running=False)
-            self._base.execute("PRAGMA synchronous=FULL")
-        except (sqlite3.Error, OSError) as error:
+            base = sqlite3.connect(folder / _NAME, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+            self.past = _read(base, folder, running=False)
+            base.execute("PRAGMA synchronous=FULL")
+        except (sqlite3.Error, OSError, RunError) as error:
+            if base is not None:
+                base.close()
             self._lock.close()
+            if isinstance(error, RunError):
+                raise
             raise RunError(f"{folder / _NAME} cannot be written: {error}; make room, or use another place") from error
-        except RunError:
-            self._lock.close()
-            raise
+        self._base = base
 
     def begin(self, record: RoundRecord) -> None:
         """``record``'s round is about to be asked for."""
