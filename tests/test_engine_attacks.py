@@ -176,6 +176,23 @@ def test_a_revocation_says_when_its_rotation_has_to_wait(tmp_path):
         assert "epoch 4" not in run.authority("status")
 
 
+@pytest.mark.parametrize("command", [["--help"], ["status"], ["rotate"], ["revoke", "client-1"]])
+def test_a_command_whose_output_nobody_takes_is_done_and_fails(command, tmp_path):
+    state = ("--state", tmp_path / "authority")
+    (tmp_path / "spec.json").write_text(json.dumps(flashe(2).spec()))
+    run_program("fedcipher-authority", *state, "init", "--spec", tmp_path / "spec.json")
+    for k in range(2):
+        run_program("fedcipher-authority", *state, "enrol", f"client-{k}", "--out", tmp_path / f"c{k}")
+    run_program("fedcipher-authority", *state, "rotate", *lock_arguments())
+    whole = [find_program("fedcipher-authority"), *state, *lock_arguments(), *command]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(whole, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2 and "panicked" not in done.stderr
+    status = run_program("fedcipher-authority", *state, "status")
+    assert ("epoch 2: current" in status) == (command[0] in ("rotate", "revoke"))
+    assert ("client-1, client 1, revoked" in status) == (command[0] == "revoke")
+
+
 # --- attack 10: silence ---------------------------------------------------------------------------
 
 

@@ -397,23 +397,22 @@ impl Authority {
                 Ok(next) => tracing::info!(epoch = next, "rotated, as a revocation asked"),
                 // Of an older round: the next one settles the epoch in use.
                 Err(Error::EpochInUse { .. }) => {}
-                Err(error) => return Err(error),
+                // The aggregator, which has settled its round, can mend nothing here.
+                Err(error) => tracing::error!("no new epoch, which a revocation asked for: {error}"),
             }
         }
         Ok(ended)
     }
 
-    /// The next epoch as soon as the round under way is settled.
-    pub fn owe_rotation(&mut self) -> Result<()> {
-        self.connection.execute("INSERT OR REPLACE INTO config VALUES (?1, '1')", [OWED])?;
-        Ok(())
-    }
-
-    /// No further epoch for `name`, and its ciphertexts are refused from now on.
-    pub fn revoke(&mut self, name: &str) -> Result<()> {
+    /// No further epoch for `name`, and its ciphertexts are refused from now on. With `rotation` the next epoch is owed
+    /// too: it is made by [`Authority::rotate`], or by whoever settles a round if the caller does not live to ask.
+    pub fn revoke(&mut self, name: &str, rotation: bool) -> Result<()> {
         let tx = self.begin()?;
         if tx.execute("UPDATE parties SET revoked = 1 WHERE name = ?1", [name])? == 0 {
             return Err(Error::Configuration(format!("no party {name} is enrolled")));
+        }
+        if rotation {
+            tx.execute("INSERT OR REPLACE INTO config VALUES (?1, '1')", [OWED])?;
         }
         log(&tx, name, "revoke", None)?;
         tx.commit()?;

@@ -21,6 +21,8 @@ pub mod authority_service;
 #[cfg(feature = "server")]
 pub mod certificates;
 #[cfg(feature = "server")]
+pub mod console;
+#[cfg(feature = "server")]
 pub mod cores;
 #[cfg(feature = "server")]
 mod damage;

@@ -5,6 +5,7 @@ use fedcipher_engine::authority::{Authority, Forgotten};
 use fedcipher_engine::authority_service::AuthorityService;
 use fedcipher_engine::certificates::{self, Party, Role, Terms};
 use fedcipher_engine::client::Target;
+use fedcipher_engine::console::{self, say};
 use fedcipher_engine::door::Door;
 use fedcipher_engine::proto::authority_server::AuthorityServer;
 use fedcipher_engine::refusals::Refused;
@@ -110,7 +111,10 @@ const LARGEST: u64 = 1 << 20;
 const FORGET: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options: Options = match console::options() {
+        Ok(options) => options,
+        Err(ended) => return ended,
+    };
     logs::begin(options.log_format);
     match run(options) {
         Ok(code) => code,
@@ -142,9 +146,9 @@ fn run(options: Options) -> Result<ExitCode> {
         Command::Init { spec, names } => {
             let note = certificates::only_local(&names);
             Authority::init(&options.state, &read(&spec)?, names)?;
-            println!("the authority's state is in {}", options.state.display());
+            say(format!("the authority's state is in {}", options.state.display()))?;
             if let Some(note) = note {
-                println!("note: {note}");
+                say(format!("note: {note}"))?;
             }
         }
         Command::Enrol { name, role, out, request, names, days, from } => {
@@ -157,12 +161,14 @@ fn run(options: Options) -> Result<ExitCode> {
             let party = Party { role, name };
             let client = Authority::open(&options.state)?.enrol(&party, &terms, request.as_deref(), &out)?;
             match client {
-                Some(client) => println!("{party} enrolled as client {client}; it takes part from the next epoch on"),
-                None => println!("{party} enrolled"),
+                Some(client) => {
+                    say(format!("{party} enrolled as client {client}; it takes part from the next epoch on"))?;
+                }
+                None => say(format!("{party} enrolled"))?,
             }
             // Nobody connects to a host or to the aggregator.
             if let Some(note) = certificates::only_local(&terms.reached_as).filter(|_| role == Role::Device) {
-                println!("note: {note} (an engine on a Unix socket needs none)");
+                say(format!("note: {note} (an engine on a Unix socket needs none)"))?;
             }
         }
         Command::Rotate { force, members } => {
@@ -170,8 +176,9 @@ fn run(options: Options) -> Result<ExitCode> {
             if !members.is_empty() {
                 store.set_members(&members)?;
             }
-            println!("epoch {}", store.rotate(force)?);
+            let epoch = store.rotate(force)?;
             forget(&store)?;
+            say(format!("epoch {epoch}"))?;
         }
         Command::Revoke { name, no_rotate } => return revoke(&mut Authority::open(&options.state)?, &name, no_rotate),
         Command::Status { audit } => status(&Authority::open(&options.state)?, audit)?,
@@ -199,26 +206,28 @@ fn forget(store: &Authority) -> Result<()> {
     Ok(())
 }
 
+/// All of it is done before anything is said: a reader that is gone keeps no key alive.
 fn revoke(store: &mut Authority, name: &str, no_rotate: bool) -> Result<ExitCode> {
-    store.revoke(name)?;
-    println!("{name} revoked: its calls and ciphertexts are refused from now on");
-    if no_rotate || store.usable()?.is_empty() {
-        return Ok(ExitCode::SUCCESS);
+    let rotation = !no_rotate && !store.usable()?.is_empty();
+    store.revoke(name, rotation)?;
+    let rotated = rotation.then(|| store.rotate(false)).transpose();
+    if matches!(rotated, Ok(Some(_))) {
+        forget(store)?;
     }
-    match store.rotate(false) {
-        Ok(epoch) => println!("epoch {epoch}"),
+    say(format!("{name} revoked: its calls and ciphertexts are refused from now on"))?;
+    match rotated {
+        Ok(Some(epoch)) => say(format!("epoch {epoch}"))?,
+        Ok(None) => {}
         Err(Error::EpochInUse { epoch }) => {
-            store.owe_rotation()?;
-            println!(
+            say(format!(
                 "no new epoch yet: epoch {epoch} is still in use. The next epoch, without {name}, is made when the \
                  aggregator settles the round under way; `rotate --force` makes it now, and a federation that runs \
                  loses its last aggregate"
-            );
+            ))?;
             return Ok(ExitCode::from(3));
         }
         Err(error) => return Err(error),
     }
-    forget(store)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -226,10 +235,10 @@ fn status(store: &Authority, audit: bool) -> Result<()> {
     let status = store.status()?;
     for (name, role, client, revoked) in status.parties {
         let client = client.map_or(String::new(), |c| format!(", client {c}"));
-        println!("{role} {name}{client}{}", if revoked { ", revoked" } else { "" });
+        say(format!("{role} {name}{client}{}", if revoked { ", revoked" } else { "" }))?;
     }
     for (epoch, state, made, keys) in status.epochs {
-        println!("epoch {epoch}: {state}, made {made}, {keys} keys");
+        say(format!("epoch {epoch}: {state}, made {made}, {keys} keys"))?;
     }
     if audit {
         let done = status.audit.into_iter().map(|(at, party, action, epoch)| {
@@ -242,7 +251,7 @@ fn status(store: &Authority, audit: bool) -> Result<()> {
         });
         let mut lines: Vec<(String, String)> = done.chain(refused).collect();
         lines.sort_by(|a, b| a.0.cmp(&b.0));
-        lines.iter().for_each(|(_, line)| println!("{line}"));
+        lines.iter().try_for_each(|(_, line)| say(line))?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use fedcipher_engine::metrics::Metrics;
 use fedcipher_engine::proto::engine_server::EngineServer;
 use fedcipher_engine::tls::{Credentials, KEY_FILE};
 use fedcipher_engine::unfinished::Unfinished;
-use fedcipher_engine::{Error, MAX_REQUEST, Result, certificates, cores, files, lockdown, logs};
+use fedcipher_engine::{Error, MAX_REQUEST, Result, certificates, console, cores, files, lockdown, logs};
 use rustix::fs::Gid;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -124,7 +124,10 @@ struct Serve {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options: Options = match console::options() {
+        Ok(options) => options,
+        Err(ended) => return ended,
+    };
     logs::begin(options.log_format);
     match run(options.command) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,24 @@
+//! What the programs say on standard output, whose reader may be gone and whose disk may be full: that is an error like
+//! another, after what was asked for has been done.
+
+use crate::{Error, Result};
+use clap::Parser;
+use std::fmt::Display;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// What the command line asks for; or how to end, where it asked for help or is wrong.
+pub fn options<T: Parser>() -> std::result::Result<T, ExitCode> {
+    T::try_parse().map_err(|said| match said.print().and_then(|()| std::io::stdout().flush()) {
+        Ok(()) => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),
+        Err(_) => ExitCode::from(2),
+    })
+}
+
+/// Writes a line.
+pub fn say(line: impl Display) -> Result<()> {
+    let mut out = std::io::stdout();
+    let written = writeln!(out, "{line}").and_then(|()| out.flush());
+    written.map_err(|e| Error::file(Path::new("standard output"), &e))
+}
