@@ -82,6 +82,8 @@ def test_a_sum_opens_elsewhere_from_a_file(tmp_path):
     secure_sum(grid, QUESTION, folder).save(tmp_path / "sum")
     read = EncryptedSum.load(tmp_path / "sum")
     assert read.open(folder / "client-1.key") == {"n": 6} and read.clients == [0, 1, 2, 3]
+    with pytest.raises(errors.RunError, match="cannot be written"):
+        secure_sum(grid, QUESTION, folder).save(tmp_path / "no folder" / "sum")
     (tmp_path / "no-sum").write_bytes(b"{}")
     with pytest.raises(errors.FrameError, match="is no encrypted sum"):
         EncryptedSum.load(tmp_path / "no-sum")
@@ -163,10 +165,17 @@ def test_an_answer_in_the_clear_is_not_used(tmp_path):
 
 
 def test_an_answer_with_other_names_is_left_out_and_says_which(tmp_path):
-    grid, folder, _ = federation(tmp_path, [{"n": 1}, {"m": 1}, {"n": 1}, {"n": 1}])
-    made = secure_sum(grid, QUESTION, folder)
-    assert "['m'] of lengths [0], the first one (['n'], [0])" in made.left_out[1001]
-    assert made.open(folder / "client-1.key") == {"n": 3}
+    # Also where it came first.
+    for odd in (1, 0):
+        answers = [{"m": 1} if k == odd else {"n": 1} for k in range(CLIENTS)]
+        grid, folder, _ = federation(tmp_path / str(odd), answers)
+        made = secure_sum(grid, QUESTION, folder)
+        assert "['m'] of lengths [0], most have ['n'] of lengths [0]" in made.left_out[1000 + odd]
+        assert made.open(folder / "client-1.key") == {"n": 3} and odd not in made.clients
+    # Of each kind too few: nothing is added.
+    grid, folder, _ = federation(tmp_path / "split", [{"n": 1}, {"m": 1}, {"n": 1}, {"m": 1}])
+    with pytest.raises(errors.StrategyError, match="2 usable answers, a sum needs 3"):
+        secure_sum(grid, QUESTION, folder)
 
 
 def test_a_query_without_settings_is_refused_and_a_round_is_answered_once(tmp_path, caplog):

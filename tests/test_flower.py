@@ -7,13 +7,14 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import errors, keys
-from fedcipher.flower import SecureStrategy, open_run, protocol
+from fedcipher.flower import SecureStrategy, client_mod, open_run, protocol
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.run_folder import replay
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.schemes import base
 from flower_harness import LocalGrid, initial, make_app, record
-from flwr.app import Array, ArrayRecord, Context, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedProx, FedTrimmedAvg
 
 CLIENTS = 5
@@ -246,6 +247,7 @@ ODD = {
     "no weight": lambda metrics: metrics.pop("num-examples"),
     "weight 0": lambda metrics: metrics.update({"num-examples": 0}),
     "weight below 0": lambda metrics: metrics.update({"num-examples": -30}),
+    "a weight beyond all others": lambda metrics: metrics.update({"num-examples": 1.7e308}),
     "weight not a number": lambda metrics: metrics.update({"num-examples": float("nan")}),
     "a list of weights": lambda metrics: metrics.update({"num-examples": [1]}),
 }
@@ -418,6 +420,47 @@ def test_sparse_updates_of_each_clients_choice_through_flower(tmp_path, rng):
     strategy.start(grid, record(initial()), num_rounds=40)
     assert np.abs(strategy.open_model(decryptor)[0] - goals[0][0]).max() < 0.05
     assert strategy.rounds[-1].clients[0].phases["upload_bytes"] < 1700
+
+
+@pytest.mark.parametrize("params", [{"top": 0.1}, {"per_client_top": 0.1}], ids=["common", "own"])
+@pytest.mark.parametrize("context", ["kept", "new"])
+def test_what_a_run_has_not_sent_is_not_the_next_runs(tmp_path, rng, params, context):
+    """Nobody of the second moves: what comes to it is the first one's."""
+    top, own = params.get("top"), {k: v for k, v in params.items() if k != "top"}
+    codec = fedcipher.Codec(bits=16, clip=2.0, target="delta", top=top)
+    strategy, grid, goals, seen, decryptor = setup(tmp_path, rng, "flashe", codec=codec, params=own)
+    strategy.start(grid, record(initial()), num_rounds=2)
+    for shapes in ([x.shape for x in initial()], [(7,), (2, 3)]):
+        second = [np.full(shape, 0.25, np.float32) for shape in shapes]
+        grid.app = make_app([second] * CLIENTS, [10] * CLIENTS, seen)
+        if context == "new":
+            grid = LocalGrid(grid.app, CLIENTS, tmp_path / "keys")
+        strategy.start(grid, record(second), num_rounds=3)
+        assert all(made.accepted == CLIENTS for made in strategy.rounds)
+        for got, want in zip(strategy.open_model(decryptor), second, strict=True):
+            # Nothing but what rounding leaves of nothing.
+            np.testing.assert_allclose(got, want, atol=4 * 2.0 / 2**16)
+
+
+@pytest.mark.parametrize("target", ["delta", "weights"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (4, 1)])
+def test_an_array_of_another_shape_is_the_clients_own_mistake(tmp_path, rng, caplog, target, shape):
+    codec = fedcipher.Codec(bits=16, clip=2.0, target=target)
+    strategy, grid, goals, seen, _ = setup(tmp_path, rng, "flashe", codec=codec)
+    start = [np.zeros((4,), np.float32), np.zeros((2, 3), np.float32)]
+    goals[:] = [[np.ones((4,), np.float32), np.ones((2, 3), np.float32)] for _ in range(CLIENTS)]
+    honest = make_app(goals, [10] * CLIENTS, seen)
+    odd = ClientApp(mods=[client_mod])
+
+    @odd.train()
+    def train(msg, ctxt):
+        metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
+        return Message(RecordDict({"arrays": record([np.ones(shape), goals[0][1]]), "metrics": metrics}), reply_to=msg)
+
+    grid.app = lambda message, context: (odd if context.node_config["partition-id"] == 1 else honest)(message, context)
+    strategy.start(grid, record(start), num_rounds=1)
+    assert [c.node for c in strategy.rounds[0].clients if c.left_out] == [1001]
+    assert f"LayoutError: the reply's array 'layer/weight' has the shape {shape}, the model's (4,)" in caplog.text
 
 
 def test_missing_keys_are_named_to_the_client_only(tmp_path, rng, caplog):

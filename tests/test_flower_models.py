@@ -554,6 +554,17 @@ def broken(folder, what):
             next(folder.glob("model-*")).unlink()
         case "a first model of something else":
             next(folder.glob("model-*")).write_bytes(b"PK")
+        case "an empty first model":
+            next(folder.glob("model-*")).write_bytes(b"")
+        case "a first model cut in the middle":
+            model = next(folder.glob("model-*"))
+            model.write_bytes(model.read_bytes()[: model.stat().st_size // 2])
+        case "a bit of the first model":
+            model = next(folder.glob("model-*"))
+            whole = bytearray(model.read_bytes())
+            # Of the first array's numbers, which are stored as they are.
+            whole[whole.index(b"NUMPY") + 130] ^= 1
+            model.write_bytes(whole)
 
 
 @pytest.mark.parametrize(
@@ -561,6 +572,7 @@ def broken(folder, what):
     [
         *("no folder", "an aggregate is missing", "an aggregate is cut", "an index that is no JSON"),
         *("an index of something else", "no first model", "a first model of something else"),
+        *("an empty first model", "a first model cut in the middle", "a bit of the first model"),
         "two aggregates change places",
     ],
 )
@@ -572,6 +584,17 @@ def test_a_damaged_run_is_refused_by_name(tmp_path, what, capsys):
     assert cli.main(arguments) == 2
     said = capsys.readouterr().err
     assert "Error: " in said and "Traceback" not in said and not (tmp_path / "m.npz").exists()
+
+
+def test_a_run_of_which_no_round_has_an_aggregate_opens_to_no_model(tmp_path, capsys):
+    apps = Apps(tmp_path)
+    for context in apps.grid.contexts.values():
+        context.run_config["fedcipher-keys"] = str(tmp_path / "elsewhere")
+    with pytest.raises(errors.StrategyError, match="none of 1 rounds"):
+        apps.start(out=tmp_path / "run", rounds=1)
+    arguments = ["open", str(tmp_path / "run"), "--key", str(apps.auditor), "--out", str(tmp_path / "m.npz")]
+    assert cli.main(arguments) == 2 and not (tmp_path / "m.npz").exists()
+    assert "has an aggregate: its model is still the one that it began with" in capsys.readouterr().err
 
 
 def test_another_cohorts_key_opens_no_run(tmp_path):

@@ -255,6 +255,26 @@ def test_whole_numbers_end_where_their_type_ends():
     assert made[2].tolist() == [2**64 - 2048]
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_a_mean_moves_whole_numbers_exactly_and_not_past_an_end(kind):
+    """A step of a coarse range is larger than a count: below zero there is none."""
+    dtype, random = np.dtype(kind), np.random.default_rng(0)
+    ends = np.iinfo(dtype)
+    near = [ends.min, ends.min + 3, ends.max, ends.max - 3, 0, 30 % ends.max, ends.max // 2 + 1]
+    old = np.array([*near, *random.integers(ends.min, ends.max, 500, dtype, endpoint=True)], dtype)
+    for size in (1, 5, 300, 2.0**31, 2.0**62, 2.0**63, 2.0**64, 1e300):
+        change = np.rint(random.uniform(-size, size, old.size))
+        (made,) = apply_delta([old], [change + random.uniform(-0.4, 0.4, old.size)])
+        wanted = [min(max(int(x) + round(c), ends.min), ends.max) for x, c in zip(old, change, strict=True)]
+        # Beyond 64 bits a change is the largest float below.
+        off = [abs(int(x) - y) for x, y in zip(made, wanted, strict=True)]
+        assert max(off) <= (2048 if size > 2**64 else 0)
+        assert made.dtype == dtype
+    (small,) = apply_delta([np.array(3, dtype)], [np.array(-10.0, np.float32)])
+    assert small.shape == () and small == max(-7, ends.min)
+    assert in_type_of(old, np.full(old.size, -5)).tolist() == [max(-5, ends.min)] * old.size
+
+
 def test_a_step_that_leaves_the_numbers_of_a_type_is_an_error_and_changes_nothing():
     steps = Steps(Optimiser("avgm", (1000.0, 0.5)), 0)
     model = [np.ones(2, np.float16)]

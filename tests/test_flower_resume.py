@@ -275,6 +275,17 @@ def test_two_servers_do_not_write_one_run(tmp_path, rng):
     here.run(2)
 
 
+def test_a_run_that_others_have_overtaken_says_so_and_does_not_end_well(tmp_path, rng, caplog):
+    """Its round numbers are older than those that its clients' keys have been used for since."""
+    here = Federation(tmp_path, rng)
+    here.run(2)
+    assert "has begun since" not in caplog.text
+    here.run(2, out=tmp_path / "other", resume=False)
+    with pytest.raises(errors.StrategyError, match=r"none of the 3 rounds since the run was resumed"):
+        here.run(5)
+    assert "another run or query of this user has begun since" in caplog.text and "NonceReuseError" in caplog.text
+
+
 def test_damaged_journals_are_named(tmp_path, rng):
     here = Federation(tmp_path, rng)
     here.run(1)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from fedcipher import errors, keys
 from fedcipher.flower import SecureStrategy, open_run, replies
+from fedcipher.flower.journal import read_journal
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Error, Message
 from flwr.serverapp.strategy import FedAvg
@@ -158,6 +159,8 @@ def test_a_round_closes_some_time_after_its_quorum(tmp_path, rng, monkeypatch, c
     here.check_model(tmp_path)
     # One of the first round came while the second was under way.
     assert rounds[0].late == [1004] and rounds[1].late == []
+    # What others see of it is in the journal.
+    assert [made.late for made in read_journal(tmp_path / "run").rounds] == [[1004], []]
     assert "node 1004 has answered round 1 after it closed" in caplog.text
 
 

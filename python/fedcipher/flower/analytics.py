@@ -21,10 +21,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, M
 from flwr.serverapp import Grid
 
 from fedcipher import _native
+from fedcipher._files import write_whole
 from fedcipher.errors import (
     FedcipherError,
     FrameError,
     LayoutError,
+    ModelMismatchError,
     PlaintextError,
     RevokedError,
     RoundError,
@@ -37,7 +39,8 @@ from fedcipher.flower.numbers import reserve
 from fedcipher.flower.outgoing import Expected, checked
 from fedcipher.flower.party import party_of
 from fedcipher.flower.refusal import reference_of, refuse
-from fedcipher.flower.replies import Gathering
+from fedcipher.flower.replies import Gathering, answered
+from fedcipher.flower.sums import Sums
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor
@@ -228,10 +231,10 @@ class EncryptedSum:
         return totals
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, to be opened where a key is."""
+        """Write it to a file, whole or not at all, to be opened where a key is. Raises `RunError`."""
         head = asdict(self)
         del head["frame"]
-        Path(path).write_bytes(json.dumps({"fedcipher-sum": 1, **head}).encode() + b"\n" + self.frame)
+        write_whole(Path(path), json.dumps({"fedcipher-sum": 1, **head}).encode() + b"\n" + self.frame)
 
     @classmethod
     def load(cls, path: str | Path) -> EncryptedSum:
@@ -277,32 +280,44 @@ def secure_sum(
     exact.check_codec(scheme.codec)
     asked = _described(query)
     least = scheme.min_contributions
-    chosen = list(grid.get_node_ids()) if nodes is None else list(nodes)
+    chosen = list(answered(grid.get_node_ids)) if nodes is None else list(nodes)
     if len(chosen) < least:
         raise StrategyError(f"{len(chosen)} nodes are asked, and a sum needs the answers of {least}; ask more nodes")
     settings = _Query(reserve(1), key.epoch, scheme.plan(key, []), float(resolution))
     content = RecordDict({**dict(query.items()), QUERY: ConfigRecord(asdict(settings))})
     messages = [Message(content, dst_node_id=node, message_type=message_type) for node in chosen]
-    aggregator = scheme.aggregator(key, round=settings.round)
+    sums = Sums(lambda: scheme.aggregator(key, round=settings.round))
     revoked = provider.revoked()
-    clients: dict[int, int] = {}
+    # By node: which client it is, and what its answer holds.
+    heard: dict[int, tuple[int, tuple[list[str], list[int]]]] = {}
     left_out: dict[int, str] = {}
-    described: tuple[list[str], list[int]] | None = None
+
+    def leave_out(node: int, error: FedcipherError) -> None:
+        left_out[node] = f"{type(error).__name__}: {error}"
+        _log.warning("the answer of node %s is left out: %s", node, left_out[node])
+
     for reply in Gathering(grid, messages, until=time.monotonic() + timeout):
         node = reply.metadata.src_node_id
         try:
             frame, names, lengths = _answer_of(reply)
-            if described is not None and described != (names, lengths):
-                raise LayoutError(f"the answer has {names} of lengths {lengths}, the first one {described}")
             _refuse_revoked(frame, revoked)
-            clients[aggregator.add(frame).client] = node
+            heard[node] = sums.add(frame, reply, (names, lengths)).client, (names, lengths)
         except FedcipherError as error:
-            left_out[node] = f"{type(error).__name__}: {error}"
-            _log.warning("the answer of node %s is left out: %s", node, left_out[node])
-            continue
-        described = (names, lengths)
+            leave_out(node, error)
+    # Who answers first decides nothing for the others.
+    aggregator, accepted, others = sums.largest()
+    clients = {heard[node][0]: node for node in (reply.metadata.src_node_id for reply in accepted)}
+    names, lengths = heard[next(iter(clients.values()))][1] if clients else ([], [])
+    for node in (reply.metadata.src_node_id for reply in others):
+        its, of = heard[node][1]
+        if (its, of) == (names, lengths):
+            leave_out(node, ModelMismatchError("the client was asked something else than most were"))
+        else:
+            leave_out(
+                node, LayoutError(f"the answer has {its} of lengths {of}, most have {names} of lengths {lengths}")
+            )
     left_out.update({node: "no answer" for node in chosen if node not in {*left_out, *clients.values()}})
-    if described is None or len(clients) < least:
+    if len(clients) < least:
         raise StrategyError(f"{len(clients)} usable answers, a sum needs {least}; left out: {left_out}")
     away = Committee(committee_timeout).ask(grid, aggregator, message_type, clients)
     if away is not None:
@@ -313,8 +328,8 @@ def secure_sum(
         round=settings.round,
         bits=scheme.codec.bit_widths[0],
         resolution=settings.resolution,
-        names=described[0],
-        lengths=described[1],
+        names=names,
+        lengths=lengths,
         clients=sorted(clients),
         left_out=left_out,
     )

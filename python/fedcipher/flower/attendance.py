@@ -66,10 +66,11 @@ class Attendance:
         nodes = {client.node for client in heard}
         return [node for node in gathering.asked if node not in nodes]
 
-    def collect_late(self) -> None:
-        """Answers to rounds that have closed: counted, and thrown away."""
+    def collect_late(self) -> list[RoundRecord]:
+        """Answers to rounds that have closed: counted in their records, which are returned, and thrown away."""
         if self._pulls is None or not self._outstanding:
-            return
+            return []
+        changed: dict[int, RoundRecord] = {}
         # There may be many, of all rounds.
         late = self._pulls.replies(list(self._outstanding), time.monotonic() + 1, together=True)
         for reply in late:
@@ -82,4 +83,6 @@ class Attendance:
                 _log.warning("node %s has evaluated round %s after that closed; its answer is not used", node, number)
                 continue
             record.late.append(node)
+            changed[record.number] = record
             _log.warning("node %s has answered round %s after it closed; its update is not used", node, number)
+        return list(changed.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flwr.app import ArrayRecord, Context, Message, MessageType, MetricRecord
 
 from fedcipher.codec import Array as NumpyArray
-from fedcipher.errors import NonceReuseError, ParameterError, PlaintextError, RoundError, StateError
+from fedcipher.errors import LayoutError, NonceReuseError, ParameterError, PlaintextError, RoundError, StateError
 from fedcipher.flower import committee, protocol
 from fedcipher.flower.model import GlobalModel, named
 from fedcipher.flower.outgoing import Expected, checked
@@ -146,9 +146,9 @@ class _Call:
 
     def _prepare(self) -> None:
         began = time.perf_counter()
-        state = self.model.recall("encryptor")
-        if state is not None:
-            self.encryptor.import_state(state)
+        if self.party.scheme.sends_parts:
+            # What an earlier run has not sent is not of this one, and this process may have served it.
+            self.encryptor.import_state(self.model.unsent)
         shaped, reference = self.model.prepared(self._shaped())
         self.encryptor.precompute(shaped, round=self.settings.round, reference=reference, plan=self.settings.plan)
         self.phases["offline_seconds"] = time.perf_counter() - began
@@ -159,6 +159,13 @@ class _Call:
             raise PlaintextError(f"the reply has arrays {list(record.keys())}, expected {self.settings.names}")
         # In the model's order, whatever the app's: JAX returns dicts sorted.
         update = [protocol.to_numpy(record[name]) for name in self.settings.names]
+        for name, trained, given in zip(self.settings.names, update, self.model.arrays, strict=True):
+            # NumPy would take one number for a whole array of them.
+            if trained.shape != given.shape:
+                raise LayoutError(
+                    f"the reply's array {name!r} has the shape {trained.shape}, the model's {given.shape}: return each "
+                    "array in the shape in which it came"
+                )
         if self.party.scheme.codec.target == "delta":
             update = self.model.difference(update)
         weight = self._weight(reply)
@@ -173,9 +180,8 @@ class _Call:
             model=self.model.digest,
         )
         self.model.remember(answered=self.settings.round)
-        state = self.encryptor.export_state()
-        if state:
-            self.model.remember(encryptor=state)
+        if self.party.scheme.sends_parts:
+            self.model.keep_unsent(self.encryptor.export_state())
         stats = self.encryptor.stats
         self.phases["encode_seconds"] = stats.encode_seconds
         self.phases["encrypt_seconds"] = stats.encrypt_seconds
@@ -209,15 +215,18 @@ class _Call:
 
     def _warn_of_clipping(self, update: list[NumpyArray]) -> None:
         """A value beyond its range was cut to it: beyond a hundredth of a tensor, say which."""
-        counts = self.encryptor.stats.clipped_by_tensor
-        for name, values, clipped in zip(self.settings.names, update, counts, strict=False):
-            if clipped > CLIPPED * values.size:
+        counts, names, sizes = self.encryptor.stats.clipped_by_tensor, self.settings.names, [x.size for x in update]
+        if len(counts) < len(names):
+            # An engine tells how many in all.
+            counts, names, sizes = [sum(counts)], [", ".join(names)], [sum(sizes)]
+        for name, size, clipped in zip(names, sizes, counts, strict=False):
+            if clipped > CLIPPED * size:
                 _log.warning(
                     "round %s: %s of %s values of %r were cut to their clip range, which grows by the next aggregate. "
                     "Where it stays: a larger margin or start in the Codec, or more bits",
                     self.settings.round - self.settings.run,
                     clipped,
-                    values.size,
+                    size,
                     name,
                 )
 

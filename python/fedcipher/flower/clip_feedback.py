@@ -41,8 +41,7 @@ def carries_use(scheme: Scheme) -> bool:
     codec = scheme.codec
     if codec.privacy is not None:
         return False
-    dense = codec.target == "delta" and codec.top is None and scheme.params().get("per_client_top") is None
-    return dense and codec.clip == "auto"
+    return codec.target == "delta" and not scheme.sends_parts and codec.clip == "auto"
 
 
 def use_of(update: Sequence[Array], ranges: Sequence[float]) -> NDArray[np.float32]:

@@ -241,7 +241,8 @@ class Inner:
             if not all(np.all(np.isfinite(value)) for value in record.values()):
                 return None
             weight = record.get(self.weighted_by, 1)
-            if isinstance(weight, list) or weight <= 0:
+            # No count of 64 bits; of several beyond all bounds not even a sum exists.
+            if isinstance(weight, list) or not 0 < weight < 2**63:
                 return None
             form.append((name, frozenset((k, len(v) if isinstance(v, list) else -1) for k, v in record.items())))
         return arrays, tuple(form)

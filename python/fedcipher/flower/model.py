@@ -274,6 +274,15 @@ class GlobalModel:
             records[_TRAINED] = ConfigRecord()
         records[_TRAINED][str(number)] = self.digest
 
+    @property
+    def unsent(self) -> bytes:
+        """What this client's updates of this run have not sent yet, as `keep_unsent` had it."""
+        return self.recall("unsent") if self.recall("unsent_run") == self._settings.run else b""
+
+    def keep_unsent(self, state: bytes) -> None:
+        """An encryptor's state, for the next round of this run."""
+        self.remember(unsent=state, unsent_run=self._settings.run)
+
     def remember(self, **values: int | bytes) -> None:
         """Keep values between messages."""
         records = self._state.config_records

@@ -16,7 +16,7 @@ from fedcipher._files import drop_drafts, locked, write_whole
 from fedcipher.errors import RunError
 from fedcipher.schemes.base import state_dir
 
-__all__ = ["reserve"]
+__all__ = ["asked_after", "reserve"]
 
 _log = logging.getLogger("fedcipher.flower")
 _FILE = "round-numbers.json"
@@ -38,6 +38,14 @@ def reserve(count: int) -> int:
     except (RunError, OSError) as error:
         _log.warning("round numbers are of the clock alone: %s. If it was ever ahead, clients refuse all rounds", error)
         return now
+
+
+def asked_after(end: int) -> bool:
+    """Whether numbers from ``end`` on have been reserved here; False where nobody knows."""
+    try:
+        return _kept(state_dir() / _FILE) > end
+    except (RunError, OSError):
+        return False
 
 
 def _reserved(folder: Path, now: int, count: int) -> int:

@@ -47,23 +47,49 @@ _EXACT = Context(prec=30, traps=[])
 
 
 def apply_delta(model: Sequence[Array], delta: Sequence[Array]) -> list[Array]:
-    """``model + delta`` in the model's types: whole numbers are rounded, and true is at least one half."""
+    """``model + delta`` in the model's types: whole numbers are rounded and end where their type ends, and true is at
+    least one half.
+    """
     return [in_type_of(old, _moved(old, change)) for old, change in zip(model, delta, strict=True)]
 
 
 def _moved(old: Array, change: Array) -> Array:
     if old.dtype.kind in "iu":
-        return np.asarray(old + np.rint(change).astype(np.int64))
+        return _added(old, np.rint(np.asarray(change, np.float64)))
     return np.asarray(old + np.asarray(change, np.float32 if old.dtype.kind == "b" else None))
 
 
+def _added(old: Array, change: Array) -> Array:
+    """Whole numbers by whole numbers in float64: modulo 2^64, where sums are exact, and never past an end."""
+    type_, farthest = np.iinfo(old.dtype), math.nextafter(2.0**64, 0)
+    at, least, most = old.astype(np.uint64), np.uint64(type_.min % 2**64), np.uint64(type_.max)
+    with np.errstate(over="ignore"):
+        up = np.minimum(np.clip(change, 0, farthest).astype(np.uint64), most - at)
+        down = np.minimum(np.clip(-change, 0, farthest).astype(np.uint64), at - least)
+        return np.asarray(at + up - down).astype(old.dtype)
+
+
 def in_type_of(model: Array, values: Array) -> Array:
-    """``values`` in the type of ``model``: to whole numbers they are rounded, and true is at least one half."""
+    """``values`` in the type of ``model``: to whole numbers they are rounded and end where the type ends, and true is
+    at least one half.
+    """
     if model.dtype.kind == "b" and values.dtype.kind != "b":
         return np.asarray(values >= 0.5)
-    if model.dtype.kind in "iu" and values.dtype.kind == "f":
-        values = np.rint(values)
+    if model.dtype.kind in "iu" and values.dtype != model.dtype:
+        values = _within(np.iinfo(model.dtype), values)
     return np.asarray(values.astype(model.dtype, copy=False))
+
+
+def _within(type_: np.iinfo[Any], values: Array) -> Array:
+    """What a processor makes of a number outside a whole number's range is its own affair."""
+    if values.dtype.kind in "iu":
+        own = np.iinfo(values.dtype)
+        return np.clip(values, max(type_.min, own.min), min(type_.max, own.max))
+    if values.dtype.kind != "f":
+        return values
+    most = float(type_.max)
+    highest = most if most <= type_.max else math.nextafter(most, 0)
+    return np.clip(np.rint(values.astype(np.float64)), float(type_.min), highest)
 
 
 @dataclass(frozen=True)
@@ -258,8 +284,4 @@ def _settled(index: int, old: Array, values: Array) -> Array:
             f"the optimiser's step leaves the numbers of {old.dtype} in array {index} of the model: take a smaller "
             "rate or a larger tau"
         )
-    if old.dtype.kind in "iu":
-        # What a processor makes of a float outside a whole number's range is its own affair.
-        least, most = float(np.iinfo(old.dtype).min), float(np.iinfo(old.dtype).max)
-        made = np.clip(np.rint(made), least, most if most <= np.iinfo(old.dtype).max else math.nextafter(most, 0))
     return in_type_of(old, made)

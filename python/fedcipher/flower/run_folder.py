@@ -13,6 +13,7 @@ import itertools
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -238,8 +239,9 @@ def _read(path: Path) -> bytes:
 def open_run(folder: str | Path, key: str | Path | Engine) -> dict[str, Array]:
     """The last global model of a run, by its arrays' names, for who has a client's key: its file, or its engine.
 
-    Raises `RunError` for a folder that is no run, or that lacks files; `KeyFormatError` for the key file; and what a
-    decryptor raises where the key is not of the run's cohort or an aggregate has been changed.
+    Raises `RunError` for a folder that is no run, that lacks files, or of which no round has an aggregate;
+    `KeyFormatError` for the key file; and what a decryptor raises where the key is not of the run's cohort or an
+    aggregate has been changed.
     """
     folder = Path(folder)
     index, settings = _read_index(folder)
@@ -247,6 +249,8 @@ def open_run(folder: str | Path, key: str | Path | Engine) -> dict[str, Array]:
     if index["scheme"] != json.loads(json.dumps(scheme.spec())):
         raise RunError(f"the run is of other keys than {key}: scheme, parameters or codec differ")
     segment, count = len(index["aggregates"]) - 1, index["aggregates"][-1]
+    if segment == count == 0:
+        raise RunError(f"no round of {folder} has an aggregate: its model is still the one that it began with")
     first = _read_model(folder, segment, len(settings.names))
     needed = _needed(count, scheme.codec.target == "delta")
     frames = [_read(folder / _aggregate_name(segment, number)) for number in needed]
@@ -285,5 +289,5 @@ def _read_model(folder: Path, segment: int, arrays: int) -> list[Array]:
     try:
         with np.load(folder / _model_name(segment), allow_pickle=False) as packed:
             return [packed[f"arr_{i}"] for i in range(arrays)]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise RunError(f"the first model of {folder} cannot be read: {error}; copy the run again") from error

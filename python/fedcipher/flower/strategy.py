@@ -35,7 +35,7 @@ from fedcipher.flower.committee import Committee
 from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.model import named
-from fedcipher.flower.numbers import reserve
+from fedcipher.flower.numbers import asked_after, reserve
 from fedcipher.flower.parties import Parties
 from fedcipher.flower.records import CLIPPED, LARGEST_PHASE, PHASES, ClientRecord, RoundRecord
 from fedcipher.flower.refusal import reference_of
@@ -261,10 +261,11 @@ class SecureStrategy(Strategy):
         streaming = cast(Grid, Arrivals(grid, partial(self._gathered, grid)))
         try:
             self._begin(initial_arrays)
+            before = len(self.rounds)
             left, arrays = max(num_rounds - self._done, 0), self._running.expected
             self._warn_of_budget(num_rounds)
             result = super().start(streaming, arrays, left, timeout, train_config, evaluate_config, evaluate)
-            self._attendance.collect_late()
+            self._note_late()
         finally:
             if self._journal is not None:
                 self._journal.close()
@@ -272,6 +273,11 @@ class SecureStrategy(Strategy):
         finished = sum(record.unfinished is None for record in self.rounds)
         if num_rounds > 0 and finished == 0:
             raise StrategyError(f"none of {len(self.rounds)} rounds has an aggregate; the last: {self._last_reason()}")
+        if before and self.rounds[before:] and all(r.unfinished is not None for r in self.rounds[before:]):
+            raise StrategyError(
+                f"none of the {len(self.rounds) - before} rounds since the run was resumed has an aggregate: its model "
+                f"is what it was; the last: {self._last_reason()}"
+            )
         if finished < len(self.rounds):
             _log.warning("%s of %s rounds have no aggregate", len(self.rounds) - finished, len(self.rounds))
         if self._opener is not None:
@@ -369,6 +375,13 @@ class SecureStrategy(Strategy):
         self.rounds = past.rounds
         self._number = max([self._base, *(record.number for record in past.rounds)])
         self._done = max((record.round for record in past.finished), default=0)
+        if asked_after(self._base + _ROUNDS_OF_A_RUN):
+            _log.warning(
+                "another run or query of this user has begun since the run %s did, and its round numbers are later: "
+                "clients whose keys had part in it refuse this run's as used. Then begin a run anew, from the model of "
+                "`fedcipher open`",
+                path,
+            )
         if past.inner is not None:
             self._inner.restore(past.inner)
         if past.rounds:
@@ -424,7 +437,7 @@ class SecureStrategy(Strategy):
         if self._journal is not None:
             self._journal.begin(record)
         self._grid, self._training = grid, True
-        self._attendance.collect_late()
+        self._note_late()
         shown, messages = self._inner.sample(False, server_round, self._running.shown(), config, grid)
         messages = self._parties.without_accused(server_round, messages, self._minimum)
         self._train_type = messages[0].metadata.message_type if messages else self._train_type
@@ -547,6 +560,12 @@ class SecureStrategy(Strategy):
         # From here on nobody needs this round's process.
         self._note(record, "train", metrics, changed=arrays is not None)
         return arrays, metrics
+
+    def _note_late(self) -> None:
+        """Count the answers to rounds that have closed, also in the journal."""
+        for record in self._attendance.collect_late():
+            if self._journal is not None:
+                self._journal.change(record)
 
     def _note(self, record: RoundRecord, part: str, metrics: MetricRecord | None, *, changed: bool = False) -> None:
         """A part of a round has ended: what there is to say of it, also in the journal."""

@@ -8,6 +8,7 @@ that of a client which has fallen behind.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from flwr.app import Message
 
@@ -20,32 +21,45 @@ _MOST_KINDS = 4
 """Each has a sum in memory. More kinds than that are only there where several clients lie."""
 
 
+@dataclass
+class _Kind:
+    aggregator: Aggregator
+    alike: object = None
+    replies: list[Message] = field(default_factory=list[Message])
+
+
 class Sums:
     """The sums of one round; ``make`` makes an empty one."""
 
     def __init__(self, make: Callable[[], Aggregator]) -> None:
         self._make = make
-        self._kinds: list[tuple[Aggregator, list[Message]]] = [(make(), [])]
+        self._kinds = [_Kind(make())]
 
-    def add(self, frame: bytes, reply: Message) -> Contribution:
-        """Add the ``frame`` of a ``reply`` to the sum that it goes with. Raises what an aggregator raises."""
+    def add(self, frame: bytes, reply: Message, alike: object = None) -> Contribution:
+        """Add the ``frame`` of a ``reply`` to the sum that it goes with: one of replies with an equal ``alike``.
+
+        Raises what an aggregator raises, and `LayoutError` where there are too many kinds already.
+        """
         refused: LayoutError | ModelMismatchError | None = None
-        for aggregator, replies in self._kinds:
+        for kind in self._kinds:
+            if kind.replies and kind.alike != alike:
+                continue
             try:
-                contribution = aggregator.add(frame)
+                contribution = kind.aggregator.add(frame)
             except (LayoutError, ModelMismatchError) as error:
                 refused = refused or error
                 continue
-            replies.append(reply)
+            kind.alike = alike
+            kind.replies.append(reply)
             return contribution
-        if len(self._kinds) == _MOST_KINDS or refused is None:
-            raise refused or LayoutError("the update goes with no other")
-        aggregator = self._make()
-        contribution = aggregator.add(frame)
-        self._kinds.append((aggregator, [reply]))
+        if len(self._kinds) == _MOST_KINDS:
+            raise refused or LayoutError("it goes with no other, and there are too many kinds already")
+        kind = _Kind(self._make(), alike, [reply])
+        contribution = kind.aggregator.add(frame)
+        self._kinds.append(kind)
         return contribution
 
     def largest(self) -> tuple[Aggregator, list[Message], list[Message]]:
         """The sum of most updates, the replies that are in it, and those that are in others."""
-        aggregator, replies = max(self._kinds, key=lambda kind: len(kind[1]))
-        return aggregator, replies, [r for other, others in self._kinds if other is not aggregator for r in others]
+        most = max(self._kinds, key=lambda kind: len(kind.replies))
+        return most.aggregator, most.replies, [r for kind in self._kinds if kind is not most for r in kind.replies]

@@ -49,7 +49,10 @@ def locate(name: str | Path) -> Path:
     Flower runs an app in a folder of its own choice, where a relative path finds nothing, or another app's keys; so
     `KeyFormatError` for one.
     """
-    path = Path(name).expanduser()
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:
+        raise KeyFormatError(f"keys are asked for as {str(name)!r}: {error}; give an absolute path") from error
     if path.is_absolute():
         return path
     named = named_folder(str(name)) if len(path.parts) == 1 else None

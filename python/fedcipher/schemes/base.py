@@ -361,6 +361,11 @@ class Scheme(ABC):
         return False
 
     @property
+    def sends_parts(self) -> bool:
+        """Whether clients send part of an update each round and keep the rest for later ones (error feedback)."""
+        return self.codec.top is not None or self.params().get("per_client_top") is not None
+
+    @property
     def grain(self) -> int:
         """Values by which the work for an update grows: those of a ciphertext where ciphertexts are costly, else 1."""
         return 1
