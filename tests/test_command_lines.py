@@ -120,6 +120,7 @@ AUTHORITY = [
     *(f"enrol x --out {{N}} --from {when}" for when in ("yesterday", "9999-12-31T23:59:59Z", "0000-01-01T00:00:00Z")),
     *(f"enrol x --out {{N}} --request {name}" for name in ("{R}/none", "{R}/file", "/dev/zero", "{R}")),
     "enrol x --out {N} --name ''",
+    *(f"enrol x --out {{N}} --role {role} --name host.example" for role in ("host", "server")),
     *(f"serve --listen {at}" for at in ("nonsense", "127.0.0.1:99999", "unix:{N}")),
     "serve --listen 127.0.0.1:0 --rotate-every=-1",
     "serve --listen 127.0.0.1:0 --state {R}/none",

@@ -615,7 +615,7 @@ def test_an_import_that_stands_still_or_has_no_end_is_refused(tmp_path):
 
 
 def test_calls_that_never_end_hold_no_more_than_all_of_them_may(tmp_path):
-    with own_engine(tmp_path, "--unfinished-mib", "8", "--stall", "20") as served:
+    with own_engine(tmp_path, "--unfinished-mib", "16", "--stall", "20") as served:
         quiet = threading.Event()
         begin, three = field(1, field(1, "client-9")), field(2, bytes(3 << 20))
 
@@ -627,7 +627,7 @@ def test_calls_that_never_end_hold_no_more_than_all_of_them_may(tmp_path):
         with socket_channel(served.address) as channel:
             ask = raw_call(channel, "Engine", "ImportState")
             calls = [ask(unfinished(), timeout=30) for _ in range(3)]
-            # Two have 6 of 8 MiB: the one whose bytes come last, whichever it is, is refused.
+            # Two have 6 of 8 MiB, a user's half: the one whose bytes come last, whichever it is, is refused.
             assert until(lambda: not all(call.is_active() for call in calls))
             (refused,) = (call for call in calls if not call.is_active())
             assert error_class(refused) == "EngineUnavailableError"

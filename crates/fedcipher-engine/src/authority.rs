@@ -60,6 +60,8 @@ pub struct Authority {
 pub struct DeviceKey {
     pub epoch: u64,
     pub issue: Issue,
+    /// Its engine has had it before.
+    pub again: bool,
 }
 
 pub enum Issue {
@@ -456,14 +458,17 @@ impl Authority {
                 "UPDATE keys SET instance = ?3 WHERE epoch = ?1 AND device = ?2",
                 params![epoch, device, instance],
             )?;
-            log(&tx, device, if owner.is_none() { "issue" } else { "issue again" }, Some(epoch))?;
+            // Each of an engine's asks in vain is one of a count, not a row: see `AuthorityService`.
+            if owner.is_none() {
+                log(&tx, device, "issue", Some(epoch))?;
+            }
             let issue = if key.is_empty() {
                 let query = "SELECT server_key FROM epochs WHERE epoch = ?1";
                 Issue::Roster(tx.query_row(query, [epoch], |r| r.get(0))?)
             } else {
                 Issue::Key(key)
             };
-            keys.push(DeviceKey { epoch, issue });
+            keys.push(DeviceKey { epoch, issue, again: owner.is_some() });
         }
         tx.commit()?;
         Ok(keys)

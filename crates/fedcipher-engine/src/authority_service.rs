@@ -38,16 +38,25 @@ impl AuthorityService {
 
     /// Notes a refused attempt; the first of its kind is in the log before the answer goes out.
     fn refuse(&self, party: &impl ToString, what: &str, error: Error) -> Error {
-        if self.turned(party, what) {
-            self.write_refusals();
-        }
+        self.note(party, &format!("refuse {what}"));
         error
     }
 
-    /// Notes a refused attempt for later, without touching the store. True if it is the first of its kind.
-    pub fn turned(&self, party: &impl ToString, what: &str) -> bool {
-        authority::minute()
-            .is_ok_and(|minute| self.refusals.note(&minute, party.to_string(), &format!("refuse {what}")))
+    /// Counts what may come without end; the first of its kind is in the log at once.
+    fn note(&self, party: &impl ToString, what: &str) {
+        if self.counted(party, what) {
+            self.write_refusals();
+        }
+    }
+
+    /// Notes a connection that was turned away, without touching the store.
+    pub fn turned(&self, party: &impl ToString, what: &str) {
+        self.counted(party, &format!("refuse {what}"));
+    }
+
+    /// True if it is the first of its kind in this minute.
+    fn counted(&self, party: &impl ToString, what: &str) -> bool {
+        authority::minute().is_ok_and(|minute| self.refusals.note(&minute, party.to_string(), what))
     }
 
     pub fn write_refusals(&self) {
@@ -82,21 +91,27 @@ impl AuthorityService {
         }
     }
 
-    /// The caller, who must be enrolled in `role`.
-    fn enrolled<T>(&self, request: &Request<T>, role: Role) -> Result<Party> {
+    /// The caller, who must be enrolled.
+    pub fn known<T>(&self, request: &Request<T>) -> Result<Party> {
         let party = caller(request).map_err(|error| match listen::origin(request) {
             Some(origin) => self.refuse(&origin, "a certificate of no party", error),
             None => error,
         })?;
-        if party.role != role {
-            let error = Error::Access(format!("{party} called what is for a {}", role.name()));
-            return Err(self.refuse(&party, &format!("a call for a {}", role.name()), error));
-        }
         self.with(|store| store.check(&party)).map_err(|error| match error {
             Error::Revoked(_) => self.refuse(&party, "revoked", error),
             Error::Access(_) => self.refuse(&party, "not enrolled", error),
             other => other,
         })?;
+        Ok(party)
+    }
+
+    /// The caller, who must be enrolled in `role`; `known` has asked the store when the call began.
+    fn enrolled<T>(&self, request: &Request<T>, role: Role) -> Result<Party> {
+        let party = caller(request)?;
+        if party.role != role {
+            let error = Error::Access(format!("{party} called what is for a {}", role.name()));
+            return Err(self.refuse(&party, &format!("a call for a {}", role.name()), error));
+        }
         Ok(party)
     }
 }
@@ -117,25 +132,35 @@ impl authority_server::Authority for AuthorityService {
         if request.instance.len() != INSTANCE_LEN {
             return Err(Error::Protocol(format!("an instance is {INSTANCE_LEN} bytes")).into());
         }
-        let found = self.with(|store| {
+        // Before a key is bound to an engine that could not open it.
+        sealed_keys::check(&request.hpke_public)?;
+        let issue = |store: &mut Authority| {
             if let Some(card) = &request.card {
                 store.show_card(&party.name, &card.verify, &card.sealing)?;
             }
             // Nothing is issued, and so bound to an engine, before it has shown whose it is.
             let show_card = store.has_rosters() && request.card.is_none();
-            let keys = if show_card {
-                Vec::new()
-            } else {
-                store.device_keys(&party.name, &request.instance, &request.held)?
-            };
-            Ok((store.spec()?, keys, store.usable()?, store.revoked_hosts()?, show_card))
-        });
-        let (spec, keys, usable, revoked_hosts, show_card) = found.map_err(|error| match error {
-            Error::IdentityInUse { epoch, .. } => self.refuse(&party, &format!("second engine epoch {epoch}"), error),
-            Error::OtherIdentity { .. } => self.refuse(&party, "another card", error),
-            other => other,
-        })?;
-        let seal = |DeviceKey { epoch, issue }: DeviceKey| {
+            if show_card {
+                return Ok((Vec::new(), show_card));
+            }
+            Ok((store.device_keys(&party.name, &request.instance, &request.held)?, show_card))
+        };
+        let ((keys, show_card), refused) = match self.with(issue) {
+            Ok(found) => (found, None),
+            // What has ended and who is revoked its engine must learn all the same.
+            Err(error @ (Error::IdentityInUse { .. } | Error::OtherIdentity { .. })) => {
+                let what = match &error {
+                    Error::IdentityInUse { epoch, .. } => format!("second engine epoch {epoch}"),
+                    _ => "another card".to_owned(),
+                };
+                let error = self.refuse(&party, &what, error);
+                ((Vec::new(), false), Some(proto::Refusal { class: error.class().into(), message: error.to_string() }))
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let known = self.with(|store| Ok((store.spec()?, store.usable()?, store.revoked_hosts()?)));
+        let (spec, usable, revoked_hosts) = known?;
+        let seal = |DeviceKey { epoch, issue, .. }: DeviceKey| {
             let issued = match issue {
                 Issue::Roster(key) => proto::IssuedKey { epoch, roster: key.into(), ..proto::IssuedKey::default() },
                 Issue::Key(key) => {
@@ -146,12 +171,15 @@ impl authority_server::Authority for AuthorityService {
             };
             Ok(issued)
         };
+        for key in keys.iter().filter(|key| key.again) {
+            self.note(&party, &format!("issue again epoch {}", key.epoch));
+        }
         let issued = keys.into_iter().map(seal).collect::<Result<Vec<_>>>()?;
         // Every engine asks every few seconds.
         if !issued.is_empty() {
             tracing::info!(device = party.name, epochs = ?issued.iter().map(|k| k.epoch).collect::<Vec<_>>(), "issued");
         }
-        Ok(Response::new(proto::KeysReply { spec, issued, usable, revoked_hosts, show_card }))
+        Ok(Response::new(proto::KeysReply { spec, issued, usable, revoked_hosts, show_card, refused }))
     }
 
     async fn server_keys(

@@ -42,6 +42,12 @@ impl Role {
         }
     }
 
+    /// Whether anybody connects to it.
+    #[must_use]
+    pub fn is_reached(self) -> bool {
+        matches!(self, Role::Device | Role::Authority)
+    }
+
     pub fn parse(name: &str) -> Result<Self> {
         [Role::Device, Role::Host, Role::Server, Role::Authority]
             .into_iter()
@@ -202,12 +208,17 @@ fn check_reached_as(names: &[String]) -> Result<()> {
 
 fn leaf(party: &Party, terms: &Terms) -> Result<CertificateParams> {
     check_terms(terms)?;
-    let mut params = CertificateParams::new(terms.reached_as.clone()).map_err(failed)?;
+    // Whom nobody connects to can pass for nobody who is connected to, under whatever name.
+    let names = if party.role.is_reached() { terms.reached_as.clone() } else { Vec::new() };
+    let mut params = CertificateParams::new(names).map_err(failed)?;
     let uri = format!("{SCHEME}{}:{}", party.role.name(), party.name);
     params.subject_alt_names.push(SanType::URI(uri.try_into().map_err(failed)?));
     params.distinguished_name.push(DnType::CommonName, party.name.as_str());
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    if party.role.is_reached() {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+    }
     params.not_before = terms.from;
     params.not_after = terms.from + Duration::days(terms.days);
     params.use_authority_key_identifier_extension = true;

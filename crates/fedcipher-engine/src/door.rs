@@ -1,8 +1,9 @@
 //! How many connections a service holds and how long one may say nothing: what strangers could use up.
 //!
 //! A connection is *greeted* when its first call has arrived: TLS, HTTP/2 and the call's headers are through.
-//! Until then it has [`GREETING`], and makes room for a newer one when its peer or the service has too many.
-//! After that HTTP/2's own pings ([`crate::listen::server`]) end it when its peer is gone.
+//! Until then it has [`GREETING`]. After that HTTP/2's own pings ([`crate::listen::server`]) end it when its peer is
+//! gone. One with no call under way makes room for a newer one when its peer or the service has too many: a peer that
+//! has called once, and been refused, answers pings for ever.
 
 use crate::ring::Ring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -76,6 +77,8 @@ struct Open {
 struct Entry {
     origin: Origin,
     greeted: bool,
+    /// Calls under way.
+    calls: usize,
     close: oneshot::Sender<()>,
 }
 
@@ -91,10 +94,11 @@ impl Open {
         Some(entry)
     }
 
-    /// Ends the oldest connection, of `origin` if one is named, that has made no call.
+    /// Ends the oldest connection, of `origin` if one is named, that has made no call; else the oldest that has none
+    /// under way.
     fn make_room(&mut self, origin: Option<Origin>) -> bool {
-        let silent = |e: &Entry| !e.greeted && origin.is_none_or(|origin| origin == e.origin);
-        let oldest = self.all.iter().find(|(_, e)| silent(e)).map(|(id, _)| *id);
+        let idle = || self.all.iter().filter(|(_, e)| e.calls == 0 && origin.is_none_or(|origin| origin == e.origin));
+        let oldest = idle().find(|(_, e)| !e.greeted).or_else(|| idle().next()).map(|(id, _)| *id);
         oldest.and_then(|id| self.remove(id)).map(|entry| entry.close.send(())).is_some()
     }
 }
@@ -137,7 +141,7 @@ impl Door {
         let id = open.next;
         open.next += 1;
         let (close, closed) = oneshot::channel();
-        open.all.insert(id, Entry { origin, greeted: false, close });
+        open.all.insert(id, Entry { origin, greeted: false, calls: 0, close });
         *open.of.entry(origin).or_default() += 1;
         drop(open);
         let greeted = Greeted { door: Arc::clone(self), id, done: Arc::default() };
@@ -153,7 +157,7 @@ impl Door {
     }
 }
 
-/// Tells the door that a connection's first call has arrived.
+/// Tells the door of a connection's calls.
 #[derive(Clone)]
 pub struct Greeted {
     door: Arc<Door>,
@@ -168,11 +172,26 @@ impl std::fmt::Debug for Greeted {
 }
 
 impl Greeted {
-    pub fn tell(&self) {
-        if !self.done.swap(true, Ordering::Relaxed)
-            && let Some(entry) = self.door.open().all.get_mut(&self.id)
-        {
+    /// A call has arrived; it is under way until what this returns is dropped.
+    #[must_use]
+    pub fn call(&self) -> Work {
+        self.done.store(true, Ordering::Relaxed);
+        if let Some(entry) = self.door.open().all.get_mut(&self.id) {
             entry.greeted = true;
+            entry.calls += 1;
+        }
+        Work(self.clone())
+    }
+}
+
+/// A call under way.
+#[derive(Debug)]
+pub struct Work(Greeted);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Some(entry) = self.0.door.open().all.get_mut(&self.0.id) {
+            entry.calls -= 1;
         }
     }
 }

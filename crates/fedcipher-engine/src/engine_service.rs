@@ -64,6 +64,12 @@ fn host<T>(request: &Request<T>) -> Option<String> {
     listen::caller(request).ok().map(|party| party.name)
 }
 
+/// Whose calls are counted together: a training host, or a user of this machine.
+fn owner<T>(request: &Request<T>) -> String {
+    let user = || listen::origin(request).map(|origin| origin.to_string()).unwrap_or_default();
+    host(request).unwrap_or_else(user)
+}
+
 type Replies<T> = Pin<Box<dyn Stream<Item = std::result::Result<T, Status>> + Send>>;
 
 impl EngineService {
@@ -84,8 +90,9 @@ impl EngineService {
         &'a self,
         requests: &'a mut In,
         replies: &'a mpsc::Sender<std::result::Result<Out, Status>>,
+        owner: &str,
     ) -> Pump<'a, In, Out> {
-        let held = self.unfinished.call();
+        let held = self.unfinished.call(owner);
         Pump { requests, replies, ring: None, metrics: &self.metrics, stall: self.stall, held }
     }
 
@@ -93,9 +100,10 @@ impl EngineService {
         &self,
         mut requests: Streaming<proto::EncryptRequest>,
         ring: Option<Arc<Ring>>,
+        owner: &str,
         replies: &mpsc::Sender<std::result::Result<proto::EncryptReply, Status>>,
     ) -> Result<()> {
-        let mut pump = self.pump(&mut requests, replies);
+        let mut pump = self.pump(&mut requests, replies, owner);
         let Some(proto::EncryptRequest { part: Some(encrypt_request::Part::Begin(begin)) }) = pump.next().await? else {
             return Err(Error::Protocol("an Encrypt call starts with begin".into()));
         };
@@ -108,9 +116,10 @@ impl EngineService {
         &self,
         mut requests: Streaming<proto::DecryptRequest>,
         ring: Option<Arc<Ring>>,
+        owner: &str,
         replies: &mpsc::Sender<std::result::Result<proto::DecryptReply, Status>>,
     ) -> Result<()> {
-        let mut pump = self.pump(&mut requests, replies);
+        let mut pump = self.pump(&mut requests, replies, owner);
         let Some(proto::DecryptRequest { part: Some(decrypt_request::Part::Begin(begin)) }) = pump.next().await? else {
             return Err(Error::Protocol("a Decrypt call starts with begin".into()));
         };
@@ -122,11 +131,11 @@ impl EngineService {
         pump.decrypt(&party, &begin, buffer, head_len, head).await
     }
 
-    async fn run_import(&self, mut parts: Streaming<proto::ImportStateRequest>) -> Result<()> {
+    async fn run_import(&self, owner: &str, mut parts: Streaming<proto::ImportStateRequest>) -> Result<()> {
         let Some(import_state_request::Part::Begin(begin)) = self.part(&mut parts).await?.and_then(|m| m.part) else {
             return Err(Error::Protocol("an ImportState call starts with begin".into()));
         };
-        let (mut state, mut held) = (Vec::new(), self.unfinished.call());
+        let (mut state, mut held) = (Vec::new(), self.unfinished.call(owner));
         while let Some(message) = self.part(&mut parts).await? {
             match message.part {
                 Some(import_state_request::Part::Data(data)) if state.len() + data.len() <= MAX_MESSAGE => {
@@ -141,11 +150,30 @@ impl EngineService {
         Ok(())
     }
 
-    async fn run_answer(&self, mut parts: Streaming<proto::AnswerRequest>) -> Result<Vec<u8>> {
+    async fn run_export(
+        &self,
+        request: &proto::StateRequest,
+        owner: &str,
+        replies: &mpsc::Sender<std::result::Result<proto::StateChunk, Status>>,
+    ) -> Result<()> {
+        let encryptor = self.party(&request.device, request.epoch).await?.encryptor().await?;
+        let state = Bytes::from(compute(move || Ok(encryptor.export_state())).await?);
+        let mut held = self.unfinished.call(owner);
+        held.grow_to(state.len())?;
+        for at in (0..state.len()).step_by(CHUNK) {
+            let data = state.slice(at..state.len().min(at + CHUNK));
+            let sent = tokio::time::timeout(self.stall, replies.send(Ok(proto::StateChunk { data }))).await;
+            let sent = sent.map_err(|_| Error::Stalled { seconds: self.stall.as_secs() })?;
+            sent.map_err(|_| Error::Truncated("the host has gone".into()))?;
+        }
+        Ok(())
+    }
+
+    async fn run_answer(&self, owner: &str, mut parts: Streaming<proto::AnswerRequest>) -> Result<Vec<u8>> {
         let Some(answer_request::Part::Begin(begin)) = self.part(&mut parts).await?.and_then(|m| m.part) else {
             return Err(Error::Protocol("an Answer call starts with begin".into()));
         };
-        let (mut frame, mut held) = (Vec::new(), self.unfinished.call());
+        let (mut frame, mut held) = (Vec::new(), self.unfinished.call(owner));
         while let Some(message) = self.part(&mut parts).await? {
             match message.part {
                 Some(answer_request::Part::Frame(data)) if frame.len() + data.len() <= MAX_ANSWERED => {
@@ -225,9 +253,9 @@ impl engine_server::Engine for EngineService {
     ) -> std::result::Result<Response<Self::EncryptStream>, Status> {
         let (sender, receiver) = mpsc::channel(AHEAD);
         let (service, replies, ring) = (self.clone(), sender.clone(), listen::ring(&request));
-        let host = host(&request);
+        let (host, owner) = (host(&request), owner(&request));
         let requests = request.into_inner();
-        self.spawn("encrypt", host, sender, async move { service.run_encrypt(requests, ring, &replies).await });
+        self.spawn("encrypt", host, sender, async move { service.run_encrypt(requests, ring, &owner, &replies).await });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -237,9 +265,9 @@ impl engine_server::Engine for EngineService {
     ) -> std::result::Result<Response<Self::DecryptStream>, Status> {
         let (sender, receiver) = mpsc::channel(AHEAD);
         let (service, replies, ring) = (self.clone(), sender.clone(), listen::ring(&request));
-        let host = host(&request);
+        let (host, owner) = (host(&request), owner(&request));
         let requests = request.into_inner();
-        self.spawn("decrypt", host, sender, async move { service.run_decrypt(requests, ring, &replies).await });
+        self.spawn("decrypt", host, sender, async move { service.run_decrypt(requests, ring, &owner, &replies).await });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -262,23 +290,20 @@ impl engine_server::Engine for EngineService {
         &self,
         request: Request<proto::StateRequest>,
     ) -> std::result::Result<Response<Self::ExportStateStream>, Status> {
-        let (hosts, host) = (Arc::clone(&self.hosts), host(&request));
+        let (sender, receiver) = mpsc::channel(AHEAD);
+        let (service, replies) = (self.clone(), sender.clone());
+        let (host, owner) = (host(&request), owner(&request));
         let request = request.into_inner();
-        let party = self.party(&request.device, request.epoch).await?;
-        let state = Bytes::from(party.encryptor().await?.export_state());
-        let chunks = (0..state.len()).step_by(CHUNK).map(move |at| match &host {
-            Some(host) if hosts.is_revoked(host) => Err(Error::Revoked(format!("host {host}")).into()),
-            _ => Ok(proto::StateChunk { data: state.slice(at..state.len().min(at + CHUNK)) }),
-        });
-        Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
+        self.spawn("export", host, sender, async move { service.run_export(&request, &owner, &replies).await });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
     async fn import_state(
         &self,
         request: Request<Streaming<proto::ImportStateRequest>>,
     ) -> std::result::Result<Response<proto::ImportStateReply>, Status> {
-        let host = host(&request);
-        self.unless_revoked(host.as_deref(), self.run_import(request.into_inner())).await?;
+        let (host, owner) = (host(&request), owner(&request));
+        self.unless_revoked(host.as_deref(), self.run_import(&owner, request.into_inner())).await?;
         Ok(Response::new(proto::ImportStateReply {}))
     }
 
@@ -286,8 +311,8 @@ impl engine_server::Engine for EngineService {
         &self,
         request: Request<Streaming<proto::AnswerRequest>>,
     ) -> std::result::Result<Response<proto::AnswerReply>, Status> {
-        let host = host(&request);
-        let result = self.unless_revoked(host.as_deref(), self.run_answer(request.into_inner())).await;
+        let (host, owner) = (host(&request), owner(&request));
+        let result = self.unless_revoked(host.as_deref(), self.run_answer(&owner, request.into_inner())).await;
         self.metrics.ended("answer", &result);
         Ok(Response::new(proto::AnswerReply { frame: result?.into() }))
     }

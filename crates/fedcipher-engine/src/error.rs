@@ -51,8 +51,8 @@ pub enum Error {
     Stuck { target: String, seconds: f64 },
 
     #[error(
-        "this engine holds all that it may of unfinished calls, {mib} MiB; let the others end and try again, or start it \
-         with a larger --unfinished-mib"
+        "this engine holds all that it may of unfinished calls, {mib} MiB and half of it for one host; let the others end \
+         and try again, or start it with a larger --unfinished-mib"
     )]
     Full { mib: u32 },
 
@@ -71,6 +71,10 @@ pub enum Error {
     #[error("authority's store: {0}")]
     Store(String),
 
+    /// For now: its disk is full, or another process keeps it.
+    #[error("authority's store: {0}")]
+    StoreAway(String),
+
     /// What another process said, with the class it gave.
     #[error("{message}")]
     Remote { class: String, message: String },
@@ -84,7 +88,7 @@ impl Error {
     pub fn class(&self) -> &str {
         match self {
             Error::Core(core) => core.class(),
-            Error::Unavailable { .. } | Error::Full { .. } => "EngineUnavailableError",
+            Error::Unavailable { .. } | Error::Full { .. } | Error::StoreAway(_) => "EngineUnavailableError",
             Error::Access(_) => "AccessError",
             Error::Revoked(_) => "RevokedError",
             Error::IdentityInUse { .. } | Error::OtherIdentity { .. } => "IdentityInUseError",
@@ -105,7 +109,7 @@ impl Error {
             Error::Access(_) | Error::Revoked(_) => Code::PermissionDenied,
             Error::IdentityInUse { .. } | Error::OtherIdentity { .. } => Code::AlreadyExists,
             Error::UnknownDevice { .. } => Code::NotFound,
-            Error::Unavailable { .. } => Code::Unavailable,
+            Error::Unavailable { .. } | Error::StoreAway(_) => Code::Unavailable,
             Error::Full { .. } => Code::ResourceExhausted,
             Error::Stalled { .. } | Error::Stuck { .. } => Code::DeadlineExceeded,
             Error::EpochInUse { .. } => Code::FailedPrecondition,
@@ -190,10 +194,13 @@ impl From<Error> for Status {
 #[cfg(feature = "server")]
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
-        use rusqlite::ErrorCode::{DiskFull, SystemIoFailure};
+        use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull, SystemIoFailure};
         match error.sqlite_error_code() {
             Some(DiskFull | SystemIoFailure) => {
-                Error::Store(format!("{error}; see that its disk has room and works, then try again"))
+                Error::StoreAway(format!("{error}; see that its disk has room and works, then try again"))
+            }
+            Some(DatabaseBusy | DatabaseLocked) => {
+                Error::StoreAway(format!("{error}; another process keeps it: let it end, then try again"))
             }
             _ => Error::Store(error.to_string()),
         }

@@ -162,14 +162,19 @@ impl KeySource for AuthoritySource {
             self.make_identity(device)?;
             reply = self.ask(line, device, &recipient).await?;
         }
+        // Whatever cannot be taken up: what has ended goes, and who is revoked is refused.
         self.hosts.revoked(reply.revoked_hosts);
-        for issued in &reply.issued {
+        self.keyring.keep(device, &reply.usable);
+        let refused = reply.refused.map(|r| Err(Error::Remote { class: r.class, message: r.message }));
+        let taken = reply.issued.iter().map(|issued| {
             let key = self.key(device, &reply.spec, issued, &recipient)?;
             tokio::task::block_in_place(|| self.keyring.insert(device, &reply.spec, &key))?;
             let key_set = fedcipher_core::wire::hex(&key.tag.key_id);
             tracing::info!(device, epoch = issued.epoch, key_set, "key received");
-        }
-        self.keyring.keep(device, &reply.usable);
-        Ok(())
+            Ok(())
+        });
+        // Each is tried, also after one that failed.
+        let all: Vec<Result<()>> = refused.into_iter().chain(taken).collect();
+        all.into_iter().collect()
     }
 }

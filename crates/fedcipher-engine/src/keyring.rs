@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+/// Of a file, which a device may be called after.
+const LONGEST_NAME: usize = 255;
+
 /// One device in one epoch.
 pub struct Party {
     pub epoch: u64,
@@ -163,6 +166,8 @@ impl Keyring {
         if devices.contains_key(asked) {
             return Ok(asked.to_owned());
         }
+        // No name is longer; whoever sends one that is gets none of it back, here and in the log.
+        let asked = if asked.len() > LONGEST_NAME { "(a name that is too long)" } else { asked };
         let served = devices.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         Err(Error::UnknownDevice { asked: asked.to_owned(), served })
     }

@@ -1,7 +1,8 @@
 //! Where a service listens and who may come in.
 
+use crate::calls::Limits;
 use crate::client::Target;
-use crate::door::{Admitted, Door, Greeted, Origin};
+use crate::door::{Admitted, Door, Greeted, Origin, Work};
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
 use crate::ring::Ring;
@@ -18,13 +19,10 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::body::Body;
-use tonic::codegen::http;
 use tonic::transport::Server;
 use tonic::transport::server::{Connected, TlsConnectInfo};
 use tonic::{Request, Status};
 use tower::layer::util::{Identity, Stack};
-use tower::util::MapRequestLayer;
 
 /// Streams of one connection: a host needs one a device.
 const STREAMS: u32 = 128;
@@ -37,17 +35,9 @@ pub const QUIET: Duration = Duration::from_secs(30);
 /// And ends when its peer does not answer for so long.
 const PONG: Duration = Duration::from_secs(30);
 
-type Mark = MapRequestLayer<fn(http::Request<Body>) -> http::Request<Body>>;
-
-/// A server with the limits of this protocol.
+/// A server with the limits of this protocol; a request that is one message has `request` to come in.
 #[must_use]
-pub fn server() -> Server<Stack<Mark, Identity>> {
-    fn mark(request: http::Request<Body>) -> http::Request<Body> {
-        if let Some(peer) = request.extensions().get::<Peer>() {
-            peer.greeted.tell();
-        }
-        request
-    }
+pub fn server(request: Duration) -> Server<Stack<Limits, Identity>> {
     Server::builder()
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(2 * WINDOW)
@@ -55,7 +45,7 @@ pub fn server() -> Server<Stack<Mark, Identity>> {
         .max_concurrent_streams(STREAMS)
         .http2_keepalive_interval(Some(QUIET))
         .http2_keepalive_timeout(Some(PONG))
-        .layer(MapRequestLayer::new(mark as fn(_) -> _))
+        .layer(Limits { request })
 }
 
 /// Who is at the other end of a connection, and the ring it has brought.
@@ -64,6 +54,14 @@ pub struct Peer {
     origin: Origin,
     ring: Option<Arc<Ring>>,
     greeted: Greeted,
+}
+
+impl Peer {
+    /// A call of it, under way until what this returns is dropped.
+    #[must_use]
+    pub fn call(&self) -> Work {
+        self.greeted.call()
+    }
 }
 
 /// What a server serves.

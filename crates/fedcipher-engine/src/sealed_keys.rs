@@ -37,6 +37,12 @@ impl Recipient {
     }
 }
 
+/// Refuses what nothing can be sealed to.
+pub fn check(public: &[u8]) -> Result<()> {
+    let failed = |e| Error::Protocol(format!("cannot seal to the engine's public key: {e}"));
+    Public::parse(public).map(|_| ()).map_err(failed)
+}
+
 /// The authority's side: (encapsulated key, sealed bytes).
 pub fn seal(public: &[u8], device: &str, epoch: u64, key: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
     let failed = |e| Error::Protocol(format!("cannot seal to the engine's public key: {e}"));

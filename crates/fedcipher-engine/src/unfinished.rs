@@ -1,16 +1,18 @@
-//! What calls hold of messages that have not come to their end: bounded for all of them together.
+//! What calls hold of messages that have not come to their end: bounded for all of them together, and for each host.
 
 use crate::error::{Error, Result};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes are counted in these: a semaphore's permits are fewer than a machine's bytes.
 const UNIT: usize = 1 << 10;
 
-/// The bytes that all calls may hold.
+/// The bytes that all calls may hold; one host's at most half of them, so that it keeps nobody else out.
 #[derive(Clone)]
 pub struct Unfinished {
     free: Arc<Semaphore>,
+    of: Arc<Mutex<BTreeMap<String, usize>>>,
     mib: u32,
 }
 
@@ -18,19 +20,24 @@ impl Unfinished {
     #[must_use]
     pub fn new(mib: u32) -> Self {
         let units = ((mib as usize) << 20) / UNIT;
-        Unfinished { free: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))), mib }
+        Unfinished { free: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))), of: Arc::default(), mib }
     }
 
-    /// A call that holds nothing yet.
+    /// A call of `host` that holds nothing yet.
     #[must_use]
-    pub fn call(&self) -> Held {
-        Held { all: self.clone(), held: None }
+    pub fn call(&self, host: &str) -> Held {
+        Held { all: self.clone(), host: host.to_owned(), held: None }
+    }
+
+    fn of(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+        self.of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One call's share, given back when it is dropped.
 pub struct Held {
     all: Unfinished,
+    host: String,
     held: Option<OwnedSemaphorePermit>,
 }
 
@@ -41,13 +48,32 @@ impl Held {
         let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let Some(more @ 1..) = bytes.div_ceil(UNIT).checked_sub(held) else { return Ok(()) };
         let full = || Error::Full { mib: self.all.mib };
+        let mut of = self.all.of();
+        let own = of.get(&self.host).copied().unwrap_or(0).saturating_add(more);
+        if own > ((self.all.mib as usize) << 20).div_ceil(2 * UNIT) {
+            return Err(full());
+        }
         let more = u32::try_from(more).map_err(|_| full())?;
         let more = Arc::clone(&self.all.free).try_acquire_many_owned(more).map_err(|_| full())?;
+        of.insert(self.host.clone(), own);
         match &mut self.held {
             Some(held) => held.merge(more),
             None => self.held = Some(more),
         }
         Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let mut of = self.all.of();
+        if let Some(own) = of.get_mut(&self.host) {
+            *own -= held;
+            if *own == 0 {
+                of.remove(&self.host);
+            }
+        }
     }
 }
 
@@ -59,18 +85,28 @@ mod tests {
 
     #[test]
     fn calls_hold_no_more_than_all_may_and_give_it_back() {
-        let all = Unfinished::new(1);
-        let (mut one, mut other) = (all.call(), all.call());
+        let all = Unfinished::new(2);
+        let (mut one, mut other) = (all.call("a"), all.call("a"));
         one.grow_to(600 << 10).unwrap();
         // What it has already it does not take again.
         one.grow_to(600 << 10).unwrap();
         one.grow_to(1).unwrap();
-        assert!(matches!(other.grow_to(500 << 10), Err(Error::Full { mib: 1 })));
+        assert!(matches!(other.grow_to(500 << 10), Err(Error::Full { mib: 2 })));
         assert!(one.grow_to(usize::MAX).is_err());
         other.grow_to(424 << 10).unwrap();
         assert!(one.grow_to((600 << 10) + 1).is_err());
+        // Another host has its own half, and all together no more than there is.
+        let (mut theirs, mut third) = (all.call("b"), all.call("c"));
+        theirs.grow_to(1 << 20).unwrap();
+        assert!(theirs.grow_to((1 << 20) + 1).is_err());
+        assert!(third.grow_to(1).is_err());
         drop(one);
-        other.grow_to(1 << 20).unwrap();
-        assert!(other.grow_to((1 << 20) + 1).is_err());
+        third.grow_to(600 << 10).unwrap();
+        assert!(third.grow_to((600 << 10) + 1).is_err());
+        drop((other, theirs));
+        third.grow_to(1 << 20).unwrap();
+        assert!(third.grow_to((1 << 20) + 1).is_err());
+        drop(third);
+        assert!(all.of().is_empty());
     }
 }

@@ -2,7 +2,7 @@
 #![cfg(feature = "server")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap is a failed test")]
 
-use fedcipher_engine::door::{Door, Origin, Pass};
+use fedcipher_engine::door::{Door, Origin, Pass, Work};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
@@ -25,12 +25,10 @@ fn door() -> (Arc<Door>, Turned) {
     (door, turned)
 }
 
-fn admitted(door: &Arc<Door>, origin: Origin, count: usize, at_work: bool) -> Vec<Pass> {
-    let passes: Vec<Pass> = (0..count).map(|_| door.admit(origin).unwrap()).collect();
-    if at_work {
-        passes.iter().for_each(|pass| pass.greeted().tell());
-    }
-    passes
+/// Connections, each with a call under way if they are at work.
+fn admitted(door: &Arc<Door>, origin: Origin, count: usize, at_work: bool) -> Vec<(Pass, Option<Work>)> {
+    let passes = (0..count).map(|_| door.admit(origin).unwrap());
+    passes.map(|pass| (at_work.then(|| pass.greeted().call()), pass)).map(|(work, pass)| (pass, work)).collect()
 }
 
 /// One after the other: the limit is of both.
@@ -38,6 +36,7 @@ fn admitted(door: &Arc<Door>, origin: Origin, count: usize, at_work: bool) -> Ve
 async fn places_are_shared() {
     one_peer_has_half_of_the_places().await;
     who_has_said_nothing_makes_room_the_oldest_first().await;
+    whose_calls_are_over_makes_room_after_those_who_have_said_nothing().await;
 }
 
 async fn one_peer_has_half_of_the_places() {
@@ -56,15 +55,42 @@ async fn who_has_said_nothing_makes_room_the_oldest_first() {
     let mut silent = admitted(&door, ONE, MOST / 2, false);
     // For its own peer, whose places are taken.
     let own = admitted(&door, ONE, 1, true);
-    let mut oldest = silent.remove(0);
+    let (mut oldest, _) = silent.remove(0);
     assert_eq!(oldest.ended().await.kind(), ErrorKind::ConnectionAborted);
     drop(oldest);
     // For anybody, once all are.
     let others = admitted(&door, OTHER, MOST / 2, true);
     let third = admitted(&door, Origin::User(3), 1, true);
-    let mut oldest = silent.remove(0);
+    let (mut oldest, _) = silent.remove(0);
     assert_eq!(oldest.ended().await.kind(), ErrorKind::ConnectionAborted);
     drop(oldest);
     assert_eq!(*turned.lock().unwrap(), [(ONE, "silent connection, for a newer one"); 2]);
     drop((silent, own, others, third));
+}
+
+/// Who has been refused once, or has called long ago, answers pings for ever.
+async fn whose_calls_are_over_makes_room_after_those_who_have_said_nothing() {
+    let (door, turned) = door();
+    let mut held = admitted(&door, ONE, MOST / 2, true);
+    for (_, work) in held.iter_mut().take(2) {
+        *work = None;
+    }
+    // Two calls of one connection, of which one is over.
+    drop(held[2].0.greeted().call());
+    let silent = admitted(&door, OTHER, 1, false);
+    for _ in 0..2 {
+        let new = admitted(&door, ONE, 1, true);
+        let (mut oldest, _) = held.remove(0);
+        assert_eq!(oldest.ended().await.kind(), ErrorKind::ConnectionAborted);
+        held.extend(new);
+    }
+    assert!(door.admit(ONE).is_none(), "the others are at work");
+    let others = admitted(&door, OTHER, MOST / 2 - 1, true);
+    let third = admitted(&door, Origin::User(3), 1, true);
+    let (mut last, _) = silent.into_iter().next().unwrap();
+    assert_eq!(last.ended().await.kind(), ErrorKind::ConnectionAborted);
+    drop(last);
+    let told = [(ONE, "connection, too many are open"), (OTHER, "silent connection, for a newer one")];
+    assert_eq!(*turned.lock().unwrap(), told);
+    drop((held, others, third));
 }

@@ -17,6 +17,8 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::signal::unix::{SignalKind, signal};
+use tonic::service::interceptor::InterceptedService;
+use tonic::{Request, Status};
 
 /// Enrols devices, makes each epoch's keys, hands every device its own.
 #[derive(Parser)]
@@ -43,7 +45,7 @@ enum Command {
         #[arg(long)]
         spec: PathBuf,
         /// DNS name or address under which engines and the server reach this authority.
-        #[arg(long = "name", default_values = ["localhost", "127.0.0.1"])]
+        #[arg(long = "name", default_values = LOCAL)]
         names: Vec<String>,
     },
     /// Enrol an engine, a training host or the aggregator, and write its credentials.
@@ -58,7 +60,7 @@ enum Command {
         #[arg(long)]
         request: Option<PathBuf>,
         /// DNS name or address under which training hosts reach this engine.
-        #[arg(long = "name", default_values = ["localhost", "127.0.0.1"])]
+        #[arg(long = "name", default_values = LOCAL)]
         names: Vec<String>,
         #[arg(long, default_value_t = 365)]
         days: i64,
@@ -101,11 +103,17 @@ enum Command {
     },
 }
 
+/// Names of a machine for itself.
+const LOCAL: [&str; 2] = ["localhost", "127.0.0.1"];
+
 /// For calls under way at SIGTERM.
 const GRACE: Duration = Duration::from_millis(300);
 
 /// Bytes of a scheme's JSON, or of a certificate request.
 const LARGEST: u64 = 1 << 20;
+
+/// Longest time in which a request comes in.
+const REQUEST: Duration = Duration::from_secs(10);
 
 /// For processes that read the store while keys end.
 const FORGET: Duration = Duration::from_secs(10);
@@ -152,6 +160,12 @@ fn run(options: Options) -> Result<ExitCode> {
             }
         }
         Command::Enrol { name, role, out, request, names, days, from } => {
+            if !role.is_reached() && names != LOCAL {
+                let role = role.name();
+                let reason =
+                    format!("nobody connects to a {role}, so that its certificate is for no --name; leave it out");
+                return Err(Error::Configuration(reason));
+            }
             let mut terms = Terms::days(days, names);
             if let Some(from) = from {
                 let parsed = OffsetDateTime::parse(&from, &Rfc3339);
@@ -267,7 +281,7 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
     let ending = service.clone();
     let listener = listen::tcp(listen).await?;
     let failed = |e: tonic::transport::Error| Error::of_transport("the authority's service", &e);
-    let mut server = listen::server().tls_config(credentials.server()?).map_err(failed)?;
+    let mut server = listen::server(REQUEST).tls_config(credentials.server()?).map_err(failed)?;
     if rotate_every > 0 {
         tokio::spawn(rotate_on_schedule(service.clone(), Duration::from_secs(rotate_every)));
     }
@@ -279,7 +293,14 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
     };
     let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
     tracing::info!("listening on {address}");
-    let router = server.add_service(AuthorityServer::new(service).max_decoding_message_size(MAX_ASKED));
+    // On its headers: who is refused holds nothing.
+    let door_keeper = service.clone();
+    let known = move |request: Request<()>| match door_keeper.known(&request) {
+        Ok(_) => Ok(request),
+        Err(error) => Err(Status::from(error)),
+    };
+    let calls = AuthorityServer::new(service).max_decoding_message_size(MAX_ASKED);
+    let router = server.add_service(InterceptedService::new(calls, known));
     let result = tokio::select! {
         result = router.serve_with_incoming(listen::incoming(listener, door)) => result.map_err(failed),
         () = until => Ok(()),

@@ -323,7 +323,7 @@ async fn listen_until_told(
     let until = async move {
         let _ = stop.wait_for(|told| *told).await;
     };
-    let mut server = listen::server();
+    let mut server = listen::server(Duration::from_secs(options.stall));
     let failed = |e: tonic::transport::Error| Error::of_transport("the engine's service", &e);
     if let Target::Tls { .. } = options.listen {
         server = server.tls_config(tls_credentials(options)?.server()?).map_err(failed)?;
