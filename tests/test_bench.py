@@ -321,6 +321,35 @@ def test_fedbits_baselines_are_scaled_to_its_models_and_its_savings_are_means_ov
     assert any("11 ciphertexts and 2.88 MB" in text and "2.10 MB (2.00 MiB)" in text for text in chosen.differs)
 
 
+def test_a_bench_that_measures_nothing_leaves_the_report_that_is_there(tmp_path, capsys):
+    asked = [
+        "bench",
+        "round",
+        "--runs",
+        "1",
+        "--values",
+        "100",
+        "--clients",
+        "2",
+        "--schemes",
+        "plain",
+        "--out",
+        str(tmp_path),
+    ]
+    assert cli.main(asked) == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert cli.main([*asked, "--bits", "99"]) == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert "nothing was measured" in capsys.readouterr().err
+
+
+def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(client, "_CONNECT_SECONDS", 0.5)
+    silent = socket.create_server(("127.0.0.1", 0))
+    with silent, pytest.raises(errors.PeerLostError, match="another client now"):
+        client.connect(f"127.0.0.1:{silent.getsockname()[1]}", Link())
+
+
 def test_advice_for_a_threat():
     link = Link(1e6, 0.01)
     federation = Federation(1000, 3, link, 2, 2, "collusion")
@@ -406,6 +435,8 @@ def test_advice_takes_sensible_questions_only(capsys):
     for wrong, said in ((["--bits", "99"], "bits=99"), (["--seconds", "0"], "--seconds 0"), (["--clients", "0"], "at")):
         assert cli.main(["advise", "--values", "100", *wrong]) == 2
         assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["advise", "--values", "100", "--check", "-1"])
 
 
 # --- what goes wrong ---------------------------------------------------------------------------

@@ -138,7 +138,9 @@ def test_no_process_of_a_cluster_outlives_it(tmp_path, how):
     assert supervisor.is_running(tmp_path) == 0
 
 
-@pytest.mark.parametrize(("clients", "at"), [(800, "keys and certificates"), (2, "registering node 0")])
+@pytest.mark.parametrize(
+    ("clients", "at"), [(800, "keys and certificates"), (2, "SuperLink"), (2, "registering node 0")]
+)
 def test_a_cluster_that_is_told_to_end_while_it_starts_leaves_nothing_running(tmp_path, clients, at):
     folder = tmp_path / "cluster"
     up = [str(BIN / "fedcipher"), "cluster", "up", "--clients", str(clients), "--folder", str(folder)]

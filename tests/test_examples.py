@@ -1,6 +1,7 @@
 """Each folder of examples/ trains on bundled data in this process, encrypted, and saves a model that works."""
 
 import importlib
+import re
 from pathlib import Path
 
 import example_apps
@@ -102,3 +103,14 @@ def test_every_example_has_what_flwr_run_needs():
     for app in sorted(path for path in EXAMPLES.iterdir() if (path / "pyproject.toml").exists()):
         assert (app / "README.md").exists(), app
         assert "fedcipher keygen" in (app / "README.md").read_text(), app
+
+
+def test_no_example_has_flower_look_for_packages_in_an_index():
+    """It does so before every run, and Fedcipher is in none."""
+    projects = sorted(EXAMPLES.glob("*/pyproject.toml"))
+    assert len(projects) >= 7
+    for project in projects:
+        assert "\ndependencies = []\n" in project.read_text(), project
+    page = (EXAMPLES.parent / "docs" / "porting.md").read_text()
+    (name,) = re.findall(r'^fedcipher-keys = "(.*)"$', page, re.MULTILINE)
+    assert f"--name {name}\n" in page

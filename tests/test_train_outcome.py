@@ -79,6 +79,22 @@ def train(folder):
     return cli.main(["train", "--scheme", "plain", "--clients", "3", "--out", str(folder)])
 
 
+def test_a_relative_folder_is_the_callers_and_no_earlier_model_stays_beside_another_runs_report(
+    monkeypatch, simulated, tmp_path
+):
+    """Flower's own relative folders are in the home."""
+    monkeypatch.chdir(tmp_path)
+    simulated(record(1), NOBODY)
+    told = []
+    monkeypatch.setattr(simulate, "make_server_app", lambda settings, on_round, *_: told.append(settings) or on_round)
+    out = tmp_path / "runs" / "one"
+    out.mkdir(parents=True)
+    (out / "model.npz").write_bytes(b"of another run")
+    assert train("runs/one") == 2
+    assert told[0].out == str(out / "run") and (out / "report.json").exists()
+    assert not (out / "model.npz").exists()
+
+
 def test_a_run_that_was_none_ends_with_a_status_and_its_first_cause_and_leaves_the_report(simulated, tmp_path, capsys):
     simulated(record(1), NOBODY)
     assert train(tmp_path) == 2

@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -18,7 +19,7 @@ from fedcipher import cli, errors, keys
 from fedcipher.flower import SecureStrategy, journal
 from fedcipher.flower.records import ClientRecord, RoundRecord
 from fedcipher.watch import JsonLines, MLflow, TensorBoard, WandB, figures
-from fedcipher.watch.app import dashboard
+from fedcipher.watch.app import _server, address, dashboard, listener
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Error, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
@@ -196,6 +197,32 @@ def test_odd_metrics_are_shown(watched, tmp_path, name, value):
         assert told == (value if np.isfinite(value) else None)
         families = list(text_string_to_metric_families(browser.get("/metrics").text))
         assert [s.labels["name"] for f in families for s in f.samples if s.name == "fedcipher_metric"] == [name]
+
+
+@pytest.mark.parametrize("listen", ["[::1]:0", "127.0.0.1:0"])
+def test_the_address_that_is_shown_is_one_that_answers(watched, listen):
+    names = ["Dash.Example", "192.0.2.7"]
+    with listener(listen) as at:
+        server = _server(watched.folder, at, names)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [at]})
+        thread.start()
+        try:
+            assert get(address(at))[0] == 200
+            port = at.getsockname()[1]
+            for host in ("dash.example", "DASH.example:80", "192.0.2.7:1234", f"localhost:{port}", "[::1]"):
+                assert get(address(at), {"Host": host})[0] == 200, host
+            for host in ("example", "dash.example.evil", "dash.example:x", "[::2]", "::1", "[::1", "a:b:c", ":80"):
+                with pytest.raises(urllib.error.HTTPError, match="400"):
+                    get(address(at), {"Host": host})
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.mark.parametrize("name", ["a*b", "https://dash.example", "dash.example:8080", "", "a b"])
+def test_a_name_that_no_browser_can_call_by_is_refused(watched, name, capsys):
+    assert cli.main(["dashboard", str(watched.folder), "--listen", "127.0.0.1:0", "--host", name]) == 2
+    assert "is no name of a machine" in capsys.readouterr().err
 
 
 def test_a_dashboard_of_nothing_is_refused(tmp_path, capsys):

@@ -87,7 +87,10 @@ def train(
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
     said = shlex.join(["fedcipher", *command])
     report = Report.begin(asdict(settings), scheme, said, link_mbit, engine=engine, accelerator=accelerator)
-    settings = replace(settings, out=str(out / "run" if settings.resume else free_folder(out / "run")))
+    # Whole: Flower's own are elsewhere.
+    settings = replace(settings, out=str((out / "run" if settings.resume else free_folder(out / "run")).resolve()))
+    model = out / "model.npz"
+    earlier = model.stat().st_mtime_ns if model.exists() and not settings.resume else None
     # Before keys are made, of which a client has its own only.
     cores, few = at_once(os.cpu_count() or 1, settings.clients, resident(), available())
     if few:
@@ -98,10 +101,13 @@ def train(
             if beside is not None:
                 report.beside = Report.begin(asdict(settings), beside, said, link_mbit)
                 other = out / beside.name
-                plain = replace(settings, keys=f"{settings.keys}-{beside.name}", out=str(other / "run"))
+                plain = replace(settings, keys=f"{settings.keys}-{beside.name}", out=str((other / "run").resolve()))
                 _run(plain, beside, report.beside, bar, other, False, cores)
     finally:
         if report.rounds:
+            if earlier is not None and model.stat().st_mtime_ns == earlier:
+                # It would stand beside the report of a run that it is not of.
+                model.unlink()
             report.write(out)
     report.show()
     print(f"report: {out / 'report.html'}, model: {out / 'model.npz'}")

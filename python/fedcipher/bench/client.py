@@ -34,10 +34,16 @@ def connect(server: str, link: Link) -> Connection:
         raise PeerLostError(
             f"no connection to {server}: {error}; start `fedcipher bench serve --listen {server}` there"
         ) from error
-    sock.settimeout(None)
     connection = Connection(sock)
     connection.send("hello", bandwidth=link.bandwidth, latency=link.latency)
-    connection.receive("welcome")
+    try:
+        connection.receive("welcome")
+    except PeerLostError as error:
+        connection.close()
+        raise PeerLostError(
+            f"{server}: {error}; it serves another client now, or is no `fedcipher bench serve`: try again later"
+        ) from error
+    sock.settimeout(None)
     connection.shape(link)
     return connection
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedcipher._files import writable_folder
 from fedcipher._optional import require
+from fedcipher._options import whole
 from fedcipher._units import seconds, size
 from fedcipher.bench.advise import Federation, Prediction, advise, check
 from fedcipher.bench.case import Case
@@ -75,7 +76,7 @@ def add_commands(commands: Any) -> None:
     )
     adviser.add_argument("--schemes", default="", help="names, with commas (default: all)")
     adviser.add_argument("--seconds", type=float, default=25.0, help="time for measuring, all schemes together")
-    adviser.add_argument("--check", type=int, default=0, metavar="N", help="measure the first N and compare")
+    adviser.add_argument("--check", type=whole(0), default=0, metavar="N", help="measure the first N and compare")
     _link_options(adviser)
     adviser.set_defaults(run=_advise)
 
@@ -128,6 +129,9 @@ def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
         print_table("beside the published figures", shown.rows)
         for head, texts in shown.notes:
             print(f"{head}:", *texts, sep="\n  ")
+    if not any(result.runs for result in study.results) and (folder / "results.json").exists():
+        print(f"nothing was measured: the report in {folder} stays what it was", file=sys.stderr)
+        return _INTERRUPTED if study.interrupted else 1
     try:
         report.write(study, chosen, folder)
     except ReportError as error:
@@ -194,7 +198,9 @@ def _run(chosen: Preset, folder: Path, options: argparse.Namespace, link: Link, 
         task = bar.add_task(chosen.cases[0].label, total=len(chosen.cases) * options.runs)
 
         def on_run(study: Study) -> None:
-            kept = report.write_results(study, folder)
+            # Until something has been measured, what an earlier run has left stays.
+            measured = any(result.runs for result in study.results)
+            kept = report.write_results(study, folder) if measured else folder
             if kept != folder:
                 raise ReportError(f"{folder} can no longer be written; what was measured is in {kept / 'results.json'}")
             done = sum(len(r.runs) if not r.failure else options.runs for r in study.results)

@@ -17,6 +17,8 @@ from fedcipher.schemes import Aggregator, Scheme, from_spec
 
 __all__ = ["end_with_parent", "serve"]
 
+_HELLO_SECONDS = 10.0
+
 
 def serve(listen: str, *, once: bool = False) -> None:
     """Serve measurements on ``host:port``, one client after the other; ``once``: one client, then end.
@@ -33,9 +35,15 @@ def serve(listen: str, *, once: bool = False) -> None:
         name = listener.getsockname()
         print(f"listening on {name[0]}:{name[1]}", flush=True)
         while True:
-            connection = Connection(listener.accept()[0])
+            sock = listener.accept()[0]
+            # Who says nothing keeps the next one waiting; who has gone without a word is noticed by the system.
+            sock.settimeout(_HELLO_SECONDS)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection = Connection(sock)
             try:
-                _session(connection)
+                hello = connection.receive("hello")
+                sock.settimeout(None)
+                _session(connection, hello)
             except PeerLostError as error:
                 print(f"fedcipher bench serve: {error}", file=sys.stderr, flush=True)
             except Exception as error:
@@ -55,8 +63,7 @@ def _report(connection: Connection, error: Exception) -> None:
         return
 
 
-def _session(connection: Connection) -> None:
-    hello = connection.receive("hello")
+def _session(connection: Connection, hello: Message) -> None:
     bandwidth, latency = _number(hello, "bandwidth"), _number(hello, "latency")
     connection.send("welcome")
     connection.shape(Link(bandwidth, latency))

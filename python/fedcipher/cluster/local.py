@@ -64,9 +64,15 @@ def up(
         # Nothing runs yet, and a second try finds the folder as this one did.
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    supervisor: subprocess.Popen[bytes] | None = None
     try:
+        supervisor = _supervisor(folder)
         _start(folder, port, public, offload, on_progress)
     except BaseException:
+        # It may not hold yet what `down` knows it by.
+        until = time.monotonic() + _END_SECONDS
+        while supervisor and supervisor.poll() is None and not is_running(folder) and time.monotonic() < until:
+            time.sleep(0.05)
         down(folder)
         raise
     return offload.keys if offload else str(folder / "keys")
@@ -124,17 +130,20 @@ def _party_keys(folder: Path, scheme: Scheme, clients: int, members: int) -> lis
     return made
 
 
-def _start(
-    folder: Path, port: int, public: list[Path], offload: Offload | None, on_progress: Callable[[str], None]
-) -> None:
+def _supervisor(folder: Path) -> subprocess.Popen[bytes]:
     with (folder / "logs" / "supervisor.log").open("ab") as log:
-        subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "fedcipher.cluster.supervisor", str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
+
+
+def _start(
+    folder: Path, port: int, public: list[Path], offload: Offload | None, on_progress: Callable[[str], None]
+) -> None:
     until = time.monotonic() + _START_SECONDS
     on_progress("SuperLink")
     while not _answers(port):

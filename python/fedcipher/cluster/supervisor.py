@@ -60,6 +60,8 @@ def main() -> int:
             **os.environ,
             "FEDCIPHER_STATE_DIR": str(folder / "state"),
             "FLWR_HOME": str(folder / "flwr"),
+            # An app's list of packages is no reason to fetch and run them.
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             # Flower's programs start each other by name.
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }

@@ -7,6 +7,7 @@ Names and reasons come from clients: all of it is escaped, and the page may load
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Generator
@@ -17,11 +18,12 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedcipher import _page
 from fedcipher.app.report_page import content
@@ -29,10 +31,12 @@ from fedcipher.errors import FedcipherError, ParameterError
 from fedcipher.watch.prometheus import CONTENT_TYPE, exposition
 from fedcipher.watch.run import WatchedRun
 
-__all__ = ["address", "dashboard", "listener", "serve", "serving"]
+__all__ = ["address", "check_host", "dashboard", "listener", "serve", "serving"]
 
 _ROUNDS = 200
 """Newest rounds, and reasons, on the page; all are in ``/rounds.json``."""
+# Of a Host header: a name or an address, one of IPv6 in brackets, and perhaps a port.
+_NAME = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+))(?::[0-9]{1,5})?")
 _END_SECONDS = 5
 """For answers that are under way."""
 _SCRIPT = """
@@ -93,7 +97,28 @@ def dashboard(folder: Path, hosts: list[str]) -> Starlette:
         Route("/metrics", metrics),
     ]
     # A page elsewhere cannot have a browser here read this under a name of its own (DNS rebinding).
-    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)])
+    return Starlette(routes=routes, middleware=[Middleware(_Named, hosts=hosts)])
+
+
+class _Named:
+    """Answers only who calls by one of ``hosts``. Starlette's own ends a name at its first colon, which IPv6 has."""
+
+    def __init__(self, app: ASGIApp, hosts: list[str]) -> None:
+        self._app, self._hosts = app, {host.strip("[]").lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        said = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
+        if _NAME.fullmatch(said) and _NAME.sub(r"\1\2", said).lower() in self._hosts:
+            await self._app(scope, receive, send)
+        else:
+            await PlainTextResponse("Invalid host header", status_code=400)(scope, receive, send)
+
+
+def check_host(name: str) -> str:
+    """A name for `serve`. Raises `ParameterError` where no browser can call by it."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?", name):
+        raise ParameterError(f"--host {name!r} is no name of a machine: give it without http:// and port")
+    return name
 
 
 def _answered(made: Any) -> Response:

@@ -30,11 +30,12 @@ def add_commands(commands: Any, run_folder: Callable[[Path], Path]) -> None:
 def _dashboard(run_folder: Callable[[Path], Path], options: argparse.Namespace, _: list[str]) -> int:
     require_dashboard()
     from fedcipher.flower.journal import read_journal
-    from fedcipher.watch.app import address, listener, serve
+    from fedcipher.watch.app import address, check_host, listener, serve
 
+    hosts = [check_host(name) for name in options.host]
     folder = run_folder(options.folder).absolute()
     read_journal(folder)
     with listener(options.listen) as at:
         print(f"dashboard: {address(at)}", flush=True)
-        serve(folder, at, options.host)
+        serve(folder, at, hosts)
     return 0
