@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 from importlib.util import find_spec
 
 import fedcipher
@@ -130,6 +131,31 @@ def test_attack_12_of_a_baseline(name):
         aggregator.add(frame)
     with pytest.raises(errors.ForgedAggregateError):
         scheme.decryptor(issued.client(3)).open(aggregator.finish())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attack_03_of_many_forgeries_at_once_a_baseline_tells_of_one(name):
+    """All of them are let in before the first has failed."""
+    world = World(name)
+    decryptors = [world.scheme.decryptor(world.issued.client(2)) for _ in range(2)]
+    rounds = range(100, 116)
+    forged = [wire_tools.with_round(world.aggregates[0], number) for number in rounds]
+    together, told = threading.Barrier(len(forged)), []
+
+    def tries(k):
+        together.wait()
+        try:
+            decryptors[k % 2].open(forged[k])
+        except errors.FedcipherError as error:
+            told.append(type(error))
+
+    threads = [threading.Thread(target=tries, args=(k,)) for k in range(len(forged))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(told) == len(forged) and told.count(errors.ForgedAggregateError) == 1
+    assert set(told) <= {errors.ForgedAggregateError, errors.KeyClosedError, errors.ReplayError}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -223,6 +223,45 @@ def test_attack_8_bfv_precomputed_before_a_fork_is_not_used_twice(size, rng):
         assert theirs.startswith((b"NonceReuseError", b"LedgerError")), theirs
 
 
+IN_A_FORK = """
+import os, signal, sys, threading
+import numpy as np
+import fedcipher
+from fedcipher import errors
+
+child = os.fork()
+if child:
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
+    signal.alarm(60)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0)
+made = fedcipher.scheme("bfv", clients=2, codec=fedcipher.Codec(bits=12, clip=1.0))
+encryptor = made.encryptor(made.keygen(2).client(0))
+update, done = [np.zeros(1_500_000, np.float32)], []
+
+def several(first):
+    for number in range(first, 60, 8):
+        try:
+            encryptor.encrypt(update, round=number)
+        except errors.NonceReuseError:
+            # Another thread was quicker with a later one.
+            pass
+        encryptor.export_state()
+        done.append(number)
+
+threads = [threading.Thread(target=several, args=(first,)) for first in range(1, 9)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+os._exit(len(done) != 59)
+"""
+
+
+def test_threads_of_a_forked_process_that_share_an_encryptor_wait_for_each_other(tmp_path):
+    """And not for themselves: a thread of the pool that waits takes up the next call."""
+    environment = {**os.environ, "FEDCIPHER_STATE_DIR": str(tmp_path), "RAYON_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", IN_A_FORK], env=environment, timeout=120, check=False)
+    assert done.returncode == 0, "it waits for ever"
+
+
 @pytest.mark.parametrize("name", ["flashe", "bfv"])
 def test_a_forked_process_does_not_wait_for_its_parents_threads(name, rng):
     made = scheme(name, clients=2, codec=CODEC)

@@ -398,6 +398,46 @@ def test_a_false_answer_is_left_out_by_who_opens_and_its_member_named(tmp_path, 
     np.testing.assert_allclose(opened.arrays[0], UPDATE[0], atol=1e-3)
 
 
+@pytest.mark.parametrize("lie", ["no keys", "a key that does not open"])
+@pytest.mark.parametrize("away", [0, 2, 3])
+def test_an_answer_that_cannot_be_read_is_left_out_while_others_are_enough(lie, away):
+    """Of five where three are needed: its sum may be right, and its keys for readers are under no signature."""
+    scheme = made(threshold=3, corrupt=0)
+    held = scheme.keygen(CLIENTS)
+    aggregator = scheme.aggregator(held.server(), round=1)
+    for number in range(CLIENTS):
+        aggregator.add(scheme.encryptor(held.client(number)).encrypt(UPDATE, round=1))
+    answers = {m: scheme.member(held.client(m)).answer(r) for m, r in aggregator.requests().items()}
+    frame = answers[3]
+    payload = bytearray(wire_tools.payload(frame))
+    # At its end: how many readers, and for each its number and what is sealed to it.
+    each = 4 + 32 + 1136
+    keys_at = len(payload) - CLIENTS * each
+    assert struct.unpack_from("<I", payload, keys_at - 4) == (CLIENTS,)
+    if lie == "no keys":
+        payload = payload[: keys_at - 4] + struct.pack("<I", 0)
+    else:
+        at = next(a for a in range(keys_at, len(payload), each) if struct.unpack_from("<I", payload, a) == (5,))
+        payload[at + 100] ^= 1
+    answers[3] = wire_tools.with_payload(frame, bytes(payload))
+    for member in sorted(answers, key=lambda m: m != 3)[: 5 - away]:
+        aggregator.answer(answers[member])
+    if away == 3:
+        with pytest.raises(errors.CommitteeError):
+            aggregator.finish()
+        return
+    total = aggregator.finish()
+    for reader in (4, 5):
+        whole = reader == 4 and lie != "no keys"
+        if away == 2 and not whole:
+            with pytest.raises(errors.DecryptError, match="member 3 has not answered this reader"):
+                scheme.decryptor(held.client(reader)).open(total, round=1)
+            continue
+        opened = scheme.decryptor(held.client(reader)).open(total, round=1)
+        np.testing.assert_allclose(opened.arrays[0], UPDATE[0], atol=1e-3)
+        assert opened.false_members == ([] if whole else [3])
+
+
 class Liar:
     """Sends, under its own signature, a ciphertext of another secret than the one it has shared: nobody can tell."""
 

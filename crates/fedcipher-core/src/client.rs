@@ -161,13 +161,17 @@ impl Receiver {
         Ok((head, layout, payload, tag))
     }
 
-    /// What becomes of a failure after [`Self::admit`]: see [`Rules::closes`].
-    #[must_use]
-    pub fn failed(&self, error: Error) -> Error {
-        if self.rules.closes && matches!(error, Error::Tag | Error::Decrypt { .. }) {
-            return self.openings.close().err().unwrap_or(error);
+    /// What of an outcome after [`Self::admit`] anybody may learn: see [`Rules::closes`]. Of many that were under way
+    /// at once, in this process or in others with the same state, one says that it was a forgery, and none after it
+    /// says anything.
+    pub fn settled<T>(&self, outcome: Result<T>) -> Result<T> {
+        if !self.rules.closes {
+            return outcome;
         }
-        error
+        match outcome {
+            Err(error @ (Error::Tag | Error::Decrypt { .. })) => self.openings.close().and(Err(error)),
+            other => self.openings.check_open().and(other),
+        }
     }
 
     #[must_use]

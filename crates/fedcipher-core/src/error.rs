@@ -138,8 +138,8 @@ pub enum Error {
     Signature { party: u32 },
 
     #[error(
-        "member {member} was sealed by clients {clients:?}, under their signature, what is no share of theirs; leave \
-         them out of the next round"
+        "member {member} says that clients {clients:?} have sealed to it what is no share of theirs; it does not answer \
+         for them"
     )]
     FalseShare { member: u32, clients: Vec<u32> },
 

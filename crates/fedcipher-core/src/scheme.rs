@@ -114,7 +114,8 @@ pub trait Aggregator: Send {
         Err(Error::frame("an answer to a scheme without a committee"))
     }
 
-    /// Clients that members have found to spoil the round: no sum with them will open.
+    /// Clients that more members accuse of having sealed no share than there are corrupt parties: one of them at least
+    /// keeps to the protocol. Fewer may be lying, and are as members that have not answered.
     fn accused(&self) -> Vec<u32> {
         Vec::new()
     }

@@ -340,9 +340,40 @@ fn only_what_tells_of_a_key_closes_it() {
         {
             let receiver = Receiver::new(key, rules, None).unwrap();
             let class = error.class();
-            assert_eq!(receiver.failed(error).class(), class);
+            assert_eq!(receiver.settled::<()>(Err(error)).unwrap_err().class(), class);
             let next = receiver.openings().claim(1, &[0; 32]);
             assert_eq!(matches!(next, Err(Error::Closed)), closes && tells, "{class}");
+        }
+    }
+}
+
+/// Many that were let in before the first was found to be forged: one of them says so, and what came out right after
+/// that is not said either. It is one bit, as when they come one by one.
+#[test]
+fn of_many_forgeries_at_once_one_is_told() {
+    let key = &double().keygen(&[0, 1], 1).unwrap().clients[0];
+    let rules = Rules { closes: true, ..Rules::dense(bounds(), Weighting::Client) };
+    let folder = tempfile::tempdir().unwrap();
+    for state in [None, Some(folder.path())] {
+        // On disk those of another process too.
+        let receivers = [(); 2].map(|()| Receiver::new(key, rules, state).unwrap());
+        let [first, second] = &receivers;
+        let of = |k: usize| if state.is_some() && k % 2 == 1 { second } else { first };
+        for round in 1..=16 {
+            first.openings().claim(round, &[0; 32]).unwrap();
+        }
+        of(0).settled(Ok(())).unwrap();
+        let told: Vec<&str> = std::thread::scope(|scope| {
+            let forged = |k: usize| scope.spawn(move || of(k).settled::<()>(Err(Error::Tag)).unwrap_err());
+            let all: Vec<_> = (0..8).map(forged).collect();
+            all.into_iter()
+                .map(|one| if matches!(one.join().unwrap(), Error::Tag) { "forged" } else { "closed" })
+                .collect()
+        });
+        assert_eq!(told.iter().filter(|said| **said == "forged").count(), 1, "{told:?}");
+        for k in 0..2 {
+            assert!(matches!(of(k).settled(Ok(())), Err(Error::Closed)));
+            assert!(matches!(of(k).settled::<()>(Err(Error::EmptyCohort)), Err(Error::Closed)));
         }
     }
 }

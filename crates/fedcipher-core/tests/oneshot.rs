@@ -378,7 +378,9 @@ fn a_false_share_spoils_the_round_and_opens_nothing() {
 #[test]
 fn a_member_names_who_sealed_no_share_and_spends_nothing() {
     let round = round(params(8), &[0, 1, 2, 3]);
-    let lie = resigned(&round, 3, |payload| payload[0] ^= 1);
+    // Its first two shares, which are of one size.
+    let second = 32 + OVERHEAD;
+    let lie = resigned(&round, 3, |payload| [0, second].iter().for_each(|at| payload[*at] ^= 1));
     let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
     round.updates[..3].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
     aggregator.add(&lie).unwrap();
@@ -386,6 +388,12 @@ fn a_member_names_who_sealed_no_share_and_spends_nothing() {
     let member = round.scheme.member(&round.keys.clients[0], None).unwrap();
     let complaint = member.answer(&requests[0].1).unwrap();
     assert!(matches!(aggregator.answer(&complaint), Err(Error::FalseShare { member: 0, clients }) if clients == [3]));
+    // One may be lying: a corrupt party is reckoned with.
+    assert!(aggregator.accused().is_empty());
+    let other = round.scheme.member(&round.keys.clients[1], None).unwrap().answer(&requests[1].1).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(aggregator.answer(&other), Err(Error::FalseShare { member: 1, .. })));
+    }
     assert_eq!(aggregator.accused(), [3]);
     // It has not spoken for any set yet.
     let mut without = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();

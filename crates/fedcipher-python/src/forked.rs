@@ -26,6 +26,24 @@ pub fn at_work<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send)
     })
 }
 
+/// [`at_work`] on an object that is one thread's at a time. It is waited for without the GIL, which whoever has it may
+/// need for a frame's memory, and before the work is handed to a pool: a
+/// thread of that which waits for its share of the work takes up the next, and would wait for what it holds itself.
+pub fn at_work_on<O: Send, T: Send>(
+    py: Python<'_>,
+    object: &Mutex<O>,
+    work: impl FnOnce(&mut O) -> Result<T> + Send,
+) -> Result<T> {
+    py.detach(|| {
+        let mut held = object.lock().unwrap_or_else(PoisonError::into_inner);
+        let object = &mut *held;
+        match threads()? {
+            None => unwound(|| work(object)),
+            Some(threads) => threads.install(|| unwound(|| work(object))),
+        }
+    })
+}
+
 fn threads() -> Result<Option<Arc<ThreadPool>>> {
     let process = std::process::id();
     if IMPORTER.get().is_none_or(|importer| *importer == process) {

@@ -12,7 +12,7 @@ use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::scheme::{self, Expect, Request};
 use fedcipher_core::{Error, keys, memory, noise, prf, registry, sparse, wire};
-use forked::at_work;
+use forked::{at_work, at_work_on};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -20,7 +20,7 @@ use pyo3::types::PyBytes;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Raises the class of `fedcipher.errors` that the core names.
 fn raise(error: Error) -> PyErr {
@@ -263,11 +263,6 @@ impl Scheme {
     }
 }
 
-/// The lock is never contended in sane use; it lets Python move the object between threads.
-fn locked<T: ?Sized>(inner: &Mutex<Box<T>>) -> MutexGuard<'_, Box<T>> {
-    inner.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Memory of a Python `bytes` object that nothing else has seen yet: a frame is made where it stays.
 struct PlaceInPython(Option<Py<PyBytes>>);
 
@@ -293,7 +288,8 @@ impl wire::Place for PlaceInPython {
                 let buffer = pyo3::ffi::PyBytes_AsString(object).cast::<MaybeUninit<u8>>();
                 let fresh = std::slice::from_raw_parts_mut(buffer, len);
                 memory::huge_pages(fresh);
-                fresh.par_chunks_mut(1 << 20).for_each(|part| part.fill(MaybeUninit::new(0)));
+                // Without the GIL: another thread of the pool may wait for it with what this one waits for.
+                py.detach(|| fresh.par_chunks_mut(1 << 20).for_each(|part| part.fill(MaybeUninit::new(0))));
                 self.0 = Some(bytes.cast_into_unchecked::<PyBytes>().unbind());
                 Ok(fresh.assume_init_mut())
             }
@@ -322,10 +318,10 @@ impl Encryptor {
     ) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, f64)> {
         let slices = slices(&arrays)?;
         let mut place = PlaceInPython(None);
-        let (clipped, seconds) = at_work(py, || {
+        let (clipped, seconds) = at_work_on(py, &self.0, |encryptor| {
             let update = Update::new(&layout.0, slices, rounding(stochastic)?)?;
             let request = Request { round, weight, update: &update, plan, model, bound };
-            locked(&self.0).encrypt_into(&request, &mut place)?;
+            encryptor.encrypt_into(&request, &mut place)?;
             Ok((update.clipped(), update.seconds()))
         })
         .map_err(raise)?;
@@ -333,20 +329,21 @@ impl Encryptor {
     }
 
     fn precompute(&self, py: Python<'_>, round: u64, layout: &Layout, plan: &[u8]) -> PyResult<()> {
-        at_work(py, || locked(&self.0).precompute(round, &layout.0, plan)).map_err(raise)
+        at_work_on(py, &self.0, |object| object.precompute(round, &layout.0, plan)).map_err(raise)
     }
 
     /// Bytes of the last frame that are sent once a key epoch.
-    fn setup_bytes(&self) -> usize {
-        locked(&self.0).setup_bytes()
+    fn setup_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        at_work_on(py, &self.0, |object| Ok(object.setup_bytes())).map_err(raise)
     }
 
-    fn export_state<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &locked(&self.0).export_state())
+    fn export_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let state = at_work_on(py, &self.0, |object| Ok(object.export_state())).map_err(raise)?;
+        Ok(PyBytes::new(py, &state))
     }
 
-    fn import_state(&self, state: &[u8]) -> PyResult<()> {
-        locked(&self.0).import_state(state).map_err(raise)
+    fn import_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
+        at_work_on(py, &self.0, |object| object.import_state(state)).map_err(raise)
     }
 }
 
@@ -360,43 +357,43 @@ struct Aggregator(Mutex<Box<dyn scheme::Aggregator>>);
 impl Aggregator {
     /// Checks and adds a frame: (client, weight it counts with).
     fn add(&self, py: Python<'_>, frame: &[u8]) -> PyResult<(u32, u64)> {
-        let added = at_work(py, || locked(&self.0).add(frame)).map_err(raise)?;
+        let added = at_work_on(py, &self.0, |object| object.add(frame)).map_err(raise)?;
         Ok((added.client, added.weight))
     }
 
     /// Fixes who is in the sum: (member, what to send to it).
     fn requests<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u32, Bound<'py, PyBytes>)>> {
-        let requests = at_work(py, || locked(&self.0).requests()).map_err(raise)?;
+        let requests = at_work_on(py, &self.0, |object| object.requests()).map_err(raise)?;
         Ok(requests.into_iter().map(|(member, frame)| (member, PyBytes::new(py, &frame))).collect())
     }
 
     /// Checks and keeps a member's answer: whose it is.
     fn answer(&self, py: Python<'_>, frame: &[u8]) -> PyResult<u32> {
-        at_work(py, || locked(&self.0).answer(frame)).map_err(raise)
+        at_work_on(py, &self.0, |object| object.answer(frame)).map_err(raise)
     }
 
-    /// Clients that members have found to spoil the round.
+    /// Clients that more members accuse than are corrupt.
     #[getter]
-    fn accused(&self) -> Vec<u32> {
-        locked(&self.0).accused()
+    fn accused(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        at_work_on(py, &self.0, |object| Ok(object.accused())).map_err(raise)
     }
 
     /// How many more answers the sum needs.
     #[getter]
-    fn missing(&self) -> usize {
-        locked(&self.0).missing()
+    fn missing(&self, py: Python<'_>) -> PyResult<usize> {
+        at_work_on(py, &self.0, |object| Ok(object.missing())).map_err(raise)
     }
 
     /// The work of `finish`, for others to do: (what all pieces need, each piece).
     fn parts<'py>(&self, py: Python<'py>) -> PyResult<Option<Handed<'py>>> {
-        let parts = at_work(py, || locked(&self.0).parts()).map_err(raise)?;
+        let parts = at_work_on(py, &self.0, |object| object.parts()).map_err(raise)?;
         let bytes = |bytes: &Vec<u8>| PyBytes::new(py, bytes);
         Ok(parts.map(|parts| (bytes(&parts.common), parts.pieces.iter().map(bytes).collect())))
     }
 
     /// `finish` from the results of all parts, in their order.
     fn finish_from<'py>(&self, py: Python<'py>, results: Vec<Vec<u8>>) -> PyResult<Bound<'py, PyBytes>> {
-        let frame = at_work(py, || locked(&self.0).finish_from(&results)).map_err(raise)?;
+        let frame = at_work_on(py, &self.0, |object| object.finish_from(&results)).map_err(raise)?;
         Ok(PyBytes::new(py, &frame))
     }
 
@@ -405,8 +402,8 @@ impl Aggregator {
     fn finish<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyBytes>> {
         let mut raised: Option<PyErr> = None;
         let mut place = PlaceInPython(None);
-        let result = at_work(py, || {
-            locked(&self.0).finish_into(&mut place, &mut |done, total| {
+        let result = at_work_on(py, &self.0, |aggregator| {
+            aggregator.finish_into(&mut place, &mut |done, total| {
                 Python::attach(|py| {
                     let called = match &progress {
                         Some(call) => call.call1(py, (done, total)).map(drop),

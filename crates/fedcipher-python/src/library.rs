@@ -213,7 +213,8 @@ impl Opened {
         Layout(self.layout.clone())
     }
 
-    /// Said when the library itself finds that this is no sum: nothing more is opened under the key.
+    /// Said when the library itself finds that this is no sum: nothing more is opened under the key. `KeyClosedError`
+    /// where that was so already.
     fn fail(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.receiver.openings().close()).map_err(raise)
     }
@@ -228,7 +229,7 @@ impl Opened {
             codec::means(&self.layout, weight, 0, sums, &mut means);
             Ok::<_, Error>(means)
         });
-        Ok(means.map_err(|error| raise(self.receiver.failed(error)))?.into_pyarray(py))
+        Ok(py.detach(|| self.receiver.settled(means)).map_err(raise)?.into_pyarray(py))
     }
 }
 

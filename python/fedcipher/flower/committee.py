@@ -99,7 +99,7 @@ class Committee:
                     member,
                     f"it refused; its own log has the cause, reference {reference}" if reference else error,
                 )
-        if aggregator.accused:
+        if aggregator.missing and aggregator.accused:
             return f"clients {aggregator.accused} have sealed to the committee what is no share of theirs"
         if aggregator.missing:
             return (

@@ -92,12 +92,24 @@ impl Openings {
         self.record(Opening { round, digest: *digest })
     }
 
-    /// Opens nothing under this key from here on, durably.
+    /// Opens nothing under this key from here on, durably. `Closed` where that was so already.
     pub fn close(&self) -> Result<()> {
-        match self.record(CLOSED) {
-            Err(Error::Closed) => Ok(()),
-            other => other,
-        }
+        self.record(CLOSED)
+    }
+
+    /// `Closed` where nothing is opened any more.
+    pub fn check_open(&self) -> Result<()> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = match &self.file {
+            Some((path, _)) => {
+                let file = locked(path)?;
+                let bytes = file.metadata().map_err(|e| failed(path, e))?.len().saturating_sub(FIRST as u64);
+                // The claim before this has seen to the rest of the file.
+                (bytes / RECORD as u64).checked_sub(1).map(|index| read(&file, path, index)).transpose()?
+            }
+            None => seen.openings.last().copied(),
+        };
+        if last.is_some_and(|last| last.round == CLOSED.round) { Err(Error::Closed) } else { Ok(()) }
     }
 
     fn record(&self, wanted: Opening) -> Result<()> {

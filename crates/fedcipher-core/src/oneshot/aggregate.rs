@@ -27,7 +27,8 @@ pub struct OneshotAggregator {
     /// Set when the committee was asked: nobody joins the sum after that.
     asked: Option<Header>,
     answers: BTreeMap<u32, Answer>,
-    accused: BTreeSet<u32>,
+    /// Clients, and the members that accuse them.
+    accused: BTreeMap<u32, BTreeSet<u32>>,
 }
 
 /// What members need of one update.
@@ -51,7 +52,7 @@ impl OneshotAggregator {
             shares: BTreeMap::new(),
             asked: None,
             answers: BTreeMap::new(),
-            accused: BTreeSet::new(),
+            accused: BTreeMap::new(),
         }
     }
 
@@ -60,7 +61,7 @@ impl OneshotAggregator {
         party.ok_or_else(|| Error::frame(format!("party {id} is no member of the committee")))
     }
 
-    /// Keeps whom a member accuses; the round is lost either way.
+    /// Keeps whom a member accuses, which no proof comes with: see [`Aggregator::accused`].
     fn complained(&mut self, context: &RoundContext, complaint: &Complaint) -> Error {
         let Complaint { member, clients, signature } = complaint;
         match self.member(*member) {
@@ -68,8 +69,13 @@ impl OneshotAggregator {
             Ok(party) if !verifies(&party.verify, &context.complaint(*member, clients), signature) => {
                 Error::Signature { party: *member }
             }
+            Ok(_) if !clients.is_sorted_by(|a, b| a < b) || !clients.iter().all(|c| self.shares.contains_key(c)) => {
+                Error::frame(format!("member {member} accuses whom it was not asked about"))
+            }
             Ok(_) => {
-                self.accused.extend(clients.iter().filter(|client| self.shares.contains_key(client)));
+                for client in clients {
+                    self.accused.entry(*client).or_default().insert(*member);
+                }
                 Error::FalseShare { member: *member, clients: clients.clone() }
             }
         }
@@ -146,7 +152,8 @@ impl Aggregator for OneshotAggregator {
     }
 
     fn accused(&self) -> Vec<u32> {
-        self.accused.iter().copied().collect()
+        let sure = |members: &BTreeSet<u32>| members.len() > self.setting.params.corrupt;
+        self.accused.iter().filter(|(_, members)| sure(members)).map(|(client, _)| *client).collect()
     }
 
     fn missing(&self) -> usize {

@@ -46,19 +46,31 @@ fn opener(
 ) -> Result<(CipherOpener, Vec<u32>)> {
     let context = RoundContext::of(digest, header);
     let mut sums = Vec::with_capacity(answers.len());
+    // What cannot be read is as false as what does not agree: the others may be enough.
+    let (mut unread, mut why) = (Vec::new(), None);
     for (place, member) in roster.members().enumerate() {
         let Some(answer) = answers.iter().find(|answer| answer.member == member.id) else { continue };
         if !answer.is_of(member, &context, &header.contributions) {
             return Err(Error::Signature { party: member.id });
         }
-        sums.push((place, answer.open(setting, &context, own)?));
+        match answer.open(setting, &context, own) {
+            Ok(sum) => sums.push((place, sum)),
+            Err(error) => {
+                unread.push(place);
+                why.get_or_insert(error);
+            }
+        }
     }
-    let joined = setting.sharing.join(&sums)?;
+    let joined = setting.sharing.join(&sums).map_err(|error| match error {
+        Error::Committee { .. } => why.unwrap_or(error),
+        other => other,
+    })?;
     let d = &setting.derived;
     let secret = Arc::new(d.ring.transformed(&joined.sum));
     let terms = header.contributions.len() as u128;
     let opener = CipherOpener::new(d, secret, header, layout, mac, vec![(context.seed(), 1)], terms, prefix)?;
-    let named = roster.members().enumerate().filter(|(place, _)| joined.wrong.contains(place));
+    let named =
+        roster.members().enumerate().filter(|(place, _)| joined.wrong.contains(place) || unread.contains(place));
     Ok((opener, named.map(|(_, member)| member.id).collect()))
 }
 

@@ -29,7 +29,7 @@ impl PastaDecryptor {
 
 impl Decryptor for PastaDecryptor {
     fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
-        self.open(frame, expect, sink).map_err(|error| self.receiver.failed(error))
+        self.receiver.settled(self.open(frame, expect, sink))
     }
 
     fn opener(&self, head: &Head, expect: &Expect<'_>, _prefix: &[u8]) -> Result<Option<Opening>> {

@@ -255,6 +255,10 @@ fn largest_t(ring: &Ring, params: &Params, noise: u128) -> Result<(u128, u128)> 
 
 /// The low bits of c0 to drop on the way up: as many as the noise leaves room for, and a tag's word.
 fn best_drop(terms: u128, error: Binomial, half: u128, log_q: u32) -> u32 {
-    let fits = |up: &u32| terms * (error.bound() + rounding_error(*up)) < half;
+    // A decoded coefficient's noise, shifted to be no less than zero, is a word of 64 bits.
+    let fits = |up: &u32| {
+        let noise = terms * (error.bound() + rounding_error(*up));
+        noise < half && 2 * noise <= u128::from(u64::MAX)
+    };
     (0..(log_q / 2).min(MAX_DROP + 1)).rev().find(fits).unwrap_or(0)
 }
