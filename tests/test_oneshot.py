@@ -419,7 +419,9 @@ def test_an_answer_that_cannot_be_read_is_left_out_while_others_are_enough(lie, 
     else:
         at = next(a for a in range(keys_at, len(payload), each) if struct.unpack_from("<I", payload, a) == (5,))
         payload[at + 100] ^= 1
-    answers[3] = wire_tools.with_payload(frame, bytes(payload))
+    head = bytearray(frame[: wire_tools.payload_start(frame)])
+    struct.pack_into("<Q", head, 104, len(payload))
+    answers[3] = wire_tools.sealed(bytes(head) + bytes(payload))
     for member in sorted(answers, key=lambda m: m != 3)[: 5 - away]:
         aggregator.answer(answers[member])
     if away == 3:
