@@ -1,6 +1,7 @@
 """The schemes to compare with (Paillier, SEAL's BFV and CKKS, TFHE), through the common interface."""
 
 import contextlib
+import errno
 import gc
 import itertools
 import json
@@ -197,6 +198,38 @@ def test_a_library_that_is_brought_down_takes_nobody_with_it(variant, monkeypatc
     sums = scheme.decryptor(issued.client(0)).sums(aggregator.finish())
     assert np.array_equal(sums, want) and apart.started >= 3
     assert len(other.finish()) > 0
+
+
+class Full:
+    """A file whose disk is full once, after part of what is written."""
+
+    def __init__(self, file):
+        self._file, self._left = file, 1
+
+    def write(self, payload):
+        if self._left:
+            self._left = 0
+            self._file.write(payload[:100])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._file.write(payload)
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+@pytest.mark.parametrize("variant", SEAL)
+def test_an_update_that_cannot_be_kept_is_in_no_sum(variant):
+    scheme, issued, frames, want = three(variant[0])
+    aggregator = scheme.aggregator(issued.server())
+    aggregator.add(frames[0])
+    aggregator._adder._kept = Full(aggregator._adder._kept)
+    with pytest.raises(errors.RunError, match=r"cannot be kept: .*no space left"):
+        aggregator.add(frames[1])
+    for frame in frames[1:]:
+        aggregator.add(frame)
+    # What is added up again is what was.
+    os.kill(scheme._arithmetic.pid, signal.SIGKILL)
+    assert np.array_equal(scheme.decryptor(issued.client(0)).sums(aggregator.finish()), want)
 
 
 def test_a_librarys_process_goes_with_its_scheme():

@@ -53,11 +53,16 @@ def over_tcp(run, nic, *arguments, hosts, name):
     return started(*serve, *lets_in, *arguments, *lock_arguments(), log=run.folder / f"{name}.log")
 
 
-def refused_once(address, folder, path="/fedcipher.v1.Engine/Describe"):
-    """A connection of its own on which one call has been refused; it answers pings for as long as it lives."""
+def kept(address, folder, path="/fedcipher.v1.Engine/Describe"):
+    """A connection of its own that answers pings as long as it lives: one call on it has been refused, or goes on."""
     read = lambda name: (folder / name).read_bytes()  # noqa: E731
     credentials = grpc.ssl_channel_credentials(read("authority.pem"), read("key.pem"), read("certificate.pem"))
     channel = grpc.secure_channel(address, credentials, options=[("grpc.use_local_subchannel_pool", 1)])
+    if path.endswith("Watch"):
+        # Unread ends with the channel.
+        channel.watched = channel.unary_stream(path)(b"")
+        next(channel.watched)
+        return channel
     try:
         channel.unary_unary(path)(b"", timeout=5)
     except grpc.RpcError:
@@ -65,7 +70,8 @@ def refused_once(address, folder, path="/fedcipher.v1.Engine/Describe"):
     raise AssertionError("it was not refused")
 
 
-def test_the_connections_of_a_revoked_host_make_room_for_others(tmp_path):
+@pytest.mark.parametrize("path", ["/fedcipher.v1.Engine/Describe", "/grpc.health.v1.Health/Watch"])
+def test_the_connections_of_a_revoked_host_make_room_for_others(tmp_path, path):
     with deployment(flashe(2), 1, tmp_path) as run, tcp_engine(run) as (served, (gone, stays)), ExitStack() as held:
         # Room for 64 connections, of one address for half of them.
         resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (256, 256))
@@ -80,7 +86,7 @@ def test_the_connections_of_a_revoked_host_make_room_for_others(tmp_path):
 
         assert until(refused)
         for _ in range(40):
-            held.enter_context(refused_once(served.address, gone))
+            held.enter_context(kept(served.address, gone, path))
         assert connect(served.address, credentials=stays).encryptor().encrypt(updates(1)[0], round=1)
 
 
@@ -90,7 +96,7 @@ def test_the_connections_of_a_revoked_device_keep_no_aggregator_out(tmp_path):
         resource.prlimit(run.local.authority.process.pid, resource.RLIMIT_NOFILE, (256, 256))
         run.authority("revoke", "client-1", "--no-rotate")
         for _ in range(40):
-            held.enter_context(refused_once(run.local.authority.address, device, path="/fedcipher.v1.Authority/Keys"))
+            held.enter_context(kept(run.local.authority.address, device, path="/fedcipher.v1.Authority/Keys"))
         assert run.keys().current().epoch == 1
 
 

@@ -25,7 +25,8 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from fedcipher import errors
-from fedcipher.errors import FedcipherError, FrameError, InternalError
+from fedcipher._files import refusal
+from fedcipher.errors import FedcipherError, FrameError, InternalError, RunError
 from fedcipher.schemes.library import Adder, Arithmetic, Numbers
 
 __all__ = ["Apart", "main", "running"]
@@ -299,9 +300,14 @@ class _Sum(Adder):
             self._there()
             self._held.ask(_ADD, payload, elements)
 
+        # First, over what a refused one has left: what is in the sum and not here would be lost with the process.
+        try:
+            self._kept.seek(sum(size for size, _ in self._sizes))
+            self._kept.write(payload)
+            self._kept.flush()
+        except OSError as error:
+            raise RunError(f"an update cannot be kept: {refusal(error, tempfile.gettempdir())}") from error
         _twice(added, "the library does not survive this ciphertext")
-        self._kept.seek(0, os.SEEK_END)
-        self._kept.write(payload)
         self._sizes.append((len(payload), elements))
 
     def finish(self) -> bytes:
