@@ -84,7 +84,7 @@ struct Serve {
     /// Seconds between two looks for a new key epoch, and for hosts that have been revoked.
     #[arg(long, default_value_t = 5)]
     refresh: u64,
-    /// Longest silence of a host in mid-stream, seconds.
+    /// Longest silence of a host in mid-stream, and longest time in which a request that is one message comes in, seconds.
     #[arg(long, default_value_t = 30)]
     stall: u64,
     /// Longest wait for streams under way after SIGTERM, seconds.
@@ -93,8 +93,8 @@ struct Serve {
     /// Largest update that is precomputed, in values: what is made ahead stays in memory.
     #[arg(long, default_value_t = 4 << 20)]
     ahead: usize,
-    /// Most that calls hold, all together, of what must come whole before it is worked on: heads, imported states,
-    /// updates of sparse FLASHE and of PASTA.
+    /// Most that calls hold, all together, of what must come whole before it is worked on (heads, imported states,
+    /// updates of sparse FLASHE and of PASTA) or waits to be taken (exported states); one host's at most half of it.
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     unfinished_mib: u32,
     /// Threads that encrypt, at most 256; 0 for one a core.
