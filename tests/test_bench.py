@@ -554,4 +554,5 @@ def test_a_wrong_mean_is_an_error(monkeypatch):
 
 def _serve(sock):
     with contextlib.suppress(errors.PeerLostError):
-        server._session(Connection(sock))
+        connection = Connection(sock)
+        server._session(connection, connection.receive("hello"))

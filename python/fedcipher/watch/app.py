@@ -107,8 +107,9 @@ class _Named:
         self._app, self._hosts = app, {host.strip("[]").lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        said = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
-        if _NAME.fullmatch(said) and _NAME.sub(r"\1\2", said).lower() in self._hosts:
+        # There are no WebSockets here; what is neither is the application's own beginning and end.
+        said = Headers(scope=scope).get("host", "") if scope["type"] == "http" else None
+        if said is None or (_NAME.fullmatch(said) and _NAME.sub(r"\1\2", said).lower() in self._hosts):
             await self._app(scope, receive, send)
         else:
             await PlainTextResponse("Invalid host header", status_code=400)(scope, receive, send)
