@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from fedcipher import Codec, scheme
 from measure import ROOT, Times, machine, median_seconds
+from report import ms
 
 LAYERS, HIDDEN, GROUPED, RANK = 32, 4096, 1024, 32
 CLIENTS = 20
@@ -46,10 +47,6 @@ class Cost:
     @property
     def seconds(self) -> Times:
         return self.encrypt + self.decrypt
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.0f}" + (f" ({1000 * seconds.least:.0f})" if isinstance(seconds, Times) else "")
 
 
 def shapes() -> list[tuple[int, int]]:
@@ -102,15 +99,15 @@ def main() -> None:
     """Measure, print, and write the table into the page."""
     values = sum(rows * columns for rows, columns in shapes())
     lines = [
-        "| scheme | bits | up, MB | down, MB | encrypt, ms | prepared, ms | decrypt, ms | encrypt and decrypt, ms "
-        "| of processor time, ms |",
+        "| scheme | bits | up, MB | down, MB | encrypt | prepared | decrypt | encrypt and decrypt "
+        "| of processor time |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     with tempfile.TemporaryDirectory() as state:
         os.environ["FEDCIPHER_STATE_DIR"] = state
         for name, bits in CASES:
             it = cost(name, bits)
-            times = " | ".join(_ms(x) for x in (it.encrypt, it.prepared, it.decrypt, it.seconds, it.worked))
+            times = " | ".join(ms(x, 0) for x in (it.encrypt, it.prepared, it.decrypt, it.seconds, it.worked))
             lines.append(f"| `{name}` | {bits} | {it.up / 1e6:.1f} | {it.down / 1e6:.1f} | {times} |")
             print(lines[-1], flush=True)
             if (name, bits) == CASES[0]:

@@ -115,11 +115,14 @@ def socket_channel(target):
     return grpc.insecure_channel(target, options=options)
 
 
-def tls_channel(address, folder):
+def shown(folder):
+    """The authority's certificate, and the key and certificate of a party's folder."""
+    return [(folder / name).read_bytes() for name in ("authority.pem", "key.pem", "certificate.pem")]
+
+
+def tls_channel(address, folder, options=()):
     """With the credentials of a party's folder."""
-    read = lambda name: (folder / name).read_bytes()  # noqa: E731
-    credentials = grpc.ssl_channel_credentials(read("authority.pem"), read("key.pem"), read("certificate.pem"))
-    return grpc.secure_channel(address, credentials)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(*shown(folder)), options=options)
 
 
 def error_class(call):

@@ -322,20 +322,8 @@ def test_fedbits_baselines_are_scaled_to_its_models_and_its_savings_are_means_ov
 
 
 def test_a_bench_that_measures_nothing_leaves_the_report_that_is_there(tmp_path, capsys):
-    asked = [
-        "bench",
-        "round",
-        "--runs",
-        "1",
-        "--values",
-        "100",
-        "--clients",
-        "2",
-        "--schemes",
-        "plain",
-        "--out",
-        str(tmp_path),
-    ]
+    few = ("--runs", "1", "--values", "100", "--clients", "2", "--schemes", "plain")
+    asked = ["bench", "round", *few, "--out", str(tmp_path)]
     assert cli.main(asked) == 0
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert cli.main([*asked, "--bits", "99"]) == 1

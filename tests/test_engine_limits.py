@@ -24,6 +24,7 @@ from engine_harness import (
     field,
     flashe,
     raw_call,
+    shown,
     socket_channel,
     tls_channel,
     until,
@@ -55,9 +56,7 @@ def over_tcp(run, nic, *arguments, hosts, name):
 
 def kept(address, folder, path="/fedcipher.v1.Engine/Describe"):
     """A connection of its own that answers pings as long as it lives: one call on it has been refused, or goes on."""
-    read = lambda name: (folder / name).read_bytes()  # noqa: E731
-    credentials = grpc.ssl_channel_credentials(read("authority.pem"), read("key.pem"), read("certificate.pem"))
-    channel = grpc.secure_channel(address, credentials, options=[("grpc.use_local_subchannel_pool", 1)])
+    channel = tls_channel(address, folder, options=[("grpc.use_local_subchannel_pool", 1)])
     if path.endswith("Watch"):
         # Unread ends with the channel.
         channel.watched = channel.unary_stream(path)(b"")
@@ -70,21 +69,35 @@ def kept(address, folder, path="/fedcipher.v1.Engine/Describe"):
     raise AssertionError("it was not refused")
 
 
+def turned_away(address, credentials):
+    """Whether an engine's host is refused as revoked."""
+    try:
+        connect(address, credentials=credentials, patience=2)
+    except errors.FedcipherError as error:
+        return isinstance(error, errors.RevokedError)
+    return False
+
+
+def forgets(encryptor, rounds):
+    """Whether an engine, asked again and again, comes to encrypt no more under an epoch's key."""
+
+    def forgotten():
+        try:
+            encryptor.encrypt(updates(1)[0], round=next(rounds))
+        except errors.FedcipherError:
+            return True
+        return False
+
+    return until(forgotten)
+
+
 @pytest.mark.parametrize("path", ["/fedcipher.v1.Engine/Describe", "/grpc.health.v1.Health/Watch"])
 def test_the_connections_of_a_revoked_host_make_room_for_others(tmp_path, path):
     with deployment(flashe(2), 1, tmp_path) as run, tcp_engine(run) as (served, (gone, stays)), ExitStack() as held:
         # Room for 64 connections, of one address for half of them.
         resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (256, 256))
         run.authority("revoke", "host-a", "--no-rotate")
-
-        def refused():
-            try:
-                connect(served.address, credentials=gone, patience=2)
-            except errors.RevokedError:
-                return True
-            return False
-
-        assert until(refused)
+        assert until(lambda: turned_away(served.address, gone))
         for _ in range(40):
             held.enter_context(kept(served.address, gone, path))
         assert connect(served.address, credentials=stays).encryptor().encrypt(updates(1)[0], round=1)
@@ -244,28 +257,10 @@ def test_an_engine_that_gets_no_key_forgets_what_has_ended_and_whom_to_serve(tmp
                 keys.current()
                 keys.settle(3)
                 there = connect(honest.address, credentials=trainer)
-
-                rounds = itertools.count(1)
-
-                def ended():
-                    try:
-                        there.encryptor(2).encrypt(updates(1)[0], round=next(rounds))
-                    except errors.FedcipherError:
-                        return True
-                    return False
-
-                assert until(ended)
+                assert forgets(there.encryptor(2), itertools.count(1))
                 assert "IdentityInUseError" in (run.folder / "honest.log").read_text()
                 run.authority("revoke", "trainer", "--no-rotate")
-
-                def refused():
-                    try:
-                        connect(honest.address, credentials=trainer, patience=2)
-                    except errors.FedcipherError as error:
-                        return isinstance(error, errors.RevokedError)
-                    return False
-
-                assert until(refused)
+                assert until(lambda: turned_away(honest.address, trainer))
 
 
 def test_asking_again_and_again_fills_neither_the_audit_log_nor_the_engines(tmp_path):
@@ -316,8 +311,8 @@ def test_whom_nobody_connects_to_passes_for_no_authority(tmp_path, role):
             def service(self, details):
                 called.append(details.method)
 
-        read = lambda name: (folder / name).read_bytes()  # noqa: E731
-        shows = grpc.ssl_server_credentials([(read("key.pem"), read("certificate.pem"))], read("authority.pem"), True)
+        authority, key, certificate = shown(folder)
+        shows = grpc.ssl_server_credentials([(key, certificate)], authority, True)
         server = grpc.server(futures.ThreadPoolExecutor(2))
         server.add_generic_rpc_handlers((Claims(),))
         address = f"127.0.0.1:{server.add_secure_port('127.0.0.1:0', shows)}"
@@ -385,16 +380,6 @@ def test_an_engine_without_room_for_a_new_key_forgets_the_ended_one(small_disk, 
         run.authority("rotate")
         keys.current()
         keys.settle(3)
-
-        rounds = itertools.count(2)
-
-        def forgotten():
-            try:
-                engine.encryptor(2).encrypt(updates(1)[0], round=next(rounds))
-            except errors.FedcipherError:
-                return True
-            return False
-
-        assert until(forgotten)
+        assert forgets(engine.encryptor(2), itertools.count(2))
         (small_disk / "fill").unlink()
         assert until(lambda: 3 in connect(served.address).epochs)

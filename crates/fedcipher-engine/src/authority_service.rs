@@ -138,15 +138,16 @@ impl authority_server::Authority for AuthorityService {
             if let Some(card) = &request.card {
                 store.show_card(&party.name, &card.verify, &card.sealing)?;
             }
+            store.device_keys(&party.name, &request.instance, &request.held)
+        };
+        let (issued, show_card, spec, usable, revoked_hosts) = self.with(|store| {
             // Nothing is issued, and so bound to an engine, before it has shown whose it is.
             let show_card = store.has_rosters() && request.card.is_none();
-            if show_card {
-                return Ok((Vec::new(), show_card));
-            }
-            Ok((store.device_keys(&party.name, &request.instance, &request.held)?, show_card))
-        };
-        let ((keys, show_card), refused) = match self.with(issue) {
-            Ok(found) => (found, None),
+            let issued = if show_card { Ok(Vec::new()) } else { issue(store) };
+            Ok((issued, show_card, store.spec()?, store.usable()?, store.revoked_hosts()?))
+        })?;
+        let (keys, refused) = match issued {
+            Ok(keys) => (keys, None),
             // What has ended and who is revoked its engine must learn all the same.
             Err(error @ (Error::IdentityInUse { .. } | Error::OtherIdentity { .. })) => {
                 let what = match &error {
@@ -154,12 +155,10 @@ impl authority_server::Authority for AuthorityService {
                     _ => "another card".to_owned(),
                 };
                 let error = self.refuse(&party, &what, error);
-                ((Vec::new(), false), Some(proto::Refusal { class: error.class().into(), message: error.to_string() }))
+                (Vec::new(), Some(proto::Refusal { class: error.class().into(), message: error.to_string() }))
             }
             Err(error) => return Err(error.into()),
         };
-        let known = self.with(|store| Ok((store.spec()?, store.usable()?, store.revoked_hosts()?)));
-        let (spec, usable, revoked_hosts) = known?;
         let seal = |DeviceKey { epoch, issue, .. }: DeviceKey| {
             let issued = match issue {
                 Issue::Roster(key) => proto::IssuedKey { epoch, roster: key.into(), ..proto::IssuedKey::default() },

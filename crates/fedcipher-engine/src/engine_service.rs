@@ -7,7 +7,7 @@ use crate::listen;
 use crate::metrics::Metrics;
 use crate::proto::{self, answer_request, decrypt_request, encrypt_request, engine_server, import_state_request};
 use crate::ring::Ring;
-use crate::streams::{Pump, RingEnd, compute};
+use crate::streams::{self, Pump, RingEnd, compute};
 use crate::unfinished::Unfinished;
 use crate::{CHUNK, MAX_MESSAGE};
 use bytes::{Bytes, BytesMut};
@@ -18,8 +18,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 /// Replies made but not yet taken by the connection.
@@ -132,11 +132,13 @@ impl EngineService {
     }
 
     async fn run_import(&self, owner: &str, mut parts: Streaming<proto::ImportStateRequest>) -> Result<()> {
-        let Some(import_state_request::Part::Begin(begin)) = self.part(&mut parts).await?.and_then(|m| m.part) else {
+        let Some(import_state_request::Part::Begin(begin)) =
+            streams::next(&mut parts, self.stall).await?.and_then(|m| m.part)
+        else {
             return Err(Error::Protocol("an ImportState call starts with begin".into()));
         };
         let (mut state, mut held) = (Vec::new(), self.unfinished.call(owner));
-        while let Some(message) = self.part(&mut parts).await? {
+        while let Some(message) = streams::next(&mut parts, self.stall).await? {
             match message.part {
                 Some(import_state_request::Part::Data(data)) if state.len() + data.len() <= MAX_MESSAGE => {
                     held.grow_to(state.len() + data.len())?;
@@ -162,19 +164,19 @@ impl EngineService {
         held.grow_to(state.len())?;
         for at in (0..state.len()).step_by(CHUNK) {
             let data = state.slice(at..state.len().min(at + CHUNK));
-            let sent = tokio::time::timeout(self.stall, replies.send(Ok(proto::StateChunk { data }))).await;
-            let sent = sent.map_err(|_| Error::Stalled { seconds: self.stall.as_secs() })?;
-            sent.map_err(|_| Error::Truncated("the host has gone".into()))?;
+            streams::answer(replies, proto::StateChunk { data }, self.stall).await?;
         }
         Ok(())
     }
 
     async fn run_answer(&self, owner: &str, mut parts: Streaming<proto::AnswerRequest>) -> Result<Vec<u8>> {
-        let Some(answer_request::Part::Begin(begin)) = self.part(&mut parts).await?.and_then(|m| m.part) else {
+        let Some(answer_request::Part::Begin(begin)) =
+            streams::next(&mut parts, self.stall).await?.and_then(|m| m.part)
+        else {
             return Err(Error::Protocol("an Answer call starts with begin".into()));
         };
         let (mut frame, mut held) = (Vec::new(), self.unfinished.call(owner));
-        while let Some(message) = self.part(&mut parts).await? {
+        while let Some(message) = streams::next(&mut parts, self.stall).await? {
             match message.part {
                 Some(answer_request::Part::Frame(data)) if frame.len() + data.len() <= MAX_ANSWERED => {
                     held.grow_to(frame.len() + data.len())?;
@@ -190,13 +192,6 @@ impl EngineService {
         // The frame says which epoch it is of.
         let party = self.party(&begin.device, wire::parse(&frame)?.header.epoch).await?;
         compute(move || Ok(party.member()?.answer(&frame)?)).await
-    }
-
-    /// The next message of a call; none at its end.
-    async fn part<T>(&self, parts: &mut Streaming<T>) -> Result<Option<T>> {
-        let next = tokio::time::timeout(self.stall, parts.next()).await;
-        let next = next.map_err(|_| Error::Stalled { seconds: self.stall.as_secs() })?.transpose();
-        next.map_err(|status| Error::Truncated(status.message().to_owned()))
     }
 
     /// `work` of a call of `host`, cut off when the authority revokes it.

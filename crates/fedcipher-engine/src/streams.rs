@@ -137,9 +137,9 @@ where
             self.reply(None).await?;
         }
         let began = Instant::now();
-        let next = tokio::time::timeout(self.stall, self.requests.next()).await;
+        let next = next(self.requests, self.stall).await;
         self.metrics.phase("wait", began.elapsed().as_secs_f64());
-        next.map_err(|_| self.stalled())?.transpose().map_err(|status| Error::Truncated(status.message().to_owned()))
+        next
     }
 
     /// The next chunk of what the host sends, `counted` as that; none at the end.
@@ -199,7 +199,7 @@ where
                 return Err(Error::Truncated("the host has gone".into()));
             }
             if began.elapsed() > self.stall {
-                return Err(self.stalled());
+                return Err(stalled(self.stall));
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -213,14 +213,29 @@ where
             end.taken
         });
         let began = Instant::now();
-        let sent = tokio::time::timeout(self.stall, self.replies.send(Ok(Out::new(part, taken)))).await;
+        let sent = answer(self.replies, Out::new(part, taken), self.stall).await;
         self.metrics.phase("wait", began.elapsed().as_secs_f64());
-        sent.map_err(|_| self.stalled())?.map_err(|_| Error::Truncated("the host has gone".into()))
+        sent
     }
+}
 
-    fn stalled(&self) -> Error {
-        Error::Stalled { seconds: self.stall.as_secs() }
-    }
+/// Hands `reply` to the connection, which its host must empty.
+pub async fn answer<T>(replies: &Sender<std::result::Result<T, Status>>, reply: T, stall: Duration) -> Result<()> {
+    let sent = tokio::time::timeout(stall, replies.send(Ok(reply))).await;
+    sent.map_err(|_| stalled(stall))?.map_err(|_| Error::Truncated("the host has gone".into()))
+}
+
+/// The next message of a host's; none at its end.
+pub async fn next<T>(
+    requests: &mut (impl Stream<Item = std::result::Result<T, Status>> + Unpin),
+    stall: Duration,
+) -> Result<Option<T>> {
+    let next = tokio::time::timeout(stall, requests.next()).await;
+    next.map_err(|_| stalled(stall))?.transpose().map_err(|status| Error::Truncated(status.message().to_owned()))
+}
+
+fn stalled(stall: Duration) -> Error {
+    Error::Stalled { seconds: stall.as_secs() }
 }
 
 /// Runs `work` on the threads that encrypt; the event loop goes on meanwhile.

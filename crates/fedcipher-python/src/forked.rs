@@ -20,15 +20,12 @@ pub fn remember_this_process() {
 /// where the first parallel step would wait for them for ever. A panic is an error: Python's handlers let PyO3's
 /// `PanicException` pass, which is no `Exception`.
 pub fn at_work<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    py.detach(|| match threads()? {
-        None => unwound(work),
-        Some(threads) => threads.install(|| unwound(work)),
-    })
+    py.detach(|| handed(work))
 }
 
 /// [`at_work`] on an object that is one thread's at a time. It is waited for without the GIL, which whoever has it may
-/// need for a frame's memory, and before the work is handed to a pool: a
-/// thread of that which waits for its share of the work takes up the next, and would wait for what it holds itself.
+/// need for a frame's memory, and before the work is handed to a pool: a thread of that which waits for its share of
+/// the work takes up the next, and would wait for what it holds itself.
 pub fn at_work_on<O: Send, T: Send>(
     py: Python<'_>,
     object: &Mutex<O>,
@@ -37,11 +34,15 @@ pub fn at_work_on<O: Send, T: Send>(
     py.detach(|| {
         let mut held = object.lock().unwrap_or_else(PoisonError::into_inner);
         let object = &mut *held;
-        match threads()? {
-            None => unwound(|| work(object)),
-            Some(threads) => threads.install(|| unwound(|| work(object))),
-        }
+        handed(|| work(object))
     })
+}
+
+fn handed<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    match threads()? {
+        None => unwound(work),
+        Some(threads) => threads.install(|| unwound(work)),
+    }
 }
 
 fn threads() -> Result<Option<Arc<ThreadPool>>> {

@@ -273,9 +273,10 @@ class SecureStrategy(Strategy):
         finished = sum(record.unfinished is None for record in self.rounds)
         if num_rounds > 0 and finished == 0:
             raise StrategyError(f"none of {len(self.rounds)} rounds has an aggregate; the last: {self._last_reason()}")
-        if before and self.rounds[before:] and all(r.unfinished is not None for r in self.rounds[before:]):
+        ours = self.rounds[before:]
+        if before and ours and all(record.unfinished is not None for record in ours):
             raise StrategyError(
-                f"none of the {len(self.rounds) - before} rounds since the run was resumed has an aggregate: its model "
+                f"none of the {len(ours)} rounds since the run was resumed has an aggregate: its model "
                 f"is what it was; the last: {self._last_reason()}"
             )
         if finished < len(self.rounds):
