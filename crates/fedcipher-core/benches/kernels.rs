@@ -5,6 +5,8 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::mask::{MaskMaker, Masking, encrypt_run};
+use fedcipher_core::mac::field::Element;
+use fedcipher_core::mac::hash::{Hasher, Powers};
 use fedcipher_core::prf::Prf;
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params, Preset};
@@ -28,6 +30,38 @@ fn masks(c: &mut Criterion) {
                     Ok(())
                 };
                 encrypt_run(&mut maker, &masking.terms(3), 0, values.len(), 1, source, black_box(&mut out)).unwrap();
+            });
+        });
+    }
+}
+
+/// The polynomial of a client's fields alone, and the masks with it; values.
+fn tags(c: &mut Criterion) {
+    let prf = Prf::new(&[7; 16]).unwrap();
+    let values: Vec<u32> = (0..1 << 20).map(|v: u32| v & 0xffff).collect();
+    let mut group = c.benchmark_group("tag-2e20");
+    group.throughput(Throughput::Elements(values.len() as u64));
+    let powers = Powers::new(Element::new(u128::MAX - 5));
+    for width in [16, 20, 28] {
+        group.bench_function(format!("w={width}"), |b| {
+            b.iter(|| {
+                let mut hasher = Hasher::new(&powers, width, 0);
+                values.chunks(2048).for_each(|run| hasher.fields(black_box(run)));
+                hasher.finish()
+            });
+        });
+        let mut out = vec![0u8; bits::packed_len(values.len(), width)];
+        group.bench_function(format!("w={width} under masks"), |b| {
+            b.iter(|| {
+                let (mut maker, mut hasher) = (MaskMaker::new(&prf, 1, width), Hasher::new(&powers, width, 0));
+                let source = |d: usize, ints: &mut [u32]| {
+                    ints.copy_from_slice(&values[d..d + ints.len()]);
+                    hasher.fields(ints);
+                    Ok(())
+                };
+                let terms = Masking::Double.terms(3);
+                encrypt_run(&mut maker, &terms, 0, values.len(), 1, source, black_box(&mut out)).unwrap();
+                hasher.finish()
             });
         });
     }
@@ -84,5 +118,5 @@ fn ciphertexts(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, masks, additions, ciphertexts);
+criterion_group!(benches, masks, tags, additions, ciphertexts);
 criterion_main!(benches);

@@ -26,6 +26,8 @@ pub mod prf;
 pub mod registry;
 pub mod rlwe;
 pub mod scheme;
+#[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
+mod simd;
 pub mod sparse;
 pub mod stream;
 pub mod wire;

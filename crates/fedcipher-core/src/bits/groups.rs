@@ -1,7 +1,7 @@
 //! Lanes in groups: as many as fit into a block of key stream, from bit 0 of it on. What the bits behind them are has
 //! no meaning.
 
-use super::{BitWriter, lane_mask, scale, up};
+use super::{BitWriter, lane_mask, regroup, scale, up};
 use multiversion::multiversion;
 
 /// Writes `values[k] * factor mod 2^width`, of values below 2^width, as groups; `values` may hold the products then.
@@ -10,6 +10,8 @@ pub fn group_scaled(values: &mut [u32], factor: u64, width: u32, groups: &mut [[
     if factor != 1 && width <= 32 {
         scale(values, factor as u32, lane_mask(width) as u32);
     }
+    let done = regroup::group(values, width, groups);
+    let (values, groups) = (&values[done * (128 / width) as usize..], &mut groups[done..]);
     // With their number known, a group's lanes are moved by constants and the loop over them is none.
     macro_rules! by_lanes {
         ($($lanes:literal)*) => {
@@ -63,7 +65,11 @@ pub fn pack_first(groups: &[[u8; 16]], bits: u32, out: &mut [u8]) {
 /// The writer behind the first `used` bits of each group.
 fn write<'a>(groups: &[[u8; 16]], used: u32, out: &'a mut [u8]) -> BitWriter<'a> {
     // Eight groups end on a byte, and there what is left of the stream begins.
-    let done = if used < 72 { 0 } else { join(groups, used, out) / 8 * 8 };
+    let mut done = 0;
+    if used >= 72 {
+        done = regroup::join(groups, used, out);
+        done += join(&groups[done..], used, &mut out[done * used as usize / 8..]) / 8 * 8;
+    }
     let mut writer = BitWriter::new(&mut out[done * used as usize / 8..]);
     for group in &groups[done..] {
         writer.push(u128::from_le_bytes(*group) & (u128::MAX >> (128 - used)), used);

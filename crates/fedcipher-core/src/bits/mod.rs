@@ -5,6 +5,7 @@
 
 mod add;
 mod groups;
+mod regroup;
 mod vectors;
 
 pub use add::{add_assign, add_groups, sub_assign, sub_groups};
@@ -68,6 +69,20 @@ pub fn pack_scaled(values: &[u32], factor: u64, width: u32, out: &mut [u8]) {
         _ => {
             let mask = lane_mask(width);
             pack_lanes(values, width, out, |v| u64::from(*v).wrapping_mul(factor) & mask);
+        }
+    }
+}
+
+/// Writes `values[k] * factor + plus[k] - minus[k] mod 2^width`, of two streams, into the stream `out`.
+pub fn pack_masked(values: &[u32], factor: u64, width: u32, [plus, minus]: [&[u8]; 2], out: &mut [u8]) {
+    match width {
+        8 => mask_u8(values, factor as u8, plus, minus, out),
+        16 => mask_u16(values, factor as u16, plus, minus, out),
+        32 => mask_u32(values, factor as u32, plus, minus, out),
+        _ => {
+            pack_scaled(values, factor, width, out);
+            add_assign(out, plus, width);
+            sub_assign(out, minus, width);
         }
     }
 }
@@ -180,12 +195,21 @@ impl<'a> BitWriter<'a> {
 }
 
 macro_rules! scale_kernel {
-    ($lane:ty, $bytes:literal, $scale:ident) => {
+    ($lane:ty, $bytes:literal, $scale:ident, $mask:ident) => {
         #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
         fn $scale(values: &[u32], factor: $lane, out: &mut [u8]) {
             let (out, _) = out.as_chunks_mut::<$bytes>();
             for (slot, v) in out.iter_mut().zip(values) {
                 *slot = (*v as $lane).wrapping_mul(factor).to_le_bytes();
+            }
+        }
+
+        #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+        fn $mask(values: &[u32], factor: $lane, plus: &[u8], minus: &[u8], out: &mut [u8]) {
+            let (out, plus, minus) = (out.as_chunks_mut::<$bytes>().0, plus.as_chunks().0, minus.as_chunks().0);
+            for (((slot, v), p), m) in out.iter_mut().zip(values).zip(plus).zip(minus) {
+                let mask = <$lane>::from_le_bytes(*p).wrapping_sub(<$lane>::from_le_bytes(*m));
+                *slot = (*v as $lane).wrapping_mul(factor).wrapping_add(mask).to_le_bytes();
             }
         }
     };
@@ -197,9 +221,9 @@ fn scale(values: &mut [u32], factor: u32, mask: u32) {
     values.iter_mut().for_each(|v| *v = v.wrapping_mul(factor) & mask);
 }
 
-scale_kernel!(u8, 1, scale_u8);
-scale_kernel!(u16, 2, scale_u16);
-scale_kernel!(u32, 4, scale_u32);
+scale_kernel!(u8, 1, scale_u8, mask_u8);
+scale_kernel!(u16, 2, scale_u16, mask_u16);
+scale_kernel!(u32, 4, scale_u32, mask_u32);
 
 #[cfg(test)]
 mod tests {
@@ -253,6 +277,11 @@ mod tests {
             pack_scaled(&narrow, 12_345, width, &mut out);
             let scaled: Vec<u64> = narrow.iter().map(|x| (u64::from(*x) * 12_345) & mask).collect();
             prop_assert_eq!(&out, &stream(&scaled, width));
+            let masked = b.iter().zip(a.iter().rev()).zip(&scaled).map(|((p, m), v)| v.wrapping_add(*p).wrapping_sub(*m) & mask);
+            let wanted = stream(&masked.collect::<Vec<_>>(), width);
+            let minus = stream(&a.iter().rev().copied().collect::<Vec<_>>(), width);
+            pack_masked(&narrow, 12_345, width, [&other, &minus], &mut out);
+            prop_assert_eq!(&out, &wanted);
 
             let per = (128 / width) as usize;
             let mut groups = vec![[0; 16]; len.div_ceil(per)];

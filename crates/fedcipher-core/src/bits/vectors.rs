@@ -17,18 +17,9 @@ pub use simd::combine;
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd {
     use super::SIDE;
+    use crate::simd::Wide;
     use core::arch::x86_64::__m512i;
     use pulp::{as_arrays, as_arrays_mut, cast};
-
-    pulp::simd_type! {
-        struct Wide {
-            sse: "sse",
-            sse2: "sse2",
-            avx: "avx",
-            avx2: "avx2",
-            avx512f: "avx512f",
-        }
-    }
 
     const BYTES: usize = 8 * SIDE;
 

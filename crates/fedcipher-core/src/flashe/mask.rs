@@ -4,6 +4,7 @@ use crate::bits;
 use crate::lanes::{Cuts, Lanes};
 use crate::prf::{CHUNK_BLOCKS, Prf, round_client, wipe};
 use crate::{Error, Result};
+use aligned_vec::{AVec, avec};
 use zeroize::Zeroize;
 
 /// Chunks of mask blocks in a piece: at most a quarter of a megabyte of floats.
@@ -86,10 +87,12 @@ pub struct MaskMaker<'a> {
     prf: &'a Prf,
     round: u64,
     width: u32,
-    blocks: Vec<[u8; 16]>,
+    blocks: AVec<[u8; 16]>,
+    /// The key stream that is taken away, where two are joined at once.
+    minus: AVec<[u8; 16]>,
     /// For widths that do not fill a block: the sum of the terms, and the same as a stream.
-    total: Vec<[u8; 16]>,
-    packed: Vec<u8>,
+    total: AVec<[u8; 16]>,
+    packed: AVec<u8>,
 }
 
 impl<'a> MaskMaker<'a> {
@@ -100,9 +103,10 @@ impl<'a> MaskMaker<'a> {
             prf,
             round,
             width,
-            blocks: vec![[0; 16]; CHUNK_BLOCKS],
-            total: vec![[0; 16]; used],
-            packed: vec![0; bits::packed_len(used * per_block(width), width)],
+            blocks: avec![[0; 16]; CHUNK_BLOCKS],
+            minus: avec![[0; 16]; CHUNK_BLOCKS],
+            total: avec![[0; 16]; used],
+            packed: avec![0; bits::packed_len(used * per_block(width), width)],
         }
     }
 
@@ -132,8 +136,16 @@ impl<'a> MaskMaker<'a> {
     /// Writes `values[k] * weight` (at most one chunk) under their masks, as a stream; what `values` hold then is open.
     fn encrypt(&mut self, terms: &[Term], first: u32, values: &mut [u32], weight: u64, out: &mut [u8]) {
         if self.width.is_power_of_two() {
-            bits::pack_scaled(values, weight, self.width, out);
-            return self.apply(terms, false, first, values.len(), out);
+            let [Term { client: plus, negative: false }, Term { client: minus, negative: true }] = *terms else {
+                bits::pack_scaled(values, weight, self.width, out);
+                return self.apply(terms, false, first, values.len(), out);
+            };
+            let count = values.len().div_ceil(per_block(self.width));
+            let streams = [(plus, &mut self.blocks), (minus, &mut self.minus)].map(|(client, blocks)| {
+                self.prf.blocks(round_client(self.round, client), first, &mut blocks[..count]);
+                &blocks.as_flattened()[..out.len()]
+            });
+            return bits::pack_masked(values, weight, self.width, streams, out);
         }
         // Values join the masks where these are made, and all move once.
         let count = values.len().div_ceil(per_block(self.width));
@@ -197,6 +209,7 @@ impl<'a> MaskMaker<'a> {
 impl Drop for MaskMaker<'_> {
     fn drop(&mut self) {
         wipe(self.blocks.as_flattened_mut());
+        wipe(self.minus.as_flattened_mut());
         wipe(self.total.as_flattened_mut());
         wipe(&mut self.packed);
     }
@@ -216,7 +229,7 @@ pub fn encrypt_run(
 ) -> Result<()> {
     let width = maker.width;
     let step = chunk_lanes(width);
-    let mut ints = vec![0u32; step];
+    let mut ints = avec![0u32; step];
     for (k, chunk) in out.chunks_mut(bits::packed_len(step, width)).enumerate() {
         let lanes = (len - k * step).min(step);
         source(k * step, &mut ints[..lanes])?;

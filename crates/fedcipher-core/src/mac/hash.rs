@@ -4,81 +4,33 @@
 //! words of a sum apart, so the polynomial of a sum is the sum of the polynomials. The exponent of a word follows
 //! from the place of its first field in the update, whatever pieces the update is cut into.
 
+use super::dot::{self, WORDS};
 use super::field::Element;
 use crate::bits::lane_mask;
+use aligned_vec::ABox;
 use multiversion::multiversion;
-use std::sync::OnceLock;
 use zeroize::Zeroize;
 
-/// Words whose powers of r are tabulated; a longer run takes several blocks.
-const WORDS: usize = 512;
 /// Fields that make [`HALF`] words of two: field k with field k + HALF.
 pub const GROUP: usize = 256;
 const HALF: usize = GROUP / 2;
 /// Fields up to this width share a word with another.
 const PAIRED: u32 = 16;
-/// Words up to this width take powers in fewer limbs.
-const NARROW: u32 = 22;
-
-/// Powers of r, by limb: 512 products of a limb and a word stay below 2^63.
-type Table<const LIMBS: usize> = [[u32; WORDS]; LIMBS];
-/// Six limbs of 22 bits, for words of 32 bits.
-type Wide = Table<6>;
-/// Four limbs of 32 bits, for words of 22.
-type Narrow = Table<4>;
-
-/// Bits of a limb.
-const fn limb_bits(limbs: usize) -> u32 {
-    128u32.div_ceil(limbs as u32)
-}
-
-/// `r^1 ..= r^512` as words take them, by limb.
-fn tabulate<const LIMBS: usize>(r: Element, paired: bool) -> Box<Table<LIMBS>> {
-    let mut table = Box::new([[0u32; WORDS]; LIMBS]);
-    let (bits, mask) = (limb_bits(LIMBS), lane_mask(limb_bits(LIMBS)));
-    let skip = r.power(HALF as u64);
-    let mut power = r;
-    for i in 0..WORDS {
-        for (l, limb) in table.iter_mut().enumerate() {
-            limb[i] = ((power.value() >> (bits * l as u32)) as u64 & mask) as u32;
-        }
-        power = power * r;
-        if paired && i % HALF == HALF - 1 {
-            power = power * skip;
-        }
-    }
-    table
-}
-
 /// The key of one round's polynomial with its tables, wiped when dropped.
 pub struct Powers {
     r: Element,
     /// r^512 and r^1024: from one block to the next.
     steps: [Element; 2],
-    narrow: OnceLock<Box<Narrow>>,
-    single: OnceLock<Box<Wide>>,
-    paired: OnceLock<Box<Wide>>,
+    /// Of words of a single field, and of two.
+    single: dot::Powers,
+    paired: dot::Powers,
 }
 
 impl Powers {
     pub fn new(r: Element) -> Self {
         let step = r.power(WORDS as u64);
-        let [single, paired] = [(); 2].map(|()| OnceLock::new());
-        Powers { r, steps: [step, step * step], narrow: OnceLock::new(), single, paired }
-    }
-
-    /// The polynomial of words of a single field, of which none has more than `width` bits.
-    fn single(&self, words: &[u32], width: u32) -> Element {
-        if width <= NARROW {
-            value(dot_narrow(words, self.narrow.get_or_init(|| tabulate(self.r, false))))
-        } else {
-            value(dot_wide(words, self.single.get_or_init(|| tabulate(self.r, false))))
-        }
-    }
-
-    /// The same of words of two fields.
-    fn paired(&self, words: &[u32]) -> Element {
-        value(dot_wide(words, self.paired.get_or_init(|| tabulate(self.r, true))))
+        let [single, paired] = [0, HALF as u64].map(|skipped| dot::Powers::new(r, HALF, skipped));
+        Powers { r, steps: [step, step * step], single, paired }
     }
 }
 
@@ -86,12 +38,6 @@ impl Drop for Powers {
     fn drop(&mut self) {
         self.r.zeroize();
         self.steps.zeroize();
-        for mut table in [self.single.take(), self.paired.take()].into_iter().flatten() {
-            table.as_flattened_mut().zeroize();
-        }
-        if let Some(mut table) = self.narrow.take() {
-            table.as_flattened_mut().zeroize();
-        }
     }
 }
 
@@ -106,14 +52,14 @@ pub struct Hasher<'a> {
     /// r to the place of the next field.
     base: Element,
     sum: Element,
-    words: Box<[u32; WORDS]>,
+    words: ABox<[u32; WORDS]>,
 }
 
 impl<'a> Hasher<'a> {
     /// `width` bits hold a field of any sum.
     pub fn new(powers: &'a Powers, width: u32, start: usize) -> Self {
         let base = powers.r.power(start as u64);
-        let words = Box::new([0; WORDS]);
+        let words = ABox::new(0, [0; WORDS]);
         Hasher { powers, paired: width <= PAIRED, width, base, sum: Element::default(), words }
     }
 
@@ -133,9 +79,9 @@ impl<'a> Hasher<'a> {
         for block in fields.chunks(self.block()) {
             let hash = if self.paired {
                 let used = pair(block, self.width, &mut self.words);
-                self.powers.paired(&self.words[..used])
+                self.powers.paired.dot(&self.words[..used], u32::BITS)
             } else {
-                self.powers.single(block, self.width)
+                self.powers.single.dot(block, self.width)
             };
             self.sum += self.base * hash;
             self.advance(block.len());
@@ -149,15 +95,15 @@ impl<'a> Hasher<'a> {
                 let mut narrow = [0u32; 2 * WORDS];
                 narrow.iter_mut().zip(block).for_each(|(n, s)| *n = *s as u32);
                 let used = pair(&narrow[..block.len()], self.width, &mut self.words);
-                self.powers.paired(&self.words[..used])
+                self.powers.paired.dot(&self.words[..used], u32::BITS)
             } else {
                 self.words.iter_mut().zip(block).for_each(|(n, s)| *n = *s as u32);
-                self.powers.single(&self.words[..block.len()], self.width)
+                self.powers.single.dot(&self.words[..block.len()], self.width)
             };
             if self.width > 32 {
                 // What is beyond 32 bits goes over the same powers once more.
                 self.words.iter_mut().zip(block).for_each(|(n, s)| *n = (*s >> 32) as u32);
-                hash += self.powers.single(&self.words[..block.len()], self.width).times_power_of_two(32);
+                hash += self.powers.single.dot(&self.words[..block.len()], self.width).times_power_of_two(32);
             }
             self.sum += self.base * hash;
             self.advance(block.len());
@@ -177,16 +123,23 @@ impl Drop for Hasher<'_> {
     }
 }
 
-/// Two fields a word; a group that is not full is filled with zeros. Words used.
-fn pair(fields: &[u32], width: u32, words: &mut [u32; WORDS]) -> usize {
+/// The same number of fields `HALF` further on beside each field of a group.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+fn pair_groups(groups: &[[u32; GROUP]], width: u32, slots: &mut [[u32; HALF]]) {
     let mask = lane_mask(width) as u32;
-    let (groups, rest) = fields.as_chunks::<GROUP>();
-    let (slots, _) = words.as_chunks_mut::<HALF>();
     for (slot, group) in slots.iter_mut().zip(groups) {
         for k in 0..HALF {
             slot[k] = (group[k] & mask) | ((group[k + HALF] & mask) << width);
         }
     }
+}
+
+/// Two fields a word; a group that is not full is filled with zeros. Words used.
+fn pair(fields: &[u32], width: u32, words: &mut [u32; WORDS]) -> usize {
+    let mask = lane_mask(width) as u32;
+    let (groups, rest) = fields.as_chunks::<GROUP>();
+    let (slots, _) = words.as_chunks_mut::<HALF>();
+    pair_groups(groups, width, slots);
     if rest.is_empty() {
         return groups.len() * HALF;
     }
@@ -196,33 +149,6 @@ fn pair(fields: &[u32], width: u32, words: &mut [u32; WORDS]) -> usize {
         *word = field(k) | (field(k + HALF) << width);
     }
     (groups.len() + 1) * HALF
-}
-
-/// The limbs of `sum words[i] * r^(i+1)`, each below 2^63. All limbs go along side by side: a word is read once.
-macro_rules! dot_kernel {
-    ($dot:ident, $table:ty, $limbs:literal, $($limb:ident $l:literal),+) => {
-        #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
-        fn $dot(words: &[u32], table: &$table) -> [u64; $limbs] {
-            let n = words.len().min(WORDS);
-            let words = &words[..n];
-            let [$($limb),+] = table;
-            $(let $limb = &$limb[..n];)+
-            let mut sums = [0u64; $limbs];
-            for i in 0..n {
-                let word = u64::from(words[i]);
-                $(sums[$l] += word * u64::from($limb[i]);)+
-            }
-            sums
-        }
-    };
-}
-
-dot_kernel!(dot_wide, Wide, 6, a 0, b 1, c 2, d 3, e 4, f 5);
-dot_kernel!(dot_narrow, Narrow, 4, a 0, b 1, c 2, d 3);
-
-fn value<const LIMBS: usize>(limbs: [u64; LIMBS]) -> Element {
-    let limb = |(l, x): (usize, &u64)| Element::new(u128::from(*x)).times_power_of_two(limb_bits(LIMBS) * l as u32);
-    limbs.iter().enumerate().map(limb).sum()
 }
 
 #[cfg(test)]
@@ -305,15 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_words_do_not_overflow() {
-        let most = |bits: u32| lane_mask(bits) as u32;
-        let wide: Wide = [[most(limb_bits(6)); WORDS]; 6];
-        let narrow: Narrow = [[most(limb_bits(4)); WORDS]; 4];
-        let want = |word: u32, limb: u32| u64::try_from(WORDS as u128 * u128::from(word) * u128::from(limb)).ok();
-        assert_eq!(dot_wide(&[u32::MAX; WORDS], &wide).map(Some), [want(u32::MAX, wide[0][0]); 6]);
-        assert_eq!(dot_narrow(&[most(NARROW); WORDS], &narrow).map(Some), [want(most(NARROW), narrow[0][0]); 4]);
+    fn the_largest_fields_do_not_overflow() {
         let powers = Powers::new(Element::new(u128::MAX - 5));
-        for width in [PAIRED, NARROW, NARROW + 1, 32, 63] {
+        for width in [PAIRED, PAIRED + 1, 22, 23, 32, 63] {
             let sums = [lane_mask(width); 3 * WORDS];
             let mut hasher = Hasher::new(&powers, width, 0);
             hasher.sums(&sums);

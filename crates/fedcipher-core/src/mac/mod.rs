@@ -14,6 +14,7 @@
 //! ([`crate::ledger::Openings`]). Whoever holds the cohort's secret can forge: this binds the server, not a client.
 
 pub mod coordinates;
+mod dot;
 pub mod field;
 pub mod hash;
 

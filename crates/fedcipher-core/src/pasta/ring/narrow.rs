@@ -48,23 +48,10 @@ mod simd {
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd {
     use super::Narrow;
+    use crate::simd::Ifma;
     use core::arch::x86_64::__m512i;
     use pulp::{as_arrays, as_arrays_mut, cast};
     use std::ops::Range;
-
-    pulp::simd_type! {
-        struct Ifma {
-            sse: "sse",
-            sse2: "sse2",
-            avx: "avx",
-            avx2: "avx2",
-            avx512f: "avx512f",
-            avx512bw: "avx512bw",
-            avx512dq: "avx512dq",
-            avx512vl: "avx512vl",
-            avx512ifma: "avx512ifma",
-        }
-    }
 
     type Eight = [u64; 8];
     /// `low + 2^52 high`.

@@ -1,0 +1,184 @@
+//! Lanes into groups and groups into a stream, whole vectors of AVX-512 at a time: every word of the result is made of a
+//! few words of what is moved, each shifted by a number of its own, and which and how far is the same for every eighth
+//! group.
+
+#[cfg(not(all(feature = "ntt-tfhe", target_arch = "x86_64")))]
+mod simd {
+    pub fn join(_: &[[u8; 16]], _: u32, _: &mut [u8]) -> usize {
+        0
+    }
+
+    pub fn group(_: &[u32], _: u32, _: &mut [[u8; 16]]) -> usize {
+        0
+    }
+}
+
+pub use simd::{group, join};
+
+#[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
+mod simd {
+    use crate::simd::Wide;
+    use core::arch::x86_64::__m512i;
+    use pulp::{as_arrays, as_arrays_mut, cast};
+    use std::sync::OnceLock;
+
+    /// As many groups at once as end on a byte.
+    const EIGHT: usize = 8;
+
+    type Words = [u64; 8];
+
+    /// Shifted by so much nothing is left of a word.
+    const GONE: u64 = 64;
+
+    /// The words of eight groups that a stream's words are made of, and how far each is shifted: the first part to the
+    /// right, the others to the left.
+    type Joined = [[Words; 2]; 3];
+
+    /// Of groups with `used` bits, 72 or more, the two vectors of the stream that eight of them begin with.
+    fn joined(used: u64) -> &'static [Joined; 2] {
+        static PLANS: [OnceLock<[Joined; 2]>; 129] = [const { OnceLock::new() }; 129];
+        PLANS[used as usize].get_or_init(|| {
+            let mut plan = <[Joined; 2]>::default();
+            for (k, vector) in plan.iter_mut().enumerate() {
+                for word in 0..8 {
+                    let bit = 64 * (8 * k + word) as u64;
+                    let (group, at) = (bit / used, bit % used);
+                    // The rest of a half of this group, then its higher half, or the next group.
+                    let mut parts = [(0, GONE); 3];
+                    parts[0] = (2 * group + at / 64, at % 64);
+                    if at < 64 {
+                        parts[1] = (2 * group + 1, 64 - at);
+                    }
+                    if used - at < 64 {
+                        parts[2] = (2 * group + 2, used - at);
+                    }
+                    for ([froms, shifts], (from, by)) in vector.iter_mut().zip(parts) {
+                        let there = from < 2 * EIGHT as u64;
+                        (froms[word], shifts[word]) = if there { (from, by) } else { (0, GONE) };
+                    }
+                }
+            }
+            plan
+        })
+    }
+
+    impl Wide {
+        /// Words of two vectors by number, all shifted.
+        #[inline(always)]
+        fn left(self, a: __m512i, b: __m512i, [from, by]: [__m512i; 2]) -> __m512i {
+            let f = self.avx512f;
+            f._mm512_sllv_epi64(f._mm512_permutex2var_epi64(a, from, b), by)
+        }
+
+        #[inline(always)]
+        fn right(self, a: __m512i, b: __m512i, [from, by]: [__m512i; 2]) -> __m512i {
+            let f = self.avx512f;
+            f._mm512_srlv_epi64(f._mm512_permutex2var_epi64(a, from, b), by)
+        }
+
+        #[inline(always)]
+        fn or(self, a: __m512i, b: __m512i, c: __m512i) -> __m512i {
+            self.avx512f._mm512_ternarylogic_epi64::<0xfe>(a, b, c)
+        }
+    }
+
+    /// Writes the first `used` bits, 72 or more, of each group where they belong, and something behind the last; as many
+    /// times eight groups as `out` has room for two vectors. How many groups.
+    pub fn join(groups: &[[u8; 16]], used: u32, out: &mut [u8]) -> usize {
+        let Some(simd) = Wide::try_new() else { return 0 };
+        let (eights, plan) = (as_arrays::<64, u8>(groups.as_flattened()).0, joined(u64::from(used)));
+        let mask = (u128::MAX >> (128 - used)).to_le_bytes();
+        let mut done = 0;
+        simd.vectorize(
+            #[inline(always)]
+            || {
+                let mask: __m512i = cast([mask; 4]);
+                // All in registers.
+                let plan: [[[__m512i; 2]; 3]; 2] = cast(*plan);
+                for [a, b] in eights.as_chunks::<2>().0 {
+                    let a = simd.avx512f._mm512_and_si512(cast(*a), mask);
+                    let b = simd.avx512f._mm512_and_si512(cast(*b), mask);
+                    let Some(place) =
+                        out.get_mut(done * used as usize..).and_then(|rest| rest.first_chunk_mut::<128>())
+                    else {
+                        break;
+                    };
+                    let place = as_arrays_mut::<64, u8>(place).0;
+                    for v in 0..2 {
+                        let (first, second) = (simd.right(a, b, plan[v][0]), simd.left(a, b, plan[v][1]));
+                        place[v] = cast(simd.or(first, second, simd.left(a, b, plan[v][2])));
+                    }
+                    done += 1;
+                }
+            },
+        );
+        EIGHT * done
+    }
+
+    impl Wide {
+        #[inline(always)]
+        fn values(self, a: __m512i, b: __m512i, from: __m512i) -> __m512i {
+            self.avx512f._mm512_maskz_permutex2var_epi32(0x5555, a, from, b)
+        }
+    }
+
+    /// Lanes of a word that begin in it or before.
+    const PARTS: usize = 4;
+
+    /// For one vector of groups: the values that each word is made of, and how far each is shifted: the first part to the
+    /// right, the others to the left.
+    #[derive(Default)]
+    struct Grouped {
+        from: [[u32; 16]; PARTS],
+        by: [Words; PARTS],
+    }
+
+    /// Of lanes of 17 to 31 bits.
+    fn grouped(width: u32) -> &'static Grouped {
+        static PLANS: [OnceLock<Grouped>; 32] = [const { OnceLock::new() }; 32];
+        PLANS[width as usize].get_or_init(|| {
+            let (mut plan, per) = (Grouped::default(), 128 / width);
+            for word in 0..8 {
+                let (group, begins) = (word as u32 / 2, word as u32 % 2 * 64);
+                let first = begins / width;
+                for part in 0..PARTS as u32 {
+                    // One that begins behind this word is shifted out of it.
+                    let (lane, p) = (first + part, part as usize);
+                    plan.by[p][word] = u64::from((lane * width).abs_diff(begins));
+                    plan.from[p][2 * word] = group * per + lane;
+                }
+            }
+            plan
+        })
+    }
+
+    /// Writes values below 2^width, of 17 to 31 bits, as groups; as many times four groups as there are 32 values for.
+    /// How many groups.
+    pub fn group(values: &[u32], width: u32, groups: &mut [[u8; 16]]) -> usize {
+        let Some(simd) = Wide::try_new().filter(|_| (17..32).contains(&width)) else { return 0 };
+        let (plan, step) = (grouped(width), 4 * (128 / width) as usize);
+        let mut done = 0;
+        simd.vectorize(
+            #[inline(always)]
+            || {
+                let f = simd.avx512f;
+                let from: [__m512i; PARTS] = cast(plan.from);
+                let by: [__m512i; PARTS] = cast(plan.by);
+                for four in as_arrays_mut::<4, [u8; 16]>(groups).0 {
+                    let Some(values) = values.get(done * step..).and_then(|rest| rest.first_chunk::<32>()) else {
+                        break;
+                    };
+                    let [a, b] = *as_arrays::<16, u32>(values).0 else { break };
+                    let (a, b) = (cast(a), cast(b));
+                    let first = f._mm512_srlv_epi64(simd.values(a, b, from[0]), by[0]);
+                    let second = f._mm512_sllv_epi64(simd.values(a, b, from[1]), by[1]);
+                    let third = f._mm512_sllv_epi64(simd.values(a, b, from[2]), by[2]);
+                    let fourth = f._mm512_sllv_epi64(simd.values(a, b, from[3]), by[3]);
+                    *four = cast(f._mm512_or_si512(simd.or(first, second, third), fourth));
+                    done += 1;
+                }
+            },
+        );
+        4 * done
+    }
+}
