@@ -5,6 +5,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::mask::{MaskMaker, Masking, encrypt_run};
+use fedcipher_core::flashe::{Flashe, Params as FlasheParams, Policy};
 use fedcipher_core::mac::field::Element;
 use fedcipher_core::mac::hash::{Hasher, Powers};
 use fedcipher_core::prf::Prf;
@@ -118,5 +119,31 @@ fn ciphertexts(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, masks, tags, additions, ciphertexts);
+/// A round of FLASHE's: 1.2 M values of 16 bits, ten clients.
+fn rounds(c: &mut Criterion) {
+    let layout = Layout::new(vec![Tensor { dtype: 1, bits: 16, alpha: 1.0, shape: vec![1_200_000] }]).unwrap();
+    let values: Vec<f32> = (0..1_200_000).map(|i| (i as f32 * 0.37).sin()).collect();
+    let update = Update::new(&layout, vec![&values], Rounding::Nearest).unwrap();
+    let scheme = Flashe::new(FlasheParams {
+        bounds: Bounds::new(10, 1, Some(1)).unwrap(),
+        key_bits: 128,
+        policy: Policy::Fixed(Masking::Double),
+        per_client_top: None,
+    })
+    .unwrap();
+    let keys = scheme.keygen(&(0..10).collect::<Vec<_>>(), 1).unwrap();
+    let request = Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+    let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+    for key in &keys.clients {
+        aggregator.add(&scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
+    }
+    let aggregate = aggregator.finish().unwrap();
+    let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
+    let mut group = c.benchmark_group("flashe-1.2m-16bit-10");
+    group.bench_function("decrypt", |b| {
+        b.iter(|| decryptor.decrypt(&aggregate, &Expect::default(), &mut Sums::default()).unwrap());
+    });
+}
+
+criterion_group!(benches, masks, tags, rounds, additions, ciphertexts);
 criterion_main!(benches);

@@ -110,6 +110,8 @@ fn pack_lanes<T>(values: &[T], width: u32, out: &mut [u8], lane: impl Fn(&T) -> 
 
 /// Reads lanes `0..out.len()` of the stream.
 pub fn unpack(bytes: &[u8], width: u32, out: &mut [u64]) {
+    let done = regroup::lanes(bytes, width, out);
+    let (bytes, out) = (&bytes[done / 8 * width as usize..], &mut out[done..]);
     let mask = lane_mask(width);
     // Eight lanes begin on a byte, each in a word of its own from there on while width + 7 <= 64.
     const WINDOW: usize = 72;

@@ -1,6 +1,6 @@
-//! Lanes into groups and groups into a stream, whole vectors of AVX-512 at a time: every word of the result is made of a
-//! few words of what is moved, each shifted by a number of its own, and which and how far is the same for every eighth
-//! group.
+//! Lanes into groups, groups into a stream and lanes out of it, whole vectors of AVX-512 at a time: every word of the
+//! result is made of a few words of what is moved, each shifted by a number of its own, and which and how far is the
+//! same every few vectors.
 
 #[cfg(not(all(feature = "ntt-tfhe", target_arch = "x86_64")))]
 mod simd {
@@ -11,12 +11,17 @@ mod simd {
     pub fn group(_: &[u32], _: u32, _: &mut [[u8; 16]]) -> usize {
         0
     }
+
+    pub fn lanes(_: &[u8], _: u32, _: &mut [u64]) -> usize {
+        0
+    }
 }
 
-pub use simd::{group, join};
+pub use simd::{group, join, lanes};
 
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd {
+    use crate::bits::lane_mask;
     use crate::simd::Wide;
     use core::arch::x86_64::__m512i;
     use pulp::{as_arrays, as_arrays_mut, cast};
@@ -180,5 +185,49 @@ mod simd {
             },
         );
         4 * done
+    }
+
+    /// The words of a vector that eight lanes begin in and end in, and how far each is shifted: the first to the right,
+    /// the other to the left.
+    fn parted(width: u32) -> &'static [[Words; 2]; 2] {
+        static PLANS: [OnceLock<[[Words; 2]; 2]>; 65] = [const { OnceLock::new() }; 65];
+        PLANS[width as usize].get_or_init(|| {
+            let mut plan = <[[Words; 2]; 2]>::default();
+            for lane in 0..8 {
+                let bit = lane as u64 * u64::from(width);
+                let parts = [(bit / 64, bit % 64), ((bit / 64 + 1) % 8, 64 - bit % 64)];
+                for ([froms, shifts], (from, by)) in plan.iter_mut().zip(parts) {
+                    (froms[lane], shifts[lane]) = (from, by);
+                }
+            }
+            plan
+        })
+    }
+
+    /// Reads the first lanes of a stream, as many times eight as it has whole vectors for. How many.
+    pub fn lanes(bytes: &[u8], width: u32, out: &mut [u64]) -> usize {
+        let Some(simd) = Wide::try_new() else { return 0 };
+        let plan = parted(width);
+        let mut done = 0;
+        simd.vectorize(
+            #[inline(always)]
+            || {
+                let f = simd.avx512f;
+                let [[first, right], [second, left]]: [[__m512i; 2]; 2] = cast(*plan);
+                let mask = f._mm512_set1_epi64(lane_mask(width) as i64);
+                for eight in as_arrays_mut::<8, u64>(out).0 {
+                    let Some(words) = bytes.get(done * width as usize..).and_then(|rest| rest.first_chunk::<64>())
+                    else {
+                        break;
+                    };
+                    let words = cast(*words);
+                    let begins = f._mm512_srlv_epi64(f._mm512_permutexvar_epi64(first, words), right);
+                    let ends = f._mm512_sllv_epi64(f._mm512_permutexvar_epi64(second, words), left);
+                    *eight = cast(f._mm512_and_si512(f._mm512_or_si512(begins, ends), mask));
+                    done += 1;
+                }
+            },
+        );
+        8 * done
     }
 }

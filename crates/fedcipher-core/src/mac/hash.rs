@@ -93,11 +93,11 @@ impl<'a> Hasher<'a> {
         for block in fields.chunks(self.block()) {
             let mut hash = if self.paired {
                 let mut narrow = [0u32; 2 * WORDS];
-                narrow.iter_mut().zip(block).for_each(|(n, s)| *n = *s as u32);
+                low_halves(block, &mut narrow);
                 let used = pair(&narrow[..block.len()], self.width, &mut self.words);
                 self.powers.paired.dot(&self.words[..used], u32::BITS)
             } else {
-                self.words.iter_mut().zip(block).for_each(|(n, s)| *n = *s as u32);
+                low_halves(block, &mut *self.words);
                 self.powers.single.dot(&self.words[..block.len()], self.width)
             };
             if self.width > 32 {
@@ -121,6 +121,12 @@ impl Drop for Hasher<'_> {
         self.words.zeroize();
         self.base.zeroize();
     }
+}
+
+/// What each has in its first 32 bits.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+fn low_halves(sums: &[u64], halves: &mut [u32]) {
+    halves.iter_mut().zip(sums).for_each(|(half, sum)| *half = *sum as u32);
 }
 
 /// The same number of fields `HALF` further on beside each field of a group.
