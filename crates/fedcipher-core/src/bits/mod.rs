@@ -135,6 +135,14 @@ pub fn unpack(bytes: &[u8], width: u32, out: &mut [u64]) {
     }
 }
 
+/// Reads lanes `0..out.len()` of a stream whose lanes may have up to 120 bits.
+pub fn unpack_wide(bytes: &[u8], width: u32, out: &mut [u128]) {
+    let done = regroup::wide_lanes(bytes, width, out);
+    for (k, lane) in out.iter_mut().enumerate().skip(done) {
+        *lane = read_bits(bytes, k * width as usize, width);
+    }
+}
+
 /// Bits `[at, at + width)` of a stream, width at most 120; bytes behind the end read as zero.
 #[must_use]
 #[inline(always)]
@@ -247,6 +255,18 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn wide_lanes_are_their_bits(width in 1u32..=120, len in 0usize..200, full: bool, seed in any::<u64>()) {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut byte = |_| if full { 0xff } else { rng.random() };
+            let packed: Vec<u8> = (0..packed_len(len, width)).map(&mut byte).collect();
+            let bit = |at: usize| u128::from(packed[at / 8] >> (at % 8) & 1);
+            let lane = |k: usize| (0..width).fold(0, |lane, b| lane | bit(k * width as usize + b as usize) << b);
+            let mut out = vec![u128::MAX; len];
+            unpack_wide(&packed, width, &mut out);
+            prop_assert_eq!(out, (0..len).map(lane).collect::<Vec<_>>());
+        }
+
         #[test]
         fn shifts_by_less_than_a_word_are_shifts(x: u128, by in 0u32..64) {
             prop_assert_eq!(up(x, by), x << by);

@@ -15,9 +15,13 @@ mod simd {
     pub fn lanes(_: &[u8], _: u32, _: &mut [u64]) -> usize {
         0
     }
+
+    pub fn wide_lanes(_: &[u8], _: u32, _: &mut [u128]) -> usize {
+        0
+    }
 }
 
-pub use simd::{group, join, lanes};
+pub use simd::{group, join, lanes, wide_lanes};
 
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd {
@@ -187,43 +191,80 @@ mod simd {
         4 * done
     }
 
-    /// The words of a vector that eight lanes begin in and end in, and how far each is shifted: the first to the right,
-    /// the other to the left.
-    fn parted(width: u32) -> &'static [[Words; 2]; 2] {
-        static PLANS: [OnceLock<[[Words; 2]; 2]>; 65] = [const { OnceLock::new() }; 65];
-        PLANS[width as usize].get_or_init(|| {
-            let mut plan = <[[Words; 2]; 2]>::default();
-            for lane in 0..8 {
-                let bit = lane as u64 * u64::from(width);
-                let parts = [(bit / 64, bit % 64), ((bit / 64 + 1) % 8, 64 - bit % 64)];
-                for ([froms, shifts], (from, by)) in plan.iter_mut().zip(parts) {
-                    (froms[lane], shifts[lane]) = (from, by);
-                }
+    /// The words of a vector that a word of each lane begins in and ends in, and how far each is shifted: the first to
+    /// the right, the other to the left.
+    type Parted = [[Words; 2]; 2];
+
+    /// Of words that begin at these bits.
+    fn parted(begin: impl Fn(usize) -> u32) -> Parted {
+        let mut plan = Parted::default();
+        for word in 0..8 {
+            let bit = u64::from(begin(word));
+            let parts = [(bit / 64, bit % 64), ((bit / 64 + 1) % 8, 64 - bit % 64)];
+            for ([froms, shifts], (from, by)) in plan.iter_mut().zip(parts) {
+                (froms[word], shifts[word]) = (from, by);
             }
-            plan
-        })
+        }
+        plan
+    }
+
+    impl Wide {
+        #[inline(always)]
+        fn lane_words(
+            self,
+            words: __m512i,
+            [[first, right], [second, left]]: [[__m512i; 2]; 2],
+            mask: __m512i,
+        ) -> __m512i {
+            let f = self.avx512f;
+            let begins = f._mm512_srlv_epi64(f._mm512_permutexvar_epi64(first, words), right);
+            let ends = f._mm512_sllv_epi64(f._mm512_permutexvar_epi64(second, words), left);
+            f._mm512_and_si512(f._mm512_or_si512(begins, ends), mask)
+        }
     }
 
     /// Reads the first lanes of a stream, as many times eight as it has whole vectors for. How many.
     pub fn lanes(bytes: &[u8], width: u32, out: &mut [u64]) -> usize {
+        static PLANS: [OnceLock<Parted>; 65] = [const { OnceLock::new() }; 65];
         let Some(simd) = Wide::try_new() else { return 0 };
-        let plan = parted(width);
+        let plan = PLANS[width as usize].get_or_init(|| parted(|lane| lane as u32 * width));
         let mut done = 0;
         simd.vectorize(
             #[inline(always)]
             || {
-                let f = simd.avx512f;
-                let [[first, right], [second, left]]: [[__m512i; 2]; 2] = cast(*plan);
-                let mask = f._mm512_set1_epi64(lane_mask(width) as i64);
+                let (plan, mask) = (cast(*plan), cast([lane_mask(width); 8]));
                 for eight in as_arrays_mut::<8, u64>(out).0 {
                     let Some(words) = bytes.get(done * width as usize..).and_then(|rest| rest.first_chunk::<64>())
                     else {
                         break;
                     };
-                    let words = cast(*words);
-                    let begins = f._mm512_srlv_epi64(f._mm512_permutexvar_epi64(first, words), right);
-                    let ends = f._mm512_sllv_epi64(f._mm512_permutexvar_epi64(second, words), left);
-                    *eight = cast(f._mm512_and_si512(f._mm512_or_si512(begins, ends), mask));
+                    *eight = cast(simd.lane_words(cast(*words), plan, mask));
+                    done += 1;
+                }
+            },
+        );
+        8 * done
+    }
+
+    /// The same of lanes of 65 to 120 bits.
+    pub fn wide_lanes(bytes: &[u8], width: u32, out: &mut [u128]) -> usize {
+        static PLANS: [OnceLock<[Parted; 2]>; 121] = [const { OnceLock::new() }; 121];
+        let Some(simd) = Wide::try_new().filter(|_| (65..=120).contains(&width)) else { return 0 };
+        // The second four begin in the middle of a byte, or on one.
+        let second = 4 * width as usize / 8;
+        let plan = PLANS[width as usize].get_or_init(|| {
+            [0, 4 * width % 8].map(|phase| parted(|word| phase + word as u32 / 2 * width + word as u32 % 2 * 64))
+        });
+        let mut done = 0;
+        simd.vectorize(
+            #[inline(always)]
+            || {
+                let ([a, b], mask) = (cast(*plan), cast([(1u128 << width) - 1; 4]));
+                for eight in as_arrays_mut::<8, u128>(out).0 {
+                    let Some(rest) = bytes.get(done * width as usize..) else { break };
+                    let Some(words) = rest.first_chunk::<64>() else { break };
+                    let Some(others) = rest.get(second..).and_then(|rest| rest.first_chunk::<64>()) else { break };
+                    *eight = cast([simd.lane_words(cast(*words), a, mask), simd.lane_words(cast(*others), b, mask)]);
                     done += 1;
                 }
             },

@@ -1,8 +1,8 @@
 //! The server's side: c0 added mod q. It never has c1.
 
-use super::params::{Block, Derived};
+use super::params::Derived;
 use crate::admission::Admission;
-use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
+use crate::bits::{BitWriter, check_stream, packed_len, unpack_wide};
 use crate::codec::Layout;
 use crate::keys::ServerKey;
 use crate::mac::Weighting;
@@ -51,31 +51,31 @@ impl CipherSum {
             parts.push(bytes);
         }
         reader.finish()?;
-        let limit = d.compress(d.ring.q - 1, d.up_drop);
-        let below = |bytes: &[u8], block: &Block| {
-            (0..block.used).all(|k| read_bits(bytes, k * wire_bits as usize, wire_bits) <= limit)
-        };
+        let limit = d.most_sent();
+        let reason = || Error::Frame { reason: "a ciphertext coefficient is not below q".into() };
+        let below = |some: &[u128]| some.iter().fold(true, |below, sent| below & (*sent <= limit));
         let threads = Threads::for_elements(layout.elements());
         threads.map(&parts, |k, bytes| {
-            let reason = || Error::Frame { reason: "a ciphertext coefficient is not below q".into() };
-            below(bytes, &blocks[k]).then_some(()).ok_or_else(reason)
+            let check = |_, some: &[u128]| below(some).then_some(()).ok_or_else(reason);
+            read(bytes, wire_bits, blocks[k].used, check)
         })?;
         if self.sum.is_empty() {
             self.sum = blocks.iter().map(|b| vec![0; b.used]).collect();
         }
         let add = |(sum, bytes): (&mut Vec<u128>, &&[u8])| {
-            for (k, slot) in sum.iter_mut().enumerate() {
-                let sent = read_bits(bytes, k * wire_bits as usize, wire_bits);
-                if d.sums_whole() {
-                    // The sum of all clients at their largest weights stays below q.
-                    *slot += sent * u128::from(factor);
-                    continue;
+            read(bytes, wire_bits, sum.len(), |at, some| {
+                let sum = sum[at..].iter_mut().zip(some);
+                // The sum of all clients at their largest weights stays below q.
+                match (d.sums_whole(), factor) {
+                    (true, 1) => sum.for_each(|(slot, sent)| *slot += *sent),
+                    (true, _) => sum.for_each(|(slot, sent)| *slot += *sent * u128::from(factor)),
+                    (false, 1) => sum.for_each(|(slot, sent)| *slot = d.ring.add(*slot, d.expand(*sent))),
+                    (false, _) => sum.for_each(|(slot, sent)| {
+                        *slot = d.ring.add(*slot, d.ring.scale(d.expand(*sent), factor));
+                    }),
                 }
-                let c0 = d.expand(sent, d.up_drop)?;
-                let c0 = if factor == 1 { c0 } else { d.ring.scale(c0, factor) };
-                *slot = d.ring.add(*slot, c0);
-            }
-            Ok(())
+                Ok(())
+            })
         };
         match threads {
             Threads::One => self.sum.iter_mut().zip(&parts).try_for_each(add),
@@ -89,6 +89,20 @@ impl CipherSum {
         let threads = Threads::for_elements(sum.iter().map(Vec::len).sum());
         threads.map(&sum, |_, c0| Ok(pack(c0.iter().copied(), bits)))
     }
+}
+
+/// Coefficients that are read at once; so many end on a byte.
+const SOME: usize = 256;
+
+/// Calls `each` with the number of the first and as many coefficients as are read at once, to the last of `count`.
+fn read(bytes: &[u8], bits: u32, count: usize, mut each: impl FnMut(usize, &[u128]) -> Result<()>) -> Result<()> {
+    let mut some = [0; SOME];
+    for at in (0..count).step_by(SOME) {
+        let some = &mut some[..SOME.min(count - at)];
+        unpack_wide(&bytes[at / 8 * bits as usize..], bits, some);
+        each(at, some)?;
+    }
+    Ok(())
 }
 
 /// Coefficients in the wire's bits.

@@ -6,7 +6,7 @@ use super::encrypt::cut;
 use super::params::{Block, Derived};
 use super::ring::SecretNtt;
 use crate::admission::check_sums;
-use crate::bits::{check_stream, packed_len, read_bits};
+use crate::bits::{check_stream, packed_len, unpack_wide};
 use crate::client::Receiver;
 use crate::codec::{Layout, SumSink};
 use crate::keys::ClientKey;
@@ -96,6 +96,8 @@ impl CipherOpener {
         let (d, block) = (&self.derived, &self.blocks[index]);
         let bits = d.down_bits;
         check_stream(c0, block.used, bits)?;
+        let mut sums = vec![0; block.used];
+        unpack_wide(c0, bits, &mut sums);
         let public = || -> Result<_> {
             let mut a = d.ring.zero();
             for (seed, scale) in &self.seeds {
@@ -104,21 +106,16 @@ impl CipherOpener {
             Ok(a)
         };
         if let Some(session) = &self.session {
-            let coefficient = |k: usize| d.expand_sum(read_bits(c0, k * bits as usize, bits));
-            let job = || -> Result<_> {
-                Ok(SumJob { a: public()?, c0: (0..block.used).map(coefficient).collect::<Result<_>>()? })
-            };
+            let c0 = || sums.iter().map(|sum| d.expand_sum(*sum)).collect::<Result<_>>();
+            let job = || -> Result<_> { Ok(SumJob { a: public()?, c0: c0()? }) };
             if let Some(decoded) = session.decrypt(session.host(job)?)? {
                 return Ok(decoded);
             }
         }
         let a = public()?;
         let product = d.ring.times_secret(a, &self.secret, block.used);
-        let coefficient = |(k, a_s): (usize, &u128)| {
-            let c0 = d.expand_sum(read_bits(c0, k * bits as usize, bits))?;
-            d.decode(d.ring.sub(c0, *a_s))
-        };
-        Ok(Zeroizing::new(product.iter().enumerate().map(coefficient).collect::<Result<_>>()?))
+        let coefficient = |(a_s, sum): (&u128, &u128)| d.decode(d.ring.sub(d.expand_sum(*sum)?, *a_s));
+        Ok(Zeroizing::new(product.iter().zip(&sums).map(coefficient).collect::<Result<_>>()?))
     }
 
     /// The noise's part of the tag. Without it, whether a changed aggregate opens would tell how large its noise is.

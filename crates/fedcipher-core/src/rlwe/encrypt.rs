@@ -4,7 +4,7 @@
 use super::accelerator::{MaskJob, Session};
 use super::params::{Block, Derived};
 use super::ring::SecretNtt;
-use crate::bits::{BitWriter, check_stream, pack_first, packed_len, read_bits};
+use crate::bits::{BitWriter, check_stream, pack_first, packed_len, unpack_wide};
 use crate::client::Sender;
 use crate::codec::{Layout, Update};
 use crate::keys::ClientKey;
@@ -252,7 +252,9 @@ impl CipherSealer {
         let sums: Vec<u128> = match made {
             Some(bytes) => {
                 check_stream(&bytes, block.used, bits)?;
-                (0..block.used).map(|k| read_bits(&bytes, k * bits as usize, bits)).collect()
+                let mut sums = vec![0; block.used];
+                unpack_wide(&bytes, bits, &mut sums);
+                sums
             }
             None => {
                 let mask = mask(d, &self.secret, &self.seed, index, block, Some(errors))?;

@@ -3,7 +3,7 @@
 use super::accelerator::Arithmetic;
 use super::divide::Divisor;
 use super::ring::{Binomial, Ring};
-use crate::bits::down;
+use crate::bits::{down, up};
 use crate::bounds::Bounds;
 use crate::codec::Layout;
 use crate::packing::Fields;
@@ -168,16 +168,23 @@ impl Derived {
             }
             return Ok(x);
         }
-        self.expand(value, 0)
+        if value >= self.ring.q {
+            return Err(Error::Frame { reason: "a sum's coefficient is not below q".into() });
+        }
+        Ok(value)
     }
 
-    /// A wire value back to a coefficient mod q; values no sender can have made are refused.
-    pub fn expand(&self, value: u128, drop: u32) -> Result<u128> {
-        if value > self.compress(self.ring.q - 1, drop) {
-            return Err(Error::Frame { reason: "a ciphertext coefficient is not below q".into() });
-        }
-        let x = value << drop;
-        Ok(if x >= self.ring.q { x - self.ring.q } else { x })
+    /// The most that a sender can have made of a coefficient.
+    #[must_use]
+    pub fn most_sent(&self) -> u128 {
+        self.compress(self.ring.q - 1, self.up_drop)
+    }
+
+    /// What a sender can have made of a coefficient, back to one mod q.
+    #[must_use]
+    pub fn expand(&self, sent: u128) -> u128 {
+        let x = up(sent, self.up_drop);
+        if x >= self.ring.q { x - self.ring.q } else { x }
     }
 
     /// Most noise of one fresh ciphertext as it travels.
