@@ -254,19 +254,107 @@ mod tests {
         out
     }
 
-    proptest! {
-        #[test]
-        fn wide_lanes_are_their_bits(width in 1u32..=120, len in 0usize..200, full: bool, seed in any::<u64>()) {
-            let mut rng = StdRng::seed_from_u64(seed);
-            let mut byte = |_| if full { 0xff } else { rng.random() };
-            let packed: Vec<u8> = (0..packed_len(len, width)).map(&mut byte).collect();
-            let bit = |at: usize| u128::from(packed[at / 8] >> (at % 8) & 1);
-            let lane = |k: usize| (0..width).fold(0, |lane, b| lane | bit(k * width as usize + b as usize) << b);
-            let mut out = vec![u128::MAX; len];
-            unpack_wide(&packed, width, &mut out);
-            prop_assert_eq!(out, (0..len).map(lane).collect::<Vec<_>>());
-        }
+    fn check_streams(width: u32, len: usize, full: bool, seed: u64) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mask = lane_mask(width);
+        // All ones: every carry that there can be.
+        let mut some = || (0..len).map(|_| if full { mask } else { rng.random::<u64>() & mask }).collect::<Vec<_>>();
+        let (a, b) = (some(), some());
+        let both = |op: fn(u64, u64) -> u64| a.iter().zip(&b).map(|(a, b)| op(*a, *b) & mask).collect::<Vec<_>>();
+        let (packed, other) = (stream(&a, width), stream(&b, width));
 
+        let mut out = vec![0; packed.len()];
+        pack(&a, width, &mut out);
+        assert_eq!(&out, &packed);
+        let mut lanes = vec![0; len];
+        unpack(&packed, width, &mut lanes);
+        assert_eq!(&lanes, &a);
+        add_assign(&mut out, &other, width);
+        assert_eq!(&out, &stream(&both(u64::wrapping_add), width));
+        out.copy_from_slice(&packed);
+        sub_assign(&mut out, &other, width);
+        assert_eq!(&out, &stream(&both(u64::wrapping_sub), width));
+
+        let mut narrow: Vec<u32> = a.iter().map(|x| *x as u32).collect();
+        pack_scaled(&narrow, 12_345, width, &mut out);
+        let scaled: Vec<u64> = narrow.iter().map(|x| (u64::from(*x) * 12_345) & mask).collect();
+        assert_eq!(&out, &stream(&scaled, width));
+        let masked =
+            b.iter().zip(a.iter().rev()).zip(&scaled).map(|((p, m), v)| v.wrapping_add(*p).wrapping_sub(*m) & mask);
+        let wanted = stream(&masked.collect::<Vec<_>>(), width);
+        let minus = stream(&a.iter().rev().copied().collect::<Vec<_>>(), width);
+        pack_masked(&narrow, 12_345, width, [&other, &minus], &mut out);
+        assert_eq!(&out, &wanted);
+
+        let per = (128 / width) as usize;
+        let mut groups = vec![[0; 16]; len.div_ceil(per)];
+        group_scaled(&mut narrow, 12_345, width, &mut groups);
+        pack_groups(&groups, width, len, &mut out);
+        assert_eq!(&out, &stream(&scaled, width));
+
+        // A lane in each, with something behind it.
+        let firsts: Vec<_> = a.iter().map(|lane| (u128::from(*lane) | u128::MAX << width).to_le_bytes()).collect();
+        pack_first(&firsts, width, &mut out);
+        assert_eq!(&out, &packed);
+
+        // In groups, with what a key stream has behind their lanes.
+        let mut grouped = |lanes: &[u64]| -> Vec<[u8; 16]> {
+            let word = |l: &[u64]| l.iter().enumerate().fold(0, |w, (k, l)| w | u128::from(*l) << (k as u32 * width));
+            let junk = u128::MAX.checked_shl(per as u32 * width).unwrap_or(0);
+            let mut junk = |full| if full { junk } else { rng.random::<u128>() & junk };
+            lanes.chunks(per).map(|l| word(l) | junk(full)).map(u128::to_le_bytes).collect()
+        };
+        let (x, y) = (grouped(&a), grouped(&b));
+        for (op, want) in [
+            (add_groups as fn(&mut [[u8; 16]], &[[u8; 16]], u32), both(u64::wrapping_add)),
+            (sub_groups, both(u64::wrapping_sub)),
+        ] {
+            let mut sums = x.clone();
+            op(&mut sums, &y, width);
+            pack_groups(&sums, width, len, &mut out);
+            assert_eq!(&out, &stream(&want, width));
+        }
+    }
+
+    /// What moves whole vectors has a plan for each width.
+    #[test]
+    fn streams_of_every_width_are_what_their_lanes_say() {
+        for width in 2..=64 {
+            for len in [31, 32, 33, 463] {
+                check_streams(width, len, false, len as u64);
+                check_streams(width, len, true, len as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn wide_lanes_of_every_width_are_their_bits() {
+        let mut rng = StdRng::seed_from_u64(11);
+        for width in 1..=120 {
+            for (len, full) in [(0, false), (1, true), (7, false), (8, true), (9, false), (143, false), (143, true)] {
+                let mut byte = |_| if full { 0xff } else { rng.random() };
+                let packed: Vec<u8> = (0..packed_len(len, width)).map(&mut byte).collect();
+                let bit = |at: usize| u128::from(packed[at / 8] >> (at % 8) & 1);
+                let lane = |k: usize| (0..width).fold(0, |lane, b| lane | bit(k * width as usize + b as usize) << b);
+                let lanes: Vec<u128> = (0..len).map(lane).collect();
+                let mut out = vec![u128::MAX; len];
+                unpack_wide(&packed, width, &mut out);
+                assert_eq!(out, lanes, "{len} lanes of {width} bits");
+
+                // And back, with something behind each.
+                let junk = u128::MAX << width;
+                let groups: Vec<_> = lanes.iter().map(|l| (l | junk & rng.random::<u128>()).to_le_bytes()).collect();
+                let mut out = vec![0; packed.len()];
+                pack_first(&groups, width, &mut out);
+                let behind = packed.len() * 8 - len * width as usize;
+                let mut wanted = packed.clone();
+                wanted.iter_mut().last().into_iter().for_each(|last| *last &= 0xff >> behind);
+                assert_eq!(out, wanted, "{len} groups of {width} bits");
+            }
+        }
+    }
+
+    proptest! {
         #[test]
         fn shifts_by_less_than_a_word_are_shifts(x: u128, by in 0u32..64) {
             prop_assert_eq!(up(x, by), x << by);
@@ -275,64 +363,7 @@ mod tests {
 
         #[test]
         fn streams_are_what_their_lanes_say(width in 2u32..=64, len in 0usize..1500, full: bool, seed in any::<u64>()) {
-            let mut rng = StdRng::seed_from_u64(seed);
-            let mask = lane_mask(width);
-            // All ones: every carry that there can be.
-            let mut some = || (0..len).map(|_| if full { mask } else { rng.random::<u64>() & mask }).collect::<Vec<_>>();
-            let (a, b) = (some(), some());
-            let both = |op: fn(u64, u64) -> u64| a.iter().zip(&b).map(|(a, b)| op(*a, *b) & mask).collect::<Vec<_>>();
-            let (packed, other) = (stream(&a, width), stream(&b, width));
-
-            let mut out = vec![0; packed.len()];
-            pack(&a, width, &mut out);
-            prop_assert_eq!(&out, &packed);
-            let mut lanes = vec![0; len];
-            unpack(&packed, width, &mut lanes);
-            prop_assert_eq!(&lanes, &a);
-            add_assign(&mut out, &other, width);
-            prop_assert_eq!(&out, &stream(&both(u64::wrapping_add), width));
-            out.copy_from_slice(&packed);
-            sub_assign(&mut out, &other, width);
-            prop_assert_eq!(&out, &stream(&both(u64::wrapping_sub), width));
-
-            let mut narrow: Vec<u32> = a.iter().map(|x| *x as u32).collect();
-            pack_scaled(&narrow, 12_345, width, &mut out);
-            let scaled: Vec<u64> = narrow.iter().map(|x| (u64::from(*x) * 12_345) & mask).collect();
-            prop_assert_eq!(&out, &stream(&scaled, width));
-            let masked = b.iter().zip(a.iter().rev()).zip(&scaled).map(|((p, m), v)| v.wrapping_add(*p).wrapping_sub(*m) & mask);
-            let wanted = stream(&masked.collect::<Vec<_>>(), width);
-            let minus = stream(&a.iter().rev().copied().collect::<Vec<_>>(), width);
-            pack_masked(&narrow, 12_345, width, [&other, &minus], &mut out);
-            prop_assert_eq!(&out, &wanted);
-
-            let per = (128 / width) as usize;
-            let mut groups = vec![[0; 16]; len.div_ceil(per)];
-            group_scaled(&mut narrow, 12_345, width, &mut groups);
-            pack_groups(&groups, width, len, &mut out);
-            prop_assert_eq!(&out, &stream(&scaled, width));
-
-            // A lane in each, with something behind it.
-            let firsts: Vec<_> = a.iter().map(|lane| (u128::from(*lane) | u128::MAX << width).to_le_bytes()).collect();
-            pack_first(&firsts, width, &mut out);
-            prop_assert_eq!(&out, &packed);
-
-            // In groups, with what a key stream has behind their lanes.
-            let mut grouped = |lanes: &[u64]| -> Vec<[u8; 16]> {
-                let word = |l: &[u64]| l.iter().enumerate().fold(0, |w, (k, l)| w | u128::from(*l) << (k as u32 * width));
-                let junk = u128::MAX.checked_shl(per as u32 * width).unwrap_or(0);
-                let mut junk = |full| if full { junk } else { rng.random::<u128>() & junk };
-                lanes.chunks(per).map(|l| word(l) | junk(full)).map(u128::to_le_bytes).collect()
-            };
-            let (x, y) = (grouped(&a), grouped(&b));
-            for (op, want) in [
-                (add_groups as fn(&mut [[u8; 16]], &[[u8; 16]], u32), both(u64::wrapping_add)),
-                (sub_groups, both(u64::wrapping_sub)),
-            ] {
-                let mut sums = x.clone();
-                op(&mut sums, &y, width);
-                pack_groups(&sums, width, len, &mut out);
-                prop_assert_eq!(&out, &stream(&want, width));
-            }
+            check_streams(width, len, full, seed);
         }
     }
 }
