@@ -82,13 +82,13 @@ impl Pieces {
     }
 }
 
-/// Scratch for mask generation: one chunk of key stream and of lanes, wiped when dropped.
+/// Scratch for mask generation: a chunk of each key stream and of lanes, wiped when dropped.
 pub struct MaskMaker<'a> {
     prf: &'a Prf,
     round: u64,
     width: u32,
     blocks: AVec<[u8; 16]>,
-    /// The key stream that is taken away, where two are joined at once.
+    /// For widths that fill one: the key stream that is taken away, where two are joined at once.
     minus: AVec<[u8; 16]>,
     /// For widths that do not fill a block: the sum of the terms, and the same as a stream.
     total: AVec<[u8; 16]>,
@@ -98,13 +98,13 @@ pub struct MaskMaker<'a> {
 impl<'a> MaskMaker<'a> {
     #[must_use]
     pub fn new(prf: &'a Prf, round: u64, width: u32) -> Self {
-        let used = if width.is_power_of_two() { 0 } else { CHUNK_BLOCKS };
+        let (streams, used) = if width.is_power_of_two() { (CHUNK_BLOCKS, 0) } else { (0, CHUNK_BLOCKS) };
         MaskMaker {
             prf,
             round,
             width,
             blocks: avec![[0; 16]; CHUNK_BLOCKS],
-            minus: avec![[0; 16]; CHUNK_BLOCKS],
+            minus: avec![[0; 16]; streams],
             total: avec![[0; 16]; used],
             packed: avec![0; bits::packed_len(used * per_block(width), width)],
         }

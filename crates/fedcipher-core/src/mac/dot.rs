@@ -141,6 +141,7 @@ mod simd {
     use crate::simd::Ifma;
     use core::arch::x86_64::__m512i;
     use pulp::{as_arrays, cast};
+    use zeroize::Zeroizing;
 
     pub const LIMBS: usize = 3;
 
@@ -171,7 +172,7 @@ mod simd {
     pub fn dot(words: &[u32], table: &[[u64; WORDS]]) -> Option<[u128; LIMBS]> {
         let simd = Ifma::try_new()?;
         let (whole, rest) = as_arrays::<SIDE, u32>(words);
-        let mut last = [0; SIDE];
+        let mut last = Zeroizing::new([0; SIDE]);
         last[..rest.len()].copy_from_slice(rest);
         let limbs: [&[[u64; SIDE]]; LIMBS] = std::array::from_fn(|l| as_arrays(&table[l]).0);
         let mut out = [[[0; SIDE]; 2]; LIMBS];
