@@ -39,6 +39,13 @@ def main() -> None:
     # The published configuration trains four clients a round. Both sides on one thread.
     alone, ratio = per_block / (single["full"] / 8192), per_block / (single["4"] / 4 / 8000)
     further = (four - first) / 3 / first
+    # Of the first client's time on one thread: what a further one takes, and what it would at the target.
+    shared, needed = (((took / single["1"]) - 1) / 3 for took in (single["4"], per_block * 4 * 8000 / 400))
+    binds = (
+        f"What binds the ratio: a ciphertext holds 256 blocks of 32 words, and for one client no more is to be had of"
+        f" that. The rest is what a round's clients share: on one thread a further client takes {shared:.0%} of the"
+        f" first's time, and for 400x it would be {needed:.0%}."
+    )
     head = ["figure", "measured", "target"]
     rows = [
         ["one block of 32 words, one thread", sec(block["seconds"]), ""],
@@ -106,6 +113,7 @@ def main() -> None:
             f"Written by `make bench-hhe` on {datetime.date.today()}: {machine()}. PASTA-4, p = 65537, N = 16384 unless"
             " another variant is named. Medians, and in brackets the least.",
             table(head, rows),
+            *([] if ratio >= 400 else [binds]),
             "## Variants: one client, 8,000 parameters, two cores, diagonals included",
             table(["variant", "server time", "noise bits to spare after a fold"], variant_rows),
             "## Operations on fresh ciphertexts, one thread",
