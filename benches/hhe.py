@@ -28,6 +28,11 @@ def operations() -> list[list[str]]:
     return rows
 
 
+def _further(first: float, four: float) -> float:
+    """Of one client's time what each of three more takes."""
+    return (four - first) / 3 / first
+
+
 def main() -> None:
     block = in_own_process("hhe_block", 1)
     two, single = (in_own_process("hhe_rounds", threads) for threads in (2, 1))
@@ -38,12 +43,11 @@ def main() -> None:
     first, four = two["1"], two["4"]
     # The published configuration trains four clients a round. Both sides on one thread.
     alone, ratio = per_block / (single["full"] / 8192), per_block / (single["4"] / 4 / 8000)
-    further = (four - first) / 3 / first
-    # Of the first client's time on one thread: what a further one takes, and what it would at the target.
-    shared, needed = (((took / single["1"]) - 1) / 3 for took in (single["4"], per_block * 4 * 8000 / 400))
+    further = _further(first, four)
+    alike, needed = (_further(single["1"], took) for took in (single["4"], per_block * 4 * 8000 / 400))
     binds = (
         f"What binds the ratio: a ciphertext holds 256 blocks of 32 words, and for one client no more is to be had of"
-        f" that. The rest is what a round's clients share: on one thread a further client takes {shared:.0%} of the"
+        f" that. The rest is what a round's clients share: on one thread a further client takes {alike:.0%} of the"
         f" first's time, and for 400x it would be {needed:.0%}."
     )
     head = ["figure", "measured", "target"]

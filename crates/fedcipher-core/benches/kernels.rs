@@ -6,6 +6,7 @@ use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::mask::{MaskMaker, Masking, encrypt_run};
 use fedcipher_core::flashe::{Flashe, Params as FlasheParams, Policy};
+use fedcipher_core::keys::KeySet;
 use fedcipher_core::mac::field::Element;
 use fedcipher_core::mac::hash::{Hasher, Powers};
 use fedcipher_core::prf::Prf;
@@ -14,6 +15,17 @@ use fedcipher_core::rlwe::params::{Params, Preset};
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::{bits, wire};
 use std::hint::black_box;
+
+/// Encrypts `values` as client 3; `each` sees them as they are taken.
+fn encrypt(prf: &Prf, values: &[u32], width: u32, masking: Masking, out: &mut [u8], mut each: impl FnMut(&[u32])) {
+    let source = |d: usize, ints: &mut [u32]| {
+        ints.copy_from_slice(&values[d..d + ints.len()]);
+        each(ints);
+        Ok(())
+    };
+    let mut maker = MaskMaker::new(prf, 1, width);
+    encrypt_run(&mut maker, &masking.terms(3), 0, values.len(), 1, source, out).unwrap();
+}
 
 fn masks(c: &mut Criterion) {
     let prf = Prf::new(&[7; 16]).unwrap();
@@ -24,14 +36,7 @@ fn masks(c: &mut Criterion) {
         group.throughput(Throughput::Elements(values.len() as u64));
         let mut out = vec![0u8; bits::packed_len(values.len(), width)];
         group.bench_function(format!("w={width} {masking:?}"), |b| {
-            b.iter(|| {
-                let mut maker = MaskMaker::new(&prf, 1, width);
-                let source = |d: usize, ints: &mut [u32]| {
-                    ints.copy_from_slice(&values[d..d + ints.len()]);
-                    Ok(())
-                };
-                encrypt_run(&mut maker, &masking.terms(3), 0, values.len(), 1, source, black_box(&mut out)).unwrap();
-            });
+            b.iter(|| encrypt(&prf, &values, width, masking, black_box(&mut out), |_| ()));
         });
     }
 }
@@ -54,14 +59,8 @@ fn tags(c: &mut Criterion) {
         let mut out = vec![0u8; bits::packed_len(values.len(), width)];
         group.bench_function(format!("w={width} under masks"), |b| {
             b.iter(|| {
-                let (mut maker, mut hasher) = (MaskMaker::new(&prf, 1, width), Hasher::new(&powers, width, 0));
-                let source = |d: usize, ints: &mut [u32]| {
-                    ints.copy_from_slice(&values[d..d + ints.len()]);
-                    hasher.fields(ints);
-                    Ok(())
-                };
-                let terms = Masking::Double.terms(3);
-                encrypt_run(&mut maker, &terms, 0, values.len(), 1, source, black_box(&mut out)).unwrap();
+                let mut hasher = Hasher::new(&powers, width, 0);
+                encrypt(&prf, &values, width, Masking::Double, black_box(&mut out), |ints| hasher.fields(ints));
                 hasher.finish()
             });
         });
@@ -77,6 +76,15 @@ fn additions(c: &mut Criterion) {
         group.throughput(Throughput::Bytes(x.len() as u64));
         group.bench_function(format!("w={width}"), |b| b.iter(|| bits::add_assign(black_box(&mut sum), &x, width)));
     }
+}
+
+/// Of the same update by every client.
+fn aggregate(scheme: &impl Scheme, keys: &KeySet, request: &Request<'_>) -> Vec<u8> {
+    let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+    for key in &keys.clients {
+        aggregator.add(&scheme.encryptor(key, None).unwrap().encrypt(request).unwrap()).unwrap();
+    }
+    aggregator.finish().unwrap()
 }
 
 fn ciphertexts(c: &mut Criterion) {
@@ -107,11 +115,7 @@ fn ciphertexts(c: &mut Criterion) {
         group.bench_function(format!("{preset:?} add"), |b| {
             b.iter(|| scheme.aggregator(&keys.server, None).unwrap().add(&frame).unwrap());
         });
-        let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
-        for key in &keys.clients {
-            aggregator.add(&scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
-        }
-        let aggregate = aggregator.finish().unwrap();
+        let aggregate = aggregate(&scheme, &keys, &request);
         let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
         group.bench_function(format!("{preset:?} decrypt"), |b| {
             b.iter(|| decryptor.decrypt(&aggregate, &Expect::default(), &mut Sums::default()).unwrap());
@@ -133,11 +137,7 @@ fn rounds(c: &mut Criterion) {
     .unwrap();
     let keys = scheme.keygen(&(0..10).collect::<Vec<_>>(), 1).unwrap();
     let request = Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
-    let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
-    for key in &keys.clients {
-        aggregator.add(&scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
-    }
-    let aggregate = aggregator.finish().unwrap();
+    let aggregate = aggregate(&scheme, &keys, &request);
     let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
     let mut group = c.benchmark_group("flashe-1.2m-16bit-10");
     group.bench_function("decrypt", |b| {

@@ -2,6 +2,8 @@
 //! behind it are safe to call. A function that takes one must be inlined into what [`Wide::vectorize`] is given, or it
 //! is compiled for every processor.
 
+use core::arch::x86_64::__m512i;
+
 pulp::simd_type! {
     /// AVX-512, its foundation alone.
     pub struct Wide {
@@ -23,5 +25,16 @@ pulp::simd_type! {
         avx512dq: "avx512dq",
         avx512vl: "avx512vl",
         pub avx512ifma: "avx512ifma",
+    }
+}
+
+/// Sums of products of 52-bit numbers: `low + 2^52 high` in each place.
+pub type Sum = [__m512i; 2];
+
+impl Ifma {
+    #[inline(always)]
+    pub fn add_product(self, [low, high]: Sum, a: __m512i, b: __m512i) -> Sum {
+        let ifma = self.avx512ifma;
+        [ifma._mm512_madd52lo_epu64(low, a, b), ifma._mm512_madd52hi_epu64(high, a, b)]
     }
 }

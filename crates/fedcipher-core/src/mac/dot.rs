@@ -24,6 +24,8 @@ impl<T: DefaultIsZeroes> Drop for Table<T> {
 /// Limbs of 32 bits for words of [`NARROW`]; of 22 bits for words of 32: 512 products stay below 2^63.
 const NARROW_LIMBS: usize = 4;
 const WIDE_LIMBS: usize = 6;
+/// Of 43 bits, where products are added in two halves of 52.
+const FUSED_LIMBS: usize = 3;
 
 /// Bits of a limb.
 const fn limb_bits(limbs: usize) -> u32 {
@@ -65,12 +67,9 @@ impl Powers {
 
     /// The sum over at most a block of words, of which none has more than `width` bits.
     pub fn dot(&self, words: &[u32], width: u32) -> Element {
-        if simd::usable() {
-            let table = self.fused.get_or_init(|| tabulate(simd::LIMBS, self, |limb| limb));
-            if let Some(halves) = simd::dot(words, &table.0) {
-                let part = |l: usize| Element::new(halves[l]).times_power_of_two(limb_bits(simd::LIMBS) * l as u32);
-                return (0..simd::LIMBS).map(part).sum();
-            }
+        let table = || &*self.fused.get_or_init(|| tabulate(FUSED_LIMBS, self, |limb| limb)).0;
+        if let Some(limbs) = simd::dot(words, table) {
+            return value(limbs);
         }
         self.portable(words, width)
     }
@@ -113,73 +112,58 @@ macro_rules! dot_kernel {
 dot_kernel!(dot_narrow, NARROW_LIMBS, a 0, b 1, c 2, d 3);
 dot_kernel!(dot_wide, WIDE_LIMBS, a 0, b 1, c 2, d 3, e 4, f 5);
 
-fn value<const LIMBS: usize>(limbs: [u64; LIMBS]) -> Element {
-    let limb = |(l, x): (usize, &u64)| Element::new(u128::from(*x)).times_power_of_two(limb_bits(LIMBS) * l as u32);
-    limbs.iter().enumerate().map(limb).sum()
+fn value<const LIMBS: usize>(limbs: [impl Into<u128>; LIMBS]) -> Element {
+    let limb = |(l, x): (usize, _)| Element::new(x).times_power_of_two(limb_bits(LIMBS) * l as u32);
+    limbs.map(Into::into).into_iter().enumerate().map(limb).sum()
 }
 
 #[cfg(not(all(feature = "ntt-tfhe", target_arch = "x86_64")))]
 mod simd {
-    use super::WORDS;
+    use super::{FUSED_LIMBS, WORDS};
 
-    pub const LIMBS: usize = 3;
-
-    pub fn usable() -> bool {
-        false
-    }
-
-    pub fn dot(_: &[u32], _: &[[u64; WORDS]]) -> Option<[u128; LIMBS]> {
+    pub fn dot<'a>(_: &[u32], _: impl FnOnce() -> &'a [[u64; WORDS]]) -> Option<[u128; FUSED_LIMBS]> {
         None
     }
 }
 
-/// By the 52-bit multiplications of AVX-512 (IFMA), which add as they multiply: three limbs of 43 bits, each product in
-/// two halves.
+/// By the 52-bit multiplications of AVX-512 (IFMA), which add as they multiply.
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd {
-    use super::WORDS;
-    use crate::simd::Ifma;
-    use core::arch::x86_64::__m512i;
+    use super::{FUSED_LIMBS, WORDS};
+    use crate::simd::{Ifma, Sum};
     use pulp::{as_arrays, cast};
     use zeroize::Zeroizing;
-
-    pub const LIMBS: usize = 3;
 
     /// Words of a vector, and vectors whose sums go along side by side: additions take several cycles.
     const SIDE: usize = 8;
     const TOGETHER: usize = 2;
 
-    /// Low and high halves of the sums of products, by limb.
-    type Sums = [[__m512i; 2]; LIMBS];
+    /// By limb.
+    type Sums = [Sum; FUSED_LIMBS];
 
     impl Ifma {
         #[inline(always)]
-        fn add(self, sums: &mut Sums, words: &[u32; SIDE], limbs: [&[[u64; SIDE]]; LIMBS], at: usize) {
+        fn add(self, sums: &mut Sums, words: &[u32; SIDE], limbs: [&[[u64; SIDE]]; FUSED_LIMBS], at: usize) {
             let words = self.avx512f._mm512_cvtepu32_epi64(cast(*words));
-            for l in 0..LIMBS {
-                let ([low, high], power) = (sums[l], cast(limbs[l][at]));
-                let low = self.avx512ifma._mm512_madd52lo_epu64(low, words, power);
-                sums[l] = [low, self.avx512ifma._mm512_madd52hi_epu64(high, words, power)];
+            for (sum, limb) in sums.iter_mut().zip(limbs) {
+                *sum = self.add_product(*sum, words, cast(limb[at]));
             }
         }
     }
 
-    pub fn usable() -> bool {
-        Ifma::try_new().is_some()
-    }
-
-    /// The limbs of the sum: 64 halves below 2^52 in each place of a vector.
-    pub fn dot(words: &[u32], table: &[[u64; WORDS]]) -> Option<[u128; LIMBS]> {
+    /// The limbs of the sum, 64 halves below 2^52 in each place of a vector; none, and no table, on another processor.
+    pub fn dot<'a>(words: &[u32], table: impl FnOnce() -> &'a [[u64; WORDS]]) -> Option<[u128; FUSED_LIMBS]> {
         let simd = Ifma::try_new()?;
+        let table = table();
         let (whole, rest) = as_arrays::<SIDE, u32>(words);
         let mut last = Zeroizing::new([0; SIDE]);
         last[..rest.len()].copy_from_slice(rest);
-        let limbs: [&[[u64; SIDE]]; LIMBS] = std::array::from_fn(|l| as_arrays(&table[l]).0);
-        let mut out = [[[0; SIDE]; 2]; LIMBS];
+        let limbs: [&[[u64; SIDE]]; FUSED_LIMBS] = std::array::from_fn(|l| as_arrays(&table[l]).0);
+        let mut out = [[[0; SIDE]; 2]; FUSED_LIMBS];
         simd.vectorize(
             #[inline(always)]
             || {
-                let mut sums = [[[simd.avx512f._mm512_setzero_si512(); 2]; LIMBS]; TOGETHER];
+                let mut sums = [[[simd.avx512f._mm512_setzero_si512(); 2]; FUSED_LIMBS]; TOGETHER];
                 let (pairs, single) = whole.as_chunks::<TOGETHER>();
                 for (k, pair) in pairs.iter().enumerate() {
                     for i in 0..TOGETHER {
@@ -246,10 +230,12 @@ mod tests {
         assert_eq!(narrow.map(u128::from), [want(lane_mask(NARROW) as u32, ones(NARROW_LIMBS)); NARROW_LIMBS]);
         let wide = dot_wide(&[u32::MAX; WORDS], &table(WIDE_LIMBS));
         assert_eq!(wide.map(u128::from), [want(u32::MAX, ones(WIDE_LIMBS)); WIDE_LIMBS]);
-        let limb = ones(simd::LIMBS);
-        if simd::usable() {
-            let sums = simd::dot(&[u32::MAX; WORDS], &[[limb; WORDS]; simd::LIMBS]);
-            assert_eq!(sums, Some([want(u32::MAX, limb); simd::LIMBS]));
-        }
+        let limb = ones(FUSED_LIMBS);
+        let (table, mut usable) = ([[limb; WORDS]; FUSED_LIMBS], false);
+        let sums = simd::dot(&[u32::MAX; WORDS], || {
+            usable = true;
+            &table
+        });
+        assert_eq!(sums, usable.then_some([want(u32::MAX, limb); FUSED_LIMBS]));
     }
 }

@@ -93,16 +93,16 @@ impl<'a> Hasher<'a> {
         for block in fields.chunks(self.block()) {
             let mut hash = if self.paired {
                 let mut narrow = [0u32; 2 * WORDS];
-                low_halves(block, &mut narrow);
+                halves(block, 0, &mut narrow);
                 let used = pair(&narrow[..block.len()], self.width, &mut self.words);
                 self.powers.paired.dot(&self.words[..used], u32::BITS)
             } else {
-                low_halves(block, &mut *self.words);
+                halves(block, 0, &mut *self.words);
                 self.powers.single.dot(&self.words[..block.len()], self.width)
             };
             if self.width > 32 {
                 // What is beyond 32 bits goes over the same powers once more.
-                self.words.iter_mut().zip(block).for_each(|(n, s)| *n = (*s >> 32) as u32);
+                halves(block, 32, &mut *self.words);
                 hash += self.powers.single.dot(&self.words[..block.len()], self.width).times_power_of_two(32);
             }
             self.sum += self.base * hash;
@@ -123,10 +123,10 @@ impl Drop for Hasher<'_> {
     }
 }
 
-/// What each has in its first 32 bits.
+/// What each has in the 32 bits from bit `from` on.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-fn low_halves(sums: &[u64], halves: &mut [u32]) {
-    halves.iter_mut().zip(sums).for_each(|(half, sum)| *half = *sum as u32);
+fn halves(sums: &[u64], from: u32, halves: &mut [u32]) {
+    halves.iter_mut().zip(sums).for_each(|(half, sum)| *half = (*sum >> from) as u32);
 }
 
 /// The same number of fields `HALF` further on beside each field of a group.

@@ -48,14 +48,12 @@ mod simd {
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd {
     use super::Narrow;
-    use crate::simd::Ifma;
+    use crate::simd::{Ifma, Sum};
     use core::arch::x86_64::__m512i;
     use pulp::{as_arrays, as_arrays_mut, cast};
     use std::ops::Range;
 
     type Eight = [u64; 8];
-    /// `low + 2^52 high`.
-    type Sum = [__m512i; 2];
 
     /// Vectors of a tile, whose sums lie in the first cache (`rows` says why tiles).
     const TILE: usize = 32;
@@ -66,12 +64,6 @@ mod simd {
         #[inline(always)]
         fn all(self, x: u64) -> __m512i {
             self.avx512f._mm512_set1_epi64(x as i64)
-        }
-
-        #[inline(always)]
-        fn add_product(self, [low, high]: Sum, a: __m512i, b: __m512i) -> Sum {
-            let ifma = self.avx512ifma;
-            [ifma._mm512_madd52lo_epu64(low, a, b), ifma._mm512_madd52hi_epu64(high, a, b)]
         }
 
         /// At one place of rows d, x and y: products d x, and d y.
