@@ -175,6 +175,15 @@ impl Error {
                  or enrol (the authority: init) it with --name for this one"
             ));
         }
+        if ["handshakefailure", "handshake failure", "protocolversion", "peer is incompatible"]
+            .iter()
+            .any(|w| lower.contains(w))
+        {
+            return Error::Access(format!(
+                "{target} and this side have no TLS in common: {reason}; both must speak TLS 1.3 with the group \
+                 X25519MLKEM768, so upgrade the other side"
+            ));
+        }
         if ["certificate", "unknownca", "fatal alert", "unknownissuer"].iter().any(|word| lower.contains(word)) {
             return Error::Access(format!(
                 "{target} and this side do not accept each other's certificate: {reason}; both must come from one \
