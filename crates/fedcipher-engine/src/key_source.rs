@@ -120,6 +120,7 @@ impl AuthoritySource {
             instance: self.instance.clone().into(),
             hpke_public: recipient.public().into(),
             held: self.keyring.epochs(device),
+            closed: tokio::task::block_in_place(|| self.keyring.closed(device)),
             card,
         };
         let mut client = line.client.clone();

@@ -19,6 +19,8 @@ pub mod authority;
 #[cfg(feature = "server")]
 pub mod authority_service;
 #[cfg(feature = "server")]
+pub mod boot_time;
+#[cfg(feature = "server")]
 pub mod calls;
 #[cfg(feature = "server")]
 pub mod certificates;

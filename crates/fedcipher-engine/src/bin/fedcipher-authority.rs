@@ -47,6 +47,10 @@ enum Command {
         /// DNS name or address under which engines and the server reach this authority.
         #[arg(long = "name", default_values = LOCAL)]
         names: Vec<String>,
+        /// How many clients may lie. When more devices say that their key is closed after a forgery, the next epoch
+        /// replaces it, at most once an hour.
+        #[arg(long, default_value_t = 1)]
+        corrupt_clients: u32,
     },
     /// Enrol an engine, a training host or the aggregator, and write its credentials.
     Enrol {
@@ -154,9 +158,9 @@ fn run(options: Options) -> Result<ExitCode> {
         _ => lockdown::lock_down(options.allow_swap)?,
     }
     match options.command {
-        Command::Init { spec, names } => {
+        Command::Init { spec, names, corrupt_clients } => {
             let note = certificates::only_local(&names);
-            Authority::init(&options.state, &read(&spec)?, names)?;
+            Authority::init(&options.state, &read(&spec)?, names, corrupt_clients)?;
             say(format!("the authority's state is in {}", options.state.display()))?;
             if let Some(note) = note {
                 say(format!("note: {note}"))?;
@@ -176,12 +180,20 @@ fn run(options: Options) -> Result<ExitCode> {
             }
             let request = request.as_deref().map(read).transpose()?;
             let party = Party { role, name, devices: devices.into_iter().collect() };
-            let client = Authority::open(&options.state)?.enrol(&party, &terms, request.as_deref(), &out)?;
+            let mut store = Authority::open(&options.state)?;
+            let client = store.enrol(&party, &terms, request.as_deref(), &out)?;
             match client {
                 Some(client) => {
                     say(format!("{party} enrolled as client {client}; it takes part from the next epoch on"))?;
                 }
                 None => say(format!("{party} enrolled"))?,
+            }
+            let (devices, most) = (party.devices.len(), store.corrupt_clients()?);
+            if devices as u64 > most {
+                say(format!(
+                    "note: whoever takes over {party} has {devices} clients, and only {most} may lie here: it can open an \
+                     upload in a sum with updates of its own. Give each host the device of one client"
+                ))?;
             }
             // Nobody connects to a host or to the aggregator.
             if let Some(note) = certificates::only_local(&terms.reached_as).filter(|_| role == Role::Device) {
@@ -282,6 +294,7 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
         noted.turned(&origin, what);
     }));
     tokio::spawn(service.clone().upkeep());
+    tokio::spawn(service.clone().replacements());
     let ending = service.clone();
     let listener = listen::tcp(listen).await?;
     let failed = |e: tonic::transport::Error| Error::of_transport("the authority's service", &e);
@@ -319,8 +332,7 @@ async fn rotate_on_schedule(service: AuthorityService, every: Duration) {
     loop {
         tick.tick().await;
         let due = service.with(|store| Ok(store.age()?.is_some_and(|age| age >= every)));
-        let rotated =
-            due.and_then(|due| if due { service.with(|store| store.rotate(false)).map(Some) } else { Ok(None) });
+        let rotated = due.and_then(|due| if due { service.rotate().map(Some) } else { Ok(None) });
         // What the rotation has ended leaves the log in `upkeep`.
         match rotated {
             // As soon as the round under way is settled.
