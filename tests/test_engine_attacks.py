@@ -768,7 +768,7 @@ def test_keys_that_others_could_read_or_replace_are_refused(tmp_path):
             run.keys()
         (credentials / "key.pem").chmod(0o600)
         credentials.chmod(0o777)
-        with pytest.raises(errors.EngineError, match="chmod o-w"):
+        with pytest.raises(errors.EngineError, match="chmod go-w"):
             run.keys()
         credentials.chmod(0o700)
         assert run.keys().current().epoch == 1

@@ -12,6 +12,7 @@ pub mod ring;
 #[cfg(not(target_os = "linux"))]
 #[path = "ring_absent.rs"]
 pub mod ring;
+pub mod text;
 pub mod tls;
 
 #[cfg(feature = "server")]

@@ -50,8 +50,7 @@ impl Credentials {
     }
 
     fn read(&self, file: &str) -> Result<Vec<u8>> {
-        let path = self.folder.join(file);
-        std::fs::read(&path).map_err(|e| Error::file(&path, &e))
+        files::read_trusted(&self.folder.join(file))
     }
 
     /// The party's own certificate, PEM.

@@ -7,11 +7,13 @@ use fedcipher_engine::certificates::{self, Party, Role, Terms};
 use fedcipher_engine::client::Target;
 use fedcipher_engine::console::{self, say};
 use fedcipher_engine::door::Door;
+use fedcipher_engine::files::read_text;
 use fedcipher_engine::proto::authority_server::AuthorityServer;
 use fedcipher_engine::refusals::Refused;
+use fedcipher_engine::text::one_line;
 use fedcipher_engine::tls::Credentials;
 use fedcipher_engine::{Error, MAX_ASKED, Result, listen, lockdown, logs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -116,9 +118,6 @@ const LOCAL: [&str; 2] = ["localhost", "127.0.0.1"];
 /// For calls under way at SIGTERM.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Bytes of a scheme's JSON, or of a certificate request.
-const LARGEST: u64 = 1 << 20;
-
 /// Longest time in which a request comes in.
 const REQUEST: Duration = Duration::from_secs(10);
 
@@ -134,20 +133,10 @@ fn main() -> ExitCode {
     match run(options) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("fedcipher-authority: {}: {error}", error.class());
+            eprintln!("fedcipher-authority: {}: {}", error.class(), one_line(&error.to_string()));
             ExitCode::from(2)
         }
     }
-}
-
-/// A small text file: a device would be read for ever.
-fn read(path: &Path) -> Result<String> {
-    let failed = |e: std::io::Error| Error::file(path, &e);
-    let about = std::fs::metadata(path).map_err(failed)?;
-    if !about.is_file() || about.len() > LARGEST {
-        return Err(Error::file(path, &format!("it is no file of at most {LARGEST} bytes; name the file itself")));
-    }
-    std::fs::read_to_string(path).map_err(failed)
 }
 
 fn run(options: Options) -> Result<ExitCode> {
@@ -160,7 +149,7 @@ fn run(options: Options) -> Result<ExitCode> {
     match options.command {
         Command::Init { spec, names, corrupt_clients } => {
             let note = certificates::only_local(&names);
-            Authority::init(&options.state, &read(&spec)?, names, corrupt_clients)?;
+            Authority::init(&options.state, &read_text(&spec)?, names, corrupt_clients)?;
             say(format!("the authority's state is in {}", options.state.display()))?;
             if let Some(note) = note {
                 say(format!("note: {note}"))?;
@@ -178,7 +167,7 @@ fn run(options: Options) -> Result<ExitCode> {
                 let parsed = OffsetDateTime::parse(&from, &Rfc3339);
                 terms.from = parsed.map_err(|e| Error::Configuration(format!("--from {from}: {e}")))?;
             }
-            let request = request.as_deref().map(read).transpose()?;
+            let request = request.as_deref().map(read_text).transpose()?;
             let party = Party { role, name, devices: devices.into_iter().collect() };
             let mut store = Authority::open(&options.state)?;
             let client = store.enrol(&party, &terms, request.as_deref(), &out)?;
