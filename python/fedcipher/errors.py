@@ -6,6 +6,7 @@ __all__ = [
     "BenchError",
     "BoundError",
     "CancelledError",
+    "CharterError",
     "ClusterError",
     "CodecError",
     "CommitteeError",
@@ -204,6 +205,10 @@ class EntropyError(FedcipherError):
 
 class StateError(FedcipherError):
     """A client's stored state is missing or too old for this round."""
+
+
+class CharterError(FedcipherError):
+    """A run's charter is malformed, is not accepted here, or does not allow a message."""
 
 
 class StrategyError(FedcipherError):

@@ -123,6 +123,12 @@ impl ClientKey {
         wire::scheme_name(&self.0.tag.scheme)
     }
 
+    /// As the server key's: names the key set.
+    #[getter]
+    fn fingerprint(&self) -> String {
+        wire::hex(&self.0.tag.key_id)
+    }
+
     fn __repr__(&self) -> String {
         format!("{:?}", self.0)
     }

@@ -8,7 +8,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -17,8 +17,19 @@ from numpy.typing import NDArray
 
 from fedcipher import _native
 from fedcipher._optional import require_feature
-from fedcipher.codec import Array, Codec, Layout, flat_float32, restore, vanished
-from fedcipher.errors import FrameError, ParameterError, UnknownClientError, UnsupportedError
+from fedcipher.codec import (
+    Array,
+    Codec,
+    Layout,
+    flat_float32,
+    lane_tensors,
+    restore,
+    split_lanes,
+    vanished,
+    with_lanes,
+    without_lanes,
+)
+from fedcipher.errors import FrameError, LayoutError, ParameterError, UnknownClientError, UnsupportedError
 from fedcipher.schemes.noise import Mechanism
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
 
@@ -37,6 +48,7 @@ __all__ = [
     "Member",
     "NativeScheme",
     "Parts",
+    "Rescale",
     "Scheme",
     "SchemeInfo",
     "cohort_of",
@@ -101,6 +113,8 @@ class Decrypted:
     round: int
     contributions: list[Contribution]
     counts: NDArray[np.uint32] | None = None
+    lanes: list[int] = field(default_factory=list[int])
+    """Exact sums of the whole numbers that clients sent beside their updates (`Encryptor.encrypt`'s ``lanes``)."""
     false_members: list[int] = field(default_factory=list[int])
     """Members of the committee whose answers do not agree with the others'; the mean was made without them."""
 
@@ -150,6 +164,10 @@ class Parts:
     pieces: list[bytes]
 
 
+Rescale = Callable[[Sequence[int], int], float]
+"""From the exact sums of lanes, and the number of clients: the factor of the mean."""
+
+
 class Encryptor(ABC):
     """Client side: updates to ciphertext frames."""
 
@@ -165,13 +183,18 @@ class Encryptor(ABC):
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
         model: bytes = b"",
+        memory: bytes = b"",
+        lanes: NDArray[np.float32] | None = None,
+        unbiased: bool = False,
     ) -> bytes:
         """Encrypt ``update`` (float arrays of any shape) for ``round``.
 
         ``weight`` is the client's integer weight in the mean; ``reference`` the public arrays that
         clip ranges, and with ``Codec(top=...)`` the coordinates of the round, are fitted to; ``plan`` what the
         server announced for the round; ``model`` a digest of the global model it was trained from: updates of
-        different ones do not add up to anything that opens. Sets ``stats``.
+        different ones do not add up to anything that opens. ``lanes`` are whole numbers that travel beside the update
+        in lanes of their own, each from 0 to below 2^(bits - 1) of the widest codec bits; their sums come out exact
+        (`Decrypted.lanes`). ``unbiased`` rounds at random, also where the codec rounds to the nearest. Sets ``stats``.
 
         With ``Codec(privacy=...)`` the update is clipped and gets noise, and ``reference`` is not used.
 
@@ -185,8 +208,9 @@ class Encryptor(ABC):
         round: int,
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
+        lanes: int = 0,
     ) -> None:
-        """Do ahead what does not depend on the data, for an update shaped like ``update``."""
+        """Do ahead what does not depend on the data, for an update shaped like ``update`` and so many ``lanes``."""
 
     def export_state(self) -> bytes:
         """State to carry to another process (error feedback); secret to this client."""
@@ -285,14 +309,17 @@ class Decryptor(ABC):
         *,
         round: int | None = None,
         model: bytes | None = None,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
+        rescale: Rescale | None = None,
     ) -> Decrypted:
         """Decrypt an aggregate; ``round`` and the digest of the ``model`` behind its updates are checked when given.
 
         With ``Codec(top=...)`` the aggregate carries part of the elements and does not say which: ``reference`` is
         what its clients encrypted with (the aggregate before it), ``like`` any arrays of the model's shapes, needed
-        where there is no reference. Elements that the round did not send are zero.
+        where there is no reference. Elements that the round did not send are zero. ``rescale`` is given the sums of
+        the lanes and the number of clients, and says what the mean is multiplied by.
 
         Raises `ForgedAggregateError`, `ReplayError`, `TooFewContributionsError`, `ModelMismatchError`,
         `WrongRoundError`, `FrameError`.
@@ -304,6 +331,7 @@ class Decryptor(ABC):
         *,
         round: int | None = None,
         model: bytes | None = None,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> list[Array]:
@@ -497,6 +525,17 @@ class DecryptKernel(Protocol):
     ) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
 
 
+@dataclass(frozen=True)
+class _Said:
+    """What of a frame is not its values."""
+
+    round: int
+    weight: int
+    plan: bytes
+    model: bytes
+    stochastic: bool
+
+
 class KernelEncryptor(Encryptor):
     """The codec in front of a kernel."""
 
@@ -516,29 +555,53 @@ class KernelEncryptor(Encryptor):
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
         model: bytes = b"",
+        memory: bytes = b"",
+        lanes: NDArray[np.float32] | None = None,
+        unbiased: bool = False,
     ) -> bytes:
+        said = _Said(round, weight, plan, model, unbiased or self._codec.rounding == "stochastic")
+        if not len(update):
+            return self._encrypt_lanes(said, lanes)
         if self._codec.top is not None:
-            return self._encrypt_part(self._codec.top, update, round, weight, reference, plan, model)
+            return self._encrypt_part(self._codec.top, update, said, reference, lanes)
         if self._noise:
-            return self._encrypt_noisy(self._noise, update, round, weight, plan, model)
+            return self._encrypt_noisy(self._noise, update, said, lanes)
         began = time.perf_counter()
-        layout = self._codec.layout(update, reference)
+        plain = self._codec.layout(update, reference)
+        layout = with_lanes(plain, self._codec, 0 if lanes is None else lanes.size)
         flat = flat_float32(update)
         prepared = time.perf_counter()
-        stochastic = self._codec.rounding == "stochastic"
-        frame, clipped, quantising = self._native.encrypt(layout, flat, round, weight, plan, model, b"", stochastic)
-        self._note(began, prepared, quantising, clipped, layout, frame)
-        if not stochastic and not isinstance(self._codec.clip, str):
-            self.stats.vanished_by_tensor = vanished(layout, flat)
+        frame, clipped, quantising = self._seal(layout, [*flat, *split_lanes(lanes)], said)
+        self._note(began, prepared, quantising, clipped[: len(flat)], layout, frame)
+        if not said.stochastic and not isinstance(self._codec.clip, str):
+            self.stats.vanished_by_tensor = vanished(plain, flat)
+        return frame
+
+    def _seal(
+        self, layout: Layout, arrays: list[NDArray[np.float32]], said: _Said, bound: bytes = b""
+    ) -> tuple[bytes, list[int], float]:
+        stochastic = said.stochastic and not bound
+        return self._native.encrypt(layout, arrays, said.round, said.weight, said.plan, said.model, bound, stochastic)
+
+    def _encrypt_lanes(self, said: _Said, lanes: NDArray[np.float32] | None) -> bytes:
+        if lanes is None or not lanes.size:
+            raise LayoutError("there is nothing to encrypt: no update and no lanes")
+        began = time.perf_counter()
+        layout = Layout(lane_tensors(self._codec, lanes.size))
+        frame, clipped, quantising = self._seal(layout, split_lanes(lanes), said)
+        self._note(began, began, quantising, clipped, layout, frame)
         return frame
 
     def _encrypt_noisy(
-        self, noise: Mechanism, update: Sequence[Array], round: int, weight: int, plan: bytes, model: bytes
+        self, noise: Mechanism, update: Sequence[Array], said: _Said, lanes: NDArray[np.float32] | None
     ) -> bytes:
+        if lanes is not None and lanes.size:
+            raise ParameterError("no noise of differential privacy covers lanes beside an update; send none")
         began = time.perf_counter()
         noisy = noise.apply(update)
         prepared = time.perf_counter()
-        frame, _, quantising = self._native.encrypt(noisy.layout, noisy.arrays, round, weight, plan, model, b"", False)
+        nearest = replace(said, stochastic=False)
+        frame, _, quantising = self._seal(noisy.layout, noisy.arrays, nearest)
         self._note(began, prepared, quantising, noisy.cut, noisy.layout, frame)
         self.stats.scaled = noisy.scaled
         return frame
@@ -547,22 +610,21 @@ class KernelEncryptor(Encryptor):
         self,
         top: float,
         update: Sequence[Array],
-        round: int,
-        weight: int,
+        said: _Said,
         reference: Sequence[Array] | None,
-        plan: bytes,
-        model: bytes,
+        lanes: NDArray[np.float32] | None,
     ) -> bytes:
         began = time.perf_counter()
-        part = CommonSet(update, reference, round, top)
+        part = CommonSet(update, reference, said.round, top)
         layout = part.gathered(self._codec.layout(update, reference))
         corrected = self._feedback.corrected(update)
-        integers, clipped = layout.quantise(part.gather(corrected), self._codec.rounding == "stochastic")
+        integers, clipped = layout.quantise(part.gather(corrected), said.stochastic)
         # The kernel is given what the integers stand for, so that what it sends is what error feedback takes off.
         sent = dequantised(layout, integers)
         flat = np.split(sent, np.cumsum(part.counts)[:-1])
+        layout = with_lanes(layout, self._codec, 0 if lanes is None else lanes.size)
         prepared = time.perf_counter()
-        frame, _, quantising = self._native.encrypt(layout, flat, round, weight, plan, model, part.digest, False)
+        frame, _, quantising = self._seal(layout, [*flat, *split_lanes(lanes)], said, part.digest)
         self._feedback.keep(corrected, part.index, sent)
         self._note(began, prepared, quantising, clipped, layout, frame)
         return frame
@@ -588,11 +650,12 @@ class KernelEncryptor(Encryptor):
         round: int,
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
+        lanes: int = 0,
     ) -> None:
         layout = self._noise.layout(update) if self._noise else self._codec.layout(update, reference)
         if self._codec.top is not None:
             layout = CommonSet(update, reference, round, self._codec.top).gathered(layout)
-        self._native.precompute(round, layout, plan)
+        self._native.precompute(round, with_lanes(layout, self._codec, lanes), plan)
 
     def export_state(self) -> bytes:
         return self._native.export_state() if self._codec.top is None else self._feedback.export()
@@ -649,13 +712,19 @@ class KernelDecryptor(Decryptor):
         *,
         round: int | None = None,
         model: bytes | None = None,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
+        rescale: Rescale | None = None,
     ) -> Decrypted:
         part = self._part(frame, reference, like)
         bound = b"" if part is None else part.digest
         layout, found, contributions, flat, counts, wrong = self._native.decrypt(frame, round, model, bound)
-        if part is not None:
+        clients = [Contribution(*c) for c in contributions]
+        layout, flat, lanes = without_lanes(layout, flat, len(clients))
+        if rescale is not None:
+            flat *= np.float32(rescale(lanes, len(clients)))
+        if part is not None and layout is not None:
             layout, flat = part.scattered(layout), part.scatter(flat)
         if wrong:
             _log.warning(
@@ -663,7 +732,8 @@ class KernelDecryptor(Decryptor):
                 found,
                 wrong,
             )
-        return Decrypted(restore(layout, flat), found, [Contribution(*c) for c in contributions], counts, wrong)
+        arrays = restore(layout, flat) if layout is not None else []
+        return Decrypted(arrays, found, clients, counts, lanes, wrong)
 
     def sums(
         self,
