@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -24,7 +25,8 @@ from fedcipher.errors import CharterError, ForgedAggregateError, ParameterError
 __all__ = ["Answer", "Lanes", "Sums", "Tally", "limb_width", "parse_answer"]
 
 _MOST_LENGTH = 1 << 20
-_MOST_BITS = 80
+_MOST_BITS: dict[str, int] = {"mean": 40, "sum": 64}
+"""Of a magnitude in steps: that of a mean is multiplied by a weight."""
 _MOST_NAME = 1024
 _EXACT_BITS = 22
 """A sum of limbs below 2^22 is found again from its float32 mean."""
@@ -68,7 +70,7 @@ class Answer:
             object.__setattr__(self, part, float(value))
         if given.how not in ("mean", "sum"):
             raise ParameterError(f"answer {self.name!r}: how={self.how!r} is neither 'mean' nor 'sum'")
-        if self.steps.bit_length() > _MOST_BITS // 2:
+        if self.steps.bit_length() > _MOST_BITS[self.how]:
             raise ParameterError(
                 f"answer {self.name!r}: {self.largest:g} in steps of {self.resolution:g} takes "
                 f"{self.steps.bit_length()} bits; take a coarser resolution or a smaller largest"
@@ -77,7 +79,7 @@ class Answer:
     @property
     def steps(self) -> int:
         """The largest magnitude in units of the resolution."""
-        return math.ceil(self.largest / self.resolution)
+        return math.ceil(Fraction(self.largest) / Fraction(repr(self.resolution)))
 
     @property
     def count(self) -> int:
@@ -120,7 +122,7 @@ class Tally:
     counted: bool
     """False where the app failed: nothing of this client counts."""
     examples: float
-    values: Mapping[str, Sequence[float]]
+    values: Mapping[str, Sequence[int | float]]
     """By name, of counters and answers."""
 
 
@@ -143,7 +145,7 @@ class Sums:
             return held
         if not self.examples:
             return [0.0] * len(held)
-        return [round(value / self.examples / answer.resolution) * answer.resolution for value in held]
+        return [_value(round(value / self.examples / answer.resolution), answer) for value in held]
 
 
 class Lanes:
@@ -226,16 +228,15 @@ class Lanes:
         return Sums(clients, counted, examples, numbers)
 
 
-def _steps(value: float, answer: Answer) -> int:
+def _steps(value: int | float, answer: Answer) -> int:
     """A value in steps of its answer: saturated, NaN is zero."""
-    if math.isnan(value):
+    if isinstance(value, float) and math.isnan(value):
         return 0
     if abs(value) >= answer.largest:
         return answer.steps if value > 0 else -answer.steps
-    return max(-answer.steps, min(answer.steps, round(value / answer.resolution)))
+    # The decimal number that was written, not the float next to it: 3 in steps of 0.001 is 3000.
+    return round(Fraction(value) / Fraction(repr(answer.resolution)))
 
 
-def _value(steps: int, answer: Answer) -> float:
-    inverse = 1 / answer.resolution
-    # 0.001 is no float, 1000 is one: the quotient is the decimal number that was meant.
-    return steps / inverse if inverse == round(inverse) else steps * answer.resolution
+def _value(steps: int, answer: Answer) -> int | float:
+    return steps if answer.resolution == 1 else float(steps * Fraction(repr(answer.resolution)))

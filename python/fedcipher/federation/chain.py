@@ -8,7 +8,6 @@ model, and what a client's app is given that the charter cannot list (`fedcipher
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,8 +25,6 @@ from fedcipher.federation.optimiser_step import Optimiser, Steps, in_type_of
 from fedcipher.schemes import Decrypted, Decryptor, Scheme
 
 __all__ = ["Chain", "Opened", "Standing", "lanes_of"]
-
-_log = logging.getLogger("fedcipher")
 
 Arrays = list[NDArray[Any]]
 _COUNTS = 1e12

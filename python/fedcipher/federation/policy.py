@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.charter import Charter
+from fedcipher.federation.query import Query
 
 __all__ = ["POLICY_FILE", "SIMULATED", "Policy", "load_policy"]
 
@@ -81,6 +82,19 @@ class Policy:
                     f"this site's policy does not allow the charter {charter.digest.hex()}: {why}. "
                     "`fedcipher policy` shows the policy and how to change it"
                 )
+
+    def judge_query(self, query: Query) -> None:
+        """Raise `CharterError` where ``query`` asks for more than this site allows."""
+        digest = query.digest.hex()
+        numbers = sum(answer.count for answer in query.answers)
+        if digest in self.accept:
+            return
+        if self.only_listed or numbers > self.most_numbers:
+            why = f"it asks for {numbers} numbers, {self.most_numbers} are allowed"
+            raise CharterError(
+                f"this site's policy does not allow the query {digest}: "
+                f"{'only what is listed is accepted' if self.only_listed else why}. `fedcipher policy` shows the policy"
+            )
 
     def _objections(self, charter: Charter) -> list[tuple[bool, str]]:
         numbers = max(sum(a.count for a in charter.answers[purpose]) for purpose in charter.answers)

@@ -13,6 +13,7 @@ from fedcipher.engine import Engine, connect
 from fedcipher.errors import KeyFormatError, WrongEpochError
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.policy import SIMULATED, Policy, load_policy
+from fedcipher.federation.query import Query
 from fedcipher.federation.store import Store
 from fedcipher.keys.store import client_file, home, locate, open_client
 from fedcipher.schemes import Decryptor, Encryptor, Member, Scheme
@@ -34,7 +35,7 @@ class Party(Protocol):
     @property
     def client(self) -> int: ...
     def policy(self) -> Policy: ...
-    def key_set(self, charter: Charter) -> str: ...
+    def key_set(self, charter: Charter | Query) -> str: ...
     def encryptor(self, epoch: int = 0) -> Encryptor: ...
     def decryptor(self) -> Decryptor: ...
     def member(self) -> Member: ...
@@ -71,7 +72,7 @@ class _EngineParty(_Site):
     def member(self) -> Member:
         return self._engine.member()
 
-    def key_set(self, charter: Charter) -> str:
+    def key_set(self, charter: Charter | Query) -> str:
         """The engine refuses rounds of a key set that it does not hold."""
         return charter.key_set
 
@@ -85,7 +86,7 @@ class _KeyFile(_Site):
         self._decryptor: Decryptor | None = None
         self._member: Member | None = None
 
-    def key_set(self, charter: Charter) -> str:
+    def key_set(self, charter: Charter | Query) -> str:
         """The key's. Raises `WrongEpochError` for a charter of another epoch."""
         if charter.epoch != self._epoch:
             raise self._other_epoch(charter.epoch)

@@ -86,7 +86,7 @@ def _arrays(records: list[ArrayRecord], model: Sequence[NumpyArray], names: list
     return arrays
 
 
-def numbers_of(held: Any) -> list[float]:
+def numbers_of(held: Any) -> list[int | float]:
     """A metric's numbers: what is none is left out."""
     values = cast("list[Any]", held if isinstance(held, list) else [] if held is None else [held])
-    return [float(value) for value in values if isinstance(value, (int, float))]
+    return [value for value in values if isinstance(value, (int, float))]
