@@ -254,7 +254,7 @@ class Chain:
         """Open a sum of evaluations of this position in round ``index``."""
         lanes = lanes_of(self.charter, self.scheme, "evaluate")
         assert lanes is not None
-        opened = decryptor.open(frame, model=self.binding("evaluate", index), memory=self.memory("evaluate"))
+        opened = decryptor.open(frame, model=self.binding("evaluate", index), memory=self.memory("evaluate"), like=())
         return lanes.decode(opened.lanes, len(opened.contributions))
 
     def set_model(self, model: Sequence[NDArray[Any]]) -> None:

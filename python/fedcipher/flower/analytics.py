@@ -156,7 +156,7 @@ class EncryptedSum:
         if scheme is None:
             raise ParameterError("a Decryptor does not say of which scheme it is: pass scheme=... beside it")
         model, memory = self.query.binding(self.context), self.query.memory()
-        opened = opener.open(self.frame, round=self.query.round, model=model, memory=memory)
+        opened = opener.open(self.frame, round=self.query.round, model=model, memory=memory, like=())
         found = sorted(contribution.client for contribution in opened.contributions)
         if found != self.clients:
             raise FrameError(f"the sum is of the clients {found}, and it was said to be of {self.clients}")

@@ -318,7 +318,8 @@ class Decryptor(ABC):
 
         With ``Codec(top=...)`` the aggregate carries part of the elements and does not say which: ``reference`` is
         what its clients encrypted with (the aggregate before it), ``like`` any arrays of the model's shapes, needed
-        where there is no reference. Elements that the round did not send are zero. ``rescale`` is given the sums of
+        where there is no reference, and empty where a frame has lanes and no update. Elements that the round did not
+        send are zero. ``rescale`` is given the sums of
         the lanes and the number of clients, and says what the mean is multiplied by.
 
         Raises `ForgedAggregateError`, `ReplayError`, `TooFewContributionsError`, `ModelMismatchError`,
@@ -747,6 +748,6 @@ class KernelDecryptor(Decryptor):
 
     def _part(self, frame: bytes, reference: Sequence[Array] | None, like: Sequence[Array] | None) -> CommonSet | None:
         """Which elements the aggregate carries, as every honest client of its round has chosen them."""
-        if self._top is None:
+        if self._top is None or (like is not None and not len(like)):
             return None
         return set_of(like, reference, _native.inspect(frame)[3], self._top)
