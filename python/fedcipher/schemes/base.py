@@ -192,7 +192,8 @@ class Encryptor(ABC):
         ``weight`` is the client's integer weight in the mean; ``reference`` the public arrays that
         clip ranges, and with ``Codec(top=...)`` the coordinates of the round, are fitted to; ``plan`` what the
         server announced for the round; ``model`` a digest of the global model it was trained from: updates of
-        different ones do not add up to anything that opens. ``lanes`` are whole numbers that travel beside the update
+        different ones do not add up to anything that opens; ``memory`` names the memory of the rule of sets that the
+        sum counts in, empty for none: all updates of a sum agree on it. ``lanes`` are whole numbers that travel beside the update
         in lanes of their own, each from 0 to below 2^(bits - 1) of the widest codec bits; their sums come out exact
         (`Decrypted.lanes`). ``unbiased`` rounds at random, also where the codec rounds to the nearest. Sets ``stats``.
 
@@ -314,7 +315,8 @@ class Decryptor(ABC):
         like: Sequence[Array] | None = None,
         rescale: Rescale | None = None,
     ) -> Decrypted:
-        """Decrypt an aggregate; ``round`` and the digest of the ``model`` behind its updates are checked when given.
+        """Decrypt an aggregate; ``round``, the digest of the ``model`` behind its updates and the ``memory`` of its sum
+        are checked when given.
 
         With ``Codec(top=...)`` the aggregate carries part of the elements and does not say which: ``reference`` is
         what its clients encrypted with (the aggregate before it), ``like`` any arrays of the model's shapes, needed
@@ -337,13 +339,14 @@ class Decryptor(ABC):
         like: Sequence[Array] | None = None,
     ) -> list[Array]:
         """The weighted mean, in the original shapes and types; arguments and errors as `open`."""
-        return self.open(frame, round=round, model=model, reference=reference, like=like).arrays
+        return self.open(frame, round=round, model=model, memory=memory, reference=reference, like=like).arrays
 
     @abstractmethod
     def sums(
         self,
         frame: bytes,
         *,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> NDArray[np.uint64]:
@@ -504,6 +507,7 @@ class EncryptKernel(Protocol):
         weight: int,
         plan: bytes,
         model: bytes,
+        memory: bytes,
         bound: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]: ...
@@ -517,12 +521,17 @@ class DecryptKernel(Protocol):
     """What decrypts to flat arrays."""
 
     def decrypt(
-        self, frame: bytes, round: int | None = None, model: bytes | None = None, bound: bytes | None = None
+        self,
+        frame: bytes,
+        round: int | None = None,
+        model: bytes | None = None,
+        memory: bytes | None = None,
+        bound: bytes | None = None,
     ) -> tuple[
         _native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None, list[int]
     ]: ...
     def decrypt_sums(
-        self, frame: bytes, bound: bytes | None = None
+        self, frame: bytes, memory: bytes | None = None, bound: bytes | None = None
     ) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
 
 
@@ -534,6 +543,7 @@ class _Said:
     weight: int
     plan: bytes
     model: bytes
+    memory: bytes
     stochastic: bool
 
 
@@ -560,7 +570,7 @@ class KernelEncryptor(Encryptor):
         lanes: NDArray[np.float32] | None = None,
         unbiased: bool = False,
     ) -> bytes:
-        said = _Said(round, weight, plan, model, unbiased or self._codec.rounding == "stochastic")
+        said = _Said(round, weight, plan, model, memory, unbiased or self._codec.rounding == "stochastic")
         if not len(update):
             return self._encrypt_lanes(said, lanes)
         if self._codec.top is not None:
@@ -582,7 +592,8 @@ class KernelEncryptor(Encryptor):
         self, layout: Layout, arrays: list[NDArray[np.float32]], said: _Said, bound: bytes = b""
     ) -> tuple[bytes, list[int], float]:
         stochastic = said.stochastic and not bound
-        return self._native.encrypt(layout, arrays, said.round, said.weight, said.plan, said.model, bound, stochastic)
+        named = said.plan, said.model, said.memory
+        return self._native.encrypt(layout, arrays, said.round, said.weight, *named, bound, stochastic)
 
     def _encrypt_lanes(self, said: _Said, lanes: NDArray[np.float32] | None) -> bytes:
         if lanes is None or not lanes.size:
@@ -720,7 +731,7 @@ class KernelDecryptor(Decryptor):
     ) -> Decrypted:
         part = self._part(frame, reference, like)
         bound = b"" if part is None else part.digest
-        layout, found, contributions, flat, counts, wrong = self._native.decrypt(frame, round, model, bound)
+        layout, found, contributions, flat, counts, wrong = self._native.decrypt(frame, round, model, memory, bound)
         clients = [Contribution(*c) for c in contributions]
         layout, flat, lanes = without_lanes(layout, flat, len(clients))
         if rescale is not None:
@@ -740,11 +751,12 @@ class KernelDecryptor(Decryptor):
         self,
         frame: bytes,
         *,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> NDArray[np.uint64]:
         part = self._part(frame, reference, like)
-        return self._native.decrypt_sums(frame, b"" if part is None else part.digest)[1]
+        return self._native.decrypt_sums(frame, memory, b"" if part is None else part.digest)[1]
 
     def _part(self, frame: bytes, reference: Sequence[Array] | None, like: Sequence[Array] | None) -> CommonSet | None:
         """Which elements the aggregate carries, as every honest client of its round has chosen them."""
