@@ -1,0 +1,1 @@
+"""Decisions of a federation's server that need no framework: plain data in, plain data out."""
