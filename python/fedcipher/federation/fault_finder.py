@@ -77,7 +77,8 @@ _HOPEFUL = 1.0
 """The most doubt in a group that is meant to open."""
 _MAX_EVIDENCE = 1000
 """Failed groups that are kept. The largest are dropped first: they prove least."""
-_MAX_PATIENCE = 1 << 16
+_MAX_DOUBLINGS = 16
+"""Of the rounds in which clients stay in groups after a search."""
 _FORMAT = 1
 
 
@@ -221,18 +222,26 @@ class _Division:
     """Clients that may be grouped at will, divided into groups of at least ``least``."""
 
     def __init__(
-        self, clients: Sequence[int], *, least: int, corrupt: int, doubts: _Doubts, evidence: _Evidence
+        self,
+        clients: Sequence[int],
+        *,
+        least: int,
+        corrupt: int,
+        doubts: _Doubts,
+        evidence: _Evidence,
+        last_try: bool,
     ) -> None:
-        """``clients`` are in the order of a lot."""
+        """``clients`` are in the order of a lot. After the ``last_try`` no group of this position is divided again."""
         self._least = least
         self._doubts = doubts
         self._evidence = evidence
+        self._last_try = last_try
         self._place = {client: place for place, client in enumerate(clients)}
         ordered = sorted(clients, key=lambda client: -doubts[client])
         count = doubts.suspects(ordered) or len(ordered)
         self._suspects, self._cleared = ordered[:count], ordered[count:]
         # More groups than this make sums smaller and hardly the search faster.
-        most = min(len(clients) // least, 2 * (corrupt + 1))
+        self._most = most = min(len(clients) // least, 2 * (corrupt + 1))
         self._some_group_is_honest = most > corrupt
         self._aside: list[int] = []
         self._groups = self._empty_groups(most)
@@ -253,9 +262,12 @@ class _Division:
         """Room for the suspects, with ``least`` cleared clients set aside where liars might sit in every group."""
         if most < 2:
             return []
-        sure = self._doubts[self._suspects[0]] >= _SURE
+        some_sure, all_sure = (self._doubts[self._suspects[i]] >= _SURE for i in (0, -1))
+        if all_sure:
+            # Nothing is searched any more. So each cleared client has the same chance to be with the liars.
+            self._cleared.sort(key=self._place.__getitem__)
         enough = len(self._cleared) >= self._least
-        if not self._some_group_is_honest and enough and (most > 2 or sure):
+        if not self._some_group_is_honest and enough and (most > 2 or some_sure):
             self._aside, self._cleared = self._cleared[-self._least :], self._cleared[: -self._least]
             most -= 1
         return [[] for _ in range(min(most, len(self._suspects)))]
@@ -311,12 +323,17 @@ class _Division:
         return known
 
     def _place_the_rest(self) -> None:
+        """Cleared clients are one group while it may still be divided, else as many as there can be."""
         rest = [*self._aside, *self._cleared]
-        if len(rest) >= self._least:
-            self._groups.append(rest)
-            return
-        for client in rest:
-            min(self._groups, key=len).append(client)
+        more = len(rest) // self._least
+        if more and self._last_try:
+            more = max(min(more, self._most - len(self._groups)), 1)
+        else:
+            more = min(more, 1)
+        self._groups.extend(rest[i::more] for i in range(more))
+        if not more:
+            for client in rest:
+                min(self._groups, key=len).append(client)
 
 
 class FaultFinder:
@@ -397,13 +414,14 @@ class FaultFinder:
         """What the round has shown. ``refusals`` are the clients that refused the bytes of each set of `summed`.
 
         Up to `corrupt_clients` refusals count for nothing: all of them may be lies. So at least
-        ``2 * corrupt_clients + 1`` clients must have answered before, or a failed sum passes for an opened one.
+        ``2 * corrupt_clients + 1`` clients must have answered before, or a failed sum passes for an opened one. A server
+        that opens sums itself, or has an opener, passes all clients for a sum that did not open.
         """
         sums = self._sums
         if sums is None or len(refusals) != len(sums):
             raise ParameterError(
-                f"{len(refusals)} lists of refusals for {len(sums or [])} sums: call settle once after each summed, with "
-                "one list of clients a set"
+                f"{len(refusals)} lists of refusals for {len(sums or [])} sums: call settle once after each summed, "
+                "with one list of clients a set"
             )
         refused = [len(set(clients) - self._proofs.keys()) > self._corrupt for clients in refusals]
         failed = tuple(group for group, no in zip(sums, refused, strict=True) if no)
@@ -426,6 +444,8 @@ class FaultFinder:
         self._quiet = 0 if failed else self._quiet + bool(opened)
 
     def _prove(self, failed: Iterable[frozenset[int]]) -> tuple[int, ...]:
+        if self._evidence.too_many():
+            return ()
         proven = {client: self._evidence.proof(client) for group in failed for client in sorted(group)}
         found = {client: groups for client, groups in proven.items() if groups and client not in self._proofs}
         self._proofs.update(found)
@@ -436,7 +456,7 @@ class FaultFinder:
 
     def _searching(self, clients: Iterable[int]) -> bool:
         """Whether ``clients`` are summed in groups: some of them are suspects, or it is too early to trust them."""
-        patience = min((1 << self._searches) // 2 - 1, _MAX_PATIENCE)
+        patience = (1 << min(self._searches, _MAX_DOUBLINGS)) // 2 - 1
         return self._quiet < patience or bool(self._doubts.suspects(sorted(clients, key=lambda c: -self._doubts[c])))
 
     def _groups(self, clients: list[int]) -> list[list[int]]:
@@ -473,6 +493,7 @@ class FaultFinder:
             corrupt=self._corrupt,
             doubts=self._doubts,
             evidence=self._evidence,
+            last_try=bool(self._position.failed),
         )
         return division.groups()
 
@@ -495,8 +516,8 @@ class FaultFinder:
             else f"{len(self._proofs)} clients are proven to lie"
         )
         return (
-            f"{what}, so more than {self._corrupt} of the clients lie. What was opened so far stays. Look at the clients "
-            "of these groups, and begin a new run without the liars or with a larger corrupt_clients"
+            f"{what}, so more than {self._corrupt} of the clients lie. What was opened so far stays. Look at the "
+            "clients of these groups, and begin a new run without the liars or with a larger corrupt_clients"
         )
 
     def _no_sum(self, clients: Collection[int]) -> str:
@@ -509,8 +530,8 @@ class FaultFinder:
         if len(failed) == 1:
             return (
                 f"The sum of {len(failed[0])} clients did not open, and those of them that can send again cannot be "
-                f"divided into two groups of at least {self._least}. What was opened so far stays. Begin a new run with "
-                f"at least {2 * self._least} clients a round, or without the clients that you trust least"
+                f"divided into two groups of at least {self._least}. What was opened so far stays. Begin a new run "
+                f"with at least {2 * self._least} clients a round, or without the clients that you trust least"
             )
         return (
             f"No sum of this model opens: each of {len(failed)} sets has a client that lies, and no other set leaves "
