@@ -325,11 +325,8 @@ class _Division:
     def _place_the_rest(self) -> None:
         """Cleared clients are one group while it may still be divided, else as many as there can be."""
         rest = [*self._aside, *self._cleared]
-        more = len(rest) // self._least
-        if more and self._last_try:
-            more = max(min(more, self._most - len(self._groups)), 1)
-        else:
-            more = min(more, 1)
+        most = max(self._most - len(self._groups), 1) if self._last_try else 1
+        more = min(len(rest) // self._least, most)
         self._groups.extend(rest[i::more] for i in range(more))
         if not more:
             for client in rest:
@@ -414,8 +411,8 @@ class FaultFinder:
         """What the round has shown. ``refusals`` are the clients that refused the bytes of each set of `summed`.
 
         Up to `corrupt_clients` refusals count for nothing: all of them may be lies. So at least
-        ``2 * corrupt_clients + 1`` clients must have answered before, or a failed sum passes for an opened one. A server
-        that opens sums itself, or has an opener, passes all clients for a sum that did not open.
+        ``2 * corrupt_clients + 1`` clients must have answered before, or a failed sum passes for an opened one. A
+        server that opens sums itself, or has an opener, passes all clients for a sum that did not open.
         """
         sums = self._sums
         if sums is None or len(refusals) != len(sums):
