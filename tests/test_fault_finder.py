@@ -286,16 +286,16 @@ def test_attack_32_halving_fails_the_same_checker():
 def test_the_rule_is_broken_by_a_group_that_misses_one():
     """What `summed` prevents: the second try without one late client would give that client's frame."""
     finder = FaultFinder(corrupt_clients=1, min_contributions=3, seed=1)
-    finder.plan(range(9))
-    finder.summed(range(9))
+    finder.plan(range(16))
+    finder.summed(range(16))
     finder.settle([range(2)])
-    plan = finder.plan(range(9))
-    assert plan.second_try and sorted(len(group) for group in plan.groups) == [3, 3, 3]
+    plan = finder.plan(range(16))
+    assert plan.second_try and [len(group) for group in plan.groups] == [4, 4, 4, 4]
     late = plan.groups[1][0]
-    sums = finder.summed(set(range(9)) - {late})
-    assert [sorted(group) for group in sums] == [list(plan.groups[0]), list(plan.groups[2])]
-    assert fewest([range(9), *sums]) == 3
-    assert fewest([range(9), *sums, set(plan.groups[1]) - {late}]) == 1
+    sums = finder.summed(set(range(16)) - {late})
+    assert [tuple(sorted(group)) for group in sums] == [plan.groups[0], *plan.groups[2:]]
+    assert fewest([range(16), *sums]) == 4
+    assert fewest([range(16), *sums, set(plan.groups[1]) - {late}]) == 1
 
 
 def test_clients_sit_out_beside_those_that_are_away():

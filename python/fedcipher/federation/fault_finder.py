@@ -18,36 +18,40 @@ honest client is ever left out while at most ``c`` clients lie, whatever they do
 ``c + 1`` failed groups without a common client prove that more than ``c`` clients lie; then the run ends. Proof needs
 ``1 + (c + 1)(k - 1)`` clients. A group that opened proves nothing, since a liar may behave.
 
-*Doubt.* What chooses the groups is not proof but doubt: for each client the chance that it spoils its next sum. A
-failed group divides the doubt of its clients by the chance that none of them lies; a group that opens divides it by
-a thousand and does not clear anybody for longer than that. Clients whose doubts together are below one in twenty
-count as cleared. The others, the suspects, are spread evenly by doubt over the groups of the next position, cleared
-clients fill these groups up to ``k``, and all cleared clients that remain are one more group.
+*Doubt.* Doubt is not proof; it only chooses the groups. It is, for each client, the chance that it spoils its next
+sum. A failed group divides the doubt of its clients by the chance that one of them lies. A group that opens reduces
+the doubt of its clients to almost nothing, but a liar may behave, so three such groups are needed to forget a sure
+liar. Clients with hardly any doubt together count as cleared, the others are suspects. At the next position the
+suspects are spread evenly by doubt over the groups, cleared clients fill these up to ``k``, and the cleared clients
+that remain are one more group.
 
-*What follows.*
+*What follows.* ``n`` clients are present, and all frames arrive.
 
-1. With ``n >= (c + 1) k`` clients every division has at least ``c + 1`` groups, so one group has no liar: each
-   position ends in a step after at most two tries.
-2. One client that always lies, among ``n >= 2k``: the sum fails in round 1, and of the groups in round 2 one fails,
-   with at most ``ceil(n / 2)`` suspects. Each later round spreads them over at least two groups, since ``n >= 2k``, so
-   at most half of them, rounded up, stay suspects: one is left after ``1 + ceil(log2 n)`` rounds. For ``n = 2k`` these
-   are ``k``, then ``ceil(k / 2)`` suspects and so on, with as many cleared clients as make ``k``. The next round puts
-   the suspect with ``k - 1`` clients that were not in its smallest failed group. For ``c = 1`` that is proof, after
-   ``ceil(log2 n) + 2`` rounds. For larger ``c`` it takes up to ``c`` more rounds where the clients suffice for proof;
-   from there on the liar spoils one group of ``k``, with other clients each round, and everybody else makes the step.
-3. With fewer than ``(c + 1) k`` clients liars may sit in every group. Then ``k`` cleared clients are kept apart as a
-   group of their own where there are three groups or more, and the most doubted clients are kept together, so that
-   they spoil one group and not all. Proof is out of reach there (20 liars of 100 and ``k = 22`` would need 442
-   clients), and is not needed: the cleared groups make every step, of honest clients alone. If all groups of the first
-   division fail, no further sum is allowed at that position: the run ends and says so. Five liars of 100 with
-   ``k = 22`` do that in 25 of 100 runs; twenty, nearly always: four groups of 25 have one without a liar in 1.5 %.
-4. A liar that lies with one victim only cannot be told from it. The two have the same doubt, so they are kept apart,
-   and no lie is told. A liar that behaves while it is searched, or stays away, spoils a whole sum again when all are
-   summed together again. Each such relapse doubles the rounds in which the clients stay in groups: it spoils at most
-   about ``log2 r`` whole sums in ``r`` rounds. A client that comes back as a suspect is put into a group, not into a
-   whole sum.
+1. With ``n >= (c + 1) k`` each position ends in a step after at most two tries. The groups of the second try are at
+   least ``c + 1``, so one has no liar. This holds too when liars stay away from the second try: at most ``k - 1``
+   clients sit out for them, which costs one group, and one liar less is there. The same at a position of the search,
+   where the first try has fewer groups: the large group of cleared clients is divided if no group opens.
+2. One client that always lies, with ``n >= 2k``, spoils the sum of round 1, and one group of round 2 with at most
+   ``ceil(n / 2)`` suspects. Each later round spreads the suspects over two groups or more, so at most half of them,
+   rounded up, remain. For ``n = 2k`` these are ``k``, then ``ceil(k / 2)``, and so on, each time with as many cleared
+   clients as make ``k``. One suspect remains after ``1 + ceil(log2 n)`` rounds. The next round puts it together with
+   clients that were not in its smallest failed group. For ``c = 1`` that is proof, after ``ceil(log2 n) + 2`` rounds.
+   For larger ``c`` proof takes up to ``c`` rounds more where the clients suffice for it. From there on the liar spoils
+   one group of ``k``, with other clients each round, and all others make the step.
+3. With ``n < (c + 1) k`` liars may sit in every group. Where there are three groups or more, ``k`` cleared clients are
+   a group of their own, and the most doubted are kept together, so that they spoil one group and not all. Two groups
+   leave no such choice: both get suspects, as if one client lied, until one is sure. For 20 liars of 100 with
+   ``k = 22`` proof is out of reach (it would need 442 clients), and it is not needed: each group that opens is one
+   without a lie, so the mean is that of honest clients. If all groups of a second try fail, no further sum is allowed
+   at that position, and the run ends. Of 100 clients five liars do that in 25 of 100 runs, in their first search
+   only; twenty do it nearly always, since a group of 22 without any of them has a chance of 0.4 %.
+4. A liar that lies only together with one victim cannot be told from it. Both have the same doubt, so the next groups
+   keep them apart, and then it does not lie. A liar that behaves while it is searched spoils a whole sum again when
+   all are summed together again. Each such relapse doubles the rounds in which clients stay in groups, so ``r`` rounds
+   have at most about ``log2 r`` of them between two proofs. A suspect that was away comes back into a group, not into
+   the sum of all.
 
-The seed is public: nothing depends on a liar not knowing the groups, only on it not choosing them.
+The seed is public. Nothing depends on a liar not knowing the groups; it only must not choose them.
 """
 
 from __future__ import annotations
