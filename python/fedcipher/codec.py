@@ -28,6 +28,7 @@ __all__ = [
     "vanished",
     "with_lanes",
     "without_lanes",
+    "without_ranges",
 ]
 
 Array = NDArray[Any]
@@ -361,6 +362,11 @@ def lane_tensors(codec: Codec, count: int) -> _Described:
 def with_lanes(layout: Layout, codec: Codec, count: int) -> Layout:
     """``layout`` with ``count`` lanes behind it."""
     return Layout([*layout.tensors, *lane_tensors(codec, count)]) if count else layout
+
+
+def without_ranges(layout: Layout) -> Layout:
+    """``layout`` with ranges of one: what a frame says where both ends know the ranges."""
+    return Layout([(code, bits, 1.0, shape) for code, bits, _, shape in layout.tensors])
 
 
 def split_lanes(lanes: NDArray[np.float32] | None) -> list[NDArray[np.float32]]:

@@ -20,7 +20,7 @@ from fedcipher import _native
 from fedcipher.errors import CharterError, DecryptError, ForgedAggregateError, LayoutError
 from fedcipher.federation.answers import Answer, Lanes, Sums, limb_width
 from fedcipher.federation.charter import Charter, Purpose, arrays_digest, digest_of
-from fedcipher.federation.clip_feedback import ClipFeedback, carries_use, split_use
+from fedcipher.federation.clip_feedback import ClipFeedback, carries_use, split_use, use_of
 from fedcipher.federation.optimiser_step import Optimiser, Steps, in_type_of
 from fedcipher.schemes import Decrypted, Decryptor, Scheme
 
@@ -151,9 +151,41 @@ class Chain:
         return self.at.position
 
     @property
+    def shaped(self) -> Arrays:
+        """Arrays of an update's shapes and types, without values of their own."""
+        if self._codec.target == "weights":
+            return self.at.model
+        types = [np.dtype(np.int64 if x.dtype.kind in "iu" else np.float32) for x in self.at.model]
+        return [np.broadcast_to(np.zeros((), t), x.shape) for t, x in zip(types, self.at.model, strict=True)]
+
+    def prepared(self, update: Sequence[NDArray[Any]]) -> tuple[Arrays, Arrays | None]:
+        """``update`` as it is encrypted, and the public reference that its clip ranges are fitted to.
+
+        The reference is the last step's mean; before there is one, what stands for `Codec.first_ranges`. Where updates
+        carry the use of their ranges (`fedcipher.federation.clip_feedback`), it stands for the ranges that follow from
+        it, and one more tensor has this update's use.
+        """
+        codec, made = self._codec, list(update)
+        if self._feedback is not None:
+            ranges = self._feedback.ranges
+            use = use_of(made, ranges)
+            return [*made, use], codec.reference_of([*ranges, 1.0], [*made, use])
+        if codec.target == "weights":
+            first = codec.reference_of(codec.first_ranges(self.at.model), self.at.model)
+            return made, self.at.model if self.at.steps else first
+        if codec.top is None and not self.at.steps:
+            return made, codec.reference_of(codec.first_ranges(self.at.model), self.at.model)
+        return made, self.at.delta
+
     def ranges(self) -> list[float] | None:
-        """Clip ranges of the next update where they follow the aggregates, one an array."""
-        return None if self._feedback is None else self._feedback.ranges
+        """Clip ranges of an update from here, one an array; none where privacy fixes them.
+
+        They follow from opened sums, so no frame says them.
+        """
+        if self._codec.privacy is not None:
+            return None
+        update, reference = self.prepared(self.shaped)
+        return [alpha for _, _, alpha, _ in self._codec.layout(update, reference).tensors]
 
     def binding(self, purpose: Purpose, index: int) -> bytes:
         """What a frame that is computed here names."""
@@ -247,6 +279,7 @@ class Chain:
             reference=self.at.delta if delta else None,
             like=self.at.model,
             rescale=rescaled,
+            ranges=self.ranges(),
         )
         return opened, found[0] if found else None
 

@@ -127,6 +127,9 @@ def _round(msg: Message, ctxt: Context, call_next: ClientAppCallable, purpose: P
         content = RecordDict({charter.record: protocol.wire_record({protocol.UPDATE: frame})})
         content[protocol.METRICS] = MetricRecord(cast(Any, phases))
         content[protocol.CONTEXT] = ConfigRecord({"digest": model.context})
+        if model.unopened:
+            # Of public bytes: whether a tag is right depends on no private value.
+            content[protocol.CONTEXT]["unopened"] = model.unopened
         clear = {name: work.metrics[name] for name in charter.clear[purpose] if name in work.metrics}
         allowed = {name: value for name, value in clear.items() if name in party.clear}
         if allowed:
@@ -160,6 +163,7 @@ class _Sealed:
             reference=reference,
             plan=self._settings.plan,
             lanes=0 if self._lanes is None else self._lanes.count,
+            hide_ranges=True,
         )
         self.phases["offline_seconds"] = time.perf_counter() - began
 
@@ -182,6 +186,7 @@ class _Sealed:
             memory=self._model.memory(self._purpose),
             lanes=lanes,
             unbiased=not charter.equal_weights,
+            hide_ranges=True,
         )
         if self._purpose == "train" and self._scheme.sends_parts:
             # What a failed app did not send still waits.

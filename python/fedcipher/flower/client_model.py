@@ -14,7 +14,6 @@ from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import CharterError, LayoutError, NonceReuseError, RoundError, StateError
 from fedcipher.federation.chain import Chain, Standing
 from fedcipher.federation.charter import Charter, Purpose
-from fedcipher.federation.clip_feedback import use_of
 from fedcipher.flower import protocol
 from fedcipher.flower.party import Party
 from fedcipher.flower.records import CLIPPED
@@ -39,6 +38,8 @@ class ClientModel:
         self._codec = party.scheme.codec
         self._chain: Chain | None = None
         self._kept: Standing | None = None
+        self.unopened: list[int] = []
+        """Numbers of the newest step's sums that did not open."""
         self.charter = self._charter()
 
     def _charter(self) -> Charter:
@@ -83,6 +84,7 @@ class ClientModel:
                 raise StateError(f"step {self._chain.at.steps + 1} is missing; the server sends all again next round")
             earlier = self._chain.at
             opened = self._chain.step(decryptor, frames, index)
+            self.unopened = opened.failed
             if opened.failed:
                 _log.warning("step %s: %s of its %s sums do not open", number, len(opened.failed), len(frames))
         if (self._chain.at.steps, self._chain.at.last) != (self._settings.steps, self._settings.last):
@@ -189,7 +191,7 @@ class ClientModel:
     @property
     def shaped(self) -> list[NumpyArray]:
         """Arrays of an update's shapes and types."""
-        return self.difference(self.arrays)
+        return self._running.shaped
 
     def difference(self, trained: Sequence[NumpyArray]) -> list[NumpyArray]:
         """What the codec wants of ``trained``: itself, or less the model, whole numbers as such, else as float32."""
@@ -219,19 +221,8 @@ class ClientModel:
         return made, [float(count)]
 
     def prepared(self, update: list[NumpyArray]) -> tuple[list[NumpyArray], list[NumpyArray] | None]:
-        """``update`` as it is encrypted, and the public reference that its clip ranges are fitted to.
-
-        The reference is the last step's mean; before there is one, what stands for `Codec.first_ranges`. Where updates
-        carry the use of their ranges (`fedcipher.federation.clip_feedback`), it stands for the ranges that follow from
-        it, and one more tensor has this update's use.
-        """
-        codec, ranges = self._codec, self._running.ranges
-        if ranges is not None:
-            use = use_of(update, ranges)
-            return [*update, use], codec.reference_of([*ranges, 1.0], [*update, use])
-        if codec.top is None and not self._at.steps:
-            return update, codec.reference_of(codec.first_ranges(self.arrays), self.arrays)
-        return update, self.arrays if codec.target == "weights" else self._at.delta
+        """As `Chain.prepared`."""
+        return self._running.prepared(update)
 
     def counts(self, update: list[NumpyArray], index: int) -> dict[str, list[float]]:
         """How many values of ``update`` are cut to their range, and how many are of tensors that round to nothing."""

@@ -33,7 +33,7 @@ def checked(reply: Message, scheme: str, number: int, clear: frozenset[str]) -> 
         elif name == protocol.METRICS:
             fit = isinstance(record, MetricRecord) and keys <= PHASES
         elif name == protocol.CONTEXT:
-            fit = isinstance(record, ConfigRecord) and keys == {"digest"}
+            fit = isinstance(record, ConfigRecord) and {"digest"} <= keys <= {"digest", "unopened"}
         else:
             fit = name == protocol.CLEAR and isinstance(record, MetricRecord) and keys <= clear
         if not fit:

@@ -7,7 +7,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -44,6 +44,7 @@ from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Arrivals
 from fedcipher.flower.run_folder import RunFolder, replay
 from fedcipher.flower.sealed import SealedArrays
+from fedcipher.flower.search import Search
 from fedcipher.flower.server_model import ServerModel
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.flower.sums import RoundSums
@@ -66,6 +67,20 @@ _SPARE_ROUNDS = 10
 _EXAMPLES = 1 << 30
 """Where all clients weigh the same: the largest number of examples that weighs a metric."""
 Answers = Iterable[Answer | str]
+
+
+@dataclass(frozen=True)
+class Added:
+    """A round's frames in one sum, and the replies that they came with."""
+
+    aggregator: Aggregator
+    replies: list[Message]
+    context: bytes
+    """What the replies' apps were told beside the charter."""
+    unopened: dict[int, list[int]]
+    """By node: the numbers of the last step's sums that its client could not open."""
+    frames: list[bytes]
+    """Of the replies, where they were kept."""
 
 
 class SecureStrategy(Strategy):
@@ -116,6 +131,9 @@ class SecureStrategy(Strategy):
         Whether the server makes the next model of each mean itself, as a strategy of your own may. Clients then
         evaluate models that this server chooses, which can measure their data: each site must allow it in its policy.
         Needs ``opener``.
+    corrupt_clients
+        How many clients may lie, in every scheme: more refusals of a sum than that begin a search for the liar.
+        ``None``: the scheme's ``corrupt``, else two less than its ``min_contributions``.
     quorum
         Share of the sampled clients whose updates are enough: ``grace`` seconds after that many are in the sum the
         round closes. 1: all are waited for.
@@ -160,6 +178,7 @@ class SecureStrategy(Strategy):
         evaluate_answers: Answers = (),
         clear: Iterable[str] = (),
         sets_models: bool = False,
+        corrupt_clients: int | None = None,
         quorum: float = 1.0,
         deadline: float | None = None,
         grace: float = 10.0,
@@ -189,6 +208,10 @@ class SecureStrategy(Strategy):
         self._most = int(self.scheme.params()["clients"])
         self._attendance = Attendance(quorum=quorum, deadline=deadline, grace=grace, minimum=self._minimum)
         self._committee = Committee(committee_timeout)
+        self._corrupt = self._corrupt_of(corrupt_clients)
+        self._search: Search | None = None
+        # Why no further round can have a sum.
+        self._ends = ""
         self._parties = Parties()
         # A relative path would be in whatever folder Flower runs the app in.
         self._out = None if out is None else home() / "runs" / out
@@ -220,6 +243,17 @@ class SecureStrategy(Strategy):
         # The charter's arguments that `start` is given.
         empty: dict[Purpose, ConfigRecord] = {"train": ConfigRecord(), "evaluate": ConfigRecord()}
         self._planned = 1, empty
+
+    def _corrupt_of(self, chosen: int | None) -> int:
+        most = max(0, self._minimum - 2)
+        if chosen is None:
+            return min(int(self.scheme.params().get("corrupt", most)), most)
+        if not 0 <= chosen <= most:
+            raise StrategyError(
+                f"corrupt_clients={chosen} of sums of at least {self._minimum}: two honest clients must be in each, so "
+                f"at most {most}; make keys with a larger min_contributions"
+            )
+        return chosen
 
     def _opener_of(self, opener: Decryptor | str | Path | None) -> Decryptor | None:
         if opener is None and self.scheme.reveals_to_server:
@@ -393,6 +427,7 @@ class SecureStrategy(Strategy):
         folder = RunFolder(cast(Path, path), self.scheme, charter, values, begun=begun)
         self._journal = None if self._scratch is not None else Journal(folder.folder)
         self._model = ServerModel(folder, self.scheme, self._opener, initial)
+        self._search = self._search_in(folder.folder)
         self._announce(charter)
 
     @property
@@ -428,6 +463,14 @@ class SecureStrategy(Strategy):
             settings=found.settings,
         )
 
+    def _search_in(self, folder: Path) -> Search:
+        return Search(folder, corrupt=self._corrupt, minimum=self._minimum, seed=self._base)
+
+    @property
+    def _searching(self) -> Search:
+        assert self._search is not None
+        return self._search
+
     def _announce(self, charter: Charter) -> None:
         _shown.info(
             "Fedcipher: run %s has the charter %s; clients log the same digest, and a site's policy can name it",
@@ -443,6 +486,7 @@ class SecureStrategy(Strategy):
         self._base = folder.charter.run - 1
         self._check_same(path, folder.charter, initial, values)
         self._model = ServerModel(folder, self.scheme, self._opener, initial)
+        self._search = self._search_in(folder.folder)
         self._announce(folder.charter)
         self.rounds = past.rounds
         self._number = max([self._base, *(max(record.number, record.evaluated) for record in past.rounds)])
@@ -538,7 +582,7 @@ class SecureStrategy(Strategy):
         self._grid, self._training = grid, True
         self._note_late()
         shown, messages = self._inner.sample(False, server_round, self._running.shown(), config, grid)
-        messages = self._parties.without_accused(server_round, messages, self._minimum)
+        messages = self._parties.without(messages, {*self._parties.accused, *self._searching.found})
         if 0 < len(messages) < self._minimum:
             return self._too_few(server_round, len(messages))
         if len(messages) > self._most:
@@ -664,6 +708,8 @@ class SecureStrategy(Strategy):
         self._ended = Ended(self._running.steps)
         # From here on nobody needs this round's process.
         self._note(record, "train", metrics, changed=arrays is not None)
+        if self._ends:
+            raise StrategyError(f"the run ends in round {record.round}: {self._ends}")
         return arrays, metrics
 
     def _note_late(self) -> None:
@@ -687,40 +733,71 @@ class SecureStrategy(Strategy):
     def _aggregated(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        record, model, parties = self.rounds[-1], self._running, self._parties
+        record, model = self.rounds[-1], self._running
         said = f"is left out of round {record.round}"
-        aggregator, accepted, context = self._added("train", replies, record.clients, record.number, said)
-        self._note_opened(record.clients)
+        kept = self._searching.under_way(self._parties.node_of)
+        added = self._added("train", replies, record.clients, record.number, said, kept=kept)
+        self._note_opened(record.clients, added.unopened)
         for node in self._attendance.silent(record, record.clients, training=True):
             record.clients.append(self._left_out(node, said, "no answer when the round closed"))
-        if len(accepted) < self._minimum:
-            self._leave_unfinished(server_round, f"{len(accepted)} usable updates, {self._minimum} are needed")
+        if len(added.replies) < self._minimum:
+            self._leave_unfinished(server_round, f"{len(added.replies)} usable updates, {self._minimum} are needed")
             return None, None
-        frame = self._summed("train", aggregator, record)
-        if isinstance(frame, str):
-            self._leave_unfinished(server_round, frame)
+        frames = self._summed_in_sets(added, record)
+        if isinstance(frames, str):
+            self._leave_unfinished(server_round, frames)
             return None, None
-        clients = sorted(parties.client_of[reply.metadata.src_node_id] for reply in accepted)
-        model.append([frame], server_round, context)
-        record.aggregate_bytes = len(frame)
+        model.append(frames, server_round, added.context)
+        record.aggregate_bytes = sum(map(len, frames))
         if self._opener is None:
-            self._inner.blind(server_round, accepted)
+            self._inner.blind(server_round, added.replies)
             self._say(record)
-            return model.sealed([frame]), None
+            return model.sealed(frames), None
+        return self._opened(record, frames, added, server_round)
+
+    def _opened(
+        self, record: RoundRecord, frames: list[bytes], added: Added, server_round: int
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """What the inner strategy makes of sums that this server opens."""
+        assert self._opener is not None
         try:
-            mean, opened = model.open(self._opener, [frame], server_round)
+            mean, opened = self._running.open(self._opener, frames, server_round)
         except (DecryptError, ForgedAggregateError) as error:
+            self._searching.settle(range(len(frames)))
             self._withdraw(f"it does not open ({error})")
             return None, None
-        answers = opened.answers
-        self._count(record, "train", answers)
+        # Without the key of tags a false sum may open: where clients open it too, they say.
+        if not self._opens_itself:
+            self._searching.settle(opened.failed)
+        self._count(record, "train", opened.answers)
         self._say(record)
-        made, metrics = self._inner.on_mean(server_round, accepted, mean, answers, self._answers["train"])
-        returned = model.step(made, server_round)
-        if not (self._opens_itself and model.last):
-            # Without the key of tags a false sum may open: where clients open it too, they say.
-            parties.suspects.opened(clients)
-        return returned, metrics
+        there = {client for clients in opened.clients for client in clients}
+        accepted = [r for r in added.replies if self._parties.client_of[r.metadata.src_node_id] in there]
+        made, metrics = self._inner.on_mean(server_round, accepted, mean, opened.answers, self._answers["train"])
+        return self._running.step(made, server_round), metrics
+
+    def _summed_in_sets(self, added: Added, record: RoundRecord) -> list[bytes] | str:
+        """The round's sums: one, or while a liar is searched one of each group; or why there is none."""
+        clients = [self._parties.client_of[reply.metadata.src_node_id] for reply in added.replies]
+        sets, why = self._searching.sets(clients)
+        if not sets:
+            if why:
+                self._ends = why
+            return why or "no set of clients fits the rule of sets"
+        if added.aggregator is not None and len(sets) == 1 and sets[0] == frozenset(clients):
+            frame = self._summed("train", added.aggregator, record)
+            return frame if isinstance(frame, str) else [frame]
+        frames: list[bytes] = []
+        for group in sets:
+            aggregator = self.scheme.aggregator(self._key, round=record.number)
+            for client, frame in zip(clients, added.frames, strict=True):
+                if client in group:
+                    aggregator.add(frame)
+            summed = self._summed("train", aggregator, record)
+            if isinstance(summed, str):
+                return summed
+            frames.append(summed)
+        return frames
 
     def _count(self, record: RoundRecord, purpose: Purpose, sums: Sums | None) -> None:
         """What the opened sum says of the clients' counters, as means over the clients."""
@@ -786,18 +863,27 @@ class SecureStrategy(Strategy):
             )
 
     def _added(
-        self, purpose: Purpose, replies: Iterable[Message], heard: list[ClientRecord], number: int, said: str
-    ) -> tuple[Aggregator, list[Message], bytes]:
-        """The round's sum, the replies whose frames are in it, and what their clients were told beside the charter."""
+        self,
+        purpose: Purpose,
+        replies: Iterable[Message],
+        heard: list[ClientRecord],
+        number: int,
+        said: str,
+        *,
+        kept: bool = False,
+    ) -> Added:
+        """The round's sum and the replies whose frames are in it; ``kept`` keeps the frames beside it."""
         sums = RoundSums(lambda: self.scheme.aggregator(self._key, round=number))
         revoked, record = self._keys.revoked(), self.rounds[-1]
         lanes = lanes_of(self._running.charter, self.scheme, purpose)
+        frames: dict[int, bytes] = {}
+        unopened: dict[int, list[int]] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
             phases, clear = _take_phases(reply)
             began = time.perf_counter()
             try:
-                frame, context = _frame_of(reply)
+                frame, context, failed = _frame_of(reply)
                 _, _, _, _, contributions, elements, *_ = _native.inspect(frame)
                 self._running.check_size(elements, 0 if lanes is None else lanes.count)
                 self._parties.check(node, [client for client, _ in contributions], revoked, self._nodes)
@@ -813,6 +899,9 @@ class SecureStrategy(Strategy):
             self._parties.learn(node, contribution.client)
             self._running.delivered(node)
             heard.append(ClientRecord(node, contribution.client, phases, clear=clear))
+            unopened[node] = failed
+            if kept:
+                frames[node] = frame
             # In the sum; what the inner strategy needs of it is where its arrays were.
             for key in list(reply.content.array_records):
                 reply.content[key] = ArrayRecord()
@@ -825,7 +914,8 @@ class SecureStrategy(Strategy):
             else client
             for client in heard
         ]
-        return aggregator, accepted, cast(bytes, sums.alike or b"")
+        held = [frames[reply.metadata.src_node_id] for reply in accepted] if kept else []
+        return Added(aggregator, accepted, cast(bytes, sums.alike or b""), unopened, held)
 
     def _nodes(self) -> frozenset[int]:
         """Those that are there."""
@@ -841,25 +931,16 @@ class SecureStrategy(Strategy):
         client = self._parties.client_of.get(node)
         return ClientRecord(node, client, phases or {}, refusal or why, refusal is not None)
 
-    def _note_opened(self, replies: list[ClientRecord]) -> None:
-        """What replies say of the last step, which this server cannot open, or not check.
-
-        A client can spoil a sum unseen; a spoilt one opens for nobody who has the key of tags, so that everybody
-        refuses what comes with it. One client that goes on has opened it.
-        """
-        model = self._running
-        if not model.last:
-            return
-        if model.somebody_has_all:
-            self._parties.suspects.opened(model.last_clients)
-        elif len(replies) >= self._minimum and all(reply.refused for reply in replies):
-            self._withdraw("nobody opens it")
+    def _note_opened(self, replies: list[ClientRecord], unopened: dict[int, list[int]]) -> None:
+        """What replies say of the last step, which this server cannot open, or not check."""
+        outcome = self._searching.heard(replies, unopened) if self._running.last else None
+        if outcome is not None and not outcome.step:
+            self._withdraw("clients do not open it")
 
     def _withdraw(self, why: str) -> None:
-        """Without the last step, which one of its clients has spoilt: part of them sit out until it is found."""
+        """Without the last step, which one of its clients has spoilt: its clients are summed in groups next."""
         number = self._running.folder.round_of(self._running.steps)
         clients = self._running.withdraw()
-        self._parties.suspects.spoilt(clients)
         record = next(record for record in self.rounds if record.round == number)
         record.unfinished = f"its sum, of clients {clients}, is withdrawn: {why}, so one of them has spoilt it"
         if self._journal is not None:
@@ -877,8 +958,9 @@ class SecureStrategy(Strategy):
 
     def _evaluated(self, record: RoundRecord, index: int, replies: Iterable[Message]) -> MetricRecord | None:
         said = f"does not evaluate round {record.round}"
-        aggregator, accepted, context = self._added("evaluate", replies, record.evaluations, record.evaluated, said)
-        self._note_opened(record.evaluations)
+        added = self._added("evaluate", replies, record.evaluations, record.evaluated, said)
+        accepted, context = added.replies, added.context
+        self._note_opened(record.evaluations, added.unopened)
         for node in self._attendance.silent(record, record.evaluations, training=False):
             record.evaluations.append(self._left_out(node, said, "no answer when the evaluation closed"))
         if len(accepted) < self._minimum:
@@ -888,7 +970,7 @@ class SecureStrategy(Strategy):
                     *(record.round, len(accepted), self._minimum),
                 )
             return None
-        frame = self._summed("evaluate", aggregator, record)
+        frame = self._summed("evaluate", added.aggregator, record)
         if isinstance(frame, str):
             _log.warning("round %s has no evaluation: %s", record.round, frame)
             return None
@@ -926,17 +1008,20 @@ def _why(reply: Message) -> str | None:
     return reference and f"it refused; its own log (fedcipher.flower) has the cause, reference {reference}"
 
 
-def _frame_of(reply: Message) -> tuple[bytes, bytes]:
-    """The frame, and what its client's app was told beside the charter."""
+def _frame_of(reply: Message) -> tuple[bytes, bytes, list[int]]:
+    """The frame, what its client's app was told beside the charter, and which sums its client could not open."""
     if reply.has_error():
         raise StrategyError(str(reply.error.reason))
     arrays = [a for record in reply.content.array_records.values() for a in record.items()]
     if len(arrays) != 1 or arrays[0][0] != protocol.UPDATE:
         raise PlaintextError("the update is not encrypted; add fedcipher.flower.client_mod to the ClientApp's mods")
-    said = reply.content.config_records.pop(protocol.CONTEXT, ConfigRecord()).get("digest")
+    context = reply.content.config_records.pop(protocol.CONTEXT, ConfigRecord())
+    said = context.get("digest")
     if not isinstance(said, bytes) or len(said) != _DIGEST:
         raise FrameError("the reply does not say what its app was told")
-    return protocol.frame_bytes(arrays[0][1]), said
+    failed = context.get("unopened", [])
+    numbers = [n for n in failed if isinstance(n, int)] if isinstance(failed, list) else []
+    return protocol.frame_bytes(arrays[0][1]), said, numbers
 
 
 def _take_phases(reply: Message) -> tuple[dict[str, float], dict[str, float]]:

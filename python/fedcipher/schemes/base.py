@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -28,6 +29,7 @@ from fedcipher.codec import (
     vanished,
     with_lanes,
     without_lanes,
+    without_ranges,
 )
 from fedcipher.errors import FrameError, LayoutError, ParameterError, UnknownClientError, UnsupportedError
 from fedcipher.schemes.noise import Mechanism
@@ -186,6 +188,7 @@ class Encryptor(ABC):
         memory: bytes = b"",
         lanes: NDArray[np.float32] | None = None,
         unbiased: bool = False,
+        hide_ranges: bool = False,
     ) -> bytes:
         """Encrypt ``update`` (float arrays of any shape) for ``round``.
 
@@ -193,9 +196,10 @@ class Encryptor(ABC):
         clip ranges, and with ``Codec(top=...)`` the coordinates of the round, are fitted to; ``plan`` what the
         server announced for the round; ``model`` a digest of the global model it was trained from: updates of
         different ones do not add up to anything that opens; ``memory`` names the memory of the rule of sets that the
-        sum counts in, empty for none: all updates of a sum agree on it. ``lanes`` are whole numbers that travel beside the update
-        in lanes of their own, each from 0 to below 2^(bits - 1) of the widest codec bits; their sums come out exact
-        (`Decrypted.lanes`). ``unbiased`` rounds at random, also where the codec rounds to the nearest. Sets ``stats``.
+        sum counts in, empty for none: all updates of a sum agree on it. ``lanes`` are whole numbers that travel beside
+        the update in lanes of their own, each from 0 to below 2^(bits - 1) of the widest codec bits; their sums come
+        out exact (`Decrypted.lanes`). ``unbiased`` rounds at random, also where the codec rounds to the nearest.
+        ``hide_ranges`` keeps the clip ranges out of the frame, for readers that know them. Sets ``stats``.
 
         With ``Codec(privacy=...)`` the update is clipped and gets noise, and ``reference`` is not used.
 
@@ -210,6 +214,7 @@ class Encryptor(ABC):
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
         lanes: int = 0,
+        hide_ranges: bool = False,
     ) -> None:
         """Do ahead what does not depend on the data, for an update shaped like ``update`` and so many ``lanes``."""
 
@@ -314,6 +319,7 @@ class Decryptor(ABC):
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
         rescale: Rescale | None = None,
+        ranges: Sequence[float] | None = None,
     ) -> Decrypted:
         """Decrypt an aggregate; ``round``, the digest of the ``model`` behind its updates and the ``memory`` of its sum
         are checked when given.
@@ -322,7 +328,8 @@ class Decryptor(ABC):
         what its clients encrypted with (the aggregate before it), ``like`` any arrays of the model's shapes, needed
         where there is no reference, and empty where a frame has lanes and no update. Elements that the round did not
         send are zero. ``rescale`` is given the sums of
-        the lanes and the number of clients, and says what the mean is multiplied by.
+        the lanes and the number of clients, and says what the mean is multiplied by. ``ranges`` are the clip ranges,
+        one an array, of frames that do not say them.
 
         Raises `ForgedAggregateError`, `ReplayError`, `TooFewContributionsError`, `ModelMismatchError`,
         `WrongRoundError`, `FrameError`.
@@ -545,6 +552,14 @@ class _Said:
     model: bytes
     memory: bytes
     stochastic: bool
+    hide_ranges: bool
+
+    def shown(self, layout: Layout, flat: list[NDArray[np.float32]]) -> tuple[Layout, list[NDArray[np.float32]]]:
+        """What a frame says of its layout, and the values in its ranges."""
+        if not self.hide_ranges:
+            return layout, flat
+        ranges = [alpha for _, _, alpha, _ in layout.tensors]
+        return without_ranges(layout), [x * np.float32(1 / alpha) for x, alpha in zip(flat, ranges, strict=True)]
 
 
 class KernelEncryptor(Encryptor):
@@ -569,8 +584,10 @@ class KernelEncryptor(Encryptor):
         memory: bytes = b"",
         lanes: NDArray[np.float32] | None = None,
         unbiased: bool = False,
+        hide_ranges: bool = False,
     ) -> bytes:
-        said = _Said(round, weight, plan, model, memory, unbiased or self._codec.rounding == "stochastic")
+        stochastic = unbiased or self._codec.rounding == "stochastic"
+        said = _Said(round, weight, plan, model, memory, stochastic, hide_ranges)
         if not len(update):
             return self._encrypt_lanes(said, lanes)
         if self._codec.top is not None:
@@ -579,10 +596,11 @@ class KernelEncryptor(Encryptor):
             return self._encrypt_noisy(self._noise, update, said, lanes)
         began = time.perf_counter()
         plain = self._codec.layout(update, reference)
-        layout = with_lanes(plain, self._codec, 0 if lanes is None else lanes.size)
         flat = flat_float32(update)
+        layout, shown = said.shown(plain, flat)
+        layout = with_lanes(layout, self._codec, 0 if lanes is None else lanes.size)
         prepared = time.perf_counter()
-        frame, clipped, quantising = self._seal(layout, [*flat, *split_lanes(lanes)], said)
+        frame, clipped, quantising = self._seal(layout, [*shown, *split_lanes(lanes)], said)
         self._note(began, prepared, quantising, clipped[: len(flat)], layout, frame)
         if not said.stochastic and not isinstance(self._codec.clip, str):
             self.stats.vanished_by_tensor = vanished(plain, flat)
@@ -633,7 +651,7 @@ class KernelEncryptor(Encryptor):
         integers, clipped = layout.quantise(part.gather(corrected), said.stochastic)
         # The kernel is given what the integers stand for, so that what it sends is what error feedback takes off.
         sent = dequantised(layout, integers)
-        flat = np.split(sent, np.cumsum(part.counts)[:-1])
+        layout, flat = said.shown(layout, np.split(sent, np.cumsum(part.counts)[:-1]))
         layout = with_lanes(layout, self._codec, 0 if lanes is None else lanes.size)
         prepared = time.perf_counter()
         frame, _, quantising = self._seal(layout, [*flat, *split_lanes(lanes)], said, part.digest)
@@ -663,10 +681,13 @@ class KernelEncryptor(Encryptor):
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
         lanes: int = 0,
+        hide_ranges: bool = False,
     ) -> None:
         layout = self._noise.layout(update) if self._noise else self._codec.layout(update, reference)
         if self._codec.top is not None:
             layout = CommonSet(update, reference, round, self._codec.top).gathered(layout)
+        if hide_ranges and not self._noise:
+            layout = without_ranges(layout)
         self._native.precompute(round, with_lanes(layout, self._codec, lanes), plan)
 
     def export_state(self) -> bytes:
@@ -711,6 +732,17 @@ class _NativeAggregator(Aggregator):
         return self._native.finish(progress)
 
 
+def _to_ranges(layout: Layout, flat: NDArray[np.float32], ranges: Sequence[float]) -> None:
+    """Values within one, in place, as values within their ranges. Raises `LayoutError`."""
+    sizes = [math.prod(shape) for _, _, _, shape in layout.tensors]
+    if len(sizes) != len(ranges):
+        raise LayoutError(f"{len(ranges)} ranges for the {len(sizes)} arrays of an aggregate")
+    at = 0
+    for size, alpha in zip(sizes, ranges, strict=True):
+        flat[at : at + size] *= np.float32(alpha)
+        at += size
+
+
 class KernelDecryptor(Decryptor):
     """Shapes and types behind a kernel."""
 
@@ -728,6 +760,7 @@ class KernelDecryptor(Decryptor):
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
         rescale: Rescale | None = None,
+        ranges: Sequence[float] | None = None,
     ) -> Decrypted:
         part = self._part(frame, reference, like)
         bound = b"" if part is None else part.digest
@@ -736,6 +769,8 @@ class KernelDecryptor(Decryptor):
         layout, flat, lanes = without_lanes(layout, flat, len(clients))
         if rescale is not None:
             flat *= np.float32(rescale(lanes, len(clients)))
+        if ranges is not None and layout is not None:
+            _to_ranges(layout, flat, ranges)
         if part is not None and layout is not None:
             layout, flat = part.scattered(layout), part.scatter(flat)
         if wrong:
