@@ -190,6 +190,9 @@ class Chain:
         ``frames`` are of disjoint groups of clients; those that do not open count nothing. Where none opens nothing is
         changed. Raises `ForgedAggregateError`, `DecryptError` and what a decryptor raises.
         """
+        clients = self.clients_of(frames)
+        if len(set(clients)) != len(clients):
+            raise ForgedAggregateError("a client is in two sums of one step")
         opened: list[tuple[Decrypted, Sums | None]] = []
         failed: list[int] = []
         error: Exception | None = None
@@ -208,8 +211,8 @@ class Chain:
             self._feedback.observe(use)
             ranges = self._feedback.export()
         self._move(arrays, ranges, index, self.last_of(frames, index))
-        clients = [sorted(c.client for c in d.contributions) for d, _ in opened]
-        return Opened([s for _, s in opened if s is not None], clients, failed)
+        groups = [sorted(c.client for c in d.contributions) for d, _ in opened]
+        return Opened([s for _, s in opened if s is not None], groups, failed)
 
     def _move(self, mean: Arrays, ranges: bytes, index: int, last: bytes) -> None:
         before = self.at
@@ -232,15 +235,19 @@ class Chain:
     def open(self, decryptor: Decryptor, frame: bytes, index: int) -> tuple[Decrypted, Sums | None]:
         """Open a sum of updates of round ``index`` from this position: the mean, and the answers' sums."""
         found: list[Sums] = []
+        factor = 1.0
 
         def rescaled(lanes: Sequence[int], clients: int) -> float:
+            nonlocal factor
             if self._lanes is None:
                 return 1.0
             sums = self._lanes.decode(lanes, clients)
             found.append(sums)
             if self.charter.equal_weights:
-                return clients / sums.counted if sums.counted else 0.0
-            return clients * self.charter.largest_weight / sums.examples if sums.examples else 0.0
+                factor = clients / sums.counted if sums.counted else 0.0
+            else:
+                factor = clients * self.charter.largest_weight / sums.examples if sums.examples else 0.0
+            return factor
 
         delta = self._codec.target == "delta"
         opened = decryptor.open(
@@ -251,6 +258,9 @@ class Chain:
             like=self.at.model,
             rescale=rescaled,
         )
+        if self._feedback is not None and factor:
+            # Ranges are of what clients send, which is not scaled.
+            opened.arrays[-1] = np.asarray(opened.arrays[-1] / np.float32(factor))
         return opened, found[0] if found else None
 
     def open_answers(self, decryptor: Decryptor, frame: bytes, index: int) -> Sums:
