@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -89,4 +90,11 @@ def _arrays(records: list[ArrayRecord], model: Sequence[NumpyArray], names: list
 def numbers_of(held: Any) -> list[float]:
     """A metric's numbers: what is none is left out."""
     values = cast("list[Any]", held if isinstance(held, list) else [] if held is None else [held])
-    return [float(value) for value in values if isinstance(value, (int, float))]
+    return [_number(value) for value in values if isinstance(value, (int, float))]
+
+
+def _number(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
