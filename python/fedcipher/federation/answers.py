@@ -12,6 +12,7 @@ divided by the sum of examples.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -65,9 +66,11 @@ class Answer:
             raise ParameterError(f"answer {self.name!r}: length={self.length} is not 0 to {_MOST_LENGTH}")
         for part in ("resolution", "largest"):
             value: Any = getattr(self, part)
-            if not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
+            if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
                 raise ParameterError(f"answer {self.name!r}: {part}={value!r} is not a positive number")
             object.__setattr__(self, part, float(value))
+        if not math.isfinite(self.largest / self.resolution):
+            raise ParameterError(f"answer {self.name!r}: {self.largest:g} has too many steps of {self.resolution:g}")
         if given.how not in ("mean", "sum"):
             raise ParameterError(f"answer {self.name!r}: how={self.how!r} is neither 'mean' nor 'sum'")
         if self.steps.bit_length() > _MOST_BITS[self.how]:
@@ -180,7 +183,7 @@ class Lanes:
 
     def weight(self, examples: float) -> int:
         """The number of examples that counts: whole, at least 0, at most the largest."""
-        if not math.isfinite(examples):
+        if isinstance(examples, float) and not math.isfinite(examples):
             return self._weight if examples == math.inf else 0
         return min(max(0, round(examples)), self._weight)
 

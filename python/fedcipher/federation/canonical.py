@@ -18,10 +18,12 @@ __all__ = ["decode", "encode"]
 
 _MOST_BYTES = 64 << 20
 _MOST_DEPTH = 16
+_WHOLE = range(-(2**63), 2**64)
+"""Whole numbers that every implementation can hold."""
 
 
 def encode(document: object) -> bytes:
-    """The bytes of ``document``: dicts with text keys, lists, texts, integers, finite floats, booleans and None.
+    """The bytes of ``document``: dicts with text keys, lists, texts, whole numbers, finite floats, booleans and None.
 
     Raises `CharterError` for anything else.
     """
@@ -58,25 +60,27 @@ def _no_constant(name: str) -> object:
 def _check(value: object, depth: int) -> None:
     if depth > _MOST_DEPTH:
         raise CharterError(f"a document is nested more than {_MOST_DEPTH} deep")
-    if value is None or isinstance(value, (bool, int)):
-        return
-    if isinstance(value, float):
-        if not math.isfinite(value) or (value == 0.0 and math.copysign(1, value) < 0):
-            raise CharterError(f"{value!r} has no canonical form")
-        return
-    if isinstance(value, str):
-        if not unicodedata.is_normalized("NFC", value) or any("\ud800" <= c <= "\udfff" for c in value):
-            raise CharterError("a text is not in Unicode's form NFC")
-        return
-    if isinstance(value, list):
+    if value is None or isinstance(value, (bool, int, float, str)):
+        _check_scalar(value)
+    elif isinstance(value, list):
         for item in cast("list[object]", value):
             _check(item, depth + 1)
-        return
-    if isinstance(value, dict):
+    elif isinstance(value, dict):
         for key, item in cast("dict[object, object]", value).items():
             if not isinstance(key, str):
                 raise CharterError(f"a field is named by {type(key).__name__}, not by a text")
-            _check(key, depth + 1)
+            _check_scalar(key)
             _check(item, depth + 1)
-        return
-    raise CharterError(f"{type(value).__name__} has no canonical form")
+    else:
+        raise CharterError(f"{type(value).__name__} has no canonical form")
+
+
+def _check_scalar(value: bool | int | float | str | None) -> None:
+    if isinstance(value, str):
+        if not unicodedata.is_normalized("NFC", value) or any("\ud800" <= c <= "\udfff" for c in value):
+            raise CharterError("a text is not in Unicode's form NFC")
+    elif isinstance(value, float):
+        if not math.isfinite(value) or (value == 0.0 and math.copysign(1, value) < 0):
+            raise CharterError(f"{value!r} has no canonical form")
+    elif value is not None and value not in _WHOLE:
+        raise CharterError("a whole number of a document is not from -2^63 to below 2^64")

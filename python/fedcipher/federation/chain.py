@@ -153,9 +153,13 @@ class Chain:
     @property
     def shaped(self) -> Arrays:
         """Arrays of an update's shapes and types, without values of their own."""
-        if self._codec.target == "weights":
+        if not self.charter.equal_weights:
+            # Shares of the largest weight are no whole numbers.
+            types = [np.dtype(np.float32) for _ in self.at.model]
+        elif self._codec.target == "weights":
             return self.at.model
-        types = [np.dtype(np.int64 if x.dtype.kind in "iu" else np.float32) for x in self.at.model]
+        else:
+            types = [np.dtype(np.int64 if x.dtype.kind in "iu" else np.float32) for x in self.at.model]
         return [np.broadcast_to(np.zeros((), t), x.shape) for t, x in zip(types, self.at.model, strict=True)]
 
     def prepared(self, update: Sequence[NDArray[Any]]) -> tuple[Arrays, Arrays | None]:
@@ -219,6 +223,9 @@ class Chain:
         ``frames`` are of disjoint groups of clients; those that do not open count nothing. Where none opens nothing is
         changed. Raises `ForgedAggregateError`, `DecryptError` and what a decryptor raises.
         """
+        clients = self.clients_of(frames)
+        if len(set(clients)) != len(clients):
+            raise ForgedAggregateError("a client is in two sums of one step")
         opened: list[tuple[Decrypted, Sums | None]] = []
         failed: list[int] = []
         error: Exception | None = None
@@ -237,8 +244,8 @@ class Chain:
             self._feedback.observe(use)
             ranges = self._feedback.export()
         self._move(arrays, ranges, index, self.last_of(frames, index))
-        clients = [sorted(c.client for c in d.contributions) for d, _ in opened]
-        return Opened([s for _, s in opened if s is not None], clients, failed)
+        groups = [sorted(c.client for c in d.contributions) for d, _ in opened]
+        return Opened([s for _, s in opened if s is not None], groups, failed)
 
     def _move(self, mean: Arrays, ranges: bytes, index: int, last: bytes) -> None:
         before = self.at
@@ -261,15 +268,19 @@ class Chain:
     def open(self, decryptor: Decryptor, frame: bytes, index: int) -> tuple[Decrypted, Sums | None]:
         """Open a sum of updates of round ``index`` from this position: the mean, and the answers' sums."""
         found: list[Sums] = []
+        factor = 1.0
 
         def rescaled(lanes: Sequence[int], clients: int) -> float:
+            nonlocal factor
             if self._lanes is None:
                 return 1.0
             sums = self._lanes.decode(lanes, clients)
             found.append(sums)
             if self.charter.equal_weights:
-                return clients / sums.counted if sums.counted else 0.0
-            return clients * self.charter.largest_weight / sums.examples if sums.examples else 0.0
+                factor = clients / sums.counted if sums.counted else 0.0
+            else:
+                factor = clients * self.charter.largest_weight / sums.examples if sums.examples else 0.0
+            return factor
 
         delta = self._codec.target == "delta"
         opened = decryptor.open(
@@ -281,6 +292,9 @@ class Chain:
             rescale=rescaled,
             ranges=self.ranges(),
         )
+        if self._feedback is not None and factor:
+            # Ranges are of what clients send, which is not scaled.
+            opened.arrays[-1] = np.asarray(opened.arrays[-1] / np.float32(factor))
         return opened, found[0] if found else None
 
     def open_answers(self, decryptor: Decryptor, frame: bytes, index: int) -> Sums:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import unicodedata
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -42,6 +42,8 @@ _MOST_NAMES = 1 << 16
 _MOST_NAME = 1024
 _MOST_ROUNDS = 1 << 20
 _MOST_RUN = 2**63 - 1
+_RESERVED = "fedcipher."
+"""What Fedcipher's own counters begin with."""
 _FIELDS = (
     *("fedcipher_charter", "run", "key_set", "epoch", "scheme", "record", "arrays", "first", "optimiser", "weights"),
     *("answers", "clear", "types", "rounds", "reader", "sets_models", "settings"),
@@ -100,7 +102,8 @@ def _said(values: list[tuple[Any] | None]) -> dict[str, Any]:
     at, first = known[0]
     if all(type(value) is int and value - index == first - at for index, value in known) and len(known) > 1:
         return {"round": first - at}
-    if all(value == first and type(value) is type(first) for _, value in known):
+    # True is 1 to Python, and not to an app.
+    if all(encode(value) == encode(first) for _, value in known):
         return {"is": first}
     return {"of": [first if held is None else held[0] for held in values]}
 
@@ -177,14 +180,18 @@ class Charter:
         if not isinstance(said, dict) or sorted(cast("dict[str, Any]", said)) != sorted(_FIELDS):
             raise CharterError("the charter does not have the fields that a charter has")
         fields = cast("dict[str, Any]", said)
-        if fields["fedcipher_charter"] != _VERSION:
+        if type(fields["fedcipher_charter"]) is not int or fields["fedcipher_charter"] != _VERSION:
             raise CharterError(f"a charter of version {fields['fedcipher_charter']!r}, {_VERSION} is known")
         try:
-            return _parse(fields)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            if isinstance(error, CharterError):
-                raise
+            made = _parse(fields)
+            same = made.encode() == content
+        except CharterError:
+            raise
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
             raise CharterError("a field of the charter is of another type") from error
+        if not same:
+            raise CharterError("a field of the charter is of another type")
+        return made
 
     def binding(self, purpose: Purpose, position: bytes, index: int) -> bytes:
         """What a frame's tag names: this charter, where the model stands, and what the app was told in the round."""
@@ -236,6 +243,7 @@ def _parse(fields: dict[str, Any]) -> Charter:
     arrays = [_array(given) for given in _list(fields["arrays"], "arrays", _MOST_NAMES)]
     if not arrays or len({name for name, _, _ in arrays}) != len(arrays):
         raise CharterError(f"the charter's {len(arrays)} arrays do not have 1 to {_MOST_NAMES} different names")
+    _distinct_answers(fields["answers"])
     by_purpose = {part: _keys(fields[part], part, PURPOSES) for part in ("answers", "clear", "types", "settings")}
     reader = fields["reader"]
     if reader not in ("clients", "server"):
@@ -260,6 +268,13 @@ def _parse(fields: dict[str, Any]) -> Charter:
         sets_models=_truth(fields["sets_models"], "sets_models"),
         settings={p: _settings(by_purpose["settings"][p]) for p in PURPOSES},
     )
+
+
+def _distinct_answers(given: Any) -> None:
+    for answers in _keys(given, "answers", PURPOSES).values():
+        names = [parse_answer(answer).name for answer in _list(answers, "answers", 4096)]
+        if len(set(names)) != len(names) or any(name.startswith(_RESERVED) for name in names):
+            raise CharterError(f"two answers of the charter have one name, or one begins with {_RESERVED!r}")
 
 
 def _settings(given: Any) -> Settings:
@@ -334,11 +349,10 @@ def _truth(given: Any, what: str) -> bool:
 def _text(given: Any, what: str) -> str:
     if not isinstance(given, str) or not 1 <= len(given) <= _MOST_NAME or not given.isprintable():
         raise CharterError(f"{what} of the charter is not a text of 1 to {_MOST_NAME} printable characters")
-    return unicodedata.normalize("NFC", given)
+    return given
 
 
 def _hex(given: Any, what: str) -> str:
-    if not isinstance(given, str) or len(given) != 64 or given != given.lower():
+    if not isinstance(given, str) or not re.fullmatch("[0-9a-f]{64}", given):
         raise CharterError(f"{what} of the charter is no SHA-256")
-    bytes.fromhex(given)
     return given

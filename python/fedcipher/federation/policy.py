@@ -177,8 +177,10 @@ def _typed(name: str, value: Any, like: Any) -> Any:
     return float(value)
 
 
-def load_policy(path: Path) -> Policy:
-    """The policy in the file that ``FEDCIPHER_POLICY`` names, else in ``path``; the default where there is none.
+def load_policy(path: Path, default: Policy | None = None) -> Policy:
+    """The policy in the file that ``FEDCIPHER_POLICY`` names, else in ``path``; ``default`` where there is none.
+
+    ``default``: `Policy`'s own, where it is not given.
 
     Raises `ParameterError` for a file that is there and is no policy.
     """
@@ -190,7 +192,7 @@ def load_policy(path: Path) -> Policy:
     except FileNotFoundError:
         if chosen:
             raise ParameterError(f"{POLICY_FILE} names {path}, which does not exist") from None
-        return Policy()
+        return default or Policy()
     except OSError as error:
         raise ParameterError(f"the policy {path} cannot be read: {error}") from error
     try:

@@ -7,6 +7,7 @@ One folder an identity: facts in ``facts.json``, the model's position in ``stand
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Generator
@@ -78,7 +79,7 @@ class Store:
         if counts and policy.runs and digest not in policy.accept:
             self.count("runs", charter.epoch, digest, policy.runs)
         write_whole(self._folder / _charter_name(digest), charter.encode())
-        self.remember(run=charter.run, charter=digest, answered=0, index=0, frames=0, evaluated="", withdrawn="")
+        self.remember(run=charter.run, charter=digest, answered=0, index=0, evaluated=[], withdrawn=[])
         for name in (_STANDING, _EARLIER):
             (self._folder / name).unlink(missing_ok=True)
         for path in self._folder.glob(_charter_name("*")):
@@ -104,7 +105,7 @@ class Store:
     # --- positions ---------------------------------------------------------------------------
 
     def standing(self) -> Standing | None:
-        """The newest position; none before there is one."""
+        """The newest position of the accepted charter's run; none before there is one."""
         return self._standing(_STANDING)
 
     def earlier(self) -> Standing | None:
@@ -114,24 +115,28 @@ class Store:
     def keep(self, standing: Standing, *, earlier: Standing | None = None) -> None:
         """Make ``standing`` the newest position."""
         if earlier is not None:
-            write_whole(self._folder / _EARLIER, _packed(earlier))
-        write_whole(self._folder / _STANDING, _packed(standing))
+            write_whole(self._folder / _EARLIER, _packed(earlier, self._charter_digest()))
+        write_whole(self._folder / _STANDING, _packed(standing, self._charter_digest()))
 
     def _standing(self, name: str) -> Standing | None:
         path = self._folder / name
-        return _unpacked(_bytes(path), path) if path.exists() else None
+        # A process that was killed while it accepted a charter has left those of the run before.
+        return _unpacked(_bytes(path), path, self._charter_digest()) if path.exists() else None
+
+    def _charter_digest(self) -> str:
+        return str(self.recall().get("charter"))
 
     # --- what an encryptor has not sent ------------------------------------------------------
 
     def keep_unsent(self, state: bytes) -> None:
         """An encryptor's state, for the next round of this run."""
-        write_whole(self._folder / "unsent.bin", str(self.recall().get("charter")).encode() + b"\n" + state)
+        write_whole(self._folder / "unsent.bin", self._charter_digest().encode() + b"\n" + state)
 
     def unsent(self) -> bytes:
         """What `keep_unsent` was given in this run."""
         path = self._folder / "unsent.bin"
         charter, _, state = (_bytes(path) if path.exists() else b"").partition(b"\n")
-        return state if charter == str(self.recall().get("charter")).encode() else b""
+        return state if charter == self._charter_digest().encode() else b""
 
 
 @contextmanager
@@ -166,14 +171,15 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         held: dict[str, Any] = json.loads(_bytes(path))
         return {**held}
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise StateError(f"{path} is damaged; {_REMEDY}") from error
 
 
-def _packed(standing: Standing) -> bytes:
-    """A line of JSON, then the arrays' bytes."""
+def _packed(standing: Standing, charter: str) -> bytes:
+    """A line with the SHA-256 of the rest, a line of JSON, then the arrays' bytes."""
     groups = [standing.model, standing.delta or [], *standing.moments]
     head = {
+        "charter": charter,
         "position": standing.position.hex(),
         "steps": standing.steps,
         "last": standing.last.hex(),
@@ -182,13 +188,19 @@ def _packed(standing: Standing) -> bytes:
         "arrays": [[[x.dtype.str, list(x.shape)] for x in group] for group in groups],
     }
     flat = [x for group in groups for x in group]
-    return b"".join([json.dumps(head).encode(), b"\n", *(np.ascontiguousarray(x).tobytes() for x in flat)])
+    rest = b"".join([json.dumps(head).encode(), b"\n", *(np.ascontiguousarray(x).tobytes() for x in flat)])
+    return hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
 
 
-def _unpacked(content: bytes, path: Path) -> Standing:
-    head, _, rest = content.partition(b"\n")
+def _unpacked(content: bytes, path: Path, charter: str) -> Standing | None:
+    digest, _, whole = content.partition(b"\n")
+    if hashlib.sha256(whole).hexdigest().encode() != digest:
+        raise StateError(f"{path} is damaged; {_REMEDY}")
+    head, _, rest = whole.partition(b"\n")
     try:
         said = json.loads(head)
+        if said["charter"] != charter:
+            return None
         groups: list[list[NDArray[Any]]] = []
         at = 0
         for group in said["arrays"]:

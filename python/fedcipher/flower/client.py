@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 
 from fedcipher.codec import Array as NumpyArray
@@ -147,6 +148,7 @@ class _Sealed:
         self._purpose: Purpose = purpose
         self._scheme, self._charter = model.scheme, model.charter
         self._lanes: Lanes | None = lanes_of(model.charter, model.scheme, purpose)
+        self._counts = False
         self.phases: dict[str, float | int] = {}
 
     def prepare(self) -> None:
@@ -188,9 +190,9 @@ class _Sealed:
             unbiased=not charter.equal_weights,
             hide_ranges=True,
         )
-        if self._purpose == "train" and self._scheme.sends_parts:
-            # What a failed app did not send still waits.
-            self._model.keep_unsent(self._model.unsent if work.failed else self._encryptor.export_state())
+        # What a client that counts nothing did not send still waits.
+        if self._counts and self._scheme.sends_parts:
+            self._model.keep_unsent(self._encryptor.export_state())
         stats = self._encryptor.stats
         self.phases["encode_seconds"] = stats.encode_seconds
         self.phases["encrypt_seconds"] = stats.encrypt_seconds
@@ -213,15 +215,16 @@ class _Sealed:
         share = 1.0
         if self._lanes is not None and not self._charter.equal_weights:
             share = self._lanes.weight(tally.examples) / self._charter.largest_weight
-        if work.failed or share == 0:
+        self._counts = not work.failed and share > 0
+        if not self._counts:
             if self._scheme.sends_parts:
                 self._encryptor.import_state(b"")
-            update = [x * 0 for x in model.shaped]
+            update = [np.zeros_like(x) for x in model.shaped]
         else:
-            update = model.difference(work.arrays)
-            update, values["fedcipher.saturated"] = model.finite(update)
+            update, odd = model.update(work.arrays)
+            values["fedcipher.saturated"] = [odd]
             if share != 1:
-                update = [(x * share).astype(x.dtype if x.dtype.kind == "f" else "f4") for x in update]
+                update = [np.asarray(x * np.float32(share)) for x in update]
         values.update(model.counts(update, self._settings.index))
         return model.prepared(update)
 

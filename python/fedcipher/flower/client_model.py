@@ -115,7 +115,8 @@ class ClientModel:
     def _set(self, initial: list[NumpyArray], steps: dict[int, Any]) -> None:
         if steps or not initial:
             raise CharterError("under a charter whose server sets the models a message brings a model, and no sums")
-        self._chain = Chain(self.charter, self.scheme, self.context, standing=_nowhere(self.charter))
+        nowhere = Standing(initial, None, [], b"", b"", 0)
+        self._chain = Chain(self.charter, self.scheme, self.context, standing=nowhere)
         self._chain.set_model(initial)
         _log.info("round %s: the server has set a model, position %s", self._settings.index, self._chain.position.hex())
 
@@ -131,21 +132,20 @@ class ClientModel:
 
     def _earlier(self, kept: Standing, steps: dict[int, Any]) -> Standing | None:
         """The position before ``kept``, where the server has taken back the last step: one step, once a position."""
+        instead = Chain.last_of(*steps[kept.steps]) if kept.steps in steps else b""
         said = (self._settings.steps, self._settings.last)
-        taken_back = (
-            said[0] < kept.steps
-            or (said[0] == kept.steps and said[1] != kept.last)
-            or (kept.steps in steps and said[0] > kept.steps)
-        )
+        taken_back = said[0] < kept.steps or instead not in (b"", kept.last)
         if not taken_back:
             return None
         earlier = self._store.earlier()
         if earlier is None or earlier.steps != kept.steps - 1:
             return None
-        facts = self._store.recall()
-        if facts.get("withdrawn") == earlier.position.hex():
+        # The same again goes: what follows may have failed.
+        now = [earlier.position.hex(), kept.last.hex(), instead.hex()]
+        before = self._store.recall().get("withdrawn")
+        if before and before[0] == now[0] and before != now:
             raise RoundError("the server takes back a second step from one position")
-        self._store.remember(withdrawn=earlier.position.hex())
+        self._store.remember(withdrawn=now)
         _log.warning("the server has taken back step %s of the run", kept.steps)
         return earlier
 
@@ -158,9 +158,11 @@ class ClientModel:
             raise NonceReuseError(f"round {settings.round} is not after round {facts['answered']}, answered already")
         if purpose == "evaluate":
             position = self._at.position.hex()
-            if facts.get("evaluated") == position:
+            evaluated: list[str] = facts.get("evaluated", [])
+            if position in evaluated:
                 raise NonceReuseError("this client has evaluated the model at this position already")
-            self._store.remember(answered=settings.round, evaluated=position)
+            # The chain goes back by one position at most.
+            self._store.remember(answered=settings.round, evaluated=[*evaluated[-1:], position])
             return
         if settings.index <= int(facts.get("index", 0)):
             raise NonceReuseError(f"round {settings.index} of the run is not after round {facts['index']}")
@@ -193,7 +195,37 @@ class ClientModel:
         """Arrays of an update's shapes and types."""
         return self._running.shaped
 
-    def difference(self, trained: Sequence[NumpyArray]) -> list[NumpyArray]:
+    def update(self, trained: Sequence[NumpyArray]) -> tuple[list[NumpyArray], float]:
+        """The update that leads to ``trained``, in every client's types, and how many of its values were not finite.
+
+        NaN is zero, and what is infinite is the end of its range: larger, it would widen everybody's.
+        """
+        made = self._difference(trained)
+        odd = [0 if x.dtype.kind != "f" else int(x.size - np.count_nonzero(np.isfinite(x))) for x in made]
+        if any(odd):
+            ends = [min(end, float(np.finfo(x.dtype).max)) for end, x in zip(self._clips(), made, strict=True)]
+            made = [
+                np.nan_to_num(x, nan=0.0, posinf=end, neginf=-end) if count else x
+                for x, end, count in zip(made, ends, odd, strict=True)
+            ]
+        return self.settled(made), float(sum(odd))
+
+    def _clips(self) -> list[float]:
+        """The clip range of each array's update."""
+        ranges = self._running.ranges()
+        if ranges is None:
+            assert self._codec.privacy is not None
+            return [self._codec.privacy.clip] * len(self.arrays)
+        return ranges[: len(self.arrays)]
+
+    def settled(self, update: Sequence[NumpyArray]) -> list[NumpyArray]:
+        """``update`` in the types that every client sends, whatever its app returned: a frame's head names them.
+
+        Shares of the largest weight are no whole numbers.
+        """
+        return [_in(like, x) for x, like in zip(update, self.shaped, strict=True)]
+
+    def _difference(self, trained: Sequence[NumpyArray]) -> list[NumpyArray]:
         """What the codec wants of ``trained``: itself, or less the model, whole numbers as such, else as float32."""
         if self._codec.target == "weights":
             return list(trained)
@@ -207,18 +239,6 @@ class ClientModel:
                 else:
                     out.append(np.asarray(new.astype(np.float64) - old.astype(np.float64), dtype=np.float32))
         return out
-
-    @staticmethod
-    def finite(update: list[NumpyArray]) -> tuple[list[NumpyArray], list[float]]:
-        """``update`` with zero for NaN and the largest number for infinity, and how many values were neither."""
-        count = 0
-        made: list[NumpyArray] = []
-        for x in update:
-            bad = 0 if x.dtype.kind != "f" else int(x.size - np.count_nonzero(np.isfinite(x)))
-            most = float(np.finfo(np.float32).max)
-            made.append(np.nan_to_num(x, nan=0.0, posinf=most, neginf=-most) if bad else x)
-            count += bad
-        return made, [float(count)]
 
     def prepared(self, update: list[NumpyArray]) -> tuple[list[NumpyArray], list[NumpyArray] | None]:
         """As `Chain.prepared`."""
@@ -260,8 +280,14 @@ class ClientModel:
         self._store.keep_unsent(state)
 
 
-def _nowhere(charter: Charter) -> Standing:
-    return Standing([np.zeros(shape, dtype) for _, dtype, shape in charter.arrays], None, [], b"", b"", 0)
+def _in(like: NumpyArray | np.float32, x: NumpyArray) -> NumpyArray:
+    """``x`` in the type of ``like``; what is beyond it ends where it ends."""
+    if x.dtype == like.dtype:
+        return x
+    if like.dtype.kind == "f" and x.dtype.kind == "f":
+        most = float(np.finfo(like.dtype).max)
+        x = np.clip(x, -most, most) if float(np.finfo(x.dtype).max) > most else x
+    return in_type_of(np.asarray(like), x)
 
 
 def _plain(spec: Any) -> Any:

@@ -49,8 +49,8 @@ class _Site:
         self.simulated, self.clear = simulated, clear
 
     def policy(self) -> Policy:
-        """The site's; a simulation whose keys the run names has no site to protect."""
-        return SIMULATED if self.simulated else load_policy(home() / "policy.json")
+        """The site's; a simulation whose keys the run names, and no file of a policy, has no site to protect."""
+        return load_policy(home() / "policy.json", SIMULATED if self.simulated else None)
 
 
 class _EngineParty(_Site):

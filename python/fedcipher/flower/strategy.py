@@ -6,7 +6,7 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from fedcipher import _native
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.dp import grid
 from fedcipher.errors import (
+    CharterError,
     DecryptError,
     FedcipherError,
     ForgedAggregateError,
@@ -30,6 +31,7 @@ from fedcipher.errors import (
     WorkersError,
 )
 from fedcipher.federation.answers import Answer, Sums
+from fedcipher.federation.canonical import encode
 from fedcipher.federation.chain import lanes_of
 from fedcipher.federation.charter import Charter, Purpose, arrays_digest
 from fedcipher.flower import protocol
@@ -442,7 +444,7 @@ class SecureStrategy(Strategy):
         found = survey(self.inner, shown, rounds, configs, self._inner.place_of_model)
         optimiser = self._inner.optimiser
         names = list(initial.keys())
-        return Charter(
+        made = Charter(
             run=self._base + 1,
             key_set=self._key.fingerprint,
             epoch=self._key.epoch,
@@ -462,6 +464,11 @@ class SecureStrategy(Strategy):
             sets_models=self._sets_models,
             settings=found.settings,
         )
+        try:
+            # As each client is going to read it.
+            return Charter.decode(made.encode())
+        except CharterError as error:
+            raise StrategyError(f"no client takes part in such a run: {error}") from error
 
     def _search_in(self, folder: Path) -> Search:
         return Search(folder, corrupt=self._corrupt, minimum=self._minimum, seed=self._base)
@@ -523,7 +530,10 @@ class SecureStrategy(Strategy):
         # Only the arrays' names and shapes count of what it is resumed with.
         ours = replace(ours, first=begun.first, rounds=begun.rounds)
         asked = range(1, min(begun.rounds, self._planned[0]) + 1)
-        told = {p: [ours.settings[p].at(i) == begun.settings[p].at(i) for i in asked] for p in begun.settings}
+        told = {
+            p: [encode(ours.settings[p].at(i)) == encode(begun.settings[p].at(i)) for i in asked]
+            for p in begun.settings
+        }
         changed = [key for key, value in vars(ours).items() if key != "settings" and value != getattr(begun, key)]
         changed += [] if all(all(same) for same in told.values()) else ["settings"]
         if changed:
@@ -679,13 +689,17 @@ class SecureStrategy(Strategy):
         """Refuse, with `StrategyError`, to tell a client what the charter does not say: the client would refuse it."""
         told = records_of(message.content, without=frozenset([place]))
         said = charter.settings[purpose].at(index)
-        if told == said and place == charter.record and message.metadata.message_type == charter.types[purpose]:
+        if (
+            encode(told) == encode(said)
+            and place == charter.record
+            and message.metadata.message_type == charter.types[purpose]
+        ):
             return
         changed = sorted(
             f"{name}.{key}"
             for name in {*told, *said}
             for key in {*told.get(name, {}), *said.get(name, {})}
-            if told.get(name, {}).get(key) != said.get(name, {}).get(key)
+            if encode(told.get(name, {}).get(key)) != encode(said.get(name, {}).get(key))
         )
         raise StrategyError(
             f"{self._inner.name} tells node {message.metadata.dst_node_id} in round {index} something else than it did "
@@ -880,7 +894,7 @@ class SecureStrategy(Strategy):
         unopened: dict[int, list[int]] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
-            phases, clear = _take_phases(reply)
+            phases, clear = _take_phases(reply, self._running.charter.clear[purpose])
             began = time.perf_counter()
             try:
                 frame, context, failed = _frame_of(reply)
@@ -1024,13 +1038,17 @@ def _frame_of(reply: Message) -> tuple[bytes, bytes, list[int]]:
     return protocol.frame_bytes(arrays[0][1]), said, numbers
 
 
-def _take_phases(reply: Message) -> tuple[dict[str, float], dict[str, float]]:
+def _take_phases(reply: Message, clear: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds and bytes by phase, and the metrics that the client sends in the clear."""
     if reply.has_error():
         return {}, {}
     taken = reply.content.metric_records.pop(protocol.METRICS, None)
-    clear = reply.content.metric_records.pop(protocol.CLEAR, None)
+    said = reply.content.metric_records.pop(protocol.CLEAR, None) or {}
     # A client writes them.
     numbers = {} if taken is None else {k: float(v) for k, v in taken.items() if isinstance(v, (int, float))}
-    shown = {} if clear is None else {k: float(v) for k, v in clear.items() if isinstance(v, (int, float))}
+    shown: dict[str, float] = {}
+    for name in clear:
+        value = said.get(name)
+        if isinstance(value, (int, float)):
+            shown[name] = float(value)
     return {name: value for name, value in numbers.items() if name in PHASES and 0 <= value < LARGEST_PHASE}, shown

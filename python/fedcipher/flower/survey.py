@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr.serverapp.strategy import Strategy
 
 from fedcipher.errors import ParameterError, StrategyError
+from fedcipher.federation.canonical import encode
 from fedcipher.federation.charter import Purpose, Records, Settings, table_of
 from fedcipher.flower.probe import MadeUpNodes, copy_of, quiet
 from fedcipher.flower.told import records_of
@@ -93,7 +94,7 @@ def _told(
     place_of: Callable[[Message, ArrayRecord], str],
 ) -> Records:
     told = [records_of(m.content, without=frozenset([place_of(m, shown)])) for m in messages]
-    if any(other != told[0] for other in told):
+    if any(encode(other) != encode(told[0]) for other in told):
         raise StrategyError(
             f"{type(strategy).__name__} tells the clients of round {index} different things ({purpose}): clients that "
             "were told different things do not sum. Give every client the same records"

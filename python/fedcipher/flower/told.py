@@ -18,6 +18,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
 from fedcipher.errors import CharterError
+from fedcipher.federation.canonical import encode
 from fedcipher.federation.charter import Charter, Purpose, Records, digest_of
 
 __all__ = ["check_told", "context_of", "records_of"]
@@ -55,7 +56,8 @@ def check_told(content: RecordDict, charter: Charter, purpose: Purpose, index: i
     """Refuse, with `CharterError`, a message that tells the app something else than the charter says for ``index``."""
     if index > charter.rounds:
         raise CharterError(f"round {index} of a run whose charter has {charter.rounds}")
-    if records_of(content, without=without) != charter.settings[purpose].at(index):
+    # As documents: True is 1 to Python, and not to an app.
+    if encode(records_of(content, without=without)) != encode(charter.settings[purpose].at(index)):
         raise CharterError(f"the message tells the app something else than the charter says for its round {index}")
 
 
