@@ -38,7 +38,6 @@ from fedcipher.watch.commands import require_dashboard
 
 __all__ = ["main"]
 
-_WEIGHT_LEVELS = 16
 _OWN_OPTIONS = {"clients": "--per-round", "max_weight": "--max-weight", "codec": "--bits, --clip and so on"}
 _DEFAULT_BITS = {"flashe": 16}
 _DELTA, _CLIP = 1e-5, 1.0
@@ -231,14 +230,16 @@ def _weight_options(parser: argparse.ArgumentParser) -> None:
         "--examples",
         type=float,
         metavar="MOST",
-        help="weight clients by their number of training examples, as FedAvg does; MOST is that of the largest client",
+        help="weight clients by their number of training examples, as FedAvg does; MOST is that of the largest client, "
+        "and whoever has more counts as that",
     )
     how.add_argument("--equal", action="store_true", help="all clients weigh the same")
     parser.add_argument(
         "--max-weight",
         type=whole(1),
-        default=_WEIGHT_LEVELS,
-        help=f"with --examples: weights are 1 to this, {_WEIGHT_LEVELS} unless given; costs as many bits a value",
+        default=1,
+        help="largest integer weight of an update in your own program (default: 1, which Flower needs); costs as many "
+        "bits a value",
     )
 
 
@@ -459,7 +460,7 @@ def _max_weight(options: argparse.Namespace) -> int:
     """Of `_weight_options`, which are checked."""
     if options.examples is not None and not 1 <= options.examples < math.inf:
         raise ParameterError(f"--examples {options.examples} is not a number of examples")
-    return 1 if options.equal else options.max_weight
+    return options.max_weight
 
 
 def _unit(options: argparse.Namespace) -> float:
@@ -589,7 +590,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         require_dashboard()
     from fedcipher.app.apart import run_apart
     from fedcipher.app.settings import Settings
-    from fedcipher.app.simulate import client_sizes, train, weight_unit
+    from fedcipher.app.simulate import client_sizes, largest_weight, train
 
     data_dir = str(Path(options.data_dir).resolve()) if options.data_dir else ""
     shape = {
@@ -605,13 +606,12 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
     keys_folder = str(options.out.resolve() / "keys")
     settings = Settings(keys=keys_folder, data_dir=data_dir, **shape)
     privacy = _privacy(options, options.rounds)
+    unit = 0.0
     if privacy is None:
-        unit, max_weight = weight_unit(client_sizes(settings), _WEIGHT_LEVELS)
-    else:
-        unit, max_weight = 0.0, 1
-        # Nobody drops out of a simulation: the fewer shares a sum counts on, the larger each is.
-        if "min_contributions=" not in " ".join(options.set):
-            options.set.append(f"min_contributions={settings.per_round}")
+        unit = largest_weight(client_sizes(settings))
+    # Nobody drops out of a simulation: the fewer shares a sum counts on, the larger each is.
+    elif "min_contributions=" not in " ".join(options.set):
+        options.set.append(f"min_contributions={settings.per_round}")
     settings = Settings(keys=keys_folder, data_dir=data_dir, examples_per_weight=unit, **shape)
     if isinstance(options.bits, LayerBits) or isinstance(options.clip, LayerClips):
         names = tensor_names(settings.dataset, settings.data_dir, settings.model)
@@ -619,7 +619,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
             options.bits = options.bits.of(names, _usual_bits(options))
         if isinstance(options.clip, LayerClips):
             options.clip = options.clip.of(names)
-    made = _made(options, settings.per_round, max_weight, privacy)
+    made = _made(options, settings.per_round, 1, privacy)
     on = Accelerator.simulated(options.accelerator_library, made) if options.accelerator == "sim" else None
     writable_folder(options.out)
     beside = _beside(made, options.compare) if options.compare else None

@@ -66,10 +66,10 @@ class Curves:
         self._folder, self._key = Path(folder), key
         self._chosen: dict[Purpose, Aggregate | None] = {"train": train, "evaluate": evaluate}
         if isinstance(key, Engine):
-            self.scheme, self._make = key.scheme, key.decryptor
+            self.scheme, self.decryptor = key.scheme, key.decryptor
         else:
             self.scheme, secret = load_client(key)
-            self._make = _in_memory(self.scheme, secret)
+            self.decryptor = _in_memory(self.scheme, secret)
         # A dashboard asks from several threads.
         self._lock = threading.Lock()
         self._charter: Charter | None = None
@@ -105,7 +105,7 @@ class Curves:
 
     def _begin(self, charter: Charter) -> None:
         self._charter, self._chain, self._steps, self._stuck = charter, None, [], None
-        self._decryptor = self._make()
+        self._decryptor = self.decryptor()
         self.rounds.clear()
         self.missed.clear()
 

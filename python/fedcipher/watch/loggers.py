@@ -27,8 +27,9 @@ def figures(record: RoundRecord) -> dict[str, float]:
 
     ``clients/...`` how many updates were accepted, left out, refused by their own clients, and late; ``seconds/...``
     of the round, the server and, as a client's mean, each phase; ``bytes/...`` a client's mean, and the aggregate;
-    ``clipped``, a share; ``finished``, 1 where there is an aggregate; ``train/...``, ``evaluate/...`` and
-    ``server/...``, the metrics that are numbers.
+    ``finished``, 1 where there is an aggregate. Of a round whose sums were opened (`fedcipher.flower.curves`):
+    ``clipped``, a share; ``train/...`` and ``evaluate/...``, the metrics that are numbers. ``server/...``: what
+    ``evaluate_fn`` has found.
     """
     out = {
         "clients/accepted": record.accepted,
@@ -38,10 +39,12 @@ def figures(record: RoundRecord) -> dict[str, float]:
         "seconds/round": record.wall_seconds,
         "seconds/aggregate": record.aggregate_seconds,
         "bytes/aggregate": record.aggregate_bytes,
-        "clipped": record.clipped_share,
         "finished": record.unfinished is None,
     }
-    for phase in sorted({phase for client in record.clients for phase in client.phases}):
+    if "clipped" in record.counted:
+        out["clipped"] = record.clipped_share
+    counted = [name for name in record.counted if name.endswith("_seconds")]
+    for phase in sorted({*counted, *(phase for client in record.clients for phase in client.phases)}):
         name, _, unit = phase.rpartition("_")
         if unit in ("seconds", "bytes"):
             out[f"{unit}/{name}"] = record.mean(phase)
