@@ -1,4 +1,4 @@
-"""The command line: schemes, keygen, identity, roster, join, open, spec, inspect, train, bench, advise."""
+"""The command line: schemes, keygen, identity, roster, join, open, status, policy, charter, train, bench and more."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from fedcipher.data import DATASETS
 from fedcipher.dp import Privacy
 from fedcipher.engine.accelerator import LIBRARY, Accelerator
 from fedcipher.errors import FedcipherError, FrameError, ParameterError
+from fedcipher.federation.commands import add_commands as add_policy
 from fedcipher.keys.roster import join as join_roster
 from fedcipher.keys.roster import make as make_roster
 from fedcipher.keys.roster import new_identity
@@ -193,7 +194,8 @@ def _parser() -> argparse.ArgumentParser:
     train.set_defaults(run=_train)
     add_commands(commands)
     add_cluster(commands, _scheme_options, _made)
-    add_dashboard(commands, _run_folder)
+    add_policy(commands, _run_folder)
+    add_dashboard(commands, _run_folder, _key_options, _key_of)
     return parser
 
 
@@ -277,17 +279,35 @@ def _privacy(options: argparse.Namespace, rounds: int | None) -> Privacy | None:
 def _run_commands(commands: Any) -> None:
     opened = commands.add_parser("open", help="decrypt the model that a run ended with")
     opened.add_argument("folder", type=Path, help="the folder of SecureStrategy(out=...), or its name", metavar="RUN")
-    whose = opened.add_mutually_exclusive_group(required=True)
-    whose.add_argument("--key", type=Path, help="a client's key file")
-    whose.add_argument("--engine", metavar="TARGET", help="a client's engine: unix:/path, or host:port")
-    opened.add_argument("--device", default="", help="with --engine: which of its devices, where it has several")
-    opened.add_argument("--credentials", type=Path, help="with --engine host:port: folder of the host's certificate")
+    _key_options(opened, required=True)
     opened.add_argument("--out", type=Path, required=True, help="model.npz to write: an array for each name")
     opened.set_defaults(run=_open)
 
     status = commands.add_parser("status", help="what a run's server has done so far, and whether it is running")
     status.add_argument("folder", type=Path, help="the folder of SecureStrategy(out=...), or its name", metavar="RUN")
+    _key_options(status)
     status.set_defaults(run=_status)
+
+
+def _key_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Whose key opens a run's sums."""
+    why = "" if required else ": shows the metrics, which are encrypted"
+    whose = parser.add_mutually_exclusive_group(required=required)
+    whose.add_argument("--key", type=Path, help=f"a client's key file{why}")
+    whose.add_argument("--engine", metavar="TARGET", help=f"a client's engine: unix:/path, or host:port{why}")
+    parser.add_argument("--device", default="", help="with --engine: which of its devices, where it has several")
+    parser.add_argument("--credentials", type=Path, help="with --engine host:port: folder of the host's certificate")
+
+
+def _key_of(options: argparse.Namespace) -> Any:
+    """A key file, an `Engine`, or none, of `_key_options`."""
+    from fedcipher.engine import connect
+
+    if options.engine is None and (options.device or options.credentials):
+        raise ParameterError("--device and --credentials say more of --engine; give that in the place of --key")
+    if options.engine is None:
+        return options.key
+    return connect(options.engine, device=options.device, credentials=options.credentials)
 
 
 def _spec_command(commands: Any) -> None:
@@ -528,10 +548,11 @@ def _run_folder(given: Path) -> Path:
 
 def _status(options: argparse.Namespace, __: list[str]) -> int:
     require("fedcipher status", "flower", "flwr")
-    from fedcipher.flower.journal import read_journal
+    from fedcipher.watch.metrics import Metrics
 
     folder = _run_folder(options.folder)
-    past = read_journal(folder)
+    shown = Metrics(folder, _key_of(options))
+    past = shown.past()
     good = sum(record.unfinished is None for record in past.finished)
     state = "running" if past.running else "not running"
     print(f"{folder}: {state}; {len(past.rounds)} rounds asked for, {good} with an aggregate")
@@ -542,25 +563,21 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
             said = f"no aggregate: {record.unfinished}"
         elif record.number not in past.ended:
             said = "under way"
-        print(f"round {record.round} (key epoch {record.epoch}): {said}")
+        figures = shown.figures(record)
+        print(f"round {record.round} (key epoch {record.epoch}): {said}{f'; {figures}' if figures else ''}")
         for client in record.clients:
             if client.left_out is not None:
                 print(f"    client {'?' if client.client is None else client.client}: {client.left_out}")
+    if shown.notice():
+        print(shown.notice())
     return 0
 
 
 def _open(options: argparse.Namespace, __: list[str]) -> int:
     require("fedcipher open", "flower", "flwr")
-    from fedcipher.engine import connect
     from fedcipher.flower.run_folder import open_run, save_model
 
-    if options.engine is None and (options.device or options.credentials):
-        raise ParameterError("--device and --credentials say more of --engine; give that in the place of --key")
-    if options.engine is None:
-        key = options.key
-    else:
-        key = connect(options.engine, device=options.device, credentials=options.credentials)
-    model = open_run(_run_folder(options.folder), key)
+    model = open_run(_run_folder(options.folder), _key_of(options))
     save_model(options.out, model)
     print(f"{options.out}: {len(model)} arrays, {sum(x.size for x in model.values())} values")
     return 0

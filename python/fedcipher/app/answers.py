@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
 
-from fedcipher.app.settings import Settings
-from fedcipher.data import Dataset
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.charter import Charter
+
+if TYPE_CHECKING:
+    # A dashboard needs no JAX.
+    from fedcipher.app.settings import Settings
+    from fedcipher.data import Dataset
 
 __all__ = ["COUNTS", "are_ours", "evaluate_answers", "pool_evaluations", "train_answers"]
 

@@ -99,8 +99,9 @@ def train(
     if few:
         print(few, flush=True)
     try:
-        with _dashboard(dashboard, Path(settings.out)), progress(screen, "round", TimeRemainingColumn()) as bar:
-            past = _run(settings, scheme, report, bar, out, engine, cores, accelerator)
+        shown: list[Curves] = []
+        with _dashboard(dashboard, Path(settings.out), shown), progress(screen, "round", TimeRemainingColumn()) as bar:
+            past = _run(settings, scheme, report, bar, out, engine, cores, accelerator, shown.append)
             if beside is not None:
                 report.beside = Report.begin(asdict(settings), beside, said, link_mbit)
                 other = out / beside.name
@@ -122,13 +123,16 @@ def train(
 
 
 @contextmanager
-def _dashboard(wanted: bool, folder: Path) -> Iterator[None]:
+def _dashboard(wanted: bool, folder: Path, curves: list[Curves]) -> Iterator[None]:
+    """``curves``: empty until there are keys."""
     if not wanted:
         yield
         return
     from fedcipher.watch.app import serving
+    from fedcipher.watch.run import WatchedRun
 
-    with serving(folder) as address:
+    run = WatchedRun(folder, curves=lambda: curves[-1] if curves else None)
+    with serving(run) as address:
         print(f"dashboard: {address}", flush=True)
         yield
 
@@ -142,12 +146,17 @@ def _run(
     engine: bool,
     cores: int,
     accelerator: Accelerator | None = None,
+    show: Callable[[Curves], None] = lambda _: None,
 ) -> int:
-    """One simulation; its rounds go into ``report`` as they end. How many of them an earlier one had done."""
+    """One simulation; its rounds go into ``report`` as they end. How many of them an earlier one had done.
+
+    ``show`` is told what opens its metrics.
+    """
     from flwr.simulation import run_simulation
 
     with _own_state(settings), _keys(settings, scheme, engine, accelerator) as (keys, reader, used):
         curves = Curves(settings.out, reader, evaluate=pool_evaluations)
+        show(curves)
         task = bar.add_task(f"{scheme.name}: starting clients", total=settings.rounds)
 
         before: dict[str, float] = {}

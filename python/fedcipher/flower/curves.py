@@ -64,7 +64,7 @@ class Curves:
         evaluate: Aggregate | None = None,
     ) -> None:
         self._folder, self._key = Path(folder), key
-        self._chosen: dict[Purpose, Aggregate | None] = {"train": train, "evaluate": evaluate}
+        self.aggregates: dict[Purpose, Aggregate | None] = {"train": train, "evaluate": evaluate}
         if isinstance(key, Engine):
             self.scheme, self.decryptor = key.scheme, key.decryptor
         else:
@@ -77,6 +77,7 @@ class Curves:
         self._chain: Chain | None = None
         self._steps: list[int] = []
         self._stuck: tuple[int, int] | None = None
+        self._made: dict[tuple[int, Purpose], tuple[Sums, dict[str, Any]]] = {}
         self.rounds: dict[int, OpenedRound] = {}
         """What has been opened, by the run's round."""
         self.missed: dict[int, str] = {}
@@ -176,7 +177,12 @@ class Curves:
         for purpose in PURPOSES:
             sums = self._sums(number, purpose)
             if sums is not None and self._charter is not None and self._charter.answers[purpose]:
-                made[purpose] = self._aggregated(self._charter, sums, purpose)
+                # A page asks again and again for all rounds.
+                before, held = self._made.get((number, purpose), (None, {}))
+                if before is not sums:
+                    held = self._aggregated(self._charter, sums, purpose)
+                    self._made[number, purpose] = sums, held
+                made[purpose] = dict(held)
         return made
 
     def counted(self, number: int) -> dict[str, float]:
@@ -207,7 +213,7 @@ class Curves:
     def _aggregated(self, charter: Charter, sums: Sums, purpose: Purpose) -> dict[str, Any]:
         part = metrics_of(sums, charter.answers[purpose], charter.weighted_by, sums.clients)
         records = [RecordDict({"metrics": part}) for _ in range(sums.clients)]
-        aggregate = self._chosen[purpose] or _usual(purpose)
+        aggregate = self.aggregates[purpose] or _usual(purpose)
         try:
             return dict(aggregate(records, charter.weighted_by))
         except Exception as error:
