@@ -22,6 +22,7 @@ from fedcipher.federation.answers import Answer, parse_answer
 from fedcipher.federation.canonical import decode, encode
 
 __all__ = [
+    "PURPOSES",
     "Charter",
     "Purpose",
     "Records",

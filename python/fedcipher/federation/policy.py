@@ -18,7 +18,7 @@ from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.query import Query
 
-__all__ = ["POLICY_FILE", "SIMULATED", "Policy", "load_policy"]
+__all__ = ["POLICY_FILE", "SIMULATED", "Policy", "load_policy", "policy_place"]
 
 POLICY_FILE = "FEDCIPHER_POLICY"
 """The variable that names a site's policy file."""
@@ -177,6 +177,11 @@ def _typed(name: str, value: Any, like: Any) -> Any:
     return float(value)
 
 
+def policy_place(path: Path) -> Path:
+    """Where a site's policy is looked for: where ``FEDCIPHER_POLICY`` says, else in ``path``."""
+    return Path(os.environ.get(POLICY_FILE) or path)
+
+
 def load_policy(path: Path, default: Policy | None = None) -> Policy:
     """The policy in the file that ``FEDCIPHER_POLICY`` names, else in ``path``; ``default`` where there is none.
 
@@ -184,8 +189,7 @@ def load_policy(path: Path, default: Policy | None = None) -> Policy:
 
     Raises `ParameterError` for a file that is there and is no policy.
     """
-    chosen = os.environ.get(POLICY_FILE)
-    path = Path(chosen) if chosen else path
+    chosen, path = os.environ.get(POLICY_FILE), policy_place(path)
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)

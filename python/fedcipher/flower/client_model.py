@@ -14,6 +14,7 @@ from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import CharterError, LayoutError, NonceReuseError, RoundError, StateError
 from fedcipher.federation.chain import Chain, Standing
 from fedcipher.federation.charter import Charter, Purpose
+from fedcipher.federation.optimiser_step import in_type_of
 from fedcipher.flower import protocol
 from fedcipher.flower.party import Party
 from fedcipher.flower.records import CLIPPED

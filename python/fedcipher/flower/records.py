@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["CLIPPED", "LARGEST_PHASE", "PHASES", "ClientRecord", "RoundRecord"]
+from fedcipher.federation.answers import Sums
+from fedcipher.federation.charter import Purpose
+
+__all__ = ["CLIPPED", "LARGEST_PHASE", "PHASES", "ClientRecord", "RoundRecord", "counted_of"]
+
+_PREFIX = "fedcipher."
 
 CLIPPED = 0.01
 """Share of values cut to their clip range; above it clients and server warn."""
@@ -83,6 +88,16 @@ class RoundRecord:
     def clipped_share(self) -> float:
         """Values that were cut to their clip range, over all values of the accepted updates."""
         return self.counted.get("clipped", 0.0) / self.elements if self.elements else 0.0
+
+
+def counted_of(sums: Sums, purpose: Purpose) -> dict[str, float]:
+    """`RoundRecord.counted` of opened ``sums``: means over their clients."""
+    made: dict[str, float] = {}
+    for name, held in sums.numbers.items():
+        if name.startswith(_PREFIX):
+            kind = name.removeprefix(_PREFIX)
+            made[f"{purpose}_{kind}" if kind == "seconds" else kind] = held[0] / sums.clients
+    return made
 
 
 def _mean(clients: list[ClientRecord], phase: str) -> float:

@@ -41,7 +41,7 @@ from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.numbers import asked_after, reserve
 from fedcipher.flower.parties import Parties
-from fedcipher.flower.records import CLIPPED, LARGEST_PHASE, PHASES, ClientRecord, RoundRecord
+from fedcipher.flower.records import CLIPPED, LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Arrivals
 from fedcipher.flower.run_folder import RunFolder, replay
@@ -817,10 +817,7 @@ class SecureStrategy(Strategy):
         """What the opened sum says of the clients' counters, as means over the clients."""
         if sums is None:
             return
-        for name, held in sums.numbers.items():
-            if name.startswith(protocol.PREFIX):
-                kind = name.removeprefix(protocol.PREFIX)
-                record.counted[f"{purpose}_{kind}" if kind == "seconds" else kind] = held[0] / sums.clients
+        record.counted.update(counted_of(sums, purpose))
         if sums.counted < sums.clients:
             _log.warning(
                 "round %s: the apps of %s of %s clients have failed (%s); their logs have the cause, and they count "

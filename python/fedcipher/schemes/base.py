@@ -422,8 +422,12 @@ class Scheme(ABC):
         """An aggregator for one round; without ``round`` the first frame fixes it."""
 
     @abstractmethod
-    def decryptor(self, key: _native.ClientKey) -> Decryptor:
-        """A decryptor for the holder of ``key``."""
+    def decryptor(self, key: _native.ClientKey, *, in_memory: bool = False) -> Decryptor:
+        """A decryptor for the holder of ``key``.
+
+        ``in_memory``: what it opens is forgotten with it, and not written to `state_dir`. For a reader of a finished
+        or growing run beside the client itself, whose own memory it must not change.
+        """
 
     def member(self, key: _native.ClientKey) -> Member:
         """The member of the committee that holds ``key``. Raises `UnsupportedError` where there is no committee."""
@@ -473,8 +477,8 @@ class NativeScheme(Scheme):
     def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
         return _NativeAggregator(self._native.aggregator(key, round))
 
-    def decryptor(self, key: _native.ClientKey) -> Decryptor:
-        return KernelDecryptor(self._native.decryptor(key, state_dir()), self.codec)
+    def decryptor(self, key: _native.ClientKey, *, in_memory: bool = False) -> Decryptor:
+        return KernelDecryptor(self._native.decryptor(key, None if in_memory else state_dir()), self.codec)
 
     def member(self, key: _native.ClientKey) -> Member:
         return self._native.member(key, state_dir())
