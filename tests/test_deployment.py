@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from deployment_harness import BIN, processes
+from deployment_harness import BIN, fedcipher, processes
 from fedcipher import errors, scheme
 from fedcipher.cluster import local, supervisor
 
@@ -24,13 +24,6 @@ CLIENTS = 2
 def processes_of(folder):
     """Command lines of all processes that know of ``folder``."""
     return list(processes(str(folder)).values())
-
-
-def fedcipher(*arguments, cwd):
-    """As people run it, from anywhere, who do not know Flower's variable for tests."""
-    env = {k: v for k, v in os.environ.items() if k != "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"}
-    command = [str(BIN / "fedcipher"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, timeout=240, check=False)
 
 
 @pytest.mark.parametrize("engine", [[], pytest.param(["--engine"], marks=pytest.mark.long)])
