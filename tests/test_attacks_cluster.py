@@ -1,5 +1,7 @@
 """Attack 26: what a process without the credentials of `fedcipher cluster` can do on its ports, which is nothing."""
 
+import asyncio
+import hashlib
 import json
 import re
 import socket
@@ -12,15 +14,20 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from deployment_harness import BIN, fedcipher, processes
+from fedcipher.cluster.access import sign
+from fedcipher.cluster.gate import Gate
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import fab_to_proto
 from flwr.proto.control_pb2 import ListNodesRequest, StartRunRequest
+from flwr.proto.fab_pb2 import GetFabResponse
 from flwr.proto.fleet_pb2 import PullMessagesRequest, RegisterNodeFleetRequest
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.fab import Fab
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from flwr.supernode import start_client_internal
 
 CLIENTS = 2
 TASKS = ["flwr-serverapp", "flwr-clientapp"]
@@ -243,3 +250,164 @@ def test_attack_26_other_users_see_nothing_of_its_folder(up):
     assert len(secrets) == 3 + CLIENTS + CLIENTS + 1
     for path in secrets:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def asgi(gate, path, *, body=b"", method="POST", client="10.0.0.9", kind="http", **headers):
+    """(status, body) of one request to a gate, without a server."""
+    answered = []
+    sent = iter(
+        [{"type": "http.request", "body": body[:9], "more_body": True}, {"type": "http.request", "body": body[9:]}]
+    )
+    named = [(name.encode(), value.encode()) for name, value in {"host": "link.example:8000", **headers}.items()]
+    scope = {"type": kind, "method": method, "path": path, "headers": named, "client": (client, 1)}
+
+    async def receive():
+        return next(sent)
+
+    async def send(message):
+        answered.append(message)
+
+    asyncio.run(gate(scope, receive, send))
+    if kind != "http":
+        return answered[0]["type"], b""
+    length = dict(answered[0]["headers"])[b"content-length"]
+    found = b"".join(message.get("body", b"") for message in answered[1:])
+    assert int(length) == len(found)
+    return answered[0]["status"], found
+
+
+class Behind:
+    """An application that answers every request with a bundle, in two pieces, and counts them."""
+
+    def __init__(self):
+        self.asked = 0
+        self.bundle = GetFabResponse(fab=fab_to_proto(Fab("", b"bundle", {}))).SerializeToString()
+
+    async def __call__(self, scope, receive, send):
+        self.asked += 1
+        headers = [(b"content-length", str(len(self.bundle)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self.bundle[:3], "more_body": True})
+        await send({"type": "http.response.body", "body": self.bundle[3:]})
+
+
+TOKEN = "t" * 43
+LOGIN = {"authorization": f"Bearer {TOKEN}"}
+
+
+def test_attack_26_a_gate_lets_nothing_by_that_it_does_not_know(tmp_path):
+    behind = Behind()
+    gate = Gate(behind, TOKEN.encode(), tmp_path)
+    local = Gate(behind, TOKEN.encode(), tmp_path, frozenset({"127.0.0.1"}))
+    refused = [
+        asgi(gate, "/v1/control/start-run"),
+        asgi(gate, "/v1/control/start-run", authorization=f"Bearer {TOKEN}x"),
+        asgi(gate, "/v1/control/start-run", authorization=f"bearer {TOKEN}"),
+        asgi(gate, "/v1/control/get-login-details"),
+        asgi(gate, "/v1/control/fedcipher-signatures"),
+        asgi(gate, "/v1/control/fedcipher-signatures", method="GET", **LOGIN),
+        asgi(gate, "/v1/runtime/acquire-task", **LOGIN),
+        asgi(gate, "/health", **LOGIN),
+        asgi(gate, "/v1/control", **LOGIN),
+        *(asgi(gate, "/v1/fleet/pull-messages", host=host) for host in ("", "x?", "x#y", "x/y", "x@y", "x:1:2", "x y")),
+        asgi(local, "/v1/fleet/pull-messages"),
+        asgi(local, "/v1/control/start-run", **LOGIN),
+    ]
+    assert set(refused) == {refused[0]} and refused[0][0] == 403 and behind.asked == 0
+    assert asgi(gate, "/v1/control/x", kind="websocket", **LOGIN)[0] == "websocket.close" and behind.asked == 0
+    taken = [
+        asgi(gate, "/v1/control/start-run", **LOGIN),
+        asgi(gate, "/v1/fleet/pull-messages"),
+        asgi(gate, "/v1/runtime/acquire-task", client="127.0.0.1"),
+        asgi(local, "/v1/control/start-run", host="127.0.0.1:8000", **LOGIN),
+    ]
+    assert [status for status, _ in taken] == [200] * 4 and behind.asked == 4
+
+
+def test_attack_26_only_whole_signatures_are_kept_and_they_go_with_their_bundle_only(tmp_path):
+    gate = Gate(Behind(), TOKEN.encode(), tmp_path)
+    path, digest = "/v1/control/fedcipher-signatures", hashlib.sha256(b"bundle").hexdigest()
+    one = {"signature": "s" * 86, "signed_at": 1}
+    odd = [
+        b"",
+        b"[]",
+        b"{" * 10000,
+        *({"bundle": name, "signatures": {"fpk_a": one}} for name in ("", "../" + digest[3:], digest.upper(), 7)),
+        *({"bundle": digest, "signatures": {name: one}} for name in ("valid_license", "fpk_", "x", "fpk_/")),
+        *(
+            {"bundle": digest, "signatures": {"fpk_a": {**one, "signed_at": n}}}
+            for n in (-1, 2**40, 1.0, "1", None, True)
+        ),
+        *(
+            {"bundle": digest, "signatures": {"fpk_a": {**one, "signature": s}}}
+            for s in ("", "s" * 85, "s" * 85 + "=", 5)
+        ),
+        {"bundle": digest, "signatures": {f"fpk_{k}": one for k in range(1000)}},
+        {"bundle": digest, "signatures": [one]},
+    ]
+    for body in odd:
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        assert asgi(gate, path, body=body, **LOGIN)[0] == 403, body[:200]
+    assert list(tmp_path.iterdir()) == []
+    bare = GetFabResponse.FromString(asgi(gate, "/v1/fleet/get-fab")[1])
+    assert dict(bare.fab.verifications) == {} and bare.fab.content == b"bundle"
+    for name in (digest, "0" * 64):
+        body = json.dumps({"bundle": name, "signatures": {f"fpk_{name[:4]}": one}}).encode()
+        assert asgi(gate, path, body=body, **LOGIN)[0] == 200
+    signed = GetFabResponse.FromString(asgi(gate, "/v1/fleet/get-fab")[1])
+    assert dict(signed.fab.verifications) == {"valid_license": "Valid", f"fpk_{digest[:4]}": json.dumps(one)}
+    assert signed.fab.content == b"bundle"
+
+
+def test_attack_26_no_program_starts_with_a_door_open(tmp_path):
+    """Where an option, its beginning or an empty list of publishers would open one."""
+    nobody = tmp_path / "nobody.yaml"
+    nobody.write_text("{}")
+    link = ["--port", "1", "--ssl-certfile", "c", "--ssl-keyfile", "k", "--ssl-ca-certfile", "a"]
+    node = ["--port", "1", "--superlink", "l", "--root-certificates", "a", "--auth-supernode-private-key", "k"]
+    cases = [
+        ("superlink", link, "without --enable-supernode-auth"),
+        ("superlink", [*link, "--insec"], "in the clear"),
+        ("superlink", [*link, "--isolation=subprocess"], "leave it out"),
+        ("superlink", [*link, "--control-api-address", "0.0.0.0:9093"], "has no gate"),
+        ("superlink", link[:6], "needs --ssl-ca-certfile"),
+        ("supernode", node, "needs --trusted-entities"),
+        ("supernode", [*node, "--trusted-entities", str(nobody)], "trusts everybody"),
+        ("supernode", [*node, "--trusted-entities", str(tmp_path / "none")], "cannot be read"),
+        (
+            "supernode",
+            [*node, "--trusted-entities", str(nobody), "--host", "0.0.0.0"],
+            "nobody connects to a SuperNode",
+        ),
+        ("supernode", [*node, "--allow-runtime"], "install them before"),
+    ]
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    for program, options, why in cases:
+        more = ("--control-token", token) if program == "superlink" else ()
+        said = fedcipher(program, *more, "--private", tmp_path / "own", "--", *options, cwd=tmp_path)
+        assert said.returncode == 2 and why in said.stderr, (options, said.stderr)
+    short = tmp_path / "short"
+    short.write_text("secret")
+    options = ("--private", tmp_path / "own", "--", *link, "--enable-supernode-auth")
+    weak = fedcipher("superlink", "--control-token", short, *options, cwd=tmp_path)
+    assert weak.returncode == 2 and "is no token" in weak.stderr
+    elsewhere = tmp_path / "link"
+    elsewhere.symlink_to(tmp_path)
+    options = ("--private", elsewhere, "--", *link, "--enable-supernode-auth")
+    linked = fedcipher("superlink", "--control-token", token, *options, cwd=tmp_path)
+    assert linked.returncode == 2 and "not a folder of this user's" in linked.stderr
+
+
+def test_attack_26_what_runs_elsewhere_needs_the_folder_that_access_makes(tmp_path):
+    """The token for the SuperLink, the publisher for the nodes; both are made once, for this user alone."""
+    (tmp_path / "ca.crt").touch()
+    options = ("access", tmp_path / "access", "--superlink", "127.0.0.1:1", "--root-certificates", tmp_path / "ca.crt")
+    made = fedcipher(*options, cwd=tmp_path)
+    assert made.returncode == 0 and stat.S_IMODE((tmp_path / "access").stat().st_mode) == 0o700
+    again = fedcipher(*options, cwd=tmp_path)
+    assert again.returncode == 2 and "name a new folder" in again.stderr
+    trusted = yaml.safe_load((tmp_path / "access" / "trusted.yaml").read_text())
+    signed = {"valid_license": "Valid"} | {k: json.dumps(v) for k, v in sign(tmp_path / "access", b"bundle").items()}
+    for content, good in ((b"bundle", True), (b"bundle2", False)):
+        assert start_client_internal._verify_fab(Fab("", content, signed), trusted) is good
