@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,12 +31,13 @@ def add_commands(commands: Any, run_folder: Callable[[Path], Path]) -> None:
 def _dashboard(run_folder: Callable[[Path], Path], options: argparse.Namespace, _: list[str]) -> int:
     require_dashboard()
     from fedcipher.flower.journal import read_journal
-    from fedcipher.watch.app import address, check_host, listener, serve
+    from fedcipher.watch.app import address, check_host, listener, readers, serve
 
     hosts = [check_host(name) for name in options.host]
     folder = run_folder(options.folder).absolute()
     read_journal(folder)
     with listener(options.listen) as at:
         print(f"dashboard: {address(at)}", flush=True)
+        print(f"fedcipher: the page has no login: {readers(at)} can read it", file=sys.stderr)
         serve(folder, at, hosts)
     return 0
