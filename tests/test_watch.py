@@ -223,6 +223,17 @@ def test_the_address_that_is_shown_is_one_that_answers(watched, listen):
             thread.join()
 
 
+@pytest.mark.parametrize(
+    ("listen", "whose"), [("127.0.0.1:0", "every user of this machine"), ("0.0.0.0:0", "whoever reaches 0.0.0.0")]
+)
+def test_the_command_says_who_can_read_a_page_without_a_login(watched, listen, whose):
+    command = [sys.executable, "-m", "fedcipher.cli", "dashboard", str(watched.folder), "--listen", listen]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("dashboard: ")
+        assert whose in process.stderr.readline()
+        process.terminate()
+
+
 @pytest.mark.parametrize("name", ["a*b", "https://dash.example", "dash.example:8080", "", "a b"])
 def test_a_name_that_no_browser_can_call_by_is_refused(watched, name, capsys):
     assert cli.main(["dashboard", str(watched.folder), "--listen", "127.0.0.1:0", "--host", name]) == 2

@@ -23,6 +23,7 @@ from fedcipher._signals import Told, heeded
 from fedcipher.app.layers import LayerBits, LayerClips, bits_option, clip_option, tensor_names
 from fedcipher.bench.commands import add_commands
 from fedcipher.cluster.commands import add_commands as add_cluster
+from fedcipher.cluster.services import add_services
 from fedcipher.codec import Codec
 from fedcipher.data import DATASETS
 from fedcipher.dp import Privacy
@@ -194,6 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     train.set_defaults(run=_train)
     add_commands(commands)
     add_cluster(commands, _scheme_options, _made)
+    add_services(commands)
     add_policy(commands, _run_folder)
     add_dashboard(commands, _run_folder, _key_options, _key_of)
     return parser

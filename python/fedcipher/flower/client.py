@@ -127,10 +127,11 @@ def _round(msg: Message, ctxt: Context, call_next: ClientAppCallable, purpose: P
         phases = {**sealed.phases, "decrypt_seconds": decrypted, "download_bytes": downloaded}
         content = RecordDict({charter.record: protocol.wire_record({protocol.UPDATE: frame})})
         content[protocol.METRICS] = MetricRecord(cast(Any, phases))
-        content[protocol.CONTEXT] = ConfigRecord({"digest": model.context})
+        told: dict[str, Any] = {"digest": model.context}
         if model.unopened:
             # Of public bytes: whether a tag is right depends on no private value.
-            content[protocol.CONTEXT]["unopened"] = model.unopened
+            told["unopened"] = model.unopened
+        content[protocol.CONTEXT] = ConfigRecord(told)
         clear = {name: work.metrics[name] for name in charter.clear[purpose] if name in work.metrics}
         allowed = {name: value for name, value in clear.items() if name in party.clear}
         if allowed:

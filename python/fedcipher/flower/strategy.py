@@ -798,9 +798,11 @@ class SecureStrategy(Strategy):
             if why:
                 self._ends = why
             return why or "no set of clients fits the rule of sets"
-        if added.aggregator is not None and len(sets) == 1 and sets[0] == frozenset(clients):
+        if len(sets) == 1 and sets[0] == frozenset(clients):
             frame = self._summed("train", added.aggregator, record)
             return frame if isinstance(frame, str) else [frame]
+        if not added.frames:
+            return "its clients do not fit the rule of sets beside the sums before"
         frames: list[bytes] = []
         for group in sets:
             aggregator = self.scheme.aggregator(self._key, round=record.number)

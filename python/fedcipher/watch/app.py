@@ -7,6 +7,7 @@ Names and reasons come from clients: all of it is escaped, and the page may load
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import socket
@@ -31,7 +32,7 @@ from fedcipher.errors import FedcipherError, ParameterError
 from fedcipher.watch.prometheus import CONTENT_TYPE, exposition
 from fedcipher.watch.run import WatchedRun
 
-__all__ = ["address", "check_host", "dashboard", "listener", "serve", "serving"]
+__all__ = ["address", "check_host", "dashboard", "listener", "readers", "serve", "serving"]
 
 _ROUNDS = 200
 """Newest rounds, and reasons, on the page; all are in ``/rounds.json``."""
@@ -174,6 +175,14 @@ def address(at: socket.socket) -> str:
     """For a browser."""
     host, port = at.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+def readers(at: socket.socket) -> str:
+    """Those whom nothing keeps from the page."""
+    host: str = at.getsockname()[0]
+    if ipaddress.ip_address(host).is_loopback:
+        return "every user of this machine"
+    return f"whoever reaches {host}"
 
 
 @contextmanager

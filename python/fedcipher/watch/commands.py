@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,7 @@ def _dashboard(
 ) -> int:
     require_dashboard()
     from fedcipher.flower.journal import read_journal
-    from fedcipher.watch.app import address, check_host, listener, serve
+    from fedcipher.watch.app import address, check_host, listener, readers, serve
     from fedcipher.watch.run import WatchedRun
 
     hosts = [check_host(name) for name in options.host]
@@ -50,5 +51,6 @@ def _dashboard(
     run = WatchedRun(folder, key_of(options))
     with listener(options.listen) as at:
         print(f"dashboard: {address(at)}", flush=True)
+        print(f"fedcipher: the page has no login: {readers(at)} can read it", file=sys.stderr)
         serve(run, at, hosts)
     return 0
