@@ -106,6 +106,15 @@ def test_attack_13_no_model_of_the_servers_choice_is_evaluated_with_an_aggregate
     assert refused(reply), "this position was evaluated in the run's own round"
 
 
+def test_attack_13_a_client_that_is_new_takes_the_charters_first_model_only(tmp_path, rng, caplog):
+    attack = Attack(tmp_path, "flashe", rng)
+    chosen = [np.full_like(a, 3) for a in initial()]
+    fresh = replace(attack.charter, run=attack.charter.run + 1)
+    hostile = attack.settings(charter=fresh.digest, document=fresh.encode(), index=1, steps=0, last=b"", indices=[])
+    assert refused(attack.send(hostile, record(chosen)))
+    assert "the first model is not the one that the charter names" in caplog.text
+
+
 def test_attack_13_a_reply_has_no_metric_in_the_clear(tmp_path, rng):
     attack = Attack(tmp_path, "flashe", rng, rounds=2)
     assert attack.grid.received

@@ -181,12 +181,17 @@ class Chain:
             return made, codec.reference_of(codec.first_ranges(self.at.model), self.at.model)
         return made, self.at.delta
 
-    def ranges(self) -> list[float] | None:
-        """Clip ranges of an update from here, one an array; none where privacy fixes them.
+    @property
+    def hides_ranges(self) -> bool:
+        """Whether frames keep their clip ranges to themselves: these follow from opened sums.
 
-        They follow from opened sums, so no frame says them.
+        Not where privacy fixes them, and not where each client chooses its coordinates, which the server sees anyway.
         """
-        if self._codec.privacy is not None:
+        return self._codec.privacy is None and self.scheme.params().get("per_client_top") is None
+
+    def ranges(self) -> list[float] | None:
+        """Clip ranges of an update from here, one an array, where frames do not say them."""
+        if not self.hides_ranges:
             return None
         update, reference = self.prepared(self.shaped)
         return [alpha for _, _, alpha, _ in self._codec.layout(update, reference).tensors]

@@ -166,7 +166,7 @@ class _Sealed:
             reference=reference,
             plan=self._settings.plan,
             lanes=0 if self._lanes is None else self._lanes.count,
-            hide_ranges=True,
+            hide_ranges=self._model.hides_ranges,
         )
         self.phases["offline_seconds"] = time.perf_counter() - began
 
@@ -189,7 +189,7 @@ class _Sealed:
             memory=self._model.memory(self._purpose),
             lanes=lanes,
             unbiased=not charter.equal_weights,
-            hide_ranges=True,
+            hide_ranges=self._model.hides_ranges,
         )
         # What a client that counts nothing did not send still waits.
         if self._counts and self._scheme.sends_parts:

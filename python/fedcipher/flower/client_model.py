@@ -192,6 +192,11 @@ class ClientModel:
         return self._running.memory(purpose)
 
     @property
+    def hides_ranges(self) -> bool:
+        """As `Chain.hides_ranges`."""
+        return self._running.hides_ranges
+
+    @property
     def shaped(self) -> list[NumpyArray]:
         """Arrays of an update's shapes and types."""
         return self._running.shaped
@@ -213,11 +218,11 @@ class ClientModel:
 
     def _clips(self) -> list[float]:
         """The clip range of each array's update."""
-        ranges = self._running.ranges()
-        if ranges is None:
-            assert self._codec.privacy is not None
+        if self._codec.privacy is not None:
             return [self._codec.privacy.clip] * len(self.arrays)
-        return ranges[: len(self.arrays)]
+        update, reference = self.prepared(self.shaped)
+        layout = self._codec.layout(update, reference)
+        return [alpha for _, _, alpha, _ in layout.tensors[: len(self.arrays)]]
 
     def settled(self, update: Sequence[NumpyArray]) -> list[NumpyArray]:
         """``update`` in the types that every client sends, whatever its app returned: a frame's head names them.
