@@ -1,17 +1,20 @@
 """What a training is set up with: ranges by layer, learning rates, a client's own parts, and when it stops."""
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from fedcipher.app.answers import COUNTS, evaluate_answers, pool_evaluations, train_answers
 from fedcipher.app.examples import examples, sizes, test_examples
 from fedcipher.app.layers import clip_option
-from fedcipher.app.server_app import pool_evaluations
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
 from fedcipher.errors import ParameterError
+from fedcipher.federation.answers import Lanes, Tally, limb_width
+from fedcipher.flower.inner import metrics_of
 from fedcipher.models import Learner
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import RecordDict
 
 test_examples.__test__ = False
 
@@ -95,16 +98,25 @@ def test_training_stops_where_the_held_out_loss_rises_and_keeps_the_best():
         Learner("cnn-8k", 10, data.train_x[0], optimiser="sgd")
 
 
-def test_the_evaluation_of_many_classes_may_leave_in_the_clear_and_is_pooled_as_one():
+def test_the_evaluation_of_many_classes_is_pooled_as_one_from_its_encrypted_sums():
     rng = np.random.default_rng(0)
-    confusions = [rng.integers(0, 5, (100, 100)) for _ in range(2)]
-    records = []
+    confusions = [rng.integers(0, 5, (65, 65)) for _ in range(2)]
+    data = replace(load("digits"), classes=65)
+    answers = evaluate_answers(Settings("keys"), replace(data, test_y=np.zeros(100_000, np.int32)))
+    lanes = Lanes(answers, largest_weight=1 << 20, width=limb_width(12, 2))
+    frames = []
     for found in confusions:
-        counts = {"hits": np.diag(found).tolist(), "true": found.sum(1).tolist(), "guessed": found.sum(0).tolist()}
-        assert sum(map(len, counts.values())) < 4096
-        metrics = {"num-examples": int(found.sum()), "loss": 1.0, **counts, "model": 7}
-        records.append(RecordDict({"metrics": MetricRecord(metrics)}))
-    pooled, whole = pool_evaluations(records, "num-examples"), sum(confusions)
-    assert pooled["accuracy"] == pytest.approx(np.trace(whole) / whole.sum())
+        counts = dict(zip(COUNTS, (np.diag(found), found.sum(1), found.sum(0)), strict=True))
+        values = {"loss": [1.25], **{name: held.tolist() for name, held in counts.items()}}
+        frames.append(lanes.encode(Tally(True, int(found.sum()), values)))
+    sums = lanes.decode([int(x) for x in sum(frames)], 2)
+    part = metrics_of(sums, answers, "num-examples", 2)
+    pooled, whole = pool_evaluations([RecordDict({"metrics": part})] * 2, "num-examples"), sum(confusions)
+    assert pooled["accuracy"] == pytest.approx(np.trace(whole) / whole.sum()) and pooled["loss"] == 1.25
     assert pooled["recall"] == pytest.approx(np.mean(np.diag(whole) / whole.sum(1)))
     assert pooled["precision"] == pytest.approx(np.mean(np.diag(whole) / whole.sum(0)))
+
+
+def test_a_client_says_how_many_passes_it_took_where_it_may_stop():
+    named = [[a.name for a in train_answers(Settings("keys", validation_share=v))] for v in (0.0, 0.2)]
+    assert named == [["loss"], ["loss", "passes"]]
