@@ -313,7 +313,7 @@ def test_an_element_type_that_nobody_knows_is_a_refusal(code):
     issued = scheme.keygen(2)
     encryptor, aggregator = scheme.encryptor(issued.client(0)), scheme.aggregator(issued.server())
     layout = _native.Layout([(code, 11, 1.25, [3])])
-    frame, *_ = encryptor._native.encrypt(layout, [np.ones(3, np.float32)], 1, 1, b"", b"", b"", False)
+    frame, *_ = encryptor._native.encrypt(layout, [np.ones(3, np.float32)], 1, 1, b"", b"", b"", b"", False)
     aggregator.add(frame)
     with pytest.raises(errors.LayoutError, match=f"element type {code}"):
         scheme.decryptor(issued.client(1)).decrypt(aggregator.finish())

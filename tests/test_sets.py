@@ -74,7 +74,7 @@ def test_three_sets_whose_pairs_differ_enough_still_give_one_client():
     memory = SetMemory(3)
     memory.admit([1, 2, 3, 4, 5, 6])
     memory.admit([4, 5, 6])
-    with pytest.raises(errors.SetRuleError, match="set 1 clients apart.*at least 3"):
+    with pytest.raises(errors.SetRuleError, match=r"set 1 clients apart.*at least 3"):
         memory.admit([1, 2, 3, 7])
     assert memory.groups() == [[1, 2, 3], [4, 5, 6]]
     assert memory.largest_fitting([1, 2, 3, 7]) == [1, 2, 3]

@@ -436,7 +436,7 @@ def _inspect(options: argparse.Namespace, __: list[str]) -> int:
     # A key file is a line of JSON before the key.
     frame = content.partition(b"\n")[2] if content.startswith(b"{") else content
     try:
-        kind, name, epoch, number, contributions, elements, size = _native.inspect(frame)
+        kind, name, epoch, number, contributions, elements, size, _ = _native.inspect(frame)
     except FrameError as error:
         # The core speaks to whoever received the frame; this is a file.
         found = str(error).removeprefix("malformed frame: ").partition("; ")[0]

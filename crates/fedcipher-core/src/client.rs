@@ -39,8 +39,8 @@ impl Sender {
         check_weight(self.client, terms.weight, self.rules.bounds.max_weight)?;
         self.ledger.claim(terms.round)?;
         let own = Contribution { client: self.client, weight: terms.weight };
-        let model = self.mac.model_tag(terms.model);
-        let header = self.tag.round_header(Kind::Update, terms.round, vec![own], terms.layout, model);
+        let (model, memory) = (self.mac.model_tag(terms.model), self.mac.memory_tag(terms.memory));
+        let header = self.tag.round_header(Kind::Update, terms.round, vec![own], terms.layout, model, memory);
         let mac = self.mac.round(&header, carried, self.rules.bounds, terms.bound);
         Ok((header, Stamp { mac, own, weighting: self.rules.weighting }))
     }
@@ -125,11 +125,14 @@ impl Receiver {
         Ok(Receiver { tag: key.tag.clone(), rules, mac: key.mac()?, openings: Openings::open(key, state)? })
     }
 
-    /// An aggregate's head against this key, its round, the bounds and the model.
+    /// An aggregate's head against this key, its round, the bounds, the model and the memory.
     pub fn check(&self, head: &Head, expect: &Expect<'_>) -> Result<Layout> {
         let layout = check_aggregate(head, &self.tag, &self.rules, expect.round)?;
         if let Some(model) = expect.model {
             self.mac.check_model(&head.header, model)?;
+        }
+        if let Some(memory) = expect.memory {
+            self.mac.check_memory(&head.header, memory)?;
         }
         Ok(layout)
     }

@@ -80,6 +80,12 @@ pub enum Error {
     Model { round: u64 },
 
     #[error(
+        "updates of round {round} count in another memory of the rule of sets than expected; all sums at one position \
+         of a run share one"
+    )]
+    Memory { round: u64 },
+
+    #[error(
         "the aggregate is not the sum of what the clients it names have sent: it was changed, mixed or relabelled on \
          its way"
     )]
@@ -195,7 +201,7 @@ impl Error {
             Error::EmptyCohort => "EmptyCohortError",
             Error::TooFew { .. } => "TooFewContributionsError",
             Error::Set { .. } => "SetRuleError",
-            Error::Model { .. } => "ModelMismatchError",
+            Error::Model { .. } | Error::Memory { .. } => "ModelMismatchError",
             Error::Tag => "ForgedAggregateError",
             Error::NonceReuse { .. } => "NonceReuseError",
             Error::Budget { .. } => "PrivacyBudgetError",

@@ -23,6 +23,9 @@ pub struct Request<'a> {
     /// Names the global model (and what else all clients of the round must have been given alike): updates of
     /// different ones do not add up to anything that opens. The header carries a keyed tag of it.
     pub model: &'a [u8],
+    /// Names the memory of the rule of sets that the sum counts in; empty for none. All updates of a sum agree on it,
+    /// and the header carries a keyed tag of it.
+    pub memory: &'a [u8],
     /// What both ends know and no header carries; who decrypts must give the same.
     pub bound: &'a [u8],
 }
@@ -37,6 +40,7 @@ impl<'a> Request<'a> {
             layout: self.update.layout(),
             plan: self.plan,
             model: self.model,
+            memory: self.memory,
             bound: self.bound,
         }
     }
@@ -50,6 +54,7 @@ pub struct Terms<'a> {
     pub layout: &'a Layout,
     pub plan: &'a [u8],
     pub model: &'a [u8],
+    pub memory: &'a [u8],
     pub bound: &'a [u8],
 }
 
@@ -59,6 +64,8 @@ pub struct Expect<'a> {
     pub round: Option<u64>,
     /// The global model that its updates must have been trained from, as in [`Request::model`].
     pub model: Option<&'a [u8]>,
+    /// The memory that they must count in, as in [`Request::memory`].
+    pub memory: Option<&'a [u8]>,
     /// As in [`Request::bound`].
     pub bound: &'a [u8],
 }

@@ -402,6 +402,7 @@ impl Job {
             layout: &self.layout,
             plan: &begin.plan,
             model: &begin.model,
+            memory: &begin.memory,
             bound: &begin.bound,
         }
     }
@@ -414,8 +415,8 @@ impl Job {
     fn encrypt(&self, encryptor: &mut dyn Encryptor, flat: &[f32]) -> Result<(Vec<u8>, proto::EncryptDone)> {
         let began = Instant::now();
         let update = Update::new(&self.layout, self.layout.split(flat)?, self.rounding()?)?;
-        let Terms { round, weight, plan, model, bound, .. } = self.terms();
-        let frame = encryptor.encrypt(&Request { round, weight, update: &update, plan, model, bound })?;
+        let Terms { round, weight, plan, model, memory, bound, .. } = self.terms();
+        let frame = encryptor.encrypt(&Request { round, weight, update: &update, plan, model, memory, bound })?;
         let encode_seconds = update.seconds();
         let done = proto::EncryptDone {
             clipped: update.clipped().iter().sum(),
@@ -690,5 +691,6 @@ fn unopened(error: fedcipher_core::Error) -> fedcipher_core::Error {
 
 /// What the host says the aggregate must be.
 fn expected(begin: &proto::DecryptBegin) -> Expect<'_> {
-    Expect { round: begin.round, model: begin.model.as_deref(), bound: &begin.bound }
+    let (model, memory) = (begin.model.as_deref(), begin.memory.as_deref());
+    Expect { round: begin.round, model, memory, bound: &begin.bound }
 }

@@ -668,7 +668,7 @@ class SecureStrategy(Strategy):
             began = time.perf_counter()
             try:
                 frame = _frame_of(reply)
-                _, _, _, _, contributions, elements, _ = _native.inspect(frame)
+                _, _, _, _, contributions, elements, *_ = _native.inspect(frame)
                 self._running.check_size(elements)
                 self._parties.check(node, [client for client, _ in contributions], revoked, self._nodes)
                 contribution = sums.add(frame, reply)

@@ -165,13 +165,15 @@ class Encryptor(ABC):
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
         model: bytes = b"",
+        memory: bytes = b"",
     ) -> bytes:
         """Encrypt ``update`` (float arrays of any shape) for ``round``.
 
         ``weight`` is the client's integer weight in the mean; ``reference`` the public arrays that
         clip ranges, and with ``Codec(top=...)`` the coordinates of the round, are fitted to; ``plan`` what the
         server announced for the round; ``model`` a digest of the global model it was trained from: updates of
-        different ones do not add up to anything that opens. Sets ``stats``.
+        different ones do not add up to anything that opens; ``memory`` names the memory of the rule of sets that the
+        sum counts in, empty for none: all updates of a sum agree on it. Sets ``stats``.
 
         With ``Codec(privacy=...)`` the update is clipped and gets noise, and ``reference`` is not used.
 
@@ -285,10 +287,12 @@ class Decryptor(ABC):
         *,
         round: int | None = None,
         model: bytes | None = None,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> Decrypted:
-        """Decrypt an aggregate; ``round`` and the digest of the ``model`` behind its updates are checked when given.
+        """Decrypt an aggregate; ``round``, the digest of the ``model`` behind its updates and the ``memory`` of its sum
+        are checked when given.
 
         With ``Codec(top=...)`` the aggregate carries part of the elements and does not say which: ``reference`` is
         what its clients encrypted with (the aggregate before it), ``like`` any arrays of the model's shapes, needed
@@ -304,17 +308,19 @@ class Decryptor(ABC):
         *,
         round: int | None = None,
         model: bytes | None = None,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> list[Array]:
         """The weighted mean, in the original shapes and types; arguments and errors as `open`."""
-        return self.open(frame, round=round, model=model, reference=reference, like=like).arrays
+        return self.open(frame, round=round, model=model, memory=memory, reference=reference, like=like).arrays
 
     @abstractmethod
     def sums(
         self,
         frame: bytes,
         *,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> NDArray[np.uint64]:
@@ -475,6 +481,7 @@ class EncryptKernel(Protocol):
         weight: int,
         plan: bytes,
         model: bytes,
+        memory: bytes,
         bound: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]: ...
@@ -488,12 +495,17 @@ class DecryptKernel(Protocol):
     """What decrypts to flat arrays."""
 
     def decrypt(
-        self, frame: bytes, round: int | None = None, model: bytes | None = None, bound: bytes | None = None
+        self,
+        frame: bytes,
+        round: int | None = None,
+        model: bytes | None = None,
+        memory: bytes | None = None,
+        bound: bytes | None = None,
     ) -> tuple[
         _native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None, list[int]
     ]: ...
     def decrypt_sums(
-        self, frame: bytes, bound: bytes | None = None
+        self, frame: bytes, memory: bytes | None = None, bound: bytes | None = None
     ) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
 
 
@@ -516,29 +528,41 @@ class KernelEncryptor(Encryptor):
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
         model: bytes = b"",
+        memory: bytes = b"",
     ) -> bytes:
         if self._codec.top is not None:
-            return self._encrypt_part(self._codec.top, update, round, weight, reference, plan, model)
+            return self._encrypt_part(self._codec.top, update, round, weight, reference, plan, model, memory)
         if self._noise:
-            return self._encrypt_noisy(self._noise, update, round, weight, plan, model)
+            return self._encrypt_noisy(self._noise, update, round, weight, plan, model, memory)
         began = time.perf_counter()
         layout = self._codec.layout(update, reference)
         flat = flat_float32(update)
         prepared = time.perf_counter()
         stochastic = self._codec.rounding == "stochastic"
-        frame, clipped, quantising = self._native.encrypt(layout, flat, round, weight, plan, model, b"", stochastic)
+        frame, clipped, quantising = self._native.encrypt(
+            layout, flat, round, weight, plan, model, memory, b"", stochastic
+        )
         self._note(began, prepared, quantising, clipped, layout, frame)
         if not stochastic and not isinstance(self._codec.clip, str):
             self.stats.vanished_by_tensor = vanished(layout, flat)
         return frame
 
     def _encrypt_noisy(
-        self, noise: Mechanism, update: Sequence[Array], round: int, weight: int, plan: bytes, model: bytes
+        self,
+        noise: Mechanism,
+        update: Sequence[Array],
+        round: int,
+        weight: int,
+        plan: bytes,
+        model: bytes,
+        memory: bytes,
     ) -> bytes:
         began = time.perf_counter()
         noisy = noise.apply(update)
         prepared = time.perf_counter()
-        frame, _, quantising = self._native.encrypt(noisy.layout, noisy.arrays, round, weight, plan, model, b"", False)
+        frame, _, quantising = self._native.encrypt(
+            noisy.layout, noisy.arrays, round, weight, plan, model, memory, b"", False
+        )
         self._note(began, prepared, quantising, noisy.cut, noisy.layout, frame)
         self.stats.scaled = noisy.scaled
         return frame
@@ -552,6 +576,7 @@ class KernelEncryptor(Encryptor):
         reference: Sequence[Array] | None,
         plan: bytes,
         model: bytes,
+        memory: bytes,
     ) -> bytes:
         began = time.perf_counter()
         part = CommonSet(update, reference, round, top)
@@ -562,7 +587,9 @@ class KernelEncryptor(Encryptor):
         sent = dequantised(layout, integers)
         flat = np.split(sent, np.cumsum(part.counts)[:-1])
         prepared = time.perf_counter()
-        frame, _, quantising = self._native.encrypt(layout, flat, round, weight, plan, model, part.digest, False)
+        frame, _, quantising = self._native.encrypt(
+            layout, flat, round, weight, plan, model, memory, part.digest, False
+        )
         self._feedback.keep(corrected, part.index, sent)
         self._note(began, prepared, quantising, clipped, layout, frame)
         return frame
@@ -649,12 +676,13 @@ class KernelDecryptor(Decryptor):
         *,
         round: int | None = None,
         model: bytes | None = None,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> Decrypted:
         part = self._part(frame, reference, like)
         bound = b"" if part is None else part.digest
-        layout, found, contributions, flat, counts, wrong = self._native.decrypt(frame, round, model, bound)
+        layout, found, contributions, flat, counts, wrong = self._native.decrypt(frame, round, model, memory, bound)
         if part is not None:
             layout, flat = part.scattered(layout), part.scatter(flat)
         if wrong:
@@ -669,11 +697,12 @@ class KernelDecryptor(Decryptor):
         self,
         frame: bytes,
         *,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> NDArray[np.uint64]:
         part = self._part(frame, reference, like)
-        return self._native.decrypt_sums(frame, b"" if part is None else part.digest)[1]
+        return self._native.decrypt_sums(frame, memory, b"" if part is None else part.digest)[1]
 
     def _part(self, frame: bytes, reference: Sequence[Array] | None, like: Sequence[Array] | None) -> CommonSet | None:
         """Which elements the aggregate carries, as every honest client of its round has chosen them."""
