@@ -41,6 +41,7 @@ __all__ = [
     "RoundError",
     "RunError",
     "SealedModelError",
+    "SetRuleError",
     "SignatureError",
     "StalledError",
     "StateError",
@@ -129,6 +130,10 @@ class EmptyCohortError(RoundError):
 
 class TooFewContributionsError(RoundError):
     """A sum of so few clients that it says too much of each."""
+
+
+class SetRuleError(RoundError):
+    """A sum that would set apart, with earlier sums of the same memory, fewer clients than ``min_contributions``."""
 
 
 class ModelMismatchError(RoundError):

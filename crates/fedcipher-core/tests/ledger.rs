@@ -281,20 +281,20 @@ fn damaged_cut_or_deleted_openings_are_refused() {
     (1..=3).for_each(|round| claim(round).unwrap());
     let path = file(state.path(), ".opened");
     let whole = fs::read(&path).unwrap();
-    assert_eq!(whole.len(), 128 + 3 * 64);
+    assert_eq!(whole.len(), 64 + 3 * 64);
     for len in 0..whole.len() {
         fs::write(&path, &whole[..len]).unwrap();
         lost(claim(4));
     }
-    // The last record, the stamp and the counts are read by every claim; an older record when it is looked for.
-    for bit in (0..128 * 8).chain((128 + 128) * 8..whole.len() * 8) {
+    // The last record and the stamp are read by every claim; an older record when it is looked for.
+    for bit in (0..64 * 8).chain((64 + 128) * 8..whole.len() * 8) {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
         fs::write(&path, &bytes).unwrap();
         lost(claim(4));
     }
     let mut bytes = whole.clone();
-    bytes[128 + 20] ^= 1;
+    bytes[64 + 20] ^= 1;
     fs::write(&path, &bytes).unwrap();
     lost(claim(1));
     // What a crash in mid-write leaves: part of a record that was never released.
@@ -309,9 +309,9 @@ fn damaged_cut_or_deleted_openings_are_refused() {
         Openings::open(&key, Some(other.path())).unwrap().claim(round, &[round as u8; 32]).unwrap();
     }
     let mut mixed = whole.clone();
-    mixed[128 + 128..].copy_from_slice(&fs::read(file(other.path(), ".opened")).unwrap()[128 + 128..]);
+    mixed[64 + 128..].copy_from_slice(&fs::read(file(other.path(), ".opened")).unwrap()[64 + 128..]);
     fs::write(&path, &mixed).unwrap();
-    assert!(lost(claim(6)).contains("its last opening is not the one that it counts"));
+    assert!(lost(claim(6)).contains("does not end as ledgers.index says"));
     // Put back whole, under an object that has seen more.
     fs::write(&path, &whole).unwrap();
     let open = Openings::open(&key, Some(state.path())).unwrap();
@@ -320,24 +320,6 @@ fn damaged_cut_or_deleted_openings_are_refused() {
     lost(open.claim(5, &[5; 32]));
     fs::remove_file(&path).unwrap();
     lost(claim(4));
-}
-
-/// A crash after the record is durable and before it is counted.
-#[test]
-fn an_uncounted_opening_stands() {
-    let (state, key) = (tempfile::tempdir().unwrap(), key());
-    let claim = |round, digest| Openings::open(&key, Some(state.path()))?.claim(round, &[digest; 32]);
-    claim(1, 1).unwrap();
-    let path = file(state.path(), ".opened");
-    let before = fs::read(&path).unwrap();
-    claim(2, 2).unwrap();
-    let mut crashed = fs::read(&path).unwrap();
-    crashed[64..128].copy_from_slice(&before[64..128]);
-    fs::write(&path, &crashed).unwrap();
-    assert!(matches!(claim(2, 3), Err(Error::Opened { last: 2, .. })));
-    claim(2, 2).unwrap();
-    claim(3, 3).unwrap();
-    claim(1, 1).unwrap();
 }
 
 fn key_file(folder: &Path, key: &ClientKey) -> PathBuf {
@@ -378,7 +360,7 @@ fn a_key_file_has_one_state_folder_and_one_kind_of_user() {
     }
     // And as it was before it knew of them.
     let index = fs::OpenOptions::new().write(true).open(file(&state, "ledgers.index")).unwrap();
-    index.set_len(64).unwrap();
+    index.set_len(128).unwrap();
     ["-0.nonce", "-0.opened"].iter().for_each(|suffix| fs::remove_file(file(&state, suffix)).unwrap());
     lost(take(&state, Sharing::Workers).map(drop));
     fs::remove_dir_all(&state).unwrap();
@@ -435,18 +417,162 @@ fn a_torn_list_mends_and_a_damaged_one_admits_no_new_ledger() {
     let index = file(state.path(), "ledgers.index");
     let whole = fs::read(&index).unwrap();
     // An entry cut off in mid-write: its ledger was not used yet. It is listed when it is opened.
-    claim(&keys[1], state.path(), 1).unwrap();
-    for torn in [0, 1, 63] {
-        let listed = fs::read(&index).unwrap();
+    ledger::register(&keys[1], state.path()).unwrap();
+    let listed = fs::read(&index).unwrap();
+    for torn in [0, 1, 63, 127, 128, 200] {
         fs::write(&index, &listed[..whole.len() + torn]).unwrap();
-        claim(&keys[1], state.path(), 2 + torn as u64).unwrap();
-        assert_eq!(fs::read(&index).unwrap().len(), whole.len() + 64);
+        ledger::register(&keys[1], state.path()).unwrap();
+        assert_eq!(fs::read(&index).unwrap(), listed);
     }
+    claim(&keys[1], state.path(), 2).unwrap();
     // A damaged entry may be that of a ledger which is gone: those that are there go on, no new one is made.
     let mut bytes = fs::read(&index).unwrap();
-    bytes[64 + 30] ^= 1;
+    bytes[128 + 30] ^= 1;
     fs::write(&index, &bytes).unwrap();
     claim(&keys[1], state.path(), 100).unwrap();
     lost(claim(&keys[2], state.path(), 1));
     assert_eq!(Folder::open(state.path()).unwrap().path(), state.path());
+}
+
+/// What a state folder remembers, one file a kind: (suffix, a claim by a new process).
+type Kind = (&'static str, fn(&ClientKey, &Path, u64, u8) -> Result<(), Error>);
+
+const KINDS: [Kind; 3] = [
+    ("-0.nonce", |key, state, round, _| claim(key, state, round)),
+    ("-0.opened", |key, state, round, digest| Openings::open(key, Some(state))?.claim(round, &[digest; 32])),
+    ("-0.answered", |key, state, round, digest| Openings::of_answers(key, Some(state))?.claim(round, &[digest; 32])),
+];
+
+/// In another file of the same name, as a backup program or an attacker puts it there.
+fn put(path: &Path, content: &[u8]) {
+    let other = path.with_extension("put");
+    fs::write(&other, content).unwrap();
+    fs::rename(other, path).unwrap();
+}
+
+#[test]
+fn attack_25_a_ledger_put_back_is_refused_by_a_new_process() {
+    for (suffix, claim) in KINDS {
+        for (before, after) in [(0, 1), (0, 3), (1, 1), (1, 2), (4, 1), (4, 5)] {
+            let (state, key) = (tempfile::tempdir().unwrap(), key());
+            ledger::register(&key, state.path()).unwrap();
+            // Another client's claims, which go into the same index.
+            let other = &keys(2)[1];
+            let claim = |round, digest| claim(&key, state.path(), round, digest);
+            (1..=before).for_each(|round| claim(round, 1).unwrap());
+            if before == 0 {
+                let _ = Openings::of_answers(&key, Some(state.path())).unwrap();
+            }
+            let path = file(state.path(), suffix);
+            let copy = fs::read(&path).unwrap();
+            (before + 1..=before + after).for_each(|round| claim(round, 1).unwrap());
+            put(&path, &copy);
+            // The round again, of another update or aggregate, and what would have come next.
+            for round in [before + 1, before + after, before + after + 1] {
+                let said = lost(claim(round, 2));
+                assert!(said.contains("put back"), "{said}");
+            }
+            self::claim(other, state.path(), 1).unwrap();
+        }
+    }
+}
+
+#[test]
+fn attack_25_an_index_put_back_cut_or_deleted_is_refused_and_loses_no_claim() {
+    for (suffix, claim) in KINDS {
+        let (state, key) = (tempfile::tempdir().unwrap(), key());
+        let claim = |round, digest| claim(&key, state.path(), round, digest);
+        claim(1, 1).unwrap();
+        let index = file(state.path(), "ledgers.index");
+        let copy = fs::read(&index).unwrap();
+        (2..=3).for_each(|round| claim(round, 1).unwrap());
+        let whole = fs::read(&index).unwrap();
+        put(&index, &copy);
+        for round in [1, 3, 4] {
+            lost(claim(round, 2));
+        }
+        for len in 0..whole.len() {
+            put(&index, &whole[..len]);
+            lost(claim(4, 2));
+        }
+        fs::remove_file(&index).unwrap();
+        lost(claim(4, 2));
+        // One claim behind is what a power cut leaves: it is completed, and the claim stands.
+        put(&index, &whole);
+        claim(4, 1).unwrap();
+        put(&index, &whole);
+        assert!(matches!(claim(4, 2), Err(Error::NonceReuse { .. } | Error::Opened { .. })), "{suffix}");
+        claim(5, 1).unwrap();
+    }
+}
+
+#[test]
+fn attack_25_a_file_of_another_folder_is_refused() {
+    for (suffix, claim) in KINDS {
+        let (state, other, key) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), key());
+        for folder in [&state, &other] {
+            (1..=3).for_each(|round| claim(&key, folder.path(), round, 1).unwrap());
+        }
+        for name in [suffix, "ledgers.index"] {
+            let own = file(state.path(), name);
+            let content = fs::read(&own).unwrap();
+            put(&own, &fs::read(file(other.path(), name)).unwrap());
+            lost(claim(&key, state.path(), 4, 1));
+            put(&own, &content);
+        }
+        claim(&key, state.path(), 4, 1).unwrap();
+    }
+}
+
+#[test]
+fn attack_25_no_bit_of_a_ledgers_entry_may_flip() {
+    for (_, claim) in KINDS {
+        let (state, key) = (tempfile::tempdir().unwrap(), key());
+        (1..=2).for_each(|round| claim(&key, state.path(), round, 1).unwrap());
+        let index = file(state.path(), "ledgers.index");
+        let whole = fs::read(&index).unwrap();
+        assert_eq!(whole.len(), 2 * 128, "one ledger, one entry");
+        for bit in 128 * 8..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&index, &bytes).unwrap();
+            lost(claim(&key, state.path(), 3, 1));
+        }
+        fs::write(&index, &whole).unwrap();
+        claim(&key, state.path(), 3, 1).unwrap();
+    }
+}
+
+/// Threads that all ask for the same rounds, while an old copy takes the ledger's place.
+#[test]
+fn attack_25_threads_claim_no_round_twice_while_a_copy_is_put_back() {
+    for (suffix, claim) in KINDS {
+        let (state, key) = (tempfile::tempdir().unwrap(), key());
+        let (key, folder) = (&key, state.path());
+        (1..=5).for_each(|round| claim(key, folder, round, 0).unwrap());
+        let path = file(folder, suffix);
+        let copy = fs::read(&path).unwrap();
+        let claimed: Vec<(u64, u8)> = std::thread::scope(|scope| {
+            let tries = (1..=6).map(|thread: u8| {
+                scope.spawn(move || {
+                    (6..=60u64)
+                        .filter(|round| claim(key, folder, *round, thread).is_ok())
+                        .map(|r| (r, thread))
+                        .collect()
+                })
+            });
+            let tries: Vec<std::thread::ScopedJoinHandle<'_, Vec<_>>> = tries.collect();
+            for _ in 0..200 {
+                if claim(key, folder, 20, 7).is_ok() {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            put(&path, &copy);
+            tries.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let rounds: std::collections::BTreeSet<u64> = claimed.iter().map(|(round, _)| *round).collect();
+        assert_eq!(rounds.len(), claimed.len(), "{suffix}: a round twice: {claimed:?}");
+        lost(claim(key, folder, 100, 1));
+    }
 }

@@ -7,6 +7,7 @@ mod engine;
 mod forked;
 mod key_files;
 mod library;
+mod sets;
 
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
@@ -582,6 +583,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<engine::EngineClient>()?;
     #[cfg(feature = "engine-client")]
     m.add_class::<engine::AuthorityClient>()?;
+    m.add_class::<sets::SetMemory>()?;
     m.add_class::<library::Library>()?;
     m.add_class::<library::Admission>()?;
     m.add_class::<library::Sender>()?;

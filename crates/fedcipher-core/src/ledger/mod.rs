@@ -1,11 +1,12 @@
 //! What a key has done, kept across restarts: rounds encrypted ([`Ledger`]) and aggregates opened ([`Openings`]).
 //!
-//! Both are files of one state folder ([`Folder`]), which has an identity and lists its ledgers, so that a
-//! file that was deleted, cut or put back from a copy is not taken for a fresh start. A checksum tells damage
-//! from data; it is no defence against whoever can write to the folder, who has the user's rights anyway.
+//! Both are files of one state folder ([`Folder`]), which has an identity and an index with the newest counter of each
+//! ledger. A claim is on disk in the ledger first and then in the index, before anything comes of it: so a file that was
+//! deleted, cut or put back from a copy, be it a ledger or the index, does not fit the other. A checksum tells damage from data; it is no defence against whoever can write to the folder, who has the user's rights anyway.
 //! A copy of the *whole* folder is a second user of its keys and cannot be told apart: never restore one from
 //! a backup, rotate the keys instead.
 
+mod disk;
 mod folder;
 mod nonces;
 mod openings;
@@ -82,4 +83,88 @@ fn locked(path: &Path) -> Result<std::fs::File> {
 
 fn lost(path: &Path, what: &str) -> Error {
     failed(path, format!("{what}; {CURE}"))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::disk::ends;
+    use super::*;
+    use crate::bounds::Bounds;
+    use crate::plain::Plain;
+    use crate::scheme::Scheme;
+
+    type Claim = fn(&ClientKey, &Path, u64) -> Result<()>;
+
+    /// A claim, and one of the same round that must be refused after it.
+    const CLAIMS: [(Claim, Claim); 2] = [
+        (
+            |key, state, round| Ledger::open(key, Some(state))?.claim(round),
+            |key, state, round| Ledger::open(key, Some(state))?.claim(round),
+        ),
+        (
+            |key, state, round| Openings::open(key, Some(state))?.claim(round, &[round as u8; 32]),
+            |key, state, round| Openings::open(key, Some(state))?.claim(round, &[99; 32]),
+        ),
+    ];
+
+    /// The most steps that a claim takes, after one that was broken off.
+    const STEPS: u32 = 8;
+
+    /// A claim of `round` whose process ends before step `steps`, and whose power cut undoes `lost` of the writes that
+    /// were not durable: whether it came to its end. None where there are no such writes.
+    fn broken_off(claim: Claim, key: &ClientKey, state: &Path, round: u64, steps: u32, lost: u32) -> Option<bool> {
+        let done = ends::within(steps, || claim(key, state, round));
+        (lost >> ends::power_cut(lost) == 0).then_some(done)
+    }
+
+    /// Two claims, each broken off before any of its steps, with any of its writes that were not durable undone; then
+    /// a third. What was claimed stays so, and the ledger goes on.
+    #[test]
+    fn attack_25_a_claim_broken_off_at_any_step_loses_nothing_and_bricks_nothing() {
+        let key = Plain::new(Bounds::new(2, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        for (claim, refused) in CLAIMS {
+            let (mut broken, mut whole) = (0, 0);
+            let ends = (0..=STEPS).flat_map(|steps| (0..4).map(move |lost| (steps, lost)));
+            for (first, second) in ends.clone().flat_map(|first| ends.clone().map(move |second| (first, second))) {
+                let state = tempfile::tempdir().unwrap();
+                register(&key, state.path()).unwrap();
+                claim(&key, state.path(), 1).unwrap();
+                let Some(one) = broken_off(claim, &key, state.path(), 2, first.0, first.1) else { continue };
+                let Some(two) = broken_off(claim, &key, state.path(), 3, second.0, second.1) else { continue };
+                let last = if two { 3 } else { 1 + u64::from(one) };
+                let error = refused(&key, state.path(), last).unwrap_err();
+                assert!(
+                    matches!(error, Error::NonceReuse { .. } | Error::Opened { .. }),
+                    "{first:?} {second:?}: {error}"
+                );
+                claim(&key, state.path(), 4).unwrap();
+                claim(&key, state.path(), 5).unwrap();
+                if one && two { whole += 1 } else { broken += 1 }
+            }
+            assert!(broken > 50 && whole > 0, "{broken} {whole}");
+        }
+    }
+
+    /// The same as a ledger comes into being.
+    #[test]
+    fn attack_25_a_ledger_whose_making_was_broken_off_goes_on() {
+        let key = Plain::new(Bounds::new(2, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        for (claim, _) in CLAIMS {
+            let state = tempfile::tempdir().unwrap();
+            Folder::open(state.path()).unwrap();
+            let index = state.path().join("ledgers.index");
+            let before = std::fs::read(&index).unwrap();
+            // A claim that is refused: the ledger is made.
+            ends::within(0, || claim(&key, state.path(), 1));
+            let after = std::fs::read(&index).unwrap();
+            assert!(after.len() > before.len());
+            for len in before.len()..=after.len() {
+                std::fs::write(&index, &after[..len]).unwrap();
+                ends::within(0, || claim(&key, state.path(), 1));
+            }
+            claim(&key, state.path(), 1).unwrap();
+            claim(&key, state.path(), 2).unwrap();
+        }
+    }
 }

@@ -1,32 +1,29 @@
 //! Which aggregate of which round has been opened: one a round, none older than the last, the same again at will.
 
-use super::folder::{Folder, read_stamp};
-use super::slots::{BYTES, Newest};
+use super::folder::{Folder, Indexed, Place, read_stamp};
+use super::slots::Newest;
 use super::stamp::{self, LEN, Magic, Stamp};
-use super::{check_date, failed, locked, lost};
+use super::{check_date, disk, failed, locked, lost};
 use crate::keys::ClientKey;
 use crate::{Error, Result, os};
 use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-pub(super) const MAGIC: Magic = *b"FEDOPENS";
-const ANSWERS: Magic = *b"FEDANSWR";
+pub(super) const MAGIC: Magic = *b"FEDOPEN2";
+const ANSWERS: Magic = *b"FEDANSW2";
 
 /// `round u64 | digest | index u64 | 0 u64 | checksum`. A power of two: none crosses a disk sector.
 const RECORD: usize = 64;
-const FIRST: usize = LEN + BYTES;
 
 /// Makes the file of `key` if the folder never had one.
-pub(super) fn place(folder: &Folder, key: &ClientKey) -> Result<(PathBuf, Stamp)> {
+pub(super) fn place(folder: &Folder, key: &ClientKey) -> Result<Place> {
     place_as(folder, key, "opened", MAGIC)
 }
 
-fn place_as(folder: &Folder, key: &ClientKey, suffix: &str, magic: Magic) -> Result<(PathBuf, Stamp)> {
-    let (path, stamp) = (folder.file(key, suffix), Stamp::of(magic, folder.identity(), key, 0));
-    folder.ensure(&path, stamp, &Newest::born(&stamp))?;
-    Ok((path, stamp))
+fn place_as(folder: &Folder, key: &ClientKey, suffix: &str, magic: Magic) -> Result<Place> {
+    let stamp = Stamp::of(magic, folder.identity(), key, 0);
+    folder.ensure(key, suffix, stamp, |stamp| stamp.encode().to_vec())
 }
 
 /// After every round: nothing is opened any more.
@@ -48,19 +45,24 @@ impl Opening {
         out
     }
 
+    /// What the index says of it.
+    fn sum(&self, index: u64) -> u64 {
+        let digest = blake3::hash(&self.encode(index));
+        u64::from_le_bytes(digest.as_bytes().first_chunk().copied().unwrap_or_default())
+    }
+
     fn decode(bytes: &[u8; RECORD], index: u64) -> Option<Self> {
         let found = Opening { round: stamp::word(bytes, 0)?, digest: bytes[8..40].try_into().ok()? };
         (*bytes == found.encode(index)).then_some(found)
     }
 }
 
-/// The openings of one (key set, client), in one file: a slot pair that counts, then a record a round, rounds
-/// increasing. The file grows by 64 bytes a round; a claim reads the last record, one of an older round as many
+/// The openings of one (key set, client), in one file: a record a round, rounds increasing, which the folder's index
+/// counts. The file grows by 64 bytes a round; a claim reads the last record, one of an older round as many
 /// as a binary search takes, so a million rounds are no slower than one and nothing is kept in memory.
 #[derive(Debug, Default)]
 pub struct Openings {
-    /// The file and what it must begin with.
-    file: Option<(PathBuf, Stamp)>,
+    file: Option<Place>,
     seen: Mutex<Seen>,
 }
 
@@ -99,13 +101,11 @@ impl Openings {
 
     /// `Closed` where nothing is opened any more.
     pub fn check_open(&self) -> Result<()> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let last = match &self.file {
-            Some((path, _)) => {
-                let file = locked(path)?;
-                let bytes = file.metadata().map_err(|e| failed(path, e))?.len().saturating_sub(FIRST as u64);
-                // The claim before this has seen to the rest of the file.
-                (bytes / RECORD as u64).checked_sub(1).map(|index| read(&file, path, index)).transpose()?
+            Some(place) => {
+                let log = Log::open(place, &mut seen.records)?;
+                log.count.checked_sub(1).map(|index| log.at(index)).transpose()?
             }
             None => seen.openings.last().copied(),
         };
@@ -115,7 +115,7 @@ impl Openings {
     fn record(&self, wanted: Opening) -> Result<()> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         match &self.file {
-            Some((path, stamp)) => claim_on_disk(wanted, path, stamp, &mut seen.records),
+            Some(place) => Log::open(place, &mut seen.records)?.claim(wanted, &mut seen.records),
             None => {
                 let openings = &mut seen.openings;
                 match verdict(wanted, openings.len() as u64, |k| Ok(openings[k as usize]))? {
@@ -152,49 +152,73 @@ fn verdict(wanted: Opening, count: u64, at: impl Fn(u64) -> Result<Opening>) -> 
     if at(low)? == wanted { Ok(Verdict::Again) } else { Err(Error::Opened { round: wanted.round, last }) }
 }
 
-fn claim_on_disk(wanted: Opening, path: &Path, stamp: &Stamp, seen: &mut u64) -> Result<()> {
-    let io = |e: std::io::Error| failed(path, e);
-    let mut file = locked(path)?;
-    let found = read_stamp(&mut file, path, stamp)?;
-    let mut slots = [0u8; BYTES];
-    file.read_exact(&mut slots).map_err(|_| lost(path, "has been cut short"))?;
-    let newest = Newest::read(&slots, &found, path)?;
-    let bytes = file.metadata().map_err(io)?.len().saturating_sub(FIRST as u64);
-    let count = bytes / RECORD as u64;
-    // The slot is written after its record is durable, and is durable with the next record at the latest.
-    if count < newest.count() || count < *seen {
-        return Err(lost(path, "has been cut short"));
-    }
-    if count > newest.count() + 1 {
-        return Err(lost(path, "holds more openings than it counts"));
-    }
-    *seen = count;
-    // Without what a write has left that was cut off by a crash: that aggregate was not released.
-    file.set_len(FIRST as u64 + count * RECORD as u64).map_err(io)?;
-    let at = |index: u64| read(&file, path, index);
-    let mut newest = newest;
-    if count > newest.count() {
-        file.sync_all().map_err(io)?;
-        newest = newest.next(at(count - 1)?.round);
-        newest.write(&file, &found).map_err(io)?;
-    }
-    if count > 0 && newest.value() != Some(at(count - 1)?.round) {
-        return Err(lost(path, "its last opening is not the one that it counts"));
-    }
-    match verdict(wanted, count, at)? {
-        Verdict::Again => Ok(()),
-        Verdict::New => {
-            let end = FIRST as u64 + count * RECORD as u64;
-            os::write_all_at(&file, &wanted.encode(count), end).and_then(|()| file.sync_all()).map_err(io)?;
-            newest.next(wanted.round).write(&file, &found).map_err(io)?;
-            *seen = count + 1;
-            Ok(())
-        }
-    }
+/// The file of a ledger's openings, which nobody else changes while this lives: whole, and as the index says.
+struct Log<'a> {
+    file: File,
+    indexed: Indexed<'a>,
+    path: &'a Path,
+    count: u64,
 }
 
-fn read(file: &File, path: &Path, index: u64) -> Result<Opening> {
-    let mut bytes = [0u8; RECORD];
-    os::read_exact_at(file, &mut bytes, FIRST as u64 + index * RECORD as u64).map_err(|e| failed(path, e))?;
-    Opening::decode(&bytes, index).ok_or_else(|| lost(path, &format!("opening {index} in it is damaged")))
+/// Where record `index` lies.
+fn offset(index: u64) -> u64 {
+    LEN as u64 + index * RECORD as u64
+}
+
+impl<'a> Log<'a> {
+    /// `seen`: how many records this object has seen.
+    fn open(place: &'a Place, seen: &mut u64) -> Result<Self> {
+        let path = place.path.as_path();
+        let io = |e: std::io::Error| failed(path, e);
+        let mut file = locked(path)?;
+        read_stamp(&mut file, path, &place.stamp)?;
+        let bytes = file.metadata().map_err(io)?.len();
+        let count = bytes.saturating_sub(LEN as u64) / RECORD as u64;
+        if count < *seen {
+            return Err(lost(path, "is older than what this process has written, it has been cut or put back"));
+        }
+        let mut log = Log { file, indexed: place.indexed()?, path, count };
+        log.mend()?;
+        *seen = log.count;
+        // What a write has left that was cut off by a crash: that aggregate was not released.
+        if bytes != offset(log.count) {
+            disk::cut(&log.file, offset(log.count)).map_err(io)?;
+        }
+        Ok(log)
+    }
+
+    /// Compares the last record with the index. A record that the index does not count yet was written when the
+    /// process or the power ended: if it is whole it stands, else nothing came of it.
+    fn mend(&mut self) -> Result<()> {
+        let uncounted = self.count.checked_sub(1).filter(|last| *last == self.indexed.count());
+        if uncounted.is_some_and(|last| self.at(last).is_err()) {
+            self.count -= 1;
+        }
+        let newest = match self.count.checked_sub(1) {
+            Some(last) => Newest::of(self.count, self.at(last)?.sum(last)),
+            None => Newest::BORN,
+        };
+        self.indexed.check(&self.file, newest)
+    }
+
+    fn at(&self, index: u64) -> Result<Opening> {
+        let mut bytes = [0u8; RECORD];
+        os::read_exact_at(&self.file, &mut bytes, offset(index)).map_err(|e| failed(self.path, e))?;
+        Opening::decode(&bytes, index).ok_or_else(|| lost(self.path, &format!("opening {index} in it is damaged")))
+    }
+
+    fn claim(&mut self, wanted: Opening, seen: &mut u64) -> Result<()> {
+        match verdict(wanted, self.count, |index| self.at(index))? {
+            Verdict::Again => Ok(()),
+            Verdict::New => {
+                disk::write(&self.file, &wanted.encode(self.count), offset(self.count))
+                    .and_then(|()| disk::sync(&self.file))
+                    .map_err(|e| failed(self.path, e))?;
+                self.indexed.advance(Newest::of(self.count + 1, wanted.sum(self.count)))?;
+                self.count += 1;
+                *seen = self.count;
+                Ok(())
+            }
+        }
+    }
 }

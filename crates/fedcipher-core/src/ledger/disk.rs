@@ -1,0 +1,105 @@
+//! Every change that a claim makes to a file. A test may have the process, or the power, end at any of them.
+
+use crate::os;
+use std::fs::File;
+use std::io::Result;
+
+/// Writes all of `bytes` at `offset`, not yet durable.
+pub fn write(file: &File, bytes: &[u8], offset: u64) -> Result<()> {
+    step(&Step::Write { file, offset, len: bytes.len() })?;
+    os::write_all_at(file, bytes, offset)
+}
+
+/// Puts on disk what was written to `file`.
+pub fn sync(file: &File) -> Result<()> {
+    step(&Step::Sync(file))?;
+    // Tests end the power themselves.
+    if cfg!(test) { Ok(()) } else { file.sync_data() }
+}
+
+/// Removes what a crash has left behind `len` bytes.
+pub fn cut(file: &File, len: u64) -> Result<()> {
+    step(&Step::Cut)?;
+    file.set_len(len)
+}
+
+#[cfg_attr(not(test), expect(dead_code, reason = "read by tests"))]
+enum Step<'a> {
+    Write { file: &'a File, offset: u64, len: usize },
+    Sync(&'a File),
+    Cut,
+}
+
+#[cfg(not(test))]
+#[expect(clippy::unnecessary_wraps, reason = "a test's fails")]
+fn step(_: &Step<'_>) -> Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+use ends::step;
+
+/// Ends of a process, and of the power.
+#[cfg(test)]
+pub mod ends {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::Step;
+    use crate::os;
+    use std::cell::{Cell, RefCell};
+    use std::fs::File;
+    use std::io::{Error, Result};
+    use std::os::unix::fs::MetadataExt;
+
+    /// A write that a power cut may undo.
+    struct Unsynced {
+        file: File,
+        offset: u64,
+        old: Vec<u8>,
+        len: u64,
+    }
+
+    thread_local! {
+        static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+        static UNSYNCED: RefCell<Vec<Unsynced>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn step(step: &Step<'_>) -> Result<()> {
+        let Some(left) = LEFT.get() else { return Ok(()) };
+        LEFT.set(Some(left.checked_sub(1).ok_or_else(|| Error::other("the process has ended"))?));
+        UNSYNCED.with_borrow_mut(|unsynced| match step {
+            Step::Write { file, offset, len } => {
+                let whole = file.metadata()?.len();
+                let mut old = vec![0; (*len).min(whole.saturating_sub(*offset) as usize)];
+                os::read_exact_at(file, &mut old, *offset)?;
+                unsynced.push(Unsynced { file: file.try_clone()?, offset: *offset, old, len: whole });
+                Ok(())
+            }
+            Step::Sync(file) => {
+                let inode = |file: &File| file.metadata().unwrap().ino();
+                unsynced.retain(|write| inode(&write.file) != inode(file));
+                Ok(())
+            }
+            Step::Cut => Ok(()),
+        })
+    }
+
+    /// Runs `work`, whose process ends before step `steps`. Whether it came to its end before.
+    pub fn within<T>(steps: u32, work: impl FnOnce() -> crate::Result<T>) -> bool {
+        LEFT.set(Some(steps));
+        let done = work().is_ok();
+        LEFT.set(None);
+        done
+    }
+
+    /// Undoes those writes that were not yet durable and whose bit in `which` is set. How many there were.
+    pub fn power_cut(which: u32) -> usize {
+        let unsynced = UNSYNCED.take();
+        for (number, write) in unsynced.iter().enumerate().rev() {
+            if which >> number & 1 == 1 {
+                os::write_all_at(&write.file, &write.old, write.offset).unwrap();
+                write.file.set_len(write.len).unwrap();
+            }
+        }
+        unsynced.len()
+    }
+}
