@@ -81,8 +81,8 @@ def test_attack_32_no_two_sums_of_a_position_differ_by_fewer_than_the_minimum(tm
     )
     real = strategy._summed_in_sets
 
-    def watched(added, record_):
-        frames = real(added, record_)
+    def watched(*given):
+        frames = real(*given)
         if not isinstance(frames, str):
             position = strategy._running.steps
             sets = broadcast.setdefault(position, [])

@@ -41,12 +41,13 @@ from fedcipher.flower.outgoing import checked
 from fedcipher.flower.party import Party, party_of
 from fedcipher.flower.refusal import reference_of, refuse
 from fedcipher.flower.replies import Gathering, answered
+from fedcipher.flower.set_memory import ServerSets
 from fedcipher.flower.sums import RoundSums
 from fedcipher.flower.told import context_of, records_of
 from fedcipher.flower.work import computed, numbers_of
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import load_client
-from fedcipher.schemes import Decryptor, Scheme
+from fedcipher.schemes import Aggregator, Decryptor, Scheme
 
 if TYPE_CHECKING:
     # Only a type, and not everywhere in the Flower versions that work.
@@ -252,6 +253,8 @@ class _Asking:
         self._revoked = provider.revoked()
         self._sums = RoundSums(lambda: scheme.aggregator(key, round=asked.round))
         self._client_of: dict[int, int] = {}
+        self._frames: dict[int, bytes] = {}
+        self._memory = ServerSets("queries", key, scheme.min_contributions)
         self._left_out: dict[int, str] = {}
 
     def run(
@@ -275,6 +278,7 @@ class _Asking:
             why = ModelMismatchError("the client was asked, or its app was told, something else than most were")
             self._leave_out(reply.metadata.src_node_id, why)
         clients = {self._client_of[reply.metadata.src_node_id]: reply.metadata.src_node_id for reply in accepted}
+        aggregator, clients = self._fitting(aggregator, clients)
         heard = {*self._left_out, *clients.values()}
         self._left_out.update({node: "no answer" for node in chosen if node not in heard})
         if len(clients) < least:
@@ -282,9 +286,23 @@ class _Asking:
         away = Committee(committee_timeout).ask(grid, aggregator, self._asked.type, clients)
         if away is not None:
             raise StrategyError(f"the answers cannot be added: {away}")
+        self._memory.remember(clients)
         context = self._sums.alike
         assert isinstance(context, bytes)
         return EncryptedSum(aggregator.finish(), self._asked, context, sorted(clients), self._left_out)
+
+    def _fitting(self, aggregator: Aggregator, clients: dict[int, int]) -> tuple[Aggregator, dict[int, int]]:
+        """The sum of those ``clients`` (with their nodes) that fits the sets of the key's queries before."""
+        fitting = self._memory.fitting(clients)
+        if len(fitting) == len(clients) or len(fitting) < self._scheme.min_contributions:
+            return aggregator, clients if len(fitting) == len(clients) else {}
+        made = self._scheme.aggregator(self._key, round=self._asked.round)
+        for client in fitting:
+            made.add(self._frames[clients[client]])
+        for client in sorted(set(clients) - set(fitting)):
+            why = RoundError("its sum with the others would differ from an earlier query's by too few clients")
+            self._leave_out(clients[client], why)
+        return made, {client: clients[client] for client in fitting}
 
     def _take(self, reply: Message) -> None:
         node = reply.metadata.src_node_id
@@ -298,6 +316,7 @@ class _Asking:
             if elements != lanes:
                 raise LayoutError(f"an answer of {elements} lanes, the query has {lanes}")
             self._client_of[node] = self._sums.add(frame, reply, context).client
+            self._frames[node] = frame
         except FedcipherError as error:
             self._leave_out(node, error)
 

@@ -55,12 +55,14 @@ class Search:
         """Whether a sum has failed lately, so that ``clients`` are summed in groups."""
         return self._finder.searching(clients)
 
-    def sets(self, arrived: Collection[int]) -> tuple[tuple[frozenset[int], ...], str]:
-        """The sets of ``arrived`` that may be summed; where there are none, why."""
-        plan = self._finder.plan(arrived)
+    def sets(
+        self, arrived: Collection[int], remembered: Sequence[Collection[int]] = ()
+    ) -> tuple[tuple[frozenset[int], ...], str]:
+        """The sets of ``arrived`` that may be summed beside those ``remembered``; where there are none, why."""
+        plan = self._finder.plan(arrived, remembered)
         if plan.waiting or plan.left_out:
             _log.warning(
-                "the search for a liar: clients %s sit this round out, %s are left out of the run",
+                "clients %s sit this round out, so that no sums differ by too few clients; %s are left out of the run",
                 *(list(plan.waiting), list(plan.left_out)),
             )
         sums = self._finder.summed(arrived)

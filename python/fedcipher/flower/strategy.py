@@ -48,6 +48,7 @@ from fedcipher.flower.run_folder import RunFolder, replay
 from fedcipher.flower.sealed import SealedArrays
 from fedcipher.flower.search import Search
 from fedcipher.flower.server_model import ServerModel
+from fedcipher.flower.set_memory import ServerSets
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.flower.sums import RoundSums
 from fedcipher.flower.survey import survey
@@ -749,7 +750,8 @@ class SecureStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         record, model = self.rounds[-1], self._running
         said = f"is left out of round {record.round}"
-        kept = self._searching.under_way(self._parties.node_of)
+        first = None if model.steps or model.charter.sets_models else ServerSets("first", self._key, self._minimum)
+        kept = self._searching.under_way(self._parties.node_of) or bool(first and first.groups)
         added = self._added("train", replies, record.clients, record.number, said, kept=kept)
         self._note_opened(record.clients, added.unopened)
         for node in self._attendance.silent(record, record.clients, training=True):
@@ -757,7 +759,7 @@ class SecureStrategy(Strategy):
         if len(added.replies) < self._minimum:
             self._leave_unfinished(server_round, f"{len(added.replies)} usable updates, {self._minimum} are needed")
             return None, None
-        frames = self._summed_in_sets(added, record)
+        frames = self._summed_in_sets(added, record, first)
         if isinstance(frames, str):
             self._leave_unfinished(server_round, frames)
             return None, None
@@ -790,10 +792,16 @@ class SecureStrategy(Strategy):
         made, metrics = self._inner.on_mean(server_round, accepted, mean, opened.answers, self._answers["train"])
         return self._running.step(made, server_round), metrics
 
-    def _summed_in_sets(self, added: Added, record: RoundRecord) -> list[bytes] | str:
-        """The round's sums: one, or while a liar is searched one of each group; or why there is none."""
+    def _summed_in_sets(self, added: Added, record: RoundRecord, first: ServerSets | None) -> list[bytes] | str:
+        """The round's sums: one, or while a liar is searched one of each group; or why there is none.
+
+        ``first`` remembers the sets of all first positions.
+        """
         clients = [self._parties.client_of[reply.metadata.src_node_id] for reply in added.replies]
-        sets, why = self._searching.sets(clients)
+        sets, why = self._searching.sets(clients, first.groups if first else ())
+        if first is not None:
+            for group in sets:
+                first.remember(group)
         if not sets:
             if why:
                 self._ends = why
