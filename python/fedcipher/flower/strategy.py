@@ -716,7 +716,7 @@ class SecureStrategy(Strategy):
         self._count(record, "train", answers)
         self._say(record)
         made, metrics = self._inner.on_mean(server_round, accepted, mean, answers, self._answers["train"])
-        returned = model.step(made, server_round)
+        returned = model.step(made, server_round, len(accepted))
         if not (self._opens_itself and model.last):
             # Without the key of tags a false sum may open: where clients open it too, they say.
             parties.suspects.opened(clients)
