@@ -38,8 +38,8 @@ def bare(data_dir: str, out: Path) -> None:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     }
+    from fedcipher.app.answers import pool_evaluations
     from fedcipher.app.client_app import make_client_app
-    from fedcipher.app.server_app import pool_evaluations
     from fedcipher.app.settings import Settings
     from fedcipher.data import load
     from fedcipher.models import Learner

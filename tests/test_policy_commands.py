@@ -65,4 +65,4 @@ def test_a_charter_is_printed_to_be_compared_and_listed(home, capsys, tmp_path):
     (digest,) = re.findall(r"SHA-256 of the charter: ([0-9a-f]{64})", refused)
     (home / "policy.json").write_text(json.dumps({"fedcipher_policy": 1, "only_listed": True, "accept": [digest]}))
     assert "this site's policy allows it" in shown(capsys, "charter", run.folder)
-    assert cli.main(["charter", str(tmp_path)]) == 2
+    assert cli.main(["charter", str(home)]) == 2
