@@ -75,12 +75,8 @@ def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path, engine):
         # No metric was in the clear. Who has a client's key opens them; an engine what its client has not gone past.
         assert "'accuracy'" not in done.stdout
         (run,) = re.findall(r"the model is encrypted in (\S+);", done.stdout)
-        whose = (
-            ["--engine", f"unix:{folder}/engines/client-0.sock"]
-            if engine
-            else ["--key", folder / "keys" / "client-0.key"]
-        )
-        shown = fedcipher("status", run, *whose, cwd=tmp_path)
+        ours = ("--engine", f"unix:{folder}/engines/client-0.sock") if engine else ("--key", f"{keys}/client-0.key")
+        shown = fedcipher("status", run, *ours, cwd=tmp_path)
         assert shown.returncode == 0 and "accuracy 0." in shown.stdout.splitlines()[2], shown.stdout + shown.stderr
         # Each client's own log says which model it began with, and all say the same.
         said = [
