@@ -6,6 +6,7 @@ import shutil
 import fedcipher
 import numpy as np
 import pytest
+from engine_harness import deployment
 from fedcipher import errors, keys
 from fedcipher.federation.answers import Answer
 from fedcipher.flower import SecureStrategy, client_mod, journal
@@ -167,3 +168,25 @@ def test_a_function_of_the_app_that_fails_is_named(run):
     curves.read()
     with pytest.raises(errors.StrategyError, match="aggregates metrics has failed"):
         curves.metrics(1)
+
+
+def test_an_engine_opens_promptly_and_what_comes_too_late_is_named(tmp_path, monkeypatch):
+    """Its client opens an aggregate with the next round's message; an older evaluation is not opened after that."""
+    scheme = fedcipher.scheme("flashe", clients=3, codec=fedcipher.Codec(bits=16))
+    folder, prompt = tmp_path / "run", []
+    with deployment(scheme, 3, tmp_path / "engine") as engines:
+        monkeypatch.setenv("FEDCIPHER_ENGINE", engines.local.target)
+
+        def watch(made):
+            if not prompt:
+                prompt.append(Curves(folder, engines.connect(0)))
+            assert made.round in prompt[0].read()
+
+        sampled = {"min_train_nodes": 3, "min_evaluate_nodes": 3, "min_available_nodes": 3}
+        strategy = SecureStrategy(FedAvg(**sampled), engines.keys(), out=folder, on_round=watch, **ANSWERS)
+        strategy.start(LocalGrid(answering([10, 20, 30]), 3, ""), record(initial()), num_rounds=ROUNDS)
+        assert prompt[0].notice() == "" and all(r.train and r.evaluate for r in prompt[0].rounds.values())
+        late = Curves(folder, engines.connect(1))
+        assert sorted(late.read()) == [1, 2, 3] and late.rounds[3].evaluate == prompt[0].rounds[3].evaluate
+        assert late.notice().startswith("not opened: rounds 1, 2; round 1: its evaluation does not open any more")
+        assert [late.rounds[k].train for k in (1, 2, 3)] == [prompt[0].rounds[k].train for k in (1, 2, 3)]

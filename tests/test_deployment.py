@@ -60,7 +60,12 @@ def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path, engine):
         done = fedcipher(*run, cwd=tmp_path, timeout=600)
         logs = "\n".join(f"--- {p.name}\n{p.read_text()[-3000:]}" for p in (folder / "logs").glob("*.log"))
         assert done.stdout.count("aggregate_train: Received 2 results and 0 failures") == 2, done.stdout + logs
-        assert "'accuracy'" in done.stdout
+        # No metric was in the clear. Who has a client's key opens them; an engine what its client has not gone past.
+        assert "'accuracy'" not in done.stdout
+        (run,) = re.findall(r"the model is encrypted in (\S+);", done.stdout)
+        ours = ("--engine", f"unix:{folder}/engines/client-0.sock") if engine else ("--key", f"{keys}/client-0.key")
+        shown = fedcipher("status", run, *ours, cwd=tmp_path)
+        assert shown.returncode == 0 and "accuracy 0." in shown.stdout.splitlines()[2], shown.stdout + shown.stderr
         # Each client's own log says which model it began with, and all say the same.
         said = [
             re.findall(r"has the SHA-256 ([0-9a-f]{64})", p.read_text()) for p in (folder / "logs").glob("node-*.log")

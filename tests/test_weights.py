@@ -68,6 +68,12 @@ def test_one_large_client_and_nine_small_ones_give_fedavgs_mean(tmp_path):
     assert made.std() <= 1.2 * deviation(examples, 60_000)
 
 
+def test_a_hundred_clients_are_one_mean_to_a_server_that_opens_it(tmp_path):
+    """Flower adds a hundred equal models one by one, and rounds a hundred times."""
+    made, loss = mean(tmp_path, [1] * 120, [1.0] * 120, 0)
+    assert np.abs(made - 1).max() < STEP and loss == pytest.approx(1)
+
+
 @pytest.mark.long
 def test_a_thousand_small_clients_whose_keys_are_for_a_large_one_give_fedavgs_mean(tmp_path):
     """A client's update is 16 steps: what is lost to rounding is sqrt(1000) / 2 steps, 0.001 of a range of 2."""

@@ -43,8 +43,10 @@ def make_server_app(
         strategy = SecureStrategy(
             FedAvg(
                 fraction_train=chosen.per_round / chosen.clients,
+                # As many as a sum has room for.
+                fraction_evaluate=chosen.per_round / chosen.clients,
                 min_train_nodes=chosen.per_round,
-                min_evaluate_nodes=chosen.clients,
+                min_evaluate_nodes=chosen.per_round,
                 min_available_nodes=chosen.clients,
                 evaluate_metrics_aggr_fn=pool_evaluations,
             ),

@@ -165,10 +165,13 @@ class ServerModel:
             chain.set_model(self._set or self.folder.first())
         return chain.open_answers(opener, frame, index)
 
-    def step(self, made: ArrayRecord, index: int) -> ArrayRecord:
-        """What a strategy has made of the opened mean: where that is another model, the next round's."""
+    def step(self, made: ArrayRecord, index: int, replies: int) -> ArrayRecord:
+        """What a strategy has made of the opened mean in so many ``replies``.
+
+        Where that is another model, it is the next round's.
+        """
         values = [protocol.to_numpy(made[name]) for name in self.names]
-        if self.charter.sets_models or not all(_same(a, b) for a, b in zip(values, self.arrays, strict=True)):
+        if self.charter.sets_models or not all(_same(a, b, replies) for a, b in zip(values, self.arrays, strict=True)):
             self._change(values, index)
         return self._returned(protocol.named(self.names, self.arrays))
 
@@ -229,10 +232,14 @@ class ServerModel:
         return self.folder.count in self._delivered.values()
 
 
-def _same(a: NumpyArray, b: NumpyArray) -> bool:
-    """Whether ``a`` is ``b`` but for the rounding of a mean, which Flower makes of whole numbers in double."""
+def _same(a: NumpyArray, b: NumpyArray, replies: int) -> bool:
+    """Whether ``a`` is ``b`` but for the rounding of a mean of so many ``replies``.
+
+    Flower adds them one by one in their own type, and whole numbers in double.
+    """
     if a.shape != b.shape:
         return False
     step = float(np.finfo(b.dtype if b.dtype.kind == "f" else np.float64).eps)
     a, b = a.astype(np.float64), b.astype(np.float64)
-    return bool(np.allclose(a, b, rtol=8 * step, atol=8 * step * float(np.max(np.abs(b), initial=0.0))))
+    most = (8 + replies) * step
+    return bool(np.allclose(a, b, rtol=most, atol=most * float(np.max(np.abs(b), initial=0.0))))

@@ -790,7 +790,7 @@ class SecureStrategy(Strategy):
         there = {client for clients in opened.clients for client in clients}
         accepted = [r for r in added.replies if self._parties.client_of[r.metadata.src_node_id] in there]
         made, metrics = self._inner.on_mean(server_round, accepted, mean, opened.answers, self._answers["train"])
-        return self._running.step(made, server_round), metrics
+        return self._running.step(made, server_round, len(accepted)), metrics
 
     def _summed_in_sets(self, added: Added, record: RoundRecord, first: ServerSets | None) -> list[bytes] | str:
         """The round's sums: one, or while a liar is searched one of each group; or why there is none.
