@@ -28,6 +28,9 @@ struct Part {
     clients: u64,
 }
 
+/// By the group that a part was of, and whether it is inside of the set.
+type Parts = HashMap<(Option<u32>, bool), Part>;
+
 impl SetMemory {
     /// An empty memory, whose groups are to have `k` clients or more.
     pub fn new(k: u64) -> Result<Self> {
@@ -40,11 +43,22 @@ impl SetMemory {
     /// Remembers `set`, or refuses it and remembers nothing; the same set again changes nothing. The `exempt`, now and
     /// from here on, count in no group, and a group of theirs alone is none.
     pub fn admit(&mut self, set: &[u32], exempt: &[u32]) -> Result<()> {
-        let mut after = self.clone();
-        after.exempt.extend(exempt);
-        after.groups = after.refined(set)?;
-        *self = after;
+        if set.is_empty() {
+            return Err(Error::EmptyCohort);
+        }
+        let exempt = self.exempt.iter().chain(exempt).copied().collect();
+        let (groups, parts) = self.refined(set, &exempt);
+        self.check(&parts)?;
+        (self.groups, self.exempt) = (groups, exempt);
         Ok(())
+    }
+
+    /// Remembers a set that was admitted before, under whatever rule; whether it changes anything.
+    pub(crate) fn remember(&mut self, set: &[u32]) -> bool {
+        let (groups, _) = self.refined(set, &self.exempt);
+        let changes = groups != self.groups;
+        self.groups = groups;
+        changes
     }
 
     /// Whether [`Self::admit`] would take all of `sets`, one after the other.
@@ -94,22 +108,23 @@ impl SetMemory {
         groups.into_values().collect()
     }
 
-    /// The groups after `set`, which must all be as the rule says. Those that it leaves whole are as they were.
-    fn refined(&self, set: &[u32]) -> Result<BTreeMap<u32, u32>> {
+    /// The groups after `set`, and the sides that it has of each group before, or of none.
+    fn refined(&self, set: &[u32], exempt: &BTreeSet<u32>) -> (BTreeMap<u32, u32>, Parts) {
         let inside: BTreeSet<u32> = set.iter().copied().collect();
-        if inside.is_empty() {
-            return Err(Error::EmptyCohort);
-        }
         let all: BTreeSet<u32> = self.groups.keys().chain(&inside).copied().collect();
-        let mut parts = HashMap::<(Option<u32>, bool), Part>::new();
-        let mut groups = BTreeMap::new();
+        let (mut groups, mut parts) = (BTreeMap::new(), Parts::new());
         for client in all {
-            let key = (self.groups.get(&client).copied(), inside.contains(&client));
-            let part = parts.entry(key).or_insert(Part { name: client, clients: 0 });
-            part.clients += u64::from(!self.exempt.contains(&client));
+            let side = (self.groups.get(&client).copied(), inside.contains(&client));
+            let part = parts.entry(side).or_insert(Part { name: client, clients: 0 });
+            part.clients += u64::from(!exempt.contains(&client));
             groups.insert(client, part.name);
         }
-        for ((group, within), part) in &parts {
+        (groups, parts)
+    }
+
+    /// Refuses a set that makes a group too small. Groups that it leaves whole are as they were.
+    fn check(&self, parts: &Parts) -> Result<()> {
+        for ((group, within), part) in parts {
             // A group that is not divided has its other side empty, or of the exempt alone.
             let other = parts.get(&(*group, !within)).map_or(0, |other| other.clients);
             let divided = group.is_none() || other > 0;
@@ -117,7 +132,7 @@ impl SetMemory {
                 return Err(Error::Set { found: part.clients, minimum: self.k });
             }
         }
-        Ok(groups)
+        Ok(())
     }
 
     /// `k u64 | exempt u32 | each | groups u32 | of each: clients u32 | each`, in order: one encoding.

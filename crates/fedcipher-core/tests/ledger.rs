@@ -5,7 +5,7 @@
 use fedcipher_core::Error;
 use fedcipher_core::key_file::{self, Sharing};
 use fedcipher_core::keys::ClientKey;
-use fedcipher_core::ledger::{self, Folder, Ledger, Openings};
+use fedcipher_core::ledger::{self, Folder, Holder, Ledger, Openings, Sum};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::scheme::Scheme;
 use std::fs;
@@ -30,6 +30,14 @@ fn file(state: &Path, suffix: &str) -> PathBuf {
 fn dated(seconds_from_now: i64) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     (now.checked_add_signed(seconds_from_now).unwrap() << 20) + 7
+}
+
+fn opener(key: &ClientKey, state: Option<&Path>) -> Result<Openings, Error> {
+    Openings::open(&Holder { key, identity: None, minimum: 3 }, state)
+}
+
+fn answers(key: &ClientKey, state: &Path) -> Result<Openings, Error> {
+    Openings::of_answers(&Holder { key, identity: None, minimum: 3 }, Some(state))
 }
 
 /// A claim as after a restart.
@@ -177,10 +185,10 @@ fn files_are_their_owners_alone() {
     let (root, key) = (tempfile::tempdir().unwrap(), key());
     let state = root.path().join("a/b/state");
     ledger::register(&key, &state).unwrap();
-    Openings::open(&key, Some(&state)).unwrap().claim(1, &[1; 32]).unwrap();
+    opener(&key, Some(&state)).unwrap().claim(&Sum::alone(1), &[1; 32]).unwrap();
     assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
     let files: Vec<_> = fs::read_dir(&state).unwrap().map(|f| f.unwrap()).collect();
-    assert_eq!(files.len(), 3, "{files:?}");
+    assert_eq!(files.len(), 4, "{files:?}");
     assert!(files.iter().all(|f| f.metadata().unwrap().permissions().mode() & 0o777 == 0o600));
 }
 
@@ -191,8 +199,8 @@ fn a_wrong_clock_does_not_brick_a_key() {
     for round in [dated(2 * 86_400), u64::MAX] {
         assert!(matches!(claim(&key, state.path(), round), Err(Error::RoundDate { .. })));
         assert!(matches!(Ledger::open(&key, None).unwrap().reserve(round), Err(Error::RoundDate { .. })));
-        let openings = Openings::open(&key, Some(state.path())).unwrap();
-        assert!(matches!(openings.claim(round, &[0; 32]), Err(Error::RoundDate { .. })));
+        let openings = opener(&key, Some(state.path())).unwrap();
+        assert!(matches!(openings.claim(&Sum::alone(round), &[0; 32]), Err(Error::RoundDate { .. })));
     }
     claim(&key, state.path(), dated(-3600)).unwrap();
     claim(&key, state.path(), dated(3600)).unwrap();
@@ -238,37 +246,38 @@ fn a_reservation_is_durable_and_is_used_once() {
 fn one_aggregate_a_round_and_none_older() {
     for folder in [Some(tempfile::tempdir().unwrap()), None] {
         let (key, state) = (key(), folder.as_ref().map(|f| f.path()));
-        let openings = Openings::open(&key, state).unwrap();
+        let openings = opener(&key, state).unwrap();
         for round in [3u64, 4, 9] {
-            openings.claim(round, &[round as u8; 32]).unwrap();
+            openings.claim(&Sum::alone(round), &[round as u8; 32]).unwrap();
         }
-        let again = folder.as_ref().map(|f| Openings::open(&key, Some(f.path())).unwrap());
+        let again = folder.as_ref().map(|f| opener(&key, Some(f.path())).unwrap());
         let openings = again.as_ref().unwrap_or(&openings);
         for round in [9u64, 3, 4] {
-            openings.claim(round, &[round as u8; 32]).unwrap();
-            assert!(matches!(openings.claim(round, &[0; 32]), Err(Error::Opened { last: 9, .. })));
+            openings.claim(&Sum::alone(round), &[round as u8; 32]).unwrap();
+            assert!(matches!(openings.claim(&Sum::alone(round), &[0; 32]), Err(Error::Opened { last: 9, .. })));
         }
         for round in [0, 5, 8] {
-            let error = openings.claim(round, &[round as u8; 32]).unwrap_err();
+            let error = openings.claim(&Sum::alone(round), &[round as u8; 32]).unwrap_err();
             assert_eq!(error.class(), "ReplayError");
         }
-        openings.claim(10, &[0; 32]).unwrap();
+        openings.claim(&Sum::alone(10), &[0; 32]).unwrap();
     }
 }
 
 #[test]
 fn openings_of_several_objects_agree() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());
-    let open = || Openings::open(&key, Some(state.path())).unwrap();
+    let open = || opener(&key, Some(state.path())).unwrap();
     let (a, b) = (open(), open());
     for round in 1..=50u64 {
         let (first, second) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
-        first.claim(round, &[1; 32]).unwrap();
-        assert!(second.claim(round, &[2; 32]).is_err());
-        second.claim(round, &[1; 32]).unwrap();
+        first.claim(&Sum::alone(round), &[1; 32]).unwrap();
+        assert!(second.claim(&Sum::alone(round), &[2; 32]).is_err());
+        second.claim(&Sum::alone(round), &[1; 32]).unwrap();
     }
     let wins: Vec<bool> = std::thread::scope(|scope| {
-        let tries: Vec<_> = (0..8u8).map(|k| scope.spawn(move || open().claim(51, &[k; 32]).is_ok())).collect();
+        let tries: Vec<_> =
+            (0..8u8).map(|k| scope.spawn(move || open().claim(&Sum::alone(51), &[k; 32]).is_ok())).collect();
         tries.into_iter().map(|t| t.join().unwrap()).collect()
     });
     assert_eq!(wins.into_iter().filter(|won| *won).count(), 1);
@@ -277,7 +286,7 @@ fn openings_of_several_objects_agree() {
 #[test]
 fn damaged_cut_or_deleted_openings_are_refused() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());
-    let claim = |round| Openings::open(&key, Some(state.path()))?.claim(round, &[round as u8; 32]);
+    let claim = |round| opener(&key, Some(state.path()))?.claim(&Sum::alone(round), &[round as u8; 32]);
     (1..=3).for_each(|round| claim(round).unwrap());
     let path = file(state.path(), ".opened");
     let whole = fs::read(&path).unwrap();
@@ -306,7 +315,7 @@ fn damaged_cut_or_deleted_openings_are_refused() {
     // The last record in the place of that of another folder, where the key opened another round: no checksum shows it.
     let other = tempfile::tempdir().unwrap();
     for round in [1, 2, 5] {
-        Openings::open(&key, Some(other.path())).unwrap().claim(round, &[round as u8; 32]).unwrap();
+        opener(&key, Some(other.path())).unwrap().claim(&Sum::alone(round), &[round as u8; 32]).unwrap();
     }
     let mut mixed = whole.clone();
     mixed[64 + 128..].copy_from_slice(&fs::read(file(other.path(), ".opened")).unwrap()[64 + 128..]);
@@ -314,10 +323,10 @@ fn damaged_cut_or_deleted_openings_are_refused() {
     assert!(lost(claim(6)).contains("does not end as ledgers.index says"));
     // Put back whole, under an object that has seen more.
     fs::write(&path, &whole).unwrap();
-    let open = Openings::open(&key, Some(state.path())).unwrap();
-    open.claim(4, &[4; 32]).unwrap();
+    let open = opener(&key, Some(state.path())).unwrap();
+    open.claim(&Sum::alone(4), &[4; 32]).unwrap();
     fs::write(&path, &whole).unwrap();
-    lost(open.claim(5, &[5; 32]));
+    lost(open.claim(&Sum::alone(5), &[5; 32]));
     fs::remove_file(&path).unwrap();
     lost(claim(4));
 }
@@ -439,8 +448,8 @@ type Kind = (&'static str, fn(&ClientKey, &Path, u64, u8) -> Result<(), Error>);
 
 const KINDS: [Kind; 3] = [
     ("-0.nonce", |key, state, round, _| claim(key, state, round)),
-    ("-0.opened", |key, state, round, digest| Openings::open(key, Some(state))?.claim(round, &[digest; 32])),
-    ("-0.answered", |key, state, round, digest| Openings::of_answers(key, Some(state))?.claim(round, &[digest; 32])),
+    ("-0.opened", |key, state, round, digest| opener(key, Some(state))?.claim(&Sum::alone(round), &[digest; 32])),
+    ("-0.answered", |key, state, round, digest| answers(key, state)?.claim(&Sum::alone(round), &[digest; 32])),
 ];
 
 /// In another file of the same name, as a backup program or an attacker puts it there.
@@ -461,7 +470,7 @@ fn attack_25_a_ledger_put_back_is_refused_by_a_new_process() {
             let claim = |round, digest| claim(&key, state.path(), round, digest);
             (1..=before).for_each(|round| claim(round, 1).unwrap());
             if before == 0 {
-                let _ = Openings::of_answers(&key, Some(state.path())).unwrap();
+                let _ = answers(&key, state.path()).unwrap();
             }
             let path = file(state.path(), suffix);
             let copy = fs::read(&path).unwrap();
@@ -491,7 +500,8 @@ fn attack_25_an_index_put_back_cut_or_deleted_is_refused_and_loses_no_claim() {
         for round in [1, 3, 4] {
             lost(claim(round, 2));
         }
-        for len in 0..whole.len() {
+        // Behind its entry is that of a ledger that has not been used.
+        for len in 0..2 * 128 {
             put(&index, &whole[..len]);
             lost(claim(4, 2));
         }
@@ -531,8 +541,7 @@ fn attack_25_no_bit_of_a_ledgers_entry_may_flip() {
         (1..=2).for_each(|round| claim(&key, state.path(), round, 1).unwrap());
         let index = file(state.path(), "ledgers.index");
         let whole = fs::read(&index).unwrap();
-        assert_eq!(whole.len(), 2 * 128, "one ledger, one entry");
-        for bit in 128 * 8..whole.len() * 8 {
+        for bit in 128 * 8..2 * 128 * 8 {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             fs::write(&index, &bytes).unwrap();
@@ -549,7 +558,7 @@ fn attack_25_threads_claim_no_round_twice_while_a_copy_is_put_back() {
     for (suffix, claim) in KINDS {
         let (state, key) = (tempfile::tempdir().unwrap(), key());
         let (key, folder) = (&key, state.path());
-        (1..=5).for_each(|round| claim(key, folder, round, 0).unwrap());
+        (1..=5).for_each(|round| claim(key, folder, round, 9).unwrap());
         let path = file(folder, suffix);
         let copy = fs::read(&path).unwrap();
         let claimed: Vec<(u64, u8)> = std::thread::scope(|scope| {

@@ -291,10 +291,11 @@ class Member(Protocol):
     """One of a committee that holds shares of what a round's clients have drawn."""
 
     def answer(self, request: bytes) -> bytes:
-        """The answer to a request of `Aggregator.requests`, once a round.
+        """The answer to a request of `Aggregator.requests`, once a client and round.
 
-        The same request again is answered again, another of the round never: what was answered is remembered in
-        `state_dir`. Raises `SignatureError`, `TooFewContributionsError`, `ReplayError` and what any frame may
+        The same request again gets the same bytes. Another of the round is answered only where both count in a memory,
+        have no client in common and keep to the rule of sets. What was answered is remembered in `state_dir`. Raises
+        `SignatureError`, `TooFewContributionsError`, `SetRuleError`, `ReplayError` and what any frame may
         raise. Clients that have sent no share are named in a complaint in place of an answer; nothing is spent then.
         """
         ...
@@ -304,8 +305,11 @@ class Decryptor(ABC):
     """Client side: aggregates to weighted means.
 
     What opens is the sum of what the clients it names have sent, from one global model, at least
-    ``min_contributions`` of them. One aggregate a round, none older than the last; the same bytes again are fine.
-    What was opened is remembered in `state_dir`.
+    ``min_contributions`` of them. None of an older round than the last opens; the same bytes again are fine. An
+    aggregate that counts in no memory is the only one of its round. Those that count in a memory of the rule of sets
+    may be several, without a client in common; every group of clients that are in the same sums of the memory must
+    have ``min_contributions`` clients. What was opened is remembered in `state_dir`; of memories the newest 256, and
+    those whose id begins with byte 1 or was not given.
     """
 
     @abstractmethod

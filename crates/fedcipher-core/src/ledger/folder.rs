@@ -58,10 +58,10 @@ impl Folder {
         &self.path
     }
 
-    /// The ledger of `key`, made if the folder never had it: its stamp, then what `newborn` makes of that. One that is
+    /// The ledger of `stamp`, made if the folder never had it: its stamp, then what `newborn` makes of that. One that is
     /// listed and not there has been deleted: its history is lost.
-    pub(super) fn ensure(&self, key: &ClientKey, suffix: &str, stamp: Stamp, newborn: Newborn) -> Result<Place> {
-        let path = self.path.join(format!("{}-{}.{suffix}", hex(&key.tag.key_id), key.client));
+    pub(super) fn ensure(&self, suffix: &str, stamp: Stamp, newborn: Newborn) -> Result<Place> {
+        let path = self.path.join(format!("{}-{}.{suffix}", hex(&stamp.key_id), stamp.client));
         let index = self.path.join(INDEX);
         let mut list = stamp::open(&index, true).map_err(|e| stamp::unopened(&index, &e))?;
         list.lock().map_err(|e| failed(&index, e))?;
@@ -177,6 +177,11 @@ impl Place {
         Ok(Indexed { place: self, file, counter })
     }
 
+    /// So many claims are on disk in the index.
+    pub fn note_durable(&self, count: u64) {
+        self.durable.store(count, Ordering::Relaxed);
+    }
+
     fn read(&self, file: &File) -> Result<Counter> {
         file.lock().map_err(|e| failed(&self.index, e))?;
         let found = self.read_locked(file);
@@ -235,7 +240,7 @@ impl Indexed<'_> {
     }
 
     /// Says `newest`, unless another has claimed since: a lock of a ledger that was replaced keeps nobody apart.
-    fn write(&mut self, newest: Newest) -> Result<()> {
+    pub fn write(&mut self, newest: Newest) -> Result<()> {
         let index = &self.place.index;
         self.file.lock().map_err(|e| failed(index, e))?;
         let written = self.place.read_locked(&self.file).and_then(|mut found| {
@@ -252,7 +257,7 @@ impl Indexed<'_> {
 
     fn sync(&self) -> Result<()> {
         disk::sync(&self.file).map_err(|e| failed(&self.place.index, e))?;
-        self.place.durable.store(self.counter.newest.count(), Ordering::Relaxed);
+        self.place.note_durable(self.count());
         Ok(())
     }
 }

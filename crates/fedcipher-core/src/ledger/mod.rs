@@ -8,14 +8,17 @@
 
 mod disk;
 mod folder;
+mod journal;
+mod memories;
 mod nonces;
 mod openings;
 mod slots;
 pub(crate) mod stamp;
 
 pub use folder::Folder;
+pub use memories::Sum;
 pub use nonces::Ledger;
-pub use openings::Openings;
+pub use openings::{Holder, Openings};
 
 use crate::keys::ClientKey;
 use crate::{Error, Result};
@@ -97,19 +100,34 @@ mod tests {
     type Claim = fn(&ClientKey, &Path, u64) -> Result<()>;
 
     /// A claim, and one of the same round that must be refused after it.
-    const CLAIMS: [(Claim, Claim); 2] = [
+    const CLAIMS: [(Claim, Claim); 3] = [
         (
             |key, state, round| Ledger::open(key, Some(state))?.claim(round),
             |key, state, round| Ledger::open(key, Some(state))?.claim(round),
         ),
         (
-            |key, state, round| Openings::open(key, Some(state))?.claim(round, &[round as u8; 32]),
-            |key, state, round| Openings::open(key, Some(state))?.claim(round, &[99; 32]),
+            |key, state, round| openings(key, state)?.claim(&Sum::alone(round), &[round as u8; 32]),
+            |key, state, round| openings(key, state)?.claim(&Sum::alone(round), &[99; 32]),
+        ),
+        (
+            |key, state, round| openings(key, state)?.claim(&of_all(key, round), &[round as u8; 32]),
+            |key, state, round| openings(key, state)?.claim(&of_all(key, round), &[99; 32]),
         ),
     ];
 
+    fn openings(key: &ClientKey, state: &Path) -> Result<Openings> {
+        Openings::open(&Holder { key, identity: None, minimum: 2 }, Some(state))
+    }
+
+    /// A sum of both clients that counts in the memory of its round.
+    fn of_all(key: &ClientKey, round: u64) -> Sum {
+        let contributions = [0, 1].map(|client| crate::wire::Contribution { client, weight: 1 }).to_vec();
+        let header = key.tag.header(crate::wire::Kind::Aggregate, round, contributions);
+        Sum::of(&crate::wire::Header { memory: [round as u8; 16], ..header }, None)
+    }
+
     /// The most steps that a claim takes, after one that was broken off.
-    const STEPS: u32 = 8;
+    const STEPS: u32 = 14;
 
     /// A claim of `round` whose process ends before step `steps`, and whose power cut undoes `lost` of the writes that
     /// were not durable: whether it came to its end. None where there are no such writes.
@@ -125,11 +143,16 @@ mod tests {
         let key = Plain::new(Bounds::new(2, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0);
         for (claim, refused) in CLAIMS {
             let (mut broken, mut whole) = (0, 0);
+            let first_claimed = tempfile::tempdir().unwrap();
+            register(&key, first_claimed.path()).unwrap();
+            claim(&key, first_claimed.path(), 1).unwrap();
             let ends = (0..=STEPS).flat_map(|steps| (0..4).map(move |lost| (steps, lost)));
             for (first, second) in ends.clone().flat_map(|first| ends.clone().map(move |second| (first, second))) {
                 let state = tempfile::tempdir().unwrap();
-                register(&key, state.path()).unwrap();
-                claim(&key, state.path(), 1).unwrap();
+                for file in std::fs::read_dir(first_claimed.path()).unwrap() {
+                    let file = file.unwrap();
+                    std::fs::copy(file.path(), state.path().join(file.file_name())).unwrap();
+                }
                 let Some(one) = broken_off(claim, &key, state.path(), 2, first.0, first.1) else { continue };
                 let Some(two) = broken_off(claim, &key, state.path(), 3, second.0, second.1) else { continue };
                 let last = if two { 3 } else { 1 + u64::from(one) };
@@ -144,6 +167,18 @@ mod tests {
             }
             assert!(broken > 50 && whole > 0, "{broken} {whole}");
         }
+    }
+
+    /// Two claims of one ledger at the same time, each with a lock of a file that the other does not have.
+    #[test]
+    fn attack_25_a_ledger_replaced_during_a_claim_is_seen() {
+        let key = Plain::new(Bounds::new(2, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        let state = tempfile::tempdir().unwrap();
+        let place = nonces::place(&Folder::open(state.path()).unwrap(), &key, 0).unwrap();
+        let (mut first, mut second) = (place.indexed().unwrap(), place.indexed().unwrap());
+        first.advance(slots::Newest::of(1, 7)).unwrap();
+        let refused = second.advance(slots::Newest::of(1, 7)).unwrap_err();
+        assert!(refused.to_string().contains("replaced during a claim"), "{refused}");
     }
 
     /// The same as a ledger comes into being.

@@ -13,7 +13,7 @@ pub(super) const MAGIC: Magic = *b"FEDNONC3";
 /// Makes the file of `key` if the folder never had one.
 pub(super) fn place(folder: &Folder, key: &ClientKey, born: u64) -> Result<Place> {
     let stamp = Stamp::of(MAGIC, folder.identity(), key, born);
-    folder.ensure(key, "nonce", stamp, |stamp| Counter::born(stamp).to_vec())
+    folder.ensure("nonce", stamp, |stamp| Counter::born(stamp).to_vec())
 }
 
 /// Refuses any round that is not greater than the last one.

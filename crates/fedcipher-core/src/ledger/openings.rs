@@ -1,6 +1,9 @@
-//! Which aggregate of which round has been opened: one a round, none older than the last, the same again at will.
+//! Which aggregates have been opened: none of an older round than the last, the same again at will. Without a memory of
+//! the rule of sets it is one a round; with one, as many as have no client in common and keep to the rule.
 
 use super::folder::{Folder, Indexed, Place, read_stamp};
+use super::journal::{Journal, Position};
+use super::memories::{Entry, Memories, Sum};
 use super::slots::Newest;
 use super::stamp::{self, LEN, Magic, Stamp};
 use super::{check_date, disk, failed, locked, lost};
@@ -8,12 +11,14 @@ use crate::keys::ClientKey;
 use crate::{Error, Result, os};
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) const MAGIC: Magic = *b"FEDOPEN2";
 const ANSWERS: Magic = *b"FEDANSW2";
+const OPENED_SETS: Magic = *b"FEDSETS1";
+const ANSWERED_SETS: Magic = *b"FEDSETS2";
 
-/// `round u64 | digest | index u64 | 0 u64 | checksum`. A power of two: none crosses a disk sector.
+/// `round u64 | digest | index u64 | counts in a memory u64 | checksum`. A power of two: none crosses a disk sector.
 const RECORD: usize = 64;
 
 /// Makes the file of `key` if the folder never had one.
@@ -23,16 +28,18 @@ pub(super) fn place(folder: &Folder, key: &ClientKey) -> Result<Place> {
 
 fn place_as(folder: &Folder, key: &ClientKey, suffix: &str, magic: Magic) -> Result<Place> {
     let stamp = Stamp::of(magic, folder.identity(), key, 0);
-    folder.ensure(key, suffix, stamp, |stamp| stamp.encode().to_vec())
+    folder.ensure(suffix, stamp, |stamp| stamp.encode().to_vec())
 }
 
 /// After every round: nothing is opened any more.
-const CLOSED: Opening = Opening { round: u64::MAX, digest: [u8::MAX; 32] };
+const CLOSED: Opening = Opening { round: u64::MAX, digest: [u8::MAX; 32], memory: false };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Opening {
     round: u64,
     digest: [u8; 32],
+    /// Whether it counts in a memory.
+    memory: bool,
 }
 
 impl Opening {
@@ -41,6 +48,7 @@ impl Opening {
         out[..8].copy_from_slice(&self.round.to_le_bytes());
         out[8..40].copy_from_slice(&self.digest);
         out[40..48].copy_from_slice(&index.to_le_bytes());
+        out[48..56].copy_from_slice(&u64::from(self.memory).to_le_bytes());
         stamp::seal(&mut out);
         out
     }
@@ -52,17 +60,32 @@ impl Opening {
     }
 
     fn decode(bytes: &[u8; RECORD], index: u64) -> Option<Self> {
-        let found = Opening { round: stamp::word(bytes, 0)?, digest: bytes[8..40].try_into().ok()? };
+        let digest = bytes[8..40].try_into().ok()?;
+        let found = Opening { round: stamp::word(bytes, 0)?, digest, memory: stamp::word(bytes, 48)? == 1 };
         (*bytes == found.encode(index)).then_some(found)
     }
 }
 
-/// The openings of one (key set, client), in one file: a record a round, rounds increasing, which the folder's index
-/// counts. The file grows by 64 bytes a round; a claim reads the last record, one of an older round as many
-/// as a binary search takes, so a million rounds are no slower than one and nothing is kept in memory.
+/// Whose openings they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Holder<'a> {
+    pub key: &'a ClientKey,
+    /// What the holder signs with, where that is known: the sets are remembered by it, over all keys.
+    pub identity: Option<&'a [u8; 32]>,
+    /// Clients that every group of the rule of sets must have.
+    pub minimum: u64,
+}
+
+/// The openings of one (key set, client), in one file: a record each, rounds not decreasing, which the folder's index
+/// counts. The file grows by 64 bytes an opening; a claim reads the last record, one of an older round as many as a
+/// binary search takes, so a million rounds are no slower than one and nothing is kept in memory. Which clients were in
+/// them is in a journal beside it, as far as it must be remembered.
 #[derive(Debug, Default)]
 pub struct Openings {
-    file: Option<Place>,
+    files: Option<(Place, Journal)>,
+    minimum: u64,
+    /// Whether each is kept with what was answered.
+    answers: bool,
     seen: Mutex<Seen>,
 }
 
@@ -72,38 +95,111 @@ struct Seen {
     records: u64,
     /// Without a file: all openings.
     openings: Vec<Opening>,
+    position: Position,
+    memories: Memories,
 }
 
 impl Openings {
-    /// The openings of `key` in folder `state`; without a folder they live as long as this object.
-    pub fn open(key: &ClientKey, state: Option<&Path>) -> Result<Self> {
-        let file = state.map(|state| place(&Folder::open(state)?, key)).transpose()?;
-        Ok(Openings { file, seen: Mutex::default() })
+    /// The openings of `holder` in folder `state`; without a folder they live as long as this object.
+    pub fn open(holder: &Holder<'_>, state: Option<&Path>) -> Result<Self> {
+        Self::of(holder, state, false)
     }
 
-    /// The answers of `key` as a member of its committee: one set of clients a round, none of an older round.
-    pub fn of_answers(key: &ClientKey, state: Option<&Path>) -> Result<Self> {
-        let file = state.map(|state| place_as(&Folder::open(state)?, key, "answered", ANSWERS)).transpose()?;
-        Ok(Openings { file, seen: Mutex::default() })
+    /// The answers of `holder` as a member of its committee, under the same rules.
+    pub fn of_answers(holder: &Holder<'_>, state: Option<&Path>) -> Result<Self> {
+        Self::of(holder, state, true)
     }
 
-    /// Claims the opening of the aggregate `digest` in `round`, durably: a round later than all before, or
-    /// exactly an opening that was claimed before. A refusal changes nothing.
-    pub fn claim(&self, round: u64, digest: &[u8; 32]) -> Result<()> {
-        check_date(round)?;
-        self.record(Opening { round, digest: *digest })
+    fn of(holder: &Holder<'_>, state: Option<&Path>, answers: bool) -> Result<Self> {
+        let (suffix, magic) = if answers { ("answered", ANSWERS) } else { ("opened", MAGIC) };
+        let (sets, sets_magic) = if answers { ("answered-sets", ANSWERED_SETS) } else { ("sets", OPENED_SETS) };
+        let open = |state: &Path| {
+            let folder = Folder::open(state)?;
+            let mut stamp = Stamp::of(sets_magic, folder.identity(), holder.key, 0);
+            if let Some(identity) = holder.identity {
+                let name = blake3::derive_key("fedcipher ledger of an identity", identity);
+                (stamp.key_id, stamp.client) = (name.first_chunk().copied().unwrap_or_default(), 0);
+            }
+            Ok((place_as(&folder, holder.key, suffix, magic)?, Journal::open(&folder, sets, stamp)?))
+        };
+        let files = state.map(open).transpose()?;
+        Ok(Openings { files, minimum: holder.minimum, answers, seen: Mutex::default() })
+    }
+
+    /// Claims the opening of the aggregate `digest`, which is of `sum`, durably: of a round later than all before, or
+    /// exactly an opening that was claimed before, or, where the memory of `sum` allows it, of the newest round. A
+    /// refusal changes nothing.
+    pub fn claim(&self, sum: &Sum, digest: &[u8; 32]) -> Result<()> {
+        self.answer(sum, digest, Vec::new()).map(drop)
+    }
+
+    /// [`Self::claim`] of the request `digest`, which `answer` answers: what to answer, now and whenever it comes again.
+    pub fn answer(&self, sum: &Sum, digest: &[u8; 32], answer: Vec<u8>) -> Result<Vec<u8>> {
+        check_date(sum.round)?;
+        let wanted = Opening { round: sum.round, digest: *digest, memory: sum.has_memory() };
+        let seen = &mut *self.seen();
+        let entry = Entry { sum: sum.clone(), digest: *digest, answer };
+        match &self.files {
+            Some((place, journal)) => {
+                let mut log = Log::open(place, &mut seen.records)?;
+                self.record(&mut log, journal, wanted, entry, &mut seen.position, &mut seen.memories)
+            }
+            None => {
+                let openings = &mut seen.openings;
+                let verdict = verdict(wanted, openings.len() as u64, |k| Ok(openings[k as usize]))?;
+                if let Verdict::New { begun } = verdict {
+                    self.check(&seen.memories, &entry, begun)?;
+                    openings.push(wanted);
+                    if self.keeps(sum) {
+                        seen.memories.push(entry.clone());
+                    }
+                    if seen.memories.overfull() {
+                        seen.memories.forget();
+                    }
+                }
+                self.given(&seen.memories, &entry)
+            }
+        }
+    }
+
+    /// What was answered to the request `digest` before, if anything was.
+    pub fn answered(&self, sum: &Sum, digest: &[u8; 32]) -> Result<Option<Vec<u8>>> {
+        let seen = &mut *self.seen();
+        if let Some((place, journal)) = &self.files {
+            let log = Log::open(place, &mut seen.records)?;
+            journal.hold(&mut seen.position, &mut |record| taken(&mut seen.memories, record))?;
+            if !log.has(Opening { round: sum.round, digest: *digest, memory: sum.has_memory() })? {
+                return Ok(None);
+            }
+        }
+        Ok(seen.memories.entry(sum, digest).map(|entry| entry.answer.clone()))
     }
 
     /// Opens nothing under this key from here on, durably. `Closed` where that was so already.
     pub fn close(&self) -> Result<()> {
-        self.record(CLOSED)
+        let seen = &mut *self.seen();
+        match &self.files {
+            Some((place, _)) => {
+                let mut log = Log::open(place, &mut seen.records)?;
+                match verdict(CLOSED, log.count, |index| log.at(index))? {
+                    Verdict::Again => Ok(()),
+                    Verdict::New { .. } => log.append(CLOSED),
+                }
+            }
+            None => {
+                let openings = &mut seen.openings;
+                verdict(CLOSED, openings.len() as u64, |k| Ok(openings[k as usize]))?;
+                openings.push(CLOSED);
+                Ok(())
+            }
+        }
     }
 
     /// `Closed` where nothing is opened any more.
     pub fn check_open(&self) -> Result<()> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = match &self.file {
-            Some(place) => {
+        let seen = &mut *self.seen();
+        let last = match &self.files {
+            Some((place, _)) => {
                 let log = Log::open(place, &mut seen.records)?;
                 log.count.checked_sub(1).map(|index| log.at(index)).transpose()?
             }
@@ -112,44 +208,111 @@ impl Openings {
         if last.is_some_and(|last| last.round == CLOSED.round) { Err(Error::Closed) } else { Ok(()) }
     }
 
-    fn record(&self, wanted: Opening) -> Result<()> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        match &self.file {
-            Some(place) => Log::open(place, &mut seen.records)?.claim(wanted, &mut seen.records),
-            None => {
-                let openings = &mut seen.openings;
-                match verdict(wanted, openings.len() as u64, |k| Ok(openings[k as usize]))? {
-                    Verdict::New => openings.push(wanted),
-                    Verdict::Again => {}
-                }
-                Ok(())
-            }
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether more is remembered of a sum than that it was opened.
+    fn keeps(&self, sum: &Sum) -> bool {
+        self.answers || sum.has_memory()
+    }
+
+    fn check(&self, memories: &Memories, entry: &Entry, begun: bool) -> Result<()> {
+        if entry.sum.has_memory() { memories.check(&entry.sum, &entry.digest, begun, self.minimum) } else { Ok(()) }
+    }
+
+    /// What is to be answered where a claim stands.
+    fn given(&self, memories: &Memories, entry: &Entry) -> Result<Vec<u8>> {
+        match memories.entry(&entry.sum, &entry.digest) {
+            Some(found) => Ok(found.answer.clone()),
+            None if !self.answers => Ok(Vec::new()),
+            // Of a round before the newest: it is over, and its answers are not kept.
+            None => Err(Error::Opened { round: entry.sum.round, last: entry.sum.round }),
         }
+    }
+
+    fn record(
+        &self,
+        log: &mut Log<'_>,
+        journal: &Journal,
+        wanted: Opening,
+        entry: Entry,
+        position: &mut Position,
+        memories: &mut Memories,
+    ) -> Result<Vec<u8>> {
+        let verdict = verdict(wanted, log.count, |index| log.at(index))?;
+        if !self.keeps(&entry.sum) {
+            if matches!(verdict, Verdict::New { .. }) {
+                log.append(wanted)?;
+            }
+            return Ok(entry.answer);
+        }
+        let mut held = journal.hold(position, &mut |record| taken(memories, record))?;
+        if let Verdict::New { begun } = verdict {
+            self.check(memories, &entry, begun)?;
+            // The set first: what the log has of a memory is in the journal. It is there already where a claim was
+            // broken off between the two.
+            if memories.entry(&entry.sum, &entry.digest).is_none() {
+                held.append(position, &entry.to_bytes())?;
+                held.count(position)?;
+                memories.push(entry.clone());
+            }
+            log.append(wanted)?;
+            journal.note_durable(position);
+        }
+        let given = self.given(memories, &entry);
+        if held.is_long(position) || memories.overfull() {
+            let kept: Vec<Vec<u8>> = memories.kept().iter().map(Entry::to_bytes).collect();
+            held.rewrite(position, &kept)?;
+        }
+        given
     }
 }
 
+/// A journal's record, or that all records before are replaced.
+fn taken(memories: &mut Memories, record: Option<&[u8]>) -> Result<()> {
+    match record {
+        Some(bytes) => memories.push(Entry::parse(bytes)?),
+        None => *memories = Memories::default(),
+    }
+    Ok(())
+}
+
 enum Verdict {
-    New,
+    /// `begun`: other sums of its round were opened, all of which count in a memory.
+    New {
+        begun: bool,
+    },
     Again,
 }
 
-/// Whether `wanted` may be opened after `count` openings of increasing rounds.
+/// Whether `wanted` may be opened after `count` openings of rounds that do not decrease.
 fn verdict(wanted: Opening, count: u64, at: impl Fn(u64) -> Result<Opening>) -> Result<Verdict> {
-    let Some(newest) = count.checked_sub(1) else { return Ok(Verdict::New) };
+    let Some(newest) = count.checked_sub(1) else { return Ok(Verdict::New { begun: false }) };
     let last = at(newest)?.round;
     if last == CLOSED.round {
         return Err(Error::Closed);
     }
     if wanted.round > last {
-        return Ok(Verdict::New);
+        return Ok(Verdict::New { begun: false });
     }
     let (mut low, mut high) = (0, count);
     while low < high {
         let middle = low + (high - low) / 2;
         if at(middle)?.round < wanted.round { low = middle + 1 } else { high = middle }
     }
-    // The newest is no older than what is wanted, so there is one at `low`.
-    if at(low)? == wanted { Ok(Verdict::Again) } else { Err(Error::Opened { round: wanted.round, last }) }
+    let mut several = wanted.memory && wanted.round == last;
+    for index in low..count {
+        let found = at(index)?;
+        if found.round != wanted.round {
+            break;
+        }
+        if found == wanted {
+            return Ok(Verdict::Again);
+        }
+        several &= found.memory;
+    }
+    if several { Ok(Verdict::New { begun: true }) } else { Err(Error::Opened { round: wanted.round, last }) }
 }
 
 /// The file of a ledger's openings, which nobody else changes while this lives: whole, and as the index says.
@@ -207,18 +370,18 @@ impl<'a> Log<'a> {
         Opening::decode(&bytes, index).ok_or_else(|| lost(self.path, &format!("opening {index} in it is damaged")))
     }
 
-    fn claim(&mut self, wanted: Opening, seen: &mut u64) -> Result<()> {
-        match verdict(wanted, self.count, |index| self.at(index))? {
-            Verdict::Again => Ok(()),
-            Verdict::New => {
-                disk::write(&self.file, &wanted.encode(self.count), offset(self.count))
-                    .and_then(|()| disk::sync(&self.file))
-                    .map_err(|e| failed(self.path, e))?;
-                self.indexed.advance(Newest::of(self.count + 1, wanted.sum(self.count)))?;
-                self.count += 1;
-                *seen = self.count;
-                Ok(())
-            }
-        }
+    /// Whether it was claimed.
+    fn has(&self, wanted: Opening) -> Result<bool> {
+        Ok(matches!(verdict(wanted, self.count, |index| self.at(index)), Ok(Verdict::Again)))
+    }
+
+    /// Adds an opening, durably, here and in the index.
+    fn append(&mut self, wanted: Opening) -> Result<()> {
+        disk::write(&self.file, &wanted.encode(self.count), offset(self.count))
+            .and_then(|()| disk::sync(&self.file))
+            .map_err(|e| failed(self.path, e))?;
+        self.indexed.advance(Newest::of(self.count + 1, wanted.sum(self.count)))?;
+        self.count += 1;
+        Ok(())
     }
 }
