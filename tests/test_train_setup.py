@@ -7,7 +7,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import keys
-from fedcipher.app.answers import COUNTS, evaluate_answers, pool_evaluations, train_answers
+from fedcipher.app.answers import COUNTS, evaluate_answers, evaluated, pool_evaluations, train_answers
 from fedcipher.app.client_app import make_client_app
 from fedcipher.app.examples import examples, sizes, test_examples
 from fedcipher.app.layers import clip_option
@@ -17,6 +17,7 @@ from fedcipher.data import load
 from fedcipher.dp import Privacy
 from fedcipher.errors import ParameterError
 from fedcipher.federation.answers import Lanes, Tally, limb_width
+from fedcipher.flower.curves import Curves
 from fedcipher.flower.inner import metrics_of
 from fedcipher.models import Learner
 from fedcipher.watch.metrics import Metrics
@@ -131,7 +132,7 @@ def test_a_client_says_how_many_passes_it_took_where_it_may_stop():
 
 @pytest.mark.parametrize("privacy", [None, Privacy(clip=1.0, noise_multiplier=0.5, rounds=2, delta=1e-5)])
 def test_the_app_answers_in_frames_only_and_a_key_has_its_accuracy(tmp_path, privacy):
-    """Without Ray. No noise covers what a training says, so that with privacy it says nothing."""
+    """Without Ray. No noise covers what a training says, so that with privacy it says nothing, nor does an evaluation."""
     scheme = fedcipher.scheme("flashe", clients=3, codec=fedcipher.Codec(bits=16, privacy=privacy))
     folder = keys.save(scheme.keygen(3), scheme, tmp_path / "keys")
     settings = Settings(str(folder), clients=3, rounds=2, epochs=1, out=str(tmp_path / "run"))
@@ -145,6 +146,13 @@ def test_the_app_answers_in_frames_only_and_a_key_has_its_accuracy(tmp_path, pri
         assert set(reply.content.metric_records) == {"fedcipher.metrics"}
     # Whoever watches needs not know the app's own function.
     rounds = Metrics(tmp_path / "run", folder / "client-2.key").past().rounds
+    if privacy is not None:
+        assert not any(made.metrics or made.counted or made.evaluated for made in rounds)
+        return
     assert all(set(made.metrics["evaluate"]) == {"accuracy", "loss", "precision", "recall", "f1"} for made in rounds)
-    assert [("train" in made.metrics, "clipped" in made.counted) for made in rounds] == [(privacy is None,) * 2] * 2
-    assert privacy or rounds[-1].metrics["evaluate"]["accuracy"] > 0.5
+    assert all(made.metrics["train"]["loss"] > 0 and made.counted["clipped"] >= 0 for made in rounds)
+    # The same as of all test examples in one place.
+    curves = Curves(tmp_path / "run", folder / "client-1.key")
+    curves.read()
+    assert evaluated(settings, curves.arrays) == pytest.approx(rounds[-1].metrics["evaluate"], rel=1e-4)
+    assert rounds[-1].metrics["evaluate"]["accuracy"] > 0.5
