@@ -317,7 +317,9 @@ def _spec_command(commands: Any) -> None:
     # An authority's epochs end with a round each, which a run of deltas cannot follow.
     _scheme_options(spec, target="weights")
     spec.add_argument("--per-round", type=whole(1, _CLIENTS), required=True, help="most clients in one round")
-    spec.add_argument("--max-weight", type=whole(1), default=1, help="largest integer weight of a client")
+    spec.add_argument(
+        "--max-weight", type=whole(1), default=1, help="largest integer weight of an update in your own program"
+    )
     _privacy_options(spec, rounds=True)
     spec.set_defaults(run=_spec)
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
+from numpy.typing import NDArray
 
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.charter import Charter
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from fedcipher.app.settings import Settings
     from fedcipher.data import Dataset
 
-__all__ = ["COUNTS", "are_ours", "evaluate_answers", "pool_evaluations", "train_answers"]
+__all__ = ["COUNTS", "are_ours", "evaluate_answers", "evaluated", "pool_evaluations", "train_answers"]
 
 COUNTS = ("hits", "true", "guessed")
 """Of each class: test examples that were recognised, that there are, and that were taken for it."""
@@ -31,6 +33,23 @@ def evaluate_answers(settings: Settings, data: Dataset) -> list[Answer]:
     """Of an evaluation: the loss, and counts of each class."""
     examples = data.train_y.size if settings.test_share else data.test_y.size
     return [Answer("loss"), *(Answer(name, data.classes, 1.0, float(examples), "sum") for name in COUNTS)]
+
+
+def evaluated(settings: Settings, model: Sequence[NDArray[Any]]) -> dict[str, float]:
+    """What all clients together would answer for ``model``, for a simulation, which has their test examples."""
+    from fedcipher.app.examples import test_examples
+    from fedcipher.data import load
+    from fedcipher.models import Learner
+
+    data = load(settings.dataset, settings.data_dir or None)
+    learner = Learner(settings.model, data.classes, data.train_x[0])
+    parts = [test_examples(settings, data, client) for client in range(settings.clients)]
+    x, y = (np.concatenate(held) for held in zip(*parts, strict=True))
+    found = learner.evaluate(list(model), x, y)
+    counts = zip(COUNTS, (np.diag(found.confusion), found.confusion.sum(1), found.confusion.sum(0)), strict=True)
+    metrics = {"num-examples": len(x), "loss": found.loss, **{name: held.tolist() for name, held in counts}}
+    made = pool_evaluations([RecordDict({"metrics": MetricRecord(metrics)})], "num-examples")
+    return {name: cast(float, value) for name, value in made.items()}
 
 
 def are_ours(charter: Charter) -> bool:

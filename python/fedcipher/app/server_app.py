@@ -38,7 +38,7 @@ def make_server_app(
         learner = Learner(chosen.model, data.classes, data.train_x[0])
         initial = learner.initial(chosen.seed)
         held = server_keys(keys or chosen.keys)
-        # No noise covers answers, so that with privacy a training has none.
+        # No noise covers answers, so that with privacy there are none.
         private = held.scheme.codec.privacy is not None
         strategy = SecureStrategy(
             FedAvg(
@@ -52,7 +52,7 @@ def make_server_app(
             ),
             held,
             train_answers=[] if private else train_answers(chosen),
-            evaluate_answers=evaluate_answers(chosen, data),
+            evaluate_answers=[] if private else evaluate_answers(chosen, data),
             out=chosen.out,
             resume=chosen.resume,
             examples_per_weight=chosen.examples_per_weight or None,

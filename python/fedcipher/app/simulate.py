@@ -20,7 +20,7 @@ from rich.progress import Progress, TimeRemainingColumn
 
 from fedcipher import keys as key_files
 from fedcipher._terminal import console, progress
-from fedcipher.app.answers import pool_evaluations
+from fedcipher.app.answers import evaluated, pool_evaluations
 from fedcipher.app.client_app import make_client_app
 from fedcipher.app.examples import sizes
 from fedcipher.app.memory import at_once, available, resident
@@ -164,6 +164,9 @@ def _run(
         def on_round(record: RoundRecord) -> None:
             now = used()
             result = _opened(curves, record)
+            if scheme.codec.privacy is not None and curves.arrays is not None and not record.unfinished:
+                # Nobody evaluates with privacy, because no noise covers answers. What was opened may be looked at.
+                result.metrics.update(evaluated(settings, curves.arrays))
             result.accelerator = {kind: value - before.get(kind, 0.0) for kind, value in now.items()}
             # From here on: to open the metrics is no client's work.
             before.update(used())

@@ -88,6 +88,11 @@ class Curves:
         """The run's; none before `read`."""
         return self._charter
 
+    @property
+    def arrays(self) -> list[Any] | None:
+        """The newest model that was opened; none before there is one."""
+        return None if self._chain is None or not self._steps else self._chain.model
+
     def read(self) -> dict[int, OpenedRound]:
         """Open what has come since the last time; all rounds that are opened, by their number in the run.
 

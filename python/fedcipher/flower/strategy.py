@@ -381,12 +381,15 @@ class SecureStrategy(Strategy):
 
     def _warn_of_budget(self, num_rounds: int) -> None:
         privacy = self.scheme.codec.privacy
-        if privacy is not None and num_rounds > privacy.rounds:
+        if privacy is None:
+            return
+        frames = num_rounds * (2 if self._answers["evaluate"] else 1)
+        if frames > privacy.rounds:
             _log.warning(
-                "num_rounds=%s, and these keys give %s updates of each client, by its differential privacy: clients "
-                "that have given them refuse all further rounds. Sample fewer in a round, or make keys for more",
-                num_rounds,
-                privacy.rounds,
+                "num_rounds=%s takes %s frames, and these keys give %s of each client, by its differential privacy, "
+                "an evaluation's among them: clients that have given them refuse all further rounds. Sample fewer in a "
+                "round, or make keys for more",
+                *(num_rounds, frames, privacy.rounds),
             )
 
     def _begin(self, initial: ArrayRecord) -> None:
@@ -634,6 +637,9 @@ class SecureStrategy(Strategy):
         """Like `configure_train`."""
         self._take(arrays, server_round, "evaluate", config)
         self._training = False
+        if self.scheme.codec.privacy is not None and not self._answers["evaluate"]:
+            # An evaluation without answers says nothing, and its frame would spend an update of each client's budget.
+            return []
         server_round += self._done
         shown, messages = self._inner.sample(True, server_round, self._running.shown(), config, grid)
         if messages and len(messages) < self._minimum:
