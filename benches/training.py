@@ -163,8 +163,8 @@ def report(data_dir: str) -> str:
     head = ["seconds", "all", "outside rounds", "first round", "a later round", spread_of, "accuracy"]
     return (
         f"Written by `make bench-train` on {datetime.date.today()}: {machine()}. MNIST, `cnn-8k`, {_CLIENTS} clients,"
-        f" {_PER_ROUND} a round, {_ROUNDS} rounds, as many evaluating each; {_TURNS} runs of each, in turns; median (least"
-        " to most), of later rounds each run's median. FedAvg's later rounds took"
+        f" {_PER_ROUND} a round, {_ROUNDS} rounds, as many evaluating each; {_TURNS} runs of each, in turns; median"
+        " (least to most), of later rounds each run's median. FedAvg's later rounds took"
         f" {floor:.2f} to {ceiling:.2f} s.\n\n" + table(head, rows)
     )
 
