@@ -357,6 +357,7 @@ class FaultFinder:
         self._elsewhere: list[frozenset[int]] = []
         self._planned: list[frozenset[int]] = []
         self._sums: list[frozenset[int]] | None = None
+        self._arrived = frozenset[int]()
         self._doubts = _Doubts()
         self._evidence = _Evidence(corrupt_clients)
         self._proofs: dict[int, list[frozenset[int]]] = {}
@@ -412,8 +413,18 @@ class FaultFinder:
             if group != planned and len(group) >= self._least and self._fits([*sums, group]):
                 sums.append(group)
         self._position.add(sums, (client for group in there for client in group))
-        self._sums = sums
+        self._sums, self._arrived = sums, frozenset(arrived)
         return tuple(sums)
+
+    def drop(self) -> None:
+        """The sets of `summed` were not made: no sum of them has left the server."""
+        if self._sums is None:
+            raise ParameterError("no sets of this round are fixed: call summed first")
+        there = frozenset[int]().union(*self._planned) & self._arrived
+        del self._position.sets[len(self._position.sets) - len(self._sums) :]
+        for client in there:
+            self._position.frames[client] -= 1
+        self._planned, self._sums = [], None
 
     def settle(self, refusals: Sequence[Collection[int]]) -> Outcome:
         """What the round has shown. ``refusals`` are the clients that refused the bytes of each set of `summed`.

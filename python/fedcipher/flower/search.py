@@ -70,6 +70,13 @@ class Search:
         self._keep()
         return sums, plan.end or ("" if sums else "no group of clients is complete")
 
+    def drop(self) -> None:
+        """No sum was made of the last `sets`."""
+        if self.pending:
+            self._finder.drop()
+        self.pending = ()
+        self._keep()
+
     def settle(self, failed: Collection[int]) -> Outcome:
         """The server has opened the last step itself; ``failed`` are the numbers of the sums that do not open."""
         everybody = [sorted(clients) if number in failed else [] for number, clients in enumerate(self.pending)]

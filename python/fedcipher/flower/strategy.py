@@ -757,7 +757,7 @@ class SecureStrategy(Strategy):
         record, model = self.rounds[-1], self._running
         said = f"is left out of round {record.round}"
         first = None if model.steps or model.charter.sets_models else ServerSets("first", self._key, self._minimum)
-        kept = self._searching.under_way(self._parties.node_of) or bool(first and first.groups)
+        kept = self._searching.under_way(self._key.cohort) or bool(first and first.groups)
         added = self._added("train", replies, record.clients, record.number, said, kept=kept)
         self._note_opened(record.clients, added.unopened)
         for node in self._attendance.silent(record, record.clients, training=True):
@@ -767,6 +767,7 @@ class SecureStrategy(Strategy):
             return None, None
         frames = self._summed_in_sets(added, record, first)
         if isinstance(frames, str):
+            self._searching.drop()
             self._leave_unfinished(server_round, frames)
             return None, None
         model.append(frames, server_round, added.context)
@@ -805,18 +806,32 @@ class SecureStrategy(Strategy):
         """
         clients = [self._parties.client_of[reply.metadata.src_node_id] for reply in added.replies]
         sets, why = self._searching.sets(clients, first.groups if first else ())
-        if first is not None:
-            for group in sets:
-                first.remember(group)
         if not sets:
             if why:
                 self._ends = why
             return why or "no set of clients fits the rule of sets"
+        frames: list[bytes] = []
         if len(sets) == 1 and sets[0] == frozenset(clients):
             frame = self._summed("train", added.aggregator, record)
-            return frame if isinstance(frame, str) else [frame]
-        if not added.frames:
+            if isinstance(frame, str):
+                return frame
+            frames.append(frame)
+        elif not added.frames:
             return "its clients do not fit the rule of sets beside the sums before"
+        else:
+            made = self._summed_groups(sets, clients, added, record)
+            if isinstance(made, str):
+                return made
+            frames = made
+        if first is not None:
+            for group in sets:
+                first.remember(group)
+        return frames
+
+    def _summed_groups(
+        self, sets: Iterable[frozenset[int]], clients: list[int], added: Added, record: RoundRecord
+    ) -> list[bytes] | str:
+        """A sum of each of ``sets``, or why there is none."""
         frames: list[bytes] = []
         for group in sets:
             aggregator = self.scheme.aggregator(self._key, round=record.number)
