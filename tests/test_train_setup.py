@@ -132,7 +132,7 @@ def test_a_client_says_how_many_passes_it_took_where_it_may_stop():
 
 @pytest.mark.parametrize("privacy", [None, Privacy(clip=1.0, noise_multiplier=0.5, rounds=2, delta=1e-5)])
 def test_the_app_answers_in_frames_only_and_a_key_has_its_accuracy(tmp_path, privacy):
-    """Without Ray. No noise covers what a training says, so with privacy it says nothing, nor does an evaluation."""
+    """Without Ray. No noise covers what a training says, so that with privacy nobody says anything."""
     scheme = fedcipher.scheme("flashe", clients=3, codec=fedcipher.Codec(bits=16, privacy=privacy))
     folder = keys.save(scheme.keygen(3), scheme, tmp_path / "keys")
     settings = Settings(str(folder), clients=3, rounds=2, epochs=1, out=str(tmp_path / "run"))

@@ -386,10 +386,11 @@ class SecureStrategy(Strategy):
         frames = num_rounds * (2 if self._answers["evaluate"] else 1)
         if frames > privacy.rounds:
             _log.warning(
-                "num_rounds=%s takes %s frames, and these keys give %s of each client, by its differential privacy, "
-                "an evaluation's among them: clients that have given them refuse all further rounds. Sample fewer in a "
+                "num_rounds=%s, and these keys give %s updates of each client, by its differential privacy, answers to "
+                "evaluations among them: clients that have given them refuse all further rounds. Sample fewer in a "
                 "round, or make keys for more",
-                *(num_rounds, frames, privacy.rounds),
+                num_rounds,
+                privacy.rounds,
             )
 
     def _begin(self, initial: ArrayRecord) -> None:
