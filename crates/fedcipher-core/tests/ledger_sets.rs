@@ -162,6 +162,18 @@ fn a_long_journal_is_rewritten_and_says_the_same() {
     assert!(longest < 80_000, "{longest} bytes");
     assert!(is_set(opened(&key, state.path(), &sum(&key, 601, 1, None, &all[..9]))));
     opened(&key, state.path(), &sum(&key, 601, 1, None, &all[10..])).unwrap();
+    // What is kept is read as a whole, or not at all.
+    let (path, holder) = (file(state.path(), "-0.sets"), Holder { key: &key, identity: None, minimum: 3 });
+    let whole = fs::read(&path).unwrap();
+    let mut bytes = whole.clone();
+    bytes[64 + 32 + 16 + 40] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let (openings, fewer) = (Openings::open(&holder, Some(state.path())).unwrap(), sum(&key, 602, 1, None, &all[..9]));
+    for _ in 0..2 {
+        assert_eq!(openings.claim(&fewer, &digest(&fewer)).unwrap_err().class(), "LedgerError");
+    }
+    fs::write(&path, whole).unwrap();
+    assert!(is_set(openings.claim(&fewer, &digest(&fewer))));
     // Of the round that was the last when the journal was rewritten too.
     assert!(is_opened(opened(&key, state.path(), &sum(&key, 601, 1, None, &all))));
 }

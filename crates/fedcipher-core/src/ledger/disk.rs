@@ -23,24 +23,24 @@ pub fn cut(file: &File, len: u64) -> Result<()> {
     file.set_len(len)
 }
 
-#[cfg_attr(not(test), expect(dead_code, reason = "read by tests"))]
+#[cfg_attr(not(all(test, target_os = "linux")), expect(dead_code, reason = "read by tests"))]
 enum Step<'a> {
     Write { file: &'a File, offset: u64, len: usize },
     Sync(&'a File),
     Cut,
 }
 
-#[cfg(not(test))]
+#[cfg(not(all(test, target_os = "linux")))]
 #[expect(clippy::unnecessary_wraps, reason = "a test's fails")]
 fn step(_: &Step<'_>) -> Result<()> {
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 use ends::step;
 
 /// Ends of a process, and of the power.
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 pub mod ends {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::Step;
@@ -48,6 +48,7 @@ pub mod ends {
     use std::cell::{Cell, RefCell};
     use std::fs::File;
     use std::io::{Error, Result};
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
     /// A write that a power cut may undo.
@@ -55,7 +56,9 @@ pub mod ends {
         file: File,
         offset: u64,
         old: Vec<u8>,
-        len: u64,
+        /// Of what was written, and of the file before.
+        len: usize,
+        whole: u64,
     }
 
     thread_local! {
@@ -71,7 +74,7 @@ pub mod ends {
                 let whole = file.metadata()?.len();
                 let mut old = vec![0; (*len).min(whole.saturating_sub(*offset) as usize)];
                 os::read_exact_at(file, &mut old, *offset)?;
-                unsynced.push(Unsynced { file: file.try_clone()?, offset: *offset, old, len: whole });
+                unsynced.push(Unsynced { file: apart(file)?, offset: *offset, old, len: *len, whole });
                 Ok(())
             }
             Step::Sync(file) => {
@@ -83,6 +86,11 @@ pub mod ends {
         })
     }
 
+    /// The same file opened once more: a clone would hold the lock of the process that has ended.
+    fn apart(file: &File) -> Result<File> {
+        File::options().read(true).write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+    }
+
     /// Runs `work`, whose process ends before step `steps`. Whether it came to its end before.
     pub fn within<T>(steps: u32, work: impl FnOnce() -> crate::Result<T>) -> bool {
         LEFT.set(Some(steps));
@@ -91,13 +99,20 @@ pub mod ends {
         done
     }
 
-    /// Undoes those writes that were not yet durable and whose bit in `which` is set. How many there were.
+    /// Undoes those writes that were not yet durable, of processes that have ended too, and whose bit in `which` is
+    /// set. How many there were.
     pub fn power_cut(which: u32) -> usize {
         let unsynced = UNSYNCED.take();
-        for (number, write) in unsynced.iter().enumerate().rev() {
-            if which >> number & 1 == 1 {
-                os::write_all_at(&write.file, &write.old, write.offset).unwrap();
-                write.file.set_len(write.len).unwrap();
+        for (number, Unsynced { file, offset, old, len, whole }) in unsynced.iter().enumerate().rev() {
+            if which >> number & 1 == 0 {
+                continue;
+            }
+            let last = file.metadata().unwrap().len() == offset + *len as u64;
+            let mut before = old.clone();
+            before.resize(*len, 0);
+            os::write_all_at(file, &before, *offset).unwrap();
+            if last {
+                file.set_len(*whole).unwrap();
             }
         }
         unsynced.len()
