@@ -10,7 +10,7 @@ from fedcipher import keys
 from fedcipher.dp import Privacy
 from fedcipher.errors import StrategyError
 from fedcipher.flower import SecureStrategy, client_mod, party
-from fedcipher.flower.clip_feedback import ClipFeedback
+from fedcipher.federation.clip_feedback import ClipFeedback
 from fedcipher.flower.protocol import AGGREGATE_PREFIX, METRICS, UPDATE, frame_bytes
 from flower_harness import NAMES, initial, record
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict

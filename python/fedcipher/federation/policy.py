@@ -23,6 +23,9 @@ __all__ = ["POLICY_FILE", "SIMULATED", "Policy", "load_policy", "policy_place"]
 POLICY_FILE = "FEDCIPHER_POLICY"
 """The variable that names a site's policy file."""
 
+ANY = "*"
+"""In place of a metric's name: whatever the client's own configuration names."""
+
 _MOST_BYTES = 1 << 20
 _RATES = {"adam": ("eta",), "yogi": ("eta",), "adagrad": ("eta",), "avgm": ("server_learning_rate",)}
 _NUMBERS = {
@@ -45,7 +48,7 @@ class Policy:
         Whether a server may set models after the first. What a client answers on a model of the server's own
         choice measures that client's data.
     clear
-        Metrics that may leave this site in the clear.
+        Metrics that may leave this site in the clear; ``"*"``: any. The client's own configuration names them too.
     per_client_top
         Whether this client may send coordinates of its own choice, which the server sees.
     privacy_evaluation
@@ -98,7 +101,8 @@ class Policy:
 
     def _objections(self, charter: Charter) -> list[tuple[bool, str]]:
         numbers = max(sum(a.count for a in charter.answers[purpose]) for purpose in charter.answers)
-        clear = sorted({name for names in charter.clear.values() for name in names} - set(self.clear))
+        named = {name for names in charter.clear.values() for name in names}
+        clear = [] if ANY in self.clear else sorted(named - set(self.clear))
         coordinates = cast("Mapping[str, Any]", charter.scheme["params"]).get("per_client_top") is not None
         private = cast("Mapping[str, Any]", charter.scheme["codec"]).get("privacy") is not None
         return [
@@ -154,7 +158,13 @@ class Policy:
 
 
 SIMULATED = Policy(
-    server_sets_models=True, per_client_top=True, privacy_evaluation=True, most_numbers=1 << 16, runs=0, queries=0
+    server_sets_models=True,
+    clear=(ANY,),
+    per_client_top=True,
+    privacy_evaluation=True,
+    most_numbers=1 << 16,
+    runs=0,
+    queries=0,
 )
 """Where the run itself names every client's keys, as a simulation does: there is no site to protect."""
 
