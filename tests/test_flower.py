@@ -139,7 +139,7 @@ def test_of_whom_there_are_no_examples_counts_nothing(tmp_path, rng, caplog, tar
     for got, x in zip(strategy.open_model(decryptor), simulate(goals, examples, 2), strict=True):
         np.testing.assert_allclose(got, x, atol=1e-3)
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(np.average(range(5), weights=examples), abs=1e-6)
-    assert "'num-examples' is 0.0, so this client's update counts nothing" in caplog.text
+    assert "'num-examples' is 0, so this client's update counts nothing" in caplog.text
 
 
 def test_where_nobody_has_examples_the_model_stays(tmp_path, rng):

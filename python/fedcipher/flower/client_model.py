@@ -209,11 +209,7 @@ class ClientModel:
         made = self._difference(trained)
         odd = [0 if x.dtype.kind != "f" else int(x.size - np.count_nonzero(np.isfinite(x))) for x in made]
         if any(odd):
-            ends = [min(end, float(np.finfo(x.dtype).max)) for end, x in zip(self._clips(), made, strict=True)]
-            made = [
-                np.nan_to_num(x, nan=0.0, posinf=end, neginf=-end) if count else x
-                for x, end, count in zip(made, ends, odd, strict=True)
-            ]
+            made = [_within(x, end) if count else x for x, end, count in zip(made, self._clips(), odd, strict=True)]
         return self.settled(made), float(sum(odd))
 
     def _clips(self) -> list[float]:
@@ -284,6 +280,12 @@ class ClientModel:
     def keep_unsent(self, state: bytes) -> None:
         """An encryptor's state, for the next round of this run."""
         self._store.keep_unsent(state)
+
+
+def _within(x: NumpyArray, end: float) -> NumpyArray:
+    """Floats with zero for NaN, and ``end`` for what is infinite."""
+    end = min(end, float(np.finfo(x.dtype).max))
+    return np.nan_to_num(x, nan=0.0, posinf=end, neginf=-end)
 
 
 def _in(like: NumpyArray | np.float32, x: NumpyArray) -> NumpyArray:
