@@ -945,9 +945,8 @@ class SecureStrategy(Strategy):
             unopened[node] = failed
             if kept:
                 frames[node] = frame
-            # In the sum; what the inner strategy needs of it is where its arrays were.
-            for key in list(reply.content.array_records):
-                reply.content[key] = ArrayRecord()
+            # In the sum. Nothing that a client wrote reaches the inner strategy, which is given a place for arrays.
+            reply.content = RecordDict({self._running.charter.record: ArrayRecord()})
         aggregator, accepted, others = sums.largest()
         astray = {reply.metadata.src_node_id for reply in others}
         why = "its frame goes with another model or layout than most, or its app was told something else"
