@@ -407,6 +407,11 @@ def test_attack_26_what_runs_elsewhere_needs_the_folder_that_access_makes(tmp_pa
     assert made.returncode == 0 and stat.S_IMODE((tmp_path / "access").stat().st_mode) == 0o700
     again = fedcipher(*options, cwd=tmp_path)
     assert again.returncode == 2 and "name a new folder" in again.stderr
+    app = thief(tmp_path / "app", tmp_path)
+    for form in ("default", "json"):
+        nobody = fedcipher("run", app, "--access", tmp_path / "access", "--format", form, cwd=tmp_path)
+        said = nobody.stdout + nobody.stderr
+        assert nobody.returncode != 0 and "cannot be reached" in said and "Traceback" not in said, said
     trusted = yaml.safe_load((tmp_path / "access" / "trusted.yaml").read_text())
     signed = {"valid_license": "Valid"} | {k: json.dumps(v) for k, v in sign(tmp_path / "access", b"bundle").items()}
     for content, good in ((b"bundle", True), (b"bundle2", False)):
