@@ -17,6 +17,7 @@ import pytest
 import yaml
 from deployment_harness import BIN, fedcipher, processes
 from fedcipher.cluster.access import sign
+from fedcipher.cluster.certificates import server_certificate
 from fedcipher.cluster.gate import Gate
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import fab_to_proto
@@ -401,12 +402,21 @@ def test_attack_26_no_program_starts_with_a_door_open(tmp_path):
 
 def test_attack_26_what_runs_elsewhere_needs_the_folder_that_access_makes(tmp_path):
     """The token for the SuperLink, the publisher for the nodes; both are made once, for this user alone."""
-    (tmp_path / "ca.crt").touch()
+    server_certificate(tmp_path)
     options = ("access", tmp_path / "access", "--superlink", "127.0.0.1:1", "--root-certificates", tmp_path / "ca.crt")
     made = fedcipher(*options, cwd=tmp_path)
     assert made.returncode == 0 and stat.S_IMODE((tmp_path / "access").stat().st_mode) == 0o700
     again = fedcipher(*options, cwd=tmp_path)
     assert again.returncode == 2 and "name a new folder" in again.stderr
+    app = thief(tmp_path / "app", tmp_path)
+    for form in ("default", "json"):
+        nobody = fedcipher("run", app, "--access", tmp_path / "access", "--format", form, cwd=tmp_path)
+        said = nobody.stdout + nobody.stderr
+        assert (
+            nobody.returncode != 0
+            and "Connection refused" in " ".join(said.replace("│", " ").split())
+            and "Traceback" not in said
+        ), said
     trusted = yaml.safe_load((tmp_path / "access" / "trusted.yaml").read_text())
     signed = {"valid_license": "Valid"} | {k: json.dumps(v) for k, v in sign(tmp_path / "access", b"bundle").items()}
     for content, good in ((b"bundle", True), (b"bundle2", False)):

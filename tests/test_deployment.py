@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from deployment_harness import BIN, fedcipher, processes
 from fedcipher import errors, scheme
-from fedcipher.cluster import local, supervisor
+from fedcipher.cluster import local, programs, supervisor
 
 APP = Path(__file__).resolve().parents[1] / "examples" / "quickstart"
 DEPLOY = APP.parents[1] / "deploy"
@@ -103,6 +103,25 @@ def test_a_program_of_a_cluster_that_dies_is_started_again(tmp_path):
     assert times == said.count("superlink has ended with status -15") == 3
     assert said.count("node has ended with status 1") >= 2
     assert processes_of(tmp_path) == []
+
+
+def test_a_program_that_can_start_no_app_any_more_ends_and_is_started_again(tmp_path):
+    """Flower starts the process that starts apps once; a SuperNode without it takes tasks that nobody does."""
+    code = (
+        "import sys, time, pathlib; from fedcipher.cluster.programs import _Own; own = _Own(pathlib.Path(sys.argv[1]));"
+        "own.start_superexec('127.0.0.1:1', own.folder / 'none'); time.sleep(200)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "own")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=200, check=False)
+    assert done.returncode == -signal.SIGTERM and "what starts apps has ended with status" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "at"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("localhost", "127.0.0.1"), ("::1", "[::1]"), ("10.0.0.7", "10.0.0.7")],
+)
+def test_a_superlinks_own_apps_reach_it_wherever_it_listens(host, at):
+    assert programs._reached_at(host) == at
 
 
 @pytest.mark.parametrize("how", ["the supervisor is killed", "SIGTERM"])

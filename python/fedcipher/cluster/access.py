@@ -95,20 +95,25 @@ def run_app(folder: Path, app: str, arguments: Sequence[str]) -> int:
     os.environ.update(for_flower(folder / FLOWER_HOME))
     command, flower = load("flwr.cli.run.run"), load("flwr.cli.app")
     build = command.build_fab_from_disk
+    signed: list[str] = []
 
     def built(path: Path) -> bytes:
         bundle: bytes = build(path)
-        _send(folder, where, hashlib.sha256(bundle).hexdigest(), sign(folder, bundle))
+        digest = hashlib.sha256(bundle).hexdigest()
+        _send(folder, where, digest, sign(folder, bundle))
+        signed.append(digest)
         return bundle
 
     command.build_fab_from_disk = built
     try:
         flower.app(["run", app, NAME, *arguments])
+        status = 0
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     finally:
         command.build_fab_from_disk = build
-    return 0
+    # With --format json Flower's own status is 0 whatever has happened.
+    return status if signed else status or 1
 
 
 def _where(folder: Path) -> dict[str, str]:
