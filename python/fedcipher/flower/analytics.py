@@ -278,7 +278,8 @@ class _Asking:
             why = ModelMismatchError("the client was asked, or its app was told, something else than most were")
             self._leave_out(reply.metadata.src_node_id, why)
         clients = {self._client_of[reply.metadata.src_node_id]: reply.metadata.src_node_id for reply in accepted}
-        aggregator, clients = self._fitting(aggregator, clients)
+        if len(clients) >= least:
+            aggregator, clients = self._fitting(aggregator, clients)
         heard = {*self._left_out, *clients.values()}
         self._left_out.update({node: "no answer" for node in chosen if node not in heard})
         if len(clients) < least:

@@ -85,8 +85,8 @@ class Search:
     def heard(self, replies: Sequence[ClientRecord], unopened: dict[int, list[int]]) -> Outcome | None:
         """What ``replies`` say of the last step; None where too few have said anything.
 
-        A client that refuses everything refuses each sum; ``unopened`` are the numbers of the sums that a node's
-        client could not open, though it goes on.
+        ``unopened`` are the numbers of the sums that a node's client could not open, though it goes on. A sum has
+        opened where more clients go on with it than may lie: a client that refuses everything may have other reasons.
         """
         if not self.pending:
             return None
@@ -94,7 +94,10 @@ class Search:
         said = {r.node: said[r.node] for r in replies if r.refused or r.left_out is None}
         if len(said) < 2 * self._corrupt + 1:
             return None
-        refusals = [[node for node, numbers in said.items() if k in numbers] for k in range(len(self.pending))]
+        refusals: list[list[int]] = []
+        for number in range(len(self.pending)):
+            refused = [node for node, numbers in said.items() if number in numbers]
+            refusals.append(refused if len(said) - len(refused) <= self._corrupt else [])
         return self._settled(refusals)
 
     def _settled(self, refusals: Sequence[Collection[int]]) -> Outcome:
