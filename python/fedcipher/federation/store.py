@@ -27,6 +27,8 @@ from fedcipher.federation.policy import Policy
 __all__ = ["Store"]
 
 _WAIT_SECONDS = 600.0
+_DATED, _MOST_AHEAD = 1 << 40, 86_400
+"""Of a run's number, as of a round's (``ledger::DATED``, ``ledger::MOST_AHEAD``)."""
 _FACTS, _STANDING, _EARLIER, _SITE = "facts.json", "standing.bin", "earlier.bin", "site.json"
 _REMEDY = "what this identity has taken part in is no longer known; use new keys, and leave this folder to its backup"
 
@@ -75,6 +77,7 @@ class Store:
                 f"the charter's run {charter.run} is not after run {facts['run']}, which this identity has taken part "
                 "in: a later run ends an earlier one for ever"
             )
+        _check_date(charter.run)
         policy.judge(charter)
         if counts and policy.runs and digest not in policy.accept:
             self.count("runs", charter.epoch, digest, policy.runs)
@@ -137,6 +140,16 @@ class Store:
         path = self._folder / "unsent.bin"
         charter, _, state = (_bytes(path) if path.exists() else b"").partition(b"\n")
         return state if charter == self._charter_digest().encode() else b""
+
+
+def _check_date(run: int) -> None:
+    """Refuse a run that is dated ahead, as the core refuses such rounds: it would shut out every later one."""
+    seconds = run >> 20 if run >= _DATED else 0
+    if seconds > time.time() + _MOST_AHEAD:
+        raise CharterError(
+            f"the charter's run {run} is dated more than a day ahead of this machine's clock: set the server's clock, "
+            "or this one's"
+        )
 
 
 @contextmanager
