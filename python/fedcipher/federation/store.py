@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ class Store:
 def _check_date(run: int) -> None:
     """Refuse a run that is dated ahead, as the core refuses such rounds: it would shut out every later one."""
     seconds = run >> 20 if run >= _DATED else 0
-    if seconds > time.time() + _MOST_AHEAD:
+    if seconds > datetime.now(timezone.utc).timestamp() + _MOST_AHEAD:
         raise CharterError(
             f"the charter's run {run} is dated more than a day ahead of this machine's clock: set the server's clock, "
             "or this one's"
