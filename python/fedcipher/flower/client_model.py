@@ -165,8 +165,9 @@ class ClientModel:
             # The chain goes back by one position at most.
             self._store.remember(answered=settings.round, evaluated=[*evaluated[-1:], position])
             return
-        if settings.index <= int(facts.get("index", 0)):
-            raise NonceReuseError(f"round {settings.index} of the run is not after round {facts['index']}")
+        # The same again, under another number: a server that was killed asks once more.
+        if settings.index < int(facts.get("index", 0)):
+            raise NonceReuseError(f"round {settings.index} of the run is before round {facts['index']}")
         self._store.remember(answered=settings.round, index=settings.index)
 
     @property

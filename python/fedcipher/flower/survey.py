@@ -21,6 +21,7 @@ from fedcipher.flower.told import records_of
 
 __all__ = ["Survey", "survey"]
 
+_FEWEST = 2
 _TYPES: dict[Purpose, str] = {"train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 
 
@@ -54,8 +55,14 @@ def survey(
         for purpose in _TYPES:
             config = ConfigRecord(dict(configs[purpose]))
             table: list[Records | None] = []
-            for index in range(1, rounds + 1):
-                messages = _messages(asked, purpose, index, shown, config)
+            # Of one round alone nobody sees whether a number counts rounds.
+            for index in range(1, max(rounds, _FEWEST) + 1):
+                try:
+                    messages = _messages(asked, purpose, index, shown, config)
+                except StrategyError:
+                    if index <= rounds:
+                        raise
+                    break
                 if messages:
                     places |= {place_of(message, shown) for message in messages}
                     types[purpose] = messages[0].metadata.message_type
