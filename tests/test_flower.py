@@ -194,8 +194,16 @@ def test_garbage_and_drop_outs_leave_the_others_right(tmp_path, rng, name, param
     assert [len([c for c in r.clients if c.left_out]) for r in strategy.rounds] == [0, 3]
 
 
-@pytest.mark.parametrize(("known", "said"), [(True, "and has been client 2"), (False, "belongs to node 1004")])
-def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog, monkeypatch, known, said):
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("trains", "and has been client 2"),
+        # Its evaluation is a frame too, and shows whose it is.
+        ("evaluates", "and has been client 2"),
+        ("is silent", "belongs to node 1004"),
+    ],
+)
+def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog, monkeypatch, first, said):
     frames, told, told_beside = {}, [], []
     real = base.KernelEncryptor.encrypt
     monkeypatch.setattr(
@@ -203,11 +211,13 @@ def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog, monkeypatch
     )
 
     def tamper(message, reply, client):
+        if message.metadata.message_type == "evaluate" and client == 2 and first == "is silent":
+            return None
         if message.metadata.message_type == "train":
             told_beside[:] = [reply.content["fedcipher.context"]]
             (key,) = reply.content.array_records
             frames[client] = reply.content.array_records[key]
-            if client == 2 and message.content["config"]["server-round"] == 1 and not known:
+            if client == 2 and message.content["config"]["server-round"] == 1 and first != "trains":
                 return None
             if len(frames) == CLIENTS and client == 2 and message.content["config"]["server-round"] == 2:
                 other = make_frame()
