@@ -243,7 +243,7 @@ class _Sealed:
             )
         if work.failed:
             _log.warning("round %s: this client sends zeros that count nothing: %s", self._settings.index, work.failed)
-        elif not charter.equal_weights and not tally.examples > 0:
+        elif self._lanes is not None and not charter.equal_weights and self._lanes.weight(tally.examples) == 0:
             _log.warning(
                 "round %s: %r is %s, so this client's update counts nothing",
                 self._settings.index,
