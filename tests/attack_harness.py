@@ -4,6 +4,7 @@ import json
 import os
 import re
 import time
+from contextlib import suppress
 from itertools import product
 
 import fedcipher
@@ -58,15 +59,64 @@ def masked(reply):
     return message_to_proto(clear).SerializeToString(deterministic=True)
 
 
+class Left(Exception):
+    """The server has had enough honest rounds."""
+
+
+class Interrupted:
+    """A grid that keeps what is sent in round ``rounds`` + 1, delivers nothing of it, and raises `Left`.
+
+    ``held``: clients that nothing of the evaluation of round ``rounds`` is delivered to.
+    """
+
+    def __init__(self, grid, rounds, held):
+        self._grid, self._rounds, self._held = grid, rounds, held
+
+    def __getattr__(self, name):
+        return getattr(self._grid, name)
+
+    def _late(self, made):
+        index = made.content[protocol.CONFIG]["index"] if protocol.CONFIG in made.content else 0
+        client = made.metadata.dst_node_id - 1000
+        held = index == self._rounds and client in self._held and made.metadata.message_type.startswith("evaluate")
+        return index > self._rounds, held
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        for made in messages:
+            if any(self._late(made)):
+                self._grid.sent.append((made.metadata.dst_node_id - 1000, RecordDict(dict(made.content.items()))))
+        if any(self._late(made)[0] for made in messages):
+            raise Left
+        names = [None] * len(messages)
+        for k, made in enumerate(messages):
+            if not self._late(made)[1]:
+                (names[k],) = self._grid.push_messages([made])
+        return names
+
+
 class Federation:
     """Keys, an app with a handler for everything, contexts, and what honest rounds look like.
 
     `charter` is that of the ``rounds`` that have been run; without any, one of the server's own. ``sites``: clients are
-    sites with the strict policy.
+    sites with the strict policy. ``planned``: the charter has so many rounds, and the server leaves after ``rounds``;
+    nothing of the last evaluation is delivered to clients that are ``held``.
     """
 
     def __init__(
-        self, folder, name, rng, *, mods=(client_mod,), rounds=0, codec=None, sites=False, strategy=None, **params
+        self,
+        folder,
+        name,
+        rng,
+        *,
+        mods=(client_mod,),
+        rounds=0,
+        planned=0,
+        held=(),
+        codec=None,
+        sites=False,
+        strategy=None,
+        **params,
     ):
         codec = codec or fedcipher.Codec(bits=16, clip=2.0, target="weights")
         self.scheme = fedcipher.scheme(name, clients=CLIENTS, codec=codec, **params)
@@ -78,14 +128,27 @@ class Federation:
         self.app.query()(self.tell)
         self.grid = LocalGrid(self.app, CLIENTS, self.folder, sites=sites)
         self.run, self.steps, self.last = int(time.time()) << 20, 0, b""
+        self.given, self.held = strategy or {}, held
         if rounds:
-            made = SecureStrategy(FedAvg(**ALL), self.folder, out=self.folder.parent / "run", **(strategy or {}))
-            made.start(self.grid, record(initial()), num_rounds=rounds)
-            self.run, self.charter = made._base, made._model.charter
-            self.steps, self.last = made._model.steps, made._model.last
-            self.number = made._number
+            self.honest(rounds, planned)
         else:
             self.charter, self.number = self.make_charter(), self.run
+
+    def honest(self, rounds, planned=0):
+        """A run of honest rounds, as ``rounds`` and ``planned`` say."""
+        self.grid.sent.clear()
+        self.grid.received.clear()
+        out = self.folder.parent / "run"
+        self.runs = getattr(self, "runs", 0) + 1
+        made = SecureStrategy(
+            FedAvg(**ALL), self.folder, out=out if self.runs == 1 else f"{out}-{self.runs}", **self.given
+        )
+        grid = Interrupted(self.grid, rounds, self.held) if planned else self.grid
+        with suppress(Left):
+            made.start(grid, record(initial()), num_rounds=planned or rounds)
+        self.run, self.charter = made._base, made._model.charter
+        self.steps, self.last = made._model.steps, made._model.last
+        self.number = made._number
 
     def make_charter(self, **changes):
         """A charter of the server's own choice, for these keys and `initial`."""

@@ -49,6 +49,7 @@ class StoredRun:
             self.context = bytes.fromhex(index["context"])
             self._steps = [(int(number), int(groups)) for number, groups in index["steps"]]
             self._evaluations = {int(number): int(step) for number, step in index["evaluations"].items()}
+            self._set = [int(step) for step in index["set"]]
         except (ValueError, KeyError, TypeError, AttributeError, CharterError) as error:
             raise RunError(f"{folder / _INDEX} is damaged: {error}; copy the run again") from error
         if not known:
@@ -89,8 +90,7 @@ class StoredRun:
 
     def set_model(self) -> list[Array] | None:
         """The last model that the server has set, where it has."""
-        name = self._index.get("set")
-        return None if name is None else _read_model(self.folder, len(self.charter.arrays), str(name))
+        return _read_model(self.folder, len(self.charter.arrays), _set_name(self._set[-1])) if self._set else None
 
 
 def replay(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> Chain:
@@ -125,6 +125,7 @@ class RunFolder(StoredRun):
             "context": "",
             "steps": [],
             "evaluations": {},
+            "set": [],
         }
         super().__init__(place, index)
         self._write_model(_FIRST, model)
@@ -156,6 +157,7 @@ class RunFolder(StoredRun):
             raise RunError(f"{folder / _INDEX} is older than the run's journal: the folder is not whole")
         made._steps = made._steps[:count]
         made._evaluations = {n: step for n, step in made._evaluations.items() if step <= count}
+        made._set = [step for step in made._set if step <= count]
         made.first()
         made._write_index()
         return made
@@ -177,6 +179,7 @@ class RunFolder(StoredRun):
         """Without the last step, whose sums do not open."""
         step, groups = self.count, self._steps.pop()[1]
         self._evaluations = {n: at for n, at in self._evaluations.items() if at < step}
+        self._set = [at for at in self._set if at < step]
         self._write_index()
         for group in range(groups):
             (self.folder / _aggregate_name(step, group)).unlink(missing_ok=True)
@@ -187,19 +190,23 @@ class RunFolder(StoredRun):
         self._evaluations[number] = self.count
         self._write_index()
 
-    def keep_model(self, model: Sequence[Array], number: int) -> None:
-        """A model that the server has set for round ``number``."""
-        name, before = f"set-{number:08d}.npz", self._index.get("set")
-        self._write_model(name, model)
-        self._index["set"] = name
+    def keep_model(self, model: Sequence[Array]) -> None:
+        """A model that the server has set after the last step; that after the step before it stays beside it.
+
+        A server that is killed before the round has ended goes on from there.
+        """
+        step, known = self.count, self._set
+        self._write_model(_set_name(step), model)
+        self._set = [*[at for at in known if at < step][-1:], step]
         self._write_index()
-        if before not in (None, name):
-            (self.folder / str(before)).unlink(missing_ok=True)
+        for at in set(known) - set(self._set):
+            (self.folder / _set_name(at)).unlink(missing_ok=True)
 
     def _write_index(self) -> None:
         self._index["context"] = self.context.hex()
         self._index["steps"] = [list(step) for step in self._steps]
         self._index["evaluations"] = {str(number): step for number, step in self._evaluations.items()}
+        self._index["set"] = self._set
         self._write(_INDEX, json.dumps(self._index).encode())
 
     def _write_model(self, name: str, model: Sequence[Array]) -> None:
@@ -253,6 +260,10 @@ def _aggregate_name(step: int, group: int) -> str:
 
 def _evaluation_name(number: int) -> str:
     return f"evaluation-{number:08d}.fedc"
+
+
+def _set_name(step: int) -> str:
+    return f"set-{step:08d}.npz"
 
 
 def _read(path: Path) -> bytes:

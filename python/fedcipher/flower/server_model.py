@@ -56,7 +56,7 @@ class ServerModel:
         for number in range(1, folder.count + 1):
             frames = folder.step(number)
             self._note(frames, folder.round_of(number))
-            if opener is not None:
+            if opener is not None and not self.charter.sets_models:
                 self._step(opener, frames, folder.round_of(number))
         if opener is not None and (folder.count or self._set is not None):
             self._expected = [protocol.named(self.names, self.arrays)]
@@ -93,7 +93,7 @@ class ServerModel:
 
     # --- round by round ----------------------------------------------------------------------
 
-    def take(self, arrays: ArrayRecord, index: int) -> None:
+    def take(self, arrays: ArrayRecord) -> None:
         """The arrays that the round is run with: the first model, or what the last round returned.
 
         Anything else was changed on the way, by a strategy around this one (noise for differential privacy, say):
@@ -112,10 +112,10 @@ class ServerModel:
             raise StrategyError(
                 f"the round is run with arrays {list(arrays.keys())[:5]}, the run began with {self.names[:5]}"
             )
-        self._change(values, index)
+        self._change(values)
         self._expected = [arrays]
 
-    def _change(self, values: Sequence[NumpyArray], index: int) -> None:
+    def _change(self, values: Sequence[NumpyArray]) -> None:
         """A model of the server's own. Raises `StrategyError` where the charter does not let it set one."""
         if not self.charter.sets_models:
             raise StrategyError(
@@ -124,7 +124,7 @@ class ServerModel:
                 '"server_sets_models": true in each site\'s policy (`fedcipher policy`)'
             )
         self._set = [in_type_of(m, v) for v, m in zip(values, self.arrays, strict=True)]
-        self.folder.keep_model(self._set, index)
+        self.folder.keep_model(self._set)
 
     def append(self, frames: Sequence[bytes], index: int, context: bytes) -> None:
         """The sums of the run's round ``index``; ``context`` is what its clients were told beside the charter."""
@@ -165,19 +165,20 @@ class ServerModel:
             chain.set_model(self._set or self.folder.first())
         return chain.open_answers(opener, frame, index)
 
-    def step(self, made: ArrayRecord, index: int, replies: int) -> ArrayRecord:
+    def step(self, made: ArrayRecord, replies: int) -> ArrayRecord:
         """What a strategy has made of the opened mean in so many ``replies``.
 
         Where that is another model, it is the next round's.
         """
         values = [protocol.to_numpy(made[name]) for name in self.names]
         if self.charter.sets_models or not all(_same(a, b, replies) for a, b in zip(values, self.arrays, strict=True)):
-            self._change(values, index)
+            self._change(values)
         return self._returned(protocol.named(self.names, self.arrays))
 
     def withdraw(self) -> list[int]:
         """Without the last step; whose updates were in it."""
         self.folder.withdraw()
+        self._set = self.folder.set_model()
         _, clients = self._steps.pop()
         self._delivered = {node: min(have, self.folder.count) for node, have in self._delivered.items()}
         if self._chain is not None and self._before is not None and self._chain.at.steps > self.folder.count:

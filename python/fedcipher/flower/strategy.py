@@ -584,7 +584,7 @@ class SecureStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the inner strategy sample, then replace what it sends by ciphertext."""
-        self._take(arrays, server_round, "train", config)
+        self._take(arrays, "train", config)
         self._inner.check_unchanged()
         self._follow_epochs()
         server_round += self._done
@@ -636,7 +636,7 @@ class SecureStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Like `configure_train`."""
-        self._take(arrays, server_round, "evaluate", config)
+        self._take(arrays, "evaluate", config)
         self._training = False
         if self.scheme.codec.privacy is not None and not self._answers["evaluate"]:
             # An evaluation without answers says nothing, and its frame would spend an update of each client's budget.
@@ -662,12 +662,12 @@ class SecureStrategy(Strategy):
         if newest.epoch != self._key.epoch:
             _log.warning("key epoch %s waits: this run keeps epoch %s", newest.epoch, self._key.epoch)
 
-    def _take(self, arrays: ArrayRecord, index: int, purpose: Purpose, config: ConfigRecord) -> None:
+    def _take(self, arrays: ArrayRecord, purpose: Purpose, config: ConfigRecord) -> None:
         if self._model is None:
             # Without `start`: the configuration of this round is that of all.
             self._planned[1][purpose] = ConfigRecord(dict(config))
             self._begin(arrays)
-        self._running.take(arrays, self._done + index)
+        self._running.take(arrays)
 
     def _prepared(self, purpose: Purpose, shown: ArrayRecord, messages: list[Message], index: int) -> list[Message]:
         """The inner strategy's messages with the model in the place of what it was ``shown``, and the settings."""
@@ -798,7 +798,7 @@ class SecureStrategy(Strategy):
         there = {client for clients in opened.clients for client in clients}
         accepted = [r for r in added.replies if self._parties.client_of[r.metadata.src_node_id] in there]
         made, metrics = self._inner.on_mean(server_round, accepted, mean, opened.answers, self._answers["train"])
-        return self._running.step(made, server_round, len(accepted)), metrics
+        return self._running.step(made, len(accepted)), metrics
 
     def _summed_in_sets(self, added: Added, record: RoundRecord, first: ServerSets | None) -> list[bytes] | str:
         """The round's sums: one, or while a liar is searched one of each group; or why there is none.

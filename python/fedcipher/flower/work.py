@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, Context, Message
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import FedcipherError, LayoutError
 from fedcipher.flower import protocol
+from fedcipher.flower.refusal import told_of
 
 if TYPE_CHECKING:
     from flwr.clientapp.typing import ClientAppCallable
@@ -45,7 +46,7 @@ def computed(
         raise
     except BaseException as error:
         _log.warning("traceback of the app:\n%s", "".join(traceback.format_tb(error.__traceback__)))
-        return Work(seconds=time.perf_counter() - began, failed=f"{type(error).__name__}: {error}")
+        return Work(seconds=time.perf_counter() - began, failed=f"{type(error).__name__}: {told_of(error)}")
     seconds = time.perf_counter() - began
     try:
         return _work(reply, model, names, seconds)
@@ -57,7 +58,7 @@ def _work(reply: Any, model: Sequence[NumpyArray] | None, names: list[str], seco
     if not isinstance(reply, Message):
         return Work(seconds=seconds, failed=f"the app answered with {type(reply).__name__}, not with a Message")
     if reply.has_error():
-        return Work(seconds=seconds, failed=f"the app answered with an error: {reply.error.reason}")
+        return Work(seconds=seconds, failed=f"the app answered with an error: {reply.error.reason!r}")
     metrics: dict[str, Any] = {}
     for held in reply.content.metric_records.values():
         metrics.update(held)
