@@ -14,7 +14,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class StoredRun:
             known = index["fedcipher"] == _FORMAT
             self.charter = Charter.decode(str(index["charter"]).encode())
             self.context = bytes.fromhex(index["context"])
-            self._steps = [(int(number), int(groups)) for number, groups in index["steps"]]
+            self._steps = [(int(n), int(groups), [int(g) for g in out]) for n, groups, out in index["steps"]]
             self._evaluations = {int(number): int(step) for number, step in index["evaluations"].items()}
             self._set = [int(step) for step in index["set"]]
         except (ValueError, KeyError, TypeError, AttributeError, CharterError) as error:
@@ -80,6 +80,10 @@ class StoredRun:
         groups = self._steps[number - 1][1]
         return [_read(self.folder / _aggregate_name(number, group)) for group in range(groups)]
 
+    def left_out(self, number: int) -> list[int]:
+        """Which sums of step ``number`` its clients do not open."""
+        return list(self._steps[number - 1][2])
+
     def evaluations(self) -> dict[int, int]:
         """Rounds whose evaluation has a sum, and the step after which they evaluated."""
         return dict(self._evaluations)
@@ -97,7 +101,7 @@ def replay(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> Chain:
     """The chain of ``run``, opened from its first model to its last. Raises what a decryptor raises."""
     chain = Chain(run.charter, scheme, run.context, first=run.first())
     for number in range(1, run.count + 1):
-        chain.step(decryptor, run.step(number), run.round_of(number))
+        chain.step(decryptor, run.step(number), run.round_of(number), without=run.left_out(number))
     return chain
 
 
@@ -172,7 +176,13 @@ class RunFolder(StoredRun):
         step = self.count + 1
         for group, frame in enumerate(frames):
             self._write(_aggregate_name(step, group), frame)
-        self._steps.append((number, len(frames)))
+        self._steps.append((number, len(frames), []))
+        self._write_index()
+
+    def leave_out(self, groups: Collection[int]) -> None:
+        """The clients of the last step do not open its sums ``groups``."""
+        number, count, _ = self._steps[-1]
+        self._steps[-1] = (number, count, sorted(groups))
         self._write_index()
 
     def withdraw(self) -> None:

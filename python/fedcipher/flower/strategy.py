@@ -975,9 +975,21 @@ class SecureStrategy(Strategy):
 
     def _note_opened(self, replies: list[ClientRecord], unopened: dict[int, list[int]]) -> None:
         """What replies say of the last step, which this server cannot open, or not check."""
+        sums = self._searching.pending
         outcome = self._searching.heard(replies, unopened) if self._running.last else None
-        if outcome is not None and not outcome.step:
+        if outcome is None or not outcome.failed:
+            return
+        if not outcome.step:
             self._withdraw("clients do not open it")
+        elif self._opens_itself and self._opener is not None:
+            failed = [number for number, clients in enumerate(sums) if clients in outcome.failed]
+            self._running.leave_out(self._opener, failed)
+            _log.warning(
+                "round %s: its clients do not open the sums of %s, which this server cannot check: the model goes on "
+                "without them. What the round has returned counted them",
+                self._running.folder.round_of(self._running.steps),
+                [sorted(clients) for clients in outcome.failed],
+            )
 
     def _withdraw(self, why: str) -> None:
         """Without the last step, which one of its clients has spoilt: its clients are summed in groups next."""
