@@ -26,6 +26,7 @@ from fedcipher.errors import (
     ForgedAggregateError,
     FrameError,
     LayoutError,
+    LostRoundsError,
     PlaintextError,
     StrategyError,
     WorkersError,
@@ -137,6 +138,9 @@ class SecureStrategy(Strategy):
     corrupt_clients
         How many clients may lie, in every scheme: more refusals of a sum than that begin a search for the liar.
         ``None``: the scheme's ``corrupt``, else two less than its ``min_contributions``.
+    may_lose
+        How many rounds of a run may end without an aggregate. Where more did, `start` raises
+        `fedcipher.errors.LostRoundsError` at its end, so that the run is seen to have failed.
     quorum
         Share of the sampled clients whose updates are enough: ``grace`` seconds after that many are in the sum the
         round closes. 1: all are waited for.
@@ -182,6 +186,7 @@ class SecureStrategy(Strategy):
         clear: Iterable[str] = (),
         sets_models: bool = False,
         corrupt_clients: int | None = None,
+        may_lose: int = 0,
         quorum: float = 1.0,
         deadline: float | None = None,
         grace: float = 10.0,
@@ -212,6 +217,7 @@ class SecureStrategy(Strategy):
         self._attendance = Attendance(quorum=quorum, deadline=deadline, grace=grace, minimum=self._minimum)
         self._committee = Committee(committee_timeout)
         self._corrupt = self._corrupt_of(corrupt_clients)
+        self._may_lose = may_lose
         self._search: Search | None = None
         # Why no further round can have a sum.
         self._ends = ""
@@ -325,7 +331,8 @@ class SecureStrategy(Strategy):
 
         Raises `StrategyError` before the first round where the run could not end with a usable model: without
         ``opener`` and ``out``, with ``evaluate_fn`` and no opener, with a strategy that is no mean; and at the end
-        where no round had an aggregate. Each call is a run of its own.
+        where no round had an aggregate. Raises `LostRoundsError` at the end where more rounds than ``may_lose`` had
+        none; the error holds the result. Each call is a run of its own.
         """
         if evaluate_fn is not None and self._opener is None:
             raise StrategyError(
@@ -358,8 +365,6 @@ class SecureStrategy(Strategy):
                 f"none of the {len(ours)} rounds since the run was resumed has an aggregate: its model "
                 f"is what it was; the last: {self._last_reason()}"
             )
-        if finished < len(self.rounds):
-            _log.warning("%s of %s rounds have no aggregate", len(self.rounds) - finished, len(self.rounds))
         if self._opener is not None:
             # What Flower has kept may be of a sum that was withdrawn.
             result.arrays = protocol.named(self._running.names, self._running.arrays)
@@ -372,7 +377,29 @@ class SecureStrategy(Strategy):
                 folder,
                 folder,
             )
+        self._check_lost(result)
         return result
+
+    def _check_lost(self, result: Result) -> None:
+        """Say which rounds have no aggregate, and raise where they are more than the run may lose."""
+        lost = {r.round: r.unfinished for r in self.rounds if r.unfinished is not None}
+        if not lost:
+            return
+        liars = sorted(self._searching.found)
+        found = f"clients {liars} have lied and are left out" if liars else "no client is proven to have lied"
+        number, why = next(reversed(lost.items()))
+        text = (
+            f"{len(lost)} of {len(self.rounds)} rounds have no aggregate: {sorted(lost)}; {found}. "
+            f"The last, round {number}: {_short(why)}"
+        )
+        _log.warning("%s", text)
+        if len(lost) > self._may_lose:
+            raise LostRoundsError(
+                f"{text}. SecureStrategy(may_lose={len(lost)}) takes such a run for a success",
+                result=result,
+                lost=lost,
+                liars=liars,
+            )
 
     def _last_reason(self) -> str:
         record = self.rounds[-1]
