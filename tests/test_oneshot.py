@@ -40,7 +40,7 @@ class Federation:
         app = make_app(self.goals, [10] * CLIENTS, **({} if mods is None else {"mods": mods}))
         self.grid = LocalGrid(app, CLIENTS, self.keys, tamper)
         out = {} if self.scheme.reveals_to_server else {"out": folder / "run"}
-        self.strategy = SecureStrategy(inner or FedAvg(**ALL), self.keys, committee_timeout=5, **out)
+        self.strategy = SecureStrategy(inner or FedAvg(**ALL), self.keys, committee_timeout=5, may_lose=2, **out)
 
     def start(self, rounds, **options):
         return self.strategy.start(self.grid, record(initial()), num_rounds=rounds, **options)

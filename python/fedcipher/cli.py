@@ -577,6 +577,8 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
             said = "under way"
         figures = shown.figures(record)
         print(f"round {record.round} (key epoch {record.epoch}): {said}{f'; {figures}' if figures else ''}")
+        for lost in shown.losses(record):
+            print(f"    {lost}")
         for client in record.clients:
             if client.left_out is not None:
                 print(f"    client {'?' if client.client is None else client.client}: {client.left_out}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import logging
 import re
 import zipfile
 import zlib
@@ -26,10 +27,13 @@ from fedcipher.engine import Engine
 from fedcipher.errors import CharterError, FrameError, RunError
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import Charter
+from fedcipher.flower.records import losses
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor, Scheme, from_spec
 
 __all__ = ["RunFolder", "StoredRun", "free_folder", "open_run", "read_run", "read_scheme", "replay", "save_model"]
+
+_log = logging.getLogger("fedcipher.flower")
 
 _FORMAT = 3
 _INDEX, _FIRST = "run.json", "first.npz"
@@ -98,10 +102,16 @@ class StoredRun:
 
 
 def replay(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> Chain:
-    """The chain of ``run``, opened from its first model to its last. Raises what a decryptor raises."""
+    """The chain of ``run``, opened from its first model to its last; what its clients have lost is in the log.
+
+    Raises what a decryptor raises.
+    """
     chain = Chain(run.charter, scheme, run.context, first=run.first())
     for number in range(1, run.count + 1):
-        chain.step(decryptor, run.step(number), run.round_of(number), without=run.left_out(number))
+        opened = chain.step(decryptor, run.step(number), run.round_of(number))
+        sums, elements = opened.answers, sum(x.size for x in chain.model)
+        for lost in [] if sums is None else losses(sums, "train", elements):
+            _log.warning("round %s: %s", run.round_of(number), lost)
     return chain
 
 

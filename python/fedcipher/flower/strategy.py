@@ -42,7 +42,7 @@ from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.numbers import asked_after, reserve
 from fedcipher.flower.parties import Parties
-from fedcipher.flower.records import CLIPPED, LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of
+from fedcipher.flower.records import LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of, losses
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Arrivals
 from fedcipher.flower.run_folder import RunFolder, replay
@@ -382,14 +382,16 @@ class SecureStrategy(Strategy):
 
     def _check_lost(self, result: Result) -> None:
         """Say which rounds have no aggregate, and raise where they are more than the run may lose."""
-        lost = {r.round: r.unfinished for r in self.rounds if r.unfinished is not None}
+        # What a server that was killed had begun, the next one does again.
+        ended = {record.round for record in self.rounds if record.unfinished is None}
+        lost = {r.round: r.unfinished for r in self.rounds if r.unfinished is not None and r.round not in ended}
         if not lost:
             return
         liars = sorted(self._searching.found)
         found = f"clients {liars} have lied and are left out" if liars else "no client is proven to have lied"
         number, why = next(reversed(lost.items()))
         text = (
-            f"{len(lost)} of {len(self.rounds)} rounds have no aggregate: {sorted(lost)}; {found}. "
+            f"{len(lost)} of {len(lost) + len(ended)} rounds have no aggregate: {sorted(lost)}; {found}. "
             f"The last, round {number}: {_short(why)}"
         )
         _log.warning("%s", text)
@@ -877,12 +879,8 @@ class SecureStrategy(Strategy):
         if sums is None:
             return
         record.counted.update(counted_of(sums, purpose))
-        if sums.counted < sums.clients:
-            _log.warning(
-                "round %s: the apps of %s of %s clients have failed (%s); their logs have the cause, and they count "
-                "nothing",
-                *(record.round, sums.clients - sums.counted, sums.clients, purpose),
-            )
+        for lost in losses(sums, purpose, record.elements):
+            _log.warning("round %s: %s", record.round, lost)
 
     def _summed(self, purpose: Purpose, aggregator: Aggregator, record: RoundRecord) -> bytes | str:
         """The sum of all updates, or why there is none: too few of a committee have answered."""
@@ -914,23 +912,6 @@ class SecureStrategy(Strategy):
             len(record.clients) - record.accepted,
             f", {100 * share:.2g}% of the values clipped" if "clipped" in record.counted else "",
         )
-        vanished = record.mean("vanished")
-        if vanished:
-            _log.warning(
-                "round %s: %.0f values of a client, whole tensors, are below half a step of their range and were sent "
-                "as zeros, so the model is not the mean; the clients' logs name the tensors. A clip of its own for "
-                "each tensor, clip='auto' or more bits keeps them",
-                record.round,
-                vanished,
-            )
-        if share > CLIPPED:
-            _log.warning(
-                "round %s: %.1f%% of the values were cut to their clip range, so the model is not the mean; the "
-                "clients' logs name the tensors. Ranges follow the last aggregate (clip='auto'); a larger margin or "
-                "start in the Codec, or more bits, leaves more room",
-                record.round,
-                100 * share,
-            )
 
     def _added(
         self,
