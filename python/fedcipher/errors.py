@@ -280,7 +280,7 @@ class IdentityInUseError(AccessError):
 
 
 class UnknownDeviceError(EngineError):
-    """The engine does not serve this device."""
+    """The engine does not serve this device to this host or user, or not at all."""
 
 
 class StalledError(EngineError):
