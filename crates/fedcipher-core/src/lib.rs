@@ -26,9 +26,11 @@ pub mod prf;
 pub mod registry;
 pub mod rlwe;
 pub mod scheme;
+pub mod sign;
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd;
 pub mod sparse;
+pub mod statement;
 pub mod stream;
 pub mod wire;
 
