@@ -35,7 +35,8 @@ class Parties:
         """A client id belongs to the node that used it first, for as long as that is ``there``, and a node has one.
 
         So a node that was set up anew takes its client id with it, and nobody takes a second one, but in the place of
-        one that was revoked. Raises `RevokedError` and `UnknownClientError`.
+        one that was revoked. A frame's number is what it claims, before its signature was checked: nothing is learnt
+        of it here. Raises `RevokedError` and `UnknownClientError`.
         """
         for client in clients:
             if client in revoked:
@@ -48,12 +49,12 @@ class Parties:
                 continue
             if owner in there():
                 raise UnknownClientError(f"node {node} sent a frame of client {client}, which belongs to node {owner}")
-            _log.warning("client %s is node %s now: node %s, which it was, is gone", client, node, owner)
 
     def learn(self, node: int, client: int) -> None:
-        """An update of ``client`` has come from ``node``."""
+        """An update that ``client`` has signed has come from ``node``, and the aggregator has taken it."""
         before = self.node_of.get(client, node)
         if before != node:
+            _log.warning("client %s is node %s now: node %s, which it was, is gone", client, node, before)
             self.client_of.pop(before, None)
         if self.client_of.get(node, client) != client:
             self.node_of.pop(self.client_of[node], None)
