@@ -68,11 +68,24 @@ def write_whole(path: Path, content: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
                 draft.rename(target)
+                _flush(target.parent)
             except BaseException:
                 draft.unlink(missing_ok=True)
                 raise
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error}; make room, or choose another place") from error
+
+
+def _flush(folder: Path) -> None:
+    """A file's new name is on disk when its folder is. Where a folder cannot be opened, on Windows, nothing is done."""
+    try:
+        held = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(held)
+    finally:
+        os.close(held)
 
 
 def drop_drafts(folder: Path) -> None:

@@ -3,7 +3,7 @@
 use crate::admission::{Rules, check_weight, layout_of};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeyTag};
-use crate::ledger::{Ledger, Openings};
+use crate::ledger::{Holder, Ledger, Openings, Sum};
 use crate::mac::coordinates::CoordinateMac;
 use crate::mac::{MacKey, Stamp, Tag, Verifier};
 use crate::scheme::{Expect, Terms};
@@ -86,8 +86,8 @@ impl Sender {
     }
 }
 
-/// A client that opens aggregates: one a round, none older than the last, and only what proves to be the sum of what
-/// the clients it names have sent.
+/// A client that opens aggregates: of no older round than the last, of one set of clients a round (with a memory, of
+/// disjoint sets that keep to its rule), and only what proves to be the sum of what the clients it names have sent.
 pub struct Receiver {
     tag: KeyTag,
     rules: Rules,
@@ -153,7 +153,13 @@ pub fn check_aggregate(head: &Head, tag: &KeyTag, rules: &Rules, round: Option<u
 impl Receiver {
     /// `state` is the folder that remembers which aggregates were opened; without it this object does.
     pub fn new(key: &ClientKey, rules: Rules, state: Option<&Path>) -> Result<Self> {
-        Ok(Receiver { tag: key.tag.clone(), rules, mac: key.mac()?, openings: Openings::open(key, state)? })
+        Self::of(key, None, rules, state)
+    }
+
+    /// As [`Self::new`]; which sets were opened is remembered by the holder's `identity`, over all its keys.
+    pub fn of(key: &ClientKey, identity: Option<&[u8; 32]>, rules: Rules, state: Option<&Path>) -> Result<Self> {
+        let holder = Holder { key, identity, minimum: rules.bounds.min_contributions };
+        Ok(Receiver { tag: key.tag.clone(), rules, mac: key.mac()?, openings: Openings::open(&holder, state)? })
     }
 
     /// An aggregate's head against this key, its round, the bounds, the model and the memory.
@@ -184,14 +190,14 @@ impl Receiver {
         self.mac.coordinates(&verifier.mac)
     }
 
-    /// A whole frame: (head, layout, payload without its tag, tag). From here on its round is spent: another
-    /// aggregate of it will not be opened, whatever comes of this one.
+    /// A whole frame: (head, layout, payload without its tag, tag). From here on its clients are spent for the round:
+    /// another aggregate of them will not be opened, whatever comes of this one.
     pub fn admit<'a>(&self, frame: &'a [u8], expect: &Expect<'_>) -> Result<(Head, Layout, &'a [u8], Tag)> {
         let Frame { header, payload } = wire::parse(frame)?;
         let head = Head { header, payload_len: payload.len() };
         let layout = self.check(&head, expect)?;
         let (payload, tag) = Tag::split(payload)?;
-        self.openings.claim(head.header.round, blake3::hash(frame).as_bytes())?;
+        self.openings.claim(&Sum::of(&head.header, expect.memory), blake3::hash(frame).as_bytes())?;
         Ok((head, layout, payload, tag))
     }
 

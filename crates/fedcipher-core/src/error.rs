@@ -68,6 +68,12 @@ pub enum Error {
     TooFew { found: usize, minimum: u64 },
 
     #[error(
+        "this sum is refused: with the sums of its memory that are there already it would set {found} clients apart, and \
+         every group of clients that are in the same sums must have at least {minimum}; sum all of a group or none of it"
+    )]
+    Set { found: u64, minimum: u64 },
+
+    #[error(
         "updates of round {round} were trained from another global model or under another configuration than \
          expected; the server must give all clients of a round the same"
     )]
@@ -194,6 +200,7 @@ impl Error {
             Error::UnknownClient { .. } => "UnknownClientError",
             Error::EmptyCohort => "EmptyCohortError",
             Error::TooFew { .. } => "TooFewContributionsError",
+            Error::Set { .. } => "SetRuleError",
             Error::Model { .. } | Error::Memory { .. } => "ModelMismatchError",
             Error::Tag => "ForgedAggregateError",
             Error::NonceReuse { .. } => "NonceReuseError",

@@ -182,8 +182,9 @@ impl Summary {
     }
 }
 
-/// Client side, decrypting. An aggregate opens only if it is the sum of what the clients it names have sent, one
-/// aggregate a round, none older than the last (the same bytes again are fine).
+/// Client side, decrypting. An aggregate opens only if it is the sum of what the clients it names have sent, and is of no
+/// older round than the last (the same bytes again are fine): one a round where it counts in no memory, else as many as
+/// have no client in common and keep to the rule of sets.
 pub trait Decryptor: Send + Sync {
     /// Decrypts an aggregate into `sink`, whose content is to be thrown away on an error.
     fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary>;
@@ -194,7 +195,7 @@ pub trait Decryptor: Send + Sync {
     }
 
     /// One aggregate to decrypt piece by piece, from its head and the beginning of its payload; none where a piece
-    /// depends on all of it. Whoever drives it claims the round in [`Self::openings`] once all bytes are here, then
+    /// depends on all of it. Whoever drives it claims the sum in [`Self::openings`] once all bytes are here, then
     /// checks the tag, and shows nobody a value, or whether there is one, before that.
     fn opener(&self, head: &Head, expect: &Expect<'_>, prefix: &[u8]) -> Result<Option<Opening>>;
 
@@ -211,8 +212,8 @@ pub struct Opening {
 
 /// One of a committee that holds shares of what the round's clients have drawn.
 pub trait Member: Send + Sync {
-    /// The answer to [`Aggregator::requests`], once a round: the same request again is answered again, another of the
-    /// round never. Where clients have sent what is no share, a complaint that names them, and nothing is spent.
+    /// The answer to [`Aggregator::requests`]: the same request again gets the same bytes, another of the round one only
+    /// where both count in a memory, have no client in common and keep to the rule of sets. Where clients have sent what is no share, a complaint that names them, and nothing is spent.
     fn answer(&self, request: &[u8]) -> Result<Vec<u8>>;
 }
 

@@ -11,6 +11,7 @@ use fedcipher_core::client::{Receiver, check_aggregate};
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::keys::{ClientKey, ServerKey};
+use fedcipher_core::ledger::Sum;
 use fedcipher_core::mac::{Tag, Weighting};
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
@@ -344,7 +345,7 @@ fn only_what_tells_of_a_key_closes_it() {
             let receiver = Receiver::new(key, rules, None).unwrap();
             let class = error.class();
             assert_eq!(receiver.settled::<()>(Err(error)).unwrap_err().class(), class);
-            let next = receiver.openings().claim(1, &[0; 32]);
+            let next = receiver.openings().claim(&Sum::alone(1), &[0; 32]);
             assert_eq!(matches!(next, Err(Error::Closed)), closes && tells, "{class}");
         }
     }
@@ -363,7 +364,7 @@ fn of_many_forgeries_at_once_one_is_told() {
         let [first, second] = &receivers;
         let of = |k: usize| if state.is_some() && k % 2 == 1 { second } else { first };
         for round in 1..=16 {
-            first.openings().claim(round, &[0; 32]).unwrap();
+            first.openings().claim(&Sum::alone(round), &[0; 32]).unwrap();
         }
         of(0).settled(Ok(())).unwrap();
         let told: Vec<&str> = std::thread::scope(|scope| {

@@ -7,6 +7,7 @@ mod engine;
 mod forked;
 mod key_files;
 mod library;
+mod sets;
 
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
@@ -121,6 +122,12 @@ impl ClientKey {
     #[getter]
     fn scheme(&self) -> String {
         wire::scheme_name(&self.0.tag.scheme)
+    }
+
+    /// As the server key's: names the key set.
+    #[getter]
+    fn fingerprint(&self) -> String {
+        wire::hex(&self.0.tag.key_id)
     }
 
     fn __repr__(&self) -> String {
@@ -576,6 +583,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<engine::EngineClient>()?;
     #[cfg(feature = "engine-client")]
     m.add_class::<engine::AuthorityClient>()?;
+    m.add_class::<sets::SetMemory>()?;
     m.add_class::<library::Library>()?;
     m.add_class::<library::Admission>()?;
     m.add_class::<library::Sender>()?;

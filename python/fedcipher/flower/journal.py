@@ -38,9 +38,8 @@ CREATE TABLE rounds (
 class Ended:
     """How a round ended: the model after it."""
 
-    segment: int
     count: int
-    """Aggregates of the segment."""
+    """Steps of the chain."""
 
 
 @dataclass

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["CLIPPED", "LARGEST_PHASE", "PHASES", "ClientRecord", "RoundRecord"]
+from fedcipher.federation.answers import Sums
+from fedcipher.federation.charter import Purpose
+
+__all__ = ["CLIPPED", "LARGEST_PHASE", "PHASES", "ClientRecord", "RoundRecord", "counted_of"]
+
+_PREFIX = "fedcipher."
 
 CLIPPED = 0.01
 """Share of values cut to their clip range; above it clients and server warn."""
 PHASES = frozenset(
-    [f"{phase}_seconds" for phase in ("train", "evaluate", "offline", "encode", "encrypt", "decrypt")]
+    [f"{phase}_seconds" for phase in ("offline", "encode", "encrypt", "decrypt")]
     + [f"{way}_bytes" for way in ("upload", "setup", "download")]
-    + ["elements", "clipped", "vanished"]
 )
-"""What clients say of their rounds: seconds, bytes, and values: all, those cut to their clip range, and those of
-tensors that were rounded to nothing."""
+"""What clients say of their rounds in the clear: seconds of work that does not depend on data, and bytes."""
 
 LARGEST_PHASE = 1e15
 """More than any of them: a client writes them, and one that says more must not spoil everybody's sums and pictures."""
@@ -35,6 +38,8 @@ class ClientRecord:
     left_out: str | None = None
     refused: bool = False
     """Left out by its own refusal, and not by what it sent."""
+    clear: dict[str, float] = field(default_factory=dict[str, float])
+    """Metrics that the charter and the client's own configuration let leave in the clear."""
 
 
 @dataclass
@@ -45,12 +50,19 @@ class RoundRecord:
     number: int = 0
     """Of the key's rounds: none is used twice, also where a server has died and asks again."""
     epoch: int = 0
+    evaluated: int = 0
+    """The number of its evaluation, of the key's rounds; 0 where nobody was asked."""
     clients: list[ClientRecord] = field(default_factory=list)
     evaluations: list[ClientRecord] = field(default_factory=list)
     aggregate_seconds: float = 0.0
     aggregate_bytes: int = 0
     wall_seconds: float = 0.0
     """From sampling to the end of evaluation; where the server has died in it, to what it had come to."""
+    elements: int = 0
+    """Values of an update."""
+    counted: dict[str, float] = field(default_factory=dict[str, float])
+    """Means over the clients of what they count encrypted, where the sum was opened: ``train_seconds``,
+    ``evaluate_seconds``, ``clipped``, ``vanished`` and ``saturated`` values."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """What the wrapped strategy has made of the clients' metrics, ``"train"`` and ``"evaluate"``, and what
     ``evaluate_fn`` has found, ``"server"``: metrics by name."""
@@ -65,18 +77,27 @@ class RoundRecord:
         return sum(client.left_out is None for client in self.clients)
 
     def mean(self, phase: str) -> float:
-        """Of a phase's seconds or bytes, over the accepted updates; 0 where there are none."""
-        return _mean(self.clients, phase)
+        """Of a phase's seconds, bytes or counted values, over the accepted updates; 0 where nothing is known."""
+        return self.counted[phase] if phase in self.counted else _mean(self.clients, phase)
 
     def evaluation_mean(self, phase: str) -> float:
-        """`mean` of those who evaluated."""
-        return _mean(self.evaluations, phase)
+        """`mean` of the clients that evaluated."""
+        return self.counted[phase] if phase in self.counted else _mean(self.evaluations, phase)
 
     @property
     def clipped_share(self) -> float:
         """Values that were cut to their clip range, over all values of the accepted updates."""
-        elements = self.mean("elements")
-        return self.mean("clipped") / elements if elements else 0.0
+        return self.counted.get("clipped", 0.0) / self.elements if self.elements else 0.0
+
+
+def counted_of(sums: Sums, purpose: Purpose) -> dict[str, float]:
+    """`RoundRecord.counted` of opened ``sums``: means over their clients."""
+    made: dict[str, float] = {}
+    for name, held in sums.numbers.items():
+        if name.startswith(_PREFIX):
+            kind = name.removeprefix(_PREFIX)
+            made[f"{purpose}_{kind}" if kind == "seconds" else kind] = held[0] / sums.clients
+    return made
 
 
 def _mean(clients: list[ClientRecord], phase: str) -> float:

@@ -6,7 +6,7 @@ tells an active server something about the key. Only a random reference differs,
 
 What is not hidden: *that* a message was refused, and when. What is wrong with a round's settings or its
 aggregate is found before training, what is wrong with the update after it, so the time of a refusal
-tells these two apart. With one aggregate a round that is at most one bit a round.
+tells these two apart. An aggregate is tried once, so that is at most one bit each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flwr.app import Error, Message
 
 from fedcipher.errors import FedcipherError
 
-__all__ = ["CODE", "TEXT", "reference_of", "refuse"]
+__all__ = ["CODE", "TEXT", "reference_of", "refuse", "told_of"]
 
 _log = logging.getLogger("fedcipher.flower")
 
@@ -35,7 +35,7 @@ _REFERENCE = re.compile(re.escape(TEXT) + r"([0-9a-f]{8})")
 def refuse(msg: Message, error: BaseException) -> Message:
     """The refusal of ``msg``; ``error`` goes to this client's log (`fedcipher.flower`) under its reference."""
     reference = secrets.token_hex(4)
-    _log.warning("refused, reference %s: %s: %s", reference, type(error).__name__, _told(error))
+    _log.warning("refused, reference %s: %s: %s", reference, type(error).__name__, told_of(error))
     if not isinstance(error, FedcipherError):
         # Ours name their cause themselves; of another's the line that failed says more. The traceback's
         # text without the error's own: that is on one line above.
@@ -51,7 +51,7 @@ def reference_of(reply: Message) -> str | None:
     return found[1] if found else None
 
 
-def _told(error: BaseException) -> str:
+def told_of(error: BaseException) -> str:
     """The error's text on one line: what a server wrote into a message cannot look like a line of the log."""
     try:
         return " ".join(str(error).split())

@@ -121,9 +121,10 @@ class LibraryScheme(Scheme):
         adder = self._arithmetic.adder(self._library.public(key))
         return _Aggregator(self._library.admission(key, round), adder)
 
-    def decryptor(self, key: _native.ClientKey) -> Decryptor:
+    def decryptor(self, key: _native.ClientKey, *, in_memory: bool = False) -> Decryptor:
         open_ = self._arithmetic.opener(self._library.secret(key))
-        return KernelDecryptor(_DecryptKernel(self._library.receiver(key, state_dir()), open_), self.codec)
+        receiver = self._library.receiver(key, None if in_memory else state_dir())
+        return KernelDecryptor(_DecryptKernel(receiver, open_), self.codec)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._params.items())})"
