@@ -9,6 +9,7 @@ import wire_tools
 from attack_harness import ALL, CLIENTS, Federation
 from fedcipher import errors, keys
 from fedcipher.flower import SecureStrategy, protocol
+from fedcipher.flower.sums import RoundSums
 from fedcipher.schemes import base
 from flower_harness import initial, record
 from flwr.serverapp.strategy import FedAvg
@@ -62,8 +63,8 @@ class Thief:
             key = type(self.key).from_bytes(wire_tools.with_client(own, client))
             return self.scheme.encryptor(key).encrypt(initial(), **given)
 
-    def start(self, tamper):
-        """A round in which ``tamper(client, frame)`` says what comes of a client's frame."""
+    def start(self, tamper, rounds=1, resume=False):
+        """Rounds in which ``tamper(client, frame)`` says what comes of a client's frame."""
 
         def changed(sent, reply, client):
             if sent.metadata.message_type != "train" or "fedcipher.committee" in sent.content:
@@ -77,15 +78,15 @@ class Thief:
 
         grid = self.federation.grid
         grid.tamper = changed
-        strategy = SecureStrategy(FedAvg(**ALL), self.federation.folder, out=self.folder / "run")
+        strategy = SecureStrategy(FedAvg(**ALL), self.federation.folder, out=self.folder / "run", resume=resume)
         try:
-            strategy.start(grid, record(initial()), num_rounds=1)
+            strategy.start(grid, record(initial()), num_rounds=rounds)
         except errors.StrategyError:
             assert strategy.rounds[0].unfinished
         return strategy
 
 
-def test_attack_18_who_sends_anothers_number_first_is_not_that_client(thief):
+def test_attack_18_who_sends_anothers_number_first_is_not_that_client(thief, caplog):
     strategy = thief.start(lambda client, frame: thief.frame(2) if client == 0 else frame)
     (made,) = strategy.rounds
     assert [(c.node, c.client) for c in made.clients if not c.left_out] == [(1000 + k, k) for k in range(1, CLIENTS)]
@@ -94,9 +95,9 @@ def test_attack_18_who_sends_anothers_number_first_is_not_that_client(thief):
     assert refused.left_out.startswith("SignatureError")
     assert strategy._parties.node_of == {k: 1000 + k for k in range(1, CLIENTS)}
     assert THIEF not in strategy._parties.client_of
-    (aggregate,) = list((thief.folder / "run").rglob("*.aggregate")) or [None]
-    if aggregate is not None:
-        assert [c for c, _ in fedcipher._native.inspect(aggregate.read_bytes())[4]] == [1, 2, 3, 4]
+    (aggregate,) = (thief.folder / "run").rglob("aggregate-*.fedc")
+    assert [c for c, _ in fedcipher._native.inspect(aggregate.read_bytes())[4]] == [1, 2, 3, 4]
+    assert f"node {THIEF} is left out of round 1: SignatureError: what party 2 is said to have sent" in caplog.text
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 2), (0, 0, 0), (3, 4, 0)], ids=str)
@@ -130,3 +131,35 @@ def test_attack_18_a_frame_that_is_refused_binds_and_frees_nobody(thief):
     with pytest.raises(errors.UnknownClientError):
         aggregator.add(thief.frame(CLIENTS))
     assert aggregator.add(frames[0]).client == 0
+
+
+def test_attack_18_nodes_are_known_again_after_a_restart(tmp_path, rng, monkeypatch, caplog):
+    """A node that has been client 2 brings a genuine update of client 0, whose node is silent."""
+    thief = Thief(Federation(tmp_path, "flashe", rng), monkeypatch, tmp_path)
+    thief.start(lambda client, frame: frame)
+    frames = {}
+
+    def tamper(client, frame):
+        frames[client] = frame
+        return {0: None, 2: frames[0]}.get(client, frame)
+
+    again = thief.start(tamper, rounds=2, resume=True)
+    assert again._parties.node_of == {k: 1000 + k for k in range(CLIENTS)}
+    assert [c.client for c in again.rounds[-1].clients if not c.left_out] == [1, 3, 4]
+    assert "node 1002 (client 2) is left out of round 2: UnknownClientError" in caplog.text
+
+
+def test_attack_18_one_client_takes_up_one_kind_of_sum(tmp_path, rng, monkeypatch):
+    """A client with several nodes could send of each kind one, until there is no room for what the others send."""
+    thief = Thief(Federation(tmp_path, "flashe", rng), monkeypatch, tmp_path)
+    scheme, server = keys.load_server(thief.federation.folder)
+    frames = {}
+    thief.start(lambda client, frame: frames.setdefault(client, frame))
+    sums = RoundSums(lambda: scheme.aggregator(server))
+    sums.add(frames[0], None, [0], "told")
+    for k in range(1, 6):
+        with pytest.raises(errors.DuplicateClientError, match="client 0 has sent another frame"):
+            sums.add(thief.frame(0), None, [0], f"told something else {k}")
+    for client in range(1, CLIENTS):
+        sums.add(frames[client], None, [client], "told")
+    assert len(sums.largest()[1]) == CLIENTS

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from flwr.app import Message
 
 from fedcipher.errors import RevokedError, UnknownClientError
+from fedcipher.flower.records import RoundRecord
 
 __all__ = ["Parties"]
 
@@ -58,6 +59,13 @@ class Parties:
             self.node_of.pop(self.client_of[node], None)
         self.client_of[node] = client
         self.node_of[client] = node
+
+    def remember(self, rounds: Iterable[RoundRecord]) -> None:
+        """Learn again what another process of the server had learnt in ``rounds``."""
+        for record in rounds:
+            for seen in (*record.clients, *record.evaluations):
+                if seen.client is not None and seen.left_out is None:
+                    self.learn(seen.node, seen.client)
 
     def clients(self, messages: Iterable[Message]) -> list[int]:
         """The clients that ``messages`` go to, as far as they are known."""
