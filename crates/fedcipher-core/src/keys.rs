@@ -5,7 +5,7 @@ use crate::mac::MacKey;
 use crate::sign::{SEED_LEN, SigningKey, VERIFY_LEN, is_key};
 use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag, Reader, SchemeId};
 use crate::{Error, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -212,12 +212,14 @@ impl ServerKey {
         let tag = KeyTag::of(&frame.header);
         check_bare(&tag, &frame.header)?;
         let mut r = Reader::new(frame.payload);
+        let mut seen = BTreeSet::new();
         let key = |c: &Contribution| {
             let key = r.array()?;
-            if is_key(&key) {
+            // Two clients with one key would be one that counts twice.
+            if is_key(&key) && seen.insert(key) {
                 Ok((c.client, key))
             } else {
-                Err(Error::frame(format!("client {} has no such key", c.client)))
+                Err(Error::frame(format!("client {} has no key of its own to check signatures with", c.client)))
             }
         };
         let cohort = frame.header.contributions.iter().map(key).collect::<Result<Cohort>>().map_err(unreadable)?;

@@ -275,4 +275,11 @@ fn a_clients_key_holds_what_it_signs_with() {
     assert_ne!(keys.clients[0].sign.seed(), keys.clients[1].sign.seed());
     let read = ServerKey::from_bytes(&keys.server.to_bytes()).unwrap();
     assert_eq!(read, keys.server);
+    let same: BTreeMap<_, _> = keys.server.cohort.keys().map(|client| (*client, keys.server.cohort[&0])).collect();
+    let shared = ServerKey { cohort: Arc::new(same), ..keys.server };
+    let error = ServerKey::from_bytes(&shared.to_bytes()).unwrap_err();
+    assert!(
+        matches!(error, Error::Key { .. }) && error.to_string().contains("client 4 has no key of its own"),
+        "{error}"
+    );
 }
