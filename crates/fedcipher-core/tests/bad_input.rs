@@ -174,11 +174,13 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
         // Right checksum, wrong payload length: somebody's, and the client's own.
         let parsed = wire::parse(&sound).unwrap();
         let (body, end) = parsed.payload.split_at(parsed.payload.len() - END_LEN);
-        let short = parsed.header.frame(&[&body[..body.len() - 9], end].concat());
-        refuse(&short, "SignatureError");
-        refuse(&common::resigned(&keys.clients[1].sign, &short), "FrameError");
+        let longer = [body, &[0; 9]].concat();
+        for wrong in [&body[..body.len() - 9], &longer] {
+            let frame = parsed.header.frame(&[wrong, end].concat());
+            refuse(&frame, "SignatureError");
+            refuse(&common::resigned(&keys.clients[1].sign, &frame), "FrameError");
+        }
         refuse(&parsed.header.frame(&parsed.payload[..END_LEN - 1]), "FrameError");
-        refuse(&parsed.header.frame(&[parsed.payload, &[0; 9]].concat()), "FrameError");
 
         aggregator.add(&sound).unwrap();
         aggregator.add(&frame(&keys, 7, &clients[2])).unwrap();
