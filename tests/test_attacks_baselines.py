@@ -62,7 +62,7 @@ class World:
 def bend(world, choose):
     frame = choose.choice(world.aggregates + world.aggregates + world.updates)
     other = choose.choice(world.aggregates + world.updates)
-    start, body = wire_tools.payload_start(frame), other[wire_tools.payload_start(other) : -8]
+    start, body = wire_tools.payload_start(frame), wire_tools.body(other)
     kind = choose.randrange(9)
     if kind == 0:
         return frame

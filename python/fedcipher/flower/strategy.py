@@ -530,6 +530,7 @@ class SecureStrategy(Strategy):
         self._search = self._search_in(folder.folder)
         self._announce(folder.charter)
         self.rounds = past.rounds
+        self._parties.remember(past.rounds)
         self._number = max([self._base, *(max(record.number, record.evaluated) for record in past.rounds)])
         self._done = max((record.round for record in past.finished), default=0)
         if asked_after(self._base + _ROUNDS_OF_A_RUN):
@@ -937,8 +938,9 @@ class SecureStrategy(Strategy):
                 frame, context, failed = _frame_of(reply)
                 _, _, _, _, contributions, elements, *_ = _native.inspect(frame)
                 self._running.check_size(elements, 0 if lanes is None else lanes.count)
-                self._parties.check(node, [client for client, _ in contributions], revoked, self._nodes)
-                contribution = sums.add(frame, reply, context)
+                named = [client for client, _ in contributions]
+                self._parties.check(node, named, revoked, self._nodes)
+                contribution = sums.add(frame, reply, named, context)
             except FedcipherError as error:
                 why = f"{type(error).__name__}: {_short(str(error))}"
                 heard.append(self._left_out(node, said, why, reply, phases))
@@ -976,9 +978,10 @@ class SecureStrategy(Strategy):
     ) -> ClientRecord:
         """A node whose reply is of no use: logged, and sent everything again when it is asked next."""
         refusal = None if reply is None else _why(reply)
-        _log.warning("node %s %s: %s", node, said, refusal or why)
-        self._running.forget(node)
         client = self._parties.client_of.get(node)
+        known = "" if client is None else f" (client {client})"
+        _log.warning("node %s%s %s: %s", node, known, said, refusal or why)
+        self._running.forget(node)
         return ClientRecord(node, client, phases or {}, refusal or why, refusal is not None)
 
     def _note_opened(self, replies: list[ClientRecord], unopened: dict[int, list[int]]) -> None:
