@@ -532,6 +532,8 @@ fn attack_18_a_clients_number_is_its_signatures() {
     }
 }
 
+type Change = fn(&mut Header);
+
 /// A signature covers every byte of a frame but the checksum: head, tag and the rest of the payload.
 #[test]
 fn a_frame_of_which_one_byte_was_changed_is_not_its_clients() {
@@ -549,7 +551,7 @@ fn a_frame_of_which_one_byte_was_changed_is_not_its_clients() {
             let expected = at < head || matches!(error, Error::Signature { party: 2 } | Error::Frame { .. });
             assert!(expected, "{name}: byte {at}: {error}");
         }
-        let fields: [(&str, fn(&mut Header)); 5] = [
+        let fields: [(&str, Change); 5] = [
             ("round", |header| header.round += 1),
             ("model", |header| header.model[3] ^= 1),
             ("memory", |header| header.memory[3] ^= 1),
