@@ -11,10 +11,11 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import logging
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,13 @@ from fedcipher.engine import Engine
 from fedcipher.errors import CharterError, FrameError, RunError
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import Charter
+from fedcipher.flower.records import losses
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor, Scheme, from_spec
 
 __all__ = ["RunFolder", "StoredRun", "free_folder", "open_run", "read_run", "read_scheme", "replay", "save_model"]
+
+_log = logging.getLogger("fedcipher.flower")
 
 _FORMAT = 3
 _INDEX, _FIRST = "run.json", "first.npz"
@@ -47,7 +51,7 @@ class StoredRun:
             known = index["fedcipher"] == _FORMAT
             self.charter = Charter.decode(str(index["charter"]).encode())
             self.context = bytes.fromhex(index["context"])
-            self._steps = [(int(number), int(groups)) for number, groups in index["steps"]]
+            self._steps = [(int(n), int(groups), [int(g) for g in out]) for n, groups, out in index["steps"]]
             self._evaluations = {int(number): int(step) for number, step in index["evaluations"].items()}
             self._set = [int(step) for step in index["set"]]
         except (ValueError, KeyError, TypeError, AttributeError, CharterError) as error:
@@ -80,6 +84,10 @@ class StoredRun:
         groups = self._steps[number - 1][1]
         return [_read(self.folder / _aggregate_name(number, group)) for group in range(groups)]
 
+    def left_out(self, number: int) -> list[int]:
+        """Which sums of step ``number`` its clients do not open."""
+        return list(self._steps[number - 1][2])
+
     def evaluations(self) -> dict[int, int]:
         """Rounds whose evaluation has a sum, and the step after which they evaluated."""
         return dict(self._evaluations)
@@ -94,10 +102,16 @@ class StoredRun:
 
 
 def replay(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> Chain:
-    """The chain of ``run``, opened from its first model to its last. Raises what a decryptor raises."""
+    """The chain of ``run``, opened from its first model to its last; what its clients have lost is in the log.
+
+    Raises what a decryptor raises.
+    """
     chain = Chain(run.charter, scheme, run.context, first=run.first())
     for number in range(1, run.count + 1):
-        chain.step(decryptor, run.step(number), run.round_of(number))
+        opened = chain.step(decryptor, run.step(number), run.round_of(number))
+        sums, elements = opened.answers, sum(x.size for x in chain.model)
+        for lost in [] if sums is None else losses(sums, "train", elements):
+            _log.warning("round %s: %s", run.round_of(number), lost)
     return chain
 
 
@@ -172,7 +186,13 @@ class RunFolder(StoredRun):
         step = self.count + 1
         for group, frame in enumerate(frames):
             self._write(_aggregate_name(step, group), frame)
-        self._steps.append((number, len(frames)))
+        self._steps.append((number, len(frames), []))
+        self._write_index()
+
+    def leave_out(self, groups: Collection[int]) -> None:
+        """The clients of the last step do not open its sums ``groups``."""
+        number, count, _ = self._steps[-1]
+        self._steps[-1] = (number, count, sorted(groups))
         self._write_index()
 
     def withdraw(self) -> None:
