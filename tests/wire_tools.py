@@ -42,6 +42,12 @@ def with_round(frame, number):
     return sealed(frame[:ROUND] + struct.pack("<Q", number) + frame[ROUND + 8 : -8])
 
 
+def with_tags(frame, other):
+    """What names a frame's position and its memory of sets, of another one."""
+    tags = slice(MODEL, CLIENTS)
+    return sealed(frame[: tags.start] + other[tags] + frame[tags.stop : -8])
+
+
 def with_client(frame, client):
     return sealed(frame[:FIXED] + struct.pack("<I", client) + frame[FIXED + 4 : -8])
 
