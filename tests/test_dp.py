@@ -740,3 +740,6 @@ def test_more_rounds_than_the_clients_may_give_is_said_before_the_first(tmp_path
     assert bool(said) == warned
     # And it is true.
     assert [r.accepted for r in strategy.rounds] == [3, 3, 0][:rounds]
+    # Nobody is asked for more, and no good sum is taken back for it.
+    assert [r.unfinished for r in strategy.rounds[:2]] == [None, None]
+    assert not warned or "3 of 3 sampled clients have spent their privacy budget" in strategy.rounds[2].unfinished

@@ -6,6 +6,7 @@ import json
 import logging
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -628,11 +629,28 @@ class SecureStrategy(Strategy):
         self._note_late()
         shown, messages = self._inner.sample(False, server_round, self._running.shown(), config, grid)
         messages = self._parties.without(messages, {*self._parties.accused, *self._searching.found})
+        able = self._parties.without(messages, self._spent())
+        if len(able) < min(len(messages), self._minimum):
+            why = f"{len(messages) - len(able)} of {len(messages)} sampled clients have spent their privacy budget"
+            self._leave_unfinished(server_round, f"{why}, and a round needs {self._minimum} updates")
+            return []
+        messages = able
         if 0 < len(messages) < self._minimum:
             return self._too_few(server_round, len(messages))
         if len(messages) > self._most:
             messages = self._too_many(server_round, messages)
         return self._prepared("train", shown, messages, server_round)
+
+    def _spent(self) -> set[int]:
+        """Clients that have given all their updates under differential privacy in this run, answers among them.
+
+        They would refuse, and a round of refusals alone looks like a sum that nobody could open.
+        """
+        privacy = self.scheme.codec.privacy
+        if privacy is None:
+            return set()
+        given = Counter(c.client for r in self.rounds for c in [*r.clients, *r.evaluations] if c.left_out is None)
+        return {client for client, count in given.items() if client is not None and count >= privacy.rounds}
 
     def _too_few(self, server_round: int, sampled: int) -> list[Message]:
         """A round that cannot be finished is not begun; a first one means that no round could be."""
@@ -672,11 +690,12 @@ class SecureStrategy(Strategy):
             # An evaluation without answers says nothing, and its frame would spend an update of each client's budget.
             return []
         server_round += self._done
-        shown, messages = self._inner.sample(True, server_round, self._running.shown(), config, grid)
-        if messages and len(messages) < self._minimum:
+        shown, sampled = self._inner.sample(True, server_round, self._running.shown(), config, grid)
+        messages = self._parties.without(sampled, self._spent())
+        if sampled and len(messages) < self._minimum:
             _log.warning(
-                "round %s is not evaluated: %s clients were sampled, and a sum of answers needs %s",
-                *(server_round, len(messages), self._minimum),
+                "round %s is not evaluated: %s of %s sampled clients may answer, and a sum of answers needs %s",
+                *(server_round, len(messages), len(sampled), self._minimum),
             )
             return []
         if messages and self.rounds:
