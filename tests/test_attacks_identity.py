@@ -3,10 +3,16 @@
 A client's number is its signature's: nobody is displaced, and one key fills no sum.
 """
 
+import struct
+from hashlib import sha256
+
+import blake3
 import fedcipher
 import pytest
 import wire_tools
 from attack_harness import ALL, CLIENTS, Federation
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fedcipher import errors, keys
 from fedcipher.flower import SecureStrategy, protocol
 from fedcipher.flower.sums import RoundSums
@@ -171,3 +177,23 @@ def test_attack_18_one_client_takes_up_one_kind_of_sum(tmp_path, rng, monkeypatc
     for client in range(1, CLIENTS):
         sums.add(frames[client], None, [client], "told")
     assert len(sums.largest()[1]) == CLIENTS
+
+
+def test_an_updates_signature_is_what_the_protocol_page_says():
+    """By another library, from the bytes of docs/protocol.md and the key in the server's file."""
+    scheme = fedcipher.scheme("flashe", clients=CLIENTS)
+    made = scheme.keygen(CLIENTS)
+    frame = scheme.encryptor(made.client(3)).encrypt(initial(), round=7, model=b"a model", memory=b"a memory")
+    start = wire_tools.payload_start(frame)
+    (layout_len,) = struct.unpack_from("<I", frame, wire_tools.LAYOUT)
+    scheme_params_key, epoch_round_elements = frame[8:56], frame[56 : wire_tools.MODEL]
+    model_memory, layout = frame[wire_tools.MODEL : wire_tools.CLIENTS], frame[start - layout_len : start]
+    common = scheme_params_key + model_memory + epoch_round_elements + struct.pack("<Q", layout_len) + layout
+    own, payload = frame[wire_tools.FIXED : start - layout_len], wire_tools.payload(frame)
+    body, tag, signature = payload[:-80], payload[-80:-64], payload[-64:]
+    said = b"fedcipher update 1\0" + bytes(32) + struct.pack("<Q", 7) + model_memory + sha256(common).digest()
+    said += own + tag + blake3.blake3(body).digest()
+    key = wire_tools.payload(made.server().to_bytes())[3 * 32 : 4 * 32]
+    Ed25519PublicKey.from_public_bytes(key).verify(signature, said)
+    with pytest.raises(InvalidSignature):
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, said[:-1] + b"x")
