@@ -411,7 +411,7 @@ def test_a_rate_follows_the_runs_rounds_also_those_without_an_aggregate(tmp_path
         return Message(Error(code=2, reason="away"), reply_to=message) if second and client else reply
 
     federation.grid.tamper = lost
-    federation.start(made("adam"))
+    federation.start(made("adam"), may_lose=1)
     assert [r.round for r in federation.strategy.rounds if r.unfinished] == [2]
     want = federation.in_the_clear(made("adam"), without={2})
     otherwise = federation.in_the_clear(made("adam"), ROUNDS - 1)
@@ -659,7 +659,9 @@ def test_clients_hold_on_to_what_the_run_began_with(tmp_path, lie, later, caplog
         return under(settings, other) if settings.index > 2 else settings
 
     federation.grid.lie = changed
-    federation.start(made("adam"), rounds=4)
+    with pytest.raises(errors.LostRoundsError) as raised:
+        federation.start(made("adam"), rounds=4)
+    assert sorted(raised.value.lost) == [3, 4]
     assert [r.accepted for r in federation.strategy.rounds] == [CLIENTS, CLIENTS, 0, 0]
     assert caplog.text.count("ends an earlier one for ever") == (0 if later else 4 * CLIENTS)
     assert ("train", 3) not in federation.shown and ("evaluate", 3) not in federation.shown
