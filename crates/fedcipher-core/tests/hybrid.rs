@@ -200,8 +200,8 @@ fn bad_input_is_refused_before_the_work_starts() {
     let mut bad = ours.payload.to_vec();
     bad[own..own + 3].fill(0xff);
     assert_eq!(add(&s, &keys, &[by_one(&bad)]).unwrap_err().class(), "FrameError");
-    let cut = &ours.payload[..ours.payload.len() - 1];
-    assert_eq!(add(&s, &keys, &[by_one(cut)]).unwrap_err().class(), "FrameError");
+    let cut = [&ours.payload[..own], &ours.payload[own + 1..]].concat();
+    assert_eq!(add(&s, &keys, &[by_one(&cut)]).unwrap_err().class(), "FrameError");
     let mut aggregator = s.aggregator(&keys.server, Some(9)).unwrap();
     assert_eq!(aggregator.add(&first).unwrap_err().class(), "WrongRoundError");
 
