@@ -347,11 +347,12 @@ def test_a_step_that_leaves_the_numbers_of_a_type_ends_where_they_end(kind, dtyp
     """A refusal would tell of the mean, also one by an app that has made an overflow an exception."""
     numbers = {"avgm": (1000.0, 0.5), None: ()}.get(kind, (10.0, 0.0, 0.0, 1e-3))
     steps, most = Steps(Optimiser(kind, numbers) if kind else None), np.finfo(dtype).max
-    model = [np.array([most, -most, 0, 1], dtype), np.array(most, dtype)]
+    model = [np.array([most, -most, 0, 1, 0], dtype), np.array(most, dtype)]
     with np.errstate(all="raise"):
         for number in (1, 2, 3):
             # Some of the second moments are infinite on the way, and what is divided by them zero.
-            model = steps.step(model, [np.array([most, -most, 0, -1], dtype), np.array(most, dtype)], number)
+            delta = [np.array([most, -most, 0, -1, most], dtype), np.array(most, dtype)]
+            model = steps.step(model, delta, number)
             assert all(np.isfinite(x).all() and x.dtype == np.dtype(dtype) for x in model)
             assert all(np.isfinite(m).all() for moment in steps.moments for m in moment)
     # Towards the end that it has left, and none of another sign.
