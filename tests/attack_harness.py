@@ -128,7 +128,7 @@ class Federation:
         self.app.query()(self.tell)
         self.grid = LocalGrid(self.app, CLIENTS, self.folder, sites=sites)
         self.run, self.steps, self.last = int(time.time()) << 20, 0, b""
-        self.given, self.held = strategy or {}, held
+        self.given, self.held, self.runs = strategy or {}, held, 0
         if rounds:
             self.honest(rounds, planned)
         else:
@@ -139,7 +139,7 @@ class Federation:
         self.grid.sent.clear()
         self.grid.received.clear()
         out = self.folder.parent / "run"
-        self.runs = getattr(self, "runs", 0) + 1
+        self.runs += 1
         made = SecureStrategy(
             FedAvg(**ALL), self.folder, out=out if self.runs == 1 else f"{out}-{self.runs}", **self.given
         )

@@ -68,6 +68,8 @@ pub struct Admitted<'a> {
     /// What the payload is to be multiplied by.
     pub factor: u64,
     pub tag: Tag,
+    /// The digests of the payload that the signature covers.
+    pub signed: Vec<u8>,
     pub signature: &'a [u8; SIGNATURE_LEN],
 }
 
@@ -142,10 +144,11 @@ impl Admission {
         }
         let (payload, tag, signature) = statement::split(payload)?;
         let own = Contribution { client, weight };
-        let message = RoundContext::of(self.scope, &header).update(own, tag, &body(payload)?);
+        let signed = body(payload)?;
+        let message = RoundContext::of(self.scope, &header).update(own, tag, &signed);
         Signed { party: client, key, purpose: Purpose::Update, message: &message, signature }.check()?;
         let factor = self.rules.weighting.factor(weight);
-        Ok(Admitted { header, contribution: own, layout, payload, factor, tag, signature })
+        Ok(Admitted { header, contribution: own, layout, payload, factor, tag, signed, signature })
     }
 
     /// Counts a frame whose payload has been added.

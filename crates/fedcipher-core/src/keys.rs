@@ -111,7 +111,7 @@ pub struct ClientKey {
     pub client: u32,
     /// The cohort's secret for what is not the scheme's own business: tags.
     pub root: Zeroizing<[u8; ROOT_LEN]>,
-    /// What this client signs with: nobody else has it.
+    /// The client's signing key. No other party has a copy.
     pub sign: SigningKey,
     /// The scheme's key material.
     pub secret: Zeroizing<Vec<u8>>,
@@ -186,7 +186,7 @@ impl ClientKey {
     }
 }
 
-/// Clients by number, and what their signatures are checked with.
+/// The number of each client, and the public key that checks its signatures.
 pub type Cohort = BTreeMap<u32, [u8; VERIFY_LEN]>;
 
 /// What the aggregator needs: the cohort and public material, no secret.

@@ -23,14 +23,14 @@ pub const SEED_LEN: usize = 32;
 /// Signatures that are checked together: more of them gain no time.
 const BATCH: usize = 128;
 
-/// What a signature is for; it holds for nothing else.
+/// The purpose of a signature. A signature holds for one purpose only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Of a client: this is its one update of the round.
+    /// A client sends its one update of the round.
     Update,
-    /// Of a committee's member: this is its answer.
+    /// A committee's member answers.
     Answer,
-    /// Of a committee's member: these clients have sealed to it what is no share of theirs.
+    /// A committee's member complains: the bytes that these clients have sealed to it are no shares.
     Complaint,
 }
 
@@ -73,7 +73,7 @@ impl SigningKey {
         SigningKey(ed25519_dalek::SigningKey::from_bytes(seed))
     }
 
-    /// What it is made of; it is the secret.
+    /// The secret seed of the key.
     #[must_use]
     pub fn seed(&self) -> Zeroizing<[u8; SEED_LEN]> {
         Zeroizing::new(self.0.to_bytes())

@@ -48,7 +48,7 @@ pub trait Sealer: Send + Sync {
     /// Makes tag and signature.
     fn stamp(&self) -> &Stamp;
 
-    /// What the bytes of all pieces are added to, in their order, for [`Self::end`].
+    /// A digest that takes the bytes of all pieces in their order. [`Self::end`] signs its value.
     fn digest(&self) -> Digest {
         let mut digest = Digest::default();
         digest.update(self.prefix());

@@ -6,8 +6,8 @@
 //! clients x (id u32, weight u64) | layout | payload | crc64-nvme u64`.
 //!
 //! The payload of an update ends with `tag 16 | signature 64`, that of an aggregate with `tag 16`. The tag
-//! ([`crate::mac`]) finds forgery, and binds the header; the signature ([`crate::statement`]) says which client has
-//! sent all of the update. The checksum finds damage, also where there is no key.
+//! ([`crate::mac`]) finds forgery, and binds the header. The signature ([`crate::statement`]) proves which client sent the
+//! update. The checksum finds damage, and needs no key.
 
 use crate::memory::zeros;
 use crate::{Error, Result};

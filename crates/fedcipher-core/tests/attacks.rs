@@ -137,8 +137,8 @@ impl World {
         common::finished(self.scheme.as_ref(), keys, aggregator.as_mut())
     }
 
-    /// The addition of a server that does not care who has signed what: it signs all frames itself. Where clients share
-    /// no key it has only what they have signed.
+    /// A sum of a server that checks no signatures: it signs all frames itself. Where clients share no key, the server
+    /// adds only frames with their clients' signatures.
     fn add_unsigned(&self, server: &ServerKey, frames: &[Vec<u8>]) -> fedcipher_core::Result<Vec<u8>> {
         if self.scheme.committee() > 0 {
             return self.add(server, frames);

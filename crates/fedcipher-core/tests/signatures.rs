@@ -39,7 +39,7 @@ const NEUTRAL: [u8; 32] = {
     bytes
 };
 
-/// A signature as whoever knows the scalars a and r can make it: A = aB + torsion, R = rB + torsion, S = r + ka.
+/// A signature that needs the scalars a and r: A = aB + torsion, R = rB + torsion, S = r + ka.
 struct Odd {
     name: &'static str,
     scalars: (u64, u64),

@@ -79,7 +79,7 @@ pub mod modes {
             return Err(Error::file(path, &format!("mode {mode:o} lets other users read the key; run: {cure}")));
         }
         check_owner(&about, path)?;
-        check_folders(path)
+        check_folders(folder_of(path), false)
     }
 
     pub(super) fn check_trusted(file: &File, path: &Path) -> Result<()> {
@@ -90,7 +90,7 @@ pub mod modes {
             return Err(Error::file(path, &format!("mode {mode:o} lets other users change it; run: {cure}")));
         }
         check_owner(&about, path)?;
-        check_folders(path)
+        check_folders(folder_of(path), false)
     }
 
     fn own() -> u32 {
@@ -107,14 +107,13 @@ pub mod modes {
         Err(Error::file(path, &reason))
     }
 
-    /// Refuses a path of which another user could replace a part: its folder is ours alone to write to, and so is each
-    /// above, where a sticky one (`/tmp`) leaves everybody's own alone.
-    fn check_folders(path: &Path) -> Result<()> {
-        let folder = folder_of(path);
+    /// Refuses a folder in which another user could replace something: it is ours alone to write to, and so is each
+    /// above, where a sticky one (`/tmp`) leaves everybody's own alone. `sticky`: the folder itself may be such a one.
+    fn check_folders(folder: &Path, sticky: bool) -> Result<()> {
         let whole = folder.canonicalize().map_err(|e| Error::file(folder, &e))?;
         for (level, folder) in whole.ancestors().enumerate() {
             let about = std::fs::metadata(folder).map_err(|e| Error::file(folder, &e))?;
-            check_folder(&about, folder, level > 0)?;
+            check_folder(&about, folder, sticky || level > 0)?;
         }
         Ok(())
     }
@@ -131,12 +130,7 @@ pub mod modes {
 
     /// As for a secret, for a socket in `folder`, which may itself be sticky.
     pub fn check_socket_folder(folder: &Path) -> Result<()> {
-        let whole = folder.canonicalize().map_err(|e| Error::file(folder, &e))?;
-        for folder in whole.ancestors() {
-            let about = std::fs::metadata(folder).map_err(|e| Error::file(folder, &e))?;
-            check_folder(&about, folder, true)?;
-        }
-        Ok(())
+        check_folders(folder, true)
     }
 }
 

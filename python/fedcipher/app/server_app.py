@@ -61,15 +61,16 @@ def make_server_app(
             on_progress=on_progress,
         )
         arrays = ArrayRecord({n: Array(p) for n, p in zip(learner.names, initial, strict=True)})
+        lost: LostRoundsError | None = None
         try:
             strategy.start(grid, arrays, num_rounds=chosen.rounds)
-        except LostRoundsError:
+        except LostRoundsError as error:
             # The rounds that have an aggregate are worth a report.
-            if on_end is not None:
-                on_end(strategy)
-            raise
+            lost = error
         if on_end is not None:
             on_end(strategy)
+        if lost is not None:
+            raise lost
 
     return made
 

@@ -204,7 +204,9 @@ def _run(
                 cause = cause.__cause__
             # The report is made of the rounds that were not lost, and then names the others.
             if not isinstance(cause, LostRoundsError):
-                raise (cause or error) from error
+                if cause in (None, error):
+                    raise
+                raise cause from error
     return past_rounds
 
 

@@ -200,11 +200,8 @@ class Curves:
 
     def losses(self, record: RoundRecord) -> list[str]:
         """What is not in the sums that were opened of ``record``'s round."""
-        made: list[str] = []
-        for purpose in PURPOSES:
-            sums = self._sums(record.round, purpose)
-            made += [] if sums is None else losses(sums, purpose, record.elements)
-        return made
+        sums = {purpose: self._sums(record.round, purpose) for purpose in PURPOSES}
+        return [lost for purpose in PURPOSES for lost in losses(sums[purpose], purpose, record.elements)]
 
     def filled(self, record: RoundRecord) -> RoundRecord:
         """``record`` with what was opened of its round; what the server has seen itself goes before."""

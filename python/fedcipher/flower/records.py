@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +88,7 @@ class RoundRecord:
     @property
     def clipped_share(self) -> float:
         """Values that were cut to their clip range, over all values of the accepted updates."""
-        return self.counted.get("clipped", 0.0) / self.elements if self.elements else 0.0
+        return _clipped_share(self.counted, self.elements)
 
 
 def counted_of(sums: Sums, purpose: Purpose) -> dict[str, float]:
@@ -100,9 +101,11 @@ def counted_of(sums: Sums, purpose: Purpose) -> dict[str, float]:
     return made
 
 
-def losses(sums: Sums, purpose: Purpose, elements: int) -> list[str]:
+def losses(sums: Sums | None, purpose: Purpose, elements: int) -> list[str]:
     """What is not in the opened ``sums``, with the cause and the remedy; ``elements``: values of an update."""
     made: list[str] = []
+    if sums is None:
+        return made
     counted = counted_of(sums, purpose)
     if sums.counted < sums.clients:
         made.append(
@@ -120,7 +123,7 @@ def losses(sums: Sums, purpose: Purpose, elements: int) -> list[str]:
             "were sent as zeros, so the model is not the mean; the clients' logs name the tensors. A clip of its own "
             "for each tensor, clip='auto' or more bits keeps them"
         )
-    share = counted.get("clipped", 0.0) / elements if elements else 0.0
+    share = _clipped_share(counted, elements)
     if share > CLIPPED:
         made.append(
             f"{100 * share:.1f}% of the values were cut to their clip range, so the model is not the mean; the "
@@ -128,6 +131,10 @@ def losses(sums: Sums, purpose: Purpose, elements: int) -> list[str]:
             "in the Codec, or more bits, leaves more room"
         )
     return made
+
+
+def _clipped_share(counted: Mapping[str, float], elements: int) -> float:
+    return counted.get("clipped", 0.0) / elements if elements else 0.0
 
 
 def _mean(clients: list[ClientRecord], phase: str) -> float:

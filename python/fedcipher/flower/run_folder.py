@@ -107,10 +107,10 @@ def replay(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> Chain:
     Raises what a decryptor raises.
     """
     chain = Chain(run.charter, scheme, run.context, first=run.first())
+    elements = sum(x.size for x in chain.model)
     for number in range(1, run.count + 1):
         opened = chain.step(decryptor, run.step(number), run.round_of(number))
-        sums, elements = opened.answers, sum(x.size for x in chain.model)
-        for lost in [] if sums is None else losses(sums, "train", elements):
+        for lost in losses(opened.answers, "train", elements):
             _log.warning("round %s: %s", run.round_of(number), lost)
     return chain
 

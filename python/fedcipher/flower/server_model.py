@@ -148,8 +148,11 @@ class ServerModel:
         assert self._before is not None
         step = self.folder.count
         self.folder.leave_out(groups)
-        self._chain = Chain(self.charter, self._scheme, self.folder.context, standing=self._before)
+        self._go_back(self._before)
         self._step(opener, self.folder.step(step), self.folder.round_of(step), without=groups)
+
+    def _go_back(self, before: Standing) -> None:
+        self._chain = Chain(self.charter, self._scheme, self.folder.context, standing=before)
 
     def _step(self, opener: Decryptor, frames: Sequence[bytes], index: int, *, without: Collection[int] = ()) -> Opened:
         chain = self._chain
@@ -190,7 +193,7 @@ class ServerModel:
         _, clients = self._steps.pop()
         self._delivered = {node: min(have, self.folder.count) for node, have in self._delivered.items()}
         if self._chain is not None and self._before is not None and self._chain.at.steps > self.folder.count:
-            self._chain = Chain(self.charter, self._scheme, self.folder.context, standing=self._before)
+            self._go_back(self._before)
         return clients
 
     def _returned(self, record: ArrayRecord) -> ArrayRecord:

@@ -6,6 +6,7 @@ use super::sealing::OVERHEAD;
 use super::statement::RoundContext;
 use super::{Reveal, Setting, signed};
 use crate::admission::Admission;
+use crate::client::Digest;
 use crate::keys::ServerKey;
 use crate::mac::Tag;
 use crate::rlwe::aggregate::CipherSum;
@@ -59,7 +60,7 @@ impl<'a> Body<'a> {
     /// The digests that a client signs.
     fn signed(&self) -> Vec<u8> {
         let digests: Vec<u8> = self.sealed.iter().flat_map(|share| sha256(&[share])).collect();
-        signed(blake3::hash(self.ciphertexts).as_bytes(), &digests)
+        signed(&Digest::of(self.ciphertexts), &digests)
     }
 }
 
@@ -113,8 +114,8 @@ impl Aggregator for OneshotAggregator {
         let body = Body::parse(&self.setting, admitted.payload)?;
         self.sum.add(&admitted.layout, Reader::new(body.ciphertexts), admitted.factor)?;
         let sealed = body.sealed.iter().map(|share| share.to_vec()).collect();
-        let (tag, signature, signed) = (admitted.tag, *admitted.signature, body.signed());
-        self.shares.insert(admitted.contribution.client, Kept { signature, tag, signed, sealed });
+        let kept = Kept { signature: *admitted.signature, tag: admitted.tag, signed: admitted.signed.clone(), sealed };
+        self.shares.insert(admitted.contribution.client, kept);
         Ok(self.admission.commit(admitted))
     }
 

@@ -1,4 +1,4 @@
-//! What is signed by a member: that this is its answer. And what the round's context names beside.
+//! The messages that a member signs, and the labels under which the round's context seeds polynomials and seals keys.
 
 pub use crate::statement::RoundContext;
 use crate::statement::sha256;
