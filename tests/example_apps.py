@@ -83,12 +83,12 @@ def assert_equal_models(got, want, rounds, first=None):
     """Each round's mean is off by half a step at most; training carries that on and adds none of its own.
 
     Where clients count their examples, an update is rounded at random, by a step at most; the sum of weights is half
-    of what it would be if all had the largest, and the error as much larger. ``first`` is the first round's step,
-    where the keys give a range.
+    of what it would be if all had the largest, so that the error is two steps at most. ``first`` is the first round's
+    step, where the keys give a range.
     """
     # In which order an app's arrays travel is not part of its model.
     assert set(got) == set(want) and want
-    most = (coarsest_step(want) if first is None else first) + rounds * STEP
+    most = 2 * ((coarsest_step(want) if first is None else first) + rounds * STEP)
     for name, theirs in want.items():
         mine = got[name]
         assert mine.shape == theirs.shape and mine.dtype == theirs.dtype, name

@@ -501,9 +501,9 @@ def test_tensors_of_several_bits_are_averaged_each_to_its_own_step(tmp_path):
     strategy, _ = apps.start(out=tmp_path / "run", rounds=3)
     assert all(round_.clipped_share == 0 for round_ in strategy.rounds)
     reached, exact = open_run(tmp_path / "run", apps.auditor), apps.in_the_clear(FedAvg(**ALL), 3)
-    off = {name: float(np.max(np.abs(reached[name] - exact[name]))) for name in model}
-    # Half a step of a range of 1 in each round, of 254 levels; of 16 bits there are more, and none is cut in either.
-    assert 10 * off["fc"] < off["conv"] < 3 / 254
+    off = {name: float(np.sqrt(np.mean((reached[name] - exact[name]) ** 2))) for name in model}
+    # Clients round at random, by a step of 254 levels at most; 16 bits have more levels, and none is cut in either.
+    assert 3 * off["fc"] < off["conv"] < 3 / 254
 
 
 def test_a_batch_norm_is_not_cut_in_the_first_round(tmp_path, caplog):
