@@ -18,6 +18,7 @@ __all__ = [
     "EntropyError",
     "FalseShareError",
     "FedcipherError",
+    "ForeignFileError",
     "ForgedAggregateError",
     "FrameError",
     "IdentityInUseError",
@@ -212,6 +213,13 @@ class StrategyError(FedcipherError):
 
 class RunError(FedcipherError):
     """The folder of a run cannot be written or read."""
+
+
+class ForeignFileError(FedcipherError, OSError):
+    """What is at a path is no file that may be read: a link, a device, a pipe, or too large."""
+
+    def __str__(self) -> str:
+        return f"{self.filename} {self.strerror}; put the file itself there"
 
 
 class WorkersError(FedcipherError):

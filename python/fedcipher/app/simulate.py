@@ -34,6 +34,7 @@ from fedcipher.errors import FedcipherError, RunError
 from fedcipher.flower import RoundRecord, SecureStrategy
 from fedcipher.flower.journal import read_journal
 from fedcipher.flower.run_folder import free_folder, save_model
+from fedcipher.foreign_text import show
 from fedcipher.keys.provider import FileKeys, ServerKeys
 from fedcipher.schemes import Decryptor, Scheme
 
@@ -94,7 +95,7 @@ def train(
     # Before keys are made, of which a client has its own only.
     cores, few = at_once(os.cpu_count() or 1, settings.clients, resident(), available())
     if few:
-        print(few, flush=True)
+        show(few, flush=True)
     try:
         with _dashboard(dashboard, Path(settings.out)), progress(screen, "round", TimeRemainingColumn()) as bar:
             past = _run(settings, scheme, report, bar, out, engine, cores, accelerator)
@@ -110,7 +111,7 @@ def train(
                 model.unlink()
             report.write(out)
     report.show()
-    print(f"report: {out / 'report.html'}, model: {out / 'model.npz'}")
+    show(f"report: {out / 'report.html'}, model: {out / 'model.npz'}")
     for made, began in ((report, past), (report.beside, 0)):
         why = failure(made.rounds[began:]) if made else ""
         if why:
@@ -126,7 +127,7 @@ def _dashboard(wanted: bool, folder: Path) -> Iterator[None]:
     from fedcipher.watch.app import serving
 
     with serving(folder) as address:
-        print(f"dashboard: {address}", flush=True)
+        show(f"dashboard: {address}", flush=True)
         yield
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from fedcipher._optional import require
 from fedcipher._options import whole
 from fedcipher.errors import ClusterError, ParameterError
+from fedcipher.foreign_text import show
 from fedcipher.keys.store import home
 from fedcipher.schemes import Scheme
 
@@ -70,14 +71,14 @@ def _up(made: Callable[..., Scheme], options: argparse.Namespace, _: list[str]) 
         options.clients,
         members=members,
         engine=options.engine,
-        on_progress=lambda text: print(f"  {text}", flush=True),
+        on_progress=lambda text: show(f"  {text}", flush=True),
     )
-    print(f"{options.clients} SuperNodes are there, under {scheme}")
+    show(f"{options.clients} SuperNodes are there, under {scheme}")
     whose = "engine" if options.engine else "key"
-    print(f"  keys  {keys}  (fedcipher-keys of an app; each SuperNode has its own {whose})")
-    print(f"  logs  {folder / 'logs'}")
-    print(f"  run   FLWR_HOME={folder / 'flwr'} flwr run APP {NAME} --stream --run-config \"fedcipher-keys='...'\"")
-    print(f"  end   fedcipher cluster down{'' if options.folder is None else f' --folder {folder}'}")
+    show(f"  keys  {keys}  (fedcipher-keys of an app; each SuperNode has its own {whose})")
+    show(f"  logs  {folder / 'logs'}")
+    show(f"  run   FLWR_HOME={folder / 'flwr'} flwr run APP {NAME} --stream --run-config \"fedcipher-keys='...'\"")
+    show(f"  end   fedcipher cluster down{'' if options.folder is None else f' --folder {folder}'}")
     return 0
 
 
@@ -87,9 +88,9 @@ def _status(options: argparse.Namespace, _: list[str]) -> int:
 
     found = status(folder)
     if not found["running"]:
-        print(f"{folder}: not running; {found['clients']} clients")
+        show(f"{folder}: not running; {found['clients']} clients")
         return 1
-    print(f"{folder}: running on port {found['port']}; {found['online']} of {found['clients']} SuperNodes are there")
+    show(f"{folder}: running on port {found['port']}; {found['online']} of {found['clients']} SuperNodes are there")
     return 0 if found["online"] == found["clients"] else 1
 
 
@@ -97,5 +98,5 @@ def _down(options: argparse.Namespace, _: list[str]) -> int:
     folder = _folder(options)
     from fedcipher.cluster.local import down
 
-    print(f"{folder}: {'ended' if down(folder) else 'was not running'}")
+    show(f"{folder}: {'ended' if down(folder) else 'was not running'}")
     return 0

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from fedcipher import keys
+from fedcipher._files import create_private
 from fedcipher.cluster.certificates import key_pair, server_certificate
 from fedcipher.cluster.offload import Offload
 from fedcipher.cluster.supervisor import INDEX, REGISTERED, is_running
 from fedcipher.errors import ClusterError
+from fedcipher.foreign_files import MAX_INDEX, parse_json, read_json
 from fedcipher.keys import roster
 from fedcipher.schemes import Scheme
 
@@ -131,7 +133,7 @@ def _party_keys(folder: Path, scheme: Scheme, clients: int, members: int) -> lis
 
 
 def _supervisor(folder: Path) -> subprocess.Popen[bytes]:
-    with (folder / "logs" / "supervisor.log").open("ab") as log:
+    with create_private(folder / "logs" / "supervisor.log", append=True) as log:
         return subprocess.Popen(
             [sys.executable, "-m", "fedcipher.cluster.supervisor", str(folder)],
             stdin=subprocess.DEVNULL,
@@ -172,14 +174,14 @@ def _wait(folder: Path, until: float, what: str) -> None:
 def status(folder: Path) -> dict[str, Any]:
     """``running``, ``port``, ``clients`` and how many SuperNodes are ``online``. Raises `ClusterError`."""
     try:
-        said: dict[str, Any] = json.loads((folder / INDEX).read_text())
+        said: dict[str, Any] = read_json(folder / INDEX, MAX_INDEX)
         found = {"running": bool(is_running(folder)), "port": said["port"], "clients": said["clients"], "online": 0}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterError(f"{folder} has no cluster: `fedcipher cluster up` makes one") from error
     if found["running"]:
         done, text = _flwr(folder, "supernode", "list", NAME, "--format", "json")
         try:
-            nodes: list[dict[str, Any]] = json.loads(text)["nodes"] if done else []
+            nodes: list[dict[str, Any]] = parse_json(text)["nodes"] if done else []
         except (ValueError, KeyError, TypeError) as error:
             raise ClusterError(f"`flwr supernode list` says what is not understood: {text[:200]!r}") from error
         found["online"] = sum(str(node.get("status", "")).lower() == "online" for node in nodes)

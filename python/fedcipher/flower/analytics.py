@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -41,6 +40,8 @@ from fedcipher.flower.party import party_of
 from fedcipher.flower.refusal import reference_of, refuse
 from fedcipher.flower.replies import Gathering, answered
 from fedcipher.flower.sums import Sums
+from fedcipher.foreign_files import MAX_FRAME, parse_json, read_file
+from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EncryptedSum", "query_mod", "secure_sum"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 QUERY = protocol.PREFIX + "query"
 """ConfigRecord of a query: its round, key epoch, plan and resolution."""
@@ -234,14 +235,14 @@ class EncryptedSum:
         """Write it to a file, whole or not at all, to be opened where a key is. Raises `RunError`."""
         head = asdict(self)
         del head["frame"]
-        write_whole(Path(path), json.dumps({"fedcipher-sum": 1, **head}).encode() + b"\n" + self.frame)
+        write_whole(Path(path), json.dumps({"fedcipher-sum": 1, **head}).encode() + b"\n" + self.frame, follow=True)
 
     @classmethod
     def load(cls, path: str | Path) -> EncryptedSum:
         """Read what `save` wrote. Raises `FrameError`."""
         try:
-            head, _, frame = Path(path).read_bytes().partition(b"\n")
-            said = json.loads(head)
+            head, _, frame = read_file(path, MAX_FRAME, follow=True).partition(b"\n")
+            said = parse_json(head)
             if said.pop("fedcipher-sum") != 1:
                 raise ValueError("another version")
             said["left_out"] = {int(node): why for node, why in said["left_out"].items()}
@@ -293,7 +294,7 @@ def secure_sum(
     left_out: dict[int, str] = {}
 
     def leave_out(node: int, error: FedcipherError) -> None:
-        left_out[node] = f"{type(error).__name__}: {error}"
+        left_out[node] = quoted(f"{type(error).__name__}: {error}")
         _log.warning("the answer of node %s is left out: %s", node, left_out[node])
 
     for reply in Gathering(grid, messages, until=time.monotonic() + timeout):
@@ -347,7 +348,7 @@ def _answer_of(reply: Message) -> tuple[bytes, list[str], list[int]]:
         raise StrategyError(
             f"it refused; its own log (fedcipher.flower) has the cause, reference {reference}"
             if reference
-            else " ".join(str(reply.error.reason).split())[:300]
+            else quoted(reply.error.reason)
         )
     arrays = [array for record in reply.content.array_records.values() for array in record.items()]
     answer = reply.content.config_records.get(ANSWER)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from fedcipher.flower.party import party_of
 from fedcipher.flower.records import CLIPPED
 from fedcipher.flower.refusal import refuse
 from fedcipher.flower.settings import RoundSettings
+from fedcipher.foreign_text import quoting_log
 
 if TYPE_CHECKING:
     # Only types, and not in every Flower that works.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["client_mod", "make_client_mod"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 
 def client_mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:

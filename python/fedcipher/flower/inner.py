@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import logging
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -19,10 +17,12 @@ from numpy.typing import NDArray
 from fedcipher.errors import FedcipherError, RunError, StrategyError
 from fedcipher.flower import probe, protocol
 from fedcipher.flower.optimiser import Optimiser, mean_part
+from fedcipher.foreign_files import MAX_MODEL, parse_json, read_npz
+from fedcipher.foreign_text import quoted, quoting_log
 
 __all__ = ["Inner"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 _PROBE = protocol.PREFIX + "probe"
 _PROBE_SIZE = 4
 _UNEQUAL = 1.05
@@ -130,10 +130,10 @@ class Inner:
     def restore(self, state: bytes) -> None:
         """Take up what `export` gave. Raises `RunError`."""
         try:
-            with np.load(io.BytesIO(state), allow_pickle=False) as packed:
-                kept = json.loads(packed["tree"].tobytes())
-                values = {name: _deep(said, packed) for name, said in kept.items()}
-        except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
+            arrays = read_npz(state, MAX_MODEL)
+            kept = parse_json(arrays.pop("tree").tobytes())
+            values = {name: _deep(said, arrays) for name, said in kept.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"what {self.name} kept of the run is damaged: {error}; copy the run again") from error
         for name, value in values.items():
             setattr(self.strategy, name, value)
@@ -204,7 +204,8 @@ class Inner:
     def evaluated(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Its aggregation of metrics."""
         kept = list(replies)
-        failed = [reply for reply in kept if reply.has_error()]
+        # Flower logs a reason as it stands.
+        failed = [_with_quoted_reason(reply) for reply in kept if reply.has_error()]
         sound = self._of_one_form(server_round, [reply for reply in kept if not reply.has_error()])
         return self.strategy.aggregate_evaluate(server_round, [*sound, *failed])
 
@@ -267,6 +268,11 @@ class Inner:
             if self.weighted_by in record:
                 return float(cast(float, record[self.weighted_by]))
         return 1.0
+
+
+def _with_quoted_reason(reply: Message) -> Message:
+    reply.error.__dict__["_reason"] = quoted(reply.error.reason)
+    return reply
 
 
 def _equal(a: Array, b: Array) -> bool:

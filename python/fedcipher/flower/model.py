@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +20,12 @@ from fedcipher.flower import protocol
 from fedcipher.flower.clip_feedback import ClipFeedback, carries_use, split_use, use_of
 from fedcipher.flower.optimiser import Steps
 from fedcipher.flower.settings import RoundSettings
+from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes import Decrypted, Decryptor, Scheme
 
 __all__ = ["GlobalModel", "model_digest", "named"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 _MODEL = protocol.PREFIX + "model"
 _DELTA = protocol.PREFIX + "delta"

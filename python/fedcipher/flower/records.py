@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
+
+from fedcipher.foreign_text import MAX_NAME, MAX_TEXT, quoted
 
 __all__ = ["CLIPPED", "LARGEST_PHASE", "PHASES", "ClientRecord", "RoundRecord"]
 
@@ -36,6 +38,16 @@ class ClientRecord:
     refused: bool = False
     """Left out by its own refusal, and not by what it sent."""
 
+    @classmethod
+    def parse(cls, said: object) -> ClientRecord:
+        """As `RoundRecord.parse`."""
+        values = _named(said)
+        made = cls(**values)
+        phases = {quoted(name, MAX_NAME): _number(value) for name, value in _named(made.phases).items()}
+        if type(made.node) is not int or type(made.client) not in (int, type(None)) or type(made.refused) is not bool:
+            raise ValueError("a client's record is not what a server writes")
+        return cls(made.node, made.client, phases, _reason(made.left_out), made.refused)
+
 
 @dataclass
 class RoundRecord:
@@ -58,6 +70,26 @@ class RoundRecord:
     """Why the round has no aggregate: the global model is that of the round before."""
     late: list[int] = field(default_factory=list[int])
     """Nodes that have answered after the round closed: in no sum."""
+
+    @classmethod
+    def parse(cls, said: object) -> RoundRecord:
+        """What `dataclasses.asdict` made of one, of a file that others may have written: its texts are quoted.
+
+        Raises `ValueError` or `TypeError` for anything else.
+        """
+        made = cls(**_named(said))
+        whole = [made.round, made.number, made.epoch, made.aggregate_bytes, *_listed(made.late)]
+        if any(type(number) is not int for number in whole):
+            raise ValueError("a round's record has something else in the place of a number")
+        made.aggregate_seconds, made.wall_seconds = _number(made.aggregate_seconds), _number(made.wall_seconds)
+        made.clients = [ClientRecord.parse(client) for client in _listed(made.clients)]
+        made.evaluations = [ClientRecord.parse(client) for client in _listed(made.evaluations)]
+        made.unfinished = _reason(made.unfinished)
+        made.metrics = {
+            quoted(part, MAX_NAME): {quoted(name, MAX_NAME): _metric(value) for name, value in _named(metrics).items()}
+            for part, metrics in _named(made.metrics).items()
+        }
+        return made
 
     @property
     def accepted(self) -> int:
@@ -82,3 +114,31 @@ class RoundRecord:
 def _mean(clients: list[ClientRecord], phase: str) -> float:
     values = [client.phases.get(phase, 0.0) for client in clients if client.left_out is None]
     return sum(values) / max(1, len(values))
+
+
+def _named(said: object) -> dict[str, Any]:
+    if not isinstance(said, dict):
+        raise TypeError("no names and values")
+    return cast("dict[str, Any]", said)
+
+
+def _listed(said: object) -> list[Any]:
+    if not isinstance(said, list):
+        raise TypeError("no list")
+    return cast("list[Any]", said)
+
+
+def _reason(said: object) -> str | None:
+    if said is not None and not isinstance(said, str):
+        raise TypeError("a reason that is no text")
+    return None if said is None else quoted(said, MAX_TEXT)
+
+
+def _number(said: object) -> float:
+    if isinstance(said, bool) or not isinstance(said, (int, float)):
+        raise TypeError("no number")
+    return said
+
+
+def _metric(said: object) -> object:
+    return [_number(value) for value in cast("list[object]", said)] if isinstance(said, list) else _number(said)

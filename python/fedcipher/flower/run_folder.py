@@ -13,7 +13,6 @@ import itertools
 import json
 import re
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from fedcipher.flower.clip_feedback import carries_use, split_use
 from fedcipher.flower.model import model_digest
 from fedcipher.flower.optimiser import Steps
 from fedcipher.flower.settings import RoundSettings
+from fedcipher.foreign_files import MAX_FRAME, MAX_INDEX, MAX_MODEL, read_file, read_json, read_npz
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor, Scheme, from_spec
 
@@ -190,7 +190,7 @@ def save_model(path: str | Path, model: Mapping[str, Array]) -> None:
         for name, values in model.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(values), allow_pickle=False)
-    write_whole(Path(path), packed.getvalue())
+    write_whole(Path(path), packed.getvalue(), follow=True)
 
 
 def free_folder(folder: Path) -> Path:
@@ -231,7 +231,7 @@ def _aggregate_name(segment: int, number: int) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path, MAX_FRAME)
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error}; copy the whole folder of the run") from error
 
@@ -275,19 +275,22 @@ def read_scheme(folder: Path) -> Scheme:
 
 def _read_index(folder: Path) -> tuple[dict[str, Any], RoundSettings]:
     try:
-        index: dict[str, Any] = json.loads(_read(folder / _INDEX))
+        index: dict[str, Any] = read_json(folder / _INDEX, MAX_INDEX)
         counts = list(index["aggregates"])
         known = index["fedcipher"] == _FORMAT and counts and all(isinstance(n, int) and n >= 0 for n in counts)
         if not known:
             raise RunError(f"{folder} is no run of format {_FORMAT} with a model in it")
         return {**index, "aggregates": counts}, RoundSettings.parse(ConfigRecord(dict(index["settings"])))
+    except OSError as error:
+        raise RunError(f"{folder / _INDEX} cannot be read: {error}; copy the whole folder of the run") from error
     except (ValueError, KeyError, TypeError, RoundError) as error:
         raise RunError(f"{folder / _INDEX} is damaged: {error}; copy the run again") from error
 
 
 def _read_model(folder: Path, segment: int, arrays: int) -> list[Array]:
     try:
-        with np.load(folder / _model_name(segment), allow_pickle=False) as packed:
-            return [packed[f"arr_{i}"] for i in range(arrays)]
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        names = [f"arr_{i}" for i in range(arrays)]
+        found = read_npz(folder / _model_name(segment), MAX_MODEL, names)
+        return [found[name] for name in names]
+    except (OSError, ValueError) as error:
         raise RunError(f"the first model of {folder} cannot be read: {error}; copy the run again") from error

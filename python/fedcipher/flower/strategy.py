@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -45,6 +44,7 @@ from fedcipher.flower.sealed import SealedArrays
 from fedcipher.flower.server_model import ServerModel
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.flower.sums import Sums
+from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import home, load_client, locate
 from fedcipher.scale import RayWorkers
@@ -52,9 +52,9 @@ from fedcipher.schemes import Aggregator, Decryptor
 
 __all__ = ["SecureStrategy"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 # Flower shows its own log only; what a run is protected by belongs into it.
-_shown = logging.getLogger("flwr")
+_shown = quoting_log("flwr")
 _ROUNDS_OF_A_RUN = 1 << 20
 
 
@@ -673,7 +673,7 @@ class SecureStrategy(Strategy):
                 self._parties.check(node, [client for client, _ in contributions], revoked, self._nodes)
                 contribution = sums.add(frame, reply)
             except FedcipherError as error:
-                why = f"{type(error).__name__}: {_short(str(error))}"
+                why = quoted(f"{type(error).__name__}: {error}")
                 record.clients.append(self._left_out(node, left_out, why, reply, phases))
                 continue
             # Replies come one by one: the wait between them is no work.
@@ -742,7 +742,7 @@ class SecureStrategy(Strategy):
             phases = _take_phases(reply)
             if reply.has_error():
                 said = f"does not evaluate round {record.round}"
-                why = _short(str(reply.error.reason))
+                why = quoted(reply.error.reason)
                 record.evaluations.append(self._left_out(node, said, why, reply))
             else:
                 self._running.delivered(node)
@@ -766,12 +766,6 @@ class SecureStrategy(Strategy):
         return replay(folder.frames(), folder.first(), self.scheme, decryptor, settings)
 
 
-def _short(reason: str, most: int = 300) -> str:
-    """An error may carry a whole traceback; a report wants its beginning, on one line, and a terminal no orders."""
-    reason = "".join(c if c.isprintable() else " " for c in " ".join(reason.split()))
-    return reason if len(reason) <= most else reason[:most] + " ..."
-
-
 def _why(reply: Message) -> str | None:
     """Where to look for the cause of a client's refusal."""
     reference = reference_of(reply)
@@ -780,7 +774,7 @@ def _why(reply: Message) -> str | None:
 
 def _frame_of(reply: Message) -> bytes:
     if reply.has_error():
-        raise StrategyError(str(reply.error.reason))
+        raise StrategyError(quoted(reply.error.reason))
     arrays = [a for record in reply.content.array_records.values() for a in record.items()]
     if len(arrays) != 1 or arrays[0][0] != protocol.UPDATE:
         raise PlaintextError("the update is not encrypted; add fedcipher.flower.client_mod to the ClientApp's mods")

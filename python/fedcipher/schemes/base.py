@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from abc import ABC, abstractmethod
@@ -19,6 +18,7 @@ from fedcipher import _native
 from fedcipher._optional import require_feature
 from fedcipher.codec import Array, Codec, Layout, flat_float32, restore, vanished
 from fedcipher.errors import FrameError, ParameterError, UnknownClientError, UnsupportedError
+from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes.noise import Mechanism
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
 
@@ -43,7 +43,7 @@ __all__ = [
     "state_dir",
 ]
 
-_log = logging.getLogger("fedcipher")
+_log = quoting_log("fedcipher")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcipher._optional import require
+from fedcipher.foreign_text import show
 
 __all__ = ["add_commands", "require_dashboard"]
 
@@ -36,6 +37,6 @@ def _dashboard(run_folder: Callable[[Path], Path], options: argparse.Namespace, 
     folder = run_folder(options.folder).absolute()
     read_journal(folder)
     with listener(options.listen) as at:
-        print(f"dashboard: {address(at)}", flush=True)
+        show(f"dashboard: {address(at)}", flush=True)
         serve(folder, at, hosts)
     return 0
