@@ -75,7 +75,7 @@ def tls_engine(local: LocalEngines, folder: Path, *arguments: str) -> Iterator[S
     """One more engine, over loopback with mutual TLS, for the host `trainer`."""
     authority = ("fedcipher-authority", "--state", local.state)
     run_program(*authority, "enrol", "nic", "--out", folder / "nic")
-    run_program(*authority, "enrol", "trainer", "--role", "host", "--out", folder / "trainer")
+    run_program(*authority, "enrol", "trainer", "--role", "host", "--device", "nic", "--out", folder / "trainer")
     run_program(*authority, "rotate", *lock_arguments())
     command = ("fedcipher-engine", "serve", "--listen", "127.0.0.1:0", "--state", folder / "nic-state")
     credentials = ("--authority", local.authority.address, "--credentials", folder / "nic", "--host", "trainer")

@@ -38,8 +38,8 @@ def bare(data_dir: str, out: Path) -> None:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     }
+    from fedcipher.app.answers import pool_evaluations
     from fedcipher.app.client_app import make_client_app
-    from fedcipher.app.server_app import pool_evaluations
     from fedcipher.app.settings import Settings
     from fedcipher.data import load
     from fedcipher.models import Learner
@@ -67,8 +67,9 @@ def bare(data_dir: str, out: Path) -> None:
         initial = learner.initial(chosen.seed)
         strategy = Timed(
             fraction_train=chosen.per_round / chosen.clients,
+            fraction_evaluate=chosen.per_round / chosen.clients,
             min_train_nodes=chosen.per_round,
-            min_evaluate_nodes=chosen.clients,
+            min_evaluate_nodes=chosen.per_round,
             min_available_nodes=chosen.clients,
             evaluate_metrics_aggr_fn=pool_evaluations,
         )
@@ -162,8 +163,8 @@ def report(data_dir: str) -> str:
     head = ["seconds", "all", "outside rounds", "first round", "a later round", spread_of, "accuracy"]
     return (
         f"Written by `make bench-train` on {datetime.date.today()}: {machine()}. MNIST, `cnn-8k`, {_CLIENTS} clients,"
-        f" {_PER_ROUND} a round, {_ROUNDS} rounds, all evaluating each; {_TURNS} runs of each, in turns; median (least"
-        " to most), of later rounds each run's median. FedAvg's later rounds took"
+        f" {_PER_ROUND} a round, {_ROUNDS} rounds, as many evaluating each; {_TURNS} runs of each, in turns; median"
+        " (least to most), of later rounds each run's median. FedAvg's later rounds took"
         f" {floor:.2f} to {ceiling:.2f} s.\n\n" + table(head, rows)
     )
 

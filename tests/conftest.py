@@ -1,4 +1,4 @@
-"""Shared fixtures: a private ledger folder, the real data sets, random updates."""
+"""Shared fixtures: a private state folder and home, the real data sets, random updates."""
 
 import os
 import signal
@@ -47,6 +47,9 @@ def open_path(tmp_path):
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "state"))
+    # A policy of this machine's user is not the tests'.
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("FEDCIPHER_POLICY", raising=False)
 
 
 @pytest.fixture

@@ -43,6 +43,14 @@ def processes(*words, program=""):
     return found
 
 
+def fedcipher(*arguments, cwd, timeout=240, **environment):
+    """As people run it, from anywhere, who do not know Flower's variable for tests."""
+    env = {k: v for k, v in os.environ.items() if k != "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"}
+    command = [str(BIN / "fedcipher"), *map(str, arguments)]
+    env |= environment
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, timeout=timeout, check=False)
+
+
 class Programs:
     """Starts programs with their output in files; `stop` ends all of them, and what they have started."""
 

@@ -40,7 +40,7 @@ class Cluster:
         self.folder, self.shadow, self.out = folder / "c", folder / "shadow", folder / "run"
         self.shadow.mkdir()
         self.scheme, self.last = scheme, "none"
-        self.flower = {**os.environ, "FLWR_HOME": str(self.folder / "flwr")}
+        self.flower = {**os.environ, "FLWR_HOME": str(self.folder / "access" / "flwr")}
 
     def up(self):
         options = ("--clients", CLIENTS, "--scheme", self.scheme, "--bits", BITS, "--clip", CLIP)
@@ -57,8 +57,9 @@ class Cluster:
         return done.stdout
 
     def run(self):
-        """`flwr run`, until the SuperLink takes it."""
-        command = [str(BIN / "flwr"), "run", str(APP), "cluster", "--run-config", self.config, "--format", "json"]
+        """`fedcipher cluster run`, until the SuperLink takes it."""
+        command = [str(BIN / "fedcipher"), "cluster", "run", str(APP), "--folder", str(self.folder)]
+        command += ["--run-config", self.config, "--format", "json"]
         for _ in range(30):
             done = subprocess.run(command, env=self.flower, capture_output=True, text=True, timeout=120, check=False)
             # A SuperLink that is away is no error to it.
@@ -78,8 +79,9 @@ class Cluster:
             return
         who = random.randrange(CLIENTS)
         own = {"engine": f"engines/client-{who}.sock", "supernode": f"partition-id={who} "}.get(what, "")
-        program = f"{'fedcipher' if what in ('engine', 'authority') else 'flower'}-{what}"
-        (found,) = processes(str(self.folder), own, program=program)
+        apart = what in ("engine", "authority")
+        words, program = ((), f"fedcipher-{what}") if apart else ((f"fedcipher {what} ",), "")
+        (found,) = processes(str(self.folder), own, *words, program=program)
         os.kill(found, signal.SIGKILL)
 
     def past(self):

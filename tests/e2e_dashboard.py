@@ -44,7 +44,7 @@ def test_a_run_is_watched(browser, tmp_path, name, width, height):
         made.clients = [*last.clients[:3], ClientRecord(1003, 3, {}, EVIL, refused=True)]
         running.begin(made)
         expect(page.get_by_text("round 4 is under way")).to_be_visible(timeout=20_000)
-        running.end(made, Ended(0, 4))
+        running.end(made, Ended(4))
         expect(page.get_by_text("4 rounds have ended")).to_be_visible(timeout=20_000)
         expect(page.get_by_text("round 4, client 3")).to_be_visible()
         running.close()

@@ -34,6 +34,12 @@ class Deployment:
         self.authority("enrol", name, "--out", self.folder / name, *options)
         return self.folder / name
 
+    def host(self, name, *devices, options=()):
+        """Credentials of a training host that may use ``devices``."""
+        return self.enrol(
+            name, "--role", "host", *(part for device in devices for part in ("--device", device)), *options
+        )
+
     def keys(self):
         return Authority(self.local.authority.address, self.local.server_credentials)
 

@@ -1,7 +1,10 @@
 """Runs a ClientApp and a strategy in one process: Flower's messages, no network, no Ray."""
 
+import shutil
+
 import numpy as np
 from fedcipher.flower import client_mod
+from fedcipher.schemes.base import state_dir
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -52,16 +55,25 @@ def make_app(targets, examples, seen=None, mods=(client_mod,), step=0.5):
 
 
 class LocalGrid:
-    """A grid of clients in this process; ``tamper(message, reply)`` may change or lose a reply."""
+    """A grid of clients in this process; ``tamper(message, reply)`` may change or lose a reply.
 
-    def __init__(self, app, clients, keys, tamper=None):
+    The run's configuration names their keys, as a simulation's does. ``sites``: each node's own configuration does,
+    so that the policy of a site applies.
+    """
+
+    def __init__(self, app, clients, keys, tamper=None, *, sites=False):
         self.app, self.tamper = app, tamper
-        self.run_config = {"fedcipher-keys": str(keys)}
+        self.run_config = {} if sites else {"fedcipher-keys": str(keys)}
+        self.keys = keys
         self.contexts = {
             1000 + k: Context(
                 run_id=1,
                 node_id=1000 + k,
-                node_config={"partition-id": k, "num-partitions": clients},
+                node_config={
+                    "partition-id": k,
+                    "num-partitions": clients,
+                    **({"fedcipher-key": str(keys / f"client-{k}.key")} if sites else {}),
+                },
                 state=RecordDict(),
                 run_config=self.run_config,
             )
@@ -94,8 +106,14 @@ class LocalGrid:
         return list(self.contexts)
 
     def forget(self, client):
-        """The client loses its disk."""
+        """The framework loses what it keeps for the client."""
         self.contexts[1000 + client].state = RecordDict()
+
+    def lose(self, client):
+        """The client loses what it remembers of its runs; its key's ledgers stay."""
+        self.forget(client)
+        for folder in (state_dir() / "identities").glob(f"*-{client}"):
+            shutil.rmtree(folder)
 
     def send_and_receive(self, messages, *, timeout=None):
         replies = []

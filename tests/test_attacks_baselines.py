@@ -43,7 +43,7 @@ class World:
 
     def open(self, frame):
         receiver = self.scheme._library.receiver(self.issued.client(0), None)
-        opened, sums, _ = _DecryptKernel(receiver, self.opener)._opened(frame, None, None, None)
+        opened, sums, _ = _DecryptKernel(receiver, self.opener)._opened(frame, None, None, None, None)
         return opened, sums
 
     def check(self, frame):

@@ -12,23 +12,23 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import fedcipher
-import flower_harness
 import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
 from fedcipher.app.report import Report
 from fedcipher.data import load
-from fedcipher.flower import SecureStrategy, open_run
+from fedcipher.flower import SecureStrategy, client_mod, open_run
 from fedcipher.flower.analytics import EncryptedSum, secure_sum
 from fedcipher.flower.journal import Journal, read_journal
 from fedcipher.keys import roster
 from fedcipher.watch.run import WatchedRun
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 CLIENTS = 3
@@ -159,20 +159,20 @@ def npz(kind, arrays):
 def test_attack_28_a_small_model_asks_for_no_gigabytes(copied, kind):
     content = npz(kind, initial())
     assert len(content) < 8 << 20
-    (copied / "run" / "model-0000.npz").write_bytes(content)
+    (copied / "run" / "first.npz").write_bytes(content)
     with at_once(gibibyte=0.25), pytest.raises(errors.RunError, match="cannot be read"):
         opened(copied)
 
 
 @pytest.mark.parametrize("how", SPOILT)
-@pytest.mark.parametrize("name", ["run.json", "model-0000.npz", "aggregate-0000-00000002.fedc"])
+@pytest.mark.parametrize("name", ["run.json", "first.npz", "aggregate-00000002-0000.fedc"])
 def test_attack_28_open_reads_regular_files_only(copied, name, how):
     spoil(copied / "run" / name, how)
     with at_once(), pytest.raises(errors.RunError):
         opened(copied)
 
 
-@pytest.mark.parametrize("name", ["run.json", "model-0000.npz", "aggregate-0000-00000002.fedc", "journal.db"])
+@pytest.mark.parametrize("name", ["run.json", "first.npz", "aggregate-00000002-0000.fedc", "journal.db"])
 def test_attack_28_no_link_in_a_run_folder_is_followed(copied, name):
     spoil(copied / "run" / name, "a link")
     with pytest.raises(errors.RunError, match="link"):
@@ -197,7 +197,7 @@ def test_attack_28_status_and_dashboard_read_regular_files_only(copied, name, ho
 
 
 @pytest.mark.parametrize("how", SPOILT)
-@pytest.mark.parametrize("name", ["journal.db", "journal.db-wal", "lock", "run.json", "model-0000.npz"])
+@pytest.mark.parametrize("name", ["journal.db", "journal.db-wal", "lock", "run.json", "first.npz"])
 def test_attack_28_resume_reads_regular_files_only(copied, name, how):
     if (name, how) == ("lock", "a file without end"):
         pytest.skip("it is locked and not read")
@@ -246,7 +246,7 @@ def test_attack_28_a_planted_link_overwrites_nothing_outside(copied, name, monke
             strategy(copied, resume=True).start(grid, record(initial()), num_rounds=3)
     else:
         # What has no file yet, and has a name that can be guessed.
-        target = copied / "run" / "aggregate-0000-00000003.fedc"
+        target = copied / "run" / "aggregate-00000003-0000.fedc"
         outside.write_bytes(before := b"outside")
         target.symlink_to(outside)
         goals = [[np.full_like(a, k / 10) for a in initial()] for k in range(CLIENTS)]
@@ -417,7 +417,7 @@ def test_attack_29_no_answer_to_a_query_forges_a_line(tmp_path, caplog):
 
     grid = LocalGrid(make_app([[]] * 3, [10] * 3), 3, folder, tamper)
     with pytest.raises(errors.FedcipherError) as caught:
-        secure_sum(grid, RecordDict({}), folder)
+        secure_sum(grid, RecordDict({}), folder, answers=["count"])
     if isinstance(caught.value, errors.StrategyError):
         assert str(caught.value).isprintable()
     clean(caplog)
@@ -449,20 +449,70 @@ def test_attack_29_no_member_of_a_committee_forges_a_line(tmp_path, caplog):
     clean(caplog)
 
 
-def test_attack_29_no_message_of_a_server_forges_a_line_of_a_clients_log(tmp_path, caplog, monkeypatch):
+def evil_charter(content):
+    """The same but for the name of its record, which a server may write as it likes."""
+    for settings in content.config_records.values():
+        for name, value in settings.items():
+            if isinstance(value, bytes) and b'"record":"arrays"' in value:
+                settings[name] = value.replace(b'"record":"arrays"', b'"record":' + json.dumps(EVIL).encode())
+
+
+EVIL_MESSAGES = {
+    "setting": lambda content: content["config"].update({EVIL: EVIL}),
+    "record": lambda content: content.config_records.update({EVIL: ConfigRecord({EVIL: EVIL})}),
+    "array": lambda content: content.array_records.update(
+        {name: ArrayRecord({EVIL: Array(np.zeros(3, np.float32))}) for name in content.array_records}
+    ),
+    "charter": evil_charter,
+}
+
+
+class LyingGrid(LocalGrid):
+    """Changes what the server sends."""
+
+    lie = None
+
+    def send_and_receive(self, messages, *, timeout=None):
+        for message in messages:
+            if "config" in message.content:
+                self.lie(message.content)
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+@pytest.mark.parametrize("what", EVIL_MESSAGES)
+def test_attack_29_no_message_of_a_server_forges_a_line_of_a_clients_log(tmp_path, caplog, what):
     caplog.set_level(logging.DEBUG)
-    scheme = fedcipher.scheme("flashe", clients=3, codec=fedcipher.Codec(bits=16, clip=0.001))
+    scheme = fedcipher.scheme("flashe", clients=3, codec=fedcipher.Codec(bits=16, clip=2.0))
     folder = keys.save(scheme.keygen(3), scheme, tmp_path / "keys")
-    names = [EVIL, f"{EVIL}2"]
-    goals = [[np.full_like(a, 5.0) for a in initial()] for _ in range(3)]
-    grid = LocalGrid(make_app(goals, [10] * 3), 3, folder)
-    # Its run configuration is the server's too.
-    for context in grid.contexts.values():
-        context.run_config["fedcipher-keys"] = str(folder)
-    monkeypatch.setattr(flower_harness.record, "__defaults__", (names,))
-    made = SecureStrategy(FedAvg(**ALL), folder, out=tmp_path / "run")
-    made.start(grid, record(initial(), names), num_rounds=1)
-    assert any("clip range" in text for _, text in lines_of(caplog))
+    goals = [[np.full_like(a, k / 10) for a in initial()] for k in range(3)]
+    grid = LyingGrid(make_app(goals, [10] * 3), 3, folder)
+    grid.lie = EVIL_MESSAGES[what]
+    with suppress(errors.FedcipherError):
+        SecureStrategy(FedAvg(**ALL), folder, out=tmp_path / "run").start(grid, record(initial()), num_rounds=1)
+    assert any(text.startswith("refused, reference") for _, text in lines_of(caplog))
+    clean(caplog)
+
+
+@pytest.mark.parametrize("how", ["raises", "answers with an error", "answers with names"])
+def test_attack_29_no_app_forges_a_line_of_a_clients_log(tmp_path, caplog, how):
+    caplog.set_level(logging.DEBUG)
+    scheme = fedcipher.scheme("flashe", clients=3, codec=fedcipher.Codec(bits=16, clip=2.0))
+    folder = keys.save(scheme.keygen(3), scheme, tmp_path / "keys")
+    app = ClientApp(mods=[client_mod])
+
+    @app.train()
+    def train(msg, ctxt):
+        if how == "raises":
+            raise OSError(EVIL)
+        if how == "answers with an error":
+            return Message(Error(code=7, reason=EVIL), reply_to=msg)
+        return Message(RecordDict({EVIL: record(initial(), [EVIL, "b"])}), reply_to=msg)
+
+    with suppress(errors.FedcipherError):
+        SecureStrategy(FedAvg(**ALL), folder, out=tmp_path / "run").start(
+            LocalGrid(app, 3, folder), record(initial()), num_rounds=1
+        )
+    assert any("count nothing" in text for _, text in lines_of(caplog))
     clean(caplog)
 
 

@@ -15,8 +15,8 @@ PART = Codec(bits=12, clip=1.0, target="delta", top=0.1)
 
 
 def payload_at(frame):
-    clients, layout = struct.unpack_from("<II", frame, 96)
-    return 112 + 12 * clients + layout, clients
+    clients, layout = struct.unpack_from("<II", frame, 112)
+    return 128 + 12 * clients + layout, clients
 
 
 def position_sets(frame):

@@ -62,7 +62,14 @@ NOTHING_MADE = [
     "cluster",
     *(f"cluster up --clients {n} --folder {{N}}" for n in ("0", "-1", "99999")),
     *(f"cluster up --clients 2 --folder {{N}} {more}" for more in ("--bits 0", "--per-round -1", "--max-weight 0")),
+    "cluster up --clients 3 --per-round 9 --folder {N}",
     "cluster up --clients 2 --folder {R}/file",
+    "cluster run {R}/file --folder {R}/none",
+    "run {R}/file --access {R}/none",
+    "access {R}/none --superlink a:1 --root-certificates {R}/none",
+    "access {R}/file --superlink a:1 --root-certificates {R}/file",
+    *(f"superlink --control-token {name} --private {{N}}" for name in ("{R}/none", "{R}/file")),
+    *(f"supernode --private {{N}} {more}" for more in ("", "-- --insecure", "-- --insec --port 1")),
     "cluster status --folder {R}/none",
     *(f"train {more}" for more in ("--clip abc", "--epoch -1", "--epochs -1", "--batch -1", "--bits 0", "--bits 3")),
     *(f"train --seed {n}" for n in ("-1", "9" * 23, "1.5")),
@@ -121,6 +128,10 @@ AUTHORITY = [
     *(f"enrol x --out {{N}} --request {name}" for name in ("{R}/none", "{R}/file", "/dev/zero", "{R}")),
     "enrol x --out {N} --name ''",
     *(f"enrol x --out {{N}} --role {role} --name host.example" for role in ("host", "server")),
+    "enrol x --out {N} --role host",
+    *(f"enrol x --out {{N}} --role host --device {name!r}" for name in ("", "x", "a/b", "d0 d0", "nobody")),
+    "enrol x --out {N} --role host --device d0 --device nobody",
+    *(f"enrol x --out {{N}} --role {role} --device d0" for role in ("device", "server")),
     *(f"serve --listen {at}" for at in ("nonsense", "127.0.0.1:99999", "unix:{N}")),
     "serve --listen 127.0.0.1:0 --rotate-every=-1",
     "serve --listen 127.0.0.1:0 --state {R}/none",
@@ -140,6 +151,10 @@ ENGINE = [
     *(f"{SERVE} --key-file {name}" for name in ("{R}/none", "{R}/file", "{R}/keys/server.key", "/dev/zero")),
     *(f"{SERVE} --key-file {{R}}/keys/client-0.key --threads={n}" for n in ("100000", "257", "-1", "9" * 20)),
     *(f"{SERVE} --key-file {{R}}/keys/client-0.key {more}" for more in ("--metrics x", "--socket-group no-such")),
+    *(
+        f"{SERVE} --key-file {{R}}/keys/client-0.key --allow-uid {to}"
+        for to in ("1000", "1000=", "=client-0", "x=client-0", "-1=client-0", "4294967296=client-0", "0=client-1")
+    ),
     *(
         f"serve --listen unix:{at} --state {{R}}/ledgers --key-file {{R}}/keys/client-0.key"
         for at in ("{R}/file", "{R}", "/none/x", "")

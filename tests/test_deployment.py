@@ -1,7 +1,6 @@
 """The ready app on a real SuperLink and SuperNodes over TLS, started by `flwr run`."""
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -12,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from deployment_harness import BIN, processes
+from deployment_harness import BIN, fedcipher, processes
 from fedcipher import errors, scheme
-from fedcipher.cluster import local, supervisor
+from fedcipher.cluster import local, programs, supervisor
 
 APP = Path(__file__).resolve().parents[1] / "examples" / "quickstart"
 DEPLOY = APP.parents[1] / "deploy"
@@ -24,13 +23,6 @@ CLIENTS = 2
 def processes_of(folder):
     """Command lines of all processes that know of ``folder``."""
     return list(processes(str(folder)).values())
-
-
-def fedcipher(*arguments, cwd):
-    """As people run it, from anywhere, who do not know Flower's variable for tests."""
-    env = {k: v for k, v in os.environ.items() if k != "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"}
-    command = [str(BIN / "fedcipher"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, timeout=240, check=False)
 
 
 @pytest.mark.parametrize("engine", [[], pytest.param(["--engine"], marks=pytest.mark.long)])
@@ -44,8 +36,11 @@ def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path, engine):
         assert "2 SuperNodes are there, under " in made.stdout
         state = fedcipher("cluster", "status", "--folder", folder, cwd=tmp_path)
         assert state.returncode == 0 and "2 of 2 SuperNodes are there" in state.stdout
+        # The same once more changes nothing and says the same; another is refused.
         again = fedcipher("cluster", "up", *options, cwd=tmp_path)
-        assert again.returncode == 2 and "a cluster runs in" in again.stderr
+        assert again.returncode == 0 and again.stdout in made.stdout
+        other = fedcipher("cluster", "up", *options, "--bits", 9, cwd=tmp_path)
+        assert other.returncode == 2 and "with another scheme" in other.stderr and "cluster down" in other.stderr
         # Nobody else reads a key, and nothing but TLS is spoken.
         for secret in (
             *(folder / "keys").glob("*.key"),
@@ -58,21 +53,19 @@ def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path, engine):
 
         app = tmp_path / "app"
         shutil.copytree(APP, app, ignore=shutil.ignore_patterns("keys"))
-        (home,) = re.findall(r"FLWR_HOME=(\S+)", made.stdout)
         (keys,) = re.findall(r"^  keys  (\S+)", made.stdout, re.MULTILINE)
         assert engine == ([] if keys == str(folder / "keys") else ["--engine"])
         overrides = f"fedcipher-keys='{keys}' clients={CLIENTS} rounds=2"
-        done = subprocess.run(
-            [str(BIN / "flwr"), "run", str(app), "cluster", "--stream", "--run-config", overrides],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "FLWR_HOME": home},
-            timeout=600,
-            check=False,
-        )
+        run = ("cluster", "run", app, "--folder", folder, "--stream", "--run-config", overrides)
+        done = fedcipher(*run, cwd=tmp_path, timeout=600)
         logs = "\n".join(f"--- {p.name}\n{p.read_text()[-3000:]}" for p in (folder / "logs").glob("*.log"))
         assert done.stdout.count("aggregate_train: Received 2 results and 0 failures") == 2, done.stdout + logs
-        assert "'accuracy'" in done.stdout
+        # No metric was in the clear. Who has a client's key opens them; an engine what its client has not gone past.
+        assert "'accuracy'" not in done.stdout
+        (run,) = re.findall(r"the model is encrypted in (\S+);", done.stdout)
+        ours = ("--engine", f"unix:{folder}/engines/client-0.sock") if engine else ("--key", f"{keys}/client-0.key")
+        shown = fedcipher("status", run, *ours, cwd=tmp_path)
+        assert shown.returncode == 0 and "accuracy 0." in shown.stdout.splitlines()[2], shown.stdout + shown.stderr
         # Each client's own log says which model it began with, and all say the same.
         said = [
             re.findall(r"has the SHA-256 ([0-9a-f]{64})", p.read_text()) for p in (folder / "logs").glob("node-*.log")
@@ -110,6 +103,25 @@ def test_a_program_of_a_cluster_that_dies_is_started_again(tmp_path):
     assert times == said.count("superlink has ended with status -15") == 3
     assert said.count("node has ended with status 1") >= 2
     assert processes_of(tmp_path) == []
+
+
+def test_a_program_that_can_start_no_app_any_more_ends_and_is_started_again(tmp_path):
+    """Flower starts the process that starts apps once; a SuperNode without it takes tasks that nobody does."""
+    code = (
+        "import sys, time, pathlib; from fedcipher.cluster.programs import _Own; own = _Own(pathlib.Path(sys.argv[1]));"
+        "own.start_superexec('127.0.0.1:1', own.folder / 'none'); time.sleep(200)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "own")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=200, check=False)
+    assert done.returncode == -signal.SIGTERM and "what starts apps has ended with status" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "at"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("localhost", "127.0.0.1"), ("::1", "[::1]"), ("10.0.0.7", "10.0.0.7")],
+)
+def test_a_superlinks_own_apps_reach_it_wherever_it_listens(host, at):
+    assert programs._reached_at(host) == at
 
 
 @pytest.mark.parametrize("how", ["the supervisor is killed", "SIGTERM"])
@@ -162,6 +174,8 @@ def test_what_is_no_cluster_is_refused_by_name(tmp_path):
     assert fedcipher("cluster", "down", "--folder", folder, cwd=tmp_path).stdout.strip().endswith("was not running")
     refused = fedcipher("cluster", "status", "--folder", folder, cwd=tmp_path)
     assert refused.returncode == 2 and "has no cluster" in refused.stderr
+    nothing = fedcipher("cluster", "run", APP, "--folder", folder, cwd=tmp_path)
+    assert nothing.returncode == 2 and "cluster up` starts one" in nothing.stderr
     committee = fedcipher("cluster", "up", "--clients", 3, "--scheme", "oneshot", "--folder", folder, cwd=tmp_path)
     assert committee.returncode == 2 and "every member is a client here" in committee.stderr
     assert not folder.exists()
@@ -183,6 +197,24 @@ def test_what_cannot_be_prepared_leaves_no_folder_behind(tmp_path, monkeypatch):
         assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize("error", ["", "Error: Public key already\n in use (code 1204)", "Error: not reachable"])
+def test_a_node_whose_registration_was_not_answered_is_registered(tmp_path, monkeypatch, error):
+    """The second try finds it there; whatever else the SuperLink says is tried again and, at the end, told."""
+    monkeypatch.setattr(local, "_flwr", lambda *_: (not error, error))
+    waited = []
+
+    def wait(said):
+        waited.append(said)
+        raise errors.ClusterError(said)
+
+    if "reachable" in error:
+        with pytest.raises(errors.ClusterError, match="not reachable"):
+            local._register(tmp_path, tmp_path / "node.pub", wait)
+    else:
+        local._register(tmp_path, tmp_path / "node.pub", wait)
+        assert waited == []
+
+
 @pytest.mark.parametrize("unit", sorted(p.name for p in DEPLOY.glob("systemd/*.service")))
 def test_a_unit_is_one_that_systemd_takes_and_its_flags_exist(unit):
     text = (DEPLOY / "systemd" / unit).read_text()
@@ -190,9 +222,10 @@ def test_a_unit_is_one_that_systemd_takes_and_its_flags_exist(unit):
     known = [
         subprocess.run([str(BIN / command.split()[0]), "--help"], capture_output=True, text=True, check=True).stdout
     ]
-    if " serve " in command:
-        serve = [str(BIN / command.split()[0]), "serve", "--help"]
-        known.append(subprocess.run(serve, capture_output=True, text=True, check=True).stdout)
+    for word in set(command.split()) & {"serve", "superlink", "supernode"}:
+        parts = [[str(BIN / command.split()[0]), word], [str(BIN / f"flower-{word}")]]
+        for part in parts[: 1 + ("super" in word)]:
+            known.append(subprocess.run([*part, "--help"], capture_output=True, text=True, check=True).stdout)
     flags = set(re.findall(r"--[a-z-]+", command))
     assert flags and all(re.search(rf"{flag}\b", "".join(known)) for flag in flags)
     if not shutil.which("systemd-analyze"):
@@ -205,12 +238,14 @@ def test_a_unit_is_one_that_systemd_takes_and_its_flags_exist(unit):
     assert wrong == []
 
 
-@pytest.mark.parametrize("program", ["flower-supernode", "flower-superlink"])
+@pytest.mark.parametrize("program", ["supernode", "superlink"])
 def test_the_flags_of_the_deployment_page_exist(program):
     page = (APP.parents[1] / "docs" / "deploy.md").read_text()
-    (command,) = re.findall(rf"^{program} (?:.*\\\n)*.*$", page, re.MULTILINE)
-    flags = set(re.findall(r"--[a-z-]+", command))
-    if program == "flower-supernode":
-        flags |= {"--allow-runtime-dependency-installation", "--insecure"}
-    known = subprocess.run([str(BIN / program), "--help"], capture_output=True, text=True, check=True).stdout
-    assert len(flags) >= 4 and all(re.search(rf"{flag}\b", known) for flag in flags)
+    (command,) = re.findall(rf"^fedcipher {program} (?:.*\\\n)*.*$", page, re.MULTILINE)
+    ours, flowers = (set(re.findall(r"--[a-z-]+", part)) for part in re.split(r" -- ", command))
+    if program == "supernode":
+        flowers |= {"--allow-runtime-dependency-installation", "--insecure"}
+    assert len(flowers) >= 4
+    for words, flags in (([BIN / "fedcipher", program], ours), ([BIN / f"flower-{program}"], flowers)):
+        known = subprocess.run([*words, "--help"], capture_output=True, text=True, check=True).stdout
+        assert flags and all(re.search(rf"{flag}\b", known) for flag in flags)

@@ -96,8 +96,8 @@ sys.stdin.readline()
 _SCAN = """
 import re, sqlite3, sys
 secret = sqlite3.connect(sys.argv[1]).execute("SELECT key FROM keys WHERE device = 'client-0'").fetchone()[0]
-# Behind the key's header (112 bytes and one contribution) and before its checksum: the cohort's, then the scheme's.
-secret = secret[124:-8]
+# Behind the key's header (128 bytes and one contribution) and before its checksum: the cohort's, then the scheme's.
+secret = secret[140:-8]
 # PASTA: the client's words, then a public ciphertext that travels, then the ring secret.
 secret = secret if len(secret) < 5000 else secret[32:544] + secret[-4096:]
 # A ring secret has few byte values: it takes longer pieces to be told from chance.

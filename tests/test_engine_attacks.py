@@ -43,6 +43,7 @@ from fedcipher.engine.local import Service, await_address, find_program, lock_ar
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
 DEPLOY = Path(__file__).parent.parent / "deploy"
+PROTO = Path(__file__).parent.parent / "crates" / "fedcipher-engine" / "proto" / "fedcipher" / "v1"
 
 
 @contextmanager
@@ -122,7 +123,7 @@ def test_a_reader_of_the_store_delays_the_end_of_keys_and_no_more(tmp_path):
 
 def test_a_revoked_host_is_cut_off_within_the_refresh_period(tmp_path):
     with deployment(flashe(), 1, tmp_path) as run, nic(run, hosts=("trainer", "other")) as served:
-        trainer, other = run.enrol("trainer", "--role", "host"), run.enrol("other", "--role", "host")
+        trainer, other = run.host("trainer", "nic"), run.host("other", "nic")
         quiet = threading.Event()
 
         def messages():
@@ -154,7 +155,7 @@ def test_only_a_hosts_certificate_uses_an_engine_whatever_names_it_lets_in(tmp_p
             for credentials in others:
                 with pytest.raises(errors.FedcipherError, match="may not use this engine"):
                     connect(served.address, credentials=credentials)
-            trainer = run.enrol("trainer", "--role", "host")
+            trainer = run.host("trainer", "nic")
             assert connect(served.address, credentials=trainer).encryptor().encrypt(updates(1)[0], round=1)
 
 
@@ -237,7 +238,7 @@ HELLO = bytes([22, 3, 1, 2, 0, 1])
 @pytest.mark.parametrize("first", [b"", b"said"], ids=["silent", "half-open"])
 def test_silent_connections_exhaust_neither_authority_nor_engine(first, tmp_path):
     with deployment(flashe(), 1, tmp_path) as run, nic(run) as served:
-        trainer = run.enrol("trainer", "--role", "host")
+        trainer = run.host("trainer", "nic")
         services = [run.local.authority, run.local.engine, served]
         count = 700
         for service in services:
@@ -298,7 +299,7 @@ def stopped(process):
 
 def test_calls_to_a_stopped_engine_end(tmp_path):
     with deployment(flashe(), 1, tmp_path) as run, nic(run) as served:
-        trainer = run.enrol("trainer", "--role", "host")
+        trainer = run.host("trainer", "nic")
         local = connect(run.local.target, patience=2)
         remote = connect(served.address, credentials=trainer, patience=2)
         aggregator = local.scheme.aggregator(run.keys().current())
@@ -376,7 +377,7 @@ def test_a_host_takes_no_absurd_lengths_from_its_engine(bits, tmp_path):
     """An engine that has been taken over; no real one says such things."""
     with deployment(flashe(), 1, tmp_path) as run:
         run.enrol("nic")
-        run.enrol("trainer", "--role", "host")
+        run.host("trainer", "nic")
         spec = connect(run.local.target)._client.describe()[0]
         server = grpc.server(futures.ThreadPoolExecutor(4))
         describe = grpc.unary_unary_rpc_method_handler(lambda request, context: field(1, spec) + field(3, b"\x01"))
@@ -405,20 +406,20 @@ import fedcipher
 from fedcipher.engine import connect
 from fedcipher import errors
 import numpy as np
-target, user, *groups = sys.argv[1:]
+target, device, user, *groups = sys.argv[1:]
 os.setgroups([int(g) for g in groups])
 os.setgid(int(user))
 os.setuid(int(user))
 try:
-    engine = connect(target)
+    engine = connect(target, device=device)
     print(len(engine.encryptor().encrypt([np.zeros(100, np.float32)], round=int(user))))
 except errors.FedcipherError as error:
     print(type(error).__name__)
 """
 
 
-def as_user(target, user, *groups):
-    command = [sys.executable, "-c", _AS_USER, target, str(user), *map(str, groups)]
+def as_user(target, user, *groups, device=""):
+    command = [sys.executable, "-c", _AS_USER, target, device, str(user), *map(str, groups)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return done.stdout.strip() or done.stderr
 
@@ -467,10 +468,10 @@ def service_as(user, groups, command, log):
 @AS_ROOT
 def test_the_documented_unit_serves_the_users_it_names_and_nobody_else(tmp_path):
     settings, command = documented_command()
-    assert settings["SupplementaryGroups"] == "fedcipher-hosts" and str(TRAINER) in command
+    assert settings["SupplementaryGroups"] == "fedcipher-hosts" and f"{TRAINER}=nic-1" in command
     with deployment(flashe(), 1, tmp_path) as run, open_folder() as folder:
         program = shutil.copy(find_program("fedcipher-engine"), folder / "fedcipher-engine")
-        nic = run.enrol("nic")
+        nic = run.enrol("nic-1")
         run.local.rotate()
         places = {"run": 0o755, "state": 0o700, "etc": 0o700}
         for name, mode in places.items():
@@ -502,11 +503,158 @@ def test_allowed_users_without_a_way_to_the_socket_are_named_at_the_start(tmp_pa
     with deployment(flashe(), 1, tmp_path) as run:
         folder = run.enrol("nic")
         run.local.rotate()
-        with pytest.raises(errors.EngineError, match="--allow-uid 1000 needs --socket-group"):
-            run.engine("nic", "--credentials", folder, "--allow-uid", "1000")
+        with pytest.raises(errors.EngineError, match="--allow-uid for user 1000 needs --socket-group"):
+            run.engine("nic", "--credentials", folder, "--allow-uid", "1000=nic")
         # pytest's folders are their owner's alone.
         with pytest.raises(errors.EngineError, match=r"keeps group 61100 from the socket; chmod o\+x"):
-            run.engine("nic", "--credentials", folder, "--allow-uid", "1000", "--socket-group", str(GROUP))
+            run.engine("nic", "--credentials", folder, "--allow-uid", "1000=nic", "--socket-group", str(GROUP))
+
+
+# --- attack 24: a host that uses its neighbours' devices -----------------------------------------
+
+
+@contextmanager
+def shared_engine(run, hosts):
+    """An engine over TLS with the devices `a` and `b`; ``hosts`` are names with the devices that each may use."""
+    devices = [run.enrol(device) for device in ("a", "b")]
+    folders = {host: run.host(host, *own) for host, own in hosts.items()}
+    run.authority("rotate", "--force")
+    with started(
+        *("fedcipher-engine", "serve", "--listen", "127.0.0.1:0", "--state", run.folder / "shared-state"),
+        *("--authority", run.local.authority.address, "--refresh", "1", "--exit-with-parent", *lock_arguments()),
+        *(part for folder in devices for part in ("--credentials", folder)),
+        *(part for host in hosts for part in ("--host", host)),
+        log=run.folder / "shared.log",
+    ) as served:
+        yield served, folders
+
+
+@pytest.mark.parametrize("name", ["flashe", "bfv"])
+def test_attack_24_a_host_opens_no_recorded_upload_with_its_neighbours_devices(name, tmp_path):
+    """It encrypted as every other device of its engine, and took its own updates from the sum."""
+    made = fedcipher.scheme(name, clients=3, codec=CODEC, min_contributions=3)
+    hosts = {"host-a": ["a"], "host-b": ["b"]}
+    with deployment(made, 1, tmp_path) as run, shared_engine(run, hosts) as (served, folders):
+        assert until(lambda: 2 in run.connect(0).epochs)
+        victim, own, other = updates(3)
+        recorded = run.connect(0).encryptor().encrypt(victim, round=1)
+        liar = connect(served.address, device="a", credentials=folders["host-a"])
+        frames = [recorded, liar.encryptor().encrypt(own, round=1)]
+        with pytest.raises(errors.UnknownDeviceError, match="its devices are: a;"):
+            connect(served.address, device="b", credentials=folders["host-a"])
+        # So it can make no sum of three, and none of fewer opens.
+        aggregator = made.aggregator(run.keys().current())
+        for frame in frames:
+            aggregator.add(frame)
+        with pytest.raises(errors.TooFewContributionsError):
+            aggregator.finish()
+        # With its neighbour's own update there is a sum, of which it learns what any client does.
+        frames.append(connect(served.address, credentials=folders["host-b"]).encryptor().encrypt(other, round=1))
+        aggregator = made.aggregator(run.keys().current())
+        for frame in frames:
+            aggregator.add(frame)
+        assert (
+            np.abs(
+                liar.decryptor().decrypt(aggregator.finish())[0]
+                - np.mean([u[0].clip(-1, 1) for u in (victim, own, other)], axis=0)
+            ).max()
+            < 1e-3
+        )
+
+
+def calls_for(device):
+    """(method, requests) of every call that names a device."""
+    named = field(1, device)
+    return {
+        "Describe": [named],
+        "Encrypt": [encrypt_begin(device, flat_layout(10), 1), values(10)],
+        "Decrypt": [field(1, named), field(2, bytes(200))],
+        "Precompute": [named + field(3, 1) + field(4, flat_layout(10))],
+        "ExportState": [named],
+        "ImportState": [field(1, named), field(2, b"state")],
+        "Answer": [field(1, named), field(2, b"request")],
+    }
+
+
+def refusal(channel, method, requests):
+    call = raw_call(channel, "Engine", method)(iter(requests), timeout=20)
+    with pytest.raises(grpc.RpcError):
+        list(call)
+    return call.code(), error_class(call), call.details()
+
+
+def test_attack_24_every_call_that_names_a_device_is_refused_alike(tmp_path):
+    hosts = {"host-a": ["a"], "host-b": ["b"], "both": ["a", "b"], "elsewhere": ["client-0"]}
+    with deployment(flashe(), 1, tmp_path) as run, shared_engine(run, hosts) as (served, folders):
+        methods = set(re.findall(r"rpc (\w+)", (PROTO / "engine.proto").read_text()))
+        with tls_channel(served.address, folders["host-a"]) as channel:
+            refused = {
+                refusal(channel, method, requests)
+                # One of a neighbour, of another engine, of nobody, none of these in another spelling.
+                for device in ("b", "client-0", "nobody", "A", "a ", "a\n", "b" * 1000)
+                for method, requests in calls_for(device).items()
+            }
+            assert len(refused) == 1, refused
+            code, named, text = refused.pop()
+            assert (code, named) == (grpc.StatusCode.NOT_FOUND, "UnknownDeviceError")
+            assert "its devices are: a;" in text
+            assert calls_for("a").keys() == methods, "a call that this test does not know"
+        # Without a name a host means its only device, whatever else the engine has.
+        assert (
+            connect(served.address, credentials=folders["host-a"]).client
+            == connect(served.address, device="a", credentials=folders["both"]).client
+        )
+        with pytest.raises(errors.UnknownDeviceError, match="its devices are: a, b;"):
+            connect(served.address, credentials=folders["both"])
+        with pytest.raises(errors.UnknownDeviceError, match="its devices are: none;"):
+            connect(served.address, device="a", credentials=folders["elsewhere"])
+        log = (run.folder / "shared.log").read_text()
+        assert "nobody" not in log and "bbbb" not in log
+
+
+def test_attack_24_a_host_is_enrolled_for_devices_that_exist_and_shown_with_them(tmp_path):
+    with deployment(flashe(), 2, tmp_path) as run:
+        for devices, said in (
+            ([], "give --device NAME for each"),
+            (["client-0", "client-9"], "no enrolled device"),
+            (["aggregator"], "no enrolled device"),
+            (["a b"], "is no name|no enrolled device"),
+        ):
+            with pytest.raises(errors.EngineError, match=said):
+                run.host("trainer", *devices)
+        with pytest.raises(errors.EngineError, match="uses no devices"):
+            run.enrol("nic", "--device", "client-0")
+        run.host("trainer", "client-1", "client-0")
+        assert "host trainer, may use client-0, client-1\n" in run.authority("status")
+        run.authority("revoke", "client-1", "--no-rotate")
+        with pytest.raises(errors.EngineError, match="no enrolled device"):
+            run.host("other", "client-1")
+
+
+@AS_ROOT
+def test_attack_24_a_user_of_a_socket_uses_the_devices_listed_with_it(tmp_path):
+    with deployment(flashe(), 1, tmp_path) as run, open_folder() as folder:
+        program = shutil.copy(find_program("fedcipher-engine"), folder / "fedcipher-engine")
+        for name, mode in {"run": 0o755, "state": 0o700, "etc": 0o700}.items():
+            (folder / name).mkdir(mode=mode)
+        for device in ("a", "b"):
+            shutil.copytree(run.enrol(device), folder / "etc" / device)
+        run.local.rotate()
+        for name in ("run", "state", "etc"):
+            owned(folder / name, ENGINE)
+        command = [program, "serve", "--listen", f"unix:{folder}/run/e.sock", "--state", folder / "state"]
+        command += ["--authority", run.local.authority.address, "--socket-group", str(GROUP)]
+        command += ["--credentials", folder / "etc" / "a", "--credentials", folder / "etc" / "b"]
+        command += ["--allow-uid", f"{TRAINER}=a", "--allow-uid", f"{MEMBER}=a", "--allow-uid", f"{MEMBER}=b"]
+        with service_as(ENGINE, [ENGINE, GROUP], command, tmp_path / "e.log") as service:
+            target = service.address
+            assert as_user(target, TRAINER, GROUP).isdigit(), "its only device needs no name"
+            assert as_user(target, TRAINER, GROUP, device="b") == "UnknownDeviceError"
+            assert as_user(target, MEMBER, GROUP) == "UnknownDeviceError", "it must say which of its two"
+            assert as_user(target, MEMBER, GROUP, device="a").isdigit()
+            assert as_user(target, MEMBER, GROUP, device="b").isdigit()
+            assert as_user(target, STRANGER, GROUP, device="a") == "AccessError"
+            assert connect(target, device="b").client == 2, "root reads the engine's files anyway"
 
 
 # --- names, keys, memory, the audit log ---------------------------------------------------------------
@@ -518,7 +666,9 @@ def test_enrolling_says_what_a_certificate_will_not_match(tmp_path):
         assert "names localhost, 127.0.0.1 only" in said and "--name" in said
         said = run.authority("enrol", "far", "--out", tmp_path / "far", "--name", "nic-1.example")
         assert "only" not in said
-        assert "only" not in run.authority("enrol", "someone", "--role", "host", "--out", tmp_path / "someone")
+        assert "only" not in run.authority(
+            "enrol", "someone", "--role", "host", "--device", "far", "--out", tmp_path / "someone"
+        )
         run.local.rotate()
         with (
             started(
@@ -534,7 +684,7 @@ def test_enrolling_says_what_a_certificate_will_not_match(tmp_path):
 
 def test_refused_attempts_are_counted_in_the_audit_log(tmp_path):
     with deployment(flashe(), 2, tmp_path / "a") as run, deployment(flashe(), 1, tmp_path / "b") as other:
-        host, gone = run.enrol("trainer", "--role", "host"), run.enrol("gone")
+        host, gone = run.host("trainer", "client-0"), run.enrol("gone")
         run.authority("revoke", "gone", "--no-rotate")
         foreign = other.enrol("foreign", "--role", "server")
         address, tries = run.local.authority.address, 40

@@ -40,8 +40,8 @@ STALL = 3
 @contextmanager
 def tcp_engine(run, *arguments, hosts=("host-a", "host-b"), device="nic", name="engine-tcp"):
     """An engine over TCP for some hosts, with a device of its own; and the hosts' credentials."""
-    folders = [run.enrol(host, "--role", "host") for host in hosts]
     nic = run.enrol(device)
+    folders = [run.host(host, device) for host in hosts]
     run.authority("rotate", "--force")
     with over_tcp(run, nic, *arguments, hosts=hosts, name=name) as served:
         yield served, folders
@@ -243,7 +243,7 @@ def test_an_engine_that_gets_no_key_forgets_what_has_ended_and_whom_to_serve(tmp
     """Whoever has stolen its certificate asks first for each epoch's key."""
     with deployment(flashe(2), 2, tmp_path) as run:
         keys = run.keys()
-        trainer, nic = run.enrol("trainer", "--role", "host"), run.enrol("nic")
+        nic, trainer = run.enrol("nic"), run.host("trainer", "nic")
         run.authority("rotate")
         keys.current()
         keys.settle(2)
@@ -305,7 +305,8 @@ def test_asking_again_and_again_fills_neither_the_audit_log_nor_the_engines(tmp_
 @pytest.mark.parametrize("role", ["host", "server"])
 def test_whom_nobody_connects_to_passes_for_no_authority(tmp_path, role):
     with deployment(flashe(2), 1, tmp_path) as run:
-        folder, nic, called = run.enrol("other", "--role", role), run.enrol("nic"), []
+        nic, called = run.enrol("nic"), []
+        folder = run.host("other", "nic") if role == "host" else run.enrol("other", "--role", role)
 
         class Claims(grpc.GenericRpcHandler):
             def service(self, details):

@@ -282,7 +282,8 @@ def test_no_update_is_kept_once_it_is_in_the_sum(tmp_path, rng, monkeypatch):
 
     monkeypatch.setattr(here.grid, "pull_messages", pulled)
     here.start(1)
-    assert len(given) == CLIENTS and len(alive) > CLIENTS and max(alive) == 0
+    # An update and an evaluation's answers of each client.
+    assert len(given) == 2 * CLIENTS and len(alive) > CLIENTS and max(alive) == 0
 
 
 @pytest.mark.parametrize(

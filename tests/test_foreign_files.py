@@ -25,6 +25,7 @@ NULL = "the null device"
 OPENERS = {
     ("_files.py", "os.open(path, _APPEND | _CLOSED if append else _NEW, 384)"): "the helper that writes",
     ("_files.py", "os.open(draft, _NEW, 384)"): "the helper that writes",
+    ("_files.py", "os.open(folder, os.O_RDONLY | getattr(os, 'O_DIRECTORY', 0))"): "a folder, to sync it",
     ("_machine.py", "info.read_text"): KERNEL,
     ("app/apart.py", "(entry / 'stat').read_text"): KERNEL,
     ("app/memory.py", "(proc / 'meminfo').read_text"): KERNEL,
@@ -44,7 +45,6 @@ OPENERS = {
     ("cluster/certificates.py", "(folder / 'link.crt').write_bytes"): NEW,
     ("cluster/certificates.py", "public.write_bytes"): NEW,
     ("cluster/certificates.py", "os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 384)"): NEW,
-    ("cluster/local.py", "(folder / 'flwr' / 'config.toml').write_text"): NEW,
     ("cluster/local.py", "(folder / INDEX).write_text"): NEW,
     ("cluster/supervisor.py", "Path(f'/proc/self/task/{os.getpid()}/children').read_text"): KERNEL,
     ("data/idx.py", "gzip.GzipFile(fileobj=file"): "of a file that the helper has opened",
@@ -80,12 +80,13 @@ BY_NAME = {
     "tomllib.load",
 }
 BY_NAME |= {"sqlite3.connect", "pickle.load", "pickle.loads", "tarfile.open", "shelve.open", "mmap.mmap"}
-OPEN_OF = {"decryptor", "self", "model", "self._receiver", "decryptors[client]"}
+OPEN_OF = {"decryptor", "self", "self._running", "opener", "model", "self._receiver", "decryptors[client]"}
 """What has an ``open`` that decrypts."""
 PRINTS = {
     ("foreign_text.py", "print(quoted(line, MAX_LINE)"): "the helper",
     ("cli.py", "print(name)"): "names of our schemes",
     ("cli.py", "print(json.dumps("): "JSON for a program, in ASCII",
+    ("federation/commands.py", "print(json.dumps("): "JSON for a program, in ASCII",
     ("_signals.py", "print(f'fedcipher: {self}'"): "the name of a signal",
 }
 LOGGERS = {

@@ -72,7 +72,8 @@ def test_rounds_through_flower(tmp_path, rng):
     np.testing.assert_allclose(strategy.open_model(decryptor)[0], want, atol=3 * 2 / 2**13)
     setup = [[c.phases["setup_bytes"] for c in r.clients] for r in strategy.rounds]
     assert all(s > 500_000 for s in setup[0]) and not any(setup[1] + setup[2])
-    assert steps.count((2, 2)) == 3
+    # Of updates and of evaluations.
+    assert steps.count((2, 2)) == 2 * 3
 
 
 @pytest.mark.parametrize(("variant", "bits"), [(4, 17), (3, 17), (4, 33)])
@@ -86,9 +87,9 @@ def test_the_wire_carries_pasta_as_the_paper_writes_it(variant, bits):
     frame = encryptor.encrypt([np.linspace(-1, 1, 150, dtype=np.float32)], round=12345)
     t = VARIANTS[variant][0]
     p = {17: 65537, 33: 8088322049}[bits]
-    # A client key's payload, behind 112 bytes of header, its one client and the cohort's secret,
+    # A client key's payload, behind 128 bytes of header, its one client and the cohort's secret,
     # begins with the PASTA key.
-    secret = np.frombuffer(key.to_bytes(), "<u8", count=2 * t, offset=112 + 12 + 32).tolist()
+    secret = np.frombuffer(key.to_bytes(), "<u8", count=2 * t, offset=128 + 12 + 32).tolist()
     padded = -(-150 // t) * t
     payload = frame[-24 - -(-padded * bits // 8) : -24]
     packed = int.from_bytes(payload, "little")

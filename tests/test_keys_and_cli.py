@@ -84,7 +84,7 @@ def test_keygen_asks_how_clients_weigh_and_where_keys_go(tmp_path, capsys, monke
     assert "--out --name" in capsys.readouterr().err
     assert cli.main(["keygen", "--clients", "2", "--examples", "800", "--name", "app"]) == 0
     found = FileKeys("app")
-    assert found.examples_per_weight == 50 and found.scheme.max_weight == 16
+    assert found.examples_per_weight == 800 and found.scheme.max_weight == 1
     with pytest.raises(errors.KeyFormatError, match="give an absolute path"):
         keys.store.locate("~nobody-of-this-name/keys")
     assert keys.store.locate("app") == tmp_path / "keys" / "app"

@@ -131,6 +131,105 @@ def test_attack_7_an_engine_and_a_process_with_one_key_file(folder, tmp_path, st
         connect(first.address, device="client-0").encryptor().encrypt(UPDATE, round=1)
 
 
+# What opens an aggregate in a process of its own; which of two, the server says.
+READER = """
+import pathlib, sys
+from engine_harness import flashe
+from fedcipher import keys
+from fedcipher.errors import FedcipherError
+made, key = keys.open_client(sys.argv[1])
+decryptor = made.decryptor(key)
+for aggregate in sys.argv[2:]:
+    try:
+        decryptor.decrypt(pathlib.Path(aggregate).read_bytes())
+        print("opened", flush=True)
+    except FedcipherError as error:
+        print(type(error).__name__, error, flush=True)
+"""
+
+
+def opened(path, *aggregates):
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
+    command = [sys.executable, "-c", READER, str(path), *map(str, aggregates)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@pytest.mark.parametrize("claims", [1, 3])
+@pytest.mark.parametrize("name", ["*-0.nonce", "ledgers.index"])
+def test_attack_25_a_file_put_back_lets_no_round_be_encrypted_twice(name, claims, folder, tmp_path):
+    path = folder / "client-0.key"
+    assert outcome(path, 1) == ["encrypted 1"]
+    file = next((tmp_path / "state").glob(name))
+    copy = file.read_bytes()
+    rounds = range(2, 2 + claims)
+    assert outcome(path, *rounds) == [f"encrypted {r}" for r in rounds]
+    file.write_bytes(copy)
+    lines = outcome(path, *rounds)
+    if name == "ledgers.index" and claims == 1:
+        # What a power cut leaves: the index has not heard of the last claim yet.
+        assert lines[0].startswith("NonceReuseError")
+        assert outcome(path, 3) == ["encrypted 3"]
+        return
+    assert len(lines) == claims
+    for line in lines:
+        assert line.startswith("LedgerError") and "put back" in line and "rotate the keys" in line, line
+
+
+@pytest.mark.parametrize("claims", [1, 3])
+def test_attack_25_openings_put_back_let_no_second_aggregate_of_a_round_open(claims, folder, tmp_path):
+    made, server = keys.load_server(folder)
+    encryptors = [made.encryptor(keys.load_client(folder / f"client-{k}.key")[1]) for k in range(2)]
+    rounds = range(1, 2 + claims)
+    frames = [[encryptor.encrypt(UPDATE, round=r) for encryptor in encryptors] for r in rounds]
+
+    def aggregate(name, updates):
+        aggregator = made.aggregator(server)
+        for frame in updates:
+            aggregator.add(frame)
+        (tmp_path / name).write_bytes(aggregator.finish())
+        return tmp_path / name
+
+    path = folder / "client-0.key"
+    whole = [aggregate(f"whole-{k}", updates) for k, updates in enumerate(frames)]
+    less = [aggregate(f"less-{k}", updates[1:]) for k, updates in enumerate(frames)]
+    assert opened(path, whole[0]) == ["opened"]
+    file = next((tmp_path / "state").glob("*-0.opened"))
+    copy = file.read_bytes()
+    assert opened(path, *whole[1:]) == ["opened"] * claims
+    file.write_bytes(copy)
+    for line in opened(path, *less[1:]):
+        assert line.startswith("LedgerError") and "put back" in line, line
+
+
+def test_attack_25_a_process_killed_at_any_time_leaves_a_ledger_that_goes_on():
+    made = flashe(1)
+    key = made.keygen(1).client(0)
+    random, first = np.random.default_rng(25), 1
+    for _ in range(40):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            encryptor = made.encryptor(key)
+            for number in range(first, first + 10_000):
+                encryptor.precompute(UPDATE, round=number)
+                os.write(writing, struct.pack("<Q", number))
+            os._exit(0)
+        os.close(writing)
+        time.sleep(random.uniform(0, 0.02))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        with os.fdopen(reading, "rb") as pipe:
+            claimed = pipe.read()
+        if claimed:
+            (last,) = struct.unpack("<Q", claimed[-8:])
+            with pytest.raises(errors.NonceReuseError):
+                made.encryptor(key).encrypt(UPDATE, round=last)
+            first = last + 1
+        # One more may have been claimed when the process ended.
+        made.encryptor(key).encrypt(UPDATE, round=first + 1)
+        first += 2
+
+
 def test_processes_of_one_app_share_a_key_file_and_never_a_round(folder, tmp_path):
     path = folder / "client-0.key"
     processes = [client(path, "wait", *range(1, 21)) for _ in range(3)]

@@ -130,7 +130,7 @@ def test_a_node_is_sent_its_own_keys_and_not_all_readers(tmp_path, rng):
     federation = Federation(tmp_path, rng)
     federation.start(2)
     brought = [a for _, c in federation.grid.sent if "arrays" in c for k, a in c["arrays"].items() if "aggregate" in k]
-    frame = federation.strategy._model.folder.frames()[0]
+    frame = federation.strategy._model.folder.step(1)[0]
     # Five members' keys for five other readers, each of more than a kilobyte.
     assert brought and max(len(array.data) for array in brought) < len(frame) - 5 * 5 * 1024
 
@@ -355,7 +355,9 @@ def test_a_member_that_is_away_is_not_waited_for_to_the_end(tmp_path, rng, monke
     monkeypatch.setattr(replies.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
     federation.start(2)
     assert [r.unfinished for r in federation.strategy.rounds] == [None, None]
-    assert clock["now"] < 2 * 2 * committee._LEAST
+    # The committee is asked for the sums of updates and of evaluations: a wait each, as long as the least is.
+    exchanges = len([k for k, content in federation.grid.sent if k == 1 and "fedcipher.committee" in content])
+    assert exchanges == 4 and clock["now"] < exchanges * 1.5 * committee._LEAST
 
 
 def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path, rng, monkeypatch):
@@ -373,8 +375,9 @@ def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path,
     monkeypatch.setattr(replies.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
     federation.start(1)
     assert federation.strategy.rounds[0].unfinished is None
-    assert [c for c, reply in federation.grid.received if reply.has_content() and asks_member(reply)].count(0) == 2
-    assert clock["now"] < 2 * committee._LEAST
+    assert [c for c, reply in federation.grid.received if reply.has_content() and asks_member(reply)].count(0) == 3
+    # Of updates and of evaluations; and it was looked for once.
+    assert clock["now"] < 2 * 2 * committee._LEAST
 
 
 def test_a_false_answer_is_left_out_by_who_opens_and_its_member_named(tmp_path, monkeypatch, caplog):
@@ -420,7 +423,7 @@ def test_an_answer_that_cannot_be_read_is_left_out_while_others_are_enough(lie, 
         at = next(a for a in range(keys_at, len(payload), each) if struct.unpack_from("<I", payload, a) == (5,))
         payload[at + 100] ^= 1
     head = bytearray(frame[: wire_tools.payload_start(frame)])
-    struct.pack_into("<Q", head, 104, len(payload))
+    struct.pack_into("<Q", head, wire_tools.PAYLOAD, len(payload))
     answers[3] = wire_tools.sealed(bytes(head) + bytes(payload))
     for member in sorted(answers, key=lambda m: m != 3)[: 5 - away]:
         aggregator.answer(answers[member])
@@ -458,7 +461,8 @@ class Liar:
         start = wire_tools.payload_start(frame)
         (layout_len,) = struct.unpack_from("<I", frame, wire_tools.LAYOUT)
         scheme, params, key_id = frame[8:24], frame[24:40], frame[40:56]
-        epoch, number, elements, model = frame[56:64], frame[64:72], frame[72:80], frame[80:96]
+        epoch, number, elements = frame[56:64], frame[64:72], frame[72:80]
+        model, memory = frame[wire_tools.MODEL : wire_tools.MEMORY], frame[wire_tools.MEMORY : wire_tools.CLIENTS]
         own, layout = frame[wire_tools.FIXED : start - layout_len], frame[start - layout_len : start]
         sealed, rest = (
             frame[start : start + sum(self.lengths)],
@@ -466,14 +470,14 @@ class Liar:
         )
         rest[len(rest) // 2] ^= 0x20
         common = b"".join(
-            (scheme, params, key_id, model, epoch, number, elements, struct.pack("<Q", layout_len), layout)
+            (scheme, params, key_id, model, memory, epoch, number, elements, struct.pack("<Q", layout_len), layout)
         )
         roster = sha256(b"fedcipher oneshot v1 roster" + params + self.roster).digest()
         digests, at = b"", 0
         for length in self.lengths:
             digests += sha256(sealed[at : at + length]).digest()
             at += length
-        said = b"fedcipher oneshot v1 update\0" + roster + number + model + sha256(common).digest()
+        said = b"fedcipher oneshot v1 update\0" + roster + number + model + memory + sha256(common).digest()
         signature = self.signing.sign(said + own + blake3.blake3(bytes(rest)).digest() + digests)
         return wire_tools.with_payload(frame, sealed + bytes(rest) + signature + frame[-8 - 16 : -8])
 
@@ -490,14 +494,21 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
             reply.content["arrays"] = protocol.wire_record({protocol.UPDATE: changed})
         return reply
 
-    federation = Federation(tmp_path, rng, tamper, FedAvg(fraction_evaluate=0.0, **ALL), reveal=reveal, corrupt=0)
+    federation = Federation(tmp_path, rng, tamper, FedAvg(fraction_evaluate=0.0, **ALL), reveal=reveal, corrupt=1)
     result = federation.start(16)
     strategy = federation.strategy
-    assert strategy._parties.suspects.found == {liar} and not strategy._parties.suspects.searching
+    honest = sorted(set(range(CLIENTS)) - {liar})
+    assert set(strategy._searching.found) == {liar} and not strategy._searching.under_way(honest)
     good = [record for record in strategy.rounds if record.unfinished is None]
-    assert len(good) >= 6 and good[-1].round == 16
-    senders = [[c.client for c in record.clients if c.left_out is None] for record in good]
-    assert all(liar not in clients for clients in senders) and sorted(senders[-1]) == [0, 1, 3, 4, 5]
+    # The first sum, and the round in which it was refused.
+    assert [record.round for record in good] == list(range(3, 17))
+    folder = strategy._running.folder
+    groups = [[[c for c, _ in _native.inspect(f)[4]] for f in folder.step(n)] for n in range(1, folder.count + 1)]
+    assert len(groups) == len(good) and any(liar in clients for step in groups for clients in step)
+    # Of a step only the sums without the liar count.
+    senders = [[c for clients in step if liar not in clients for c in clients] for step in groups]
+    assert all(len(clients) >= 3 for clients in senders) and sorted(senders[-1]) == honest
+    assert [c.client for c in good[-1].clients if c.left_out is None and c.client == liar] == []
     spoilt = [record.unfinished for record in strategy.rounds if record.unfinished and "withdrawn" in record.unfinished]
     assert spoilt and all(str(liar) in why for why in spoilt)
     if strategy._journal is not None:
@@ -511,22 +522,39 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
     close(got, federation.expected(senders), len(senders))
 
 
-def test_a_sum_that_was_taken_back_although_it_had_opened_costs_a_round_and_not_the_run(tmp_path, rng):
-    """Everybody's app fails in one round: to the server that looks as if nobody could open the sum before it."""
-    failing = {"round": 0}
+def test_a_round_in_which_everybodys_app_fails_takes_no_sum_back_and_accuses_nobody(tmp_path, rng):
+    """Frames of zeros that count nothing: the sum opens, the model stays, and the search has nothing to look for."""
+    failing = 3
 
     def app_fails(msg, ctxt, call_next):
-        if msg.content["config"]["server-round"] == failing["round"]:
+        if msg.content["config"]["server-round"] == failing:
             raise RuntimeError("no data today")
         return call_next(msg, ctxt)
 
     federation = Federation(tmp_path, rng, None, FedAvg(fraction_evaluate=0.0, **ALL), mods=(client_mod, app_fails))
-    failing["round"] = 3
+    federation.start(8)
+    rounds = federation.strategy.rounds
+    assert [record.unfinished for record in rounds] == [None] * 8
+    assert [record.accepted for record in rounds] == [CLIENTS] * 8 and not federation.strategy._searching.found
+    senders = [range(CLIENTS)] * 7
+    close(open_run(tmp_path / "run", federation.keys / "client-1.key").values(), federation.expected(senders), 7)
+
+
+def test_a_sum_that_nobody_goes_on_with_is_taken_back_and_costs_rounds_and_not_the_run(tmp_path, rng):
+    """Everybody refuses the round after: to the server that looks as if nobody could open the sum before it."""
+    refused = {"round": 3}
+
+    def refuses(msg, ctxt, call_next):
+        if not asks_member(msg) and msg.content["config"]["server-round"] == refused["round"]:
+            msg.content["more"] = ConfigRecord({"what": "the charter does not name"})
+        return call_next(msg, ctxt)
+
+    federation = Federation(tmp_path, rng, None, FedAvg(fraction_evaluate=0.0, **ALL), mods=(refuses, client_mod))
     federation.start(8)
     rounds = federation.strategy.rounds
     assert "withdrawn" in rounds[1].unfinished and "0 usable updates" in rounds[2].unfinished
     good = [record for record in rounds if record.unfinished is None]
-    assert [record.round for record in good] == [1, 4, 5, 6, 7, 8] and not federation.strategy._parties.suspects.found
+    assert [record.round for record in good] == [1, 4, 5, 6, 7, 8] and not federation.strategy._searching.found
     senders = [[c.client for c in record.clients if c.left_out is None] for record in good]
     assert sorted(senders[-1]) == list(range(CLIENTS))
     close(

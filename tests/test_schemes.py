@@ -232,3 +232,27 @@ def test_garbage_frames(rng):
             scheme.decryptor(keys.client(1)).decrypt(aggregate, round=2)
         with pytest.raises(errors.WrongEpochError):
             scheme.decryptor(scheme.keygen(2).client(1)).decrypt(aggregate)
+
+
+@pytest.mark.parametrize("name", ["plain", "flashe", "bfv", "paillier"])
+def test_a_sum_counts_in_one_memory(name):
+    scheme = fedcipher.scheme(name, clients=2, min_contributions=1, codec=Codec(bits=8, clip=1.0))
+    keys, update = scheme.keygen(2), [np.ones(7, np.float32)]
+    made = [
+        scheme.encryptor(keys.client(0)).encrypt(update, round=1, memory=b"here"),
+        scheme.encryptor(keys.client(1)).encrypt(update, round=1),
+    ]
+    tags = [fedcipher._native.inspect(frame)[7] for frame in made]
+    assert len(tags[0]) == 16
+    assert any(tags[0])
+    assert not any(tags[1])
+    aggregator = scheme.aggregator(keys.server())
+    aggregator.add(made[0])
+    with pytest.raises(errors.ModelMismatchError, match="another memory"):
+        aggregator.add(made[1])
+    aggregate = aggregator.finish()
+    assert fedcipher._native.inspect(aggregate)[7] == tags[0]
+    for other in (b"", b"there"):
+        with pytest.raises(errors.ModelMismatchError, match="another memory"):
+            scheme.decryptor(keys.client(1)).open(aggregate, memory=other)
+    assert scheme.decryptor(keys.client(1)).sums(aggregate, memory=b"here").tolist() == [254] * 7

@@ -40,6 +40,10 @@ AWAY = record(2, {"train": {"loss": 0.3}}, evaluations=[ClientRecord(1, 1, {}, "
         ),
         (record(2, {**GOOD, "train": {"loss": math.nan}}), "round 2: training loss is nan"),
         (record(2, {"evaluate": {"accuracy": 0.1, "loss": math.inf}}), "round 2: loss is inf"),
+        (
+            record(2, counted={"saturated": 7.0}),
+            "round 2: 7 values of a client's update are no finite numbers: the model or its training has left",
+        ),
         (AWAY, "round 2: no client evaluated the model; first cause: client 1: out of memory"),
     ],
 )
@@ -47,6 +51,10 @@ def test_what_fails_a_run_is_its_first_bad_round_and_its_first_cause(bad, why):
     good = [RoundResult.of(record(1)), RoundResult.of(record(3))]
     assert failure(good) == ""
     assert failure([good[0], RoundResult.of(bad), good[1], RoundResult.of(NOBODY)]).startswith(why)
+
+
+def test_a_round_whose_metrics_could_not_be_opened_is_no_failure():
+    assert failure([RoundResult.of(record(1, {}), not_opened="its evaluation does not open any more")]) == ""
 
 
 def test_a_run_without_any_aggregate_fails_also_where_single_clients_succeeded():

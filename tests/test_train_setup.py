@@ -1,17 +1,28 @@
 """What a training is set up with: ranges by layer, learning rates, a client's own parts, and when it stops."""
 
 import argparse
+from dataclasses import replace
 
+import fedcipher
 import numpy as np
 import pytest
+from fedcipher import keys
+from fedcipher.app.answers import COUNTS, evaluate_answers, evaluated, pool_evaluations, train_answers
+from fedcipher.app.client_app import make_client_app
 from fedcipher.app.examples import examples, sizes, test_examples
 from fedcipher.app.layers import clip_option
-from fedcipher.app.server_app import pool_evaluations
+from fedcipher.app.server_app import make_server_app
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
+from fedcipher.dp import Privacy
 from fedcipher.errors import ParameterError
+from fedcipher.federation.answers import Lanes, Tally, limb_width
+from fedcipher.flower.curves import Curves
+from fedcipher.flower.inner import metrics_of
 from fedcipher.models import Learner
-from flwr.app import MetricRecord, RecordDict
+from fedcipher.watch.metrics import Metrics
+from flower_harness import LocalGrid
+from flwr.app import Context, RecordDict
 
 test_examples.__test__ = False
 
@@ -95,16 +106,53 @@ def test_training_stops_where_the_held_out_loss_rises_and_keeps_the_best():
         Learner("cnn-8k", 10, data.train_x[0], optimiser="sgd")
 
 
-def test_the_evaluation_of_many_classes_may_leave_in_the_clear_and_is_pooled_as_one():
+def test_the_evaluation_of_many_classes_is_pooled_as_one_from_its_encrypted_sums():
     rng = np.random.default_rng(0)
-    confusions = [rng.integers(0, 5, (100, 100)) for _ in range(2)]
-    records = []
+    confusions = [rng.integers(0, 5, (65, 65)) for _ in range(2)]
+    data = replace(load("digits"), classes=65)
+    answers = evaluate_answers(Settings("keys"), replace(data, test_y=np.zeros(100_000, np.int32)))
+    lanes = Lanes(answers, largest_weight=1 << 20, width=limb_width(12, 2))
+    frames = []
     for found in confusions:
-        counts = {"hits": np.diag(found).tolist(), "true": found.sum(1).tolist(), "guessed": found.sum(0).tolist()}
-        assert sum(map(len, counts.values())) < 4096
-        metrics = {"num-examples": int(found.sum()), "loss": 1.0, **counts, "model": 7}
-        records.append(RecordDict({"metrics": MetricRecord(metrics)}))
-    pooled, whole = pool_evaluations(records, "num-examples"), sum(confusions)
-    assert pooled["accuracy"] == pytest.approx(np.trace(whole) / whole.sum())
+        counts = dict(zip(COUNTS, (np.diag(found), found.sum(1), found.sum(0)), strict=True))
+        values = {"loss": [1.25], **{name: held.tolist() for name, held in counts.items()}}
+        frames.append(lanes.encode(Tally(True, int(found.sum()), values)))
+    sums = lanes.decode([int(x) for x in sum(frames)], 2)
+    part = metrics_of(sums, answers, "num-examples", 2)
+    pooled, whole = pool_evaluations([RecordDict({"metrics": part})] * 2, "num-examples"), sum(confusions)
+    assert pooled["accuracy"] == pytest.approx(np.trace(whole) / whole.sum()) and pooled["loss"] == 1.25
     assert pooled["recall"] == pytest.approx(np.mean(np.diag(whole) / whole.sum(1)))
     assert pooled["precision"] == pytest.approx(np.mean(np.diag(whole) / whole.sum(0)))
+
+
+def test_a_client_says_how_many_passes_it_took_where_it_may_stop():
+    named = [[a.name for a in train_answers(Settings("keys", validation_share=v))] for v in (0.0, 0.2)]
+    assert named == [["loss"], ["loss", "passes"]]
+
+
+@pytest.mark.parametrize("privacy", [None, Privacy(clip=1.0, noise_multiplier=0.5, rounds=2, delta=1e-5)])
+def test_the_app_answers_in_frames_only_and_a_key_has_its_accuracy(tmp_path, privacy):
+    """Without Ray. No noise covers what a training says, so that with privacy nobody says anything."""
+    scheme = fedcipher.scheme("flashe", clients=3, codec=fedcipher.Codec(bits=16, privacy=privacy))
+    folder = keys.save(scheme.keygen(3), scheme, tmp_path / "keys")
+    settings = Settings(str(folder), clients=3, rounds=2, epochs=1, out=str(tmp_path / "run"))
+    seen = []
+    grid = LocalGrid(make_client_app(settings), 3, folder)
+    context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
+    make_server_app(settings, seen.append)(grid=grid, context=context)
+    assert [made.accepted for made in seen] == [3, 3] and not any(made.metrics or made.counted for made in seen)
+    for _, reply in grid.received:
+        assert set(reply.content.config_records) == {"fedcipher.context"}
+        assert set(reply.content.metric_records) == {"fedcipher.metrics"}
+    # Whoever watches needs not know the app's own function.
+    rounds = Metrics(tmp_path / "run", folder / "client-2.key").past().rounds
+    if privacy is not None:
+        assert not any(made.metrics or made.counted or made.evaluated for made in rounds)
+        return
+    assert all(set(made.metrics["evaluate"]) == {"accuracy", "loss", "precision", "recall", "f1"} for made in rounds)
+    assert all(made.metrics["train"]["loss"] > 0 and made.counted["clipped"] >= 0 for made in rounds)
+    # The same as of all test examples in one place.
+    curves = Curves(tmp_path / "run", folder / "client-1.key")
+    curves.read()
+    assert evaluated(settings, curves.arrays) == pytest.approx(rounds[-1].metrics["evaluate"], rel=1e-4)
+    assert rounds[-1].metrics["evaluate"]["accuracy"] > 0.5

@@ -18,8 +18,10 @@ import pytest
 from fedcipher import cli, errors, keys
 from fedcipher.flower import SecureStrategy, journal
 from fedcipher.flower.records import ClientRecord, RoundRecord
-from fedcipher.watch import JsonLines, MLflow, TensorBoard, WandB, figures
+from fedcipher.watch import JsonLines, MLflow, TensorBoard, WandB, figures, follow
 from fedcipher.watch.app import _server, address, dashboard, listener
+from fedcipher.watch.metrics import Metrics
+from fedcipher.watch.run import WatchedRun
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Error, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
@@ -40,7 +42,10 @@ class Watched:
         self.folder = folder / "run"
         grid = LocalGrid(make_app(goals, [10] * CLIENTS), CLIENTS, self.keys, self.tamper)
         sampled = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
-        self.strategy = SecureStrategy(FedAvg(**sampled), self.keys, out=self.folder, on_round=on_round, **options)
+        answers = {"train_answers": ["loss"], "evaluate_answers": ["distance"]}
+        self.strategy = SecureStrategy(
+            FedAvg(**sampled), self.keys, out=self.folder, on_round=on_round, **answers, **options
+        )
         self.strategy.start(grid, record(initial()), num_rounds=ROUNDS, evaluate_fn=evaluate_fn)
 
     def tamper(self, message, reply, client):
@@ -50,7 +55,7 @@ class Watched:
             # It says what no client should.
             phases = reply.content["fedcipher.metrics"]
             phases["my_own_phase_seconds"], phases["encrypt_seconds"] = 1.0, -5.0
-            phases["train_seconds"], phases["upload_bytes"] = float("nan"), float("inf")
+            phases["decrypt_seconds"], phases["upload_bytes"] = float("nan"), float("inf")
             phases["encode_seconds"] = 1e300
         return reply
 
@@ -63,8 +68,8 @@ def get(address, headers=None):
 class Dashboard:
     """`fedcipher dashboard` as its user starts it."""
 
-    def __init__(self, folder):
-        command = [sys.executable, "-m", "fedcipher.cli", "dashboard", str(folder), "--listen", "127.0.0.1:0"]
+    def __init__(self, folder, *more):
+        command = [sys.executable, "-m", "fedcipher.cli", "dashboard", str(folder), "--listen", "127.0.0.1:0", *more]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.address = re.fullmatch(r"dashboard: (http://127\.0\.0\.1:\d+/)\n", self.process.stdout.readline())[1]
 
@@ -85,20 +90,32 @@ def watched(tmp_path_factory):
         return Watched(folder, np.random.default_rng(7))
 
 
-def test_a_record_has_the_metrics_of_its_round(watched):
-    first, second, _ = watched.strategy.rounds
+@pytest.fixture(scope="module")
+def key(watched):
+    return str(watched.keys / "client-1.key")
+
+
+@pytest.fixture(scope="module")
+def opened(watched, key):
+    """Its rounds for the holder of a key."""
+    return Metrics(watched.folder, key).past().rounds
+
+
+def test_a_record_has_the_metrics_of_its_round_for_a_key_only(watched, opened):
+    first, second, _ = opened
     assert set(first.metrics) == {"train", "evaluate"} and first.metrics["train"]["loss"] == 1.5
     assert first.metrics["evaluate"]["distance"] > 0 and second.metrics["train"]["loss"] == pytest.approx(4 / 3)
     assert all(made.wall_seconds > 0 for made in watched.strategy.rounds)
+    assert not any(made.metrics or made.counted for made in watched.strategy.rounds)
     assert journal.read_journal(watched.folder).rounds == watched.strategy.rounds
 
 
 def test_phases_are_those_that_there_are(watched):
     """A client writes them: a name of its own, a number below 0 or beyond all bounds are in no record."""
     hostile = next(client for client in watched.strategy.rounds[0].clients if client.client == 2)
-    assert hostile.left_out is None and set(hostile.phases) >= {"setup_bytes", "download_bytes", "elements"}
+    assert hostile.left_out is None and set(hostile.phases) >= {"setup_bytes", "download_bytes", "offline_seconds"}
     assert not set(hostile.phases) & {
-        *("my_own_phase_seconds", "encrypt_seconds", "train_seconds", "upload_bytes", "encode_seconds")
+        *("my_own_phase_seconds", "encrypt_seconds", "decrypt_seconds", "upload_bytes", "encode_seconds")
     }
 
 
@@ -125,7 +142,7 @@ def test_the_page_shows_rounds_clients_and_reasons(watched):
         _, headers, page = get(shown.address)
         assert "script-src 'self'" in headers["Content-Security-Policy"] and headers["Cache-Control"] == "no-store"
         assert page.count("<svg") == 4 and "flashe on run" in page and "withstands: " in page
-        assert "The server is not running. 3 rounds have ended." in page
+        assert "The server is not running. 3 rounds have ended." in page and "Metrics are encrypted: --key" in page
         assert "round 2, client 2: StrategyError: &lt;/li&gt;&lt;script&gt;alert(1)" in page and EVIL not in page
         # Nothing else is loaded.
         assert re.findall(r"""(?:src|href)\s*=\s*["'](?!\#)[^"']*|url\((?!\#)[^)]*""", page) == ['src="live.js']
@@ -139,8 +156,37 @@ def test_the_page_shows_rounds_clients_and_reasons(watched):
             get(shown.address, {"Host": "evil.example"})
 
 
-def test_numbers_for_programs(watched):
-    with Dashboard(watched.folder) as shown:
+def test_the_page_shows_the_metrics_to_the_holder_of_a_key(watched, key, opened):
+    with Dashboard(watched.folder, "--key", key) as shown:
+        page = get(shown.address)[2]
+        assert "Metrics are encrypted" not in page and "distance" in page
+        told = json.loads(get(f"{shown.address}rounds.json")[2])["rounds"]
+        assert [made["metrics"]["distance"] for made in told] == [r.metrics["evaluate"]["distance"] for r in opened]
+        assert [made["metrics"]["training loss"] for made in told] == [1.5, pytest.approx(4 / 3), 1.5]
+        assert len({made["model"] for made in told}) == 3 and told[0]["seconds"]["train"] >= 0
+        assert told[0]["clipped"] == 0
+
+
+def test_what_is_not_known_without_a_key_stays_empty(watched):
+    with TestClient(dashboard(WatchedRun(watched.folder), ["testserver"])) as browser:
+        told = browser.get("/rounds.json").json()["rounds"][0]
+    assert told["metrics"] == {} and told["clipped"] is None and "train" not in told["seconds"]
+    assert told["seconds"]["encrypt"] > 0 and told["elements"] == 607
+
+
+def test_the_status_has_the_metrics_for_a_key(watched, key, capsys):
+    assert cli.main(["status", str(watched.folder)]) == 0
+    said = capsys.readouterr().out
+    assert "round 1 (key epoch 1): 4 updates, 0 left out, 0 late\n" in said
+    assert said.endswith("Metrics are encrypted: --key FILE (a client's key file), or --engine, shows them.\n")
+    assert cli.main(["status", str(watched.folder), "--key", key]) == 0
+    said = capsys.readouterr().out
+    assert "4 updates, 0 left out, 0 late; distance 0." in said and "training loss 1.5" in said
+    assert "encrypted" not in said
+
+
+def test_numbers_for_programs(watched, key):
+    with Dashboard(watched.folder, "--key", key) as shown:
         told = json.loads(get(f"{shown.address}rounds.json")[2])
         assert [made["round"] for made in told["rounds"]] == [1, 2, 3] and told["scheme"] == "flashe"
         assert told["rounds"][1]["clients"] == 3 and told["running"] is False
@@ -151,7 +197,10 @@ def test_numbers_for_programs(watched):
         assert samples["fedcipher_updates_total", "left_out"] == 1 and samples["fedcipher_server_running",] == 0
         sent = sum(c.phases.get("upload_bytes", 0) for made in watched.strategy.rounds for c in made.clients)
         assert samples["fedcipher_bytes_total", "upload"] == sent > 1000
-        assert samples["fedcipher_metric", "loss", "train"] == 1.5
+        assert (
+            samples["fedcipher_metric", "loss", "train"] == 1.5
+            and samples["fedcipher_phase_seconds_total", "train"] >= 0
+        )
         assert samples["fedcipher_phase_seconds_total", "encrypt"] > 0
 
 
@@ -188,9 +237,9 @@ def test_odd_metrics_are_shown(watched, tmp_path, name, value):
     for number, shown in ((1, value), (2, 1.7e308)):
         made = RoundRecord(number, number=number, metrics={"evaluate": {name: shown}})
         odd.begin(made)
-        odd.end(made, journal.Ended(0, 3))
+        odd.end(made, journal.Ended(0))
     odd.close()
-    with TestClient(dashboard(run, ["testserver"])) as browser:
+    with TestClient(dashboard(WatchedRun(run), ["testserver"])) as browser:
         page = browser.get("/")
         assert page.status_code == 200 and "2 rounds have ended" in page.text and "<b>" not in page.text
         told = browser.get("/rounds.json").json()["rounds"][0]["metrics"][name]
@@ -207,7 +256,7 @@ def test_the_address_that_is_shown_is_one_that_answers(watched, listen):
     except OSError as error:
         pytest.skip(f"{listen}: {error}")
     with made as at:
-        server = _server(watched.folder, at, names)
+        server = _server(WatchedRun(watched.folder), at, names)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [at]})
         thread.start()
         try:
@@ -221,6 +270,17 @@ def test_the_address_that_is_shown_is_one_that_answers(watched, listen):
         finally:
             server.should_exit = True
             thread.join()
+
+
+@pytest.mark.parametrize(
+    ("listen", "whose"), [("127.0.0.1:0", "every user of this machine"), ("0.0.0.0:0", "whoever reaches 0.0.0.0")]
+)
+def test_the_command_says_who_can_read_a_page_without_a_login(watched, listen, whose):
+    command = [sys.executable, "-m", "fedcipher.cli", "dashboard", str(watched.folder), "--listen", listen]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("dashboard: ")
+        assert whose in process.stderr.readline()
+        process.terminate()
 
 
 @pytest.mark.parametrize("name", ["a*b", "https://dash.example", "dash.example:8080", "", "a b"])
@@ -248,19 +308,22 @@ def test_a_port_that_is_taken(watched, capsys):
 
 def test_figures_of_a_round():
     clients = [
-        ClientRecord(1, 0, {"encrypt_seconds": 1.0, "upload_bytes": 10.0, "elements": 4.0, "clipped": 1.0}),
-        ClientRecord(2, 1, {"encrypt_seconds": 3.0, "upload_bytes": 30.0, "elements": 4.0}),
+        ClientRecord(1, 0, {"encrypt_seconds": 1.0, "upload_bytes": 10.0}),
+        ClientRecord(2, 1, {"encrypt_seconds": 3.0, "upload_bytes": 30.0}),
         ClientRecord(3, 2, {"encrypt_seconds": 9.0}, "refused", refused=True),
         ClientRecord(4, None, {}, "no answer"),
     ]
     metrics = {"evaluate": {"accuracy": 0.5, "confusion": [1, 2]}, "server": {"loss": 2}}
-    made = RoundRecord(7, clients=clients, late=[4], metrics=metrics, aggregate_seconds=0.5, wall_seconds=8.0)
-    assert figures(made) == {
+    known = {"elements": 4, "counted": {"clipped": 0.5, "train_seconds": 7.0}}
+    seen = {"clients": clients, "late": [4], "aggregate_seconds": 0.5, "wall_seconds": 8.0}
+    clear = {
         **{"clients/accepted": 2, "clients/left_out": 2, "clients/refused": 1, "clients/late": 1},
         **{"seconds/round": 8, "seconds/aggregate": 0.5, "seconds/encrypt": 2},
-        **{"bytes/aggregate": 0, "bytes/upload": 20, "clipped": 0.125, "finished": 1},
-        **{"evaluate/accuracy": 0.5, "server/loss": 2},
+        **{"bytes/aggregate": 0, "bytes/upload": 20, "finished": 1},
     }
+    assert figures(RoundRecord(7, **seen)) == clear
+    opened = {"clipped": 0.125, "seconds/train": 7, "evaluate/accuracy": 0.5, "server/loss": 2}
+    assert figures(RoundRecord(7, **seen, **known, metrics=metrics)) == {**clear, **opened}
 
 
 def test_a_line_a_round(tmp_path, rng):
@@ -273,6 +336,15 @@ def test_a_line_a_round(tmp_path, rng):
     assert lines[3]["server/loss"] is None and lines[0]["who_was_left_out"] == []
     assert lines[1].items() >= figures(run.strategy.rounds[1]).items()
     assert lines[1]["who_was_left_out"] == [{"node": 1002, "client": 2, "reason": f"StrategyError: {EVIL}"}]
+
+
+def test_who_has_a_key_logs_the_metrics_of_a_run_of_others(watched, key, opened, tmp_path):
+    log = JsonLines(tmp_path / "rounds.jsonl")
+    follow(watched.folder, log, key=key)
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2, 3] and lines[0]["train/loss"] == 1.5
+    assert all(line.items() >= figures(made).items() for line, made in zip(lines, opened, strict=True))
 
 
 def test_tensorboard_reads_what_is_logged(tmp_path, rng):

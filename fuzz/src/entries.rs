@@ -5,7 +5,7 @@ use crate::{Frames, NUMBER, Round, of};
 use fedcipher_core::codec::Layout;
 use fedcipher_core::key_file;
 use fedcipher_core::keys::{ClientKey, ServerKey};
-use fedcipher_core::ledger;
+use fedcipher_core::ledger::{self, Sum};
 use fedcipher_core::oneshot::identity::Identity;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::oneshot::sealing::ENCAPPED_LEN;
@@ -206,7 +206,7 @@ pub fn ledger(data: &[u8]) {
     }
     fs::write(path, content).unwrap();
     let _ = round.scheme.encryptor(key, Some(&state));
-    let _ = round.scheme.decryptor(key, Some(&state)).map(|decryptor| decryptor.openings().claim(NUMBER, &[1; 32]));
+    let _ = round.scheme.decryptor(key, Some(&state)).map(|decryptor| decryptor.openings().claim(&Sum::alone(NUMBER), &[1; 32]));
 }
 
 pub fn roster_bytes(data: &[u8]) {

@@ -70,7 +70,7 @@ impl Round {
             let mut own = vec![0; layout.elements()];
             update.quantise(0, &mut own).unwrap();
             let weight = u64::from(client) + 1;
-            let request = Request { round: NUMBER, weight, update: &update, plan: &[], model: MODEL, bound: &[] };
+            let request = Request { round: NUMBER, weight, update: &update, plan: &[], model: MODEL, memory: &[], bound: &[] };
             updates.push(scheme.encryptor(&keys.clients[client as usize], None).unwrap().encrypt(&request).unwrap());
             ints.push((weight, own));
         }
@@ -109,7 +109,7 @@ impl Round {
     /// named in it have sent, whole.
     pub fn opens(&self, aggregate: &[u8]) -> bool {
         let mut sums = Sums::default();
-        let expect = Expect { round: Some(NUMBER), model: Some(MODEL), bound: &[] };
+        let expect = Expect { round: Some(NUMBER), model: Some(MODEL), memory: None, bound: &[] };
         let decryptor = self.scheme.decryptor(&self.keys.clients[3], None).unwrap();
         let Ok(summary) = decryptor.decrypt(aggregate, &expect, &mut sums) else { return false };
         if let Some(counts) = summary.counts {
@@ -165,7 +165,7 @@ impl<'a> Frames<'a> {
                 && let Ok(head) = wire::head_len(&frame)
             {
                 let payload = frame.len().saturating_sub(head) as u64;
-                frame[104..112].copy_from_slice(&payload.to_le_bytes());
+                frame[120..128].copy_from_slice(&payload.to_le_bytes());
             }
         }
         wire::seal(frame)

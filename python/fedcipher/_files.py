@@ -86,6 +86,7 @@ def write_whole(path: Path, content: bytes, *, follow: bool = False) -> None:
                 file.flush()
                 os.fsync(file.fileno())
                 draft.rename(target)
+                _flush(target.parent)
             except BaseException:
                 draft.unlink(missing_ok=True)
                 raise
@@ -142,6 +143,18 @@ def create_private(path: Path, *, append: bool = False) -> IO[bytes]:
     except BaseException:
         os.close(handle)
         raise
+
+
+def _flush(folder: Path) -> None:
+    """A file's new name is on disk when its folder is. Where a folder cannot be opened, on Windows, nothing is done."""
+    try:
+        held = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    except OSError:
+        return
+    try:
+        os.fsync(held)
+    finally:
+        os.close(held)
 
 
 def drop_drafts(folder: Path) -> None:

@@ -27,6 +27,8 @@ class ClientKey:
     def epoch(self) -> int: ...
     @property
     def scheme(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
 
 class ServerKey:
     @staticmethod
@@ -79,6 +81,16 @@ class Roster:
 class Member:
     def answer(self, request: bytes) -> bytes: ...
 
+class SetMemory:
+    def __init__(self, k: int) -> None: ...
+    @staticmethod
+    def from_bytes(data: bytes) -> SetMemory: ...
+    def to_bytes(self) -> bytes: ...
+    def admit(self, set: list[int], exempt: list[int] = ...) -> None: ...
+    def would_admit(self, sets: list[list[int]], exempt: list[int] = ...) -> None: ...
+    def largest_fitting(self, wanted: list[int], exempt: list[int] = ...) -> list[int]: ...
+    def groups(self) -> list[list[int]]: ...
+
 class Library:
     def __init__(
         self,
@@ -108,13 +120,19 @@ class Sender:
         round: int,
         weight: int,
         model: bytes,
+        memory: bytes,
         bound: bytes,
         seal: Callable[[NDArray[np.uint64]], bytes],
     ) -> bytes: ...
 
 class Receiver:
     def open(
-        self, frame: bytes, round: int | None = None, model: bytes | None = None, bound: bytes | None = None
+        self,
+        frame: bytes,
+        round: int | None = None,
+        model: bytes | None = None,
+        memory: bytes | None = None,
+        bound: bytes | None = None,
     ) -> tuple[Opened, bytes]: ...
 
 class Opened:
@@ -140,6 +158,7 @@ class Encryptor:
         weight: int,
         plan: bytes,
         model: bytes,
+        memory: bytes,
         bound: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]: ...
@@ -162,10 +181,15 @@ class Aggregator:
 
 class Decryptor:
     def decrypt(
-        self, frame: bytes, round: int | None = None, model: bytes | None = None, bound: bytes | None = None
+        self,
+        frame: bytes,
+        round: int | None = None,
+        model: bytes | None = None,
+        memory: bytes | None = None,
+        bound: bytes | None = None,
     ) -> tuple[Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None, list[int]]: ...
     def decrypt_sums(
-        self, frame: bytes, bound: bytes | None = None
+        self, frame: bytes, memory: bytes | None = None, bound: bytes | None = None
     ) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
 
 class EngineClient:
@@ -186,14 +210,20 @@ class EngineClient:
         weight: int,
         plan: bytes,
         model: bytes,
+        memory: bytes,
         bound: bytes,
         stochastic: bool,
     ) -> tuple[bytes, int, int, float, float]: ...
     def decrypt(
-        self, frame: bytes, round: int | None = None, model: bytes | None = None, bound: bytes | None = None
+        self,
+        frame: bytes,
+        round: int | None = None,
+        model: bytes | None = None,
+        memory: bytes | None = None,
+        bound: bytes | None = None,
     ) -> tuple[Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None, list[int]]: ...
     def decrypt_sums(
-        self, frame: bytes, bound: bytes | None = None
+        self, frame: bytes, memory: bytes | None = None, bound: bytes | None = None
     ) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
     def precompute(self, epoch: int, round: int, layout: Layout, plan: bytes) -> bool: ...
     def export_state(self, epoch: int) -> bytes: ...
@@ -220,7 +250,7 @@ def add_noise(
     shift: int,
     key: bytes | None = None,
 ) -> tuple[NDArray[np.float32], list[int], float]: ...
-def inspect(frame: bytes) -> tuple[int, str, int, int, list[tuple[int, int]], int, int]: ...
+def inspect(frame: bytes) -> tuple[int, str, int, int, list[tuple[int, int]], int, int, bytes]: ...
 def bench_aes(megabytes: int, wide: bool) -> float: ...
 def bench_ntt(repeats: int, prime: int = ...) -> tuple[float, float]: ...
 def bench_flashe(

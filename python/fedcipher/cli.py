@@ -1,4 +1,4 @@
-"""The command line: schemes, keygen, identity, roster, join, open, spec, inspect, train, bench, advise."""
+"""The command line: schemes, keygen, identity, roster, join, open, status, policy, charter, train, bench and more."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from fedcipher._signals import Told, heeded
 from fedcipher.app.layers import LayerBits, LayerClips, bits_option, clip_option, tensor_names
 from fedcipher.bench.commands import add_commands
 from fedcipher.cluster.commands import add_commands as add_cluster
+from fedcipher.cluster.services import add_services
 from fedcipher.codec import Codec
 from fedcipher.data import DATASETS
 from fedcipher.dp import Privacy
 from fedcipher.engine.accelerator import LIBRARY, Accelerator
 from fedcipher.errors import FedcipherError, ForeignFileError, FrameError, ParameterError
+from fedcipher.federation.commands import add_commands as add_policy
 from fedcipher.foreign_files import MAX_FRAME, read_file
 from fedcipher.foreign_text import MAX_LINE, quoted, show
 from fedcipher.keys.roster import join as join_roster
@@ -40,7 +42,6 @@ from fedcipher.watch.commands import require_dashboard
 
 __all__ = ["main"]
 
-_WEIGHT_LEVELS = 16
 _OWN_OPTIONS = {"clients": "--per-round", "max_weight": "--max-weight", "codec": "--bits, --clip and so on"}
 _DEFAULT_BITS = {"flashe": 16}
 _DELTA, _CLIP = 1e-5, 1.0
@@ -199,7 +200,9 @@ def _parser() -> argparse.ArgumentParser:
     train.set_defaults(run=_train)
     add_commands(commands)
     add_cluster(commands, _scheme_options, _made)
-    add_dashboard(commands, _run_folder)
+    add_services(commands)
+    add_policy(commands, _run_folder)
+    add_dashboard(commands, _run_folder, _key_options, _key_of)
     return parser
 
 
@@ -236,14 +239,16 @@ def _weight_options(parser: argparse.ArgumentParser) -> None:
         "--examples",
         type=float,
         metavar="MOST",
-        help="weight clients by their number of training examples, as FedAvg does; MOST is that of the largest client",
+        help="weight clients by their number of training examples, as FedAvg does; MOST is that of the largest client, "
+        "and whoever has more counts as that",
     )
     how.add_argument("--equal", action="store_true", help="all clients weigh the same")
     parser.add_argument(
         "--max-weight",
         type=whole(1),
-        default=_WEIGHT_LEVELS,
-        help=f"with --examples: weights are 1 to this, {_WEIGHT_LEVELS} unless given; costs as many bits a value",
+        default=1,
+        help="largest integer weight of an update in your own program (default: 1, which Flower needs); costs as many "
+        "bits a value",
     )
 
 
@@ -281,17 +286,35 @@ def _privacy(options: argparse.Namespace, rounds: int | None) -> Privacy | None:
 def _run_commands(commands: Any) -> None:
     opened = commands.add_parser("open", help="decrypt the model that a run ended with")
     opened.add_argument("folder", type=Path, help="the folder of SecureStrategy(out=...), or its name", metavar="RUN")
-    whose = opened.add_mutually_exclusive_group(required=True)
-    whose.add_argument("--key", type=Path, help="a client's key file")
-    whose.add_argument("--engine", metavar="TARGET", help="a client's engine: unix:/path, or host:port")
-    opened.add_argument("--device", default="", help="with --engine: which of its devices, where it has several")
-    opened.add_argument("--credentials", type=Path, help="with --engine host:port: folder of the host's certificate")
+    _key_options(opened, required=True)
     opened.add_argument("--out", type=Path, required=True, help="model.npz to write: an array for each name")
     opened.set_defaults(run=_open)
 
     status = commands.add_parser("status", help="what a run's server has done so far, and whether it is running")
     status.add_argument("folder", type=Path, help="the folder of SecureStrategy(out=...), or its name", metavar="RUN")
+    _key_options(status)
     status.set_defaults(run=_status)
+
+
+def _key_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Whose key opens a run's sums."""
+    why = "" if required else ": shows the metrics, which are encrypted"
+    whose = parser.add_mutually_exclusive_group(required=required)
+    whose.add_argument("--key", type=Path, help=f"a client's key file{why}")
+    whose.add_argument("--engine", metavar="TARGET", help=f"a client's engine: unix:/path, or host:port{why}")
+    parser.add_argument("--device", default="", help="with --engine: which of its devices, where it has several")
+    parser.add_argument("--credentials", type=Path, help="with --engine host:port: folder of the host's certificate")
+
+
+def _key_of(options: argparse.Namespace) -> Any:
+    """A key file, an `Engine`, or none, of `_key_options`."""
+    from fedcipher.engine import connect
+
+    if options.engine is None and (options.device or options.credentials):
+        raise ParameterError("--device and --credentials say more of --engine; give that in the place of --key")
+    if options.engine is None:
+        return options.key
+    return connect(options.engine, device=options.device, credentials=options.credentials)
 
 
 def _spec_command(commands: Any) -> None:
@@ -299,7 +322,9 @@ def _spec_command(commands: Any) -> None:
     # An authority's epochs end with a round each, which a run of deltas cannot follow.
     _scheme_options(spec, target="weights")
     spec.add_argument("--per-round", type=whole(1, _CLIENTS), required=True, help="most clients in one round")
-    spec.add_argument("--max-weight", type=whole(1), default=1, help="largest integer weight of a client")
+    spec.add_argument(
+        "--max-weight", type=whole(1), default=1, help="largest integer weight of an update in your own program"
+    )
     _privacy_options(spec, rounds=True)
     spec.set_defaults(run=_spec)
 
@@ -440,7 +465,7 @@ def _inspect(options: argparse.Namespace, __: list[str]) -> int:
     # A key file is a line of JSON before the key.
     frame = content.partition(b"\n")[2] if content.startswith(b"{") else content
     try:
-        kind, name, epoch, number, contributions, elements, size = _native.inspect(frame)
+        kind, name, epoch, number, contributions, elements, size, _ = _native.inspect(frame)
     except FrameError as error:
         # The core speaks to whoever received the frame; this is a file.
         found = str(error).removeprefix("malformed frame: ").partition("; ")[0]
@@ -463,7 +488,7 @@ def _max_weight(options: argparse.Namespace) -> int:
     """Of `_weight_options`, which are checked."""
     if options.examples is not None and not 1 <= options.examples < math.inf:
         raise ParameterError(f"--examples {options.examples} is not a number of examples")
-    return 1 if options.equal else options.max_weight
+    return options.max_weight
 
 
 def _unit(options: argparse.Namespace) -> float:
@@ -534,10 +559,11 @@ def _run_folder(given: Path) -> Path:
 
 def _status(options: argparse.Namespace, __: list[str]) -> int:
     require("fedcipher status", "flower", "flwr")
-    from fedcipher.flower.journal import read_journal
+    from fedcipher.watch.metrics import Metrics
 
     folder = _run_folder(options.folder)
-    past = read_journal(folder)
+    shown = Metrics(folder, _key_of(options))
+    past = shown.past()
     good = sum(record.unfinished is None for record in past.finished)
     state = "running" if past.running else "not running"
     show(f"{folder}: {state}; {len(past.rounds)} rounds asked for, {good} with an aggregate")
@@ -548,25 +574,21 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
             said = f"no aggregate: {record.unfinished}"
         elif record.number not in past.ended:
             said = "under way"
-        show(f"round {record.round} (key epoch {record.epoch}): {said}")
+        figures = shown.figures(record)
+        show(f"round {record.round} (key epoch {record.epoch}): {said}{f'; {figures}' if figures else ''}")
         for client in record.clients:
             if client.left_out is not None:
                 show(f"    client {'?' if client.client is None else client.client}: {client.left_out}")
+    if shown.notice():
+        show(shown.notice())
     return 0
 
 
 def _open(options: argparse.Namespace, __: list[str]) -> int:
     require("fedcipher open", "flower", "flwr")
-    from fedcipher.engine import connect
     from fedcipher.flower.run_folder import open_run, save_model
 
-    if options.engine is None and (options.device or options.credentials):
-        raise ParameterError("--device and --credentials say more of --engine; give that in the place of --key")
-    if options.engine is None:
-        key = options.key
-    else:
-        key = connect(options.engine, device=options.device, credentials=options.credentials)
-    model = open_run(_run_folder(options.folder), key)
+    model = open_run(_run_folder(options.folder), _key_of(options))
     save_model(options.out, model)
     show(f"{options.out}: {len(model)} arrays, {sum(x.size for x in model.values())} values")
     return 0
@@ -596,7 +618,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         require_dashboard()
     from fedcipher.app.apart import run_apart
     from fedcipher.app.settings import Settings
-    from fedcipher.app.simulate import client_sizes, train, weight_unit
+    from fedcipher.app.simulate import client_sizes, largest_weight, train
 
     data_dir = str(Path(options.data_dir).resolve()) if options.data_dir else ""
     shape = {
@@ -612,13 +634,12 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
     keys_folder = str(options.out.resolve() / "keys")
     settings = Settings(keys=keys_folder, data_dir=data_dir, **shape)
     privacy = _privacy(options, options.rounds)
+    unit = 0.0
     if privacy is None:
-        unit, max_weight = weight_unit(client_sizes(settings), _WEIGHT_LEVELS)
-    else:
-        unit, max_weight = 0.0, 1
-        # Nobody drops out of a simulation: the fewer shares a sum counts on, the larger each is.
-        if "min_contributions=" not in " ".join(options.set):
-            options.set.append(f"min_contributions={settings.per_round}")
+        unit = largest_weight(client_sizes(settings))
+    # Nobody drops out of a simulation: the fewer shares a sum counts on, the larger each is.
+    elif "min_contributions=" not in " ".join(options.set):
+        options.set.append(f"min_contributions={settings.per_round}")
     settings = Settings(keys=keys_folder, data_dir=data_dir, examples_per_weight=unit, **shape)
     if isinstance(options.bits, LayerBits) or isinstance(options.clip, LayerClips):
         names = tensor_names(settings.dataset, settings.data_dir, settings.model)
@@ -626,7 +647,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
             options.bits = options.bits.of(names, _usual_bits(options))
         if isinstance(options.clip, LayerClips):
             options.clip = options.clip.of(names)
-    made = _made(options, settings.per_round, max_weight, privacy)
+    made = _made(options, settings.per_round, 1, privacy)
     on = Accelerator.simulated(options.accelerator_library, made) if options.accelerator == "sim" else None
     writable_folder(options.out)
     beside = _beside(made, options.compare) if options.compare else None

@@ -17,7 +17,19 @@ from fedcipher._native import Layout
 from fedcipher.dp import Privacy
 from fedcipher.errors import CodecError, LayoutError, ParameterError
 
-__all__ = ["Array", "Codec", "Layout", "flat_float32", "restore", "vanished"]
+__all__ = [
+    "Array",
+    "Codec",
+    "Layout",
+    "flat_float32",
+    "lane_tensors",
+    "restore",
+    "split_lanes",
+    "vanished",
+    "with_lanes",
+    "without_lanes",
+    "without_ranges",
+]
 
 Array = NDArray[Any]
 
@@ -27,6 +39,12 @@ _DTYPES = (
     *("int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64", "bool"),
 )
+
+# On the wire the code of lanes beside an update: whole numbers whose sums come out exact. The core rounds none of them
+# at random (``codec::WHOLE``).
+_WHOLE = 12
+_LANES_A_TENSOR = 128
+"""FLASHE sends short tensors whole where each client chooses its coordinates."""
 
 _GAUSS_MIN_ELEMENTS = 32
 # Beyond these a step is no float32 any more: keys would be made that no update can be encrypted with.
@@ -329,6 +347,48 @@ def flat_float32(update: Sequence[Array]) -> list[NDArray[np.float32]]:
             x = np.where(np.isinf(x), x, np.clip(x, -limit, limit))
         flat.append(np.ascontiguousarray(x, dtype=np.float32).reshape(-1))
     return flat
+
+
+_Described = list[tuple[int, int, float, list[int]]]
+
+
+def lane_tensors(codec: Codec, count: int) -> _Described:
+    """The tensors of ``count`` lanes: of the widest bits, in steps of one."""
+    bits = max(codec.bit_widths)
+    sizes = [min(_LANES_A_TENSOR, count - at) for at in range(0, count, _LANES_A_TENSOR)]
+    return [(_WHOLE, bits, float((1 << (bits - 1)) - 1), [size]) for size in sizes]
+
+
+def with_lanes(layout: Layout, codec: Codec, count: int) -> Layout:
+    """``layout`` with ``count`` lanes behind it."""
+    return Layout([*layout.tensors, *lane_tensors(codec, count)]) if count else layout
+
+
+def without_ranges(layout: Layout) -> Layout:
+    """``layout`` with ranges of one: what a frame says where both ends know the ranges."""
+    return Layout([(code, bits, 1.0, shape) for code, bits, _, shape in layout.tensors])
+
+
+def split_lanes(lanes: NDArray[np.float32] | None) -> list[NDArray[np.float32]]:
+    """The arrays of `lane_tensors`."""
+    if lanes is None:
+        return []
+    return [lanes[at : at + _LANES_A_TENSOR] for at in range(0, lanes.size, _LANES_A_TENSOR)]
+
+
+def without_lanes(
+    layout: Layout, flat: NDArray[np.float32], clients: int
+) -> tuple[Layout | None, NDArray[np.float32], list[int]]:
+    """An opened mean of ``clients`` without its lanes, and their exact sums; no layout where there was nothing else."""
+    tensors = layout.tensors
+    count = sum(shape[0] for code, _, _, shape in tensors if code == _WHOLE)
+    if not count:
+        return layout, flat, []
+    rest = [tensor for tensor in tensors if tensor[0] != _WHOLE]
+    means, lanes = flat[: flat.size - count], flat[flat.size - count :]
+    # Sums stay below 2^22, so that the nearest whole number to a float32 mean times the clients is the sum.
+    sums = np.rint(lanes.astype(np.float64) * clients).astype(np.int64)
+    return Layout(rest) if rest else None, means, [int(n) for n in sums]
 
 
 def restore(layout: Layout, flat: NDArray[np.float32]) -> list[Array]:

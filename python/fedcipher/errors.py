@@ -6,6 +6,7 @@ __all__ = [
     "BenchError",
     "BoundError",
     "CancelledError",
+    "CharterError",
     "ClusterError",
     "CodecError",
     "CommitteeError",
@@ -41,6 +42,7 @@ __all__ = [
     "RoundError",
     "RunError",
     "SealedModelError",
+    "SetRuleError",
     "SignatureError",
     "StalledError",
     "StateError",
@@ -131,6 +133,10 @@ class TooFewContributionsError(RoundError):
     """A sum of so few clients that it says too much of each."""
 
 
+class SetRuleError(RoundError):
+    """A sum that would set apart, with earlier sums of the same memory, fewer clients than ``min_contributions``."""
+
+
 class ModelMismatchError(RoundError):
     """Updates were trained from another global model than expected."""
 
@@ -205,6 +211,10 @@ class EntropyError(FedcipherError):
 
 class StateError(FedcipherError):
     """A client's stored state is missing or too old for this round."""
+
+
+class CharterError(FedcipherError):
+    """A run's charter is malformed, is not accepted here, or does not allow a message."""
 
 
 class StrategyError(FedcipherError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -52,6 +53,11 @@ class QuotingLog(logging.LoggerAdapter[logging.Logger]):
         # The caller's caller is where the line comes from.
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         super().log(level, msg, *map(_argument, args), **kwargs)
+
+    def traceback(self, what: str, error: BaseException) -> None:
+        """Warn of where ``error`` was raised, each line of it as a line of the log; without the error's own text."""
+        for line in "".join(traceback.format_tb(error.__traceback__)).splitlines():
+            self.warning("%s: %s", what, line, stacklevel=2)
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
         """Nothing is added."""

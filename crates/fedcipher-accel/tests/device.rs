@@ -238,13 +238,14 @@ fn a_round(preset: Preset, ahead: bool) {
             encryptor.precompute(3, &layout, &[]).unwrap();
         }
         let update = Update::new(&layout, vec![&values[client]], Rounding::Nearest).unwrap();
-        let request = Request { round: 3, weight: 2, update: &update, plan: &[], model: b"model", bound: &[] };
+        let request =
+            Request { round: 3, weight: 2, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
         aggregator.add(&encryptor.encrypt(&request).unwrap()).unwrap();
     }
     let sum = aggregator.finish().unwrap();
     let opened = [&with, &plain].map(|of| {
         let mut sums = Sums::default();
-        let expect = Expect { round: Some(3), model: Some(b"model"), bound: &[] };
+        let expect = Expect { round: Some(3), model: Some(b"model"), memory: None, bound: &[] };
         of.decryptor(&keys.clients[0], None).unwrap().decrypt(&sum, &expect, &mut sums).unwrap();
         sums.0
     });

@@ -101,7 +101,8 @@ fn ciphertexts(c: &mut Criterion) {
         })
         .unwrap();
         let keys = scheme.keygen(&(0..10).collect::<Vec<_>>(), 1).unwrap();
-        let request = Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+        let request =
+            Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
         let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
         let frame = encryptor.encrypt(&request).unwrap();
         let mut round = request.round;
@@ -136,7 +137,7 @@ fn rounds(c: &mut Criterion) {
     })
     .unwrap();
     let keys = scheme.keygen(&(0..10).collect::<Vec<_>>(), 1).unwrap();
-    let request = Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+    let request = Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
     let aggregate = aggregate(&scheme, &keys, &request);
     let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
     let mut group = c.benchmark_group("flashe-1.2m-16bit-10");

@@ -38,7 +38,8 @@ fn main() {
     let encrypted = |id: u32| {
         let key = ClientKey::from_bytes(&read(client(id)).unwrap()).unwrap();
         let update = Update::new(&layout, vec![floats.as_slice()], Rounding::Nearest).unwrap();
-        let request = Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+        let request =
+            Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
         scheme.encryptor(&key, None).unwrap().encrypt(&request).unwrap()
     };
     let seconds = |since: Instant| since.elapsed().as_secs_f64();

@@ -4,7 +4,7 @@ use crate::bounds::Bounds;
 use crate::codec::Layout;
 use crate::keys::{KeyTag, ServerKey};
 use crate::mac::{Tag, Weighting};
-use crate::wire::{self, Contribution, Frame, Header, Kind, ModelTag};
+use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag};
 use crate::{Error, Result};
 use multiversion::multiversion;
 use std::collections::BTreeMap;
@@ -29,6 +29,14 @@ impl Rules {
     }
 }
 
+/// What all frames of a sum must have alike.
+#[derive(Debug)]
+struct Common {
+    layout: Layout,
+    model: ModelTag,
+    memory: MemoryTag,
+}
+
 /// The state of one round's admission. [`Self::check`] changes nothing, [`Self::commit`] counts.
 #[derive(Debug)]
 pub struct Admission {
@@ -36,7 +44,7 @@ pub struct Admission {
     cohort: Vec<u32>,
     rules: Rules,
     round: Option<u64>,
-    common: Option<(Layout, ModelTag)>,
+    common: Option<Common>,
     weights: BTreeMap<u32, u64>,
     sum: Tag,
     /// The sum has been handed out.
@@ -97,15 +105,18 @@ impl Admission {
         }
         check_weight(client, weight, self.rules.bounds.max_weight)?;
         let layout = layout_of(&header, payload.len(), self.rules.density)?;
-        if let Some((expected, model)) = &self.common {
-            if *expected != layout {
+        if let Some(common) = &self.common {
+            if common.layout != layout {
                 return Err(Error::layout(format!(
                     "client {client} sent {}; all clients of a round must agree",
-                    expected.difference(&layout)
+                    common.layout.difference(&layout)
                 )));
             }
-            if *model != header.model {
+            if common.model != header.model {
                 return Err(Error::Model { round });
+            }
+            if common.memory != header.memory {
+                return Err(Error::Memory { round });
             }
         }
         let (payload, tag) = Tag::split(payload)?;
@@ -120,7 +131,8 @@ impl Admission {
         self.round = Some(admitted.header.round);
         self.weights.insert(client, weight);
         self.sum.add(admitted.tag, admitted.factor);
-        self.common.get_or_insert((admitted.layout, admitted.header.model));
+        let Header { model, memory, .. } = admitted.header;
+        self.common.get_or_insert(Common { layout: admitted.layout, model, memory });
         admitted.contribution
     }
 
@@ -141,18 +153,18 @@ impl Admission {
     /// The header of the sum of everything committed, once that is enough.
     pub fn aggregate_header(&self) -> Result<Header> {
         self.check_open()?;
-        let (Some(round), Some((layout, model))) = (self.round, &self.common) else {
+        let (Some(round), Some(Common { layout, model, memory })) = (self.round, &self.common) else {
             return Err(Error::EmptyCohort);
         };
         self.rules.bounds.check_contributions(self.weights.len())?;
         let contributions =
             self.weights.iter().map(|(client, weight)| Contribution { client: *client, weight: *weight }).collect();
-        Ok(self.tag.round_header(Kind::Aggregate, round, contributions, layout, *model))
+        Ok(self.tag.round_header(Kind::Aggregate, round, contributions, layout, *model, *memory))
     }
 
     /// The layout all committed frames share.
     pub fn layout(&self) -> Result<&Layout> {
-        self.common.as_ref().map(|(layout, _)| layout).ok_or(Error::EmptyCohort)
+        self.common.as_ref().map(|common| &common.layout).ok_or(Error::EmptyCohort)
     }
 }
 

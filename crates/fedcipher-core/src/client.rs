@@ -3,7 +3,7 @@
 use crate::admission::{Rules, check_weight, layout_of};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeyTag};
-use crate::ledger::{Ledger, Openings};
+use crate::ledger::{Holder, Ledger, Openings, Sum};
 use crate::mac::coordinates::CoordinateMac;
 use crate::mac::{MacKey, Stamp, Tag, Verifier};
 use crate::scheme::{Expect, Terms};
@@ -39,8 +39,8 @@ impl Sender {
         check_weight(self.client, terms.weight, self.rules.bounds.max_weight)?;
         self.ledger.claim(terms.round)?;
         let own = Contribution { client: self.client, weight: terms.weight };
-        let model = self.mac.model_tag(terms.model);
-        let header = self.tag.round_header(Kind::Update, terms.round, vec![own], terms.layout, model);
+        let (model, memory) = (self.mac.model_tag(terms.model), self.mac.memory_tag(terms.memory));
+        let header = self.tag.round_header(Kind::Update, terms.round, vec![own], terms.layout, model, memory);
         let mac = self.mac.round(&header, carried, self.rules.bounds, terms.bound);
         Ok((header, Stamp { mac, own, weighting: self.rules.weighting }))
     }
@@ -71,8 +71,8 @@ impl Sender {
     }
 }
 
-/// A client that opens aggregates: one a round, none older than the last, and only what proves to be the sum of what
-/// the clients it names have sent.
+/// A client that opens aggregates: of no older round than the last, of one set of clients a round (with a memory, of
+/// disjoint sets that keep to its rule), and only what proves to be the sum of what the clients it names have sent.
 pub struct Receiver {
     tag: KeyTag,
     rules: Rules,
@@ -122,14 +122,23 @@ pub fn check_aggregate(head: &Head, tag: &KeyTag, rules: &Rules, round: Option<u
 impl Receiver {
     /// `state` is the folder that remembers which aggregates were opened; without it this object does.
     pub fn new(key: &ClientKey, rules: Rules, state: Option<&Path>) -> Result<Self> {
-        Ok(Receiver { tag: key.tag.clone(), rules, mac: key.mac()?, openings: Openings::open(key, state)? })
+        Self::of(key, None, rules, state)
     }
 
-    /// An aggregate's head against this key, its round, the bounds and the model.
+    /// As [`Self::new`]; which sets were opened is remembered by the holder's `identity`, over all its keys.
+    pub fn of(key: &ClientKey, identity: Option<&[u8; 32]>, rules: Rules, state: Option<&Path>) -> Result<Self> {
+        let holder = Holder { key, identity, minimum: rules.bounds.min_contributions };
+        Ok(Receiver { tag: key.tag.clone(), rules, mac: key.mac()?, openings: Openings::open(&holder, state)? })
+    }
+
+    /// An aggregate's head against this key, its round, the bounds, the model and the memory.
     pub fn check(&self, head: &Head, expect: &Expect<'_>) -> Result<Layout> {
         let layout = check_aggregate(head, &self.tag, &self.rules, expect.round)?;
         if let Some(model) = expect.model {
             self.mac.check_model(&head.header, model)?;
+        }
+        if let Some(memory) = expect.memory {
+            self.mac.check_memory(&head.header, memory)?;
         }
         Ok(layout)
     }
@@ -150,14 +159,14 @@ impl Receiver {
         self.mac.coordinates(&verifier.mac)
     }
 
-    /// A whole frame: (head, layout, payload without its tag, tag). From here on its round is spent: another
-    /// aggregate of it will not be opened, whatever comes of this one.
+    /// A whole frame: (head, layout, payload without its tag, tag). From here on its clients are spent for the round:
+    /// another aggregate of them will not be opened, whatever comes of this one.
     pub fn admit<'a>(&self, frame: &'a [u8], expect: &Expect<'_>) -> Result<(Head, Layout, &'a [u8], Tag)> {
         let Frame { header, payload } = wire::parse(frame)?;
         let head = Head { header, payload_len: payload.len() };
         let layout = self.check(&head, expect)?;
         let (payload, tag) = Tag::split(payload)?;
-        self.openings.claim(head.header.round, blake3::hash(frame).as_bytes())?;
+        self.openings.claim(&Sum::of(&head.header, expect.memory), blake3::hash(frame).as_bytes())?;
         Ok((head, layout, payload, tag))
     }
 

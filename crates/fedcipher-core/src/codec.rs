@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Fewest and most bits a value is quantised to.
 pub const BITS: std::ops::RangeInclusive<u32> = 4..=24;
+/// The element type of whole numbers that travel beside an update, the only one that means something here: they are
+/// rounded to the nearest whatever the rounding of the others, so that their sums are exact.
+pub const WHOLE: u8 = 12;
 const MAX_DIMS: usize = 8;
 /// 32 GiB of float32. A list of an update's pieces, made before its data have come, stays under 100 MB.
 const MAX_ELEMENTS: usize = 1 << 33;
@@ -282,6 +285,7 @@ impl<'a> Update<'a> {
             let alpha = tensor.alpha;
             let scale = max_level(tensor.bits) as f64 / (2.0 * f64::from(alpha));
             let (clipped, finite) = match &self.rounding {
+                _ if tensor.dtype == WHOLE => quantise_nearest(x, alpha, scale, slot),
                 Rounding::Nearest => quantise_nearest(x, alpha, scale, slot),
                 Rounding::Stochastic(prf) => quantise_stochastic(x, alpha, scale, prf, start + done, slot),
             };

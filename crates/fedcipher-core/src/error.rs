@@ -68,10 +68,22 @@ pub enum Error {
     TooFew { found: usize, minimum: u64 },
 
     #[error(
+        "this sum is refused: with the sums of its memory that are there already it would set {found} clients apart, and \
+         every group of clients that are in the same sums must have at least {minimum}; sum all of a group or none of it"
+    )]
+    Set { found: u64, minimum: u64 },
+
+    #[error(
         "updates of round {round} were trained from another global model or under another configuration than \
          expected; the server must give all clients of a round the same"
     )]
     Model { round: u64 },
+
+    #[error(
+        "updates of round {round} count in another memory of the rule of sets than expected; all sums at one position \
+         of a run share one"
+    )]
+    Memory { round: u64 },
 
     #[error(
         "the aggregate is not the sum of what the clients it names have sent: it was changed, mixed or relabelled on \
@@ -188,7 +200,8 @@ impl Error {
             Error::UnknownClient { .. } => "UnknownClientError",
             Error::EmptyCohort => "EmptyCohortError",
             Error::TooFew { .. } => "TooFewContributionsError",
-            Error::Model { .. } => "ModelMismatchError",
+            Error::Set { .. } => "SetRuleError",
+            Error::Model { .. } | Error::Memory { .. } => "ModelMismatchError",
             Error::Tag => "ForgedAggregateError",
             Error::NonceReuse { .. } => "NonceReuseError",
             Error::Budget { .. } => "PrivacyBudgetError",

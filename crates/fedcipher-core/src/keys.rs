@@ -2,7 +2,7 @@
 
 use crate::codec::Layout;
 use crate::mac::MacKey;
-use crate::wire::{self, Contribution, Frame, Header, Kind, ModelTag, SchemeId};
+use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag, SchemeId};
 use crate::{Error, Result};
 use zeroize::Zeroizing;
 
@@ -33,12 +33,14 @@ impl KeyTag {
             round,
             elements: 0,
             model: ModelTag::default(),
+            memory: MemoryTag::default(),
             contributions,
             layout: Vec::new(),
         }
     }
 
-    /// The header of an update or an aggregate of `layout` under this key set, trained from `model`.
+    /// The header of an update or an aggregate of `layout` under this key set, trained from `model`, in a sum that counts in
+    /// `memory`.
     #[must_use]
     pub fn round_header(
         &self,
@@ -47,10 +49,12 @@ impl KeyTag {
         contributions: Vec<Contribution>,
         layout: &Layout,
         model: ModelTag,
+        memory: MemoryTag,
     ) -> Header {
         Header {
             elements: layout.elements() as u64,
             model,
+            memory,
             layout: layout.encode(),
             ..self.header(kind, round, contributions)
         }

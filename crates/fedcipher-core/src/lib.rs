@@ -26,6 +26,7 @@ pub mod prf;
 pub mod registry;
 pub mod rlwe;
 pub mod scheme;
+pub mod sets;
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd;
 pub mod sparse;

@@ -23,6 +23,9 @@ pub struct Request<'a> {
     /// Names the global model (and what else all clients of the round must have been given alike): updates of
     /// different ones do not add up to anything that opens. The header carries a keyed tag of it.
     pub model: &'a [u8],
+    /// Names the memory of the rule of sets that the sum counts in; empty for none. All updates of a sum agree on it,
+    /// and the header carries a keyed tag of it.
+    pub memory: &'a [u8],
     /// What both ends know and no header carries; who decrypts must give the same.
     pub bound: &'a [u8],
 }
@@ -37,6 +40,7 @@ impl<'a> Request<'a> {
             layout: self.update.layout(),
             plan: self.plan,
             model: self.model,
+            memory: self.memory,
             bound: self.bound,
         }
     }
@@ -50,6 +54,7 @@ pub struct Terms<'a> {
     pub layout: &'a Layout,
     pub plan: &'a [u8],
     pub model: &'a [u8],
+    pub memory: &'a [u8],
     pub bound: &'a [u8],
 }
 
@@ -59,6 +64,8 @@ pub struct Expect<'a> {
     pub round: Option<u64>,
     /// The global model that its updates must have been trained from, as in [`Request::model`].
     pub model: Option<&'a [u8]>,
+    /// The memory that they must count in, as in [`Request::memory`].
+    pub memory: Option<&'a [u8]>,
     /// As in [`Request::bound`].
     pub bound: &'a [u8],
 }
@@ -175,8 +182,9 @@ impl Summary {
     }
 }
 
-/// Client side, decrypting. An aggregate opens only if it is the sum of what the clients it names have sent, one
-/// aggregate a round, none older than the last (the same bytes again are fine).
+/// Client side, decrypting. An aggregate opens only if it is the sum of what the clients it names have sent, and is of no
+/// older round than the last (the same bytes again are fine): one a round where it counts in no memory, else as many as
+/// have no client in common and keep to the rule of sets.
 pub trait Decryptor: Send + Sync {
     /// Decrypts an aggregate into `sink`, whose content is to be thrown away on an error.
     fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary>;
@@ -187,7 +195,7 @@ pub trait Decryptor: Send + Sync {
     }
 
     /// One aggregate to decrypt piece by piece, from its head and the beginning of its payload; none where a piece
-    /// depends on all of it. Whoever drives it claims the round in [`Self::openings`] once all bytes are here, then
+    /// depends on all of it. Whoever drives it claims the sum in [`Self::openings`] once all bytes are here, then
     /// checks the tag, and shows nobody a value, or whether there is one, before that.
     fn opener(&self, head: &Head, expect: &Expect<'_>, prefix: &[u8]) -> Result<Option<Opening>>;
 
@@ -204,8 +212,8 @@ pub struct Opening {
 
 /// One of a committee that holds shares of what the round's clients have drawn.
 pub trait Member: Send + Sync {
-    /// The answer to [`Aggregator::requests`], once a round: the same request again is answered again, another of the
-    /// round never. Where clients have sent what is no share, a complaint that names them, and nothing is spent.
+    /// The answer to [`Aggregator::requests`]: the same request again gets the same bytes, another of the round one only
+    /// where both count in a memory, have no client in common and keep to the rule of sets. Where clients have sent what is no share, a complaint that names them, and nothing is spent.
     fn answer(&self, request: &[u8]) -> Result<Vec<u8>>;
 }
 

@@ -2,7 +2,7 @@
 //!
 //! All integers little-endian:
 //! `"FEDC" | version u8 | kind u8 | 0 u16 | scheme [16] | params [16] | key_id [16] | epoch u64 |
-//! round u64 | elements u64 | model [16] | clients u32 | layout_len u32 | payload_len u64 |
+//! round u64 | elements u64 | model [16] | memory [16] | clients u32 | layout_len u32 | payload_len u64 |
 //! clients x (id u32, weight u64) | layout | payload | crc64-nvme u64`.
 //!
 //! The payload of an update or an aggregate ends with a tag ([`crate::mac`]): it finds forgery, and binds the
@@ -12,12 +12,14 @@ use crate::memory::zeros;
 use crate::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"FEDC";
-const VERSION: u8 = 2;
-const FIXED: usize = 112;
+const VERSION: u8 = 3;
+const FIXED: usize = 128;
 /// A scheme id: its ASCII name padded with zeros.
 pub type SchemeId = [u8; 16];
 /// A keyed tag of the global model that an update was trained from; zeros in keys.
 pub type ModelTag = [u8; 16];
+/// A keyed tag of the memory of the rule of sets that a sum counts in; zeros where there is none, and in keys.
+pub type MemoryTag = [u8; 16];
 const PER_CLIENT: usize = 12;
 const CRC: usize = 8;
 const CRC_64: crc_fast::CrcAlgorithm = crc_fast::CrcAlgorithm::Crc64Nvme;
@@ -69,6 +71,7 @@ pub struct Header {
     pub round: u64,
     pub elements: u64,
     pub model: ModelTag,
+    pub memory: MemoryTag,
     /// Strictly increasing by client id.
     pub contributions: Vec<Contribution>,
     pub layout: Vec<u8>,
@@ -124,7 +127,7 @@ impl Header {
     #[must_use]
     pub fn common(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(FIXED + self.layout.len());
-        for part in [&self.scheme, &self.params, &self.key_id, &self.model] {
+        for part in [&self.scheme, &self.params, &self.key_id, &self.model, &self.memory] {
             out.extend_from_slice(part);
         }
         for part in [self.epoch, self.round, self.elements, self.layout.len() as u64] {
@@ -172,6 +175,7 @@ impl Header {
         out.extend_from_slice(&self.round.to_le_bytes());
         out.extend_from_slice(&self.elements.to_le_bytes());
         out.extend_from_slice(&self.model);
+        out.extend_from_slice(&self.memory);
         out.extend_from_slice(&(self.contributions.len() as u32).to_le_bytes());
         out.extend_from_slice(&(self.layout.len() as u32).to_le_bytes());
         out.extend_from_slice(&(payload_len as u64).to_le_bytes());
@@ -341,7 +345,7 @@ pub fn parse_head(bytes: &[u8]) -> Result<Head> {
     let epoch = r.u64()?;
     let round = r.u64()?;
     let elements = r.u64()?;
-    let model = r.array()?;
+    let (model, memory) = (r.array()?, r.array()?);
     let (clients, layout_len) = (r.u32()? as usize, r.u32()? as usize);
     let payload_len = r.length()?;
     if head_len(bytes)? != bytes.len() {
@@ -356,7 +360,7 @@ pub fn parse_head(bytes: &[u8]) -> Result<Head> {
         contributions.push(next);
     }
     let layout = r.bytes(layout_len)?.to_vec();
-    let header = Header { kind, scheme, params, key_id, epoch, round, elements, model, contributions, layout };
+    let header = Header { kind, scheme, params, key_id, epoch, round, elements, model, memory, contributions, layout };
     Ok(Head { header, payload_len })
 }
 

@@ -15,7 +15,7 @@ use fedcipher_core::oneshot::{Oneshot, Params as OneshotParams, Reveal};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
-use fedcipher_core::wire::{self, Contribution, Header, Kind, ModelTag};
+use fedcipher_core::wire::{self, Contribution, Header, Kind, MemoryTag, ModelTag};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -123,7 +123,7 @@ impl World {
     fn encrypt(&self, epoch: usize, round: u64, client: &Client, model: &[u8]) -> Vec<u8> {
         let key = &self.epochs[epoch].clients[client.0 as usize];
         let update = common::update(&self.layout, &client.2);
-        let request = Request { round, weight: client.1, update: &update, plan: &[], model, bound: &[] };
+        let request = Request { round, weight: client.1, update: &update, plan: &[], model, memory: &[], bound: &[] };
         self.scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()
     }
 
@@ -332,7 +332,8 @@ fn attack_02_a_chosen_ciphertext_is_refused() {
     let fields = d.fields(12).unwrap();
     let layout = layout(&[(d.ring.n * fields.count, 12)]);
     let three = (0..3).map(|client| Contribution { client, weight: 1 }).collect();
-    let header = keys.server.tag.round_header(Kind::Aggregate, 1, three, &layout, ModelTag::default());
+    let header =
+        keys.server.tag.round_header(Kind::Aggregate, 1, three, &layout, ModelTag::default(), MemoryTag::default());
     let polynomial = |bits: u32, value: &dyn Fn(usize) -> u128| {
         let mut out = vec![0; packed_len(d.ring.n, bits)];
         let mut writer = BitWriter::new(&mut out);
@@ -466,6 +467,46 @@ fn attack_12_updates_of_different_models_do_not_sum() {
     }
 }
 
+/// All updates of a sum count in one memory of the rule of sets, the aggregate says in which, and it opens in no other.
+#[test]
+fn a_sum_counts_in_one_memory() {
+    for (name, scheme) in schemes() {
+        let keys = scheme.keygen(&[0, 1, 2], 1).unwrap();
+        let layout = layout(&[(90, 12)]);
+        let (values, mac) = (floats(&layout, 1), keys.clients[0].mac().unwrap());
+        let frame = |client: usize, memory: &[u8]| {
+            let update = common::update(&layout, &values);
+            let request =
+                Request { round: 1, weight: 1, update: &update, plan: &[], model: MODELS[0], memory, bound: &[] };
+            scheme.encryptor(&keys.clients[client], None).unwrap().encrypt(&request).unwrap()
+        };
+        let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+        aggregator.add(&frame(0, b"here")).unwrap();
+        for other in [b"".as_slice(), b"there"] {
+            let error = aggregator.add(&frame(1, other)).unwrap_err();
+            assert!(matches!(error, Error::Memory { round: 1 }), "{name}: {error}");
+        }
+        for client in [1, 2] {
+            aggregator.add(&frame(client, b"here")).unwrap();
+        }
+        let sum = common::finished(scheme.as_ref(), &keys.clients, aggregator.as_mut()).unwrap();
+        assert_eq!(header_of(&sum).memory, mac.memory_tag(b"here"), "{name}");
+        assert_ne!(mac.memory_tag(b"here"), mac.model_tag(b"here"), "{name}");
+        assert_eq!(header_of(&frame(0, b"")).memory, MemoryTag::default(), "{name}");
+        let open = |frame: &[u8], memory| {
+            let expect = Expect { memory, ..Expect::default() };
+            scheme.decryptor(&keys.clients[0], None).unwrap().decrypt(frame, &expect, &mut Sums::default()).map(drop)
+        };
+        open(&sum, Some(b"here")).unwrap();
+        for other in [b"".as_slice(), b"there"] {
+            assert!(matches!(open(&sum, Some(other)), Err(Error::Memory { round: 1 })), "{name}");
+            let relabelled = reframe(&sum, |header, _| header.memory = mac.memory_tag(other));
+            let error = open(&relabelled, Some(other)).unwrap_err();
+            assert!(matches!(error, Error::Tag | Error::Signature { .. }), "{name}: {error}");
+        }
+    }
+}
+
 /// One aggregate a round, none older than the last; the same bytes again are fine. A decryptor that answers twice is an
 /// oracle, also when all it says is no.
 #[test]
@@ -509,7 +550,10 @@ fn attack_10_what_a_frame_cannot_carry_is_not_allocated() {
         let keys = scheme.keygen(&[0, 1, 2], 1).unwrap();
         let frame = |kind, clients: u32| {
             let named = (0..clients).map(|client| Contribution { client, weight: 1 }).collect();
-            keys.server.tag.round_header(kind, 1, named, &huge, ModelTag::default()).frame(&[1; 40])
+            keys.server
+                .tag
+                .round_header(kind, 1, named, &huge, ModelTag::default(), MemoryTag::default())
+                .frame(&[1; 40])
         };
         let error = scheme.aggregator(&keys.server, None).unwrap().add(&frame(Kind::Update, 1)).unwrap_err();
         assert!(error.to_string().contains("cannot carry"), "{name}: {error}");

@@ -11,6 +11,7 @@ use fedcipher_core::client::{Receiver, check_aggregate};
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::keys::{ClientKey, ServerKey};
+use fedcipher_core::ledger::Sum;
 use fedcipher_core::mac::{Tag, Weighting};
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
@@ -40,7 +41,8 @@ fn nan_and_infinity_name_tensor_and_index() {
             let mut values = floats(&layout, 1);
             values[1][3999] = poison;
             let update = common::update(&layout, &values);
-            let request = Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+            let request =
+                Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
             let error = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap_err();
             assert!(matches!(error, Error::NotFinite { tensor: 1, index: 3999, .. }), "{error}");
         }
@@ -111,7 +113,8 @@ fn a_weight_beyond_the_bound_is_refused_on_both_sides() {
         let values = floats(&layout, 1);
         let update = common::update(&layout, &values);
         for weight in [0, 3] {
-            let request = Request { round: 1, weight, update: &update, plan: &[], model: b"model", bound: &[] };
+            let request =
+                Request { round: 1, weight, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
             let error = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap_err();
             assert!(matches!(error, Error::Weight { client: 0, max_weight: 2, .. }), "{error}");
             let frame = encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, values.clone()), &[]);
@@ -235,7 +238,8 @@ fn no_memory_is_taken_for_more_than_a_frame_can_carry() {
     let (scheme, layout) = (double(), layout(&[(1000, 12)]));
     let keys = scheme.keygen(&[0, 1], 1).unwrap();
     let tag = &keys.server.tag;
-    let header = tag.round_header(Kind::Aggregate, 1, vec![Contribution { client: 0, weight: 1 }], &layout, [0; 16]);
+    let header =
+        tag.round_header(Kind::Aggregate, 1, vec![Contribution { client: 0, weight: 1 }], &layout, [0; 16], [0; 16]);
     for (density, least) in [(1.0, 500), (0.01, 5)] {
         let rules = Rules { density, ..Rules::dense(bounds(), Weighting::Client) };
         let found = |payload_len| check_aggregate(&Head { header: header.clone(), payload_len }, tag, &rules, None);
@@ -279,7 +283,7 @@ fn a_checksum_in_parts_is_that_of_the_whole() {
 fn a_polynomial_is_of_every_field_of_every_segment() {
     let (key, layout) = (&double().keygen(&[0, 1], 1).unwrap().clients[0], layout(&[(700, 12), (300, 8)]));
     let own = Contribution { client: 0, weight: 1 };
-    let header = key.tag.round_header(Kind::Update, 1, vec![own], &layout, [0; 16]);
+    let header = key.tag.round_header(Kind::Update, 1, vec![own], &layout, [0; 16], [0; 16]);
     let mac = key.mac().unwrap().round(&header, &layout, bounds(), b"");
     let mut fields: Vec<u32> = (0..1000).collect();
     let whole = |fields: &[u32]| mac.tag(mac.hash_fields(fields), &own);
@@ -341,7 +345,7 @@ fn only_what_tells_of_a_key_closes_it() {
             let receiver = Receiver::new(key, rules, None).unwrap();
             let class = error.class();
             assert_eq!(receiver.settled::<()>(Err(error)).unwrap_err().class(), class);
-            let next = receiver.openings().claim(1, &[0; 32]);
+            let next = receiver.openings().claim(&Sum::alone(1), &[0; 32]);
             assert_eq!(matches!(next, Err(Error::Closed)), closes && tells, "{class}");
         }
     }
@@ -360,7 +364,7 @@ fn of_many_forgeries_at_once_one_is_told() {
         let [first, second] = &receivers;
         let of = |k: usize| if state.is_some() && k % 2 == 1 { second } else { first };
         for round in 1..=16 {
-            first.openings().claim(round, &[0; 32]).unwrap();
+            first.openings().claim(&Sum::alone(round), &[0; 32]).unwrap();
         }
         of(0).settled(Ok(())).unwrap();
         let told: Vec<&str> = std::thread::scope(|scope| {
@@ -411,7 +415,8 @@ fn a_nonce_is_never_used_twice_even_after_a_restart() {
     let values = floats(&layout, 1);
     let attempt = |key: &ClientKey, round| {
         let update = common::update(&layout, &values);
-        let request = Request { round, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+        let request =
+            Request { round, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
         // A new encryptor each time: as after a restart.
         scheme.encryptor(key, Some(folder.path()))?.encrypt(&request).map(drop)
     };
@@ -509,6 +514,7 @@ fn any_header() -> impl Strategy<Value = Header> {
             round: n.1,
             elements: n.2,
             model: ids.2,
+            memory: ids.1,
             contributions: clients.into_iter().map(|(client, weight)| Contribution { client, weight }).collect(),
             layout,
         },

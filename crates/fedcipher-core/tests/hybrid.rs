@@ -209,10 +209,10 @@ fn bad_input_is_refused_before_the_work_starts() {
     let update = common::update(&layout, &values);
     let mut encryptor = s.encryptor(&keys.clients[0], None).unwrap();
     encryptor
-        .encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] })
+        .encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] })
         .unwrap();
     let again = encryptor
-        .encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] })
+        .encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] })
         .unwrap_err();
     assert_eq!(again.class(), "NonceReuseError");
 

@@ -5,7 +5,7 @@
 use fedcipher_core::Error;
 use fedcipher_core::key_file::{self, Sharing};
 use fedcipher_core::keys::ClientKey;
-use fedcipher_core::ledger::{self, Folder, Ledger, Openings};
+use fedcipher_core::ledger::{self, Folder, Holder, Ledger, Openings, Sum};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::scheme::Scheme;
 use std::fs;
@@ -30,6 +30,14 @@ fn file(state: &Path, suffix: &str) -> PathBuf {
 fn dated(seconds_from_now: i64) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     (now.checked_add_signed(seconds_from_now).unwrap() << 20) + 7
+}
+
+fn opener(key: &ClientKey, state: Option<&Path>) -> Result<Openings, Error> {
+    Openings::open(&Holder { key, identity: None, minimum: 3 }, state)
+}
+
+fn answers(key: &ClientKey, state: &Path) -> Result<Openings, Error> {
+    Openings::of_answers(&Holder { key, identity: None, minimum: 3 }, Some(state))
 }
 
 /// A claim as after a restart.
@@ -177,10 +185,10 @@ fn files_are_their_owners_alone() {
     let (root, key) = (tempfile::tempdir().unwrap(), key());
     let state = root.path().join("a/b/state");
     ledger::register(&key, &state).unwrap();
-    Openings::open(&key, Some(&state)).unwrap().claim(1, &[1; 32]).unwrap();
+    opener(&key, Some(&state)).unwrap().claim(&Sum::alone(1), &[1; 32]).unwrap();
     assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
     let files: Vec<_> = fs::read_dir(&state).unwrap().map(|f| f.unwrap()).collect();
-    assert_eq!(files.len(), 3, "{files:?}");
+    assert_eq!(files.len(), 4, "{files:?}");
     assert!(files.iter().all(|f| f.metadata().unwrap().permissions().mode() & 0o777 == 0o600));
 }
 
@@ -191,8 +199,8 @@ fn a_wrong_clock_does_not_brick_a_key() {
     for round in [dated(2 * 86_400), u64::MAX] {
         assert!(matches!(claim(&key, state.path(), round), Err(Error::RoundDate { .. })));
         assert!(matches!(Ledger::open(&key, None).unwrap().reserve(round), Err(Error::RoundDate { .. })));
-        let openings = Openings::open(&key, Some(state.path())).unwrap();
-        assert!(matches!(openings.claim(round, &[0; 32]), Err(Error::RoundDate { .. })));
+        let openings = opener(&key, Some(state.path())).unwrap();
+        assert!(matches!(openings.claim(&Sum::alone(round), &[0; 32]), Err(Error::RoundDate { .. })));
     }
     claim(&key, state.path(), dated(-3600)).unwrap();
     claim(&key, state.path(), dated(3600)).unwrap();
@@ -238,37 +246,38 @@ fn a_reservation_is_durable_and_is_used_once() {
 fn one_aggregate_a_round_and_none_older() {
     for folder in [Some(tempfile::tempdir().unwrap()), None] {
         let (key, state) = (key(), folder.as_ref().map(|f| f.path()));
-        let openings = Openings::open(&key, state).unwrap();
+        let openings = opener(&key, state).unwrap();
         for round in [3u64, 4, 9] {
-            openings.claim(round, &[round as u8; 32]).unwrap();
+            openings.claim(&Sum::alone(round), &[round as u8; 32]).unwrap();
         }
-        let again = folder.as_ref().map(|f| Openings::open(&key, Some(f.path())).unwrap());
+        let again = folder.as_ref().map(|f| opener(&key, Some(f.path())).unwrap());
         let openings = again.as_ref().unwrap_or(&openings);
         for round in [9u64, 3, 4] {
-            openings.claim(round, &[round as u8; 32]).unwrap();
-            assert!(matches!(openings.claim(round, &[0; 32]), Err(Error::Opened { last: 9, .. })));
+            openings.claim(&Sum::alone(round), &[round as u8; 32]).unwrap();
+            assert!(matches!(openings.claim(&Sum::alone(round), &[0; 32]), Err(Error::Opened { last: 9, .. })));
         }
         for round in [0, 5, 8] {
-            let error = openings.claim(round, &[round as u8; 32]).unwrap_err();
+            let error = openings.claim(&Sum::alone(round), &[round as u8; 32]).unwrap_err();
             assert_eq!(error.class(), "ReplayError");
         }
-        openings.claim(10, &[0; 32]).unwrap();
+        openings.claim(&Sum::alone(10), &[0; 32]).unwrap();
     }
 }
 
 #[test]
 fn openings_of_several_objects_agree() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());
-    let open = || Openings::open(&key, Some(state.path())).unwrap();
+    let open = || opener(&key, Some(state.path())).unwrap();
     let (a, b) = (open(), open());
     for round in 1..=50u64 {
         let (first, second) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
-        first.claim(round, &[1; 32]).unwrap();
-        assert!(second.claim(round, &[2; 32]).is_err());
-        second.claim(round, &[1; 32]).unwrap();
+        first.claim(&Sum::alone(round), &[1; 32]).unwrap();
+        assert!(second.claim(&Sum::alone(round), &[2; 32]).is_err());
+        second.claim(&Sum::alone(round), &[1; 32]).unwrap();
     }
     let wins: Vec<bool> = std::thread::scope(|scope| {
-        let tries: Vec<_> = (0..8u8).map(|k| scope.spawn(move || open().claim(51, &[k; 32]).is_ok())).collect();
+        let tries: Vec<_> =
+            (0..8u8).map(|k| scope.spawn(move || open().claim(&Sum::alone(51), &[k; 32]).is_ok())).collect();
         tries.into_iter().map(|t| t.join().unwrap()).collect()
     });
     assert_eq!(wins.into_iter().filter(|won| *won).count(), 1);
@@ -277,24 +286,24 @@ fn openings_of_several_objects_agree() {
 #[test]
 fn damaged_cut_or_deleted_openings_are_refused() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());
-    let claim = |round| Openings::open(&key, Some(state.path()))?.claim(round, &[round as u8; 32]);
+    let claim = |round| opener(&key, Some(state.path()))?.claim(&Sum::alone(round), &[round as u8; 32]);
     (1..=3).for_each(|round| claim(round).unwrap());
     let path = file(state.path(), ".opened");
     let whole = fs::read(&path).unwrap();
-    assert_eq!(whole.len(), 128 + 3 * 64);
+    assert_eq!(whole.len(), 64 + 3 * 64);
     for len in 0..whole.len() {
         fs::write(&path, &whole[..len]).unwrap();
         lost(claim(4));
     }
-    // The last record, the stamp and the counts are read by every claim; an older record when it is looked for.
-    for bit in (0..128 * 8).chain((128 + 128) * 8..whole.len() * 8) {
+    // The last record and the stamp are read by every claim; an older record when it is looked for.
+    for bit in (0..64 * 8).chain((64 + 128) * 8..whole.len() * 8) {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
         fs::write(&path, &bytes).unwrap();
         lost(claim(4));
     }
     let mut bytes = whole.clone();
-    bytes[128 + 20] ^= 1;
+    bytes[64 + 20] ^= 1;
     fs::write(&path, &bytes).unwrap();
     lost(claim(1));
     // What a crash in mid-write leaves: part of a record that was never released.
@@ -306,38 +315,20 @@ fn damaged_cut_or_deleted_openings_are_refused() {
     // The last record in the place of that of another folder, where the key opened another round: no checksum shows it.
     let other = tempfile::tempdir().unwrap();
     for round in [1, 2, 5] {
-        Openings::open(&key, Some(other.path())).unwrap().claim(round, &[round as u8; 32]).unwrap();
+        opener(&key, Some(other.path())).unwrap().claim(&Sum::alone(round), &[round as u8; 32]).unwrap();
     }
     let mut mixed = whole.clone();
-    mixed[128 + 128..].copy_from_slice(&fs::read(file(other.path(), ".opened")).unwrap()[128 + 128..]);
+    mixed[64 + 128..].copy_from_slice(&fs::read(file(other.path(), ".opened")).unwrap()[64 + 128..]);
     fs::write(&path, &mixed).unwrap();
-    assert!(lost(claim(6)).contains("its last opening is not the one that it counts"));
+    assert!(lost(claim(6)).contains("does not end as ledgers.index says"));
     // Put back whole, under an object that has seen more.
     fs::write(&path, &whole).unwrap();
-    let open = Openings::open(&key, Some(state.path())).unwrap();
-    open.claim(4, &[4; 32]).unwrap();
+    let open = opener(&key, Some(state.path())).unwrap();
+    open.claim(&Sum::alone(4), &[4; 32]).unwrap();
     fs::write(&path, &whole).unwrap();
-    lost(open.claim(5, &[5; 32]));
+    lost(open.claim(&Sum::alone(5), &[5; 32]));
     fs::remove_file(&path).unwrap();
     lost(claim(4));
-}
-
-/// A crash after the record is durable and before it is counted.
-#[test]
-fn an_uncounted_opening_stands() {
-    let (state, key) = (tempfile::tempdir().unwrap(), key());
-    let claim = |round, digest| Openings::open(&key, Some(state.path()))?.claim(round, &[digest; 32]);
-    claim(1, 1).unwrap();
-    let path = file(state.path(), ".opened");
-    let before = fs::read(&path).unwrap();
-    claim(2, 2).unwrap();
-    let mut crashed = fs::read(&path).unwrap();
-    crashed[64..128].copy_from_slice(&before[64..128]);
-    fs::write(&path, &crashed).unwrap();
-    assert!(matches!(claim(2, 3), Err(Error::Opened { last: 2, .. })));
-    claim(2, 2).unwrap();
-    claim(3, 3).unwrap();
-    claim(1, 1).unwrap();
 }
 
 fn key_file(folder: &Path, key: &ClientKey) -> PathBuf {
@@ -378,7 +369,7 @@ fn a_key_file_has_one_state_folder_and_one_kind_of_user() {
     }
     // And as it was before it knew of them.
     let index = fs::OpenOptions::new().write(true).open(file(&state, "ledgers.index")).unwrap();
-    index.set_len(64).unwrap();
+    index.set_len(128).unwrap();
     ["-0.nonce", "-0.opened"].iter().for_each(|suffix| fs::remove_file(file(&state, suffix)).unwrap());
     lost(take(&state, Sharing::Workers).map(drop));
     fs::remove_dir_all(&state).unwrap();
@@ -452,18 +443,162 @@ fn a_torn_list_mends_and_a_damaged_one_admits_no_new_ledger() {
     let index = file(state.path(), "ledgers.index");
     let whole = fs::read(&index).unwrap();
     // An entry cut off in mid-write: its ledger was not used yet. It is listed when it is opened.
-    claim(&keys[1], state.path(), 1).unwrap();
-    for torn in [0, 1, 63] {
-        let listed = fs::read(&index).unwrap();
+    ledger::register(&keys[1], state.path()).unwrap();
+    let listed = fs::read(&index).unwrap();
+    for torn in [0, 1, 63, 127, 128, 200] {
         fs::write(&index, &listed[..whole.len() + torn]).unwrap();
-        claim(&keys[1], state.path(), 2 + torn as u64).unwrap();
-        assert_eq!(fs::read(&index).unwrap().len(), whole.len() + 64);
+        ledger::register(&keys[1], state.path()).unwrap();
+        assert_eq!(fs::read(&index).unwrap(), listed);
     }
+    claim(&keys[1], state.path(), 2).unwrap();
     // A damaged entry may be that of a ledger which is gone: those that are there go on, no new one is made.
     let mut bytes = fs::read(&index).unwrap();
-    bytes[64 + 30] ^= 1;
+    bytes[128 + 30] ^= 1;
     fs::write(&index, &bytes).unwrap();
     claim(&keys[1], state.path(), 100).unwrap();
     lost(claim(&keys[2], state.path(), 1));
     assert_eq!(Folder::open(state.path()).unwrap().path(), state.path());
+}
+
+/// What a state folder remembers, one file a kind: (suffix, a claim by a new process).
+type Kind = (&'static str, fn(&ClientKey, &Path, u64, u8) -> Result<(), Error>);
+
+const KINDS: [Kind; 3] = [
+    ("-0.nonce", |key, state, round, _| claim(key, state, round)),
+    ("-0.opened", |key, state, round, digest| opener(key, Some(state))?.claim(&Sum::alone(round), &[digest; 32])),
+    ("-0.answered", |key, state, round, digest| answers(key, state)?.claim(&Sum::alone(round), &[digest; 32])),
+];
+
+/// In another file of the same name, as a backup program or an attacker puts it there.
+fn put(path: &Path, content: &[u8]) {
+    let other = path.with_extension("put");
+    fs::write(&other, content).unwrap();
+    fs::rename(other, path).unwrap();
+}
+
+#[test]
+fn attack_25_a_ledger_put_back_is_refused_by_a_new_process() {
+    for (suffix, claim) in KINDS {
+        for (before, after) in [(0, 1), (0, 3), (1, 1), (1, 2), (4, 1), (4, 5)] {
+            let (state, key) = (tempfile::tempdir().unwrap(), key());
+            ledger::register(&key, state.path()).unwrap();
+            // Another client's claims, which go into the same index.
+            let other = &keys(2)[1];
+            let claim = |round, digest| claim(&key, state.path(), round, digest);
+            (1..=before).for_each(|round| claim(round, 1).unwrap());
+            if before == 0 {
+                let _ = answers(&key, state.path()).unwrap();
+            }
+            let path = file(state.path(), suffix);
+            let copy = fs::read(&path).unwrap();
+            (before + 1..=before + after).for_each(|round| claim(round, 1).unwrap());
+            put(&path, &copy);
+            // The round again, of another update or aggregate, and what would have come next.
+            for round in [before + 1, before + after, before + after + 1] {
+                let said = lost(claim(round, 2));
+                assert!(said.contains("put back"), "{said}");
+            }
+            self::claim(other, state.path(), 1).unwrap();
+        }
+    }
+}
+
+#[test]
+fn attack_25_an_index_put_back_cut_or_deleted_is_refused_and_loses_no_claim() {
+    for (suffix, claim) in KINDS {
+        let (state, key) = (tempfile::tempdir().unwrap(), key());
+        let claim = |round, digest| claim(&key, state.path(), round, digest);
+        claim(1, 1).unwrap();
+        let index = file(state.path(), "ledgers.index");
+        let copy = fs::read(&index).unwrap();
+        (2..=3).for_each(|round| claim(round, 1).unwrap());
+        let whole = fs::read(&index).unwrap();
+        put(&index, &copy);
+        for round in [1, 3, 4] {
+            lost(claim(round, 2));
+        }
+        // Behind its entry is that of a ledger that has not been used.
+        for len in 0..2 * 128 {
+            put(&index, &whole[..len]);
+            lost(claim(4, 2));
+        }
+        fs::remove_file(&index).unwrap();
+        lost(claim(4, 2));
+        // One claim behind is what a power cut leaves: it is completed, and the claim stands.
+        put(&index, &whole);
+        claim(4, 1).unwrap();
+        put(&index, &whole);
+        assert!(matches!(claim(4, 2), Err(Error::NonceReuse { .. } | Error::Opened { .. })), "{suffix}");
+        claim(5, 1).unwrap();
+    }
+}
+
+#[test]
+fn attack_25_a_file_of_another_folder_is_refused() {
+    for (suffix, claim) in KINDS {
+        let (state, other, key) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), key());
+        for folder in [&state, &other] {
+            (1..=3).for_each(|round| claim(&key, folder.path(), round, 1).unwrap());
+        }
+        for name in [suffix, "ledgers.index"] {
+            let own = file(state.path(), name);
+            let content = fs::read(&own).unwrap();
+            put(&own, &fs::read(file(other.path(), name)).unwrap());
+            lost(claim(&key, state.path(), 4, 1));
+            put(&own, &content);
+        }
+        claim(&key, state.path(), 4, 1).unwrap();
+    }
+}
+
+#[test]
+fn attack_25_no_bit_of_a_ledgers_entry_may_flip() {
+    for (_, claim) in KINDS {
+        let (state, key) = (tempfile::tempdir().unwrap(), key());
+        (1..=2).for_each(|round| claim(&key, state.path(), round, 1).unwrap());
+        let index = file(state.path(), "ledgers.index");
+        let whole = fs::read(&index).unwrap();
+        for bit in 128 * 8..2 * 128 * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&index, &bytes).unwrap();
+            lost(claim(&key, state.path(), 3, 1));
+        }
+        fs::write(&index, &whole).unwrap();
+        claim(&key, state.path(), 3, 1).unwrap();
+    }
+}
+
+/// Threads that all ask for the same rounds, while an old copy takes the ledger's place.
+#[test]
+fn attack_25_threads_claim_no_round_twice_while_a_copy_is_put_back() {
+    for (suffix, claim) in KINDS {
+        let (state, key) = (tempfile::tempdir().unwrap(), key());
+        let (key, folder) = (&key, state.path());
+        (1..=5).for_each(|round| claim(key, folder, round, 9).unwrap());
+        let path = file(folder, suffix);
+        let copy = fs::read(&path).unwrap();
+        let claimed: Vec<(u64, u8)> = std::thread::scope(|scope| {
+            let tries = (1..=6).map(|thread: u8| {
+                scope.spawn(move || {
+                    (6..=60u64)
+                        .filter(|round| claim(key, folder, *round, thread).is_ok())
+                        .map(|r| (r, thread))
+                        .collect()
+                })
+            });
+            let tries: Vec<std::thread::ScopedJoinHandle<'_, Vec<_>>> = tries.collect();
+            for _ in 0..200 {
+                if claim(key, folder, 20, 7).is_ok() {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            put(&path, &copy);
+            tries.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let rounds: std::collections::BTreeSet<u64> = claimed.iter().map(|(round, _)| *round).collect();
+        assert_eq!(rounds.len(), claimed.len(), "{suffix}: a round twice: {claimed:?}");
+        lost(claim(key, folder, 100, 1));
+    }
 }

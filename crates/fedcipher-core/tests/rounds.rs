@@ -81,7 +81,8 @@ fn a_plan_that_is_none_spends_no_round() {
         for plan in [&[9][..], &[0, 0], &[1; 40]] {
             assert_eq!(encryptor.precompute(6, &layout, plan).unwrap_err().class(), "FrameError", "{top:?} {plan:?}");
         }
-        let request = Request { round: 6, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+        let request =
+            Request { round: 6, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
         encryptor.encrypt(&request).unwrap();
     }
 }
@@ -92,7 +93,7 @@ fn what_is_precomputed_has_spent_its_round() {
     let layout = layout(&[(5000, 12)]);
     let values = floats(&layout, 1);
     let update = common::update(&layout, &values);
-    let of = |round| Request { round, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+    let of = |round| Request { round, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
     let bounds = Bounds::new(2, 1, Some(1)).unwrap();
     let sparse = flashe(bounds, Policy::Adaptive, Some(0.1));
     for scheme in dense_schemes(bounds, &[12]).into_iter().chain([sparse]) {
@@ -151,7 +152,8 @@ fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
             let mut aggregator = scheme.aggregator(&keys.server, Some(round)).unwrap();
             for ((encryptor, x), weight) in encryptors.iter_mut().zip(&values).zip(weights) {
                 let update = common::update(&layout, x);
-                let request = Request { round, weight, update: &update, plan: &plan, model: b"model", bound: &[] };
+                let request =
+                    Request { round, weight, update: &update, plan: &plan, model: b"model", memory: &[], bound: &[] };
                 aggregator.add(&encryptor.encrypt(&request).unwrap()).unwrap();
             }
             let frame = aggregator.finish().unwrap();
@@ -190,10 +192,12 @@ fn error_feedback_survives_export_and_import() {
     let x = floats(&layout, 3);
     let update = common::update(&layout, &x);
     let mut first = scheme.encryptor(&keys.clients[0], None).unwrap();
-    first.encrypt(&Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] }).unwrap();
+    first
+        .encrypt(&Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] })
+        .unwrap();
     let mut second = scheme.encryptor(&keys.clients[0], None).unwrap();
     second.import_state(&first.export_state()).unwrap();
-    let request = Request { round: 2, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+    let request = Request { round: 2, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
     assert_eq!(first.encrypt(&request).unwrap(), second.encrypt(&request).unwrap());
     assert!(second.import_state(&[1, 2, 3]).is_err());
 }

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 fn sealed(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, round: u64, client: &Client) -> Vec<u8> {
     let key = keys.clients.iter().find(|k| k.client == client.0).unwrap();
     let mut encryptor = scheme.encryptor(key, None).unwrap();
-    let terms = Terms { round, weight: client.1, layout, plan: &[], model: b"model", bound: &[] };
+    let terms = Terms { round, weight: client.1, layout, plan: &[], model: b"model", memory: &[], bound: &[] };
     let sealing = encryptor.sealer(&terms).unwrap().unwrap();
     let sealer = sealing.sealer();
     let flat = client.2.concat();
@@ -94,13 +94,13 @@ proptest! {
 
     /// The head of a frame is a wire format of its own: whatever bytes come, an error at worst.
     #[test]
-    fn no_bytes_panic_the_head_parser(bytes in prop::collection::vec(any::<u8>(), 112..300), lengths in any::<[u8; 16]>()) {
+    fn no_bytes_panic_the_head_parser(bytes in prop::collection::vec(any::<u8>(), 128..300), lengths in any::<[u8; 16]>()) {
         let mut bytes = bytes;
         bytes[..5].copy_from_slice(b"FEDC\x02");
         let _ = wire::head_len(&bytes);
         let _ = wire::parse_head(&bytes);
         bytes[5..8].copy_from_slice(&[1, 0, 0]);
-        bytes[96..112].copy_from_slice(&lengths);
+        bytes[112..128].copy_from_slice(&lengths);
         let _ = wire::parse_head(&bytes);
     }
 }
@@ -114,7 +114,7 @@ fn a_mask_that_was_made_ahead_serves_once() {
     let keys = scheme.keygen(&[0, 1], 1).unwrap();
     let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
     encryptor.precompute(1, &layout, &[]).unwrap();
-    let terms = Terms { round: 1, weight: 1, layout: &layout, plan: &[], model: b"model", bound: &[] };
+    let terms = Terms { round: 1, weight: 1, layout: &layout, plan: &[], model: b"model", memory: &[], bound: &[] };
     let sealing = encryptor.sealer(&terms).unwrap().unwrap();
     let values = floats(&layout, 1);
     let whole = update(&layout, &values);

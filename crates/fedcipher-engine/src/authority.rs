@@ -1,7 +1,7 @@
 //! The authority's state: devices, epochs, who got which key. One SQLite file (WAL); every change is one
 //! transaction, so that a kill at any point leaves the state before or the state after.
 
-use crate::certificates::{Party, Role, Root, Terms, check_name};
+use crate::certificates::{Party, Role, Root, Terms};
 use crate::damage::{self, unread};
 use crate::error::{Error, Result};
 use crate::files::Draft;
@@ -46,6 +46,9 @@ CREATE TABLE keys (
     PRIMARY KEY (epoch, device)
 );
 CREATE TABLE audit (id INTEGER PRIMARY KEY, at TEXT NOT NULL, party TEXT NOT NULL, action TEXT NOT NULL, epoch INTEGER);
+CREATE TABLE uses (
+    host TEXT NOT NULL REFERENCES parties, device TEXT NOT NULL REFERENCES parties, PRIMARY KEY (host, device)
+);
 ";
 
 /// An open store. Several processes may hold one: `serve`, and the commands beside it.
@@ -77,10 +80,21 @@ type IssuedRow = (u64, Zeroizing<Vec<u8>>, Option<Vec<u8>>);
 /// Client numbers and their keys.
 type IssuedKeys = Vec<(u32, Zeroizing<Vec<u8>>)>;
 
-/// A line of `status`.
+/// A party's line in `status`.
+#[derive(Debug)]
+pub struct Enrolled {
+    pub name: String,
+    pub role: String,
+    pub client: Option<u32>,
+    pub revoked: bool,
+    /// Of a host: the devices that its certificate names, as text.
+    pub devices: Option<String>,
+}
+
+/// What `status` says.
 #[derive(Debug)]
 pub struct Status {
-    pub parties: Vec<(String, String, Option<u32>, bool)>,
+    pub parties: Vec<Enrolled>,
     pub epochs: Vec<(u64, String, String, usize)>,
     pub audit: Vec<(String, String, String, Option<u64>)>,
     pub refused: Vec<Refused>,
@@ -149,7 +163,7 @@ impl Authority {
         let mut this = Self::connect(folder)?;
         this.committee = committee;
         let root = Root::generate()?;
-        let service = Party { role: Role::Authority, name: "authority".into() };
+        let service = Party::new(Role::Authority, "authority");
         let (certificate, key) = root.issue(&service, &Terms::days(3650, reached_as))?;
         let tx = this.begin()?;
         tx.execute_batch(SCHEMA)?;
@@ -246,7 +260,6 @@ impl Authority {
     /// Enrols `party` and writes its credentials to `out`. A request keeps the key where it was made.
     /// Returns a device's client id.
     pub fn enrol(&mut self, party: &Party, terms: &Terms, request: Option<&str>, out: &Path) -> Result<Option<u32>> {
-        check_name(&party.name)?;
         if party.role == Role::Authority {
             return Err(Error::Configuration("the authority has its certificate from init".into()));
         }
@@ -265,6 +278,13 @@ impl Authority {
             "INSERT INTO parties (name, role, client) VALUES (?1, ?2, ?3)",
             params![party.name, party.role.name(), client],
         )?;
+        for device in &party.devices {
+            let known = "SELECT EXISTS (SELECT 1 FROM parties WHERE name = ?1 AND role = 'device' AND revoked = 0)";
+            if !tx.query_row(known, [device], |r| r.get::<_, bool>(0))? {
+                return Err(Error::Configuration(format!("--device {device:?} is no enrolled device; enrol it first")));
+            }
+            tx.execute("INSERT INTO uses VALUES (?1, ?2)", params![party.name, device])?;
+        }
         log(&tx, &party.name, "enrol", None)?;
         let draft = match request {
             Some(csr) => write_party(out, &root.certificate, &root.sign(csr, party, terms)?, None)?,
@@ -520,8 +540,13 @@ impl Authority {
 
     pub fn status(&self) -> Result<Status> {
         let all = |sql: &str| self.connection.prepare(sql);
-        let mut query = all("SELECT name, role, client, revoked FROM parties ORDER BY role, client, name")?;
-        let parties = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?;
+        let mut query =
+            all("SELECT name, role, client, revoked, (SELECT group_concat(device, ', ') FROM uses WHERE host = name)
+             FROM parties ORDER BY role, client, name")?;
+        let parties = query.query_map([], |r| {
+            let (name, role, client) = (r.get(0)?, r.get(1)?, r.get(2)?);
+            Ok(Enrolled { name, role, client, revoked: r.get(3)?, devices: r.get(4)? })
+        })?;
         let parties = parties.collect::<rusqlite::Result<_>>()?;
         let mut query = all(
             "SELECT epoch, state, made, (SELECT COUNT(*) FROM keys WHERE keys.epoch = epochs.epoch AND key IS NOT NULL)

@@ -5,11 +5,16 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 const SCHEME: &str = "urn:fedcipher:";
+/// In a host's certificate, in the place of a role: a device that it may use.
+const USES: &str = "uses";
+/// Most devices of one host: TLS takes certificates of at most 64 KiB.
+pub const MAX_DEVICES: usize = 256;
 /// A clock may be behind the authority's by this much.
 const BACKDATE: Duration = Duration::hours(1);
 const CA_DAYS: i64 = 3650;
@@ -23,7 +28,7 @@ const YEARS: std::ops::RangeInclusive<i32> = 1970..=9000;
 pub enum Role {
     /// An engine: receives its own key of each epoch.
     Device,
-    /// A training host: may use the engines that list it.
+    /// A training host: may use the devices that its certificate names, on engines that list it.
     Host,
     /// The aggregator: receives public keys, settles epochs.
     Server,
@@ -61,6 +66,34 @@ impl Role {
 pub struct Party {
     pub role: Role,
     pub name: String,
+    /// Of a host: the devices that it may use.
+    pub devices: BTreeSet<String>,
+}
+
+impl Party {
+    /// A party that uses no devices.
+    #[must_use]
+    pub fn new(role: Role, name: &str) -> Self {
+        Party { role, name: name.to_owned(), devices: BTreeSet::new() }
+    }
+
+    /// A host names the devices that it may use, nobody else names any.
+    fn check(&self) -> Result<()> {
+        check_name(&self.name)?;
+        self.devices.iter().try_for_each(|device| check_name(device))?;
+        match (self.role, self.devices.len()) {
+            (Role::Host, 0) => Err(Error::Configuration(
+                "a host uses only the devices that its certificate names: give --device NAME for each".into(),
+            )),
+            (Role::Host, count) if count > MAX_DEVICES => {
+                Err(Error::Configuration(format!("a host of {count} devices; the most is {MAX_DEVICES}")))
+            }
+            (Role::Host, _) | (_, 0) => Ok(()),
+            (role, _) => {
+                Err(Error::Configuration(format!("a {} uses no devices, a host does; leave out --device", role.name())))
+            }
+        }
+    }
 }
 
 impl std::fmt::Display for Party {
@@ -83,13 +116,23 @@ pub fn party(der: &[u8]) -> Result<Party> {
     let bad = |reason: &str| Error::Access(format!("the certificate {reason}; use one made by fedcipher-authority"));
     let (_, certificate) = X509Certificate::from_der(der).map_err(|e| bad(&format!("cannot be read ({e})")))?;
     let names = certificate.subject_alternative_name().map_err(|e| bad(&e.to_string()))?;
-    let uri = names.iter().flat_map(|n| &n.value.general_names).find_map(|n| match n {
+    let uris = names.iter().flat_map(|n| &n.value.general_names).filter_map(|n| match n {
         GeneralName::URI(uri) => uri.strip_prefix(SCHEME),
         _ => None,
     });
-    let (role, name) = uri.and_then(|uri| uri.split_once(':')).ok_or_else(|| bad("names no fedcipher party"))?;
-    check_name(name)?;
-    Ok(Party { role: Role::parse(role)?, name: name.to_owned() })
+    let (mut found, mut devices) = (None, BTreeSet::new());
+    for uri in uris {
+        let (what, name) = uri.split_once(':').ok_or_else(|| bad("names no fedcipher party"))?;
+        if what == USES {
+            devices.insert(name.to_owned());
+        } else if found.replace((Role::parse(what)?, name)).is_some() {
+            return Err(bad("names more than one fedcipher party"));
+        }
+    }
+    let (role, name) = found.ok_or_else(|| bad("names no fedcipher party"))?;
+    let party = Party { role, name: name.to_owned(), devices };
+    party.check().map_err(|error| bad(&format!("names what no party is ({error})")))?;
+    Ok(party)
 }
 
 /// Who a PEM certificate names.
@@ -206,13 +249,20 @@ fn check_reached_as(names: &[String]) -> Result<()> {
     }
 }
 
+fn uri(what: &str, name: &str) -> Result<SanType> {
+    Ok(SanType::URI(format!("{SCHEME}{what}:{name}").try_into().map_err(failed)?))
+}
+
 fn leaf(party: &Party, terms: &Terms) -> Result<CertificateParams> {
+    party.check()?;
     check_terms(terms)?;
     // Whom nobody connects to can pass for nobody who is connected to, under whatever name.
     let names = if party.role.is_reached() { terms.reached_as.clone() } else { Vec::new() };
     let mut params = CertificateParams::new(names).map_err(failed)?;
-    let uri = format!("{SCHEME}{}:{}", party.role.name(), party.name);
-    params.subject_alt_names.push(SanType::URI(uri.try_into().map_err(failed)?));
+    params.subject_alt_names.push(uri(party.role.name(), &party.name)?);
+    for device in &party.devices {
+        params.subject_alt_names.push(uri(USES, device)?);
+    }
     params.distinguished_name.push(DnType::CommonName, party.name.as_str());
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -233,7 +283,7 @@ mod tests {
     #[test]
     fn a_certificate_names_its_party_whatever_the_request_says() {
         let root = Root::generate().unwrap();
-        let nic = Party { role: Role::Device, name: "nic-1".into() };
+        let nic = Party::new(Role::Device, "nic-1");
         let terms = Terms::days(1, vec!["localhost".into(), "127.0.0.1".into()]);
         let (certificate, _) = root.issue(&nic, &terms).unwrap();
         assert_eq!(party_of_pem(certificate.as_bytes()).unwrap(), nic);
@@ -244,6 +294,58 @@ mod tests {
         assert!(party_of_pem(b"nonsense").is_err());
         for name in ["", "a b", "../x", "-x", "a:b"] {
             assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn attack_24_a_certificate_names_the_devices_of_a_host_and_of_nobody_else() {
+        let root = Root::generate().unwrap();
+        let terms = Terms::days(1, vec!["localhost".into()]);
+        let read =
+            |party: &Party| root.issue(party, &terms).and_then(|(certificate, _)| party_of_pem(certificate.as_bytes()));
+        let of = |role, devices: &[&str]| Party {
+            devices: devices.iter().map(|device| (*device).to_owned()).collect(),
+            ..Party::new(role, "one")
+        };
+        for devices in [&["nic-1"][..], &["nic-1", "nic-2", "uses"]] {
+            let host = of(Role::Host, devices);
+            assert_eq!(read(&host).unwrap(), host);
+        }
+        let many: Vec<String> = (0..=MAX_DEVICES).map(|k| format!("{k:064}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        read(&of(Role::Host, &many[1..])).unwrap();
+        let without =
+            [of(Role::Host, &[]), of(Role::Host, &many), of(Role::Device, &["nic-1"]), of(Role::Server, &["a"])];
+        for party in without.iter().chain(["", "a:b", "a b", "../a", "ü", "a\n"].map(|d| of(Role::Host, &[d])).iter())
+        {
+            assert!(read(party).is_err(), "{party:?}");
+        }
+    }
+
+    /// A certificate of the authority's key that says what `leaf` would not.
+    #[test]
+    fn attack_24_a_certificate_that_names_a_host_without_devices_or_two_parties_is_refused() {
+        let root = Root::generate().unwrap();
+        let terms = Terms::days(1, vec![]);
+        let signed = |uris: &[&str]| {
+            let mut params = leaf(&Party::new(Role::Server, "one"), &terms).unwrap();
+            let name = |uri: &&str| SanType::URI(format!("{SCHEME}{uri}").try_into().unwrap());
+            params.subject_alt_names = uris.iter().map(name).collect();
+            let key = KeyPair::generate().unwrap();
+            party_of_pem(params.signed_by(&key, &root.issuer().unwrap()).unwrap().pem().as_bytes())
+        };
+        assert!(signed(&["host:one", "uses:nic-1"]).is_ok());
+        for uris in [
+            &["host:one"][..],
+            &["uses:nic-1"],
+            &["host:one", "device:nic-1"],
+            &["host:one", "host:two", "uses:nic-1"],
+            &["device:one", "uses:nic-1"],
+            &["host:one", "uses:"],
+            &["host:one", "uses:nic-1:x"],
+            &["host:one", "uses"],
+        ] {
+            assert!(matches!(signed(uris), Err(Error::Access(_))), "{uris:?}");
         }
     }
 }

@@ -440,6 +440,7 @@ pub struct Sealed<'a> {
     pub layout: &'a Layout,
     pub plan: &'a [u8],
     pub model: &'a [u8],
+    pub memory: &'a [u8],
     pub bound: &'a [u8],
     pub stochastic: bool,
 }
@@ -518,6 +519,7 @@ impl EngineClient {
             layout: what.layout.encode().into(),
             plan: Bytes::copy_from_slice(what.plan),
             model: Bytes::copy_from_slice(what.model),
+            memory: Bytes::copy_from_slice(what.memory),
             bound: Bytes::copy_from_slice(what.bound),
             stochastic: what.stochastic,
             ring: ring.is_some(),
@@ -585,6 +587,7 @@ impl EngineClient {
             sums,
             ring: ring.is_some(),
             model: expect.model.map(Bytes::copy_from_slice),
+            memory: expect.memory.map(Bytes::copy_from_slice),
             bound: Bytes::copy_from_slice(expect.bound),
         };
         fn message(part: decrypt_request::Part) -> proto::DecryptRequest {

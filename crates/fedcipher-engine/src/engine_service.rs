@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
-use crate::keyring::{Keyring, Party};
-use crate::listen;
+use crate::keyring::{Granted, Keyring, Party};
+use crate::listen::{self, Grant, grant};
 use crate::metrics::Metrics;
 use crate::proto::{self, answer_request, decrypt_request, encrypt_request, engine_server, import_state_request};
 use crate::ring::Ring;
@@ -59,40 +59,33 @@ pub struct EngineService {
     pub unfinished: Unfinished,
 }
 
-/// The training host of a call, which the [`listen::Guard`] has let in; none over a Unix socket.
-fn host<T>(request: &Request<T>) -> Option<String> {
-    listen::caller(request).ok().map(|party| party.name)
-}
-
-/// Whose calls are counted together: a training host, or a user of this machine.
-fn owner<T>(request: &Request<T>) -> String {
-    let user = || listen::origin(request).map(|origin| origin.to_string()).unwrap_or_default();
-    host(request).unwrap_or_else(user)
-}
-
 type Replies<T> = Pin<Box<dyn Stream<Item = std::result::Result<T, Status>> + Send>>;
 
 impl EngineService {
     /// The party of `device` in `epoch` (0: newest); asks the key source once for what is not here.
-    async fn party(&self, device: &str, epoch: u64) -> Result<Arc<Party>> {
-        let device = self.keyring.device(device)?;
+    async fn party(&self, device: &Granted, epoch: u64) -> Result<Arc<Party>> {
         let epoch = Some(epoch).filter(|e| *e != 0);
-        match self.keyring.party(&device, epoch) {
+        match self.keyring.party(device, epoch) {
             Err(Error::Core(fedcipher_core::Error::Epoch { .. }) | Error::Access(_)) => {
-                self.source.refresh(&device).await?;
-                self.keyring.party(&device, epoch)
+                self.source.refresh(device.name()).await?;
+                self.keyring.party(device, epoch)
             }
             other => other,
         }
+    }
+
+    /// The device of that name, for a call that may use it.
+    fn device(&self, grant: &Grant, asked: &str) -> Result<Granted> {
+        self.keyring.device(&grant.devices, asked)
     }
 
     fn pump<'a, In, Out>(
         &'a self,
         requests: &'a mut In,
         replies: &'a mpsc::Sender<std::result::Result<Out, Status>>,
-        owner: &str,
+        grant: &Grant,
     ) -> Pump<'a, In, Out> {
-        let held = self.unfinished.call(owner);
+        let held = self.unfinished.call(&grant.owner);
         Pump { requests, replies, ring: None, metrics: &self.metrics, stall: self.stall, held }
     }
 
@@ -100,15 +93,15 @@ impl EngineService {
         &self,
         mut requests: Streaming<proto::EncryptRequest>,
         ring: Option<Arc<Ring>>,
-        owner: &str,
+        grant: &Grant,
         replies: &mpsc::Sender<std::result::Result<proto::EncryptReply, Status>>,
     ) -> Result<()> {
-        let mut pump = self.pump(&mut requests, replies, owner);
+        let mut pump = self.pump(&mut requests, replies, grant);
         let Some(proto::EncryptRequest { part: Some(encrypt_request::Part::Begin(begin)) }) = pump.next().await? else {
             return Err(Error::Protocol("an Encrypt call starts with begin".into()));
         };
         pump.ring = ring.filter(|_| begin.ring).map(RingEnd::new);
-        let party = self.party(&begin.device, begin.epoch).await?;
+        let party = self.party(&self.device(grant, &begin.device)?, begin.epoch).await?;
         pump.encrypt(&party, begin).await
     }
 
@@ -116,28 +109,30 @@ impl EngineService {
         &self,
         mut requests: Streaming<proto::DecryptRequest>,
         ring: Option<Arc<Ring>>,
-        owner: &str,
+        grant: &Grant,
         replies: &mpsc::Sender<std::result::Result<proto::DecryptReply, Status>>,
     ) -> Result<()> {
-        let mut pump = self.pump(&mut requests, replies, owner);
+        let mut pump = self.pump(&mut requests, replies, grant);
         let Some(proto::DecryptRequest { part: Some(decrypt_request::Part::Begin(begin)) }) = pump.next().await? else {
             return Err(Error::Protocol("a Decrypt call starts with begin".into()));
         };
+        let device = self.device(grant, &begin.device)?;
         pump.ring = ring.filter(|_| begin.ring).map(RingEnd::new);
         let mut buffer = BytesMut::new();
         let (head_len, head) = pump.head(&mut buffer).await?;
         // The frame says which epoch it is of.
-        let party = self.party(&begin.device, head.header.epoch).await?;
+        let party = self.party(&device, head.header.epoch).await?;
         pump.decrypt(&party, &begin, buffer, head_len, head).await
     }
 
-    async fn run_import(&self, owner: &str, mut parts: Streaming<proto::ImportStateRequest>) -> Result<()> {
+    async fn run_import(&self, grant: &Grant, mut parts: Streaming<proto::ImportStateRequest>) -> Result<()> {
         let Some(import_state_request::Part::Begin(begin)) =
             streams::next(&mut parts, self.stall).await?.and_then(|m| m.part)
         else {
             return Err(Error::Protocol("an ImportState call starts with begin".into()));
         };
-        let (mut state, mut held) = (Vec::new(), self.unfinished.call(owner));
+        let device = self.device(grant, &begin.device)?;
+        let (mut state, mut held) = (Vec::new(), self.unfinished.call(&grant.owner));
         while let Some(message) = streams::next(&mut parts, self.stall).await? {
             match message.part {
                 Some(import_state_request::Part::Data(data)) if state.len() + data.len() <= MAX_MESSAGE => {
@@ -147,7 +142,7 @@ impl EngineService {
                 _ => return Err(Error::Protocol("state is data after one begin, at most 1 GiB".into())),
             }
         }
-        let party = self.party(&begin.device, begin.epoch).await?;
+        let party = self.party(&device, begin.epoch).await?;
         party.encryptor().await?.import_state(&state)?;
         Ok(())
     }
@@ -155,12 +150,13 @@ impl EngineService {
     async fn run_export(
         &self,
         request: &proto::StateRequest,
-        owner: &str,
+        grant: &Grant,
         replies: &mpsc::Sender<std::result::Result<proto::StateChunk, Status>>,
     ) -> Result<()> {
-        let encryptor = self.party(&request.device, request.epoch).await?.encryptor().await?;
+        let device = self.device(grant, &request.device)?;
+        let encryptor = self.party(&device, request.epoch).await?.encryptor().await?;
         let state = Bytes::from(compute(move || Ok(encryptor.export_state())).await?);
-        let mut held = self.unfinished.call(owner);
+        let mut held = self.unfinished.call(&grant.owner);
         held.grow_to(state.len())?;
         for at in (0..state.len()).step_by(CHUNK) {
             let data = state.slice(at..state.len().min(at + CHUNK));
@@ -169,13 +165,14 @@ impl EngineService {
         Ok(())
     }
 
-    async fn run_answer(&self, owner: &str, mut parts: Streaming<proto::AnswerRequest>) -> Result<Vec<u8>> {
+    async fn run_answer(&self, grant: &Grant, mut parts: Streaming<proto::AnswerRequest>) -> Result<Vec<u8>> {
         let Some(answer_request::Part::Begin(begin)) =
             streams::next(&mut parts, self.stall).await?.and_then(|m| m.part)
         else {
             return Err(Error::Protocol("an Answer call starts with begin".into()));
         };
-        let (mut frame, mut held) = (Vec::new(), self.unfinished.call(owner));
+        let device = self.device(grant, &begin.device)?;
+        let (mut frame, mut held) = (Vec::new(), self.unfinished.call(&grant.owner));
         while let Some(message) = streams::next(&mut parts, self.stall).await? {
             match message.part {
                 Some(answer_request::Part::Frame(data)) if frame.len() + data.len() <= MAX_ANSWERED => {
@@ -190,7 +187,7 @@ impl EngineService {
             }
         }
         // The frame says which epoch it is of.
-        let party = self.party(&begin.device, wire::parse(&frame)?.header.epoch).await?;
+        let party = self.party(&device, wire::parse(&frame)?.header.epoch).await?;
         compute(move || Ok(party.member()?.answer(&frame)?)).await
     }
 
@@ -236,9 +233,9 @@ impl engine_server::Engine for EngineService {
         &self,
         request: Request<proto::DescribeRequest>,
     ) -> std::result::Result<Response<proto::DescribeReply>, Status> {
-        let device = self.keyring.device(&request.get_ref().device)?;
+        let device = self.device(&grant(&request)?, &request.get_ref().device)?;
         let party = self.party(&device, 0).await?;
-        let epochs = self.keyring.epochs(&device);
+        let epochs = self.keyring.epochs(device.name());
         Ok(Response::new(proto::DescribeReply { spec: party.spec.to_string(), client: party.client, epochs }))
     }
 
@@ -248,9 +245,9 @@ impl engine_server::Engine for EngineService {
     ) -> std::result::Result<Response<Self::EncryptStream>, Status> {
         let (sender, receiver) = mpsc::channel(AHEAD);
         let (service, replies, ring) = (self.clone(), sender.clone(), listen::ring(&request));
-        let (host, owner) = (host(&request), owner(&request));
-        let requests = request.into_inner();
-        self.spawn("encrypt", host, sender, async move { service.run_encrypt(requests, ring, &owner, &replies).await });
+        let grant = grant(&request)?;
+        let (host, requests) = (grant.host.clone(), request.into_inner());
+        self.spawn("encrypt", host, sender, async move { service.run_encrypt(requests, ring, &grant, &replies).await });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -260,9 +257,9 @@ impl engine_server::Engine for EngineService {
     ) -> std::result::Result<Response<Self::DecryptStream>, Status> {
         let (sender, receiver) = mpsc::channel(AHEAD);
         let (service, replies, ring) = (self.clone(), sender.clone(), listen::ring(&request));
-        let (host, owner) = (host(&request), owner(&request));
-        let requests = request.into_inner();
-        self.spawn("decrypt", host, sender, async move { service.run_decrypt(requests, ring, &owner, &replies).await });
+        let grant = grant(&request)?;
+        let (host, requests) = (grant.host.clone(), request.into_inner());
+        self.spawn("decrypt", host, sender, async move { service.run_decrypt(requests, ring, &grant, &replies).await });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -270,9 +267,10 @@ impl engine_server::Engine for EngineService {
         &self,
         request: Request<proto::PrecomputeRequest>,
     ) -> std::result::Result<Response<proto::PrecomputeReply>, Status> {
+        let device = self.device(&grant(&request)?, &request.get_ref().device)?;
         let request = request.into_inner();
         let layout = Layout::decode(&request.layout).map_err(Error::from)?;
-        let party = self.party(&request.device, request.epoch).await?;
+        let party = self.party(&device, request.epoch).await?;
         let made = layout.elements() <= self.ahead_elements;
         if made {
             let mut encryptor = party.encryptor().await?;
@@ -287,9 +285,9 @@ impl engine_server::Engine for EngineService {
     ) -> std::result::Result<Response<Self::ExportStateStream>, Status> {
         let (sender, receiver) = mpsc::channel(AHEAD);
         let (service, replies) = (self.clone(), sender.clone());
-        let (host, owner) = (host(&request), owner(&request));
-        let request = request.into_inner();
-        self.spawn("export", host, sender, async move { service.run_export(&request, &owner, &replies).await });
+        let grant = grant(&request)?;
+        let (host, request) = (grant.host.clone(), request.into_inner());
+        self.spawn("export", host, sender, async move { service.run_export(&request, &grant, &replies).await });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -297,8 +295,8 @@ impl engine_server::Engine for EngineService {
         &self,
         request: Request<Streaming<proto::ImportStateRequest>>,
     ) -> std::result::Result<Response<proto::ImportStateReply>, Status> {
-        let (host, owner) = (host(&request), owner(&request));
-        self.unless_revoked(host.as_deref(), self.run_import(&owner, request.into_inner())).await?;
+        let grant = grant(&request)?;
+        self.unless_revoked(grant.host.as_deref(), self.run_import(&grant, request.into_inner())).await?;
         Ok(Response::new(proto::ImportStateReply {}))
     }
 
@@ -306,8 +304,8 @@ impl engine_server::Engine for EngineService {
         &self,
         request: Request<Streaming<proto::AnswerRequest>>,
     ) -> std::result::Result<Response<proto::AnswerReply>, Status> {
-        let (host, owner) = (host(&request), owner(&request));
-        let result = self.unless_revoked(host.as_deref(), self.run_answer(&owner, request.into_inner())).await;
+        let grant = grant(&request)?;
+        let result = self.unless_revoked(grant.host.as_deref(), self.run_answer(&grant, request.into_inner())).await;
         self.metrics.ended("answer", &result);
         Ok(Response::new(proto::AnswerReply { frame: result?.into() }))
     }

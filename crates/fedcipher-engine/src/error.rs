@@ -41,8 +41,12 @@ pub enum Error {
     )]
     EpochInUse { epoch: u64 },
 
-    #[error("this engine does not serve device {asked:?}; it serves {served}")]
-    UnknownDevice { asked: String, served: String },
+    /// The same for a device of other hosts and for one that does not exist.
+    #[error(
+        "this caller has no such device here, its devices are: {own}; a host's certificate names its devices (enrol \
+         --device), and --allow-uid those of a user"
+    )]
+    UnknownDevice { own: String },
 
     #[error("the other side has been still for {seconds} s in mid-stream; the stream is closed")]
     Stalled { seconds: u64 },

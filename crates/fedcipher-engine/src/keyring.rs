@@ -5,13 +5,37 @@ use fedcipher_core::keys::ClientKey;
 use fedcipher_core::rlwe::accelerator::Accelerators;
 use fedcipher_core::scheme::{Decryptor, Encryptor, Member, Scheme};
 use fedcipher_core::{ledger, registry};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-/// Of a file, which a device may be called after.
-const LONGEST_NAME: usize = 255;
+/// The devices that a caller may use.
+#[derive(Debug, Clone)]
+pub enum Devices {
+    All,
+    Named(BTreeSet<String>),
+}
+
+impl Devices {
+    fn contain(&self, name: &str) -> bool {
+        match self {
+            Devices::All => true,
+            Devices::Named(names) => names.contains(name),
+        }
+    }
+}
+
+/// A device that is served here and that the caller may use: [`Keyring::device`] has looked.
+#[derive(Debug, Clone)]
+pub struct Granted(String);
+
+impl Granted {
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
 
 /// One device in one epoch.
 pub struct Party {
@@ -133,11 +157,10 @@ impl Keyring {
         self.read().get(device).map(|d| d.parties.keys().copied().collect()).unwrap_or_default()
     }
 
-    /// The party of a device in `epoch`, or in the newest; an empty name is the only device.
-    pub fn party(&self, device: &str, epoch: Option<u64>) -> Result<Arc<Party>> {
-        let devices = self.read();
-        let name = self.resolve(&devices, device)?;
-        let parties = devices.get(&name).map(|d| &d.parties);
+    /// The party of a device in `epoch`, or in the newest.
+    pub fn party(&self, device: &Granted, epoch: Option<u64>) -> Result<Arc<Party>> {
+        let (devices, name) = (self.read(), device.name());
+        let parties = devices.get(name).map(|d| &d.parties);
         let newest = parties.and_then(|p| p.last_key_value()).map(|(epoch, party)| (*epoch, Arc::clone(party)));
         let Some((last, newest)) = newest else {
             return Err(Error::Access(format!("device {name} has no key yet; see that the authority serves it")));
@@ -151,25 +174,19 @@ impl Keyring {
         }
     }
 
-    /// The device that a host means.
-    pub fn device(&self, device: &str) -> Result<String> {
-        self.resolve(&self.read(), device)
-    }
-
-    fn resolve(&self, devices: &BTreeMap<String, Device>, asked: &str) -> Result<String> {
-        let mut names = devices.keys();
-        if asked.is_empty()
-            && let (Some(only), None) = (names.next(), names.next())
-        {
-            return Ok(only.clone());
-        }
-        if devices.contains_key(asked) {
-            return Ok(asked.to_owned());
-        }
-        // No name is longer; whoever sends one that is gets none of it back, here and in the log.
-        let asked = if asked.len() > LONGEST_NAME { "(a name that is too long)" } else { asked };
-        let served = devices.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        Err(Error::UnknownDevice { asked: asked.to_owned(), served })
+    /// The device that a caller means, who may use the `allowed` ones; an empty name is the only one of these. The
+    /// refusal is the same whether the engine serves the device to others or not at all.
+    pub fn device(&self, allowed: &Devices, asked: &str) -> Result<Granted> {
+        let devices = self.read();
+        let own: Vec<&String> = devices.keys().filter(|name| allowed.contain(name)).collect();
+        let meant = match own.as_slice() {
+            [only] if asked.is_empty() => Some(*only),
+            all => all.iter().copied().find(|name| *name == asked),
+        };
+        meant.cloned().map(Granted).ok_or_else(|| {
+            let names: Vec<&str> = own.iter().map(|name| name.as_str()).collect();
+            Error::UnknownDevice { own: if names.is_empty() { "none".to_owned() } else { names.join(", ") } }
+        })
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Device>> {

@@ -5,11 +5,12 @@ use crate::client::Target;
 use crate::door::{Admitted, Door, Greeted, Origin, Work};
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
+use crate::keyring::Devices;
 use crate::ring::Ring;
 use crate::{FRAME, WINDOW, certificates};
 use certificates::{Party, Role};
 use rustix::fs::{Gid, Mode};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -257,40 +258,80 @@ pub fn caller<T>(request: &Request<T>) -> Result<Party> {
     certificates::party(leaf.ok_or_else(|| Error::Access("this call needs a client certificate".into()))?)
 }
 
-/// Who may use an engine: over TCP the hosts it lists, until the authority revokes them; over a Unix socket
-/// its own user, root and the users it lists.
+/// What a call may use: the [`Guard`] leaves it with each that it lets in.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    /// The training host; none over a Unix socket.
+    pub host: Option<String>,
+    /// Whose calls are counted together: a training host, or a user of this machine.
+    pub owner: String,
+    pub devices: Devices,
+}
+
+/// The grant of a call.
+pub fn grant<T>(request: &Request<T>) -> Result<Grant> {
+    let found = request.extensions().get::<Grant>().cloned();
+    found.ok_or_else(|| Error::Access("this call has passed no guard".into()))
+}
+
+/// A user of this machine and a device that it may use over the Unix socket: `UID=DEVICE`.
+#[derive(Debug, Clone)]
+pub struct UserDevice {
+    pub user: u32,
+    pub device: String,
+}
+
+impl std::str::FromStr for UserDevice {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parts = text.split_once('=').and_then(|(user, device)| Some((user.parse().ok()?, device)));
+        match parts {
+            Some((user, device)) if !device.is_empty() => Ok(UserDevice { user, device: device.to_owned() }),
+            _ => Err(Error::Configuration(format!(
+                "{text:?} is no UID=DEVICE: a user's number and a device that it may use, once for each device"
+            ))),
+        }
+    }
+}
+
+/// Who may use an engine, and which of its devices. Over TCP these are the hosts that the engine lists, until the
+/// authority revokes them, each with the devices that its certificate names. Over a Unix socket its own user and root
+/// use all devices, since they read the engine's files; a user that it lists uses those listed with it.
 #[derive(Debug, Clone, Default)]
 pub struct Guard {
     pub hosts: BTreeSet<String>,
-    pub users: BTreeSet<u32>,
+    pub users: BTreeMap<u32, BTreeSet<String>>,
     pub revoked: Arc<Hosts>,
 }
 
 impl Guard {
-    /// Refuses a call that comes from anyone else.
-    pub fn check(&self, request: &Request<()>) -> Result<()> {
+    /// What a call may use; an error where it comes from anyone else.
+    pub fn check(&self, request: &Request<()>) -> Result<Grant> {
         if let Some(Origin::User(user)) = origin(request) {
-            if user == rustix::process::geteuid().as_raw() || user == 0 || self.users.contains(&user) {
-                return Ok(());
-            }
-            return Err(Error::Access(format!(
-                "user {user} may not use this engine; start it with --allow-uid {user}"
-            )));
+            let all = user == rustix::process::geteuid().as_raw() || user == 0;
+            let devices = if all { Some(Devices::All) } else { self.users.get(&user).cloned().map(Devices::Named) };
+            let devices = devices.ok_or_else(|| {
+                Error::Access(format!("user {user} may not use this engine; start it with --allow-uid {user}=DEVICE"))
+            })?;
+            return Ok(Grant { host: None, owner: Origin::User(user).to_string(), devices });
         }
         let party = caller(request)?;
         if self.revoked.is_revoked(&party.name) {
             return Err(Error::Revoked(party.to_string()));
         }
         if party.role == Role::Host && self.hosts.contains(&party.name) {
-            return Ok(());
+            let Party { name, devices, .. } = party;
+            return Ok(Grant { host: Some(name.clone()), owner: name, devices: Devices::Named(devices) });
         }
         Err(Error::Access(format!("{party} may not use this engine; start it with --host for each training host")))
     }
 }
 
 impl tonic::service::Interceptor for Guard {
-    fn call(&mut self, request: Request<()>) -> std::result::Result<Request<()>, Status> {
-        self.check(&request)?;
+    fn call(&mut self, mut request: Request<()>) -> std::result::Result<Request<()>, Status> {
+        let grant = self.check(&request)?;
+        request.extensions_mut().insert(grant);
         Ok(request)
     }
 }

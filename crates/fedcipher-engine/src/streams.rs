@@ -12,6 +12,7 @@ use crate::{CHUNK, MAX_MESSAGE};
 use bytes::{Buf, Bytes, BytesMut};
 use fedcipher_core::client::Digest;
 use fedcipher_core::codec::{self, Layout, Means, Rounding, SumSink, Sums, Update};
+use fedcipher_core::ledger::Sum;
 use fedcipher_core::mac::{Hash, TAG_LEN, Tag};
 use fedcipher_core::prf::KeyStream;
 use fedcipher_core::scheme::{Encryptor, Expect, Opening, Request, Terms};
@@ -402,6 +403,7 @@ impl Job {
             layout: &self.layout,
             plan: &begin.plan,
             model: &begin.model,
+            memory: &begin.memory,
             bound: &begin.bound,
         }
     }
@@ -414,8 +416,8 @@ impl Job {
     fn encrypt(&self, encryptor: &mut dyn Encryptor, flat: &[f32]) -> Result<(Vec<u8>, proto::EncryptDone)> {
         let began = Instant::now();
         let update = Update::new(&self.layout, self.layout.split(flat)?, self.rounding()?)?;
-        let Terms { round, weight, plan, model, bound, .. } = self.terms();
-        let frame = encryptor.encrypt(&Request { round, weight, update: &update, plan, model, bound })?;
+        let Terms { round, weight, plan, model, memory, bound, .. } = self.terms();
+        let frame = encryptor.encrypt(&Request { round, weight, update: &update, plan, model, memory, bound })?;
         let encode_seconds = update.seconds();
         let done = proto::EncryptDone {
             clipped: update.clipped().iter().sum(),
@@ -522,7 +524,10 @@ where
         let output = if begin.sums { Output::Sums } else { Output::Means };
         let expect = expected(begin);
         let done = match party.decryptor()?.opener(&head, &expect, prefix)? {
-            Some(opening) => self.decrypt_pieces(party, opening, output, buffer, head_len, &head).await?,
+            Some(opening) => {
+                let sum = Sum::of(&head.header, expect.memory);
+                self.decrypt_pieces(party, opening, output, buffer, (head_len, &head), sum).await?
+            }
             None => self.decrypt_whole(Arc::clone(party), begin.clone(), output, buffer, head_len, &head).await?,
         };
         self.send(decrypt_reply::Part::Done(done)).await
@@ -548,8 +553,8 @@ where
         opening: Opening,
         output: Output,
         mut buffer: BytesMut,
-        head_len: usize,
-        head: &wire::Head,
+        (head_len, head): (usize, &wire::Head),
+        sum: Sum,
     ) -> Result<proto::DecryptDone> {
         let (pieces, weight) = (opening.opener.pieces(), head.header.total_weight());
         opening.opener.check_len(head.payload_len)?;
@@ -616,10 +621,10 @@ where
         self.end().await?;
         let mut bytes = [0u8; TAG_LEN];
         bytes.copy_from_slice(tag);
-        let (party, round) = (Arc::clone(party), head.header.round);
-        // The round is spent before anybody learns whether the aggregate opens.
+        let party = Arc::clone(party);
+        // Its clients are spent for the round, and the set is remembered, before anybody learns whether it opens.
         compute(move || {
-            party.decryptor()?.openings().claim(round, &digest.finish())?;
+            party.decryptor()?.openings().claim(&sum, &digest.finish())?;
             let hash = hash.map_err(unopened)?;
             Ok(opening.verifier.check(hash, Tag::parse(bytes)?)?)
         })
@@ -690,5 +695,6 @@ fn unopened(error: fedcipher_core::Error) -> fedcipher_core::Error {
 
 /// What the host says the aggregate must be.
 fn expected(begin: &proto::DecryptBegin) -> Expect<'_> {
-    Expect { round: begin.round, model: begin.model.as_deref(), bound: &begin.bound }
+    let (model, memory) = (begin.model.as_deref(), begin.memory.as_deref());
+    Expect { round: begin.round, model, memory, bound: &begin.bound }
 }

@@ -20,7 +20,7 @@ fn an_identity_is_one_devices_and_stays_it() {
     drop(Authority::init(&store, SPEC, vec!["localhost".into()]).unwrap());
     let mut authority = Authority::open(&store).unwrap();
     for name in ["one", "two"] {
-        let party = Party { role: Role::Device, name: name.into() };
+        let party = Party::new(Role::Device, name);
         authority.enrol(&party, &Terms::days(1, vec![]), None, &root.path().join(name)).unwrap();
     }
     let [first, second] = [(); 2].map(|()| {

@@ -23,7 +23,7 @@ fn a_revocation_that_was_killed_before_its_rotation_still_gets_it() {
         drop(Authority::init(&store, SPEC, vec!["localhost".into()]).unwrap());
         let mut authority = Authority::open(&store).unwrap();
         for name in ["stays", "goes"] {
-            let party = Party { role: Role::Device, name: name.into() };
+            let party = Party::new(Role::Device, name);
             authority.enrol(&party, &Terms::days(1, vec![]), None, &root.path().join(name)).unwrap();
         }
         assert_eq!(authority.rotate(false).unwrap(), 1);

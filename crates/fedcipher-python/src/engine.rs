@@ -51,28 +51,30 @@ impl EngineClient {
         weight: u64,
         plan: &[u8],
         model: &[u8],
+        memory: &[u8],
         bound: &[u8],
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, u64, u64, f64, f64)> {
         let tensors = slices(&arrays)?;
         let mut place = PlaceInPython(None);
-        let what = Sealed { epoch, round, weight, layout: &layout.0, plan, model, bound, stochastic };
+        let what = Sealed { epoch, round, weight, layout: &layout.0, plan, model, memory, bound, stochastic };
         let done = py.detach(|| locked(&self.0).encrypt(&what, &tensors, &mut place)).map_err(raise)?;
         Ok((place.frame(py)?, done.clipped, done.setup_bytes, done.encode_seconds, done.encrypt_seconds))
     }
 
     /// Weighted means: (layout, round, contributions, flat float32 values, counts or None, false
     /// members).
-    #[pyo3(signature = (frame, round = None, model = None, bound = None))]
+    #[pyo3(signature = (frame, round = None, model = None, memory = None, bound = None))]
     fn decrypt<'py>(
         &self,
         py: Python<'py>,
         frame: &[u8],
         round: Option<u64>,
         model: Option<&[u8]>,
+        memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<Opened<'py>> {
-        let expect = Expect { round, model, bound: bound.unwrap_or_default() };
+        let expect = Expect { round, model, memory, bound: bound.unwrap_or_default() };
         let got = py.detach(|| locked(&self.0).decrypt(frame, &expect, false)).map_err(raise)?;
         let Values::Means(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent sums for means"));
@@ -83,14 +85,15 @@ impl EngineClient {
     }
 
     /// The integer sums themselves: (contributions, flat uint64 sums).
-    #[pyo3(signature = (frame, bound = None))]
+    #[pyo3(signature = (frame, memory = None, bound = None))]
     fn decrypt_sums<'py>(
         &self,
         py: Python<'py>,
         frame: &[u8],
+        memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
-        let expect = Expect { bound: bound.unwrap_or_default(), ..Expect::default() };
+        let expect = Expect { memory, bound: bound.unwrap_or_default(), ..Expect::default() };
         let got = py.detach(|| locked(&self.0).decrypt(frame, &expect, true)).map_err(raise)?;
         let Values::Sums(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent means for sums"));

@@ -7,6 +7,7 @@ mod engine;
 mod forked;
 mod key_files;
 mod library;
+mod sets;
 
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
@@ -121,6 +122,12 @@ impl ClientKey {
     #[getter]
     fn scheme(&self) -> String {
         wire::scheme_name(&self.0.tag.scheme)
+    }
+
+    /// As the server key's: names the key set.
+    #[getter]
+    fn fingerprint(&self) -> String {
+        wire::hex(&self.0.tag.key_id)
     }
 
     fn __repr__(&self) -> String {
@@ -313,6 +320,7 @@ impl Encryptor {
         weight: u64,
         plan: &[u8],
         model: &[u8],
+        memory: &[u8],
         bound: &[u8],
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, f64)> {
@@ -320,7 +328,7 @@ impl Encryptor {
         let mut place = PlaceInPython(None);
         let (clipped, seconds) = at_work_on(py, &self.0, |encryptor| {
             let update = Update::new(&layout.0, slices, rounding(stochastic)?)?;
-            let request = Request { round, weight, update: &update, plan, model, bound };
+            let request = Request { round, weight, update: &update, plan, model, memory, bound };
             encryptor.encrypt_into(&request, &mut place)?;
             Ok((update.clipped(), update.seconds()))
         })
@@ -443,16 +451,17 @@ fn contributions(header: &wire::Header) -> Contributions {
 impl Decryptor {
     /// Weighted means: (layout, round, contributions, flat float32 values, counts or None, false
     /// members).
-    #[pyo3(signature = (frame, round = None, model = None, bound = None))]
+    #[pyo3(signature = (frame, round = None, model = None, memory = None, bound = None))]
     fn decrypt<'py>(
         &self,
         py: Python<'py>,
         frame: &[u8],
         round: Option<u64>,
         model: Option<&[u8]>,
+        memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<Opened<'py>> {
-        let expect = Expect { round, model, bound: bound.unwrap_or_default() };
+        let expect = Expect { round, model, memory, bound: bound.unwrap_or_default() };
         let mut means = Means::default();
         let summary = at_work(py, || self.0.decrypt(frame, &expect, &mut means)).map_err(raise)?;
         let added = contributions(&summary.header);
@@ -462,14 +471,15 @@ impl Decryptor {
     }
 
     /// The integer sums themselves: (contributions, flat uint64 sums).
-    #[pyo3(signature = (frame, bound = None))]
+    #[pyo3(signature = (frame, memory = None, bound = None))]
     fn decrypt_sums<'py>(
         &self,
         py: Python<'py>,
         frame: &[u8],
+        memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
-        let expect = Expect { bound: bound.unwrap_or_default(), ..Expect::default() };
+        let expect = Expect { memory, bound: bound.unwrap_or_default(), ..Expect::default() };
         let mut sums = Sums::default();
         let summary = at_work(py, || self.0.decrypt(frame, &expect, &mut sums)).map_err(raise)?;
         Ok((contributions(&summary.header), sums.0.into_pyarray(py)))
@@ -526,10 +536,14 @@ fn add_noise<'py>(
     Ok((values.into_pyarray(py), cut, norm))
 }
 
-/// The public header of any frame: (kind, scheme, epoch, round, contributions, elements, payload bytes).
+/// The public header of any frame: (kind, scheme, epoch, round, contributions, elements, payload bytes,
+/// keyed tag of the memory that its sum counts in).
 #[pyfunction]
 #[allow(clippy::type_complexity, reason = "one tuple for one thin call")]
-fn inspect(frame: &[u8]) -> PyResult<(u8, String, u64, u64, Contributions, u64, usize)> {
+fn inspect<'py>(
+    py: Python<'py>,
+    frame: &[u8],
+) -> PyResult<(u8, String, u64, u64, Contributions, u64, usize, Bound<'py, PyBytes>)> {
     let frame = wire::parse(frame).map_err(raise)?;
     let h = frame.header;
     Ok((
@@ -540,6 +554,7 @@ fn inspect(frame: &[u8]) -> PyResult<(u8, String, u64, u64, Contributions, u64, 
         contributions(&h),
         h.elements,
         frame.payload.len(),
+        PyBytes::new(py, &h.memory),
     ))
 }
 
@@ -568,6 +583,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<engine::EngineClient>()?;
     #[cfg(feature = "engine-client")]
     m.add_class::<engine::AuthorityClient>()?;
+    m.add_class::<sets::SetMemory>()?;
     m.add_class::<library::Library>()?;
     m.add_class::<library::Admission>()?;
     m.add_class::<library::Sender>()?;

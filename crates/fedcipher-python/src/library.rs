@@ -144,6 +144,7 @@ impl Sender {
         round: u64,
         weight: u64,
         model: &[u8],
+        memory: &[u8],
         bound: &[u8],
         seal: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyBytes>> {
@@ -152,7 +153,7 @@ impl Sender {
             let reason = format!("{} integers for {} elements", integers.len(), layout.0.elements());
             return Err(raise(Error::Layout { reason }));
         }
-        let terms = Terms { round, weight, layout: &layout.0, plan: &[], model, bound };
+        let terms = Terms { round, weight, layout: &layout.0, plan: &[], model, memory, bound };
         let (header, stamp) = py.detach(|| locked(&self.0).start(&terms, &layout.0)).map_err(raise)?;
         let weighted: Vec<u64> = integers.iter().map(|v| u64::from(*v) * stamp.weight()).collect();
         let sealed = seal.call1((weighted.into_pyarray(py),))?.cast_into::<PyBytes>()?;
@@ -169,16 +170,17 @@ pub struct Receiver(Arc<client::Receiver>);
 #[pymethods]
 impl Receiver {
     /// An aggregate whose round is spent from here on.
-    #[pyo3(signature = (frame, round = None, model = None, bound = None))]
+    #[pyo3(signature = (frame, round = None, model = None, memory = None, bound = None))]
     fn open<'py>(
         &self,
         py: Python<'py>,
         frame: &[u8],
         round: Option<u64>,
         model: Option<&[u8]>,
+        memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<(Opened, Bound<'py, PyBytes>)> {
-        let expect = Expect { round, model, bound: bound.unwrap_or_default() };
+        let expect = Expect { round, model, memory, bound: bound.unwrap_or_default() };
         let (head, layout, payload, tag) = py.detach(|| self.0.admit(frame, &expect)).map_err(raise)?;
         let verifier = self.0.verifier(&head.header, &layout, expect.bound);
         let opened = Opened {

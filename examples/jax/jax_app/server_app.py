@@ -16,7 +16,11 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     strategy = FedAvg()
     strategy = SecureStrategy(  # <- added
-        strategy, keys=config["fedcipher-keys"], opener=config["fedcipher-opener"]
+        strategy,
+        keys=config["fedcipher-keys"],
+        opener=config["fedcipher-opener"],
+        train_answers=["loss"],
+        evaluate_answers=["accuracy"],
     )
     initial = {name: Array(values) for name, values in make_parameters().items()}
     result = strategy.start(grid, ArrayRecord(initial), num_rounds=config["num-server-rounds"], evaluate_fn=evaluate)

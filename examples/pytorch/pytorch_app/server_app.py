@@ -1,4 +1,4 @@
-"""A usual ServerApp, and the one line that encrypts."""
+"""A usual ServerApp, and the one call that encrypts."""
 
 from fedcipher.flower import SecureStrategy
 from flwr.app import ArrayRecord, Context
@@ -13,6 +13,12 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     strategy = FedAvg()
-    # Added; the model ends encrypted in this folder, for `fedcipher open`.
-    strategy = SecureStrategy(strategy, keys=context.run_config["fedcipher-keys"], out="fedcipher-run")
+    # Added; the model ends encrypted in this folder, for `fedcipher open`, and so do the sums of what clients answer.
+    strategy = SecureStrategy(
+        strategy,
+        keys=context.run_config["fedcipher-keys"],
+        out="fedcipher-run",
+        train_answers=["loss"],
+        evaluate_answers=["accuracy"],
+    )
     strategy.start(grid, ArrayRecord(Net().state_dict()), num_rounds=context.run_config["num-server-rounds"])

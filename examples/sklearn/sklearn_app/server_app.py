@@ -16,7 +16,11 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     strategy = FedAvg()
     strategy = SecureStrategy(  # <- added
-        strategy, keys=config["fedcipher-keys"], opener=config["fedcipher-opener"]
+        strategy,
+        keys=config["fedcipher-keys"],
+        opener=config["fedcipher-opener"],
+        train_answers=["accuracy"],
+        evaluate_answers=["accuracy"],
     )
     initial = {name: Array(values) for name, values in parameters(make_model()).items()}
     result = strategy.start(grid, ArrayRecord(initial), num_rounds=config["num-server-rounds"])

@@ -25,10 +25,13 @@ def _failure(result: RoundResult) -> str:
     if not result.clients:
         return f"no client succeeded; first cause: {_cause(result)}"
     wrong = [f"{name} is {value}" for name, value in result.metrics.items() if not math.isfinite(value)]
+    # What is no number is counted by its client, and sent as a zero.
+    if result.saturated:
+        wrong.append(f"{result.saturated:.0f} values of a client's update are no finite numbers")
     if wrong:
         return f"{', '.join(wrong)}: the model or its training has left the numbers; a smaller --learning-rate may help"
     # Training reports its loss; accuracy comes of evaluation alone, in rounds that have a model to evaluate.
-    if not result.unfinished and "accuracy" not in result.metrics:
+    if not result.unfinished and not result.not_opened and "accuracy" not in result.metrics:
         return f"no client evaluated the model; first cause: {_cause(result)}"
     return ""
 

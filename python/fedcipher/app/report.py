@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,14 +51,14 @@ _COUNTED = {
 }
 """What an accelerator's engine counts, and what tables call it."""
 # What our app counts beside.
-_NO_RESULT = ("model", "num-examples", "training num-examples")
+_NO_RESULT = ("num-examples", "training num-examples")
 # Said in the threat line on their own, or of no weight for what a scheme withstands.
 _SHAPE = ("clients", "max_weight", "min_contributions")
 
 
 @dataclass
 class RoundResult:
-    """One round: metrics, mean seconds by phase and mean bytes per client."""
+    """One round: metrics, mean seconds by phase and mean bytes per client. What is not known is left out or None."""
 
     round: int
     clients: int
@@ -68,19 +69,27 @@ class RoundResult:
     setup_bytes: float
     download_bytes: float
     evaluation_download_bytes: float
-    clipped: float
+    clipped: float | None
+    """Values of an update that were cut to their range."""
     elements: float
     wall_seconds: float
     unfinished: str | None = None
     """Why the round has no aggregate."""
+    saturated: float | None = None
+    """Values of an update that were no finite numbers."""
+    model: str = ""
+    """SHA-256 of the model that it ended with, where it was opened."""
+    not_opened: str = ""
+    """Why its metrics could not be opened with a key that there is."""
     accelerator: dict[str, float] = field(default_factory=dict)
     """What the engine's accelerators have done in it, for all clients (`fedcipher.engine.accelerator.usage`)."""
 
     @classmethod
-    def of(cls, record: RoundRecord) -> RoundResult:
+    def of(cls, record: RoundRecord, *, model: str = "", not_opened: str = "") -> RoundResult:
         """Averages a server's record over the clients that took part."""
         mean = record.mean
-        spent = {phase: mean(f"{phase}_seconds") for phase in PHASES}
+        known = {*record.counted, *(phase for client in record.clients for phase in client.phases)}
+        spent = {phase: mean(f"{phase}_seconds") for phase in PHASES if f"{phase}_seconds" in known}
         spent["aggregate"] = record.aggregate_seconds
         metrics = {f"training {name}": value for name, value in record.metrics.get("train", {}).items()}
         metrics.update({**record.metrics.get("evaluate", {}), **record.metrics.get("server", {})})
@@ -95,16 +104,19 @@ class RoundResult:
             setup_bytes=mean("setup_bytes"),
             download_bytes=mean("download_bytes"),
             evaluation_download_bytes=record.evaluation_mean("download_bytes"),
-            clipped=mean("clipped"),
-            elements=mean("elements"),
+            clipped=record.counted.get("clipped"),
+            elements=record.elements,
             wall_seconds=record.wall_seconds,
             unfinished=record.unfinished,
+            saturated=record.counted.get("saturated"),
+            model=model,
+            not_opened=not_opened,
         )
 
     @property
-    def clipped_share(self) -> float:
+    def clipped_share(self) -> float | None:
         """The part of the values that clipping changed, 0 to 1."""
-        return self.clipped / max(1.0, self.elements)
+        return None if self.clipped is None else self.clipped / max(1.0, self.elements)
 
 
 @dataclass
@@ -217,26 +229,37 @@ class Report:
         return said
 
     def totals(self) -> dict[str, float]:
-        """Means over rounds of the per-client figures; the final round's metrics."""
+        """Means over rounds of the per-client figures, as far as they are known; the final round's metrics."""
         count = max(1, len(self.rounds))
-        out = {name: sum(r.seconds[name] for r in self.rounds) / count for name in [*PHASES, "aggregate"]}
+        out: dict[str, float] = {}
+        for name in [*PHASES, "aggregate"]:
+            spent = [r.seconds[name] for r in self.rounds if name in r.seconds]
+            if spent:
+                out[name] = sum(spent) / len(spent)
         out["upload_bytes"] = sum(r.upload_bytes for r in self.rounds) / count
         out["setup_bytes"] = max((r.setup_bytes for r in self.rounds), default=0.0)
         # The first download is the initial model in the clear, as in any federation.
         later = [r.download_bytes for r in self.rounds if r.round > 1] or [0.0]
         out["download_bytes"] = sum(later) / len(later)
         out["evaluation_download_bytes"] = sum(r.evaluation_download_bytes for r in self.rounds) / count
-        out["clipped_fraction"] = sum(r.clipped for r in self.rounds) / max(1.0, sum(r.elements for r in self.rounds))
+        cut = [(r.clipped, r.elements) for r in self.rounds if r.clipped is not None]
+        if cut:
+            out["clipped_fraction"] = sum(clipped for clipped, _ in cut) / max(1.0, sum(of for _, of in cut))
         out["wall_seconds"] = sum(r.wall_seconds for r in self.rounds)
         for kind in dict.fromkeys(kind for r in self.rounds for kind in r.accelerator):
             out[f"accelerator_{kind}"] = sum(r.accelerator.get(kind, 0.0) for r in self.rounds) / count
         return {**out, **(self.rounds[-1].metrics if self.rounds else {})}
 
+    @property
+    def model(self) -> str:
+        """SHA-256 of the model of the last round, where it was opened."""
+        return self.rounds[-1].model if self.rounds else ""
+
     def _figures(self) -> dict[str, str]:
         t = self.totals()
-        out = {"model (first bits of its SHA-256)": f"{int(t['model']):012x}"} if "model" in t else {}
+        out = {"model (first bits of its SHA-256)": self.model[:12]} if self.model else {}
         out.update({name: f"{t[name]:.4f}" for name in _METRICS if name in t})
-        out.update({f"{name}, per client and round": seconds(t[name]) for name in PHASES})
+        out.update({f"{name}, per client and round": _if_known(seconds, t.get(name)) for name in PHASES})
         for way in ("upload", "download", "evaluation_download"):
             name, count = way.replace("evaluation_download", "download for evaluation"), t[f"{way}_bytes"]
             out[f"{name}, bytes per client and round"] = f"{count:,.0f}"
@@ -244,14 +267,14 @@ class Report:
                 out[f"{name}, at {self.link_mbit:g} Mbit/s (computed)"] = seconds(count * 8 / (self.link_mbit * 1e6))
         if t["setup_bytes"]:
             out["upload once a key epoch, bytes per client"] = f"{t['setup_bytes']:,.0f}"
-        out["aggregate, on the server, per round"] = seconds(t["aggregate"])
+        out["aggregate, on the server, per round"] = _if_known(seconds, t.get("aggregate"))
         if self.lanes:
             done = {kind: t.get(f"accelerator_{kind}", 0.0) for kind in _COUNTED}
             cycles = sum(done[kind] for kind in _CYCLES)
             out.update({f"accelerator, cycles of {_CYCLES[kind]}, per round": f"{done[kind]:,.0f}" for kind in _CYCLES})
             out[f"accelerator, at {CLOCK_MHZ:g} MHz (assumed), per round"] = seconds(cycles / (CLOCK_MHZ * 1e6))
             out.update({f"{_APART[kind]}, per round": seconds(done[kind]) for kind in _APART})
-        out["values clipped"] = share(t["clipped_fraction"])
+        out["values clipped"] = _if_known(share, t.get("clipped_fraction"))
         out["all rounds"] = seconds(t["wall_seconds"])
         return out
 
@@ -274,7 +297,7 @@ class Report:
                     *(_metric(name, r.metrics.get(name)) for name in names),
                     str(r.clients),
                     str(len(r.left_out)),
-                    share(r.clipped_share),
+                    _if_known(share, r.clipped_share),
                     size(r.upload_bytes),
                     size(r.download_bytes),
                     seconds(r.wall_seconds),
@@ -317,6 +340,7 @@ class Report:
         for r in self.rounds:
             out += [f"round {r.round}, {reason}" for reason in r.left_out]
             out += [f"round {r.round} has no aggregate: {r.unfinished}"] if r.unfinished else []
+            out += [f"round {r.round}, metrics: {r.not_opened}"] if r.not_opened else []
         return out
 
     def compared(self) -> str:
@@ -324,8 +348,7 @@ class Report:
         if not (self.beside and self.rounds and self.beside.rounds):
             return ""
         ours, theirs = self.totals(), self.beside.totals()
-        same = "model" in ours and ours["model"] == theirs.get("model")
-        if same:
+        if self.model and self.model == self.beside.model:
             return "Both runs end with the same model: its digests are equal."
         gap = ours.get("accuracy", 0.0) - theirs.get("accuracy", 0.0)
         return (
@@ -361,6 +384,10 @@ class Report:
             raise ReportError(f"the report cannot be written: {error}") from error
         except OSError as error:
             raise ReportError(f"the report cannot be written: {refusal(error, folder)}") from error
+
+
+def _if_known(shown: Callable[[float], str], value: float | None) -> str:
+    return "-" if value is None else shown(value)
 
 
 def _counted(kind: str, value: float) -> str:

@@ -130,11 +130,12 @@ def _traffic(report: Report) -> Any:
 
 
 def _phases(report: Report) -> Any:
-    names = [*PHASES, "aggregate"]
     runs = _runs(report)
+    totals = [run.totals() for run in runs]
+    names = [name for name in (*PHASES, "aggregate") if any(name in spent for spent in totals)] or ["aggregate"]
     figure, axes = _figures.new(1.2 + 0.3 * len(names) * len(runs))
     height = 0.8 / len(runs)
-    spent = [[max(run.totals()[name], _SHORTEST) for name in names] for run in runs]
+    spent = [[max(known.get(name, 0.0), _SHORTEST) for name in names] for known in totals]
     for k, (run, values, colour) in enumerate(zip(runs, spent, (_OURS, _BESIDE), strict=False)):
         at = [row + (k - (len(runs) - 1) / 2) * height for row in range(len(names))]
         axes.barh(at, values, height, label=run.scheme, color=colour)

@@ -5,45 +5,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import cast
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, Context, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from fedcipher.app.answers import evaluate_answers, pool_evaluations, train_answers
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
-from fedcipher.errors import StrategyError
 from fedcipher.flower import RoundRecord, SecureStrategy
-from fedcipher.keys.provider import ServerKeys
+from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.models import Learner
 
-__all__ = ["app", "make_server_app", "pool_evaluations"]
-
-
-def pool_evaluations(records: list[RecordDict], weighted_by: str) -> MetricRecord:
-    """Accuracy, loss and macro precision, recall, F1 over all clients' test examples together."""
-    metrics = [next(iter(record.metric_records.values())) for record in records]
-    hits, true, guessed = (np.sum([m[name] for m in metrics], axis=0) for name in ("hits", "true", "guessed"))
-    present = true > 0
-    recall = hits[present] / true[present]
-    precision = hits[present] / np.maximum(guessed[present], 1)
-    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
-    examples = [cast(float, m[weighted_by]) for m in metrics]
-    models = {cast(int, m["model"]) for m in metrics}
-    if len(models) != 1:
-        raise StrategyError(f"the clients evaluated {len(models)} different models; some decrypted another aggregate")
-    return MetricRecord(
-        {
-            "accuracy": float(hits.sum() / true.sum()),
-            "loss": float(np.average([cast(float, m["loss"]) for m in metrics], weights=examples)),
-            "precision": float(precision.mean()),
-            "recall": float(recall.mean()),
-            "f1": float(f1.mean()),
-            "model": models.pop(),
-        }
-    )
+__all__ = ["app", "make_server_app"]
 
 
 def make_server_app(
@@ -63,15 +37,22 @@ def make_server_app(
         data = load(chosen.dataset, chosen.data_dir or None)
         learner = Learner(chosen.model, data.classes, data.train_x[0])
         initial = learner.initial(chosen.seed)
+        held = server_keys(keys or chosen.keys)
+        # No noise covers answers, so that with privacy there are none.
+        private = held.scheme.codec.privacy is not None
         strategy = SecureStrategy(
             FedAvg(
                 fraction_train=chosen.per_round / chosen.clients,
+                # As many as a sum has room for.
+                fraction_evaluate=chosen.per_round / chosen.clients,
                 min_train_nodes=chosen.per_round,
-                min_evaluate_nodes=chosen.clients,
+                min_evaluate_nodes=chosen.per_round,
                 min_available_nodes=chosen.clients,
                 evaluate_metrics_aggr_fn=pool_evaluations,
             ),
-            keys or chosen.keys,
+            held,
+            train_answers=[] if private else train_answers(chosen),
+            evaluate_answers=[] if private else evaluate_answers(chosen, data),
             out=chosen.out,
             resume=chosen.resume,
             examples_per_weight=chosen.examples_per_weight or None,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
@@ -18,7 +19,9 @@ from rich.logging import RichHandler
 from rich.progress import Progress, TimeRemainingColumn
 
 from fedcipher import keys as key_files
+from fedcipher._files import write_whole
 from fedcipher._terminal import console, progress
+from fedcipher.app.answers import evaluated, pool_evaluations
 from fedcipher.app.client_app import make_client_app
 from fedcipher.app.examples import sizes
 from fedcipher.app.memory import at_once, available, resident
@@ -27,28 +30,29 @@ from fedcipher.app.report import Report, RoundResult
 from fedcipher.app.server_app import make_server_app
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
-from fedcipher.engine import Authority, connect
+from fedcipher.engine import Authority, Engine, connect
 from fedcipher.engine.accelerator import Accelerator, usage
 from fedcipher.engine.local import start_engines
 from fedcipher.errors import FedcipherError, RunError
+from fedcipher.federation.policy import POLICY_FILE, SIMULATED
 from fedcipher.flower import RoundRecord, SecureStrategy
+from fedcipher.flower.curves import Curves
 from fedcipher.flower.journal import read_journal
 from fedcipher.flower.run_folder import free_folder, save_model
-from fedcipher.foreign_text import show
+from fedcipher.foreign_text import quoting_log, show
 from fedcipher.keys.provider import FileKeys, ServerKeys
-from fedcipher.schemes import Decryptor, Scheme
+from fedcipher.schemes import Scheme
 
-__all__ = ["train", "weight_unit"]
+__all__ = ["largest_weight", "train"]
 
+_log = quoting_log("fedcipher")
 _EQUAL_WITHIN = 0.02
 
 
-def weight_unit(sizes: list[int], levels: int) -> tuple[float, int]:
-    """(examples per weight, max weight) for clients of these sizes; equal sizes need no weights."""
+def largest_weight(sizes: list[int]) -> float:
+    """The largest number of examples that counts, for clients of these sizes; 0: equal sizes need no weights."""
     largest, smallest = max(sizes), min(sizes)
-    if largest - smallest <= _EQUAL_WITHIN * largest:
-        return 0.0, 1
-    return largest / levels, levels
+    return 0.0 if largest - smallest <= _EQUAL_WITHIN * largest else float(largest)
 
 
 def client_sizes(settings: Settings) -> list[int]:
@@ -97,8 +101,9 @@ def train(
     if few:
         show(few, flush=True)
     try:
-        with _dashboard(dashboard, Path(settings.out)), progress(screen, "round", TimeRemainingColumn()) as bar:
-            past = _run(settings, scheme, report, bar, out, engine, cores, accelerator)
+        shown: list[Curves] = []
+        with _dashboard(dashboard, Path(settings.out), shown), progress(screen, "round", TimeRemainingColumn()) as bar:
+            past = _run(settings, scheme, report, bar, out, engine, cores, accelerator, shown.append)
             if beside is not None:
                 report.beside = Report.begin(asdict(settings), beside, said, link_mbit)
                 other = out / beside.name
@@ -120,13 +125,16 @@ def train(
 
 
 @contextmanager
-def _dashboard(wanted: bool, folder: Path) -> Iterator[None]:
+def _dashboard(wanted: bool, folder: Path, curves: list[Curves]) -> Iterator[None]:
+    """``curves``: empty until there are keys."""
     if not wanted:
         yield
         return
     from fedcipher.watch.app import serving
+    from fedcipher.watch.run import WatchedRun
 
-    with serving(folder) as address:
+    run = WatchedRun(folder, curves=lambda: curves[-1] if curves else None)
+    with serving(run) as address:
         show(f"dashboard: {address}", flush=True)
         yield
 
@@ -140,20 +148,30 @@ def _run(
     engine: bool,
     cores: int,
     accelerator: Accelerator | None = None,
+    show: Callable[[Curves], None] = lambda _: None,
 ) -> int:
-    """One simulation; its rounds go into ``report`` as they end. How many of them an earlier one had done."""
+    """One simulation; its rounds go into ``report`` as they end. How many of them an earlier one had done.
+
+    ``show`` is told what opens its metrics.
+    """
     from flwr.simulation import run_simulation
 
-    with _keys(settings, scheme, engine, accelerator) as (keys, decryptor, used):
+    with _own_state(settings), _keys(settings, scheme, engine, accelerator) as (keys, reader, used):
+        curves = Curves(settings.out, reader, evaluate=pool_evaluations)
+        show(curves)
         task = bar.add_task(f"{scheme.name}: starting clients", total=settings.rounds)
 
         before: dict[str, float] = {}
 
         def on_round(record: RoundRecord) -> None:
-            result = RoundResult.of(record)
             now = used()
+            result = _opened(curves, record)
+            if scheme.codec.privacy is not None and curves.arrays is not None and not record.unfinished:
+                # Nobody evaluates with privacy, because no noise covers answers. What was opened may be looked at.
+                result.metrics.update(evaluated(settings, curves.arrays))
             result.accelerator = {kind: value - before.get(kind, 0.0) for kind, value in now.items()}
-            before.update(now)
+            # From here on: to open the metrics is no client's work.
+            before.update(used())
             report.rounds.append(result)
             accuracy = result.metrics.get("accuracy", float("nan"))
             bar.update(task, advance=1, description=f"{scheme.name}: accuracy {accuracy:.2%}")
@@ -166,13 +184,13 @@ def _run(
 
         if settings.resume and (out / "run").exists():
             past = read_journal(out / "run")
-            report.rounds += map(RoundResult.of, past.finished)
+            report.rounds += [_opened(curves, record) for record in past.finished]
             past_rounds = len(report.rounds)
             bar.update(task, advance=past_rounds)
 
         def on_end(strategy: SecureStrategy) -> None:
             # The keys go with this run: what stays is the model as a client sees it.
-            names, arrays = strategy.names, strategy.open_model(decryptor())
+            names, arrays = strategy.names, strategy.open_model(curves.decryptor())
             save_model(out / "model.npz", dict(zip(names, arrays, strict=True)))
 
         try:
@@ -192,11 +210,41 @@ def _run(
     return past_rounds
 
 
+def _opened(curves: Curves, record: RoundRecord) -> RoundResult:
+    """A round with the metrics that a client's key opens."""
+    try:
+        found = curves.read()
+        made, not_opened = curves.filled(record), curves.missed.get(record.round, "")
+    except FedcipherError as error:
+        # The training goes on: its updates are another matter than what is shown of them.
+        found, made, not_opened = {}, record, str(error)
+    if not_opened:
+        _log.warning("round %s is shown without its metrics: %s", record.round, not_opened)
+    opened = found.get(record.round)
+    return RoundResult.of(made, model=opened.model if opened else "", not_opened=not_opened)
+
+
+def _state(settings: Settings) -> Path:
+    keys = Path(settings.keys)
+    return keys.with_name(f"{keys.name}-state")
+
+
+@contextmanager
+def _own_state(settings: Settings) -> Iterator[None]:
+    """What simulated clients remember goes with their keys, and no site's policy is asked: there is no site."""
+    state = _state(settings)
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    policy = state / "policy.json"
+    write_whole(policy, json.dumps(SIMULATED.to_values()).encode())
+    with _environment("FEDCIPHER_STATE_DIR", str(state)), _environment(POLICY_FILE, str(policy)):
+        yield
+
+
 @contextmanager
 def _keys(
     settings: Settings, scheme: Scheme, engine: bool, accelerator: Accelerator | None
-) -> Iterator[tuple[ServerKeys, Callable[[], Decryptor], Callable[[], dict[str, float]]]]:
-    """The aggregator's keys, a client's decryptor, and what accelerators have done.
+) -> Iterator[tuple[ServerKeys, Path | Engine, Callable[[], dict[str, float]]]]:
+    """The aggregator's keys, a client's key file or engine, and what accelerators have done.
 
     The clients' keys are in files, or in an engine that the environment names.
     """
@@ -209,11 +257,11 @@ def _keys(
         if not (settings.resume and (folder / "server.key").exists()):
             key_files.save(scheme.keygen(settings.clients), scheme, folder)
         with _environment("FEDCIPHER_KEYS", settings.keys):
-            key = key_files.load_client(key_files.client_file(folder, 0))[1]
-            yield FileKeys(folder), lambda: scheme.decryptor(key), dict
+            yield FileKeys(folder), key_files.client_file(folder, 0), dict
         if settings.resume:
             # The run has ended: nobody needs them any more.
             shutil.rmtree(folder)
+            shutil.rmtree(_state(settings), ignore_errors=True)
         return
     with (
         start_engines(scheme, settings.clients, Path(settings.keys), on=accelerator) as local,
@@ -222,17 +270,21 @@ def _keys(
         keys = Authority(local.authority.address, local.server_credentials)
         page = local.metrics if accelerator else ""
         used = (lambda: usage(page)) if accelerator else dict
-        yield keys, lambda: connect(local.target, device="client-0").decryptor(), used
+        yield keys, connect(local.target, device="client-0"), used
 
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
     """Ray's workers inherit it."""
+    before = os.environ.get(name)
     os.environ[name] = value
     try:
         yield
     finally:
-        del os.environ[name]
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _backend(cores: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`fedcipher cluster up`, `status` and `down`."""
+"""`fedcipher cluster up`, `run`, `status` and `down`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from fedcipher._optional import require
 from fedcipher._options import whole
+from fedcipher.cluster.services import add_run_options, flwr_arguments
 from fedcipher.errors import ClusterError, ParameterError
 from fedcipher.foreign_text import show
 from fedcipher.keys.store import home
@@ -26,7 +27,7 @@ def add_commands(commands: Any, scheme_options: Callable[[Any], None], made: Cal
         help="a SuperLink and SuperNodes on this machine, with TLS, authentication and keys",
         description="What a deployment has, in processes of one machine and in one folder.",
     )
-    parts = cluster.add_subparsers(required=True, metavar="up|status|down")
+    parts = cluster.add_subparsers(required=True, metavar="up|run|status|down")
     up: argparse.ArgumentParser = parts.add_parser("up", help="make keys and certificates, and start everything")
     up.add_argument(
         "--clients", type=whole(1, 1000), required=True, help="SuperNodes, each with a partition and a key of its own"
@@ -38,11 +39,15 @@ def add_commands(commands: Any, scheme_options: Callable[[Any], None], made: Cal
         "--engine", action="store_true", help="an authority, and for each SuperNode an engine with its keys"
     )
     up.set_defaults(run=partial(_up, made))
+    run: argparse.ArgumentParser = parts.add_parser("run", help="sign a Flower app and start it on the cluster")
+    run.add_argument("app", help="folder of the app")
+    add_run_options(run)
+    run.set_defaults(run=_run)
     status = parts.add_parser("status", help="whether it runs, and which SuperNodes are there")
     status.set_defaults(run=_status)
     down = parts.add_parser("down", help="end all its processes; keys and logs stay")
     down.set_defaults(run=_down)
-    for part in (up, status, down):
+    for part in (up, run, status, down):
         part.add_argument("--folder", type=Path, help="of the cluster (default: ~/.fedcipher/cluster)")
 
 
@@ -56,8 +61,13 @@ def _folder(options: argparse.Namespace) -> Path:
 
 def _up(made: Callable[..., Scheme], options: argparse.Namespace, _: list[str]) -> int:
     folder = _folder(options)
-    from fedcipher.cluster.local import NAME, up
+    from fedcipher.cluster.local import FLOWER_HOME, up
 
+    if options.per_round > options.clients:
+        raise ParameterError(
+            f"--per-round {options.per_round} with {options.clients} clients: a round cannot have more than all; "
+            "give fewer, or more --clients"
+        )
     scheme = made(options, options.per_round or options.clients, options.max_weight)
     members = int(scheme.params().get("members", 0))
     if members > options.clients:
@@ -77,9 +87,18 @@ def _up(made: Callable[..., Scheme], options: argparse.Namespace, _: list[str]) 
     whose = "engine" if options.engine else "key"
     show(f"  keys  {keys}  (fedcipher-keys of an app; each SuperNode has its own {whose})")
     show(f"  logs  {folder / 'logs'}")
-    show(f"  run   FLWR_HOME={folder / 'flwr'} flwr run APP {NAME} --stream --run-config \"fedcipher-keys='...'\"")
-    show(f"  end   fedcipher cluster down{'' if options.folder is None else f' --folder {folder}'}")
+    where = "" if options.folder is None else f" --folder {folder}"
+    show(f"  run   fedcipher cluster run APP{where} --stream --run-config \"fedcipher-keys='...'\"")
+    show(f"  flwr  FLWR_HOME={folder / FLOWER_HOME} flwr list")
+    show(f"  end   fedcipher cluster down{where}")
     return 0
+
+
+def _run(options: argparse.Namespace, _: list[str]) -> int:
+    folder = _folder(options)
+    from fedcipher.cluster.local import run
+
+    return run(folder, options.app, flwr_arguments(options))
 
 
 def _status(options: argparse.Namespace, _: list[str]) -> int:

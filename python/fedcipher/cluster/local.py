@@ -1,7 +1,7 @@
-"""A SuperLink with TLS and SuperNodes that it knows by their keys, each a process of its own, in one folder.
+"""A SuperLink and SuperNodes that know each other by keys, each a process of its own, in one folder.
 
 What a deployment on several machines has (docs/deploy.md), on one: nothing here is another transport or another engine
-than Flower's own.
+than Flower's own. Other users of the machine reach the ports, and nothing behind them: see `programs`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,30 @@ from typing import Any
 
 from fedcipher import keys
 from fedcipher._files import create_private
+from fedcipher.cluster.access import CONTROL_TOKEN, NAME, TRUSTED, new_access, run_app
+from fedcipher.cluster.access import FLOWER_HOME as ACCESS_HOME
 from fedcipher.cluster.certificates import key_pair, server_certificate
+from fedcipher.cluster.environment import for_flower
 from fedcipher.cluster.offload import Offload
+from fedcipher.cluster.programs import private_folder
 from fedcipher.cluster.supervisor import INDEX, REGISTERED, is_running
 from fedcipher.errors import ClusterError
 from fedcipher.foreign_files import MAX_INDEX, parse_json, read_json
 from fedcipher.keys import roster
 from fedcipher.schemes import Scheme
 
-__all__ = ["NAME", "down", "status", "up"]
+__all__ = ["FLOWER_HOME", "down", "run", "status", "up"]
 
-NAME = "cluster"
-"""What `flwr run APP NAME` calls it."""
+_ACCESS = Path("access")
+FLOWER_HOME = _ACCESS / ACCESS_HOME
+"""In the cluster's folder: with which `flwr` logs in."""
 _START_SECONDS = 120.0
+_NODE_SECONDS = 10.0
+"""More for each node."""
+_LOCK_SECONDS = 5.0
+_MOST_SAID = 300
+_KNOWN = "public key already in use"
+"""Flower's words for a node that is registered; the answer to that may have been lost."""
 _END_SECONDS = 30.0
 
 
@@ -48,20 +59,22 @@ def up(
     """Make keys and certificates in the new ``folder``, start everything, and return when all nodes are there.
 
     With ``members`` the scheme has no shared key: each party has an identity, and the first so many hold shares. With
-    ``engine`` keys are in engines, one a node, from an authority. Returns what an app's ``fedcipher-keys`` is. Raises
-    `ClusterError` where the folder has a cluster, or something does not start.
+    ``engine`` keys are in engines, one a node, from an authority. Returns what an app's ``fedcipher-keys`` is, also
+    where the same cluster runs already. Raises `ClusterError` where the folder has another, or a start fails.
     """
+    asked = {"scheme": scheme.spec(), "clients": clients, "members": members, "engine": engine}
     if is_running(folder):
-        raise ClusterError(f"a cluster runs in {folder}: `fedcipher cluster down` ends it")
+        return _running(folder, asked)
     if (folder / INDEX).exists():
         raise ClusterError(f"{folder} has the keys and logs of an earlier cluster: remove it, or name another folder")
     if folder.exists() and any(folder.iterdir()):
         raise ClusterError(f"{folder} has other things in it: name a new folder")
     offload = Offload(folder / "engines", scheme, clients, _free_port()) if engine else None
+    app_keys = offload.keys if offload else str(folder / "keys")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(folder)
         on_progress("keys and certificates")
-        port, public = _prepare(folder, scheme, clients, members, offload)
+        port, public = _prepare(folder, scheme, clients, members, offload, {**asked, "keys": app_keys})
     except BaseException:
         # Nothing runs yet, and a second try finds the folder as this one did.
         shutil.rmtree(folder, ignore_errors=True)
@@ -77,14 +90,45 @@ def up(
             time.sleep(0.05)
         down(folder)
         raise
-    return offload.keys if offload else str(folder / "keys")
+    return app_keys
+
+
+def _running(folder: Path, asked: dict[str, Any]) -> str:
+    """The keys of the cluster that runs, if it is the one that is asked for."""
+    index = _index(folder)
+    # As JSON has it.
+    wanted = json.loads(json.dumps(asked))
+    others = [name for name, value in wanted.items() if index.get(name) != value]
+    if others:
+        raise ClusterError(
+            f"a cluster runs in {folder}, with another {' and another '.join(others)}: `fedcipher cluster down` ends "
+            "it; or name another folder"
+        )
+    if not (folder / REGISTERED).exists():
+        raise ClusterError(f"the cluster in {folder} is starting: wait for it, or end it with `fedcipher cluster down`")
+    return str(index["keys"])
+
+
+def run(folder: Path, app: str, arguments: list[str]) -> int:
+    """`flwr run` of ``app`` on the cluster, signed by it; its exit status. Raises `ClusterError`."""
+    if not is_running(folder):
+        raise ClusterError(f"no cluster runs in {folder}: `fedcipher cluster up` starts one")
+    return run_app(folder / _ACCESS, app, arguments)
+
+
+def _index(folder: Path) -> dict[str, Any]:
+    try:
+        said: dict[str, Any] = read_json(folder / INDEX, MAX_INDEX)
+        return {**said, "port": int(said["port"]), "clients": int(said["clients"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ClusterError(f"{folder} has no cluster: `fedcipher cluster up` makes one") from error
 
 
 def _prepare(
-    folder: Path, scheme: Scheme, clients: int, members: int, offload: Offload | None
+    folder: Path, scheme: Scheme, clients: int, members: int, offload: Offload | None, asked: dict[str, Any]
 ) -> tuple[int, list[Path]]:
     """All files; the SuperLink's port, and the nodes' public keys."""
-    for part in ("tls", "nodes", "logs", "flwr", "state"):
+    for part in ("tls", "nodes", "logs", "apps", "state", "private"):
         (folder / part).mkdir(mode=0o700)
     server_certificate(folder / "tls")
     if offload:
@@ -93,26 +137,34 @@ def _prepare(
     else:
         own = [f'fedcipher-key="{path}"' for path in _party_keys(folder, scheme, clients, members)]
     port = _free_port()
-    tls = folder / "tls"
-    link = ["flower-superlink", "--ssl-certfile", tls / "link.crt", "--ssl-keyfile", tls / "link.pem"]
-    link += ["--ssl-ca-certfile", tls / "ca.crt", "--enable-supernode-auth", "--database", folder / "link.db"]
-    programs = [_program("superlink", [*link, "--port", port])]
+    new_access(folder / _ACCESS, f"127.0.0.1:{port}", folder / "tls" / "ca.crt")
+    programs = [_superlink(folder, port)]
     programs += [_program(name, command) for name, command in (offload.programs() if offload else [])]
     public: list[Path] = []
     for number, whose in enumerate(own):
         secret, shown = key_pair(folder / "nodes", f"node-{number}")
         public.append(shown)
         config = f"partition-id={number} num-partitions={clients} {whose}"
-        node = ["flower-supernode", "--superlink", f"127.0.0.1:{port}", "--root-certificates", tls / "ca.crt"]
-        node += ["--auth-supernode-private-key", secret, "--port", _free_port(), "--node-config", config]
-        programs.append(_program(f"node-{number}", node))
-    (folder / "flwr" / "config.toml").write_text(
-        f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "127.0.0.1:{port}"\n'
-        f'root-certificates = "{tls / "ca.crt"}"\n'
-    )
-    said = {"scheme": scheme.spec(), "clients": clients, "port": port, "programs": programs}
-    (folder / INDEX).write_text(json.dumps(said, indent=1))
+        programs.append(_supernode(folder, port, f"node-{number}", secret, config))
+    (folder / INDEX).write_text(json.dumps({**asked, "port": port, "programs": programs}, indent=1))
     return port, public
+
+
+def _superlink(folder: Path, port: int) -> dict[str, Any]:
+    tls = folder / "tls"
+    ours = ["--control-token", folder / _ACCESS / CONTROL_TOKEN, "--private", folder / "private" / "superlink"]
+    flowers = ["--ssl-certfile", tls / "link.crt", "--ssl-keyfile", tls / "link.pem"]
+    flowers += ["--ssl-ca-certfile", tls / "ca.crt", "--enable-supernode-auth", "--database", folder / "link.db"]
+    return _program(
+        "superlink", ["fedcipher", "superlink", *ours, "--", *flowers, "--host", "127.0.0.1", "--port", port]
+    )
+
+
+def _supernode(folder: Path, port: int, name: str, secret: Path, config: str) -> dict[str, Any]:
+    flowers = ["--superlink", f"127.0.0.1:{port}", "--root-certificates", folder / "tls" / "ca.crt"]
+    flowers += ["--auth-supernode-private-key", secret, "--trusted-entities", folder / _ACCESS / TRUSTED]
+    flowers += ["--host", "127.0.0.1", "--port", _free_port(), "--node-config", config]
+    return _program(name, ["fedcipher", "supernode", "--private", folder / "private" / name, "--", *flowers])
 
 
 def _party_keys(folder: Path, scheme: Scheme, clients: int, members: int) -> list[Path]:
@@ -139,6 +191,8 @@ def _supervisor(folder: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            # Python looks for modules in the folder it is started in, which may be anybody's.
+            cwd=folder,
             start_new_session=True,
         )
 
@@ -146,38 +200,48 @@ def _supervisor(folder: Path) -> subprocess.Popen[bytes]:
 def _start(
     folder: Path, port: int, public: list[Path], offload: Offload | None, on_progress: Callable[[str], None]
 ) -> None:
-    until = time.monotonic() + _START_SECONDS
+    began = time.monotonic()
+    until = began + _START_SECONDS + _NODE_SECONDS * len(public)
+
+    def wait(what: str) -> None:
+        # A supervisor takes a moment to lock its file.
+        _wait(folder, what, may_be_gone=time.monotonic() < began + _LOCK_SECONDS, is_late=time.monotonic() > until)
+
     on_progress("SuperLink")
     while not _answers(port):
-        _wait(folder, until, "the SuperLink does not answer")
+        wait("the SuperLink does not answer")
     for number, path in enumerate(public):
         on_progress(f"registering node {number} of {len(public)}")
-        while not _flwr(folder, "supernode", "register", str(path), NAME)[0]:
-            _wait(folder, until, f"node {number} cannot be registered")
+        _register(folder, path, lambda said, number=number: wait(f"node {number} cannot be registered{said}"))
     (folder / REGISTERED).touch()
     if offload:
         on_progress("engines")
-        offload.wait(lambda what: _wait(folder, until, what))
+        offload.wait(wait)
     on_progress("SuperNodes")
     while (here := status(folder)["online"]) < len(public):
-        _wait(folder, until, f"{here} of {len(public)} SuperNodes are there")
+        wait(f"{here} of {len(public)} SuperNodes are there")
 
 
-def _wait(folder: Path, until: float, what: str) -> None:
-    # A supervisor takes a moment to lock its file.
-    started = time.monotonic() > until - _START_SECONDS + 5
-    if time.monotonic() > until or (started and not is_running(folder)):
+def _register(folder: Path, public: Path, wait: Callable[[str], None]) -> None:
+    """Tell the SuperLink of a node; it may know it already, where its answer was lost."""
+    while True:
+        done, said = _flwr(folder, "supernode", "register", str(public), NAME)
+        if done or _KNOWN in " ".join(said.lower().split()):
+            return
+        wait(f" ({' '.join(said.split())[-_MOST_SAID:]})" if said.strip() else "")
+
+
+def _wait(folder: Path, what: str, *, may_be_gone: bool, is_late: bool) -> None:
+    gone = not may_be_gone and not is_running(folder)
+    if gone or is_late:
         raise ClusterError(f"{what}; {folder / 'logs'} has what the programs said")
-    time.sleep(0.3)
+    time.sleep(0.2)
 
 
 def status(folder: Path) -> dict[str, Any]:
     """``running``, ``port``, ``clients`` and how many SuperNodes are ``online``. Raises `ClusterError`."""
-    try:
-        said: dict[str, Any] = read_json(folder / INDEX, MAX_INDEX)
-        found = {"running": bool(is_running(folder)), "port": said["port"], "clients": said["clients"], "online": 0}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ClusterError(f"{folder} has no cluster: `fedcipher cluster up` makes one") from error
+    said = _index(folder)
+    found = {"running": bool(is_running(folder)), "port": said["port"], "clients": said["clients"], "online": 0}
     if found["running"]:
         done, text = _flwr(folder, "supernode", "list", NAME, "--format", "json")
         try:
@@ -210,14 +274,14 @@ def _program(name: str, command: list[Any]) -> dict[str, Any]:
 
 
 def _flwr(folder: Path, *arguments: str) -> tuple[bool, str]:
-    """Whether a command of ``flwr`` has worked, and what it printed."""
-    environment = {**os.environ, "FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
+    """Whether a command of ``flwr`` has worked, and what it printed; if not, errors too."""
+    environment = {**for_flower(folder / FLOWER_HOME), "FLWR_TELEMETRY_ENABLED": "0"}
     command = [str(Path(sys.executable).parent / "flwr"), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
     except subprocess.TimeoutExpired:
         return False, ""
-    return done.returncode == 0, done.stdout
+    return done.returncode == 0, done.stdout if done.returncode == 0 else done.stdout + done.stderr
 
 
 def _free_port() -> int:

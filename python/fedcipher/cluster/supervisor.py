@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcipher._files import create_private, is_locked, locked
+from fedcipher.cluster.environment import for_flower
 from fedcipher.foreign_files import MAX_INDEX, MAX_NOTE, read_file, read_json
 from fedcipher.foreign_text import show
 
@@ -57,15 +58,8 @@ def main() -> int:
         lock.write(str(os.getpid()).encode())
         lock.flush()
         programs: list[dict[str, Any]] = read_json(folder / INDEX, MAX_INDEX)["programs"]
-        environment = {
-            **os.environ,
-            "FEDCIPHER_STATE_DIR": str(folder / "state"),
-            "FLWR_HOME": str(folder / "flwr"),
-            # An app's list of packages is no reason to fetch and run them.
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            # Flower's programs start each other by name.
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        }
+        # Apps have no part of the folder with which `flwr` logs in.
+        environment = {**for_flower(folder / "apps"), "FEDCIPHER_STATE_DIR": str(folder / "state")}
         _adopt_orphans()
         running: list[_Program] = []
         ends = threading.Event()

@@ -85,10 +85,11 @@ class _Remote:
         weight: int,
         plan: bytes,
         model: bytes,
+        memory: bytes,
         bound: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]:
-        made = self._client.encrypt(layout, arrays, self._epoch, round, weight, plan, model, bound, stochastic)
+        made = self._client.encrypt(layout, arrays, self._epoch, round, weight, plan, model, memory, bound, stochastic)
         frame, clipped, self._setup_bytes, encode_seconds, _ = made
         return frame, [clipped], encode_seconds
 

@@ -1,24 +1,29 @@
-"""The client mod: decrypts what arrives, lets the app train, encrypts what leaves, and denies the rest."""
+"""The client mod: brings the model up to date, lets the app compute, encrypts what leaves, and denies the rest."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from flwr.app import ArrayRecord, Context, Message, MessageType, MetricRecord
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 
 from fedcipher.codec import Array as NumpyArray
-from fedcipher.errors import LayoutError, NonceReuseError, ParameterError, PlaintextError, RoundError, StateError
+from fedcipher.errors import ParameterError, PlaintextError, RoundError
+from fedcipher.federation.answers import Lanes, Tally
+from fedcipher.federation.chain import lanes_of
+from fedcipher.federation.charter import Purpose
 from fedcipher.flower import committee, protocol
-from fedcipher.flower.model import GlobalModel, named
-from fedcipher.flower.outgoing import Expected, checked
+from fedcipher.flower.client_model import ClientModel
+from fedcipher.flower.outgoing import checked, only_metrics
 from fedcipher.flower.party import party_of
-from fedcipher.flower.records import CLIPPED
 from fedcipher.flower.refusal import refuse
 from fedcipher.flower.settings import RoundSettings
+from fedcipher.flower.told import check_told, context_of
+from fedcipher.flower.work import Work, computed, numbers_of
 from fedcipher.foreign_text import quoting_log
+from fedcipher.schemes import Encryptor
 
 if TYPE_CHECKING:
     # Only types, and not in every Flower that works.
@@ -35,14 +40,14 @@ def client_mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Mes
     The key is in an engine or in a file; `fedcipher.flower.party` says which settings name it.
 
     Flower sends ``train``, ``train.default``, ``train.NAME`` to handlers of one category, the word before
-    the dot. With the settings of a `SecureStrategy` round, training messages of any name are answered with
-    one encrypted update and evaluation messages with metrics. Every other message is refused before the
-    app sees it: other categories (``query``), and every message without the round's settings;
+    the dot. With the settings of a `SecureStrategy` round, messages of the charter's two types are answered with one
+    encrypted frame: an update with the answers of training, or the answers of an evaluation. Every other message is
+    refused before the app sees it: other categories (``query``), and every message without the round's settings;
     `make_client_mod` can allow some by name. Each reply passes one check right before it leaves.
 
-    Whatever fails, in here or in the app, becomes one constant refusal (`fedcipher.flower.refusal`), so
-    that the round goes on without this client; the cause stands in this client's log under the reference
-    that the refusal carries.
+    A message is judged before data is touched, and refused with one constant text (`fedcipher.flower.refusal`); the
+    cause stands in this client's log under the reference that the refusal carries. After that there is no refusal: an
+    app that raises, or returns something else than an update, makes a frame of zeros that counts nothing.
     """
     return _answer(msg, ctxt, call_next, frozenset())
 
@@ -79,13 +84,12 @@ def _answer(msg: Message, ctxt: Context, call_next: ClientAppCallable, allowed: 
     try:
         category, action = _split(msg.metadata.message_type)
         if protocol.CONFIG in msg.content.config_records and category in (MessageType.TRAIN, MessageType.EVALUATE):
-            call = _Call(msg, ctxt, training=category == MessageType.TRAIN)
-            return checked(call.run(call_next), call.expected)
+            return _round(msg, ctxt, call_next, "train" if category == MessageType.TRAIN else "evaluate")
         if committee.is_for_member(msg):
             # Never reaches the app: nothing of it can be in the reply.
             return committee.answer(msg, ctxt)
         if (category, action) in allowed:
-            return checked(call_next(msg, ctxt), None)
+            return only_metrics(call_next(msg, ctxt))
         raise PlaintextError(
             f"a message of type {msg.metadata.message_type!r} without a round of SecureStrategy; wrap the server's "
             "strategy, or allow the type with make_client_mod"
@@ -97,172 +101,161 @@ def _answer(msg: Message, ctxt: Context, call_next: ClientAppCallable, allowed: 
         return refuse(msg, error)
 
 
-class _Call:
-    """One message of a round: its settings, its global model and its reply."""
+def _round(msg: Message, ctxt: Context, call_next: ClientAppCallable, purpose: Purpose) -> Message:
+    """One message of a round: everything that can be refused first, then the app, then one frame."""
+    settings = RoundSettings.parse(msg.content.config_records.pop(protocol.CONFIG))
+    party = party_of(ctxt)
+    with party.store.locked():
+        model = ClientModel(party, settings, context_of(ctxt))
+        charter = model.charter
+        record = msg.content.array_records.get(charter.record)
+        if msg.metadata.message_type != charter.types[purpose] or record is None:
+            raise RoundError("the message is of another type than the charter names, or brings no model")
+        check_told(msg.content, charter, purpose, settings.index, without=frozenset([charter.record]))
+        # A reader, or a member of a committee, need not be a client.
+        encryptor = party.encryptor(charter.epoch)
+        downloaded = protocol.record_bytes(record)
+        began = time.perf_counter()
+        model.receive(record, party.decryptor())
+        decrypted = time.perf_counter() - began
+        model.claim(purpose)
+        msg.content.array_records[charter.record] = protocol.named(charter.names, model.arrays)
+        sealed = _Sealed(model, encryptor, settings, purpose)
+        sealed.prepare()
+        work = computed(msg, ctxt, call_next, model.arrays if purpose == "train" else None, charter.record)
+        frame = sealed.seal(work)
+        phases = {**sealed.phases, "decrypt_seconds": decrypted, "download_bytes": downloaded}
+        content = RecordDict({charter.record: protocol.wire_record({protocol.UPDATE: frame})})
+        content[protocol.METRICS] = MetricRecord(cast(Any, phases))
+        told: dict[str, Any] = {"digest": model.context}
+        if model.unopened:
+            # Of public bytes: whether a tag is right depends on no private value.
+            told["unopened"] = model.unopened
+        content[protocol.CONTEXT] = ConfigRecord(told)
+        clear = {name: work.metrics[name] for name in charter.clear[purpose] if name in work.metrics}
+        allowed = {name: value for name, value in clear.items() if name in party.clear}
+        if allowed:
+            content[protocol.CLEAR] = MetricRecord(cast(Any, allowed))
+        return checked(
+            Message(content, reply_to=msg), party.scheme.name, settings.round, frozenset(charter.clear[purpose])
+        )
 
-    def __init__(self, msg: Message, ctxt: Context, *, training: bool) -> None:
-        self.msg = msg
-        self.ctxt = ctxt
-        self.training = training
-        self.settings = RoundSettings.parse(msg.content.config_records.pop(protocol.CONFIG))
-        self.party = party_of(ctxt)
-        if training:
-            # A reader, or a member of a committee, need not be a client.
-            self.encryptor = self.party.encryptor(self.settings.epoch)
-        self.expected = Expected(self.party.scheme.name, self.settings.round) if training else None
-        self.model = GlobalModel(ctxt, self.settings, self.party.scheme, training=training)
+
+class _Sealed:
+    """One frame of a round: its preparation, and what the app's work becomes."""
+
+    def __init__(self, model: ClientModel, encryptor: Encryptor, settings: RoundSettings, purpose: Purpose) -> None:
+        self._model, self._encryptor, self._settings = model, encryptor, settings
+        self._purpose: Purpose = purpose
+        self._scheme, self._charter = model.scheme, model.charter
+        self._lanes: Lanes | None = lanes_of(model.charter, model.scheme, purpose)
+        self._counts = False
         self.phases: dict[str, float | int] = {}
 
-    def run(self, call_next: ClientAppCallable) -> Message:
-        key = self.settings.record
-        record = self.msg.content.array_records.get(key)
-        if record is None:
-            raise RoundError(f"the message has no ArrayRecord {key!r}, which is to hold the model")
-        self.phases["download_bytes"] = protocol.record_bytes(record)
-        if self.training:
-            self._check_unanswered()
+    def prepare(self) -> None:
+        """What does not depend on the data, before the app computes."""
+        if self._purpose != "train":
+            return
         began = time.perf_counter()
-        self.model.receive(record, self.party.decryptor())
-        self.phases["decrypt_seconds"] = time.perf_counter() - began
-        self.msg.content.array_records[key] = named(self.settings.names, self.model.arrays)
-        if self.training:
-            self._prepare()
-        began = time.perf_counter()
-        reply = call_next(self.msg, self.ctxt)
-        self.phases["train_seconds" if self.training else "evaluate_seconds"] = time.perf_counter() - began
-        if not isinstance(cast(object, reply), Message) or reply.has_error():
-            # The check on the way out says what is wrong with it.
-            return reply
-        if self.training:
-            self._encrypt(reply)
-        reply.content.metric_records[protocol.METRICS] = MetricRecord(cast(Any, self.phases))
-        return reply
-
-    def _check_unanswered(self) -> None:
-        """Two updates of one round would let the server subtract one from the other."""
-        answered = self.model.recall("answered") or 0
-        if self.settings.round <= answered:
-            raise NonceReuseError(f"round {self.settings.round} is not after round {answered}, answered already")
-
-    def _prepare(self) -> None:
-        began = time.perf_counter()
-        if self.party.scheme.sends_parts:
-            # What an earlier run has not sent is not of this one, and this process may have served it.
-            self.encryptor.import_state(self.model.unsent)
-        shaped, reference = self.model.prepared(self._shaped())
-        self.encryptor.precompute(shaped, round=self.settings.round, reference=reference, plan=self.settings.plan)
+        if self._scheme.sends_parts:
+            self._encryptor.import_state(self._model.unsent)
+        shaped, reference = self._model.prepared(self._model.shaped)
+        self._encryptor.precompute(
+            shaped,
+            round=self._settings.round,
+            reference=reference,
+            plan=self._settings.plan,
+            lanes=0 if self._lanes is None else self._lanes.count,
+            hide_ranges=self._model.hides_ranges,
+        )
         self.phases["offline_seconds"] = time.perf_counter() - began
 
-    def _encrypt(self, reply: Message) -> None:
-        key, record = _only(reply)
-        if sorted(record.keys()) != sorted(self.settings.names):
-            raise PlaintextError(f"the reply has arrays {list(record.keys())}, expected {self.settings.names}")
-        # In the model's order, whatever the app's: JAX returns dicts sorted.
-        update = [protocol.to_numpy(record[name]) for name in self.settings.names]
-        for name, trained, given in zip(self.settings.names, update, self.model.arrays, strict=True):
-            # NumPy would take one number for a whole array of them.
-            if trained.shape != given.shape:
-                raise LayoutError(
-                    f"the reply's array {name!r} has the shape {trained.shape}, the model's {given.shape}: return each "
-                    "array in the shape in which it came"
-                )
-        if self.party.scheme.codec.target == "delta":
-            update = self.model.difference(update)
-        weight = self._weight(reply)
-        self.model.trained(self.settings.round)
-        prepared, reference = self.model.prepared(update)
-        frame = self.encryptor.encrypt(
-            prepared,
-            round=self.settings.round,
-            weight=weight,
+    def seal(self, work: Work) -> bytes:
+        """The frame of what the app made, or one of zeros that counts nothing."""
+        charter = self._charter
+        examples = numbers_of(work.metrics.get(charter.weighted_by))
+        values = {a.name: numbers_of(work.metrics.get(a.name)) for a in charter.answers[self._purpose]}
+        values["fedcipher.seconds"] = [work.seconds]
+        tally = Tally(not work.failed, examples[0] if examples else 0.0, values)
+        self._warn(work, tally)
+        update, reference = self._update(work, tally, values) if self._purpose == "train" else ([], None)
+        lanes = None if self._lanes is None else self._lanes.encode(tally)
+        frame = self._encryptor.encrypt(
+            update,
+            round=self._settings.round,
             reference=reference,
-            plan=self.settings.plan,
-            model=self.model.digest,
+            plan=self._settings.plan,
+            model=self._model.binding(self._purpose),
+            memory=self._model.memory(self._purpose),
+            lanes=lanes,
+            unbiased=not charter.equal_weights,
+            hide_ranges=self._model.hides_ranges,
         )
-        self.model.remember(answered=self.settings.round)
-        if self.party.scheme.sends_parts:
-            self.model.keep_unsent(self.encryptor.export_state())
-        stats = self.encryptor.stats
+        # What a client that counts nothing did not send still waits.
+        if self._counts and self._scheme.sends_parts:
+            self._model.keep_unsent(self._encryptor.export_state())
+        stats = self._encryptor.stats
         self.phases["encode_seconds"] = stats.encode_seconds
         self.phases["encrypt_seconds"] = stats.encrypt_seconds
         self.phases["upload_bytes"] = len(frame)
         self.phases["setup_bytes"] = stats.setup_bytes
-        self.phases["clipped"] = stats.clipped
-        self.phases["elements"] = stats.elements
-        # Of what the app has given: `prepared` may carry a tensor more.
-        counts = stats.vanished_by_tensor[: len(update)]
-        if any(counts):
-            self.phases["vanished"] = sum(counts)
-            self._warn_of_rounding(counts)
-        self._warn_of_clipping(update)
         if stats.scaled < 1:
             # Here only: how long an update is no noise covers.
             _log.info(
-                "round %s: the update was multiplied by %.3g to keep the L2 norm of its privacy, %g",
-                self.settings.round - self.settings.run,
+                "round %s: the update was multiplied by %.3g to keep the L2 norm of its privacy",
+                self._settings.index,
                 stats.scaled,
-                self.party.scheme.codec.privacy and self.party.scheme.codec.privacy.clip,
             )
-        reply.content.array_records[key] = protocol.wire_record({protocol.UPDATE: frame})
+        return frame
 
-    def _shaped(self) -> list[NumpyArray]:
-        """Arrays of an update's shapes and types."""
-        return (
-            self.model.arrays
-            if self.party.scheme.codec.target == "weights"
-            else self.model.difference(self.model.arrays)
-        )
+    def _update(
+        self, work: Work, tally: Tally, values: dict[str, list[float]]
+    ) -> tuple[list[NumpyArray], list[NumpyArray] | None]:
+        """What is encrypted: the change, times this client's share of the largest weight; ``values`` gets counts."""
+        model = self._model
+        share = 1.0
+        if self._lanes is not None and not self._charter.equal_weights:
+            share = self._lanes.weight(tally.examples) / self._charter.largest_weight
+        self._counts = not work.failed and share > 0
+        if not self._counts:
+            if self._scheme.sends_parts:
+                self._encryptor.import_state(b"")
+            update = [np.zeros_like(x) for x in model.shaped]
+        else:
+            update, odd = model.update(work.arrays)
+            values["fedcipher.saturated"] = [odd]
+            if share != 1:
+                update = [np.asarray(x * np.float32(share)) for x in update]
+        values.update(model.counts(update, self._settings.index))
+        return model.prepared(update)
 
-    def _warn_of_clipping(self, update: list[NumpyArray]) -> None:
-        """A value beyond its range was cut to it: beyond a hundredth of a tensor, say which."""
-        counts, names, sizes = self.encryptor.stats.clipped_by_tensor, self.settings.names, [x.size for x in update]
-        if len(counts) < len(names):
-            # An engine tells how many in all.
-            counts, names, sizes = [sum(counts)], [", ".join(names)], [sum(sizes)]
-        for name, size, clipped in zip(names, sizes, counts, strict=False):
-            if clipped > CLIPPED * size:
-                _log.warning(
-                    "round %s: %s of %s values of %r were cut to their clip range, which grows by the next aggregate. "
-                    "Where it stays: a larger margin or start in the Codec, or more bits",
-                    self.settings.round - self.settings.run,
-                    clipped,
-                    size,
-                    name,
-                )
-
-    def _warn_of_rounding(self, counts: list[int]) -> None:
-        """A tensor of which only zeros are sent is another tensor."""
-        for name, count in zip(self.settings.names, counts, strict=False):
-            if count:
-                _log.warning(
-                    "round %s: all %s values of %r are below half a step of their range and are sent as zeros. A "
-                    "clip of its own for each tensor, clip='auto' or more bits keeps them",
-                    self.settings.round - self.settings.run,
-                    count,
-                    name,
-                )
-
-    def _weight(self, reply: Message) -> int:
-        unit, name = self.settings.unit, self.settings.weighted_by
-        if unit <= 0:
-            return 1
-        if self.party.scheme.codec.privacy is not None:
-            # Before the number of examples is looked at, which a refusal must not depend on.
-            raise ParameterError("the round weights by examples, which its privacy does not cover; weigh all the same")
-        for record in reply.content.metric_records.values():
-            if name in record:
-                units = float(cast(float, record[name])) / unit
-                if not math.isfinite(units):
-                    raise StateError(f"the metric {name!r} is {record[name]}; it weights the update and must be finite")
-                return max(1, round(units))
-        raise StateError(f"the reply has no metric {name!r} to weight its update by; return it, or weight equally")
-
-
-def _only(reply: Message) -> tuple[str, ArrayRecord]:
-    items = list(reply.content.array_records.items())
-    if len(items) != 1:
-        raise PlaintextError(
-            f"the training reply has {len(items)} ArrayRecords, {[key for key, _ in items]}; one leaves, encrypted: "
-            "put all arrays into it under names of their own, the first model's arrays likewise"
-        )
-    return items[0]
+    def _warn(self, work: Work, tally: Tally) -> None:
+        charter = self._charter
+        known = {charter.weighted_by, *charter.clear[self._purpose], *(a.name for a in charter.answers[self._purpose])}
+        surplus = sorted(set(work.metrics) - known)
+        if surplus:
+            _log.warning(
+                "round %s: the metrics %s stay on this client: the charter does not name them. Name them in "
+                "SecureStrategy(%s_answers=[...])",
+                self._settings.index,
+                surplus,
+                self._purpose,
+            )
+        if work.failed:
+            _log.warning("round %s: this client sends zeros that count nothing: %s", self._settings.index, work.failed)
+        elif self._lanes is not None and not charter.equal_weights and self._lanes.weight(tally.examples) == 0:
+            _log.warning(
+                "round %s: %r is %s, so this client's update counts nothing",
+                self._settings.index,
+                charter.weighted_by,
+                tally.examples,
+            )
+        elif not charter.equal_weights and tally.examples > charter.largest_weight:
+            _log.warning(
+                "round %s: %s examples count as %s, the largest weight of the charter; make keys with "
+                "`fedcipher keygen --examples %.0f`",
+                self._settings.index,
+                tally.examples,
+                charter.largest_weight,
+                tally.examples,
+            )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -15,37 +16,38 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedcipher.errors import FedcipherError, RunError, StrategyError
+from fedcipher.federation.answers import Answer, Sums
+from fedcipher.federation.optimiser_step import Optimiser
 from fedcipher.flower import probe, protocol
-from fedcipher.flower.optimiser import Optimiser, mean_part
+from fedcipher.flower.optimiser import mean_part, optimiser_of
 from fedcipher.foreign_files import MAX_MODEL, parse_json, read_npz
-from fedcipher.foreign_text import quoted, quoting_log
+from fedcipher.foreign_text import quoting_log
 
-__all__ = ["Inner"]
+__all__ = ["Inner", "metrics_of"]
 
 _log = quoting_log("fedcipher.flower")
 _PROBE = protocol.PREFIX + "probe"
 _PROBE_SIZE = 4
-_UNEQUAL = 1.05
 
 
 class Inner:
     """A Flower strategy inside `fedcipher.flower.SecureStrategy`.
 
-    ``opens`` says whether the server sees the mean of each round, ``delta`` whether updates are changes of the model.
+    ``opens`` says whether the server sees the mean of each round, ``sets_models`` whether it makes the next model of
+    it, ``delta`` whether updates are changes of the model.
     Raises `StrategyError` for what is no strategy of Flower's message API.
     """
 
-    def __init__(self, strategy: Strategy, *, opens: bool, delta: bool) -> None:
+    def __init__(self, strategy: Strategy, *, opens: bool, sets_models: bool, delta: bool) -> None:
         if not isinstance(cast(object, strategy), Strategy):
             raise StrategyError(
                 f"{type(strategy).__name__} is no flwr.serverapp.strategy.Strategy; strategies of flwr.server.strategy "
                 "are of Flower's older API: use the class of the same name from flwr.serverapp.strategy"
             )
         self.strategy = strategy
-        self._opens, self._delta = opens, delta
+        self._opens, self._sets_models, self._delta = opens, sets_models, delta
         self.optimiser: Optimiser | None = None
-        """What clients make of a mean that the server does not see; known from `check` on."""
-        self._warned_weights = False
+        """What clients make of a mean; known from `check` on."""
         self._began_with: dict[str, tuple[object, bytes | None]] = {}
         self._warned: set[str] = set()
 
@@ -64,7 +66,6 @@ class Inner:
     def check(self) -> None:
         """Refuse, with `StrategyError`, what would not run or would lose its model."""
         cls = type(self.strategy)
-        self._warned_weights = False
         self._began_with = {name: (value, _digest_of(value)) for name, value in vars(self.strategy).items()}
         if cls.start is not Strategy.start:
             raise StrategyError(
@@ -78,23 +79,23 @@ class Inner:
                 "numbers in place of updates and models, and whatever it kept or saved of them would be lost: pass an "
                 "opener, or set fedcipher_blind = True on it if it touches metrics only"
             )
-        if self._opens:
+        if self._sets_models:
             probe.check_sees_only_the_mean(self.strategy, self.weighted_by)
             return
-        self.optimiser = Optimiser.of(self.strategy)
+        self.optimiser = optimiser_of(self.strategy)
         if self.optimiser is None:
             probe.check_is_mean(self.strategy, self.weighted_by)
             return
         if not self._delta:
             raise StrategyError(
-                f"{self.name} without opener=... makes its step on the clients, from the mean of their changes, and "
-                'these keys are for whole models: make them with Codec(target="delta"), which is the default'
+                f"{self.name} makes its step on the clients, from the mean of their changes, and these keys are for "
+                'whole models: make them with Codec(target="delta"), which is the default'
             )
         probe.check_step(self.strategy, self.weighted_by, self.optimiser)
 
     def check_unchanged(self) -> None:
         """Refuse, with `StrategyError`, another optimiser than at `check`."""
-        if self.optimiser is not None and Optimiser.of(self.strategy) != self.optimiser:
+        if self.optimiser is not None and optimiser_of(self.strategy) != self.optimiser:
             raise StrategyError(
                 f"the run began with {self.optimiser}, which {self.name} no longer is: clients hold "
                 "on to the first numbers. Where they are to change from round to round, pass opener=..."
@@ -140,6 +141,11 @@ class Inner:
 
     # --- in a round --------------------------------------------------------------------------
 
+    @staticmethod
+    def shown(model: ArrayRecord | None) -> ArrayRecord:
+        """The model where the server may see it, else numbers that stand for it."""
+        return ArrayRecord({_PROBE: Array(np.zeros(_PROBE_SIZE))}) if model is None else model
+
     def sample(
         self, evaluate: bool, server_round: int, shown: ArrayRecord | None, config: ConfigRecord, grid: Grid
     ) -> tuple[ArrayRecord, list[Message]]:
@@ -147,7 +153,7 @@ class Inner:
 
         ``shown`` is the model where the server may see it; else numbers stand for it.
         """
-        model = ArrayRecord({_PROBE: Array(np.zeros(_PROBE_SIZE))}) if shown is None else shown
+        model = self.shown(shown)
         configure = self.strategy.configure_evaluate if evaluate else self.strategy.configure_train
         return model, list(configure(server_round, model, config, grid))
 
@@ -166,87 +172,64 @@ class Inner:
         )
 
     def on_mean(
-        self, server_round: int, accepted: list[Message], mean: ArrayRecord
+        self,
+        server_round: int,
+        accepted: list[Message],
+        model: ArrayRecord,
+        sums: Sums | None,
+        answers: Sequence[Answer],
     ) -> tuple[ArrayRecord, MetricRecord | None]:
-        """What it makes of a round whose mean the server has opened: every update is given as that mean."""
-        accepted = self._of_one_form(server_round, accepted)
-        made, metrics = self._aggregate(server_round, accepted, [mean] * len(accepted))
-        if made is None or list(made.keys()) != list(mean.keys()):
+        """What it makes of a round whose mean the server has opened: each reply has the ``model`` and mean answers."""
+        self._answer(accepted, sums, answers)
+        made, metrics = self._aggregate(server_round, accepted, [model] * len(accepted))
+        if made is None or list(made.keys()) != list(model.keys()):
             raise StrategyError(f"{self.name} did not aggregate a round with valid updates")
         return made, metrics
 
-    def blind(self, server_round: int, accepted: list[Message], weighted: bool) -> MetricRecord | None:
-        """Run it on random numbers: its metrics, and proof that it still is a mean."""
-        accepted = self._of_one_form(server_round, accepted)
+    def blind(self, server_round: int, accepted: list[Message]) -> None:
+        """Run it on random numbers: proof that it still is a mean."""
         rng = np.random.default_rng()
         probes = [rng.normal(size=_PROBE_SIZE) for _ in accepted]
-        weights = [self._examples(reply) for reply in accepted]
-        made, metrics = self._aggregate(server_round, accepted, [ArrayRecord({_PROBE: Array(p)}) for p in probes])
+        self._answer(accepted, None, ())
+        with self._without_metrics():
+            made, _ = self._aggregate(server_round, accepted, [ArrayRecord({_PROBE: Array(p)}) for p in probes])
         if made is None or _PROBE not in made:
             raise StrategyError(f"{self.name} did not aggregate a round with valid updates")
-        result = made[_PROBE].numpy()
-        by_examples = np.average(probes, axis=0, weights=weights)
-        equal = np.mean(probes, axis=0)
-        if not (np.allclose(result, by_examples, rtol=1e-6) or np.allclose(result, equal, rtol=1e-6)):
+        if not np.allclose(made[_PROBE].numpy(), np.mean(probes, axis=0), rtol=1e-6):
             raise StrategyError(
                 f"{self.name} does not compute a weighted mean of its updates, which is all that "
                 "can be done on ciphertexts; use FedAvg, FedProx or another averaging strategy"
             )
-        if not weighted and max(weights) > _UNEQUAL * min(weights) and not self._warned_weights:
-            self._warned_weights = True
-            _log.warning(
-                "clients have different %s but weigh the same; pass examples_per_weight to "
-                "SecureStrategy and max_weight to the scheme to weight by it",
-                self.weighted_by,
-            )
-        return metrics
 
-    def evaluated(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Its aggregation of metrics."""
-        kept = list(replies)
-        # Flower logs a reason as it stands.
-        failed = [_with_quoted_reason(reply) for reply in kept if reply.has_error()]
-        sound = self._of_one_form(server_round, [reply for reply in kept if not reply.has_error()])
-        return self.strategy.aggregate_evaluate(server_round, [*sound, *failed])
+    @contextlib.contextmanager
+    def _without_metrics(self) -> Generator[None]:
+        """An app's own aggregation of metrics would look for metrics that this server does not see."""
+        hook = "train_metrics_aggr_fn"
+        before = getattr(self.strategy, hook, None)
+        if before is not None:
+            setattr(self.strategy, hook, _no_metrics)
+        try:
+            yield
+        finally:
+            if before is not None:
+                setattr(self.strategy, hook, before)
 
-    def _of_one_form(self, server_round: int, replies: list[Message]) -> list[Message]:
-        """The replies whose metrics go together: one client's odd or missing ones must not end the others' run.
+    def evaluated(
+        self, server_round: int, accepted: list[Message], sums: Sums, answers: Sequence[Answer]
+    ) -> MetricRecord | None:
+        """Its aggregation of metrics, from one reply with the mean answers for each client."""
+        self._answer(accepted, sums, answers)
+        try:
+            return self.strategy.aggregate_evaluate(server_round, accepted)
+        except FedcipherError:
+            raise
+        except Exception as error:
+            raise StrategyError(f"{self.name} cannot aggregate the answers of an evaluation: {error}") from error
 
-        That is the largest set of the same records and names, in which every number is finite and every weight above
-        zero. Where there is no such set, all of them: the strategy knows what to say to its app.
-        """
-        forms: dict[object, list[Message]] = {}
-        for reply in replies:
-            form = self._form(reply)
-            if form is not None:
-                forms.setdefault(form, []).append(reply)
-        if not forms:
-            return replies
-        most = max(forms.values(), key=len)
-        kept = {id(reply) for reply in most}
-        for reply in replies:
-            if id(reply) not in kept:
-                _log.warning(
-                    "round %s: the metrics of node %s are left out: they lack what the others' have, or hold a number "
-                    "that is not finite, or a weight (%s) that is not above zero",
-                    server_round,
-                    reply.metadata.src_node_id,
-                    self.weighted_by,
-                )
-        return most
-
-    def _form(self, reply: Message) -> object:
-        """What can be compared of a reply's records; None where its metrics cannot be averaged with any."""
-        arrays, form = tuple(reply.content.array_records), list[object]()
-        for name, record in reply.content.metric_records.items():
-            if not all(np.all(np.isfinite(value)) for value in record.values()):
-                return None
-            weight = record.get(self.weighted_by, 1)
-            # No count of 64 bits; of several beyond all bounds not even a sum exists.
-            if isinstance(weight, list) or not 0 < weight < 2**63:
-                return None
-            form.append((name, frozenset((k, len(v) if isinstance(v, list) else -1) for k, v in record.items())))
-        return arrays, tuple(form)
+    def _answer(self, accepted: list[Message], sums: Sums | None, answers: Sequence[Answer]) -> None:
+        """Give each reply the same metrics: of a mean the mean, of a sum its part."""
+        for reply in accepted:
+            reply.content["metrics"] = metrics_of(sums, answers, self.weighted_by, len(accepted))
 
     def _aggregate(
         self, server_round: int, accepted: list[Message], records: list[ArrayRecord]
@@ -263,16 +246,21 @@ class Inner:
         except Exception as error:
             raise StrategyError(f"{self.name} cannot aggregate: {error}") from error
 
-    def _examples(self, reply: Message) -> float:
-        for record in reply.content.metric_records.values():
-            if self.weighted_by in record:
-                return float(cast(float, record[self.weighted_by]))
-        return 1.0
+
+def metrics_of(sums: Sums | None, answers: Sequence[Answer], weighted_by: str, clients: int) -> MetricRecord:
+    """One client's part of opened answers, so that weighted means and sums over ``clients`` such records are right."""
+    if sums is None:
+        return MetricRecord({weighted_by: 1})
+    made: dict[str, Any] = {weighted_by: max(sums.examples, 1) / clients}
+    for answer in answers:
+        held = sums.ratio(answer)
+        values = [value / clients for value in held] if answer.how == "sum" else held
+        made[answer.name] = values if answer.length else values[0]
+    return MetricRecord(made)
 
 
-def _with_quoted_reason(reply: Message) -> Message:
-    reply.error.__dict__["_reason"] = quoted(reply.error.reason)
-    return reply
+def _no_metrics(*_: object) -> MetricRecord:
+    return MetricRecord()
 
 
 def _equal(a: Array, b: Array) -> bool:

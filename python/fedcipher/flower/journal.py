@@ -39,9 +39,8 @@ _TABLE = """CREATE TABLE rounds (
 class Ended:
     """How a round ended: the model after it."""
 
-    segment: int
     count: int
-    """Aggregates of the segment."""
+    """Steps of the chain."""
 
 
 @dataclass
@@ -222,6 +221,6 @@ def _load(said: str) -> RoundRecord:
 
 def _load_ended(said: str) -> Ended:
     values = parse_json(said)
-    if set(values) != {"segment", "count"} or not all(type(n) is int and n >= 0 for n in values.values()):
+    if set(values) != {"count"} or not all(type(n) is int and n >= 0 for n in values.values()):
         raise ValueError("how a round ended is not what a server writes")
     return Ended(**values)

@@ -16,7 +16,6 @@ from fedcipher.codec import Array
 from fedcipher.errors import LayoutError, StrategyError
 from fedcipher.flower import protocol
 from fedcipher.flower.client import client_mod
-from fedcipher.flower.model import named
 
 if TYPE_CHECKING:
     # Only a type, and not in every Flower that works.
@@ -47,7 +46,7 @@ def numpy_client_app(client_fn: Callable[[Context], Any], *, mods: Sequence[Mod]
         trained, examples, metrics = _client(client_fn, context).fit(parameters, config)
         if len(trained) != len(names):
             raise LayoutError(f"fit() returned {len(trained)} arrays for a model of {len(names)}")
-        content = RecordDict({key: named(names, trained), "metrics": _metrics(examples, metrics)})
+        content = RecordDict({key: protocol.named(names, trained), "metrics": _metrics(examples, metrics)})
         return Message(content, reply_to=message)
 
     @app.evaluate()

@@ -1,173 +1,45 @@
-"""How the mean of a round becomes the next global model: it is added, or an optimiser makes a step of it.
-
-Where the server may see the mean, the strategy's own object optimises it. Where it may not, clients make the step of
-FedAdam, FedYogi, FedAdagrad (Reddi et al., Adaptive Federated Optimization, ICLR 2021) or FedAvgM (Hsu, Qi and Brown,
-2019, arXiv 1909.06335) themselves, each after opening the sum, as Flower's classes of these names write it.
-
-All must come to the same bytes, or nothing of the next round opens. So each number is made of additions,
-multiplications, divisions and square roots of single elements, which IEEE 754 rounds in one way, in types that are
-written out (NumPy 2 promotes otherwise than NumPy 1); nothing is summed over elements, and the power in Adam's rate is
-not the C library's. What turns subnormal numbers to zero (``torch.set_flush_denormal``) must be off on all or none.
-"""
+"""Which optimiser a Flower strategy is, for clients that make its step (`fedcipher.federation.optimiser_step`)."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Context, Decimal
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import flwr.serverapp.strategy as strategies
-import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
-from fedcipher.codec import Array
-from fedcipher.errors import NotFiniteError, ParameterError, RoundError, StrategyError
+from fedcipher.errors import StrategyError
+from fedcipher.federation.optimiser_step import KINDS, Optimiser
 
-__all__ = ["Optimiser", "Steps", "apply_delta", "in_type_of", "mean_part"]
+__all__ = ["mean_part", "optimiser_of"]
 
-_ADAPTIVE = ("eta", "beta_1", "beta_2", "tau")
-# Of each kind: Flower's class, and its attributes that the step depends on. eta_l is not among them.
-_KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "adam": ("FedAdam", _ADAPTIVE),
-    "yogi": ("FedYogi", _ADAPTIVE),
-    "adagrad": ("FedAdagrad", _ADAPTIVE),
-    "avgm": ("FedAvgM", ("server_learning_rate", "server_momentum")),
-}
-_SHARES = ("beta_1", "beta_2", "server_momentum")
-_SMALLEST, _LARGEST = 1e-30, 1e6
 # What Flower's strategies keep between rounds; a strategy that has some goes on from another run.
 _STATE = ("m_t", "v_t", "momentum_vector")
-_KIND, _NUMBERS = "optimiser", "optimiser_numbers"
-# 30 digits, rounded once more to a double: the nearest one, whatever machine computes it. Nothing raises.
-_EXACT = Context(prec=30, traps=[])
 
 
-def apply_delta(model: Sequence[Array], delta: Sequence[Array]) -> list[Array]:
-    """``model + delta`` in the model's types: whole numbers are rounded and end where their type ends, and true is at
-    least one half.
+def optimiser_of(strategy: Strategy) -> Optimiser | None:
+    """The optimiser of a strategy whose aggregation is Flower's own of that name; None for any other.
+
+    None also for a FedAvgM that is switched off, which is FedAvg. Raises `StrategyError` for numbers out of range
+    and for a strategy that brings moments of an earlier run.
     """
-    return [in_type_of(old, _moved(old, change)) for old, change in zip(model, delta, strict=True)]
-
-
-def _moved(old: Array, change: Array) -> Array:
-    if old.dtype.kind in "iu":
-        return _added(old, np.rint(np.asarray(change, np.float64)))
-    return np.asarray(old + np.asarray(change, np.float32 if old.dtype.kind == "b" else None))
-
-
-def _added(old: Array, change: Array) -> Array:
-    """Whole numbers by whole numbers in float64: modulo 2^64, where sums are exact, and never past an end."""
-    type_, farthest = np.iinfo(old.dtype), math.nextafter(2.0**64, 0)
-    at, least, most = old.astype(np.uint64), np.uint64(type_.min % 2**64), np.uint64(type_.max)
-    with np.errstate(over="ignore"):
-        up = np.minimum(np.clip(change, 0, farthest).astype(np.uint64), most - at)
-        down = np.minimum(np.clip(-change, 0, farthest).astype(np.uint64), at - least)
-        return np.asarray(at + up - down).astype(old.dtype)
-
-
-def in_type_of(model: Array, values: Array) -> Array:
-    """``values`` in the type of ``model``: to whole numbers they are rounded and end where the type ends, and true is
-    at least one half.
-    """
-    if model.dtype.kind == "b" and values.dtype.kind != "b":
-        return np.asarray(values >= 0.5)
-    if model.dtype.kind in "iu" and values.dtype != model.dtype:
-        values = _within(np.iinfo(model.dtype), values)
-    return np.asarray(values.astype(model.dtype, copy=False))
-
-
-def _within(type_: np.iinfo[Any], values: Array) -> Array:
-    """What a processor makes of a number outside a whole number's range is its own affair."""
-    if values.dtype.kind in "iu":
-        own = np.iinfo(values.dtype)
-        return np.clip(values, max(type_.min, own.min), min(type_.max, own.max))
-    if values.dtype.kind != "f":
-        return values
-    most = float(type_.max)
-    highest = most if most <= type_.max else math.nextafter(most, 0)
-    return np.clip(np.rint(values.astype(np.float64)), float(type_.min), highest)
-
-
-@dataclass(frozen=True)
-class Optimiser:
-    """Which step, and with which numbers: those that Flower's class of this ``kind`` has, in the order of `_KINDS`.
-
-    Rates and ``tau`` are 1e-30 to 1e6, shares (betas, momentum) at least 0 and below 1. Raises `ParameterError`.
-    """
-
-    kind: str
-    numbers: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise ParameterError(f"{self.kind[:40]!r} is no optimiser; one of {list(_KINDS)}")
-        names = _KINDS[self.kind][1]
-        if len(self.numbers) != len(names):
-            raise ParameterError(f"{len(self.numbers)} numbers for {self.kind}, which has {list(names)}")
-        for name, x in zip(names, self.numbers, strict=True):
-            # A NaN is in no range.
-            if not (0 <= x < 1 if name in _SHARES else _SMALLEST <= x <= _LARGEST):
-                allowed = "at least 0 and below 1" if name in _SHARES else f"{_SMALLEST:g} to {_LARGEST:g}"
-                raise ParameterError(f"{name} is {x}; clients take {allowed}")
-
-    def __str__(self) -> str:
-        cls, names = _KINDS[self.kind]
-        return f"{cls}({', '.join(f'{n}={x:g}' for n, x in zip(names, self.numbers, strict=True))})"
-
-    @classmethod
-    def of(cls, strategy: Strategy) -> Optimiser | None:
-        """The optimiser of a strategy whose aggregation is Flower's own of that name; None for any other.
-
-        None also for a FedAvgM that is switched off, which is FedAvg. Raises `StrategyError` for numbers out of range
-        and for a strategy that brings moments of an earlier run.
-        """
-        kind = _kind_of(strategy)
-        if kind is None or (kind == "avgm" and not getattr(strategy, "server_opt", True)):
-            return None
-        name, attributes = _KINDS[kind]
-        if any(getattr(strategy, state, None) is not None for state in _STATE):
-            raise StrategyError(
-                f"{name} has moments of an earlier run, which clients do not have: make a new {name}(...) for this one"
-            )
-        try:
-            return cls(kind, tuple(float(getattr(strategy, a)) for a in attributes))
-        except (AttributeError, TypeError, ValueError, OverflowError) as error:
-            raise StrategyError(f"{name} cannot run on the clients: {error}") from error
-
-    def check_types(self, model: Sequence[Array]) -> None:
-        """Raise `StrategyError` where a rate or ``tau`` does not exist in one of the model's types (float16)."""
-        name, attributes = _KINDS[self.kind]
-        for dtype in {x.dtype for x in model if x.dtype.kind == "f"}:
-            for attribute, x in zip(attributes, self.numbers, strict=True):
-                with np.errstate(all="ignore"):
-                    there = float(dtype.type(x))
-                if attribute not in _SHARES and not 0 < there < math.inf:
-                    raise StrategyError(f"{attribute}={x:g} of {name} is {there:g} in {dtype}, which the model has")
-
-    def to_values(self) -> dict[str, Any]:
-        """For the round's settings."""
-        return {_KIND: self.kind, _NUMBERS: list(self.numbers)}
-
-    @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Optimiser | None:
-        """From the round's settings, which come from outside; None where they name none. Raises `RoundError`."""
-        if _KIND not in values and _NUMBERS not in values:
-            return None
-        kind, numbers = values.get(_KIND), values.get(_NUMBERS)
-        if type(kind) is not str or type(numbers) is not list or any(type(x) is not float for x in numbers):
-            raise RoundError("the optimiser of the round's settings is no name with a list of numbers")
-        try:
-            return cls(kind, tuple(numbers))
-        except ParameterError as error:
-            raise RoundError(f"the round's settings: {error}") from error
+    kind = _kind_of(strategy)
+    if kind is None or (kind == "avgm" and not getattr(strategy, "server_opt", True)):
+        return None
+    name, attributes = KINDS[kind]
+    if any(getattr(strategy, state, None) is not None for state in _STATE):
+        raise StrategyError(
+            f"{name} has moments of an earlier run, which clients do not have: make a new {name}(...) for this one"
+        )
+    try:
+        return Optimiser(kind, tuple(float(getattr(strategy, a)) for a in attributes))
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise StrategyError(f"{name} cannot run on the clients: {error}") from error
 
 
 def _kind_of(strategy: Strategy) -> str | None:
-    for kind, (name, _) in _KINDS.items():
+    for kind, (name, _) in KINDS.items():
         # FedAvgM is not in every Flower that works.
         cls: Any = getattr(strategies, name, None)
         own = "aggregate_train" in vars(strategy)
@@ -183,105 +55,5 @@ def mean_part(
     kind = _kind_of(strategy)
     if kind is None:
         return strategy.aggregate_train
-    cls: Any = getattr(strategies, _KINDS[kind][0])
+    cls: Any = getattr(strategies, KINDS[kind][0])
     return super(cls, strategy).aggregate_train
-
-
-class Steps:
-    """From aggregate to aggregate: the model's next values, and the moments that go from step to step.
-
-    ``run`` is the round number before the run's first. What a step is like depends on the optimiser, on ``run`` and on
-    the steps before it, and on nothing else.
-    """
-
-    def __init__(self, optimiser: Optimiser | None, run: int) -> None:
-        self._optimiser, self._run = optimiser, run
-        self.moments: list[list[Array]] = []
-        """First and second moments, or the momentum: of each one array an array of the model, in its shape. Empty
-        before the first step."""
-
-    @property
-    def identity(self) -> bytes:
-        """Equal for equal steps only, never empty: for digests, and to notice a change."""
-        if self._optimiser is None:
-            return b"mean"
-        return json.dumps([self._optimiser.kind, *self._optimiser.numbers, self._run]).encode()
-
-    def step(self, model: Sequence[Array], delta: Sequence[Array], number: int) -> list[Array]:
-        """The model after the aggregate of round ``number``, which opened to the mean ``delta``; in the model's types.
-
-        It is what Flower's class makes of ``model`` and the mean model with NumPy 2: bit for bit, but for the powers in
-        FedAdam's rate, which `numpy.power` may round otherwise (one part in 1e15). That arithmetic is in each array's
-        type, and in float64 for whole numbers and truth values, whose means are floats; there Flower goes on with
-        fractions, and clients, whose models keep their types, with the rounded value.
-
-        Raises `NotFiniteError` where the step leaves the numbers of the model's type; nothing is changed then.
-        """
-        mean = apply_delta(model, delta)
-        if self._optimiser is None:
-            return mean
-        old, new = [_worked(x) for x in model], [_worked(x) for x in mean]
-        with np.errstate(all="ignore"):
-            make = self._with_momentum if self._optimiser.kind == "avgm" else self._adapted
-            values, moments = make(old, new, number - self._run)
-            made = [_settled(k, x, np.asarray(v)) for k, (x, v) in enumerate(zip(model, values, strict=True))]
-        self.moments = [[np.asarray(x) for x in moment] for moment in moments]
-        return made
-
-    def _with_momentum(
-        self, model: list[Array], mean: list[Array], _number: int
-    ) -> tuple[list[Array], list[list[Array]]]:
-        assert self._optimiser is not None
-        rate, share = self._optimiser.numbers
-        gradient = [x - y for x, y in zip(model, mean, strict=True)]
-        if self.moments:
-            gradient = [_as(share, m) * m + g for m, g in zip(self.moments[0], gradient, strict=True)]
-        return [x - _as(rate, g) * g for x, g in zip(model, gradient, strict=True)], [gradient] if share > 0 else []
-
-    def _adapted(self, model: list[Array], mean: list[Array], number: int) -> tuple[list[Array], list[list[Array]]]:
-        assert self._optimiser is not None
-        eta, beta_1, beta_2, tau = self._optimiser.numbers
-        delta = [y - x for x, y in zip(model, mean, strict=True)]
-        squares = [d * d for d in delta]
-        first, second = self.moments or ([np.zeros_like(x) for x in mean], [np.zeros_like(x) for x in mean])
-        first = [_as(beta_1, m) * m + _as(1 - beta_1, d) * d for m, d in zip(first, delta, strict=True)]
-        pairs = zip(second, squares, strict=True)
-        match self._optimiser.kind:
-            case "adam":
-                second = [_as(beta_2, v) * v + _as(1 - beta_2, s) * s for v, s in pairs]
-            case "yogi":
-                second = [v - _as(1 - beta_2, s) * s * np.sign(v - s) for v, s in pairs]
-            case _:
-                second = [v + s for v, s in pairs]
-        ratios = [(m, np.sqrt(v) + _as(tau, v)) for m, v in zip(first, second, strict=True)]
-        if self._optimiser.kind == "adam":
-            # Flower's rate is a float64 of NumPy's, which makes the whole step one.
-            rate = np.float64(eta * math.sqrt(1 - _power(beta_2, number + 1)) / (1 - _power(beta_1, number + 1)))
-            steps = [rate * m.astype(np.float64) / r.astype(np.float64) for m, r in ratios]
-            values = [x.astype(np.float64) + s for x, s in zip(model, steps, strict=True)]
-        else:
-            values = [x + _as(eta, m) * m / r for x, (m, r) in zip(model, ratios, strict=True)]
-        return values, [first, second]
-
-
-def _worked(x: Array) -> Array:
-    return x if x.dtype.kind == "f" else x.astype(np.float64)
-
-
-def _as(number: float, like: Array) -> Any:
-    """``number`` in the type of ``like``, so that no NumPy promotes either."""
-    return like.dtype.type(number)
-
-
-def _power(base: float, exponent: int) -> float:
-    return float(_EXACT.power(Decimal(base), exponent))
-
-
-def _settled(index: int, old: Array, values: Array) -> Array:
-    made = in_type_of(old, values) if old.dtype.kind == "f" else values
-    if not np.isfinite(made).all():
-        raise NotFiniteError(
-            f"the optimiser's step leaves the numbers of {old.dtype} in array {index} of the model: take a smaller "
-            "rate or a larger tau"
-        )
-    return in_type_of(old, made)

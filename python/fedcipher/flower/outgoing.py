@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -11,72 +9,77 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from fedcipher import _native
 from fedcipher.errors import PlaintextError
 from fedcipher.flower import protocol
+from fedcipher.flower.records import PHASES
 
-__all__ = ["Expected", "checked"]
+__all__ = ["checked", "only_metrics"]
 
 _UPDATE_KIND = 1
-# An update can also leave as a long list of metrics, or as bytes. What an app writes on purpose nobody can
-# stop, since it sees its data; these limits stop what it writes by mistake. 4096 numbers: the confusion
-# matrix of 64 classes.
+# A query that is allowed by name can also leave data as a long list of metrics. What an app writes on purpose nobody
+# can stop, since it sees its data; these limits stop what it writes by mistake.
 _MOST_NUMBERS = 4096
 _MOST_TEXT = 4096
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The update that a training reply must be."""
-
-    scheme: str
-    round: int
-
-
-def checked(reply: object, update: Expected | None) -> Message:
+def checked(reply: Message, scheme: str, number: int, clear: frozenset[str]) -> Message:
     """``reply`` itself, when it is fit to leave; `PlaintextError` otherwise.
 
-    A training reply holds exactly one array in exactly one ArrayRecord, and that array is an update of
-    ``update``'s scheme and round. Every other reply holds no ArrayRecord at all. Neither holds bytes,
-    more than 4096 numbers, or more than 4096 characters in its other records.
+    It holds one array in one ArrayRecord, a frame of ``scheme`` and round ``number``; seconds and bytes of work that
+    does not depend on data; the digest of what the app was told; and metrics named in ``clear``. Nothing else.
+    """
+    for name, record in reply.content.items():
+        keys = set(record.keys())
+        if isinstance(record, ArrayRecord):
+            fit = keys == {protocol.UPDATE}
+        elif name == protocol.METRICS:
+            fit = isinstance(record, MetricRecord) and keys <= PHASES
+        elif name == protocol.CONTEXT:
+            fit = isinstance(record, ConfigRecord) and {"digest"} <= keys <= {"digest", "unopened"}
+        else:
+            fit = name == protocol.CLEAR and isinstance(record, MetricRecord) and keys <= clear
+        if not fit:
+            raise PlaintextError(f"the reply carries a record {name!r} that must not leave")
+    arrays = list(reply.content.array_records.values())
+    if len(arrays) != 1:
+        raise PlaintextError(f"the reply carries {len(arrays)} ArrayRecords; only one frame leaves")
+    kind, found, _, its, contributions, *_ = _native.inspect(protocol.frame_bytes(arrays[0][protocol.UPDATE]))
+    if (kind, found, its, len(contributions)) != (_UPDATE_KIND, scheme, number, 1):
+        raise PlaintextError("the reply's frame is not this client's frame of this round")
+    return reply
+
+
+def only_metrics(reply: object) -> Message:
+    """``reply`` itself, when it carries no arrays, no bytes, at most 4096 numbers and 4096 characters.
+
+    Raises `PlaintextError`.
     """
     if not isinstance(reply, Message):
         raise PlaintextError(f"the app answered with {type(reply).__name__}, not with a Message")
     if reply.has_error():
         raise PlaintextError(f"the app's error reply stays here, its text may quote data: {reply.error.reason}")
-    records = list(reply.content.items())
-    arrays = [record for _, record in records if isinstance(record, ArrayRecord)]
-    if update is not None:
-        _check_update(arrays, update)
-    elif arrays:
-        raise PlaintextError(f"a reply that is no update carries {len(arrays)} ArrayRecords; return metrics only")
-    _check_rest((name, record) for name, record in records if not isinstance(record, ArrayRecord))
-    return reply
-
-
-def _check_update(records: list[ArrayRecord], update: Expected) -> None:
-    arrays = [array for record in records for array in record.items()]
-    if len(records) != 1 or len(arrays) != 1 or arrays[0][0] != protocol.UPDATE:
-        raise PlaintextError(f"the reply carries {len(arrays)} arrays in {len(records)} records; only one frame leaves")
-    kind, scheme, _, number, contributions, *_ = _native.inspect(protocol.frame_bytes(arrays[0][1]))
-    if (kind, scheme, number, len(contributions)) != (_UPDATE_KIND, update.scheme, update.round, 1):
-        raise PlaintextError("the reply's frame is not this client's update of this round")
-
-
-def _check_rest(records: Iterable[tuple[str, Any]]) -> None:
     numbers = text = 0
-    for name, record in records:
+    for name, record in reply.content.items():
         if not isinstance(record, MetricRecord | ConfigRecord):
-            raise PlaintextError(f"the reply carries a record of type {type(record).__name__}")
+            raise PlaintextError(f"the reply carries a record of type {type(record).__name__}; return metrics only")
         text += len(name)
         for key, held in record.items():
             text += len(key)
-            for value in held if isinstance(held, list) else [held]:
-                if isinstance(value, str):
-                    text += len(value)
-                elif isinstance(value, int | float):
-                    numbers += 1
-                else:
-                    raise PlaintextError(f"{key!r} of the reply's {name!r} is {type(value).__name__}, not a number")
+            counted, written = _size(name, key, held)
+            numbers, text = numbers + counted, text + written
     if numbers > _MOST_NUMBERS or text > _MOST_TEXT:
         raise PlaintextError(
-            f"the reply carries {numbers} numbers and {text} characters beside its frame; at most {_MOST_NUMBERS} "
-            f"and {_MOST_TEXT} leave in the clear"
+            f"the reply carries {numbers} numbers and {text} characters; at most {_MOST_NUMBERS} and {_MOST_TEXT} "
+            "leave in the clear"
         )
+    return reply
+
+
+def _size(name: str, key: str, held: Any) -> tuple[int, int]:
+    numbers = text = 0
+    for value in held if isinstance(held, list) else [held]:
+        if isinstance(value, str):
+            text += len(value)
+        elif isinstance(value, int | float):
+            numbers += 1
+        else:
+            raise PlaintextError(f"{key!r} of the reply's {name!r} is {type(value).__name__}, not a number")
+    return numbers, text

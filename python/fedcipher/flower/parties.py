@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable
 from flwr.app import Message
 
 from fedcipher.errors import RevokedError, UnknownClientError
-from fedcipher.flower.suspects import Suspects
 from fedcipher.foreign_text import quoting_log
 
 __all__ = ["Parties"]
@@ -27,7 +26,6 @@ class Parties:
         """A new run: everybody is believed again."""
         self.accused: set[int] = set()
         """Clients that have sealed false shares."""
-        self.suspects = Suspects()
 
     def check(
         self, node: int, clients: Iterable[int], revoked: Collection[int], there: Callable[[], Collection[int]]
@@ -65,19 +63,6 @@ class Parties:
         known = (self.client_of.get(message.metadata.dst_node_id) for message in messages)
         return [client for client in known if client is not None]
 
-    def without_accused(self, server_round: int, messages: list[Message], least: int) -> list[Message]:
-        """Without clients that have spoilt a round, or may have; so that ``least`` remain, if it can be."""
-        known = [self.client_of.get(m.metadata.dst_node_id) for m in messages]
-        there = [client for client in known if client is not None and client not in self.accused]
-        strangers = len(known) - len(there) - sum(client in self.accused for client in known)
-        out = self.accused | self.suspects.excluded(there, least - strangers)
-        kept = [m for m, client in zip(messages, known, strict=True) if client not in out]
-        if len(kept) < len(messages):
-            certain = sorted(self.accused | self.suspects.found)
-            _log.warning(
-                "round %s: %s clients are not asked, to find out who has spoilt a round; found: %s",
-                server_round,
-                len(messages) - len(kept),
-                certain or "nobody yet",
-            )
-        return kept
+    def without(self, messages: list[Message], left_out: Collection[int]) -> list[Message]:
+        """``messages`` without those to clients that are ``left_out``."""
+        return [m for m in messages if self.client_of.get(m.metadata.dst_node_id) not in left_out]

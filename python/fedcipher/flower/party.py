@@ -2,39 +2,100 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Protocol, cast
 
 from flwr.app import Context
 
-from fedcipher.engine import connect
+from fedcipher.engine import Engine, connect
 from fedcipher.errors import KeyFormatError, WrongEpochError
-from fedcipher.keys.store import client_file, locate, open_client
+from fedcipher.federation.charter import Charter
+from fedcipher.federation.policy import SIMULATED, Policy, load_policy
+from fedcipher.federation.query import Query
+from fedcipher.federation.store import Store
+from fedcipher.keys.store import client_file, home, locate, open_client
 from fedcipher.schemes import Decryptor, Encryptor, Member, Scheme
+from fedcipher.schemes.base import state_dir
 
 __all__ = ["Party", "party_of"]
 
 
 class Party(Protocol):
-    """An encryptor and a decryptor, wherever the key is."""
+    """An encryptor and a decryptor, wherever the key is, and the memory of their holder."""
 
     scheme: Scheme
+    store: Store
+    simulated: bool
+    """Whether the run's own configuration names the keys: their holder is no site of its own."""
+    clear: frozenset[str]
+    """Metrics that this client lets leave in the clear."""
 
     @property
     def client(self) -> int: ...
+    def policy(self) -> Policy: ...
+    def key_set(self, charter: Charter | Query) -> str: ...
     def encryptor(self, epoch: int = 0) -> Encryptor: ...
     def decryptor(self) -> Decryptor: ...
     def member(self) -> Member: ...
 
 
-class _KeyFile:
-    def __init__(self, path: Path) -> None:
+class _Site:
+    """What a party's own operator has configured."""
+
+    def __init__(self, identity: str, *, simulated: bool, clear: frozenset[str]) -> None:
+        self.store = Store(state_dir(), identity)
+        self.simulated, self.clear = simulated, clear
+
+    def policy(self) -> Policy:
+        """The site's; a simulation whose keys the run names, and no file of a policy, has no site to protect."""
+        return load_policy(home() / "policy.json", SIMULATED if self.simulated else None)
+
+
+class _EngineParty(_Site):
+    def __init__(self, engine: Engine, where: str, *, clear: frozenset[str]) -> None:
+        identity = hashlib.sha256(f"{where}\n{engine.client}".encode()).hexdigest()[:32]
+        super().__init__(f"engine-{identity}", simulated=False, clear=clear)
+        self.scheme, self._engine = engine.scheme, engine
+
+    @property
+    def client(self) -> int:
+        return self._engine.client
+
+    def encryptor(self, epoch: int = 0) -> Encryptor:
+        return self._engine.encryptor(epoch)
+
+    def decryptor(self) -> Decryptor:
+        return self._engine.decryptor()
+
+    def member(self) -> Member:
+        return self._engine.member()
+
+    def key_set(self, charter: Charter | Query) -> str:
+        """The engine refuses rounds of a key set that it does not hold."""
+        return charter.key_set
+
+
+class _KeyFile(_Site):
+    def __init__(self, path: Path, *, simulated: bool, clear: frozenset[str]) -> None:
         self.scheme, key = open_client(path)
+        super().__init__(f"{key.fingerprint}-{key.client}", simulated=simulated, clear=clear)
         self._path, self._epoch, self._key = path, key.epoch, key
         self._encryptor: Encryptor | None = None
         self._decryptor: Decryptor | None = None
         self._member: Member | None = None
+
+    def key_set(self, charter: Charter | Query) -> str:
+        """The key's. Raises `WrongEpochError` for a charter of another epoch."""
+        if charter.epoch != self._epoch:
+            raise self._other_epoch(charter.epoch)
+        return self._key.fingerprint
+
+    def _other_epoch(self, epoch: int) -> WrongEpochError:
+        return WrongEpochError(
+            f"the round is of key epoch {epoch}, {self._path.name} of epoch {self._epoch}; get the current key file"
+        )
 
     @property
     def client(self) -> int:
@@ -42,9 +103,7 @@ class _KeyFile:
 
     def encryptor(self, epoch: int = 0) -> Encryptor:
         if epoch not in (0, self._epoch):
-            raise WrongEpochError(
-                f"the round is of key epoch {epoch}, {self._path.name} of epoch {self._epoch}; get the current key file"
-            )
+            raise self._other_epoch(epoch)
         # A party of a roster need not be all of these.
         if self._encryptor is None:
             self._encryptor = self.scheme.encryptor(self._key)
@@ -82,15 +141,16 @@ def party_of(ctxt: Context) -> Party:
         device = _setting(ctxt, "fedcipher-device") or _partition_name(ctxt)
         slot = (target, device, 0.0)
         if slot not in _parties:
-            _parties[slot] = connect(target, device=device, credentials=_setting(ctxt, "fedcipher-credentials") or None)
+            engine = connect(target, device=device, credentials=_setting(ctxt, "fedcipher-credentials") or None)
+            _parties[slot] = _EngineParty(engine, f"{target}\n{device}", clear=_clear(ctxt))
         return _parties[slot]
-    path = _key_path(ctxt)
+    path, simulated = _key_path(ctxt)
     try:
-        slot = (str(path.resolve()), "", path.stat().st_mtime)
+        slot = (str(path.resolve()), str(simulated), path.stat().st_mtime)
     except OSError:
-        slot = (str(path), "", 0.0)
+        slot = (str(path), str(simulated), 0.0)
     if slot not in _parties:
-        _parties[slot] = _KeyFile(path)
+        _parties[slot] = _KeyFile(path, simulated=simulated, clear=_clear(ctxt))
     return _parties[slot]
 
 
@@ -105,13 +165,20 @@ def _partition_name(ctxt: Context) -> str:
     return f"client-{ctxt.node_config['partition-id']}" if "partition-id" in ctxt.node_config else ""
 
 
-def _key_path(ctxt: Context) -> Path:
+def _clear(ctxt: Context) -> frozenset[str]:
+    """Metrics that this node's operator lets leave in the clear, separated by commas."""
+    return frozenset(name.strip() for name in _setting(ctxt, "fedcipher-clear").split(",") if name.strip())
+
+
+def _key_path(ctxt: Context) -> tuple[Path, bool]:
+    """The key file, and whether the run's configuration names it."""
     if "fedcipher-key" in ctxt.node_config:
-        return locate(str(ctxt.node_config["fedcipher-key"]))
-    folder = _setting(ctxt, "fedcipher-keys") or str(ctxt.run_config.get("fedcipher-keys", ""))
+        return locate(str(ctxt.node_config["fedcipher-key"])), False
+    own = _setting(ctxt, "fedcipher-keys")
+    folder = own or str(ctxt.run_config.get("fedcipher-keys", ""))
     if not folder or "partition-id" not in ctxt.node_config:
         raise KeyFormatError(
             "no key for this client: set fedcipher-engine, or fedcipher-key in the node config, or fedcipher-keys in "
             "the run config (or FEDCIPHER_KEYS) to the folder made by `fedcipher keygen`"
         )
-    return client_file(locate(folder), int(cast(int, ctxt.node_config["partition-id"])))
+    return client_file(locate(folder), int(cast(int, ctxt.node_config["partition-id"]))), not own

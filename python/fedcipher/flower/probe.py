@@ -24,9 +24,18 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedcipher.errors import StrategyError
-from fedcipher.flower.optimiser import Optimiser, Steps
+from fedcipher.federation.optimiser_step import Optimiser, Steps
 
-__all__ = ["Weighting", "averages_by", "check_is_mean", "check_sees_only_the_mean", "check_step"]
+__all__ = [
+    "MadeUpNodes",
+    "Weighting",
+    "averages_by",
+    "check_is_mean",
+    "check_sees_only_the_mean",
+    "check_step",
+    "copy_of",
+    "quiet",
+]
 
 Weighting = Literal["examples", "equal"]
 _COHORTS = (4, 10)
@@ -35,7 +44,7 @@ _RTOL = 1e-5
 _Values = dict[str, NDArray[Any]]
 
 
-class _Nodes:
+class MadeUpNodes:
     """A grid of nodes that are there and are never sent anything."""
 
     def __init__(self, count: int) -> None:
@@ -49,7 +58,7 @@ def _name(strategy: Strategy) -> str:
     return type(strategy).__name__
 
 
-def _copy(strategy: Strategy) -> Strategy:
+def copy_of(strategy: Strategy) -> Strategy:
     """A copy whose rounds do not touch the original; shallow where a part cannot be copied."""
     try:
         made = copy.deepcopy(strategy)
@@ -67,7 +76,7 @@ def _no_metrics(*_: object) -> MetricRecord:
 
 
 @contextlib.contextmanager
-def _quiet() -> Generator[None]:
+def quiet() -> Generator[None]:
     """What made-up rounds log would be taken for real ones, and what they draw would change whom a seed samples."""
     drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
     loggers = [logging.getLogger("flwr"), logging.getLogger("fedcipher.flower")]
@@ -89,7 +98,7 @@ def _round(
     """What one round of ``strategy`` makes of ``updates``. Raises `StrategyError`."""
     nodes = max(len(updates), int(getattr(strategy, "min_available_nodes", 0)))
     try:
-        grid: Any = _Nodes(nodes)
+        grid: Any = MadeUpNodes(nodes)
         sent = list(_configure_train(strategy)(number, _record(model), ConfigRecord(), grid))
         if not sent:
             return model
@@ -138,9 +147,9 @@ def _mean(updates: Sequence[_Values], weights: Sequence[int]) -> _Values:
 
 def _probed(strategy: Strategy, key: str, agree: Callable[[Strategy, int, list[_Values], list[int]], bool]) -> bool:
     rng = np.random.default_rng()
-    with _quiet():
+    with quiet():
         for clients in _COHORTS:
-            tried = _copy(strategy)
+            tried = copy_of(strategy)
             for number in range(1, _ROUNDS + 1):
                 weights = [int(w) for w in rng.integers(1, 50, clients)]
                 if not agree(tried, number, [_made_up(rng) for _ in range(clients)], weights):
@@ -179,14 +188,14 @@ def check_is_mean(strategy: Strategy, key: str) -> Weighting:
 
 def check_step(strategy: Strategy, key: str, optimiser: Optimiser) -> None:
     """Raise `StrategyError` where ``strategy`` makes another step of the mean than clients would as ``optimiser``."""
-    steps, model = Steps(optimiser, 0), dict[str, NDArray[Any]]()
+    steps, model = Steps(optimiser), dict[str, NDArray[Any]]()
 
     def agree(tried: Strategy, number: int, updates: list[_Values], weights: list[int]) -> bool:
         nonlocal steps, model
         # In double, because a step magnifies what an average is rounded by.
         updates = [{name: value.astype(np.float64) for name, value in update.items()} for update in updates]
         if number == 1:
-            steps, model = Steps(optimiser, 0), updates[0]
+            steps, model = Steps(optimiser), updates[0]
         mean = _mean(updates, weights)
         stepped = steps.step(list(model.values()), [mean[name] - model[name] for name in model], number)
         made = _round(tried, number, model, updates, weights, key)
@@ -214,7 +223,7 @@ def check_sees_only_the_mean(strategy: Strategy, key: str) -> Weighting:
             twins: dict[int, Strategy] = twins,
         ) -> bool:
             if number == 1:
-                twins[id(tried)] = _copy(strategy)
+                twins[id(tried)] = copy_of(strategy)
             mean = _mean(updates, weights if how == "examples" else [1] * len(updates))
             same = [{name: value.astype(np.float32) for name, value in mean.items()}] * len(updates)
             one = _round(tried, number, updates[0], updates, weights, key)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from fedcipher.codec import Array as NumpyArray
-from fedcipher.errors import FrameError
+from fedcipher.errors import FrameError, LayoutError
 
 __all__ = [
     "AGGREGATE_PREFIX",
+    "CLEAR",
     "CONFIG",
+    "CONTEXT",
     "METRICS",
     "UPDATE",
     "aggregate_key",
-    "aggregate_sequence",
+    "aggregate_of",
     "bytes_array",
     "frame_bytes",
+    "named",
     "record_bytes",
     "to_numpy",
     "wire_record",
@@ -30,30 +33,35 @@ PREFIX = "fedcipher."
 CONFIG = PREFIX + "round"
 """ConfigRecord of a message: `fedcipher.flower.settings.RoundSettings`."""
 METRICS = PREFIX + "metrics"
-"""MetricRecord of a reply: seconds and bytes by phase; removed before the strategy sees it."""
+"""MetricRecord of a reply: seconds of work that does not depend on data; removed before the strategy sees it."""
+CONTEXT = PREFIX + "context"
+"""ConfigRecord of a reply: the digest of what the app was given beside the charter."""
+CLEAR = PREFIX + "clear"
+"""MetricRecord of a reply: the metrics that charter and client configuration let leave in the clear."""
 UPDATE = PREFIX + "update"
 """Array of a reply: the client's frame."""
 AGGREGATE_PREFIX = PREFIX + "aggregate."
-"""Arrays of a message: aggregates by sequence number, to be applied in order."""
+"""Arrays of a message: sums by step and group, to be applied in order."""
 _SERIALISATION = "an encrypted frame; SecureStrategy(opener=...) and `fedcipher open` read models"
 """How a frame's bytes lie in Flower's array: as they are, where ``numpy.save`` would copy and wrap them. Who reads one
 as numbers is told this by Flower."""
 
-_DIGITS = 8
+_DIGITS, _GROUP_DIGITS = 8, 4
 _KINDS = "biuf"
 
 
-def aggregate_key(sequence: int) -> str:
-    """Key of aggregate number ``sequence``; keys sort in sequence order."""
-    return f"{AGGREGATE_PREFIX}{sequence:0{_DIGITS}d}"
+def aggregate_key(step: int, group: int = 0) -> str:
+    """Key of the sum of ``group`` in the chain's ``step``; keys sort in the order of steps."""
+    return f"{AGGREGATE_PREFIX}{step:0{_DIGITS}d}.{group:0{_GROUP_DIGITS}d}"
 
 
-def aggregate_sequence(key: str) -> int:
-    """The number behind an `aggregate_key`. Raises `FrameError` for any other text."""
-    digits = key.removeprefix(AGGREGATE_PREFIX)
-    if len(digits) < _DIGITS or not (digits.isascii() and digits.isdigit()) or aggregate_key(int(digits)) != key:
-        raise FrameError(f"{key!r} does not name an aggregate by its number")
-    return int(digits)
+def aggregate_of(key: str) -> tuple[int, int]:
+    """(step, group) behind an `aggregate_key`. Raises `FrameError` for any other text."""
+    step, _, group = key.removeprefix(AGGREGATE_PREFIX).partition(".")
+    digits = step + group
+    if not (digits.isascii() and digits.isdigit() and step and group) or aggregate_key(int(step), int(group)) != key:
+        raise FrameError("an array of the message does not name a sum by its step and group")
+    return int(step), int(group)
 
 
 def bytes_array(frame: bytes) -> Array:
@@ -89,6 +97,14 @@ def frame_bytes(array: Array) -> bytes:
         found = f"{array.stype!r} of type {array.dtype} and shape {array.shape}"
         raise FrameError(f"a frame is a row of bytes, not {found}")
     return array.data
+
+
+def named(names: Sequence[str], arrays: Sequence[NumpyArray]) -> ArrayRecord:
+    """Arrays under the model's names."""
+    if len(names) != len(arrays):
+        raise LayoutError(f"{len(arrays)} arrays for the {len(names)} names of the model")
+    # np.ascontiguousarray would make a row of one out of an array without dimensions.
+    return ArrayRecord({name: Array(np.asarray(x, order="C")) for name, x in zip(names, arrays, strict=True)})
 
 
 def wire_record(frames: Mapping[str, bytes]) -> ArrayRecord:

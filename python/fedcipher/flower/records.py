@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from fedcipher.federation.answers import Sums
+from fedcipher.federation.charter import Purpose
 from fedcipher.foreign_text import MAX_NAME, MAX_TEXT, quoted
 
-__all__ = ["CLIPPED", "LARGEST_PHASE", "PHASES", "ClientRecord", "RoundRecord"]
+__all__ = ["CLIPPED", "LARGEST_PHASE", "PHASES", "ClientRecord", "RoundRecord", "counted_of"]
+
+_PREFIX = "fedcipher."
 
 CLIPPED = 0.01
 """Share of values cut to their clip range; above it clients and server warn."""
 PHASES = frozenset(
-    [f"{phase}_seconds" for phase in ("train", "evaluate", "offline", "encode", "encrypt", "decrypt")]
+    [f"{phase}_seconds" for phase in ("offline", "encode", "encrypt", "decrypt")]
     + [f"{way}_bytes" for way in ("upload", "setup", "download")]
-    + ["elements", "clipped", "vanished"]
 )
-"""What clients say of their rounds: seconds, bytes, and values: all, those cut to their clip range, and those of
-tensors that were rounded to nothing."""
+"""What clients say of their rounds in the clear: seconds of work that does not depend on data, and bytes."""
 
 LARGEST_PHASE = 1e15
 """More than any of them: a client writes them, and one that says more must not spoil everybody's sums and pictures."""
@@ -37,16 +39,19 @@ class ClientRecord:
     left_out: str | None = None
     refused: bool = False
     """Left out by its own refusal, and not by what it sent."""
+    clear: dict[str, float] = field(default_factory=dict[str, float])
+    """Metrics that the charter and the client's own configuration let leave in the clear."""
 
     @classmethod
     def parse(cls, said: object) -> ClientRecord:
         """As `RoundRecord.parse`."""
         values = _named(said)
         made = cls(**values)
-        phases = {quoted(name, MAX_NAME): _number(value) for name, value in _named(made.phases).items()}
         if type(made.node) is not int or type(made.client) not in (int, type(None)) or type(made.refused) is not bool:
             raise ValueError("a client's record is not what a server writes")
-        return cls(made.node, made.client, phases, _reason(made.left_out), made.refused)
+        return cls(
+            made.node, made.client, _numbers(made.phases), _reason(made.left_out), made.refused, _numbers(made.clear)
+        )
 
 
 @dataclass
@@ -57,12 +62,19 @@ class RoundRecord:
     number: int = 0
     """Of the key's rounds: none is used twice, also where a server has died and asks again."""
     epoch: int = 0
+    evaluated: int = 0
+    """The number of its evaluation, of the key's rounds; 0 where nobody was asked."""
     clients: list[ClientRecord] = field(default_factory=list)
     evaluations: list[ClientRecord] = field(default_factory=list)
     aggregate_seconds: float = 0.0
     aggregate_bytes: int = 0
     wall_seconds: float = 0.0
     """From sampling to the end of evaluation; where the server has died in it, to what it had come to."""
+    elements: int = 0
+    """Values of an update."""
+    counted: dict[str, float] = field(default_factory=dict[str, float])
+    """Means over the clients of what they count encrypted, where the sum was opened: ``train_seconds``,
+    ``evaluate_seconds``, ``clipped``, ``vanished`` and ``saturated`` values."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """What the wrapped strategy has made of the clients' metrics, ``"train"`` and ``"evaluate"``, and what
     ``evaluate_fn`` has found, ``"server"``: metrics by name."""
@@ -78,13 +90,13 @@ class RoundRecord:
         Raises `ValueError` or `TypeError` for anything else.
         """
         made = cls(**_named(said))
-        whole = [made.round, made.number, made.epoch, made.aggregate_bytes, *_listed(made.late)]
-        if any(type(number) is not int for number in whole):
+        whole = [made.round, made.number, made.epoch, made.evaluated, made.elements, made.aggregate_bytes]
+        if any(type(number) is not int for number in [*whole, *_listed(made.late)]):
             raise ValueError("a round's record has something else in the place of a number")
         made.aggregate_seconds, made.wall_seconds = _number(made.aggregate_seconds), _number(made.wall_seconds)
         made.clients = [ClientRecord.parse(client) for client in _listed(made.clients)]
         made.evaluations = [ClientRecord.parse(client) for client in _listed(made.evaluations)]
-        made.unfinished = _reason(made.unfinished)
+        made.counted, made.unfinished = _numbers(made.counted), _reason(made.unfinished)
         made.metrics = {
             quoted(part, MAX_NAME): {quoted(name, MAX_NAME): _metric(value) for name, value in _named(metrics).items()}
             for part, metrics in _named(made.metrics).items()
@@ -97,18 +109,27 @@ class RoundRecord:
         return sum(client.left_out is None for client in self.clients)
 
     def mean(self, phase: str) -> float:
-        """Of a phase's seconds or bytes, over the accepted updates; 0 where there are none."""
-        return _mean(self.clients, phase)
+        """Of a phase's seconds, bytes or counted values, over the accepted updates; 0 where nothing is known."""
+        return self.counted[phase] if phase in self.counted else _mean(self.clients, phase)
 
     def evaluation_mean(self, phase: str) -> float:
-        """`mean` of those who evaluated."""
-        return _mean(self.evaluations, phase)
+        """`mean` of the clients that evaluated."""
+        return self.counted[phase] if phase in self.counted else _mean(self.evaluations, phase)
 
     @property
     def clipped_share(self) -> float:
         """Values that were cut to their clip range, over all values of the accepted updates."""
-        elements = self.mean("elements")
-        return self.mean("clipped") / elements if elements else 0.0
+        return self.counted.get("clipped", 0.0) / self.elements if self.elements else 0.0
+
+
+def counted_of(sums: Sums, purpose: Purpose) -> dict[str, float]:
+    """`RoundRecord.counted` of opened ``sums``: means over their clients."""
+    made: dict[str, float] = {}
+    for name, held in sums.numbers.items():
+        if name.startswith(_PREFIX):
+            kind = name.removeprefix(_PREFIX)
+            made[f"{purpose}_{kind}" if kind == "seconds" else kind] = held[0] / sums.clients
+    return made
 
 
 def _mean(clients: list[ClientRecord], phase: str) -> float:
@@ -138,6 +159,10 @@ def _number(said: object) -> float:
     if isinstance(said, bool) or not isinstance(said, (int, float)):
         raise TypeError("no number")
     return said
+
+
+def _numbers(said: object) -> dict[str, float]:
+    return {quoted(name, MAX_NAME): _number(value) for name, value in _named(said).items()}
 
 
 def _metric(said: object) -> object:

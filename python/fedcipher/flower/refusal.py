@@ -6,14 +6,13 @@ tells an active server something about the key. Only a random reference differs,
 
 What is not hidden: *that* a message was refused, and when. What is wrong with a round's settings or its
 aggregate is found before training, what is wrong with the update after it, so the time of a refusal
-tells these two apart. With one aggregate a round that is at most one bit a round.
+tells these two apart. An aggregate is tried once, so that is at most one bit each.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-import traceback
 
 from flwr.app import Error, Message
 
@@ -39,8 +38,7 @@ def refuse(msg: Message, error: BaseException) -> Message:
     if not isinstance(error, FedcipherError):
         # Ours name their cause themselves; of another's the line that failed says more. The traceback's
         # text without the error's own: that is on one line above.
-        for line in "".join(traceback.format_tb(error.__traceback__)).splitlines():
-            _log.warning("traceback of reference %s: %s", reference, line)
+        _log.traceback(f"traceback of reference {reference}", error)
     return Message(Error(code=CODE, reason=TEXT + reference), reply_to=msg)
 
 

@@ -1,9 +1,9 @@
-"""A run on disk: the first model and the encrypted aggregates that lead from it to the last one.
+"""A run on disk: its charter, the first model, and the encrypted sums that lead from it to the last one.
 
-A folder of ``run.json`` (scheme, the settings that all rounds share, segments), one ``model-<segment>.npz`` for each
-model that the server set in the clear, and one ``aggregate-<segment>-<number>.fedc`` a round. Each file is complete
-before it has its name. Who holds a client's key opens the run with `open_run` or ``fedcipher open``; to anybody else
-the aggregates are ciphertext.
+A folder of ``run.json`` (scheme, charter, what clients were told beside it, steps), ``first.npz``, one
+``aggregate-<step>-<group>.fedc`` for each sum of a step and one ``evaluation-<round>.fedc`` for each sum of answers.
+Each file is complete before it has its name. A key of a client opens the run with `open_run` or ``fedcipher open``;
+without one the sums are ciphertext.
 """
 
 from __future__ import annotations
@@ -18,69 +18,132 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord
 
 from fedcipher._files import write_whole
 from fedcipher.codec import Array
 from fedcipher.engine import Engine
-from fedcipher.errors import FrameError, RoundError, RunError
-from fedcipher.flower.clip_feedback import carries_use, split_use
-from fedcipher.flower.model import model_digest
-from fedcipher.flower.optimiser import Steps
-from fedcipher.flower.settings import RoundSettings
+from fedcipher.errors import CharterError, FrameError, RunError
+from fedcipher.federation.chain import Chain
+from fedcipher.federation.charter import Charter
 from fedcipher.foreign_files import MAX_FRAME, MAX_INDEX, MAX_MODEL, read_file, read_json, read_npz
+from fedcipher.foreign_text import quoted
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor, Scheme, from_spec
 
-__all__ = ["RunFolder", "free_folder", "open_run", "read_scheme", "replay", "save_model"]
+__all__ = ["RunFolder", "StoredRun", "free_folder", "open_run", "read_run", "read_scheme", "replay", "save_model"]
 
-_FORMAT = 2
-_INDEX = "run.json"
+_FORMAT = 3
+_INDEX, _FIRST = "run.json", "first.npz"
+_MOST_STEPS = 1 << 32
 # What a server has made of a folder before it has an index.
-_BEFORE_INDEX = r"lock|(\.)?journal\.db.*|model-0000\.npz|\.(model-0000\.npz|run\.json)\.[0-9a-f]+\.draft"
+_BEFORE_INDEX = r"lock|(\.)?journal\.db.*|first\.npz|\.(first\.npz|run\.json)\.[0-9a-f]+\.draft"
 
 
-def replay(
-    frames: Sequence[bytes], first: Sequence[Array], scheme: Scheme, decryptor: Decryptor, settings: RoundSettings
-) -> list[Array]:
-    """The model after ``frames``, aggregates of one segment in order; ``first`` is the model before them.
+class StoredRun:
+    """The run in ``folder``, as its index says. Raises `RunError` for a folder that is no run, or a damaged one."""
 
-    ``settings`` are those of any round of the run. With deltas each aggregate must have been trained from the model
-    that this comes to, under these settings, or `ModelMismatchError` is raised: they are the server's to write.
-    """
-    if not frames:
-        return [np.array(x) for x in first]
-    if scheme.codec.target == "weights":
-        return decryptor.decrypt(frames[-1])
-    carried = carries_use(scheme)
-    model, delta = [np.array(x) for x in first], None
-    steps = Steps(settings.optimiser, settings.run)
-    for frame in frames:
-        digest = model_digest(model, settings, scheme.codec)
-        opened = decryptor.open(frame, model=digest, reference=delta, like=model)
-        delta = split_use(opened.arrays)[0] if carried else opened.arrays
-        model = steps.step(model, delta, opened.round)
-    return model
+    def __init__(self, folder: Path, index: dict[str, Any]) -> None:
+        self.folder, self._index = folder, index
+        self._first: list[Array] | None = None
+        try:
+            known = index["fedcipher"] == _FORMAT
+            self.charter = Charter.decode(str(index["charter"]).encode())
+            self.context = bytes.fromhex(index["context"])
+            self._steps = [(_count(number, 1), _count(groups, 1)) for number, groups in index["steps"]]
+            self._evaluations = {int(number): _count(step) for number, step in index["evaluations"].items()}
+            self._set = [_count(step) for step in index["set"]]
+        except (ValueError, KeyError, TypeError, AttributeError, CharterError) as error:
+            raise RunError(f"{folder / _INDEX} is damaged: {quoted(error)}; copy the run again") from error
+        if not known:
+            raise RunError(f"{folder} is no run of format {_FORMAT}")
+
+    @property
+    def scheme_spec(self) -> dict[str, Any]:
+        """Of the run's keys."""
+        return self._index["scheme"]
+
+    @property
+    def count(self) -> int:
+        """Steps of the chain."""
+        return len(self._steps)
+
+    def round_of(self, step: int) -> int:
+        """The run's round that made ``step`` (from 1)."""
+        return self._steps[step - 1][0]
+
+    def first(self) -> list[Array]:
+        """The model that the run began with."""
+        if self._first is None:
+            self._first = _read_model(self.folder, len(self.charter.arrays))
+        return self._first
+
+    def step(self, number: int) -> list[bytes]:
+        """The sums of step ``number``, from 1."""
+        groups = self._steps[number - 1][1]
+        return [_read(self.folder / _aggregate_name(number, group)) for group in range(groups)]
+
+    def evaluations(self) -> dict[int, int]:
+        """Rounds whose evaluation has a sum, and the step after which they evaluated."""
+        return dict(self._evaluations)
+
+    def evaluation(self, number: int) -> bytes:
+        """The sum of the answers of round ``number``'s evaluation."""
+        return _read(self.folder / _evaluation_name(number))
+
+    def set_model(self, before: int | None = None) -> list[Array] | None:
+        """The last model that the server has set, or the last before step ``before``, where it has."""
+        steps = [step for step in self._set if before is None or step < before]
+        if not steps:
+            return None
+        if not self.charter.sets_models:
+            raise RunError(f"{self.folder} holds a model of its server's, which its charter does not allow")
+        return _read_model(self.folder, len(self.charter.arrays), _set_name(steps[-1]))
 
 
-class RunFolder:
+def replay(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> Chain:
+    """The chain of ``run``, opened from its first model to its last. Raises what a decryptor raises."""
+    chain = Chain(run.charter, scheme, run.context, first=run.first())
+    for number in range(1, run.count + 1):
+        chain.step(decryptor, run.step(number), run.round_of(number))
+    return chain
+
+
+def _count(said: object, least: int = 0) -> int:
+    """A whole number of an index, which anybody may have written. Raises `ValueError`."""
+    if type(said) is not int or not least <= said <= _MOST_STEPS:
+        raise ValueError(f"{said!r} is no number of a step or a round")
+    return said
+
+
+class RunFolder(StoredRun):
     """The run that a server writes: into ``folder``, or, where that is taken, into ``folder-2``, ``folder-3``.
 
-    ``settings`` are those of any round of the run. ``begun``: ``folder`` is there, of a server that was killed before
-    its run had a model (see `has_run`). Raises `RunError` where it cannot be written.
+    ``begun``: ``folder`` is there, of a server that was killed before its run had a model (see `has_run`). Raises
+    `RunError` where it cannot be written.
     """
 
-    def __init__(self, folder: str | Path, scheme: Scheme, settings: RoundSettings, *, begun: bool = False) -> None:
-        self._index: dict[str, Any] = {
+    def __init__(
+        self,
+        folder: str | Path,
+        scheme: Scheme,
+        charter: Charter,
+        model: Sequence[Array],
+        *,
+        begun: bool = False,
+    ) -> None:
+        place = Path(folder).absolute() if begun else _new_folder(Path(folder).absolute())
+        index: dict[str, Any] = {
             "fedcipher": _FORMAT,
             "scheme": scheme.spec(),
-            "settings": dict(settings.to_record()),
-            "aggregates": [],
-            "feedback": [],
+            "charter": charter.encode().decode(),
+            "context": "",
+            "steps": [],
+            "evaluations": {},
+            "set": [],
         }
-        self._keep_all = scheme.codec.target == "delta"
-        self._first: list[Array] = []
-        self.folder = Path(folder).absolute() if begun else _new_folder(Path(folder).absolute())
+        super().__init__(place, index)
+        self._write_model(_FIRST, model)
+        self._write_index()
 
     @staticmethod
     def has_run(folder: Path) -> bool:
@@ -93,88 +156,77 @@ class RunFolder:
         return False
 
     @classmethod
-    def reopen(cls, folder: Path, scheme: Scheme, segment: int, count: int) -> tuple[RunFolder, RoundSettings]:
-        """The run in ``folder``, to go on after aggregate ``count`` of ``segment``, and the settings of its rounds.
+    def reopen(cls, folder: Path, scheme: Scheme, count: int) -> RunFolder:
+        """The run in ``folder``, to go on after step ``count``; what it has beyond that is dropped.
 
-        What it has beyond that is dropped. Raises `RunError`.
+        Raises `RunError`.
         """
-        index, settings = _read_index(folder)
-        if index["scheme"] != json.loads(json.dumps(scheme.spec())):
+        stored = read_run(folder)
+        if stored.scheme_spec != json.loads(json.dumps(scheme.spec())):
             raise RunError(f"the run {folder} is of other keys than the server's: scheme, parameters or codec differ")
         made = cls.__new__(cls)
-        made.folder, made._index, made._keep_all = folder, index, scheme.codec.target == "delta"
-        counts: list[int] = index["aggregates"]
-        if len(index.get("feedback", [])) != len(counts):
-            raise RunError(f"the run {folder} was begun by an older version of Fedcipher and cannot be resumed")
-        # One may be missing: an aggregate that was withdrawn.
-        if segment >= len(counts) or counts[segment] + 1 < count:
+        StoredRun.__init__(made, folder, stored._index)
+        # One may be missing: a step that was withdrawn.
+        if made.count + 1 < count:
             raise RunError(f"{folder / _INDEX} is older than the run's journal: the folder is not whole")
-        counts[segment] = min(counts[segment], count)
-        del counts[segment + 1 :], index["feedback"][segment + 1 :]
-        made._first = _read_model(folder, made.segment, len(settings.names))
+        made._steps = made._steps[:count]
+        made._evaluations = {n: step for n, step in made._evaluations.items() if step <= count}
+        made._set = [step for step in made._set if step <= count]
+        made.first()
         made._write_index()
-        return made, settings
+        return made
 
-    def begin(self, model: Sequence[Array], feedback: bytes = b"") -> None:
-        """A new segment: from here on aggregates lead on from ``model``, which is in the clear.
-
-        ``feedback`` is what the server knows of clip ranges (`fedcipher.flower.clip_feedback`).
-        """
-        self._first = [np.array(x) for x in model]
-        counts: list[int] = self._index["aggregates"]
-        packed = io.BytesIO()
-        np.savez(packed, *model)
-        self._write(_model_name(len(counts)), packed.getvalue())
-        counts.append(0)
-        self._index["feedback"].append(feedback.hex())
+    def know_context(self, context: bytes) -> None:
+        """What the clients of the first sum were told beside the charter."""
+        self.context = context
         self._write_index()
 
-    @property
-    def feedback(self) -> bytes:
-        """What the server knew of clip ranges when the current segment began."""
-        return bytes.fromhex(self._index["feedback"][self.segment])
-
-    @property
-    def segment(self) -> int:
-        """Number of the current segment, from 0."""
-        return len(self._index["aggregates"]) - 1
-
-    @property
-    def count(self) -> int:
-        """Aggregates of the current segment."""
-        return self._index["aggregates"][-1]
-
-    def append(self, frame: bytes) -> None:
-        """The next aggregate."""
-        number = self.count + 1
-        self._write(_aggregate_name(self.segment, number), frame)
-        self._index["aggregates"][-1] = number
+    def append(self, frames: Sequence[bytes], number: int) -> None:
+        """The next step: the sums of the run's round ``number``."""
+        step = self.count + 1
+        for group, frame in enumerate(frames):
+            self._write(_aggregate_name(step, group), frame)
+        self._steps.append((number, len(frames)))
         self._write_index()
-        if not self._keep_all and number > 2:
-            # A mean of whole models replaces the one before it, once that one cannot be asked for any more.
-            (self.folder / _aggregate_name(self.segment, number - 2)).unlink(missing_ok=True)
 
     def withdraw(self) -> None:
-        """Without the last aggregate, which does not open."""
-        number = self.count
-        self._index["aggregates"][-1] = number - 1
+        """Without the last step, whose sums do not open."""
+        step, groups = self.count, self._steps.pop()[1]
+        self._evaluations = {n: at for n, at in self._evaluations.items() if at < step}
+        self._set = [at for at in self._set if at < step]
         self._write_index()
-        (self.folder / _aggregate_name(self.segment, number)).unlink(missing_ok=True)
+        for group in range(groups):
+            (self.folder / _aggregate_name(step, group)).unlink(missing_ok=True)
 
-    def first(self) -> list[Array]:
-        """The model that the current segment began with."""
-        return self._first
+    def append_evaluation(self, frame: bytes, number: int) -> None:
+        """The sum of the answers of round ``number``'s evaluation, at the present step."""
+        self._write(_evaluation_name(number), frame)
+        self._evaluations[number] = self.count
+        self._write_index()
 
-    def frames(self) -> list[bytes]:
-        """What leads from `first` to the current model."""
-        return [self.aggregate(number) for number in _needed(self.count, self._keep_all)]
+    def keep_model(self, model: Sequence[Array]) -> None:
+        """A model that the server has set after the last step; that after the step before it stays beside it.
 
-    def aggregate(self, number: int) -> bytes:
-        """Aggregate ``number`` of the current segment, from 1."""
-        return _read(self.folder / _aggregate_name(self.segment, number))
+        A server that is killed before the round has ended goes on from there.
+        """
+        step, known = self.count, self._set
+        self._write_model(_set_name(step), model)
+        self._set = [*[at for at in known if at < step][-1:], step]
+        self._write_index()
+        for at in set(known) - set(self._set):
+            (self.folder / _set_name(at)).unlink(missing_ok=True)
 
     def _write_index(self) -> None:
+        self._index["context"] = self.context.hex()
+        self._index["steps"] = [list(step) for step in self._steps]
+        self._index["evaluations"] = {str(number): step for number, step in self._evaluations.items()}
+        self._index["set"] = self._set
         self._write(_INDEX, json.dumps(self._index).encode())
+
+    def _write_model(self, name: str, model: Sequence[Array]) -> None:
+        packed = io.BytesIO()
+        np.savez(packed, *model)
+        self._write(name, packed.getvalue())
 
     def _write(self, name: str, content: bytes) -> None:
         write_whole(self.folder / name, content)
@@ -216,17 +268,16 @@ def _new_folder(folder: Path) -> Path:
     raise AssertionError("unreachable")
 
 
-def _needed(count: int, all_of_them: bool) -> range:
-    """Numbers of the aggregates that make the model: of deltas all, of whole models the last."""
-    return range(1 if all_of_them else max(1, count), count + 1)
+def _aggregate_name(step: int, group: int) -> str:
+    return f"aggregate-{step:08d}-{group:04d}.fedc"
 
 
-def _model_name(segment: int) -> str:
-    return f"model-{segment:04d}.npz"
+def _evaluation_name(number: int) -> str:
+    return f"evaluation-{number:08d}.fedc"
 
 
-def _aggregate_name(segment: int, number: int) -> str:
-    return f"aggregate-{segment:04d}-{number:08d}.fedc"
+def _set_name(step: int) -> str:
+    return f"set-{step:08d}.npz"
 
 
 def _read(path: Path) -> bytes:
@@ -237,28 +288,39 @@ def _read(path: Path) -> bytes:
 
 
 def open_run(folder: str | Path, key: str | Path | Engine) -> dict[str, Array]:
-    """The last global model of a run, by its arrays' names, for who has a client's key: its file, or its engine.
+    """The last global model of a run, by its arrays' names, for the holder of a client's key: its file, or its engine.
 
     Raises `RunError` for a folder that is no run, that lacks files, or of which no round has an aggregate;
     `KeyFormatError` for the key file; and what a decryptor raises where the key is not of the run's cohort or an
     aggregate has been changed.
     """
     folder = Path(folder)
-    index, settings = _read_index(folder)
+    run = read_run(folder)
     scheme, decryptor = _opener(key)
-    if index["scheme"] != json.loads(json.dumps(scheme.spec())):
+    if run.scheme_spec != json.loads(json.dumps(scheme.spec())):
         raise RunError(f"the run is of other keys than {key}: scheme, parameters or codec differ")
-    segment, count = len(index["aggregates"]) - 1, index["aggregates"][-1]
-    if segment == count == 0:
+    if not run.count:
         raise RunError(f"no round of {folder} has an aggregate: its model is still the one that it began with")
-    first = _read_model(folder, segment, len(settings.names))
-    needed = _needed(count, scheme.codec.target == "delta")
-    frames = [_read(folder / _aggregate_name(segment, number)) for number in needed]
     try:
-        model = replay(frames, first, scheme, decryptor, settings)
+        model = _last_set(run, scheme, decryptor) or replay(run, scheme, decryptor).model
     except FrameError as error:
         raise RunError(f"an aggregate of {folder} does not open: {error}") from error
-    return dict(zip(settings.names, model, strict=True))
+    return dict(zip(run.charter.names, model, strict=True))
+
+
+def _last_set(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> list[Array] | None:
+    """The last model that the server has set, where it has.
+
+    The newest sum has to open under the run's charter: without one, a folder's writer could let any server set models.
+    """
+    model = run.set_model()
+    if model is None:
+        return None
+    chain = Chain(run.charter, scheme, run.context, first=run.first())
+    chain.set_model(run.set_model(before=run.count) or run.first())
+    chain.step(decryptor, run.step(run.count), run.round_of(run.count))
+    chain.set_model(model)
+    return chain.model
 
 
 def _opener(key: str | Path | Engine) -> tuple[Scheme, Decryptor]:
@@ -270,27 +332,26 @@ def _opener(key: str | Path | Engine) -> tuple[Scheme, Decryptor]:
 
 def read_scheme(folder: Path) -> Scheme:
     """The scheme and codec of a run. Raises `RunError` as `open_run` does."""
-    return from_spec(_read_index(folder)[0]["scheme"])
+    return from_spec(read_run(folder).scheme_spec)
 
 
-def _read_index(folder: Path) -> tuple[dict[str, Any], RoundSettings]:
+def read_run(folder: Path) -> StoredRun:
+    """The run in ``folder``. Raises `RunError`."""
     try:
-        index: dict[str, Any] = read_json(folder / _INDEX, MAX_INDEX)
-        counts = list(index["aggregates"])
-        known = index["fedcipher"] == _FORMAT and counts and all(isinstance(n, int) and n >= 0 for n in counts)
-        if not known:
-            raise RunError(f"{folder} is no run of format {_FORMAT} with a model in it")
-        return {**index, "aggregates": counts}, RoundSettings.parse(ConfigRecord(dict(index["settings"])))
+        index = read_json(folder / _INDEX, MAX_INDEX)
     except OSError as error:
         raise RunError(f"{folder / _INDEX} cannot be read: {error}; copy the whole folder of the run") from error
-    except (ValueError, KeyError, TypeError, RoundError) as error:
-        raise RunError(f"{folder / _INDEX} is damaged: {error}; copy the run again") from error
+    except ValueError as error:
+        raise RunError(f"{folder / _INDEX} is damaged: {quoted(error)}; copy the run again") from error
+    if not isinstance(index, dict):
+        raise RunError(f"{folder / _INDEX} is damaged; copy the run again")
+    return StoredRun(folder, index)
 
 
-def _read_model(folder: Path, segment: int, arrays: int) -> list[Array]:
+def _read_model(folder: Path, arrays: int, name: str = _FIRST) -> list[Array]:
     try:
         names = [f"arr_{i}" for i in range(arrays)]
-        found = read_npz(folder / _model_name(segment), MAX_MODEL, names)
+        found = read_npz(folder / name, MAX_MODEL, names)
         return [found[name] for name in names]
     except (OSError, ValueError) as error:
-        raise RunError(f"the first model of {folder} cannot be read: {error}; copy the run again") from error
+        raise RunError(f"a model of {folder} cannot be read: {error}; copy the run again") from error

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -19,6 +19,7 @@ from fedcipher import _native
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.dp import grid
 from fedcipher.errors import (
+    CharterError,
     DecryptError,
     FedcipherError,
     ForgedAggregateError,
@@ -28,22 +29,29 @@ from fedcipher.errors import (
     StrategyError,
     WorkersError,
 )
+from fedcipher.federation.answers import Answer, Sums
+from fedcipher.federation.canonical import encode
+from fedcipher.federation.chain import lanes_of
+from fedcipher.federation.charter import Charter, Purpose, arrays_digest
 from fedcipher.flower import protocol
 from fedcipher.flower.attendance import Attendance
 from fedcipher.flower.committee import Committee
 from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
-from fedcipher.flower.model import named
 from fedcipher.flower.numbers import asked_after, reserve
 from fedcipher.flower.parties import Parties
-from fedcipher.flower.records import CLIPPED, LARGEST_PHASE, PHASES, ClientRecord, RoundRecord
+from fedcipher.flower.records import CLIPPED, LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Arrivals
 from fedcipher.flower.run_folder import RunFolder, replay
 from fedcipher.flower.sealed import SealedArrays
+from fedcipher.flower.search import Search
 from fedcipher.flower.server_model import ServerModel
+from fedcipher.flower.set_memory import ServerSets
 from fedcipher.flower.settings import RoundSettings
-from fedcipher.flower.sums import Sums
+from fedcipher.flower.sums import RoundSums
+from fedcipher.flower.survey import survey
+from fedcipher.flower.told import records_of
 from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import home, load_client, locate
@@ -56,6 +64,26 @@ _log = quoting_log("fedcipher.flower")
 # Flower shows its own log only; what a run is protected by belongs into it.
 _shown = quoting_log("flwr")
 _ROUNDS_OF_A_RUN = 1 << 20
+_DIGEST = 32
+_SPARE_ROUNDS = 10
+"""A charter allows so many times the rounds that a run begins with, so that a resumed run may be longer."""
+_EXAMPLES = 1 << 30
+"""Where all clients weigh the same: the largest number of examples that weighs a metric."""
+Answers = Iterable[Answer | str]
+
+
+@dataclass(frozen=True)
+class Added:
+    """A round's frames in one sum, and the replies that they came with."""
+
+    aggregator: Aggregator
+    replies: list[Message]
+    context: bytes
+    """What the replies' apps were told beside the charter."""
+    unopened: dict[int, list[int]]
+    """By node: the numbers of the last step's sums that its client could not open."""
+    frames: list[bytes]
+    """Of the replies, where they were kept."""
 
 
 class SecureStrategy(Strategy):
@@ -67,8 +95,9 @@ class SecureStrategy(Strategy):
         The strategy that samples clients, sets configurations and aggregates metrics (`FedAvg`,
         `FedProx`, your own). It is tried on made-up rounds at `start`, and each round it is given small random
         arrays in place of updates; if what it makes of them is not their mean, `StrategyError` is raised. Of FedAdam,
-        FedYogi, FedAdagrad and FedAvgM that goes for the part that averages; where the server may not see the mean,
-        clients make their step (`fedcipher.flower.optimiser`), with the numbers that they have at `start`.
+        FedYogi, FedAdagrad and FedAvgM that goes for the part that averages: clients make their step
+        (`fedcipher.federation.optimiser_step`), with the numbers that they have at `start`. What it tells the clients
+        in each round is asked of a copy before the first round, and stands in the run's charter.
     keys
         ``server.key``, the folder of `fedcipher keygen` that holds it, or an authority, as a
         `fedcipher.engine.Authority` or as ``"authority://HOST:PORT/FOLDER"`` of its credentials: then each round is
@@ -79,8 +108,8 @@ class SecureStrategy(Strategy):
         an engine (``fedcipher.engine.connect(...).decryptor()``), which opens aggregates only; or a client's key file
         (its path, or its name in the folder of ``keys``; best that of a client id that never trains). A key file is
         the cohort's key: whoever controls this process can open single updates with it. The wrapped strategy is
-        given the mean in place of every update and makes its own step of it; ``evaluate_fn``, checkpoints and
-        ``Result.arrays`` are plaintext as in any Flower app.
+        given the model that the mean makes in place of every update, and the mean answers in place of every client's;
+        ``evaluate_fn``, checkpoints and ``Result.arrays`` are plaintext as in any Flower app.
     out
         A new folder that keeps the run: its first model and the encrypted aggregates, complete after each round. A
         relative path is one under ``~/.fedcipher/runs``; where the folder exists, ``-2`` and so on is appended.
@@ -91,9 +120,23 @@ class SecureStrategy(Strategy):
         under way, when its server was. ``num_rounds`` of `start` counts the run's rounds from its first, and its
         ``initial_arrays`` only say which arrays there are. Clients need nothing for it.
     examples_per_weight
-        How many examples make one unit of weight; a client of n examples counts
-        ``max(1, round(n / examples_per_weight))``, which must not exceed the scheme's ``max_weight``. ``None``: what
-        the keys were made for (``fedcipher keygen --examples``), else all clients weigh the same.
+        The largest weight is so many examples times the scheme's ``max_weight``: a client of n examples counts n, at
+        most that. ``None``: what the keys were made for (``fedcipher keygen --examples``), else all clients weigh the
+        same.
+    train_answers, evaluate_answers
+        The metrics that clients answer with, by name or as `fedcipher.federation.answers.Answer`. They travel
+        encrypted beside the update, and only their sums are opened, by whoever may open means. What a client's app
+        returns beyond them stays on the client.
+    clear
+        Metrics that each client may send in the clear, where its own configuration names them too
+        (``fedcipher-clear``).
+    sets_models
+        Whether the server makes the next model of each mean itself, as a strategy of your own may. Clients then
+        evaluate models that this server chooses, which can measure their data: each site must allow it in its policy.
+        Needs ``opener``.
+    corrupt_clients
+        How many clients may lie, in every scheme: more refusals of a sum than that begin a search for the liar.
+        ``None``: the scheme's ``corrupt``, else two less than its ``min_contributions``.
     quorum
         Share of the sampled clients whose updates are enough: ``grace`` seconds after that many are in the sum the
         round closes. 1: all are waited for.
@@ -134,6 +177,11 @@ class SecureStrategy(Strategy):
         out: str | Path | None = None,
         resume: bool = False,
         examples_per_weight: float | None = None,
+        train_answers: Answers = (),
+        evaluate_answers: Answers = (),
+        clear: Iterable[str] = (),
+        sets_models: bool = False,
+        corrupt_clients: int | None = None,
         quorum: float = 1.0,
         deadline: float | None = None,
         grace: float = 10.0,
@@ -147,11 +195,26 @@ class SecureStrategy(Strategy):
         self._opener, self._holds_key = self._opener_of(opener), isinstance(opener, (str, Path))
         self._opens_itself = opener is None and self._opener is not None
         self._delta = self.scheme.codec.target == "delta"
-        self._inner = Inner(strategy, opens=self._opener is not None, delta=self._delta)
+        if sets_models and self._opener is None:
+            raise StrategyError(
+                "sets_models=True makes models of means, which this server does not see: pass opener=..."
+            )
+        self._sets_models = sets_models
+        opens = self._opener is not None
+        self._inner = Inner(strategy, opens=opens, sets_models=sets_models, delta=self._delta)
+        self._answers: dict[Purpose, list[Answer]] = {
+            "train": [Answer(a) if isinstance(a, str) else a for a in train_answers],
+            "evaluate": [Answer(a) if isinstance(a, str) else a for a in evaluate_answers],
+        }
+        self._clear = sorted(set(clear))
         self._minimum = self.scheme.min_contributions
         self._most = int(self.scheme.params()["clients"])
         self._attendance = Attendance(quorum=quorum, deadline=deadline, grace=grace, minimum=self._minimum)
         self._committee = Committee(committee_timeout)
+        self._corrupt = self._corrupt_of(corrupt_clients)
+        self._search: Search | None = None
+        # Why no further round can have a sum.
+        self._ends = ""
         self._parties = Parties()
         # A relative path would be in whatever folder Flower runs the app in.
         self._out = None if out is None else home() / "runs" / out
@@ -172,15 +235,28 @@ class SecureStrategy(Strategy):
         self._base = self._number = 0
         # Rounds of the run that another process has ended.
         self._done = 0
-        self._ended = Ended(0, 0)
+        self._ended = Ended(0)
         self._round_began = 0.0
         self._evaluates = False
         self._model: ServerModel | None = None
         self._journal: Journal | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._grid: Grid | None = None
-        self._train_type: str = MessageType.TRAIN
         self._training = False
+        # The charter's arguments that `start` is given.
+        empty: dict[Purpose, ConfigRecord] = {"train": ConfigRecord(), "evaluate": ConfigRecord()}
+        self._planned = 1, empty
+
+    def _corrupt_of(self, chosen: int | None) -> int:
+        most = max(0, self._minimum - 2)
+        if chosen is None:
+            return min(int(self.scheme.params().get("corrupt", most)), most)
+        if not 0 <= chosen <= most:
+            raise StrategyError(
+                f"corrupt_clients={chosen} of sums of at least {self._minimum}: two honest clients must be in each, so "
+                f"at most {most}; make keys with a larger min_contributions"
+            )
+        return chosen
 
     def _opener_of(self, opener: Decryptor | str | Path | None) -> Decryptor | None:
         if opener is None and self.scheme.reveals_to_server:
@@ -216,7 +292,7 @@ class SecureStrategy(Strategy):
             sees = "each round's mean"
             if self._holds_key:
                 sees += ", and holds a client's key, with which whoever controls it can open single updates"
-        weights = f"one unit of weight per {self._unit:g} examples" if self._unit else "all clients weigh the same"
+        weights = f"clients count their examples, at most {self._largest}" if self._unit else "all weigh the same"
         _shown.info(
             "Fedcipher: updates %s; it withstands %s; sums of at least %s clients are opened; this server sees %s; %s",
             f"leave the clients encrypted with {self.scheme}"
@@ -260,6 +336,9 @@ class SecureStrategy(Strategy):
         self._evaluates = evaluate is not None
         streaming = cast(Grid, Arrivals(grid, partial(self._gathered, grid)))
         try:
+            given = {"train": train_config, "evaluate": evaluate_config}
+            configs = {p: ConfigRecord(dict(c)) if c else ConfigRecord() for p, c in given.items()}
+            self._planned = max(num_rounds, 1), cast("dict[Purpose, ConfigRecord]", configs)
             self._begin(initial_arrays)
             before = len(self.rounds)
             left, arrays = max(num_rounds - self._done, 0), self._running.expected
@@ -283,7 +362,7 @@ class SecureStrategy(Strategy):
             _log.warning("%s of %s rounds have no aggregate", len(self.rounds) - finished, len(self.rounds))
         if self._opener is not None:
             # What Flower has kept may be of a sum that was withdrawn.
-            result.arrays = named(self._running.names, self._running.arrays)
+            result.arrays = protocol.named(self._running.names, self._running.arrays)
         else:
             folder = self._running.folder.folder
             result.arrays = SealedArrays(folder)
@@ -302,10 +381,14 @@ class SecureStrategy(Strategy):
 
     def _warn_of_budget(self, num_rounds: int) -> None:
         privacy = self.scheme.codec.privacy
-        if privacy is not None and num_rounds > privacy.rounds:
+        if privacy is None:
+            return
+        frames = num_rounds * (2 if self._answers["evaluate"] else 1)
+        if frames > privacy.rounds:
             _log.warning(
-                "num_rounds=%s, and these keys give %s updates of each client, by its differential privacy: clients "
-                "that have given them refuse all further rounds. Sample fewer in a round, or make keys for more",
+                "num_rounds=%s, and these keys give %s updates of each client, by its differential privacy, answers to "
+                "evaluations among them: clients that have given them refuse all further rounds. Sample fewer in a "
+                "round, or make keys for more",
                 num_rounds,
                 privacy.rounds,
             )
@@ -335,46 +418,90 @@ class SecureStrategy(Strategy):
             grid(codec.privacy, codec.bit_widths[0], sum(x.size for x in values), self.scheme.noise_shares)
         if self._inner.optimiser is not None:
             self._inner.optimiser.check_types(values)
+        if codec.privacy is not None and self._answers["train"]:
+            raise StrategyError("train_answers and privacy: no noise covers answers; leave them out, or the privacy")
         self.rounds, self._done = [], 0
         self._parties.restart()
-        names = list(initial.keys())
         begun = self._resume and self._out is not None and self._out.exists()
         if begun and RunFolder.has_run(cast(Path, self._out)):
-            self._go_on(cast(Path, self._out), names, values)
+            self._go_on(cast(Path, self._out), initial, values)
             return
         self._base = self._number = max(reserve(_ROUNDS_OF_A_RUN), self._base + _ROUNDS_OF_A_RUN)
+        charter = self._charter(initial, values, self._planned[0])
         if self._out is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="fedcipher-run-")
         path = self._out if self._scratch is None else Path(self._scratch.name) / "run"
-        folder = RunFolder(cast(Path, path), self.scheme, self._shared_settings(names), begun=begun)
+        folder = RunFolder(cast(Path, path), self.scheme, charter, values, begun=begun)
         self._journal = None if self._scratch is not None else Journal(folder.folder)
-        self._model = ServerModel(folder, self.scheme, names, self._opener)
-        self._model.begin(initial, values)
+        self._model = ServerModel(folder, self.scheme, self._opener, initial)
+        self._search = self._search_in(folder.folder)
+        self._announce(charter)
 
-    def _go_on(self, path: Path, names: list[str], values: list[NumpyArray]) -> None:
+    @property
+    def _largest(self) -> int:
+        """The largest number of examples that counts."""
+        return max(1, round(self._unit * self.scheme.max_weight)) if self._unit else _EXAMPLES
+
+    def _charter(self, initial: ArrayRecord, values: list[NumpyArray], rounds: int) -> Charter:
+        """What the run computes from private data. Raises `StrategyError`."""
+        configs = self._planned[1]
+        shown = self._inner.shown(initial if self._opener is not None else None)
+        found = survey(self.inner, shown, rounds, configs, self._inner.place_of_model)
+        optimiser = self._inner.optimiser
+        names = list(initial.keys())
+        made = Charter(
+            run=self._base + 1,
+            key_set=self._key.fingerprint,
+            epoch=self._key.epoch,
+            scheme=json.loads(json.dumps(self.scheme.spec())),
+            record=found.record,
+            arrays=[(name, x.dtype.str, x.shape) for name, x in zip(names, values, strict=True)],
+            first=arrays_digest(names, values).hex(),
+            optimiser=None if optimiser is None else (optimiser.kind, optimiser.numbers),
+            equal_weights=not self._unit,
+            weighted_by=self.weighted_by,
+            largest_weight=self._largest,
+            answers=self._answers,
+            clear={"train": self._clear, "evaluate": self._clear},
+            types=found.types,
+            rounds=rounds if found.listed else _SPARE_ROUNDS * rounds,
+            reader="server" if self._opener is not None else "clients",
+            sets_models=self._sets_models,
+            settings=found.settings,
+        )
+        try:
+            # As each client is going to read it.
+            return Charter.decode(made.encode())
+        except CharterError as error:
+            raise StrategyError(f"no client takes part in such a run: {error}") from error
+
+    def _search_in(self, folder: Path) -> Search:
+        return Search(folder, corrupt=self._corrupt, minimum=self._minimum, seed=self._base)
+
+    @property
+    def _searching(self) -> Search:
+        assert self._search is not None
+        return self._search
+
+    def _announce(self, charter: Charter) -> None:
+        _shown.info(
+            "Fedcipher: run %s has the charter %s; clients log the same digest, and a site's policy can name it",
+            charter.run,
+            charter.digest.hex(),
+        )
+
+    def _go_on(self, path: Path, initial: ArrayRecord, values: list[NumpyArray]) -> None:
         """With the run in ``path``, after what of it has ended."""
         self._journal = Journal(path)
         past = self._journal.past
-        at = past.newest or Ended(0, 0)
-        folder, settings = RunFolder.reopen(path, self.scheme, at.segment, at.count)
-        self._base = settings.run
-        ours = replace(self._shared_settings(names), epoch=settings.epoch)
-        if ours != settings:
-            changed = [key for key, value in vars(ours).items() if value != getattr(settings, key)]
-            raise StrategyError(
-                f"the run {path} cannot go on with other {', '.join(changed)} than it began with: begin another with "
-                "another out=..., or make the app what it was"
-            )
-        if self._delta and folder.count and settings.epoch != self._key.epoch:
-            raise StrategyError(
-                f"the run {path} is of key epoch {settings.epoch}, the server has {self._key.epoch}: with deltas a run "
-                "keeps its epoch. Begin another with another out=..., from the model of `fedcipher open`"
-            )
-        if [np.shape(x) for x in folder.first()] != [np.shape(x) for x in values]:
-            raise StrategyError(f"the run {path} has a model of other shapes than initial_arrays")
-        self._model = ServerModel(folder, self.scheme, names, self._opener)
+        folder = RunFolder.reopen(path, self.scheme, (past.newest or Ended(0)).count)
+        self._base = folder.charter.run - 1
+        self._check_same(path, folder.charter, initial, values)
+        self._model = ServerModel(folder, self.scheme, self._opener, initial)
+        self._search = self._search_in(folder.folder)
+        self._announce(folder.charter)
         self.rounds = past.rounds
-        self._number = max([self._base, *(record.number for record in past.rounds)])
+        self._number = max([self._base, *(max(record.number, record.evaluated) for record in past.rounds)])
         self._done = max((record.round for record in past.finished), default=0)
         if asked_after(self._base + _ROUNDS_OF_A_RUN):
             _log.warning(
@@ -388,6 +515,36 @@ class SecureStrategy(Strategy):
         if past.rounds:
             _shown.info(
                 "Fedcipher: the run %s goes on after its round %s; Flower counts rounds from 1 again", path, self._done
+            )
+
+    def _check_same(self, path: Path, begun: Charter, initial: ArrayRecord, values: list[NumpyArray]) -> None:
+        """Refuse, with `StrategyError`, to go on with another charter than the run began with."""
+        if begun.epoch != self._key.epoch or begun.key_set != self._key.fingerprint:
+            raise StrategyError(
+                f"the run {path} is of key epoch {begun.epoch} of another key set or epoch than the server's: a run "
+                "keeps its epoch. Begin another with another out=..., from the model of `fedcipher open`"
+            )
+        if [x.shape for x in values] != [shape for _, _, shape in begun.arrays]:
+            raise StrategyError(f"the run {path} has a model of other shapes than initial_arrays")
+        if self._planned[0] > begun.rounds:
+            raise StrategyError(
+                f"the run {path} has a charter of {begun.rounds} rounds, and {self._planned[0]} are asked for: begin "
+                "another run, from the model of `fedcipher open`"
+            )
+        ours = self._charter(initial, values, min(begun.rounds, self._planned[0]))
+        # Only the arrays' names and shapes count of what it is resumed with.
+        ours = replace(ours, first=begun.first, rounds=begun.rounds)
+        asked = range(1, min(begun.rounds, self._planned[0]) + 1)
+        told = {
+            p: [encode(ours.settings[p].at(i)) == encode(begun.settings[p].at(i)) for i in asked]
+            for p in begun.settings
+        }
+        changed = [key for key, value in vars(ours).items() if key != "settings" and value != getattr(begun, key)]
+        changed += [] if all(all(same) for same in told.values()) else ["settings"]
+        if changed:
+            raise StrategyError(
+                f"the run {path} cannot go on with other {', '.join(changed)} than it began with: begin another with "
+                "another out=..., or make the app what it was"
             )
 
     def _evaluated_here(
@@ -427,7 +584,7 @@ class SecureStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the inner strategy sample, then replace what it sends by ciphertext."""
-        self._take(arrays)
+        self._take(arrays, "train", config)
         self._inner.check_unchanged()
         self._follow_epochs()
         server_round += self._done
@@ -440,13 +597,12 @@ class SecureStrategy(Strategy):
         self._grid, self._training = grid, True
         self._note_late()
         shown, messages = self._inner.sample(False, server_round, self._running.shown(), config, grid)
-        messages = self._parties.without_accused(server_round, messages, self._minimum)
-        self._train_type = messages[0].metadata.message_type if messages else self._train_type
+        messages = self._parties.without(messages, {*self._parties.accused, *self._searching.found})
         if 0 < len(messages) < self._minimum:
             return self._too_few(server_round, len(messages))
         if len(messages) > self._most:
             messages = self._too_many(server_round, messages)
-        return self._dress(shown, messages)
+        return self._prepared("train", shown, messages, server_round)
 
     def _too_few(self, server_round: int, sampled: int) -> list[Message]:
         """A round that cannot be finished is not begun; a first one means that no round could be."""
@@ -480,69 +636,83 @@ class SecureStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Like `configure_train`."""
-        self._take(arrays)
+        self._take(arrays, "evaluate", config)
         self._training = False
-        shown, messages = self._inner.sample(True, self._done + server_round, self._running.shown(), config, grid)
-        return self._dress(shown, messages)
+        if self.scheme.codec.privacy is not None and not self._answers["evaluate"]:
+            # An evaluation without answers says nothing, and its frame would spend an update of each client's budget.
+            return []
+        server_round += self._done
+        shown, messages = self._inner.sample(True, server_round, self._running.shown(), config, grid)
+        if messages and len(messages) < self._minimum:
+            _log.warning(
+                "round %s is not evaluated: %s clients were sampled, and a sum of answers needs %s",
+                *(server_round, len(messages), self._minimum),
+            )
+            return []
+        if messages and self.rounds:
+            self._number += 1
+            self.rounds[-1].evaluated = self._number
+            if self._journal is not None:
+                self._journal.change(self.rounds[-1])
+        return self._prepared("evaluate", shown, messages[: self._most], server_round)
 
     def _follow_epochs(self) -> None:
-        """A round is of one epoch, the newest at its start."""
+        """A run keeps the epoch of its charter; a new one is said."""
         newest = self._keys.current()
-        if newest.epoch == self._key.epoch:
-            return
-        if self._delta and self._running.folder.count:
-            _log.warning("key epoch %s waits: with deltas this run keeps epoch %s", newest.epoch, self._key.epoch)
-            return
-        _log.info("key epoch %s follows %s", newest.epoch, self._key.epoch)
-        self._key = newest
-        if self._opens_itself:
-            self._opener = self.scheme.server_decryptor(newest)
+        if newest.epoch != self._key.epoch:
+            _log.warning("key epoch %s waits: this run keeps epoch %s", newest.epoch, self._key.epoch)
 
-    def _take(self, arrays: ArrayRecord) -> None:
+    def _take(self, arrays: ArrayRecord, purpose: Purpose, config: ConfigRecord) -> None:
         if self._model is None:
+            # Without `start`: the configuration of this round is that of all.
+            self._planned[1][purpose] = ConfigRecord(dict(config))
             self._begin(arrays)
         self._running.take(arrays)
 
-    def _dress(self, shown: ArrayRecord, messages: list[Message]) -> list[Message]:
+    def _prepared(self, purpose: Purpose, shown: ArrayRecord, messages: list[Message], index: int) -> list[Message]:
         """The inner strategy's messages with the model in the place of what it was ``shown``, and the settings."""
-        model = self._running
-        shared = replace(
-            self._shared_settings(model.names),
-            segment=model.folder.segment,
-            round=self._number,
-            epoch=self._key.epoch,
-            plan=self.scheme.plan(self._key, self._parties.clients(messages)),
-            ranges=model.ranges,
-            last=model.last,
-        )
-
-        @cache
-        def settings(record: str) -> ConfigRecord:
-            return replace(shared, record=record).to_record()
-
+        model, charter = self._running, self._running.charter
+        plan = self.scheme.plan(self._key, self._parties.clients(messages))
         for message in messages:
             place, node = self._inner.place_of_model(message, shown), message.metadata.dst_node_id
-            # The inner strategy may share one record among all messages: each gets its own. Other ArrayRecords are
-            # the server's own, and go as they are.
+            self._check_told(message, charter, purpose, index, place)
+            brought = model.to_node(node, self._parties.client_of.get(node))
+            # The inner strategy may share one record among all messages: each gets its own.
             content = RecordDict(dict(message.content.items()))
-            content[place] = model.to_node(node, self._parties.client_of.get(node))
-            content[protocol.CONFIG] = settings(place)
+            content[place] = brought.arrays
+            content[protocol.CONFIG] = RoundSettings(
+                charter=charter.digest,
+                round=self._number,
+                index=index,
+                steps=0 if charter.sets_models else model.steps,
+                document=brought.document,
+                plan=plan,
+                last=b"" if charter.sets_models else model.last,
+                indices=brought.indices,
+            ).to_record()
             message.content = content
         return messages
 
-    def _shared_settings(self, names: list[str]) -> RoundSettings:
-        """What the settings of all rounds of a run have in common, with its first round's number."""
-        return RoundSettings(
-            run=self._base,
-            segment=0,
-            round=self._base + 1,
-            epoch=self._key.epoch,
-            record="arrays",
-            names=names,
-            plan=b"",
-            unit=self._unit,
-            weighted_by=self.weighted_by,
-            optimiser=self._inner.optimiser,
+    def _check_told(self, message: Message, charter: Charter, purpose: Purpose, index: int, place: str) -> None:
+        """Refuse, with `StrategyError`, to tell a client what the charter does not say: the client would refuse it."""
+        told = records_of(message.content, without=frozenset([place]))
+        said = charter.settings[purpose].at(index)
+        if (
+            encode(told) == encode(said)
+            and place == charter.record
+            and message.metadata.message_type == charter.types[purpose]
+        ):
+            return
+        changed = sorted(
+            f"{name}.{key}"
+            for name in {*told, *said}
+            for key in {*told.get(name, {}), *said.get(name, {})}
+            if encode(told.get(name, {}).get(key)) != encode(said.get(name, {}).get(key))
+        )
+        raise StrategyError(
+            f"{self._inner.name} tells node {message.metadata.dst_node_id} in round {index} something else than it did "
+            f"before the run, when its charter was made: {changed or 'another message type or record'}. Settings must "
+            "follow from the round alone, and be the same for all clients"
         )
 
     # --- from the clients --------------------------------------------------------------------
@@ -554,12 +724,14 @@ class SecureStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Add the ciphertexts of all sound replies; whoever sent garbage is left out with a warning."""
+        """Add the ciphertexts of all sound replies; a reply that is garbage is left out with a warning."""
         arrays, metrics = self._aggregated(self._done + server_round, replies)
-        record, folder = self.rounds[-1], self._running.folder
-        self._ended = Ended(folder.segment, folder.count)
+        record = self.rounds[-1]
+        self._ended = Ended(self._running.steps)
         # From here on nobody needs this round's process.
         self._note(record, "train", metrics, changed=arrays is not None)
+        if self._ends:
+            raise StrategyError(f"the run ends in round {record.round}: {self._ends}")
         return arrays, metrics
 
     def _note_late(self) -> None:
@@ -583,45 +755,120 @@ class SecureStrategy(Strategy):
     def _aggregated(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        record, model, parties = self.rounds[-1], self._running, self._parties
-        aggregator, accepted = self._added(replies, record)
-        self._note_opened(record.clients)
+        record, model = self.rounds[-1], self._running
+        said = f"is left out of round {record.round}"
+        first = None if model.steps or model.charter.sets_models else ServerSets("first", self._key, self._minimum)
+        kept = self._searching.under_way(self._key.cohort) or bool(first and first.groups)
+        added = self._added("train", replies, record.clients, record.number, said, kept=kept)
+        self._note_opened(record.clients, added.unopened)
         for node in self._attendance.silent(record, record.clients, training=True):
-            said = f"is left out of round {record.round}"
             record.clients.append(self._left_out(node, said, "no answer when the round closed"))
-        if len(accepted) < self._minimum:
-            self._leave_unfinished(server_round, f"{len(accepted)} usable updates, {self._minimum} are needed")
+        if len(added.replies) < self._minimum:
+            self._leave_unfinished(server_round, f"{len(added.replies)} usable updates, {self._minimum} are needed")
             return None, None
+        frames = self._summed_in_sets(added, record, first)
+        if isinstance(frames, str):
+            self._searching.drop()
+            self._leave_unfinished(server_round, frames)
+            return None, None
+        model.append(frames, server_round, added.context)
+        record.aggregate_bytes = sum(map(len, frames))
+        if self._opener is None:
+            self._inner.blind(server_round, added.replies)
+            self._say(record)
+            return model.sealed(frames), None
+        return self._opened(record, frames, added, server_round)
+
+    def _opened(
+        self, record: RoundRecord, frames: list[bytes], added: Added, server_round: int
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """What the inner strategy makes of sums that this server opens."""
+        assert self._opener is not None
+        try:
+            mean, opened = self._running.open(self._opener, frames, server_round)
+        except (DecryptError, ForgedAggregateError) as error:
+            self._searching.settle(range(len(frames)))
+            self._withdraw(f"it does not open ({error})")
+            return None, None
+        # Without the key of tags a false sum may open: where clients open it too, they say.
+        if not self._opens_itself:
+            self._searching.settle(opened.failed)
+        self._count(record, "train", opened.answers)
+        self._say(record)
+        there = {client for clients in opened.clients for client in clients}
+        accepted = [r for r in added.replies if self._parties.client_of[r.metadata.src_node_id] in there]
+        made, metrics = self._inner.on_mean(server_round, accepted, mean, opened.answers, self._answers["train"])
+        return self._running.step(made, len(accepted)), metrics
+
+    def _summed_in_sets(self, added: Added, record: RoundRecord, first: ServerSets | None) -> list[bytes] | str:
+        """The round's sums: one, or while a liar is searched one of each group; or why there is none.
+
+        ``first`` remembers the sets of all first positions.
+        """
+        clients = [self._parties.client_of[reply.metadata.src_node_id] for reply in added.replies]
+        sets, why = self._searching.sets(clients, first.groups if first else ())
+        if not sets:
+            if why:
+                self._ends = why
+            return why or "no set of clients fits the rule of sets"
+        frames: list[bytes] = []
+        if len(sets) == 1 and sets[0] == frozenset(clients):
+            frame = self._summed("train", added.aggregator, record)
+            if isinstance(frame, str):
+                return frame
+            frames.append(frame)
+        elif not added.frames:
+            return "its clients do not fit the rule of sets beside the sums before"
+        else:
+            made = self._summed_groups(sets, clients, added, record)
+            if isinstance(made, str):
+                return made
+            frames = made
+        if first is not None:
+            for group in sets:
+                first.remember(group)
+        return frames
+
+    def _summed_groups(
+        self, sets: Iterable[frozenset[int]], clients: list[int], added: Added, record: RoundRecord
+    ) -> list[bytes] | str:
+        """A sum of each of ``sets``, or why there is none."""
+        frames: list[bytes] = []
+        for group in sets:
+            aggregator = self.scheme.aggregator(self._key, round=record.number)
+            for client, frame in zip(clients, added.frames, strict=True):
+                if client in group:
+                    aggregator.add(frame)
+            summed = self._summed("train", aggregator, record)
+            if isinstance(summed, str):
+                return summed
+            frames.append(summed)
+        return frames
+
+    def _count(self, record: RoundRecord, purpose: Purpose, sums: Sums | None) -> None:
+        """What the opened sum says of the clients' counters, as means over the clients."""
+        if sums is None:
+            return
+        record.counted.update(counted_of(sums, purpose))
+        if sums.counted < sums.clients:
+            _log.warning(
+                "round %s: the apps of %s of %s clients have failed (%s); their logs have the cause, and they count "
+                "nothing",
+                *(record.round, sums.clients - sums.counted, sums.clients, purpose),
+            )
+
+    def _summed(self, purpose: Purpose, aggregator: Aggregator, record: RoundRecord) -> bytes | str:
+        """The sum of all updates, or why there is none: too few of a committee have answered."""
         if self._grid is not None:
-            away = self._committee.ask(self._grid, aggregator, self._train_type, parties.node_of)
-            parties.accused.update(aggregator.accused)
+            message_type = self._running.charter.types[purpose]
+            away = self._committee.ask(self._grid, aggregator, message_type, self._parties.node_of)
+            self._parties.accused.update(aggregator.accused)
             if away is not None:
-                self._leave_unfinished(server_round, away)
-                return None, None
+                return away
         began = time.perf_counter()
         frame = self._finished(aggregator)
         record.aggregate_seconds += time.perf_counter() - began
-        clients = sorted(parties.client_of[reply.metadata.src_node_id] for reply in accepted)
-        model.append(frame, record.number, clients)
-        if not self._delta:
-            self._keys.settle(self._key.epoch)
-        record.aggregate_bytes = len(frame)
-        self._say(record)
-        if self._opener is None:
-            return model.sealed(frame), self._inner.blind(server_round, accepted, weighted=self._unit > 0)
-        try:
-            mean = model.open(self._opener, frame)
-        except (DecryptError, ForgedAggregateError) as error:
-            if not self.scheme.info.committee:
-                raise
-            self._withdraw(f"it does not open ({error})")
-            return None, None
-        made, metrics = self._inner.on_mean(server_round, accepted, mean)
-        returned = model.step(made)
-        if not (self._opens_itself and model.last):
-            # Without the key of tags a false sum may open: where clients open it too, they say.
-            parties.suspects.opened(clients)
-        return returned, metrics
+        return frame
 
     def _finished(self, aggregator: Aggregator) -> bytes:
         if self._workers is not None:
@@ -634,11 +881,11 @@ class SecureStrategy(Strategy):
     def _say(self, record: RoundRecord) -> None:
         share = record.clipped_share
         _shown.info(
-            "Fedcipher: round %s: sum of %s encrypted updates, %s left out, %.2g%% of the values clipped",
+            "Fedcipher: round %s: sum of %s encrypted updates, %s left out%s",
             record.round,
             record.accepted,
             len(record.clients) - record.accepted,
-            100 * share,
+            f", {100 * share:.2g}% of the values clipped" if "clipped" in record.counted else "",
         )
         vanished = record.mean("vanished")
         if vanished:
@@ -658,42 +905,59 @@ class SecureStrategy(Strategy):
                 100 * share,
             )
 
-    def _added(self, replies: Iterable[Message], record: RoundRecord) -> tuple[Aggregator, list[Message]]:
-        """The round's sum, and the replies whose updates are in it."""
-        sums = Sums(lambda: self.scheme.aggregator(self._key, round=record.number))
-        revoked, left_out = self._keys.revoked(), f"is left out of round {record.round}"
+    def _added(
+        self,
+        purpose: Purpose,
+        replies: Iterable[Message],
+        heard: list[ClientRecord],
+        number: int,
+        said: str,
+        *,
+        kept: bool = False,
+    ) -> Added:
+        """The round's sum and the replies whose frames are in it; ``kept`` keeps the frames beside it."""
+        sums = RoundSums(lambda: self.scheme.aggregator(self._key, round=number))
+        revoked, record = self._keys.revoked(), self.rounds[-1]
+        lanes = lanes_of(self._running.charter, self.scheme, purpose)
+        frames: dict[int, bytes] = {}
+        unopened: dict[int, list[int]] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
-            phases = _take_phases(reply)
+            phases, clear = _take_phases(reply, self._running.charter.clear[purpose])
             began = time.perf_counter()
             try:
-                frame = _frame_of(reply)
-                _, _, _, _, contributions, elements, _ = _native.inspect(frame)
-                self._running.check_size(elements)
+                frame, context, failed = _frame_of(reply)
+                _, _, _, _, contributions, elements, *_ = _native.inspect(frame)
+                self._running.check_size(elements, 0 if lanes is None else lanes.count)
                 self._parties.check(node, [client for client, _ in contributions], revoked, self._nodes)
-                contribution = sums.add(frame, reply)
+                contribution = sums.add(frame, reply, context)
             except FedcipherError as error:
                 why = quoted(f"{type(error).__name__}: {error}")
-                record.clients.append(self._left_out(node, left_out, why, reply, phases))
+                heard.append(self._left_out(node, said, why, reply, phases))
                 continue
             # Replies come one by one: the wait between them is no work.
             record.aggregate_seconds += time.perf_counter() - began
+            if purpose == "train":
+                record.elements = elements - (0 if lanes is None else lanes.count)
             self._parties.learn(node, contribution.client)
             self._running.delivered(node)
-            record.clients.append(ClientRecord(node, contribution.client, phases))
-            # In the sum; what the inner strategy needs of it is its metrics, and where its arrays were.
-            for key in list(reply.content.array_records):
-                reply.content[key] = ArrayRecord()
+            heard.append(ClientRecord(node, contribution.client, phases, clear=clear))
+            unopened[node] = failed
+            if kept:
+                frames[node] = frame
+            # In the sum. Nothing that a client wrote reaches the inner strategy, which is given a place for arrays.
+            reply.content = RecordDict({self._running.charter.record: ArrayRecord()})
         aggregator, accepted, others = sums.largest()
         astray = {reply.metadata.src_node_id for reply in others}
-        why = "its update goes with another model or layout than most: it was not trained from this round's model"
-        record.clients = [
-            self._left_out(client.node, left_out, why, phases=client.phases)
+        why = "its frame goes with another model or layout than most, or its app was told something else"
+        heard[:] = [
+            self._left_out(client.node, said, why, phases=client.phases)
             if client.node in astray and client.left_out is None
             else client
-            for client in record.clients
+            for client in heard
         ]
-        return aggregator, accepted
+        held = [frames[reply.metadata.src_node_id] for reply in accepted] if kept else []
+        return Added(aggregator, accepted, cast(bytes, sums.alike or b""), unopened, held)
 
     def _nodes(self) -> frozenset[int]:
         """Those that are there."""
@@ -709,61 +973,69 @@ class SecureStrategy(Strategy):
         client = self._parties.client_of.get(node)
         return ClientRecord(node, client, phases or {}, refusal or why, refusal is not None)
 
-    def _note_opened(self, replies: list[ClientRecord]) -> None:
-        """What replies say of the last aggregate, which this server cannot open, or not check.
-
-        Where a client can spoil a sum unseen (a committee's scheme), a spoilt one opens for nobody who has the key of
-        tags, so that everybody refuses what comes with it. One client that goes on has opened it. Of whole models
-        there is no way back: clients keep none, and open no aggregate older than the one they have tried.
-        """
-        model = self._running
-        if not (self.scheme.info.committee and model.last and self._delta):
-            return
-        if model.somebody_has_all:
-            self._parties.suspects.opened(model.last_clients)
-        elif len(replies) >= self._minimum and all(reply.refused for reply in replies):
-            self._withdraw("nobody opens it")
+    def _note_opened(self, replies: list[ClientRecord], unopened: dict[int, list[int]]) -> None:
+        """What replies say of the last step, which this server cannot open, or not check."""
+        outcome = self._searching.heard(replies, unopened) if self._running.last else None
+        if outcome is not None and not outcome.step:
+            self._withdraw("clients do not open it")
 
     def _withdraw(self, why: str) -> None:
-        """Without the last aggregate, which one of its clients has spoilt: part of them sit out until it is found."""
-        number, clients = self._running.withdraw()
-        self._parties.suspects.spoilt(clients)
-        record = next(record for record in self.rounds if record.number == number)
+        """Without the last step, which one of its clients has spoilt: its clients are summed in groups next."""
+        number = self._running.folder.round_of(self._running.steps)
+        clients = self._running.withdraw()
+        record = next(record for record in self.rounds if record.round == number)
         record.unfinished = f"its sum, of clients {clients}, is withdrawn: {why}, so one of them has spoilt it"
         if self._journal is not None:
             self._journal.change(record)
         _log.warning("round %s has no aggregate, the global model stays: %s", record.round, record.unfinished)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The inner strategy's aggregation of metrics."""
-        record, kept = self.rounds[-1], list(replies)
-        for reply in kept:
-            node = reply.metadata.src_node_id
-            phases = _take_phases(reply)
-            if reply.has_error():
-                said = f"does not evaluate round {record.round}"
-                why = quoted(reply.error.reason)
-                record.evaluations.append(self._left_out(node, said, why, reply))
-            else:
-                self._running.delivered(node)
-                record.evaluations.append(ClientRecord(node, self._parties.client_of.get(node), phases))
-        self._note_opened(record.evaluations)
-        for node in self._attendance.silent(record, record.evaluations, training=False):
-            said = f"does not evaluate round {record.round}"
-            record.evaluations.append(self._left_out(node, said, "no answer when the evaluation closed"))
-        metrics = self._inner.evaluated(self._done + server_round, kept)
+        """Add the encrypted answers; the inner strategy is given their means where this server may see them."""
+        record = self.rounds[-1]
+        metrics = self._evaluated(record, self._done + server_round, replies)
         self._note(record, "evaluate", metrics)
         if not self._evaluates:
             self._tell(record)
         return metrics
 
+    def _evaluated(self, record: RoundRecord, index: int, replies: Iterable[Message]) -> MetricRecord | None:
+        said = f"does not evaluate round {record.round}"
+        added = self._added("evaluate", replies, record.evaluations, record.evaluated, said)
+        accepted, context = added.replies, added.context
+        self._note_opened(record.evaluations, added.unopened)
+        for node in self._attendance.silent(record, record.evaluations, training=False):
+            record.evaluations.append(self._left_out(node, said, "no answer when the evaluation closed"))
+        if len(accepted) < self._minimum:
+            if record.evaluations:
+                _log.warning(
+                    "round %s has no evaluation: %s usable answers, %s are needed",
+                    *(record.round, len(accepted), self._minimum),
+                )
+            return None
+        frame = self._summed("evaluate", added.aggregator, record)
+        if isinstance(frame, str):
+            _log.warning("round %s has no evaluation: %s", record.round, frame)
+            return None
+        model = self._running
+        if context != model.folder.context:
+            model.folder.know_context(context)
+        model.folder.append_evaluation(frame, index)
+        if self._opener is None:
+            return None
+        try:
+            sums = model.open_answers(self._opener, frame, index)
+        except (DecryptError, ForgedAggregateError) as error:
+            _log.warning("round %s has no evaluation: the sum of its answers does not open (%s)", record.round, error)
+            return None
+        self._count(record, "evaluate", sums)
+        return self._inner.evaluated(index, accepted, sums, self._answers["evaluate"])
+
     def open_model(self, decryptor: Decryptor) -> list[NumpyArray]:
-        """The current global model, for whoever holds a client's key."""
+        """The current global model, for a holder of a client's key."""
         if self._model is None:
             raise StrategyError("no round has been run yet")
-        folder = self._model.folder
-        settings = self._shared_settings(self._model.names)
-        return replay(folder.frames(), folder.first(), self.scheme, decryptor, settings)
+        model = self._model
+        return model.arrays if model.charter.sets_models else replay(model.folder, self.scheme, decryptor).model
 
 
 def _why(reply: Message) -> str | None:
@@ -772,19 +1044,33 @@ def _why(reply: Message) -> str | None:
     return reference and f"it refused; its own log (fedcipher.flower) has the cause, reference {reference}"
 
 
-def _frame_of(reply: Message) -> bytes:
+def _frame_of(reply: Message) -> tuple[bytes, bytes, list[int]]:
+    """The frame, what its client's app was told beside the charter, and which sums its client could not open."""
     if reply.has_error():
         raise StrategyError(quoted(reply.error.reason))
     arrays = [a for record in reply.content.array_records.values() for a in record.items()]
     if len(arrays) != 1 or arrays[0][0] != protocol.UPDATE:
         raise PlaintextError("the update is not encrypted; add fedcipher.flower.client_mod to the ClientApp's mods")
-    return protocol.frame_bytes(arrays[0][1])
+    context = reply.content.config_records.pop(protocol.CONTEXT, ConfigRecord())
+    said = context.get("digest")
+    if not isinstance(said, bytes) or len(said) != _DIGEST:
+        raise FrameError("the reply does not say what its app was told")
+    failed = context.get("unopened", [])
+    numbers = [n for n in failed if isinstance(n, int)] if isinstance(failed, list) else []
+    return protocol.frame_bytes(arrays[0][1]), said, numbers
 
 
-def _take_phases(reply: Message) -> dict[str, float]:
+def _take_phases(reply: Message, clear: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds and bytes by phase, and the metrics that the client sends in the clear."""
     if reply.has_error():
-        return {}
+        return {}, {}
     taken = reply.content.metric_records.pop(protocol.METRICS, None)
+    said = reply.content.metric_records.pop(protocol.CLEAR, None) or {}
     # A client writes them.
     numbers = {} if taken is None else {k: float(v) for k, v in taken.items() if isinstance(v, (int, float))}
-    return {name: value for name, value in numbers.items() if name in PHASES and 0 <= value < LARGEST_PHASE}
+    shown: dict[str, float] = {}
+    for name in clear:
+        value = said.get(name)
+        if isinstance(value, (int, float)):
+            shown[name] = float(value)
+    return {name: value for name, value in numbers.items() if name in PHASES and 0 <= value < LARGEST_PHASE}, shown

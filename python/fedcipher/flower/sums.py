@@ -15,7 +15,7 @@ from flwr.app import Message
 from fedcipher.errors import LayoutError, ModelMismatchError
 from fedcipher.schemes import Aggregator, Contribution
 
-__all__ = ["Sums"]
+__all__ = ["RoundSums"]
 
 _MOST_KINDS = 4
 """Each has a sum in memory. More kinds than that are only there where several clients lie."""
@@ -28,12 +28,14 @@ class _Kind:
     replies: list[Message] = field(default_factory=list[Message])
 
 
-class Sums:
+class RoundSums:
     """The sums of one round; ``make`` makes an empty one."""
 
     def __init__(self, make: Callable[[], Aggregator]) -> None:
         self._make = make
         self._kinds = [_Kind(make())]
+        self.alike: object = None
+        """What the replies of the `largest` sum have in common."""
 
     def add(self, frame: bytes, reply: Message, alike: object = None) -> Contribution:
         """Add the ``frame`` of a ``reply`` to the sum that it goes with: one of replies with an equal ``alike``.
@@ -62,4 +64,5 @@ class Sums:
     def largest(self) -> tuple[Aggregator, list[Message], list[Message]]:
         """The sum of most updates, the replies that are in it, and those that are in others."""
         most = max(self._kinds, key=lambda kind: len(kind.replies))
+        self.alike = most.alike
         return most.aggregator, most.replies, [r for kind in self._kinds if kind is not most for r in kind.replies]

@@ -17,7 +17,7 @@ from typing import Any
 from fedcipher import _native
 from fedcipher._files import refusal
 from fedcipher.errors import ForeignFileError, FrameError, KeyFormatError, ParameterError
-from fedcipher.foreign_files import MAX_KEY_FILE, open_file, parse_json
+from fedcipher.foreign_files import MAX_KEY_FILE, open_file, parse_json, read_file
 from fedcipher.schemes import KeySet, Scheme, from_spec
 from fedcipher.schemes.base import state_dir
 
@@ -216,15 +216,23 @@ def _parts(path: Path, role: str) -> tuple[dict[str, Any], bytes]:
 
 def _content(path: Path, role: str) -> bytes:
     try:
-        # The user names it, so that a link is followed: a secret's mount is made of links.
-        with open_file(path, MAX_KEY_FILE, follow=True) as file:
-            return _native.read_key_file(path) if role == "client" else file.read()
+        return read_secret(path) if role == "client" else read_file(path, MAX_KEY_FILE, follow=True)
     except ForeignFileError as error:
         raise KeyFormatError(f"{path} {error.strerror}; name the key file itself") from None
     except FileNotFoundError:
         raise KeyFormatError(f"no key file {path}; make keys with `fedcipher keygen`") from None
     except OSError as error:
         raise KeyFormatError(f"cannot read key file {refusal(error, path)}") from error
+
+
+def read_secret(path: Path) -> bytes:
+    """The bytes of a file that no other user may read or replace. Raises `KeyFormatError`, `OSError`.
+
+    The user names it, so that a link is followed: a secret's mount is made of links.
+    """
+    # The system's own error for a file that is not there.
+    open_file(path, MAX_KEY_FILE, follow=True).close()
+    return _native.read_key_file(path)
 
 
 def _damaged(path: Path) -> KeyFormatError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from fedcipher._native import SetMemory
 from fedcipher.codec import Codec
 from fedcipher.errors import ParameterError
 from fedcipher.schemes.base import (
@@ -39,6 +40,7 @@ __all__ = [
     "Member",
     "Scheme",
     "SchemeInfo",
+    "SetMemory",
     "from_spec",
     "scheme",
     "scheme_class",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -16,8 +17,20 @@ from numpy.typing import NDArray
 
 from fedcipher import _native
 from fedcipher._optional import require_feature
-from fedcipher.codec import Array, Codec, Layout, flat_float32, restore, vanished
-from fedcipher.errors import FrameError, ParameterError, UnknownClientError, UnsupportedError
+from fedcipher.codec import (
+    Array,
+    Codec,
+    Layout,
+    flat_float32,
+    lane_tensors,
+    restore,
+    split_lanes,
+    vanished,
+    with_lanes,
+    without_lanes,
+    without_ranges,
+)
+from fedcipher.errors import FrameError, LayoutError, ParameterError, UnknownClientError, UnsupportedError
 from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes.noise import Mechanism
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
@@ -37,6 +50,7 @@ __all__ = [
     "Member",
     "NativeScheme",
     "Parts",
+    "Rescale",
     "Scheme",
     "SchemeInfo",
     "cohort_of",
@@ -101,6 +115,8 @@ class Decrypted:
     round: int
     contributions: list[Contribution]
     counts: NDArray[np.uint32] | None = None
+    lanes: list[int] = field(default_factory=list[int])
+    """Exact sums of the whole numbers that clients sent beside their updates (`Encryptor.encrypt`'s ``lanes``)."""
     false_members: list[int] = field(default_factory=list[int])
     """Members of the committee whose answers do not agree with the others'; the mean was made without them."""
 
@@ -150,6 +166,10 @@ class Parts:
     pieces: list[bytes]
 
 
+Rescale = Callable[[Sequence[int], int], float]
+"""From the exact sums of lanes, and the number of clients: the factor of the mean."""
+
+
 class Encryptor(ABC):
     """Client side: updates to ciphertext frames."""
 
@@ -165,13 +185,21 @@ class Encryptor(ABC):
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
         model: bytes = b"",
+        memory: bytes = b"",
+        lanes: NDArray[np.float32] | None = None,
+        unbiased: bool = False,
+        hide_ranges: bool = False,
     ) -> bytes:
         """Encrypt ``update`` (float arrays of any shape) for ``round``.
 
         ``weight`` is the client's integer weight in the mean; ``reference`` the public arrays that
         clip ranges, and with ``Codec(top=...)`` the coordinates of the round, are fitted to; ``plan`` what the
         server announced for the round; ``model`` a digest of the global model it was trained from: updates of
-        different ones do not add up to anything that opens. Sets ``stats``.
+        different ones do not add up to anything that opens; ``memory`` names the memory of the rule of sets that the
+        sum counts in, empty for none: all updates of a sum agree on it. ``lanes`` are whole numbers that travel beside
+        the update in lanes of their own, each from 0 to below 2^(bits - 1) of the widest codec bits; their sums come
+        out exact (`Decrypted.lanes`). ``unbiased`` rounds at random, also where the codec rounds to the nearest.
+        ``hide_ranges`` keeps the clip ranges out of the frame, for readers that know them. Sets ``stats``.
 
         With ``Codec(privacy=...)`` the update is clipped and gets noise, and ``reference`` is not used.
 
@@ -185,8 +213,10 @@ class Encryptor(ABC):
         round: int,
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
+        lanes: int = 0,
+        hide_ranges: bool = False,
     ) -> None:
-        """Do ahead what does not depend on the data, for an update shaped like ``update``."""
+        """Do ahead what does not depend on the data, for an update shaped like ``update`` and so many ``lanes``."""
 
     def export_state(self) -> bytes:
         """State to carry to another process (error feedback); secret to this client."""
@@ -261,10 +291,11 @@ class Member(Protocol):
     """One of a committee that holds shares of what a round's clients have drawn."""
 
     def answer(self, request: bytes) -> bytes:
-        """The answer to a request of `Aggregator.requests`, once a round.
+        """The answer to a request of `Aggregator.requests`, once a client and round.
 
-        The same request again is answered again, another of the round never: what was answered is remembered in
-        `state_dir`. Raises `SignatureError`, `TooFewContributionsError`, `ReplayError` and what any frame may
+        The same request again gets the same bytes. Another of the round is answered only where both count in a memory,
+        have no client in common and keep to the rule of sets. What was answered is remembered in `state_dir`. Raises
+        `SignatureError`, `TooFewContributionsError`, `SetRuleError`, `ReplayError` and what any frame may
         raise. Clients that have sent no share are named in a complaint in place of an answer; nothing is spent then.
         """
         ...
@@ -274,8 +305,11 @@ class Decryptor(ABC):
     """Client side: aggregates to weighted means.
 
     What opens is the sum of what the clients it names have sent, from one global model, at least
-    ``min_contributions`` of them. One aggregate a round, none older than the last; the same bytes again are fine.
-    What was opened is remembered in `state_dir`.
+    ``min_contributions`` of them. None of an older round than the last opens; the same bytes again are fine. An
+    aggregate that counts in no memory is the only one of its round. Those that count in a memory of the rule of sets
+    may be several, without a client in common; every group of clients that are in the same sums of the memory must
+    have ``min_contributions`` clients. What was opened is remembered in `state_dir`; of memories the newest 256, and
+    those whose id begins with byte 1 or was not given.
     """
 
     @abstractmethod
@@ -285,14 +319,21 @@ class Decryptor(ABC):
         *,
         round: int | None = None,
         model: bytes | None = None,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
+        rescale: Rescale | None = None,
+        ranges: Sequence[float] | None = None,
     ) -> Decrypted:
-        """Decrypt an aggregate; ``round`` and the digest of the ``model`` behind its updates are checked when given.
+        """Decrypt an aggregate; ``round``, the digest of the ``model`` behind its updates and the ``memory`` of its sum
+        are checked when given.
 
         With ``Codec(top=...)`` the aggregate carries part of the elements and does not say which: ``reference`` is
         what its clients encrypted with (the aggregate before it), ``like`` any arrays of the model's shapes, needed
-        where there is no reference. Elements that the round did not send are zero.
+        where there is no reference, and empty where a frame has lanes and no update. Elements that the round did not
+        send are zero. ``rescale`` is given the sums of
+        the lanes and the number of clients, and says what the mean is multiplied by. ``ranges`` are the clip ranges,
+        one an array, of frames that do not say them.
 
         Raises `ForgedAggregateError`, `ReplayError`, `TooFewContributionsError`, `ModelMismatchError`,
         `WrongRoundError`, `FrameError`.
@@ -304,17 +345,19 @@ class Decryptor(ABC):
         *,
         round: int | None = None,
         model: bytes | None = None,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> list[Array]:
         """The weighted mean, in the original shapes and types; arguments and errors as `open`."""
-        return self.open(frame, round=round, model=model, reference=reference, like=like).arrays
+        return self.open(frame, round=round, model=model, memory=memory, reference=reference, like=like).arrays
 
     @abstractmethod
     def sums(
         self,
         frame: bytes,
         *,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> NDArray[np.uint64]:
@@ -383,8 +426,12 @@ class Scheme(ABC):
         """An aggregator for one round; without ``round`` the first frame fixes it."""
 
     @abstractmethod
-    def decryptor(self, key: _native.ClientKey) -> Decryptor:
-        """A decryptor for the holder of ``key``."""
+    def decryptor(self, key: _native.ClientKey, *, in_memory: bool = False) -> Decryptor:
+        """A decryptor for the holder of ``key``.
+
+        ``in_memory``: what it opens is forgotten with it, and not written to `state_dir`. For a reader of a finished
+        or growing run beside the client itself, whose own memory it must not change.
+        """
 
     def member(self, key: _native.ClientKey) -> Member:
         """The member of the committee that holds ``key``. Raises `UnsupportedError` where there is no committee."""
@@ -434,8 +481,8 @@ class NativeScheme(Scheme):
     def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
         return _NativeAggregator(self._native.aggregator(key, round))
 
-    def decryptor(self, key: _native.ClientKey) -> Decryptor:
-        return KernelDecryptor(self._native.decryptor(key, state_dir()), self.codec)
+    def decryptor(self, key: _native.ClientKey, *, in_memory: bool = False) -> Decryptor:
+        return KernelDecryptor(self._native.decryptor(key, None if in_memory else state_dir()), self.codec)
 
     def member(self, key: _native.ClientKey) -> Member:
         return self._native.member(key, state_dir())
@@ -475,6 +522,7 @@ class EncryptKernel(Protocol):
         weight: int,
         plan: bytes,
         model: bytes,
+        memory: bytes,
         bound: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]: ...
@@ -488,13 +536,38 @@ class DecryptKernel(Protocol):
     """What decrypts to flat arrays."""
 
     def decrypt(
-        self, frame: bytes, round: int | None = None, model: bytes | None = None, bound: bytes | None = None
+        self,
+        frame: bytes,
+        round: int | None = None,
+        model: bytes | None = None,
+        memory: bytes | None = None,
+        bound: bytes | None = None,
     ) -> tuple[
         _native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None, list[int]
     ]: ...
     def decrypt_sums(
-        self, frame: bytes, bound: bytes | None = None
+        self, frame: bytes, memory: bytes | None = None, bound: bytes | None = None
     ) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What of a frame is not its values."""
+
+    round: int
+    weight: int
+    plan: bytes
+    model: bytes
+    memory: bytes
+    stochastic: bool
+    hide_ranges: bool
+
+    def shown(self, layout: Layout, flat: list[NDArray[np.float32]]) -> tuple[Layout, list[NDArray[np.float32]]]:
+        """What a frame says of its layout, and the values in its ranges."""
+        if not self.hide_ranges:
+            return layout, flat
+        ranges = [alpha for _, _, alpha, _ in layout.tensors]
+        return without_ranges(layout), [x * np.float32(1 / alpha) for x, alpha in zip(flat, ranges, strict=True)]
 
 
 class KernelEncryptor(Encryptor):
@@ -516,29 +589,57 @@ class KernelEncryptor(Encryptor):
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
         model: bytes = b"",
+        memory: bytes = b"",
+        lanes: NDArray[np.float32] | None = None,
+        unbiased: bool = False,
+        hide_ranges: bool = False,
     ) -> bytes:
+        stochastic = unbiased or self._codec.rounding == "stochastic"
+        said = _Said(round, weight, plan, model, memory, stochastic, hide_ranges)
+        if not len(update):
+            return self._encrypt_lanes(said, lanes)
         if self._codec.top is not None:
-            return self._encrypt_part(self._codec.top, update, round, weight, reference, plan, model)
+            return self._encrypt_part(self._codec.top, update, said, reference, lanes)
         if self._noise:
-            return self._encrypt_noisy(self._noise, update, round, weight, plan, model)
+            return self._encrypt_noisy(self._noise, update, said, lanes)
         began = time.perf_counter()
-        layout = self._codec.layout(update, reference)
+        plain = self._codec.layout(update, reference)
         flat = flat_float32(update)
+        layout, shown = said.shown(plain, flat)
+        layout = with_lanes(layout, self._codec, 0 if lanes is None else lanes.size)
         prepared = time.perf_counter()
-        stochastic = self._codec.rounding == "stochastic"
-        frame, clipped, quantising = self._native.encrypt(layout, flat, round, weight, plan, model, b"", stochastic)
-        self._note(began, prepared, quantising, clipped, layout, frame)
-        if not stochastic and not isinstance(self._codec.clip, str):
-            self.stats.vanished_by_tensor = vanished(layout, flat)
+        frame, clipped, quantising = self._seal(layout, [*shown, *split_lanes(lanes)], said)
+        self._note(began, prepared, quantising, clipped[: len(flat)], layout, frame)
+        if not said.stochastic and not isinstance(self._codec.clip, str):
+            self.stats.vanished_by_tensor = vanished(plain, flat)
+        return frame
+
+    def _seal(
+        self, layout: Layout, arrays: list[NDArray[np.float32]], said: _Said, bound: bytes = b""
+    ) -> tuple[bytes, list[int], float]:
+        stochastic = said.stochastic and not bound
+        named = said.plan, said.model, said.memory
+        return self._native.encrypt(layout, arrays, said.round, said.weight, *named, bound, stochastic)
+
+    def _encrypt_lanes(self, said: _Said, lanes: NDArray[np.float32] | None) -> bytes:
+        if lanes is None or not lanes.size:
+            raise LayoutError("there is nothing to encrypt: no update and no lanes")
+        began = time.perf_counter()
+        layout = Layout(lane_tensors(self._codec, lanes.size))
+        frame, clipped, quantising = self._seal(layout, split_lanes(lanes), said)
+        self._note(began, began, quantising, clipped, layout, frame)
         return frame
 
     def _encrypt_noisy(
-        self, noise: Mechanism, update: Sequence[Array], round: int, weight: int, plan: bytes, model: bytes
+        self, noise: Mechanism, update: Sequence[Array], said: _Said, lanes: NDArray[np.float32] | None
     ) -> bytes:
+        if lanes is not None and lanes.size:
+            raise ParameterError("no noise of differential privacy covers lanes beside an update; send none")
         began = time.perf_counter()
         noisy = noise.apply(update)
         prepared = time.perf_counter()
-        frame, _, quantising = self._native.encrypt(noisy.layout, noisy.arrays, round, weight, plan, model, b"", False)
+        nearest = replace(said, stochastic=False)
+        frame, _, quantising = self._seal(noisy.layout, noisy.arrays, nearest)
         self._note(began, prepared, quantising, noisy.cut, noisy.layout, frame)
         self.stats.scaled = noisy.scaled
         return frame
@@ -547,22 +648,21 @@ class KernelEncryptor(Encryptor):
         self,
         top: float,
         update: Sequence[Array],
-        round: int,
-        weight: int,
+        said: _Said,
         reference: Sequence[Array] | None,
-        plan: bytes,
-        model: bytes,
+        lanes: NDArray[np.float32] | None,
     ) -> bytes:
         began = time.perf_counter()
-        part = CommonSet(update, reference, round, top)
+        part = CommonSet(update, reference, said.round, top)
         layout = part.gathered(self._codec.layout(update, reference))
         corrected = self._feedback.corrected(update)
-        integers, clipped = layout.quantise(part.gather(corrected), self._codec.rounding == "stochastic")
+        integers, clipped = layout.quantise(part.gather(corrected), said.stochastic)
         # The kernel is given what the integers stand for, so that what it sends is what error feedback takes off.
         sent = dequantised(layout, integers)
-        flat = np.split(sent, np.cumsum(part.counts)[:-1])
+        layout, flat = said.shown(layout, np.split(sent, np.cumsum(part.counts)[:-1]))
+        layout = with_lanes(layout, self._codec, 0 if lanes is None else lanes.size)
         prepared = time.perf_counter()
-        frame, _, quantising = self._native.encrypt(layout, flat, round, weight, plan, model, part.digest, False)
+        frame, _, quantising = self._seal(layout, [*flat, *split_lanes(lanes)], said, part.digest)
         self._feedback.keep(corrected, part.index, sent)
         self._note(began, prepared, quantising, clipped, layout, frame)
         return frame
@@ -588,11 +688,15 @@ class KernelEncryptor(Encryptor):
         round: int,
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
+        lanes: int = 0,
+        hide_ranges: bool = False,
     ) -> None:
         layout = self._noise.layout(update) if self._noise else self._codec.layout(update, reference)
         if self._codec.top is not None:
             layout = CommonSet(update, reference, round, self._codec.top).gathered(layout)
-        self._native.precompute(round, layout, plan)
+        if hide_ranges and not self._noise:
+            layout = without_ranges(layout)
+        self._native.precompute(round, with_lanes(layout, self._codec, lanes), plan)
 
     def export_state(self) -> bytes:
         return self._native.export_state() if self._codec.top is None else self._feedback.export()
@@ -636,6 +740,17 @@ class _NativeAggregator(Aggregator):
         return self._native.finish(progress)
 
 
+def _to_ranges(layout: Layout, flat: NDArray[np.float32], ranges: Sequence[float]) -> None:
+    """Values within one, in place, as values within their ranges. Raises `LayoutError`."""
+    sizes = [math.prod(shape) for _, _, _, shape in layout.tensors]
+    if len(sizes) != len(ranges):
+        raise LayoutError(f"{len(ranges)} ranges for the {len(sizes)} arrays of an aggregate")
+    at = 0
+    for size, alpha in zip(sizes, ranges, strict=True):
+        flat[at : at + size] *= np.float32(alpha)
+        at += size
+
+
 class KernelDecryptor(Decryptor):
     """Shapes and types behind a kernel."""
 
@@ -649,13 +764,22 @@ class KernelDecryptor(Decryptor):
         *,
         round: int | None = None,
         model: bytes | None = None,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
+        rescale: Rescale | None = None,
+        ranges: Sequence[float] | None = None,
     ) -> Decrypted:
         part = self._part(frame, reference, like)
         bound = b"" if part is None else part.digest
-        layout, found, contributions, flat, counts, wrong = self._native.decrypt(frame, round, model, bound)
-        if part is not None:
+        layout, found, contributions, flat, counts, wrong = self._native.decrypt(frame, round, model, memory, bound)
+        clients = [Contribution(*c) for c in contributions]
+        layout, flat, lanes = without_lanes(layout, flat, len(clients))
+        if rescale is not None:
+            flat *= np.float32(rescale(lanes, len(clients)))
+        if ranges is not None and layout is not None:
+            _to_ranges(layout, flat, ranges)
+        if part is not None and layout is not None:
             layout, flat = part.scattered(layout), part.scatter(flat)
         if wrong:
             _log.warning(
@@ -663,20 +787,22 @@ class KernelDecryptor(Decryptor):
                 found,
                 wrong,
             )
-        return Decrypted(restore(layout, flat), found, [Contribution(*c) for c in contributions], counts, wrong)
+        arrays = restore(layout, flat) if layout is not None else []
+        return Decrypted(arrays, found, clients, counts, lanes, wrong)
 
     def sums(
         self,
         frame: bytes,
         *,
+        memory: bytes | None = None,
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> NDArray[np.uint64]:
         part = self._part(frame, reference, like)
-        return self._native.decrypt_sums(frame, b"" if part is None else part.digest)[1]
+        return self._native.decrypt_sums(frame, memory, b"" if part is None else part.digest)[1]
 
     def _part(self, frame: bytes, reference: Sequence[Array] | None, like: Sequence[Array] | None) -> CommonSet | None:
         """Which elements the aggregate carries, as every honest client of its round has chosen them."""
-        if self._top is None:
+        if self._top is None or (like is not None and not len(like)):
             return None
         return set_of(like, reference, _native.inspect(frame)[3], self._top)

@@ -121,9 +121,10 @@ class LibraryScheme(Scheme):
         adder = self._arithmetic.adder(self._library.public(key))
         return _Aggregator(self._library.admission(key, round), adder)
 
-    def decryptor(self, key: _native.ClientKey) -> Decryptor:
+    def decryptor(self, key: _native.ClientKey, *, in_memory: bool = False) -> Decryptor:
         open_ = self._arithmetic.opener(self._library.secret(key))
-        return KernelDecryptor(_DecryptKernel(self._library.receiver(key, state_dir()), open_), self.codec)
+        receiver = self._library.receiver(key, None if in_memory else state_dir())
+        return KernelDecryptor(_DecryptKernel(receiver, open_), self.codec)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._params.items())})"
@@ -142,13 +143,14 @@ class _EncryptKernel:
         weight: int,
         plan: bytes,
         model: bytes,
+        memory: bytes,
         bound: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]:
         began = time.perf_counter()
         integers, clipped = layout.quantise(arrays, stochastic)
         seconds = time.perf_counter() - began
-        frame = self._sender.update(layout, integers, round, weight, model, bound, self._seal)
+        frame = self._sender.update(layout, integers, round, weight, model, memory, bound, self._seal)
         return frame, clipped, seconds
 
     def precompute(self, round: int, layout: _native.Layout, plan: bytes) -> None:
@@ -187,19 +189,26 @@ class _DecryptKernel:
         self._open = open_
 
     def decrypt(
-        self, frame: bytes, round: int | None = None, model: bytes | None = None, bound: bytes | None = None
+        self,
+        frame: bytes,
+        round: int | None = None,
+        model: bytes | None = None,
+        memory: bytes | None = None,
+        bound: bytes | None = None,
     ) -> tuple[_native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None, list[int]]:
-        opened, _, means = self._opened(frame, round, model, bound)
+        opened, _, means = self._opened(frame, round, model, memory, bound)
         return opened.layout, opened.round, opened.contributions, means, None, []
 
-    def decrypt_sums(self, frame: bytes, bound: bytes | None = None) -> tuple[list[tuple[int, int]], Numbers]:
-        opened, sums, _ = self._opened(frame, None, None, bound)
+    def decrypt_sums(
+        self, frame: bytes, memory: bytes | None = None, bound: bytes | None = None
+    ) -> tuple[list[tuple[int, int]], Numbers]:
+        opened, sums, _ = self._opened(frame, None, None, memory, bound)
         return opened.contributions, sums
 
     def _opened(
-        self, frame: bytes, round: int | None, model: bytes | None, bound: bytes | None
+        self, frame: bytes, round: int | None, model: bytes | None, memory: bytes | None, bound: bytes | None
     ) -> tuple[_native.Opened, Numbers, NDArray[np.float32]]:
-        opened, payload = self._receiver.open(frame, round, model, bound)
+        opened, payload = self._receiver.open(frame, round, model, memory, bound)
         try:
             sums = self._open(payload, opened.layout.elements)
         except DecryptError:

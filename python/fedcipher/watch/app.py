@@ -1,11 +1,13 @@
 """``fedcipher dashboard``: a run's page while it grows, and its Prometheus metrics, for a browser on this machine.
 
-What is shown is in the run's folder in the clear: who took part, seconds, bytes, metrics; nothing opens the model.
+Without a key it shows what is in the run's folder in the clear: who took part, seconds, bytes. With a client's key it
+shows the metrics too, which are opened here; the browser gets no key and no model.
 Names and reasons come from clients: all of it is escaped, and the page may load and run nothing but its own script.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import socket
@@ -13,7 +15,6 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -32,7 +33,7 @@ from fedcipher.foreign_text import MAX_LINE, quoted
 from fedcipher.watch.prometheus import CONTENT_TYPE, exposition
 from fedcipher.watch.run import WatchedRun
 
-__all__ = ["address", "check_host", "dashboard", "listener", "serve", "serving"]
+__all__ = ["address", "check_host", "dashboard", "listener", "readers", "serve", "serving"]
 
 _ROUNDS = 200
 """Newest rounds, and reasons, on the page; all are in ``/rounds.json``."""
@@ -65,15 +66,14 @@ _HEADERS = {
 }
 
 
-def dashboard(folder: Path, hosts: list[str]) -> Starlette:
-    """The application for the run in ``folder``, to browsers that call it by one of ``hosts``."""
-    run = WatchedRun(folder)
+def dashboard(run: WatchedRun, hosts: list[str]) -> Starlette:
+    """The application for a ``run``, to browsers that call it by one of ``hosts``."""
 
     def page(_: Request) -> Response:
         state = run.state()
         lost = '<p class="problem" id="lost" hidden>The dashboard does not answer: this is what it said last.</p>'
         parts = [lost, f'<main data-state="{state}">', *_content(run), "</main>", '<script src="live.js"></script>']
-        return HTMLResponse(_page.document(f"Fedcipher: {quoted(folder.name)}", parts), headers=_HEADERS)
+        return HTMLResponse(_page.document(f"Fedcipher: {quoted(run.folder.name)}", parts), headers=_HEADERS)
 
     def news(request: Request) -> Response:
         state = run.state()
@@ -88,7 +88,7 @@ def dashboard(folder: Path, hosts: list[str]) -> Starlette:
         return _answered(lambda: JSONResponse(_json(run), headers=_HEADERS))
 
     def metrics(_: Request) -> Response:
-        return _answered(lambda: Response(exposition(run.past()), media_type=CONTENT_TYPE, headers=_HEADERS))
+        return _answered(lambda: Response(exposition(run.opened()), media_type=CONTENT_TYPE, headers=_HEADERS))
 
     routes = [
         Route("/", page),
@@ -132,8 +132,9 @@ def _answered(made: Any) -> Response:
 
 def _content(run: WatchedRun) -> list[str]:
     try:
-        past = run.past()
+        past = run.opened()
         report = run.report(past)
+        notice = run.metrics.notice()
     except FedcipherError as error:
         return [
             f"<h1>{escape(quoted(run.folder.name))}</h1>",
@@ -145,11 +146,12 @@ def _content(run: WatchedRun) -> list[str]:
         said = "The server is not running." + (" It has ended in the middle of a round." if under_way else "")
     else:
         said = f"The server is running; round {past.rounds[-1].round} is under way." if under_way else "It is running."
-    return content(report, above=_page.note(f"{said} {number} rounds have ended."), most=_ROUNDS)
+    above = _page.note(f"{said} {number} rounds have ended.") + (_page.note(notice) if notice else "")
+    return content(report, above=above, most=_ROUNDS)
 
 
 def _json(run: WatchedRun) -> dict[str, Any]:
-    past = run.past()
+    past = run.opened()
     told = {"running": past.running, **run.report(past).to_dict()}
     # JSON has neither NaN nor infinity, which a training that diverged has.
     return json.loads(json.dumps(told), parse_constant=lambda _: None)
@@ -179,11 +181,19 @@ def address(at: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
+def readers(at: socket.socket) -> str:
+    """Those whom nothing keeps from the page."""
+    host: str = at.getsockname()[0]
+    if ipaddress.ip_address(host).is_loopback:
+        return "every user of this machine"
+    return f"whoever reaches {host}"
+
+
 @contextmanager
-def serving(folder: Path) -> Generator[str]:
+def serving(run: WatchedRun) -> Generator[str]:
     """In a thread of this process, at any port of this machine; its address."""
     with listener("127.0.0.1:0") as at:
-        server = _server(folder, at, [])
+        server = _server(run, at, [])
         # Not left to itself: a thread that draws while Python ends takes the process down.
         thread = threading.Thread(target=server.run, kwargs={"sockets": [at]})
         thread.start()
@@ -194,16 +204,21 @@ def serving(folder: Path) -> Generator[str]:
             thread.join()
 
 
-def serve(folder: Path, at: socket.socket, hosts: list[str]) -> None:
+def serve(run: WatchedRun, at: socket.socket, hosts: list[str]) -> None:
     """Until Ctrl-C or SIGTERM."""
-    _server(folder, at, hosts).run(sockets=[at])
+    ended = threading.Event()
+    threading.Thread(target=run.open_while, args=(ended,), daemon=True).start()
+    try:
+        _server(run, at, hosts).run(sockets=[at])
+    finally:
+        ended.set()
 
 
-def _server(folder: Path, at: socket.socket, hosts: list[str]) -> uvicorn.Server:
+def _server(run: WatchedRun, at: socket.socket, hosts: list[str]) -> uvicorn.Server:
     named = ["localhost", "127.0.0.1", "[::1]", at.getsockname()[0], socket.gethostname(), *hosts]
     return uvicorn.Server(
         uvicorn.Config(
-            dashboard(folder, named),
+            dashboard(run, named),
             log_level="warning",
             server_header=False,
             lifespan="off",

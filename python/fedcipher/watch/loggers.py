@@ -6,7 +6,9 @@ import io
 import json
 import math
 import os
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,10 @@ from fedcipher.foreign_text import quoting_log
 
 if TYPE_CHECKING:
     # The command line imports this package, also where there is no Flower.
+    from fedcipher.engine import Engine
     from fedcipher.flower.records import RoundRecord
 
-__all__ = ["JsonLines", "MLflow", "TensorBoard", "WandB", "figures"]
+__all__ = ["JsonLines", "MLflow", "TensorBoard", "WandB", "figures", "follow"]
 
 _log = quoting_log("fedcipher.flower")
 
@@ -29,8 +32,9 @@ def figures(record: RoundRecord) -> dict[str, float]:
 
     ``clients/...`` how many updates were accepted, left out, refused by their own clients, and late; ``seconds/...``
     of the round, the server and, as a client's mean, each phase; ``bytes/...`` a client's mean, and the aggregate;
-    ``clipped``, a share; ``finished``, 1 where there is an aggregate; ``train/...``, ``evaluate/...`` and
-    ``server/...``, the metrics that are numbers.
+    ``finished``, 1 where there is an aggregate. Of a round whose sums were opened (`fedcipher.flower.curves`):
+    ``clipped``, a share; ``train/...`` and ``evaluate/...``, the metrics that are numbers. ``server/...``: what
+    ``evaluate_fn`` has found.
     """
     out = {
         "clients/accepted": record.accepted,
@@ -40,16 +44,45 @@ def figures(record: RoundRecord) -> dict[str, float]:
         "seconds/round": record.wall_seconds,
         "seconds/aggregate": record.aggregate_seconds,
         "bytes/aggregate": record.aggregate_bytes,
-        "clipped": record.clipped_share,
         "finished": record.unfinished is None,
     }
-    for phase in sorted({phase for client in record.clients for phase in client.phases}):
+    if "clipped" in record.counted:
+        out["clipped"] = record.clipped_share
+    counted = [name for name in record.counted if name.endswith("_seconds")]
+    for phase in sorted({*counted, *(phase for client in record.clients for phase in client.phases)}):
         name, _, unit = phase.rpartition("_")
         if unit in ("seconds", "bytes"):
             out[f"{unit}/{name}"] = record.mean(phase)
     for part, metrics in record.metrics.items():
         out.update({f"{part}/{name}": value for name, value in metrics.items() if isinstance(value, (int, float))})
     return {name: float(value) for name, value in out.items()}
+
+
+def follow(
+    folder: str | Path,
+    *watchers: Callable[[RoundRecord], None],
+    key: str | Path | Engine | None = None,
+    every: float = 2.0,
+) -> None:
+    """Call ``watchers`` with each finished round of the run in ``folder``, until its server is not running any more.
+
+    For the holder of a client's ``key``, a file or an engine: the server of a run without an opener has no metrics,
+    and these records have them. Looks every so many seconds. Raises `RunError` for a folder that is no run, and what
+    `fedcipher.flower.curves.Curves` raises.
+    """
+    from fedcipher.watch.metrics import Metrics
+
+    shown, told = Metrics(Path(folder), key), set[int]()
+    while True:
+        past = shown.past()
+        for record in past.finished:
+            if record.number not in told:
+                told.add(record.number)
+                for watcher in watchers:
+                    watcher(record)
+        if not past.running:
+            return
+        time.sleep(every)
 
 
 class _Logger(ABC):

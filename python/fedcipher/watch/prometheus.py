@@ -1,4 +1,4 @@
-"""A run's journal as Prometheus metrics."""
+"""A run's journal as Prometheus metrics; those that are encrypted where a key has opened them."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ class _Journal(Collector):
         for record in ended:
             seconds["aggregate"] += record.aggregate_seconds
             sizes["aggregate"] += record.aggregate_bytes
+            if "train_seconds" in record.counted:
+                seconds["train"] += record.counted["train_seconds"] * record.accepted
             for client in record.clients:
                 for phase, value in client.phases.items():
                     name, _, unit = phase.rpartition("_")

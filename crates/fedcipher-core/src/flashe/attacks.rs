@@ -45,7 +45,8 @@ fn round(scheme: &Flashe, keys: &KeySet, layout: &Layout, seed: u64) -> Vec<u8> 
         let flat = values(layout.elements(), key.client, seed);
         let update = Update::new(layout, vec![&flat], Rounding::Nearest).unwrap();
         let weight = weight(key.client);
-        let request = Request { round: 9, weight, update: &update, plan: &[], model: b"model", bound: &[] };
+        let request =
+            Request { round: 9, weight, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
         aggregator.add(&scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
     }
     aggregator.finish().unwrap()
@@ -225,7 +226,8 @@ fn sums_of_too_few_are_refused_also_where_the_server_keeps_them() {
     for key in &keys.clients {
         let flat = values(2000, key.client, 4);
         let update = Update::new(&layout, vec![&flat], Rounding::Nearest).unwrap();
-        let request = Request { round: 9, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+        let request =
+            Request { round: 9, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
         server.add(&strict.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
     }
     let error = open(&strict, &keys, &server.finish().unwrap()).unwrap_err();
@@ -270,7 +272,7 @@ fn announced_elements_are_authenticated_before_memory_is_taken() {
     // An update that cannot carry its share is refused by its size.
     let flat = values(600, 0, 1);
     let update = Update::new(&layout, vec![&flat], Rounding::Nearest).unwrap();
-    let request = Request { round: 9, weight: 1, update: &update, plan: &[], model: b"model", bound: &[] };
+    let request = Request { round: 9, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
     let sent = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap();
     let parsed = wire::parse(&sent).unwrap();
     let header = Header { layout: huge.encode(), elements: huge.elements() as u64, ..parsed.header };

@@ -1,7 +1,8 @@
-//! A state folder: its identity, and the list of its ledgers.
+//! A state folder: its identity, and the list of its ledgers with the newest counter of each.
 
+use super::slots::{BYTES, Counter, Newest};
 use super::stamp::{self, LEN, Magic, Stamp};
-use super::{failed, lost};
+use super::{disk, failed, lost};
 use crate::Result;
 use crate::keys::ClientKey;
 use crate::prf::random_bytes;
@@ -9,10 +10,12 @@ use crate::wire::hex;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The folder's stamp, then the stamp of each ledger in it, as they were made. Grows by 64 bytes a ledger.
+/// The folder's own stamp as a counter that nobody counts with, then the counter of each ledger in it, as they were
+/// made. Grows by 128 bytes a ledger.
 const INDEX: &str = "ledgers.index";
-const MAGIC: Magic = *b"FEDSTATE";
+const MAGIC: Magic = *b"FEDSTAT2";
 
 /// A folder of ledgers. Copies of it have its identity: see the module's warning.
 #[derive(Debug, Clone)]
@@ -28,18 +31,16 @@ impl Folder {
         let index = path.join(INDEX);
         loop {
             match stamp::open(&index, false) {
-                Ok(mut file) => {
+                Ok(file) => {
                     // Where locks are mandatory (Windows), what another process is adding to cannot be read.
                     file.lock_shared().map_err(|e| failed(&index, e))?;
-                    let mut head = [0u8; LEN];
-                    let read = file.read_exact(&mut head).ok().and_then(|()| Stamp::decode(&head, MAGIC));
-                    let found = read.ok_or_else(|| lost(&index, "is cut or damaged"))?;
+                    let found = Counter::read(&file, &index, 0, MAGIC)?.stamp;
                     return Ok(Folder { path: path.to_owned(), identity: found.folder });
                 }
                 Err(e) if e.kind() == ErrorKind::NotFound => {
                     let folder = *random_bytes::<16>()?;
                     let fresh = Stamp { magic: MAGIC, folder, key_id: [0; 16], client: 0, born: super::now() };
-                    stamp::publish(&index, &fresh.encode()).map_err(|e| failed(&index, e))?;
+                    stamp::publish(&index, &Counter::born(&fresh)).map_err(|e| failed(&index, e))?;
                 }
                 Err(e) => return Err(stamp::unopened(&index, &e)),
             }
@@ -57,42 +58,36 @@ impl Folder {
         &self.path
     }
 
-    /// Where the ledger of `key` is or would be.
-    pub(super) fn file(&self, key: &ClientKey, suffix: &str) -> PathBuf {
-        self.path.join(format!("{}-{}.{suffix}", hex(&key.tag.key_id), key.client))
-    }
-
-    /// Makes the file of `stamp` with what follows the stamp, unless it is there. One that is listed and not
-    /// there has been deleted: its history is lost.
-    pub(super) fn ensure(&self, path: &Path, stamp: Stamp, rest: &[u8]) -> Result<()> {
+    /// The ledger of `stamp`, made if the folder never had it: its stamp, then what `newborn` makes of that. One that is
+    /// listed and not there has been deleted: its history is lost.
+    pub(super) fn ensure(&self, suffix: &str, stamp: Stamp, newborn: Newborn) -> Result<Place> {
+        let path = self.path.join(format!("{}-{}.{suffix}", hex(&stamp.key_id), stamp.client));
         let index = self.path.join(INDEX);
         let mut list = stamp::open(&index, true).map_err(|e| stamp::unopened(&index, &e))?;
         list.lock().map_err(|e| failed(&index, e))?;
         let listed = self.listed(&mut list, &index, &stamp)?;
-        match stamp::open(path, false) {
+        let found = match stamp::open(&path, false) {
             Ok(mut file) => {
-                read_stamp(&mut file, path, &stamp)?;
+                let found = read_stamp(&mut file, &path, &stamp)?;
+                if listed.is_none() {
+                    check_unused(file, &index, &newborn(&found))?;
+                    stamp::sync_parent(&path).map_err(|e| failed(&path, e))?;
+                }
+                found
             }
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(stamp::unopened(path, &e)),
-            Err(_) if listed => return Err(lost(path, "has been deleted")),
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(stamp::unopened(&path, &e)),
+            Err(_) if listed.is_some() => return Err(lost(&path, "has been deleted")),
             Err(_) => {
-                let content = [&stamp.encode()[..], rest].concat();
-                stamp::publish(path, &content).map_err(|e| failed(path, e))?;
+                stamp::publish(&path, &newborn(&stamp)).map_err(|e| failed(&path, e))?;
+                stamp
             }
-        }
-        if listed {
-            return Ok(());
-        }
-        // The ledger comes first: one that is not listed yet has not been used, one that is listed exists.
-        let append = |list: &mut File| {
-            let end = list.metadata()?.len();
-            // What a torn write has left of an entry: its ledger, if there is one, gets listed when it is opened.
-            list.set_len(end - end % LEN as u64)?;
-            list.seek(SeekFrom::End(0))?;
-            list.write_all(&stamp.encode())?;
-            list.sync_all()
         };
-        append(&mut list).map_err(|e| failed(&index, e))
+        // The ledger comes first: one that is not listed yet has not been used, one that is listed exists.
+        let (at, durable) = match listed {
+            Some(at) => (at, UNKNOWN),
+            None => (append(&mut list, &found).map_err(|e| failed(&index, e))?, 0),
+        };
+        Ok(Place { path, stamp, index, at, durable: AtomicU64::new(durable) })
     }
 
     /// Refuses a ledger of `key` that is not in this folder, though it has been.
@@ -100,31 +95,170 @@ impl Folder {
         let index = self.path.join(INDEX);
         let mut list = stamp::open(&index, false).map_err(|e| stamp::unopened(&index, &e))?;
         list.lock_shared().map_err(|e| failed(&index, e))?;
-        if self.listed(&mut list, &index, &Stamp::of(magic, self.identity, key, 0))? {
+        if self.listed(&mut list, &index, &Stamp::of(magic, self.identity, key, 0))?.is_some() {
             return Ok(());
         }
         Err(lost(&self.path, &format!("the ledger of client {} is gone from this folder", key.client)))
     }
 
-    /// Whether the list has an entry for the file of `stamp`.
-    fn listed(&self, list: &mut File, index: &Path, stamp: &Stamp) -> Result<bool> {
+    /// Where the list has its entry for the file of `stamp`.
+    fn listed(&self, list: &mut File, index: &Path, stamp: &Stamp) -> Result<Option<u64>> {
         let mut bytes = Vec::new();
         list.seek(SeekFrom::Start(0)).and_then(|_| list.read_to_end(&mut bytes)).map_err(|e| failed(index, e))?;
-        let head = bytes.get(..LEN).and_then(|head| Stamp::decode(head, MAGIC));
-        if head.is_none_or(|head| head.folder != self.identity) {
+        let (entries, _torn) = bytes.as_chunks::<BYTES>();
+        let Some((head, entries)) = entries.split_first() else { return Err(lost(index, "has been cut short")) };
+        if Stamp::decode(&head[..LEN], MAGIC).is_none_or(|head| head.folder != self.identity) {
             return Err(lost(index, "is not the one that this folder had"));
         }
-        let (entries, _torn) = bytes[LEN..].as_chunks::<LEN>();
         let mut damaged = false;
-        for entry in entries {
-            match Stamp::decode(entry, entry.first_chunk().copied().unwrap_or_default()) {
-                Some(entry) if entry.same_file(stamp) => return Ok(true),
+        for (number, entry) in entries.iter().enumerate() {
+            match Stamp::decode(&entry[..LEN], entry.first_chunk().copied().unwrap_or_default()) {
+                Some(entry) if entry.same_file(stamp) => return Ok(Some((number as u64 + 1) * BYTES as u64)),
                 Some(_) => {}
                 None => damaged = true,
             }
         }
         // A damaged entry may have been this one.
-        if damaged { Err(lost(index, "holds a damaged entry")) } else { Ok(false) }
+        if damaged { Err(lost(index, "holds a damaged entry")) } else { Ok(None) }
+    }
+}
+
+/// The whole of a ledger's file as it is born, from its stamp.
+pub type Newborn = fn(&Stamp) -> Vec<u8>;
+
+/// A ledger that is not in the list was made by a process that ended before it could use it; or the list is an old one.
+fn check_unused(mut file: File, index: &Path, newborn: &[u8]) -> Result<()> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))
+        .and_then(|_| file.take(newborn.len() as u64 + 1).read_to_end(&mut bytes))
+        .map_err(|e| failed(index, e))?;
+    if bytes == newborn {
+        return Ok(());
+    }
+    Err(lost(index, "does not list a ledger that has been used: it has been put back from a copy, or cut"))
+}
+
+/// Adds the entry of an unused ledger; where it lies.
+fn append(list: &mut File, stamp: &Stamp) -> std::io::Result<u64> {
+    let end = list.metadata()?.len();
+    // What a torn write has left of an entry: its ledger, if there is one, gets listed when it is opened.
+    let end = end - end % BYTES as u64;
+    list.set_len(end)?;
+    list.seek(SeekFrom::Start(end))?;
+    list.write_all(&Counter::born(stamp))?;
+    list.sync_all()?;
+    Ok(end)
+}
+
+/// How many claims are on disk in the index, where another process has written the last.
+const UNKNOWN: u64 = u64::MAX;
+
+/// A ledger's file, and where its folder's index counts along.
+#[derive(Debug)]
+pub struct Place {
+    pub path: PathBuf,
+    /// What the file begins with, but for its date of birth.
+    pub stamp: Stamp,
+    index: PathBuf,
+    /// Of its entry in the index.
+    at: u64,
+    /// How many claims this object knows to be on disk in the index.
+    durable: AtomicU64,
+}
+
+impl Place {
+    /// The ledger's entry in the index.
+    pub fn indexed(&self) -> Result<Indexed<'_>> {
+        let file = stamp::open(&self.index, true).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => lost(&self.index, "has been deleted"),
+            _ => stamp::unopened(&self.index, &e),
+        })?;
+        let counter = self.read(&file)?;
+        Ok(Indexed { place: self, file, counter })
+    }
+
+    /// So many claims are on disk in the index.
+    pub fn note_durable(&self, count: u64) {
+        self.durable.store(count, Ordering::Relaxed);
+    }
+
+    fn read(&self, file: &File) -> Result<Counter> {
+        file.lock().map_err(|e| failed(&self.index, e))?;
+        let found = self.read_locked(file);
+        file.unlock().map_err(|e| failed(&self.index, e))?;
+        found
+    }
+
+    fn read_locked(&self, file: &File) -> Result<Counter> {
+        let found = Counter::read(file, &self.index, self.at, self.stamp.magic)?;
+        if found.stamp.same_file(&self.stamp) {
+            return Ok(found);
+        }
+        Err(lost(&self.index, "is not the one that this folder had"))
+    }
+}
+
+/// A ledger's entry in the index: a copy of its counter, written once that is on disk. So a ledger is as its entry says
+/// or one claim further, and one file put back from a copy does not fit the other.
+pub struct Indexed<'a> {
+    place: &'a Place,
+    file: File,
+    counter: Counter,
+}
+
+impl Indexed<'_> {
+    /// How many claims the index counts.
+    pub fn count(&self) -> u64 {
+        self.counter.newest.count()
+    }
+
+    /// Refuses a ledger that says `newest` where the index says otherwise. A claim that the index misses, because the
+    /// process or the power ended, is completed. Its index is durable after it, so that the ledger may go on.
+    pub fn check(&mut self, ledger: &File, newest: Newest) -> Result<()> {
+        let (Place { path, index, .. }, counted) = (self.place, self.counter.newest);
+        if newest.count() < counted.count() {
+            return Err(lost(path, "counts fewer claims than ledgers.index: it has been put back from a copy, or cut"));
+        }
+        if newest.count() - counted.count() > 1 {
+            return Err(lost(index, "counts fewer claims than its ledger: it has been put back from a copy"));
+        }
+        if newest.count() > counted.count() {
+            disk::sync(ledger).map_err(|e| failed(path, e))?;
+            return self.advance(newest);
+        }
+        if newest != counted {
+            return Err(lost(path, "does not end as ledgers.index says: it has been put back from a copy"));
+        }
+        // An earlier process may have ended before its claim was on disk here: a further one would leave it two behind.
+        if self.place.durable.load(Ordering::Relaxed) == counted.count() { Ok(()) } else { self.sync() }
+    }
+
+    /// Says `newest`, which is on disk in the ledger, durably.
+    pub fn advance(&mut self, newest: Newest) -> Result<()> {
+        self.write(newest)?;
+        self.sync()
+    }
+
+    /// Says `newest`, unless another has claimed since: a lock of a ledger that was replaced keeps nobody apart.
+    pub fn write(&mut self, newest: Newest) -> Result<()> {
+        let index = &self.place.index;
+        self.file.lock().map_err(|e| failed(index, e))?;
+        let written = self.place.read_locked(&self.file).and_then(|mut found| {
+            if found.newest != self.counter.newest {
+                return Err(lost(&self.place.path, "was replaced during a claim"));
+            }
+            found.write(&self.file, newest).map_err(|e| failed(index, e))?;
+            self.counter = found;
+            Ok(())
+        });
+        self.file.unlock().map_err(|e| failed(index, e))?;
+        written
+    }
+
+    fn sync(&self) -> Result<()> {
+        disk::sync(&self.file).map_err(|e| failed(&self.place.index, e))?;
+        self.place.note_durable(self.count());
+        Ok(())
     }
 }
 
@@ -137,8 +271,14 @@ pub(super) fn read_stamp(file: &mut File, path: &Path, expected: &Stamp) -> Resu
         Err(e) => return Err(failed(path, e)),
     }
     let found = Stamp::decode(&bytes, expected.magic).ok_or_else(|| lost(path, "does not begin as a ledger does"))?;
+    check_stamp(&found, path, expected)?;
+    Ok(found)
+}
+
+/// Refuses the stamp of another file than `expected`.
+pub(super) fn check_stamp(found: &Stamp, path: &Path, expected: &Stamp) -> Result<()> {
     if found.same_file(expected) {
-        return Ok(found);
+        return Ok(());
     }
     if found.folder != expected.folder {
         return Err(lost(path, "is of another state folder, or this folder's ledgers.index has been replaced"));

@@ -1,20 +1,24 @@
 //! What a key has done, kept across restarts: rounds encrypted ([`Ledger`]) and aggregates opened ([`Openings`]).
 //!
-//! Both are files of one state folder ([`Folder`]), which has an identity and lists its ledgers, so that a
-//! file that was deleted, cut or put back from a copy is not taken for a fresh start. A checksum tells damage
-//! from data; it is no defence against whoever can write to the folder, who has the user's rights anyway.
+//! Both are files of one state folder ([`Folder`]), which has an identity and an index with the newest counter of each
+//! ledger. A claim is on disk in the ledger first and then in the index, before anything comes of it: so a file that was
+//! deleted, cut or put back from a copy, be it a ledger or the index, does not fit the other. A checksum tells damage from data; it is no defence against whoever can write to the folder, who has the user's rights anyway.
 //! A copy of the *whole* folder is a second user of its keys and cannot be told apart: never restore one from
 //! a backup, rotate the keys instead.
 
+mod disk;
 mod folder;
+mod journal;
+mod memories;
 mod nonces;
 mod openings;
 mod slots;
 pub(crate) mod stamp;
 
 pub use folder::Folder;
+pub use memories::Sum;
 pub use nonces::Ledger;
-pub use openings::Openings;
+pub use openings::{Holder, Openings};
 
 use crate::keys::ClientKey;
 use crate::{Error, Result};
@@ -82,4 +86,150 @@ fn locked(path: &Path) -> Result<std::fs::File> {
 
 fn lost(path: &Path, what: &str) -> Error {
     failed(path, format!("{what}; {CURE}"))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::disk::ends;
+    use super::*;
+    use crate::bounds::Bounds;
+    use crate::plain::Plain;
+    use crate::scheme::Scheme;
+
+    type Claim = fn(&ClientKey, &Path, u64) -> Result<()>;
+
+    /// A claim, and one of the same round that must be refused after it.
+    const CLAIMS: [(Claim, Claim); 3] = [
+        (
+            |key, state, round| Ledger::open(key, Some(state))?.claim(round),
+            |key, state, round| Ledger::open(key, Some(state))?.claim(round),
+        ),
+        (
+            |key, state, round| openings(key, state)?.claim(&Sum::alone(round), &[round as u8; 32]),
+            |key, state, round| openings(key, state)?.claim(&Sum::alone(round), &[99; 32]),
+        ),
+        (
+            |key, state, round| openings(key, state)?.claim(&of_all(key, round), &[round as u8; 32]),
+            |key, state, round| openings(key, state)?.claim(&of_all(key, round), &[99; 32]),
+        ),
+    ];
+
+    fn openings(key: &ClientKey, state: &Path) -> Result<Openings> {
+        Openings::open(&Holder { key, identity: None, minimum: 2 }, Some(state))
+    }
+
+    /// A sum of both clients that counts in the memory of its round.
+    fn of_all(key: &ClientKey, round: u64) -> Sum {
+        let contributions = [0, 1].map(|client| crate::wire::Contribution { client, weight: 1 }).to_vec();
+        let header = key.tag.header(crate::wire::Kind::Aggregate, round, contributions);
+        Sum::of(&crate::wire::Header { memory: [round as u8; 16], ..header }, None)
+    }
+
+    /// The most steps that a claim takes, after one that was broken off.
+    const STEPS: u32 = 14;
+
+    /// How a claim ends: before which of its steps, and then the power with which of the writes that were not durable
+    /// undone; or, without these, the process only.
+    type End = (u32, Option<u32>);
+
+    #[derive(Debug, PartialEq)]
+    enum Claimed {
+        Yes,
+        BrokenOff,
+        /// The end is one of those that undo less.
+        Same,
+    }
+
+    fn end(claim: Claim, key: &ClientKey, state: &Path, round: u64, (steps, undone): End) -> Claimed {
+        let done = ends::within(steps, || claim(key, state, round));
+        match undone.map(|undone| undone >> ends::power_cut(undone)) {
+            Some(1..) => Claimed::Same,
+            _ if done => Claimed::Yes,
+            _ => Claimed::BrokenOff,
+        }
+    }
+
+    /// What has happened in `folder`, once more in another.
+    fn copied(folder: &Path) -> tempfile::TempDir {
+        let state = tempfile::tempdir().unwrap();
+        for file in std::fs::read_dir(folder).unwrap().map(|file| file.unwrap()) {
+            std::fs::copy(file.path(), state.path().join(file.file_name())).unwrap();
+        }
+        state
+    }
+
+    /// Two claims, each broken off before any of its steps, with any of the writes that were not durable undone; then
+    /// more. What was claimed stays so, and the ledger goes on.
+    #[test]
+    fn attack_25_a_claim_broken_off_at_any_step_loses_nothing_and_bricks_nothing() {
+        let key = Plain::new(Bounds::new(2, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        for (claim, refused) in CLAIMS {
+            let once = tempfile::tempdir().unwrap();
+            register(&key, once.path()).unwrap();
+            claim(&key, once.path(), 1).unwrap();
+            let mut broken = 0;
+            for first in (0..STEPS).flat_map(|steps| (0..16).map(Some).chain([None]).map(move |undone| (steps, undone)))
+            {
+                'second: for steps in 0..STEPS {
+                    for undone in 0..16 {
+                        let state = copied(once.path());
+                        let one = end(claim, &key, state.path(), 2, first);
+                        if one == Claimed::Same {
+                            break 'second;
+                        }
+                        let two = end(claim, &key, state.path(), 3, (steps, Some(undone)));
+                        if two == Claimed::Same {
+                            break;
+                        }
+                        let last = if two == Claimed::Yes { 3 } else { 1 + u64::from(one == Claimed::Yes) };
+                        let said = refused(&key, state.path(), last).unwrap_err();
+                        let expected = matches!(said, Error::NonceReuse { .. } | Error::Opened { .. });
+                        assert!(expected, "{first:?} {steps} {undone}: {said}");
+                        claim(&key, state.path(), 4).unwrap();
+                        claim(&key, state.path(), 5).unwrap();
+                        broken += 1;
+                        if two == Claimed::Yes {
+                            break 'second;
+                        }
+                    }
+                }
+            }
+            assert!(broken > 100, "{broken}");
+        }
+    }
+
+    /// Two claims of one ledger at the same time, each with a lock of a file that the other does not have.
+    #[test]
+    fn attack_25_a_ledger_replaced_during_a_claim_is_seen() {
+        let key = Plain::new(Bounds::new(2, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        let state = tempfile::tempdir().unwrap();
+        let place = nonces::place(&Folder::open(state.path()).unwrap(), &key, 0).unwrap();
+        let (mut first, mut second) = (place.indexed().unwrap(), place.indexed().unwrap());
+        first.advance(slots::Newest::of(1, 7)).unwrap();
+        let refused = second.advance(slots::Newest::of(1, 7)).unwrap_err();
+        assert!(refused.to_string().contains("replaced during a claim"), "{refused}");
+    }
+
+    /// The same as a ledger comes into being.
+    #[test]
+    fn attack_25_a_ledger_whose_making_was_broken_off_goes_on() {
+        let key = Plain::new(Bounds::new(2, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        for (claim, _) in CLAIMS {
+            let state = tempfile::tempdir().unwrap();
+            Folder::open(state.path()).unwrap();
+            let index = state.path().join("ledgers.index");
+            let before = std::fs::read(&index).unwrap();
+            // A claim that is refused: the ledger is made.
+            ends::within(0, || claim(&key, state.path(), 1));
+            let after = std::fs::read(&index).unwrap();
+            assert!(after.len() > before.len());
+            for len in before.len()..=after.len() {
+                std::fs::write(&index, &after[..len]).unwrap();
+                ends::within(0, || claim(&key, state.path(), 1));
+            }
+            claim(&key, state.path(), 1).unwrap();
+            claim(&key, state.path(), 2).unwrap();
+        }
+    }
 }

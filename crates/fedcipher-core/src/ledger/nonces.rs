@@ -1,29 +1,26 @@
 //! Which round each (key, client) has encrypted last. The round is on disk *before* any ciphertext of it exists.
 
-use super::folder::{Folder, read_stamp};
-use super::slots::{BYTES, Newest};
-use super::stamp::{LEN, Magic, Stamp};
-use super::{check_date, date, failed, locked, lost};
+use super::folder::{Folder, Place, check_stamp};
+use super::slots::{BYTES, Counter};
+use super::stamp::{Magic, Stamp};
+use super::{check_date, date, disk, failed, locked, lost};
 use crate::keys::ClientKey;
 use crate::{Error, Result};
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-pub(super) const MAGIC: Magic = *b"FEDNONC2";
+pub(super) const MAGIC: Magic = *b"FEDNONC3";
 
 /// Makes the file of `key` if the folder never had one.
-pub(super) fn place(folder: &Folder, key: &ClientKey, born: u64) -> Result<(PathBuf, Stamp)> {
-    let (path, stamp) = (folder.file(key, "nonce"), Stamp::of(MAGIC, folder.identity(), key, born));
-    folder.ensure(&path, stamp, &Newest::born(&stamp))?;
-    Ok((path, stamp))
+pub(super) fn place(folder: &Folder, key: &ClientKey, born: u64) -> Result<Place> {
+    let stamp = Stamp::of(MAGIC, folder.identity(), key, born);
+    folder.ensure("nonce", stamp, |stamp| Counter::born(stamp).to_vec())
 }
 
 /// Refuses any round that is not greater than the last one.
 #[derive(Debug)]
 pub struct Ledger {
     client: u32,
-    /// The file and what it must begin with.
-    file: Option<(PathBuf, Stamp)>,
+    file: Option<Place>,
     last: Option<u64>,
     /// Most rounds that are claimed, ever.
     most: Option<u64>,
@@ -60,13 +57,12 @@ impl Ledger {
             return Ok(());
         }
         check_date(round)?;
-        match self.file.clone() {
-            None => {
-                self.check_increase(round)?;
-                self.check_budget(self.claimed)?;
-                self.claimed += 1;
-            }
-            Some((path, stamp)) => self.claim_on_disk(round, &path, &stamp)?,
+        if self.file.is_some() {
+            self.claim_on_disk(round)?;
+        } else {
+            self.check_increase(round)?;
+            self.check_budget(self.claimed)?;
+            self.claimed += 1;
         }
         (self.last, self.reserved) = (Some(round), None);
         Ok(())
@@ -116,22 +112,24 @@ impl Ledger {
         }
     }
 
-    fn claim_on_disk(&mut self, round: u64, path: &Path, stamp: &Stamp) -> Result<()> {
+    fn claim_on_disk(&mut self, round: u64) -> Result<()> {
+        let Some(place) = &self.file else { return Ok(()) };
+        let path = place.path.as_path();
         let io = |e: std::io::Error| failed(path, e);
-        let mut file = locked(path)?;
-        if file.metadata().map_err(io)?.len() != (LEN + BYTES) as u64 {
+        let file = locked(path)?;
+        if file.metadata().map_err(io)?.len() != BYTES as u64 {
             return Err(lost(path, "has not the length of a ledger, it has been cut or added to"));
         }
-        let found = read_stamp(&mut file, path, stamp)?;
-        let mut slots = [0u8; BYTES];
-        file.read_exact(&mut slots).map_err(io)?;
-        let newest = Newest::read(&slots, &found, path)?;
-        if newest.value() < self.last {
+        let mut counter = Counter::read(&file, path, 0, MAGIC)?;
+        check_stamp(&counter.stamp, path, &place.stamp)?;
+        let mut indexed = place.indexed()?;
+        indexed.check(&file, counter.newest)?;
+        if counter.newest.value() < self.last {
             return Err(lost(path, "is older than what this process has written, it has been put back"));
         }
-        self.last = newest.value();
+        self.last = counter.newest.value();
         self.check_increase(round)?;
-        if date(round).is_some_and(|date| date < found.born) {
+        if date(round).is_some_and(|date| date < counter.stamp.born) {
             return Err(lost(
                 path,
                 "the round was begun before this ledger was made, so it may have been encrypted under another one \
@@ -139,8 +137,9 @@ impl Ledger {
             ));
         }
         // Every claim is one write, so the file counts them already.
-        self.check_budget(newest.count())?;
-        newest.next(round).write(&file, &found).and_then(|()| file.sync_data()).map_err(io)
+        self.check_budget(counter.newest.count())?;
+        counter.write(&file, counter.newest.next(round)).and_then(|()| disk::sync(&file)).map_err(io)?;
+        indexed.advance(counter.newest)
     }
 }
 

@@ -1,41 +1,45 @@
-//! Which aggregate of which round has been opened: one a round, none older than the last, the same again at will.
+//! Which aggregates have been opened: none of an older round than the last, the same again at will. Without a memory of
+//! the rule of sets it is one a round; with one, as many as have no client in common and keep to the rule.
 
-use super::folder::{Folder, read_stamp};
-use super::slots::{BYTES, Newest};
+use super::folder::{Folder, Indexed, Place, read_stamp};
+use super::journal::{Journal, Position};
+use super::memories::{Entry, Memories, Sum};
+use super::slots::Newest;
 use super::stamp::{self, LEN, Magic, Stamp};
-use super::{check_date, failed, locked, lost};
+use super::{check_date, disk, failed, locked, lost};
 use crate::keys::ClientKey;
 use crate::{Error, Result, os};
 use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub(super) const MAGIC: Magic = *b"FEDOPENS";
-const ANSWERS: Magic = *b"FEDANSWR";
+pub(super) const MAGIC: Magic = *b"FEDOPEN2";
+const ANSWERS: Magic = *b"FEDANSW2";
+const OPENED_SETS: Magic = *b"FEDSETS1";
+const ANSWERED_SETS: Magic = *b"FEDSETS2";
 
-/// `round u64 | digest | index u64 | 0 u64 | checksum`. A power of two: none crosses a disk sector.
+/// `round u64 | digest | index u64 | counts in a memory u64 | checksum`. A power of two: none crosses a disk sector.
 const RECORD: usize = 64;
-const FIRST: usize = LEN + BYTES;
 
 /// Makes the file of `key` if the folder never had one.
-pub(super) fn place(folder: &Folder, key: &ClientKey) -> Result<(PathBuf, Stamp)> {
+pub(super) fn place(folder: &Folder, key: &ClientKey) -> Result<Place> {
     place_as(folder, key, "opened", MAGIC)
 }
 
-fn place_as(folder: &Folder, key: &ClientKey, suffix: &str, magic: Magic) -> Result<(PathBuf, Stamp)> {
-    let (path, stamp) = (folder.file(key, suffix), Stamp::of(magic, folder.identity(), key, 0));
-    folder.ensure(&path, stamp, &Newest::born(&stamp))?;
-    Ok((path, stamp))
+fn place_as(folder: &Folder, key: &ClientKey, suffix: &str, magic: Magic) -> Result<Place> {
+    let stamp = Stamp::of(magic, folder.identity(), key, 0);
+    folder.ensure(suffix, stamp, |stamp| stamp.encode().to_vec())
 }
 
 /// After every round: nothing is opened any more.
-const CLOSED: Opening = Opening { round: u64::MAX, digest: [u8::MAX; 32] };
+const CLOSED: Opening = Opening { round: u64::MAX, digest: [u8::MAX; 32], memory: false };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Opening {
     round: u64,
     digest: [u8; 32],
+    /// Whether it counts in a memory.
+    memory: bool,
 }
 
 impl Opening {
@@ -44,23 +48,44 @@ impl Opening {
         out[..8].copy_from_slice(&self.round.to_le_bytes());
         out[8..40].copy_from_slice(&self.digest);
         out[40..48].copy_from_slice(&index.to_le_bytes());
+        out[48..56].copy_from_slice(&u64::from(self.memory).to_le_bytes());
         stamp::seal(&mut out);
         out
     }
 
+    /// What the index says of it.
+    fn sum(&self, index: u64) -> u64 {
+        let digest = blake3::hash(&self.encode(index));
+        u64::from_le_bytes(digest.as_bytes().first_chunk().copied().unwrap_or_default())
+    }
+
     fn decode(bytes: &[u8; RECORD], index: u64) -> Option<Self> {
-        let found = Opening { round: stamp::word(bytes, 0)?, digest: bytes[8..40].try_into().ok()? };
+        let digest = bytes[8..40].try_into().ok()?;
+        let found = Opening { round: stamp::word(bytes, 0)?, digest, memory: stamp::word(bytes, 48)? == 1 };
         (*bytes == found.encode(index)).then_some(found)
     }
 }
 
-/// The openings of one (key set, client), in one file: a slot pair that counts, then a record a round, rounds
-/// increasing. The file grows by 64 bytes a round; a claim reads the last record, one of an older round as many
-/// as a binary search takes, so a million rounds are no slower than one and nothing is kept in memory.
+/// Whose openings they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Holder<'a> {
+    pub key: &'a ClientKey,
+    /// What the holder signs with, where that is known: the sets are remembered by it, over all keys.
+    pub identity: Option<&'a [u8; 32]>,
+    /// Clients that every group of the rule of sets must have.
+    pub minimum: u64,
+}
+
+/// The openings of one (key set, client), in one file: a record each, rounds not decreasing, which the folder's index
+/// counts. The file grows by 64 bytes an opening; a claim reads the last record, one of an older round as many as a
+/// binary search takes, so a million rounds are no slower than one and nothing is kept in memory. Which clients were in
+/// them is in a journal beside it, as far as it must be remembered.
 #[derive(Debug, Default)]
 pub struct Openings {
-    /// The file and what it must begin with.
-    file: Option<(PathBuf, Stamp)>,
+    files: Option<(Place, Journal)>,
+    minimum: u64,
+    /// Whether each is kept with what was answered.
+    answers: bool,
     seen: Mutex<Seen>,
 }
 
@@ -70,131 +95,293 @@ struct Seen {
     records: u64,
     /// Without a file: all openings.
     openings: Vec<Opening>,
+    position: Position,
+    memories: Memories,
 }
 
 impl Openings {
-    /// The openings of `key` in folder `state`; without a folder they live as long as this object.
-    pub fn open(key: &ClientKey, state: Option<&Path>) -> Result<Self> {
-        let file = state.map(|state| place(&Folder::open(state)?, key)).transpose()?;
-        Ok(Openings { file, seen: Mutex::default() })
+    /// The openings of `holder` in folder `state`; without a folder they live as long as this object.
+    pub fn open(holder: &Holder<'_>, state: Option<&Path>) -> Result<Self> {
+        Self::of(holder, state, false)
     }
 
-    /// The answers of `key` as a member of its committee: one set of clients a round, none of an older round.
-    pub fn of_answers(key: &ClientKey, state: Option<&Path>) -> Result<Self> {
-        let file = state.map(|state| place_as(&Folder::open(state)?, key, "answered", ANSWERS)).transpose()?;
-        Ok(Openings { file, seen: Mutex::default() })
+    /// The answers of `holder` as a member of its committee, under the same rules.
+    pub fn of_answers(holder: &Holder<'_>, state: Option<&Path>) -> Result<Self> {
+        Self::of(holder, state, true)
     }
 
-    /// Claims the opening of the aggregate `digest` in `round`, durably: a round later than all before, or
-    /// exactly an opening that was claimed before. A refusal changes nothing.
-    pub fn claim(&self, round: u64, digest: &[u8; 32]) -> Result<()> {
-        check_date(round)?;
-        self.record(Opening { round, digest: *digest })
+    fn of(holder: &Holder<'_>, state: Option<&Path>, answers: bool) -> Result<Self> {
+        let (suffix, magic) = if answers { ("answered", ANSWERS) } else { ("opened", MAGIC) };
+        let (sets, sets_magic) = if answers { ("answered-sets", ANSWERED_SETS) } else { ("sets", OPENED_SETS) };
+        let open = |state: &Path| {
+            let folder = Folder::open(state)?;
+            let mut stamp = Stamp::of(sets_magic, folder.identity(), holder.key, 0);
+            if let Some(identity) = holder.identity {
+                let name = blake3::derive_key("fedcipher ledger of an identity", identity);
+                (stamp.key_id, stamp.client) = (name.first_chunk().copied().unwrap_or_default(), 0);
+            }
+            Ok((place_as(&folder, holder.key, suffix, magic)?, Journal::open(&folder, sets, stamp)?))
+        };
+        let files = state.map(open).transpose()?;
+        Ok(Openings { files, minimum: holder.minimum, answers, seen: Mutex::default() })
+    }
+
+    /// Claims the opening of the aggregate `digest`, which is of `sum`, durably: of a round later than all before, or
+    /// exactly an opening that was claimed before, or, where the memory of `sum` allows it, of the newest round. A
+    /// refusal changes nothing.
+    pub fn claim(&self, sum: &Sum, digest: &[u8; 32]) -> Result<()> {
+        self.answer(sum, digest, Vec::new()).map(drop)
+    }
+
+    /// [`Self::claim`] of the request `digest`, which `answer` answers: what to answer, now and whenever it comes again.
+    pub fn answer(&self, sum: &Sum, digest: &[u8; 32], answer: Vec<u8>) -> Result<Vec<u8>> {
+        check_date(sum.round)?;
+        let wanted = Opening { round: sum.round, digest: *digest, memory: sum.has_memory() };
+        let seen = &mut *self.seen();
+        let entry = Entry { sum: sum.clone(), digest: *digest, answer };
+        match &self.files {
+            Some((place, journal)) => {
+                let mut log = Log::open(place, &mut seen.records)?;
+                self.record(&mut log, journal, wanted, entry, &mut seen.position, &mut seen.memories)
+            }
+            None => {
+                let openings = &mut seen.openings;
+                let verdict = verdict(wanted, openings.len() as u64, |k| Ok(openings[k as usize]))?;
+                if let Verdict::New { begun } = verdict {
+                    self.check(&seen.memories, &entry, begun)?;
+                    openings.push(wanted);
+                    if self.keeps(sum) {
+                        seen.memories.push(entry.clone());
+                    }
+                    if seen.memories.overfull() {
+                        seen.memories.forget();
+                    }
+                }
+                self.given(&seen.memories, &entry)
+            }
+        }
+    }
+
+    /// What was answered to the request `digest` before, if anything was.
+    pub fn answered(&self, sum: &Sum, digest: &[u8; 32]) -> Result<Option<Vec<u8>>> {
+        let seen = &mut *self.seen();
+        if let Some((place, journal)) = &self.files {
+            let log = Log::open(place, &mut seen.records)?;
+            journal.hold(&mut seen.position, &mut |record| taken(&mut seen.memories, record))?;
+            if !log.has(Opening { round: sum.round, digest: *digest, memory: sum.has_memory() })? {
+                return Ok(None);
+            }
+        }
+        Ok(seen.memories.entry(sum, digest).map(|entry| entry.answer.clone()))
     }
 
     /// Opens nothing under this key from here on, durably. `Closed` where that was so already.
     pub fn close(&self) -> Result<()> {
-        self.record(CLOSED)
+        let seen = &mut *self.seen();
+        match &self.files {
+            Some((place, _)) => {
+                let mut log = Log::open(place, &mut seen.records)?;
+                match verdict(CLOSED, log.count, |index| log.at(index))? {
+                    Verdict::Again => Ok(()),
+                    Verdict::New { .. } => log.append(CLOSED),
+                }
+            }
+            None => {
+                let openings = &mut seen.openings;
+                verdict(CLOSED, openings.len() as u64, |k| Ok(openings[k as usize]))?;
+                openings.push(CLOSED);
+                Ok(())
+            }
+        }
     }
 
     /// `Closed` where nothing is opened any more.
     pub fn check_open(&self) -> Result<()> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = match &self.file {
-            Some((path, _)) => {
-                let file = locked(path)?;
-                let bytes = file.metadata().map_err(|e| failed(path, e))?.len().saturating_sub(FIRST as u64);
-                // The claim before this has seen to the rest of the file.
-                (bytes / RECORD as u64).checked_sub(1).map(|index| read(&file, path, index)).transpose()?
+        let seen = &mut *self.seen();
+        let last = match &self.files {
+            Some((place, _)) => {
+                let log = Log::open(place, &mut seen.records)?;
+                log.count.checked_sub(1).map(|index| log.at(index)).transpose()?
             }
             None => seen.openings.last().copied(),
         };
         if last.is_some_and(|last| last.round == CLOSED.round) { Err(Error::Closed) } else { Ok(()) }
     }
 
-    fn record(&self, wanted: Opening) -> Result<()> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        match &self.file {
-            Some((path, stamp)) => claim_on_disk(wanted, path, stamp, &mut seen.records),
-            None => {
-                let openings = &mut seen.openings;
-                match verdict(wanted, openings.len() as u64, |k| Ok(openings[k as usize]))? {
-                    Verdict::New => openings.push(wanted),
-                    Verdict::Again => {}
-                }
-                Ok(())
-            }
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether more is remembered of a sum than that it was opened.
+    fn keeps(&self, sum: &Sum) -> bool {
+        self.answers || sum.has_memory()
+    }
+
+    fn check(&self, memories: &Memories, entry: &Entry, begun: bool) -> Result<()> {
+        if entry.sum.has_memory() { memories.check(&entry.sum, &entry.digest, begun, self.minimum) } else { Ok(()) }
+    }
+
+    /// What is to be answered where a claim stands.
+    fn given(&self, memories: &Memories, entry: &Entry) -> Result<Vec<u8>> {
+        match memories.entry(&entry.sum, &entry.digest) {
+            Some(found) => Ok(found.answer.clone()),
+            None if !self.answers => Ok(Vec::new()),
+            // Of a round before the newest: it is over, and its answers are not kept.
+            None => Err(Error::Opened { round: entry.sum.round, last: entry.sum.round }),
         }
+    }
+
+    fn record(
+        &self,
+        log: &mut Log<'_>,
+        journal: &Journal,
+        wanted: Opening,
+        entry: Entry,
+        position: &mut Position,
+        memories: &mut Memories,
+    ) -> Result<Vec<u8>> {
+        let verdict = verdict(wanted, log.count, |index| log.at(index))?;
+        if !self.keeps(&entry.sum) {
+            if matches!(verdict, Verdict::New { .. }) {
+                log.append(wanted)?;
+            }
+            return Ok(entry.answer);
+        }
+        let mut held = journal.hold(position, &mut |record| taken(memories, record))?;
+        if let Verdict::New { begun } = verdict {
+            self.check(memories, &entry, begun)?;
+            // The set first: what the log has of a memory is in the journal. It is there already where a claim was
+            // broken off between the two.
+            if memories.entry(&entry.sum, &entry.digest).is_none() {
+                held.append(position, &entry.to_bytes())?;
+                held.count(position)?;
+                memories.push(entry.clone());
+            }
+            log.append(wanted)?;
+            journal.note_durable(position);
+        }
+        let given = self.given(memories, &entry);
+        if held.is_long(position) || memories.overfull() {
+            let kept: Vec<Vec<u8>> = memories.kept().iter().map(Entry::to_bytes).collect();
+            held.rewrite(position, &kept)?;
+        }
+        given
     }
 }
 
+/// A journal's record, or that all records before are replaced.
+fn taken(memories: &mut Memories, record: Option<&[u8]>) -> Result<()> {
+    match record {
+        Some(bytes) => memories.push(Entry::parse(bytes)?),
+        None => *memories = Memories::default(),
+    }
+    Ok(())
+}
+
 enum Verdict {
-    New,
+    /// `begun`: other sums of its round were opened, all of which count in a memory.
+    New {
+        begun: bool,
+    },
     Again,
 }
 
-/// Whether `wanted` may be opened after `count` openings of increasing rounds.
+/// Whether `wanted` may be opened after `count` openings of rounds that do not decrease.
 fn verdict(wanted: Opening, count: u64, at: impl Fn(u64) -> Result<Opening>) -> Result<Verdict> {
-    let Some(newest) = count.checked_sub(1) else { return Ok(Verdict::New) };
+    let Some(newest) = count.checked_sub(1) else { return Ok(Verdict::New { begun: false }) };
     let last = at(newest)?.round;
     if last == CLOSED.round {
         return Err(Error::Closed);
     }
     if wanted.round > last {
-        return Ok(Verdict::New);
+        return Ok(Verdict::New { begun: false });
     }
     let (mut low, mut high) = (0, count);
     while low < high {
         let middle = low + (high - low) / 2;
         if at(middle)?.round < wanted.round { low = middle + 1 } else { high = middle }
     }
-    // The newest is no older than what is wanted, so there is one at `low`.
-    if at(low)? == wanted { Ok(Verdict::Again) } else { Err(Error::Opened { round: wanted.round, last }) }
-}
-
-fn claim_on_disk(wanted: Opening, path: &Path, stamp: &Stamp, seen: &mut u64) -> Result<()> {
-    let io = |e: std::io::Error| failed(path, e);
-    let mut file = locked(path)?;
-    let found = read_stamp(&mut file, path, stamp)?;
-    let mut slots = [0u8; BYTES];
-    file.read_exact(&mut slots).map_err(|_| lost(path, "has been cut short"))?;
-    let newest = Newest::read(&slots, &found, path)?;
-    let bytes = file.metadata().map_err(io)?.len().saturating_sub(FIRST as u64);
-    let count = bytes / RECORD as u64;
-    // The slot is written after its record is durable, and is durable with the next record at the latest.
-    if count < newest.count() || count < *seen {
-        return Err(lost(path, "has been cut short"));
-    }
-    if count > newest.count() + 1 {
-        return Err(lost(path, "holds more openings than it counts"));
-    }
-    *seen = count;
-    // Without what a write has left that was cut off by a crash: that aggregate was not released.
-    file.set_len(FIRST as u64 + count * RECORD as u64).map_err(io)?;
-    let at = |index: u64| read(&file, path, index);
-    let mut newest = newest;
-    if count > newest.count() {
-        file.sync_all().map_err(io)?;
-        newest = newest.next(at(count - 1)?.round);
-        newest.write(&file, &found).map_err(io)?;
-    }
-    if count > 0 && newest.value() != Some(at(count - 1)?.round) {
-        return Err(lost(path, "its last opening is not the one that it counts"));
-    }
-    match verdict(wanted, count, at)? {
-        Verdict::Again => Ok(()),
-        Verdict::New => {
-            let end = FIRST as u64 + count * RECORD as u64;
-            os::write_all_at(&file, &wanted.encode(count), end).and_then(|()| file.sync_all()).map_err(io)?;
-            newest.next(wanted.round).write(&file, &found).map_err(io)?;
-            *seen = count + 1;
-            Ok(())
+    let mut several = wanted.memory && wanted.round == last;
+    for index in low..count {
+        let found = at(index)?;
+        if found.round != wanted.round {
+            break;
         }
+        if found == wanted {
+            return Ok(Verdict::Again);
+        }
+        several &= found.memory;
     }
+    if several { Ok(Verdict::New { begun: true }) } else { Err(Error::Opened { round: wanted.round, last }) }
 }
 
-fn read(file: &File, path: &Path, index: u64) -> Result<Opening> {
-    let mut bytes = [0u8; RECORD];
-    os::read_exact_at(file, &mut bytes, FIRST as u64 + index * RECORD as u64).map_err(|e| failed(path, e))?;
-    Opening::decode(&bytes, index).ok_or_else(|| lost(path, &format!("opening {index} in it is damaged")))
+/// The file of a ledger's openings, which nobody else changes while this lives: whole, and as the index says.
+struct Log<'a> {
+    file: File,
+    indexed: Indexed<'a>,
+    path: &'a Path,
+    count: u64,
+}
+
+/// Where record `index` lies.
+fn offset(index: u64) -> u64 {
+    LEN as u64 + index * RECORD as u64
+}
+
+impl<'a> Log<'a> {
+    /// `seen`: how many records this object has seen.
+    fn open(place: &'a Place, seen: &mut u64) -> Result<Self> {
+        let path = place.path.as_path();
+        let io = |e: std::io::Error| failed(path, e);
+        let mut file = locked(path)?;
+        read_stamp(&mut file, path, &place.stamp)?;
+        let bytes = file.metadata().map_err(io)?.len();
+        let count = bytes.saturating_sub(LEN as u64) / RECORD as u64;
+        if count < *seen {
+            return Err(lost(path, "is older than what this process has written, it has been cut or put back"));
+        }
+        let mut log = Log { file, indexed: place.indexed()?, path, count };
+        log.mend()?;
+        *seen = log.count;
+        // What a write has left that was cut off by a crash: that aggregate was not released.
+        if bytes != offset(log.count) {
+            disk::cut(&log.file, offset(log.count)).map_err(io)?;
+        }
+        Ok(log)
+    }
+
+    /// Compares the last record with the index. A record that the index does not count yet was written when the
+    /// process or the power ended: if it is whole it stands, else nothing came of it.
+    fn mend(&mut self) -> Result<()> {
+        let uncounted = self.count.checked_sub(1).filter(|last| *last == self.indexed.count());
+        if uncounted.is_some_and(|last| self.at(last).is_err()) {
+            self.count -= 1;
+        }
+        let newest = match self.count.checked_sub(1) {
+            Some(last) => Newest::of(self.count, self.at(last)?.sum(last)),
+            None => Newest::BORN,
+        };
+        self.indexed.check(&self.file, newest)
+    }
+
+    fn at(&self, index: u64) -> Result<Opening> {
+        let mut bytes = [0u8; RECORD];
+        os::read_exact_at(&self.file, &mut bytes, offset(index)).map_err(|e| failed(self.path, e))?;
+        Opening::decode(&bytes, index).ok_or_else(|| lost(self.path, &format!("opening {index} in it is damaged")))
+    }
+
+    /// Whether it was claimed.
+    fn has(&self, wanted: Opening) -> Result<bool> {
+        Ok(matches!(verdict(wanted, self.count, |index| self.at(index)), Ok(Verdict::Again)))
+    }
+
+    /// Adds an opening, durably, here and in the index.
+    fn append(&mut self, wanted: Opening) -> Result<()> {
+        disk::write(&self.file, &wanted.encode(self.count), offset(self.count))
+            .and_then(|()| disk::sync(&self.file))
+            .map_err(|e| failed(self.path, e))?;
+        self.indexed.advance(Newest::of(self.count + 1, wanted.sum(self.count)))?;
+        self.count += 1;
+        Ok(())
+    }
 }

@@ -1,18 +1,21 @@
-//! Two 32-byte slots written in turn: a counter that no write in place can lose.
+//! Two 32-byte slots written in turn behind a stamp: a counter that no write in place can lose.
+//!
+//! A `.nonce` file is one such counter, and so is each entry of a folder's index.
 
-use super::lost;
-use super::stamp::{self, LEN, Stamp};
+use super::stamp::{self, LEN, Magic, Stamp};
+use super::{disk, failed, lost};
 use crate::{Result, os};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 
 const SLOT: usize = 32;
 
-/// Bytes of both slots, which lie behind the stamp.
-pub const BYTES: usize = 2 * SLOT;
+/// Bytes of a stamp with both slots. A power of two: none crosses a disk sector.
+pub const BYTES: usize = LEN + 2 * SLOT;
 
-/// The newest slot: how many writes there have been, counting the two of birth from 0, and what the last said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// The newest slot: how many writes there have been, counting the two of birth from 0, and what the last one said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Newest {
     sequence: u64,
     value: u64,
@@ -22,9 +25,14 @@ impl Newest {
     /// As a file is born: sequence 0 and 1, neither says anything.
     pub const BORN: Newest = Newest { sequence: 1, value: 0 };
 
+    /// What a ledger of `count` claims says, the last of them `value`.
+    pub fn of(count: u64, value: u64) -> Self {
+        Newest { sequence: count.saturating_add(1), value }
+    }
+
     /// Values written since birth.
     pub fn count(self) -> u64 {
-        self.sequence - 1
+        self.sequence.saturating_sub(1)
     }
 
     /// The last value, if one was written.
@@ -34,13 +42,7 @@ impl Newest {
 
     /// What a write of `value` makes of it.
     pub fn next(self, value: u64) -> Self {
-        Newest { sequence: self.sequence + 1, value }
-    }
-
-    /// In place of the older slot; the caller sees to its durability.
-    pub fn write(self, file: &File, stamp: &Stamp) -> std::io::Result<()> {
-        let at = LEN as u64 + self.sequence % 2 * SLOT as u64;
-        os::write_all_at(file, &self.encode(stamp), at)
+        Newest { sequence: self.sequence.saturating_add(1), value }
     }
 
     /// `checksum of the stamp | sequence | value | checksum`: a slot of another file does not fit.
@@ -53,30 +55,57 @@ impl Newest {
         out
     }
 
-    /// The two slots of a file that was just born.
+    fn decode(bytes: &[u8], stamp: &Stamp) -> Option<Self> {
+        let found = Newest { sequence: stamp::word(bytes, 8)?, value: stamp::word(bytes, 16)? };
+        (bytes == found.encode(stamp)).then_some(found)
+    }
+}
+
+/// A stamp and its newest slot, at one place of a file.
+#[derive(Debug, Clone, Copy)]
+pub struct Counter {
+    pub stamp: Stamp,
+    pub newest: Newest,
+    at: u64,
+}
+
+impl Counter {
+    /// As it is born.
     pub fn born(stamp: &Stamp) -> [u8; BYTES] {
         let mut out = [0u8; BYTES];
-        out[..SLOT].copy_from_slice(&Newest { sequence: 0, value: 0 }.encode(stamp));
-        out[SLOT..].copy_from_slice(&Newest::BORN.encode(stamp));
+        out[..LEN].copy_from_slice(&stamp.encode());
+        out[LEN..LEN + SLOT].copy_from_slice(&Newest { sequence: 0, value: 0 }.encode(stamp));
+        out[LEN + SLOT..].copy_from_slice(&Newest::BORN.encode(stamp));
         out
     }
 
-    /// From both slots. They are valid from birth on, so an invalid one has been damaged or torn. It may have
-    /// held the newest value, which is then unknown: the older one is no answer.
-    pub fn read(bytes: &[u8; BYTES], stamp: &Stamp, path: &Path) -> Result<Self> {
-        let slot = |at: usize| {
-            let bytes = &bytes[at..at + SLOT];
-            let found = Newest { sequence: stamp::word(bytes, 8)?, value: stamp::word(bytes, 16)? };
-            let valid = bytes == found.encode(stamp) && found.sequence % 2 == (at / SLOT) as u64;
-            valid.then_some(found)
-        };
-        let (Some(a), Some(b)) = (slot(0), slot(SLOT)) else {
+    /// The counter at byte `at` of `file`. Its slots are valid from birth on, so an invalid one has been damaged. It
+    /// may have held the newest value, which is then unknown: the older one is no answer.
+    pub fn read(file: &File, path: &Path, at: u64, magic: Magic) -> Result<Self> {
+        let mut bytes = [0u8; BYTES];
+        os::read_exact_at(file, &mut bytes, at).map_err(|e| match e.kind() {
+            ErrorKind::UnexpectedEof => lost(path, "has been cut short"),
+            _ => failed(path, e),
+        })?;
+        let (head, slots) = bytes.split_at(LEN);
+        let stamp = Stamp::decode(head, magic).ok_or_else(|| lost(path, "does not begin as a ledger does"))?;
+        let (first, second) = slots.split_at(SLOT);
+        let slot = |bytes, parity| Newest::decode(bytes, &stamp).filter(|found| found.sequence % 2 == parity);
+        let (Some(a), Some(b)) = (slot(first, 0), slot(second, 1)) else {
             return Err(lost(path, "one of its two entries is damaged, it may be the newest"));
         };
-        let (older, newer) = (a.min(b), a.max(b));
-        if newer.sequence - older.sequence != 1 || newer.value < older.value {
+        let (older, newest) = if a.sequence < b.sequence { (a, b) } else { (b, a) };
+        if newest.sequence - older.sequence != 1 {
             return Err(lost(path, "its two entries do not follow each other"));
         }
-        Ok(newer)
+        Ok(Counter { stamp, newest, at })
+    }
+
+    /// Writes `newest` in place of the older slot; the caller sees to its durability.
+    pub fn write(&mut self, file: &File, newest: Newest) -> std::io::Result<()> {
+        let at = self.at + LEN as u64 + newest.sequence % 2 * SLOT as u64;
+        disk::write(file, &newest.encode(&self.stamp), at)?;
+        self.newest = newest;
+        Ok(())
     }
 }

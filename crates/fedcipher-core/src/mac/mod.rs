@@ -4,7 +4,7 @@
 //! p = 2^127 - 1, of its plaintext words m_u, and a pad F(u) that is used once. The server adds tags as it adds
 //! ciphertexts, without a key; whoever decrypts computes `h_r` of the sums and the pads of the clients that the
 //! header names. r and the pads come from the cohort's secret, the round, everything its clients must agree on
-//! (parameters, epoch, layout, the global model they trained from) and, for a pad, who the client is and what it
+//! (parameters, epoch, layout, the global model they trained from, the memory their sum counts in) and, for a pad, who the client is and what it
 //! weighs. So an aggregate opens only if it is the sum of what exactly these clients sent, in this round, from one
 //! model. Construction: Agrawal and Boneh, "Homomorphic MACs" (ACNS 2009), with the one-time mask of Catalano and
 //! Fiore (Eurocrypt 2013).
@@ -20,7 +20,7 @@ pub mod hash;
 
 use crate::bounds::Bounds;
 use crate::codec::{Layout, Segment};
-use crate::wire::{Contribution, Header, ModelTag};
+use crate::wire::{Contribution, Header, MemoryTag, ModelTag};
 use crate::{Error, Result};
 use field::Element;
 use hash::{Hasher, Powers};
@@ -117,6 +117,7 @@ pub struct MacKey {
     polynomial: Zeroizing<[u8; 32]>,
     pad: Zeroizing<[u8; 32]>,
     model: Zeroizing<[u8; 32]>,
+    memory: Zeroizing<[u8; 32]>,
     coordinates: Zeroizing<[u8; 32]>,
 }
 
@@ -154,6 +155,7 @@ impl MacKey {
             polynomial: derive(root, "fedcipher v2 mac polynomial")?,
             pad: derive(root, "fedcipher v2 mac pad")?,
             model: derive(root, "fedcipher v2 model")?,
+            memory: derive(root, "fedcipher v2 memory")?,
             coordinates: derive(root, "fedcipher v2 mac coordinates")?,
         })
     }
@@ -171,6 +173,20 @@ impl MacKey {
             return Ok(());
         }
         Err(Error::Model { round: header.round })
+    }
+
+    /// What a header says of the memory of the rule of sets that a sum counts in: zeros where there is none.
+    #[must_use]
+    pub fn memory_tag(&self, memory: &[u8]) -> MemoryTag {
+        if memory.is_empty() { MemoryTag::default() } else { prf(&self.memory, &[memory]) }
+    }
+
+    /// Refuses an aggregate that counts in another memory than `memory`.
+    pub fn check_memory(&self, header: &Header, memory: &[u8]) -> Result<()> {
+        if bool::from(self.memory_tag(memory).ct_eq(&header.memory)) {
+            return Ok(());
+        }
+        Err(Error::Memory { round: header.round })
     }
 
     /// The MAC of the round that `header` is of, over updates of `layout`. `bound` is what both ends know and no

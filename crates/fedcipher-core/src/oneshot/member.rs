@@ -1,4 +1,5 @@
-//! A member of the committee: adds the shares of one set of clients a round, and answers for that set only.
+//! A member of the committee: adds the shares of a set of clients, and answers for each client once a round, in sets that
+//! keep to the rule of their memory.
 
 use super::answer::{Answer, Complaint};
 use super::identity::{SIGNATURE_LEN, verifies};
@@ -8,7 +9,7 @@ use super::statement::{RoundContext, share_info};
 use super::{Place, Setting};
 use crate::admission::check_weight;
 use crate::keys::{ClientKey, KeyTag};
-use crate::ledger::Openings;
+use crate::ledger::{Holder, Openings, Sum};
 use crate::scheme::Member;
 use crate::wire::{self, Contribution, Frame, Header, Kind, Reader};
 use crate::{Error, Result};
@@ -40,7 +41,9 @@ impl CommitteeMember {
     pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "member", |roles| roles.member)?;
         let index = place.roster.members().take_while(|member| member.id != key.client).count();
-        let answered = Openings::of_answers(key, state)?;
+        let identity = place.identity.verify_key();
+        let minimum = setting.params.bounds.min_contributions;
+        let answered = Openings::of_answers(&Holder { key, identity: Some(&identity), minimum }, state)?;
         Ok(CommitteeMember { setting, place, tag: key.tag.clone(), own: key.client, index, answered })
     }
 
@@ -108,6 +111,10 @@ impl Member for CommitteeMember {
     fn answer(&self, request: &[u8]) -> Result<Vec<u8>> {
         let Frame { header, payload } = wire::parse_kind(request, Kind::Request)?;
         let (context, asked) = self.check(&header, payload)?;
+        let (set, digest) = (Sum::of(&header, None), *blake3::hash(request).as_bytes());
+        if let Some(answer) = self.answered.answered(&set, &digest)? {
+            return Ok(answer);
+        }
         let sum = match self.sum(header.round, &asked) {
             Ok(sum) => sum,
             Err(wrong) => {
@@ -116,14 +123,14 @@ impl Member for CommitteeMember {
                 return Ok(Header { kind: Kind::Complaint, ..header }.frame(&complaint.to_bytes()));
             }
         };
-        // On disk before anything of the sum leaves: the same request again is fine, another one of the round is not.
-        self.answered.claim(header.round, blake3::hash(request).as_bytes())?;
         let sharing = &self.setting.sharing;
         let packed = sharing.packed(sum.iter().copied());
         let Place { identity, roster, .. } = &self.place;
         let answer = Answer::make(&self.setting, roster, identity, self.own, &context, &header.contributions, &packed)?;
         let mut out = Vec::new();
         answer.write(&mut out);
-        Ok(Header { kind: Kind::Answer, ..header }.frame(&out))
+        // On disk before anything of the sum leaves: the same request again gets these bytes, another one of the same
+        // clients nothing.
+        self.answered.answer(&set, &digest, Header { kind: Kind::Answer, ..header }.frame(&out))
     }
 }

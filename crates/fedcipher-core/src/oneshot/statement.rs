@@ -3,12 +3,14 @@
 use super::roster::sha256;
 use crate::wire::{Contribution, Header};
 
-/// The round as everybody in it must have it: roster (with parameters and epoch), round, model, layout.
+/// The round as everybody in it must have it: roster (with parameters and epoch), round, model, memory,
+/// layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoundContext {
     roster: [u8; 32],
     round: u64,
     model: [u8; 16],
+    memory: [u8; 16],
     /// Digest of the layout and all else that updates have in common.
     pub common: [u8; 32],
 }
@@ -22,13 +24,13 @@ impl RoundContext {
     /// Where the header does not carry the layout.
     #[must_use]
     pub fn given(roster: [u8; 32], header: &Header, common: [u8; 32]) -> Self {
-        RoundContext { roster, round: header.round, model: header.model, common }
+        RoundContext { roster, round: header.round, model: header.model, memory: header.memory, common }
     }
 
     fn bytes(&self, purpose: &str) -> Vec<u8> {
-        let parts: [&[u8]; 6] =
-            [b"fedcipher oneshot v1 ", purpose.as_bytes(), &[0], &self.roster, &self.round.to_le_bytes(), &self.model];
-        [parts.concat().as_slice(), &self.common].concat()
+        let RoundContext { roster, round, model, memory, common } = self;
+        let head: [&[u8]; 3] = [b"fedcipher oneshot v1 ", purpose.as_bytes(), &[0]];
+        [head.concat().as_slice(), roster, &round.to_le_bytes(), model, memory, common].concat()
     }
 
     /// The seed of the round's public polynomials: a new model, layout, epoch or roster has its own.

@@ -69,7 +69,7 @@ pub fn encrypt(
 ) -> Vec<u8> {
     let key = keys.clients.iter().find(|k| k.client == client.0).unwrap();
     let update = update(layout, &client.2);
-    let request = Request { round, weight: client.1, update: &update, plan, model: b"model", bound: &[] };
+    let request = Request { round, weight: client.1, update: &update, plan, model: b"model", memory: &[], bound: &[] };
     scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! The key authority: enrols devices, makes each epoch's keys, hands every device its own.
 
 use clap::{Parser, Subcommand};
-use fedcipher_engine::authority::{Authority, Forgotten};
+use fedcipher_engine::authority::{Authority, Enrolled, Forgotten};
 use fedcipher_engine::authority_service::AuthorityService;
 use fedcipher_engine::certificates::{self, Party, Role, Terms};
 use fedcipher_engine::client::Target;
@@ -62,6 +62,9 @@ enum Command {
         /// DNS name or address under which training hosts reach this engine.
         #[arg(long = "name", default_values = LOCAL)]
         names: Vec<String>,
+        /// Of a host: an enrolled device that it may use, once for each. It uses no others.
+        #[arg(long = "device")]
+        devices: Vec<String>,
         #[arg(long, default_value_t = 365)]
         days: i64,
         /// When the certificate begins to hold (RFC 3339); an hour ago by default.
@@ -159,7 +162,7 @@ fn run(options: Options) -> Result<ExitCode> {
                 say(format!("note: {note}"))?;
             }
         }
-        Command::Enrol { name, role, out, request, names, days, from } => {
+        Command::Enrol { name, role, out, request, names, devices, days, from } => {
             if !role.is_reached() && names != LOCAL {
                 let role = role.name();
                 let reason =
@@ -172,7 +175,7 @@ fn run(options: Options) -> Result<ExitCode> {
                 terms.from = parsed.map_err(|e| Error::Configuration(format!("--from {from}: {e}")))?;
             }
             let request = request.as_deref().map(read).transpose()?;
-            let party = Party { role, name };
+            let party = Party { role, name, devices: devices.into_iter().collect() };
             let client = Authority::open(&options.state)?.enrol(&party, &terms, request.as_deref(), &out)?;
             match client {
                 Some(client) => {
@@ -247,9 +250,10 @@ fn revoke(store: &mut Authority, name: &str, no_rotate: bool) -> Result<ExitCode
 
 fn status(store: &Authority, audit: bool) -> Result<()> {
     let status = store.status()?;
-    for (name, role, client, revoked) in status.parties {
+    for Enrolled { name, role, client, revoked, devices } in status.parties {
         let client = client.map_or(String::new(), |c| format!(", client {c}"));
-        say(format!("{role} {name}{client}{}", if revoked { ", revoked" } else { "" }))?;
+        let devices = devices.map_or(String::new(), |devices| format!(", may use {devices}"));
+        say(format!("{role} {name}{client}{devices}{}", if revoked { ", revoked" } else { "" }))?;
     }
     for (epoch, state, made, keys) in status.epochs {
         say(format!("epoch {epoch}: {state}, made {made}, {keys} keys"))?;

@@ -9,13 +9,14 @@ use fedcipher_engine::engine_service::{EngineService, KeySource, NoSource};
 use fedcipher_engine::hosts::Hosts;
 use fedcipher_engine::key_source::{AuthoritySource, device_of};
 use fedcipher_engine::keyring::Keyring;
-use fedcipher_engine::listen::{self, Guard, Pages};
+use fedcipher_engine::listen::{self, Guard, Pages, UserDevice};
 use fedcipher_engine::metrics::Metrics;
 use fedcipher_engine::proto::engine_server::EngineServer;
 use fedcipher_engine::tls::{Credentials, KEY_FILE};
 use fedcipher_engine::unfinished::Unfinished;
 use fedcipher_engine::{Error, MAX_REQUEST, Result, certificates, console, cores, files, lockdown, logs};
 use rustix::fs::Gid;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -69,12 +70,12 @@ struct Serve {
     /// A client key file of `fedcipher keygen`, instead of an authority; the device is the file's stem.
     #[arg(long, conflicts_with = "authority")]
     key_file: Vec<PathBuf>,
-    /// Name of a training host that may use this engine over TCP; several for several.
+    /// Name of a training host that may use this engine over TCP, with the devices that its certificate names.
     #[arg(long)]
     host: Vec<String>,
-    /// User id that may use this engine over its Unix socket, beside its own and root.
-    #[arg(long)]
-    allow_uid: Vec<u32>,
+    /// A user that may use a device over the Unix socket, once for each device. The engine's own user and root use all.
+    #[arg(long, value_name = "UID=DEVICE")]
+    allow_uid: Vec<UserDevice>,
     /// Group (name or number) that may open the Unix socket; who of it may use the engine, --allow-uid says.
     #[arg(long)]
     socket_group: Option<String>,
@@ -184,6 +185,7 @@ async fn serve(options: &Serve) -> Result<()> {
     if names.is_empty() {
         return Err(Error::Configuration("no keys: give --authority and --credentials, or --key-file".into()));
     }
+    check_users(options, &names)?;
     // Before a key file is bound to --state: who is refused here may come back with another.
     match &options.listen {
         Target::Unix(path) => listen::check(path, socket_group(options)?)?,
@@ -274,15 +276,35 @@ async fn follow(source: Arc<AuthoritySource>, every: Duration) {
     }
 }
 
+/// The devices of each user that --allow-uid names.
+fn users(options: &Serve) -> BTreeMap<u32, BTreeSet<String>> {
+    let mut users: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+    for UserDevice { user, device } in &options.allow_uid {
+        users.entry(*user).or_default().insert(device.clone());
+    }
+    users
+}
+
+/// A device that --allow-uid names must be one of the engine's `names`.
+fn check_users(options: &Serve, names: &[String]) -> Result<()> {
+    match options.allow_uid.iter().find(|to| !names.contains(&to.device)) {
+        None => Ok(()),
+        Some(UserDevice { user, device }) => Err(Error::Configuration(format!(
+            "--allow-uid {user}={device}: this engine does not serve such a device; it serves {}",
+            names.join(", ")
+        ))),
+    }
+}
+
 /// Users who are let in must also get at the socket.
 fn socket_group(options: &Serve) -> Result<Option<Gid>> {
     let own = rustix::process::geteuid().as_raw();
-    let others = options.allow_uid.iter().find(|user| **user != 0 && **user != own);
+    let others = options.allow_uid.iter().map(|to| to.user).find(|user| *user != 0 && *user != own);
     match (&options.socket_group, others) {
         (Some(text), _) => listen::group(text).map(Some),
         (None, None) => Ok(None),
         (None, Some(user)) => Err(Error::Configuration(format!(
-            "--allow-uid {user} needs --socket-group GROUP, a group that user {user} and the engine's user are in: the \
+            "--allow-uid for user {user} needs --socket-group GROUP, a group that user {user} and the engine's user are in: the \
              socket is its owner's alone otherwise"
         ))),
     }
@@ -304,7 +326,7 @@ async fn listen_until_told(
     health.set_serving::<EngineServer<EngineService>>().await;
     let guard = Guard {
         hosts: options.host.iter().cloned().collect(),
-        users: options.allow_uid.iter().copied().collect(),
+        users: users(options),
         revoked: Arc::clone(&service.hosts),
     };
     let engine = EngineServer::new(service).max_decoding_message_size(MAX_REQUEST);

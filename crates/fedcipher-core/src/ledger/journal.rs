@@ -1,0 +1,205 @@
+//! A log of records of any length, which the folder's index counts, and which can be rewritten shorter all the same.
+
+use super::folder::{Folder, Indexed, Place, check_stamp};
+use super::slots::Newest;
+use super::stamp::{self, LEN, Stamp};
+use super::{disk, failed, locked, lost};
+use crate::{Result, os};
+use std::fs::File;
+use std::path::Path;
+
+/// `stamp | before u64 | last u64 | kept u64 | checksum`: how many records there were when the file was made, what the
+/// index says of the last of them, and how many follow in place of all of these.
+const HEAD: usize = LEN + 32;
+/// Before each record: `bytes u64 | checksum`, which covers the stamp and the record's number too.
+const FRAME: usize = 16;
+/// Numbers of the records that are kept.
+const KEPT: u64 = 1 << 63;
+
+/// Bytes from which a journal is rewritten, if that makes it a good part shorter.
+const SHORT: u64 = 1 << 16;
+
+#[derive(Debug)]
+pub struct Journal {
+    place: Place,
+}
+
+/// How far an object has read a journal.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Position {
+    /// Of the file that was read.
+    before: Option<u64>,
+    count: u64,
+    last: u64,
+    end: u64,
+    /// Where the kept records end.
+    kept: u64,
+}
+
+/// A journal that nobody else changes: read to its end, and as the index says.
+pub struct Held<'a> {
+    file: File,
+    stamp: Stamp,
+    path: &'a Path,
+    indexed: Indexed<'a>,
+}
+
+fn head(stamp: &Stamp, before: u64, last: u64, kept: u64) -> Vec<u8> {
+    let mut out =
+        [&stamp.encode()[..], &before.to_le_bytes(), &last.to_le_bytes(), &kept.to_le_bytes(), &[0; 8]].concat();
+    stamp::seal(&mut out);
+    out
+}
+
+/// What a frame, and the index, say of a record.
+fn checksum(stamp: &Stamp, number: u64, body: &[u8]) -> u64 {
+    let mut hash = blake3::Hasher::new();
+    hash.update(&stamp.encode()).update(&number.to_le_bytes()).update(body);
+    u64::from_le_bytes(hash.finalize().as_bytes().first_chunk().copied().unwrap_or_default())
+}
+
+fn framed(stamp: &Stamp, number: u64, body: &[u8]) -> Vec<u8> {
+    [&(body.len() as u64).to_le_bytes()[..], &checksum(stamp, number, body).to_le_bytes(), body].concat()
+}
+
+/// The whole record at the front of `bytes` that has this number: its checksum and its body.
+fn record<'a>(stamp: &Stamp, number: u64, bytes: &'a [u8]) -> Option<(u64, &'a [u8])> {
+    let length = usize::try_from(stamp::word(bytes, 0)?).ok()?;
+    let body = bytes.get(FRAME..FRAME.checked_add(length)?)?;
+    let sum = stamp::word(bytes, 8)?;
+    (sum == checksum(stamp, number, body)).then_some((sum, body))
+}
+
+impl Journal {
+    /// The journal of `stamp`, made if the folder never had it.
+    pub fn open(folder: &Folder, suffix: &str, stamp: Stamp) -> Result<Self> {
+        Ok(Journal { place: folder.ensure(suffix, stamp, |stamp| head(stamp, 0, 0, 0))? })
+    }
+
+    /// Locks the journal and reads what is new since `position`: `take` gets each record, and none where all that it was
+    /// given before is replaced by what comes.
+    pub fn hold(&self, position: &mut Position, take: &mut dyn FnMut(Option<&[u8]>) -> Result<()>) -> Result<Held<'_>> {
+        let held = self.read(position, take);
+        if held.is_err() {
+            // Next time from the start: nobody knows how much of it was taken.
+            position.before = None;
+        }
+        held
+    }
+
+    fn read(&self, position: &mut Position, take: &mut dyn FnMut(Option<&[u8]>) -> Result<()>) -> Result<Held<'_>> {
+        let path = self.place.path.as_path();
+        let io = |e: std::io::Error| failed(path, e);
+        let file = loop {
+            let file = locked(path)?;
+            // Another may have put a rewritten file here while this one was waited for.
+            if os::is_at(&file, path) {
+                break file;
+            }
+        };
+        let mut bytes = [0u8; HEAD];
+        os::read_exact_at(&file, &mut bytes, 0).map_err(|_| lost(path, "has been cut short"))?;
+        let stamp = Stamp::decode(&bytes[..LEN], self.place.stamp.magic);
+        let stamp = stamp.ok_or_else(|| lost(path, "does not begin as a ledger does"))?;
+        check_stamp(&stamp, path, &self.place.stamp)?;
+        let word = |at| stamp::word(&bytes, at).unwrap_or_default();
+        let (before, last, kept) = (word(LEN), word(LEN + 8), word(LEN + 16));
+        if bytes[..] != head(&stamp, before, last, kept) {
+            return Err(lost(path, "begins with what is damaged"));
+        }
+        let mut held = Held { file, stamp, path, indexed: self.place.indexed()? };
+        if position.before != Some(before) {
+            // Whoever has put the file here may have ended before its name was durable.
+            stamp::sync_parent(path).map_err(io)?;
+            *position = Position { before: Some(before), count: before, last, end: HEAD as u64, kept: 0 };
+            take(None)?;
+            held.read_kept(kept, position, take)?;
+        }
+        held.read_on(position, take)?;
+        Ok(held)
+    }
+
+    /// What was counted in the index is on disk there, by the sync of another entry.
+    pub fn note_durable(&self, position: &Position) {
+        self.place.note_durable(position.count);
+    }
+}
+
+impl Held<'_> {
+    fn rest(&self, from: u64) -> Result<Vec<u8>> {
+        let io = |e: std::io::Error| failed(self.path, e);
+        let end = self.file.metadata().map_err(io)?.len();
+        let Some(length) = end.checked_sub(from) else { return Err(lost(self.path, "has been cut short")) };
+        let mut bytes = vec![0; length as usize];
+        os::read_exact_at(&self.file, &mut bytes, from).map_err(io)?;
+        Ok(bytes)
+    }
+
+    fn read_kept(
+        &self,
+        kept: u64,
+        position: &mut Position,
+        take: &mut dyn FnMut(Option<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
+        let bytes = self.rest(position.end)?;
+        let mut rest = bytes.as_slice();
+        for number in 0..kept {
+            let found = record(&self.stamp, KEPT | number, rest);
+            let (_, body) = found.ok_or_else(|| lost(self.path, &format!("record {number} in it is damaged")))?;
+            take(Some(body))?;
+            rest = rest.get(FRAME + body.len()..).unwrap_or_default();
+        }
+        position.end += (bytes.len() - rest.len()) as u64;
+        position.kept = position.end;
+        Ok(())
+    }
+
+    fn read_on(&mut self, position: &mut Position, take: &mut dyn FnMut(Option<&[u8]>) -> Result<()>) -> Result<()> {
+        let bytes = self.rest(position.end)?;
+        let mut rest = bytes.as_slice();
+        while let Some((sum, body)) = record(&self.stamp, position.count, rest) {
+            take(Some(body))?;
+            (position.count, position.last) = (position.count + 1, sum);
+            rest = rest.get(FRAME + body.len()..).unwrap_or_default();
+        }
+        position.end += (bytes.len() - rest.len()) as u64;
+        self.indexed.check(&self.file, Newest::of(position.count, position.last))?;
+        // What a write has left that was cut off by a crash: nothing came of it.
+        if !rest.is_empty() {
+            disk::cut(&self.file, position.end).map_err(|e| failed(self.path, e))?;
+        }
+        Ok(())
+    }
+
+    /// Adds a record, durably; the index is told by [`Self::count`].
+    pub fn append(&mut self, position: &mut Position, body: &[u8]) -> Result<()> {
+        let bytes = framed(&self.stamp, position.count, body);
+        disk::write(&self.file, &bytes, position.end)
+            .and_then(|()| disk::sync(&self.file))
+            .map_err(|e| failed(self.path, e))?;
+        position.last = checksum(&self.stamp, position.count, body);
+        position.count += 1;
+        position.end += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Has the index count what was added; somebody else's sync of it makes that durable.
+    pub fn count(&mut self, position: &Position) -> Result<()> {
+        self.indexed.write(Newest::of(position.count, position.last))
+    }
+
+    /// Whether the file has grown so much that it may be worth rewriting.
+    pub fn is_long(&self, position: &Position) -> bool {
+        position.end > SHORT && position.end / 2 > position.kept
+    }
+
+    /// Puts `kept` in the place of all records; they stay counted.
+    pub fn rewrite(self, position: &mut Position, kept: &[Vec<u8>]) -> Result<()> {
+        let mut content = head(&self.stamp, position.count, position.last, kept.len() as u64);
+        for (number, body) in kept.iter().enumerate() {
+            content.extend(framed(&self.stamp, KEPT | number as u64, body));
+        }
+        position.before = None;
+        stamp::replace(self.path, &content).map_err(|e| failed(self.path, e))
+    }
+}

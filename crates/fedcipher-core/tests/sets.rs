@@ -1,0 +1,197 @@
+//! The rule of sets, against exact linear algebra: nothing that follows from the sums of one memory speaks of fewer
+//! than `k` clients. `make attack` raises the number of tries.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use fedcipher_core::Error;
+use fedcipher_core::sets::SetMemory;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+fn tries() -> u64 {
+    std::env::var("FEDCIPHER_ATTACK_TRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(3000)
+}
+
+/// The rank over the rationals of `sets` as rows, without the columns of `without`: elimination without fractions.
+fn rank(sets: &[Vec<u32>], clients: u32, without: &[u32]) -> usize {
+    let columns: Vec<u32> = (0..clients).filter(|client| !without.contains(client)).collect();
+    let row = |set: &Vec<u32>| columns.iter().map(|client| i128::from(set.contains(client))).collect();
+    let mut rows: Vec<Vec<i128>> = sets.iter().map(row).collect();
+    let (mut rank, mut last) = (0, 1);
+    for column in 0..columns.len() {
+        let Some(pivot) = (rank..rows.len()).find(|row| rows[*row][column] != 0) else { continue };
+        rows.swap(rank, pivot);
+        let top = rows[rank].clone();
+        for row in &mut rows[rank + 1..] {
+            let factor = row[column];
+            // Bareiss: every quotient is a minor of the matrix, so it is whole and small.
+            row.iter_mut().zip(&top).for_each(|(value, above)| *value = (*value * top[column] - factor * above) / last);
+        }
+        last = top[column];
+        rank += 1;
+    }
+    rank
+}
+
+/// Each way to choose `size` of `from`.
+fn choices(from: &[u32], size: usize) -> Vec<Vec<u32>> {
+    let Some((first, rest)) = from.split_first().filter(|_| size > 0) else {
+        return if size == 0 { vec![Vec::new()] } else { Vec::new() };
+    };
+    let with = choices(rest, size - 1).into_iter().map(|chosen| [&[*first][..], &chosen].concat());
+    with.chain(choices(rest, size)).collect()
+}
+
+/// Fewer than `k` clients, the exempt aside, that some sum of multiples of `sets` speaks of and of nobody else.
+fn set_apart(sets: &[Vec<u32>], clients: u32, k: u64, exempt: &[u32]) -> Option<Vec<u32>> {
+    let honest: Vec<u32> = (0..clients).filter(|client| !exempt.contains(client)).collect();
+    let whole = rank(sets, clients, exempt);
+    let few = (k as usize - 1).min(honest.len());
+    choices(&honest, few).into_iter().find(|few| rank(sets, clients, &[few.as_slice(), exempt].concat()) < whole)
+}
+
+fn random_set(random: &mut StdRng, clients: u32, near: Option<&Vec<u32>>) -> Vec<u32> {
+    let mut set: Vec<u32> = match near {
+        // A set that was asked for, with some in or out: a retry, a late client, one that lied.
+        Some(near) => {
+            let changed: Vec<u32> = (0..random.random_range(0..5)).map(|_| random.random_range(0..clients)).collect();
+            (0..clients).filter(|client| near.contains(client) != changed.contains(client)).collect()
+        }
+        None => {
+            let share = random.random_range(0.2..1.0);
+            (0..clients).filter(|_| random.random_bool(share)).collect()
+        }
+    };
+    if set.is_empty() {
+        set.push(random.random_range(0..clients));
+    }
+    set
+}
+
+#[test]
+fn three_sets_whose_pairs_differ_enough_still_give_one_client() {
+    let mut memory = SetMemory::new(3).unwrap();
+    let sets: [&[u32]; 3] = [&[1, 2, 3, 7], &[1, 2, 3, 4, 5, 6], &[4, 5, 6]];
+    // Any two of them differ by three clients or more but for the first and the second, and 1 - 2 + 3 is client 7.
+    memory.admit(sets[1], &[]).unwrap();
+    memory.admit(sets[2], &[]).unwrap();
+    assert!(matches!(memory.admit(sets[0], &[]), Err(Error::Set { found: 1, minimum: 3 })));
+    assert!(matches!(SetMemory::new(3).unwrap().would_admit(&sets, &[]), Err(Error::Set { .. })));
+    let vectors: Vec<Vec<u32>> = sets.iter().map(|set| set.to_vec()).collect();
+    let apart = set_apart(&vectors, 8, 3, &[]).unwrap();
+    assert!(apart.contains(&7), "the reference finds client 7 too: {apart:?}");
+    assert_eq!(set_apart(&vectors[1..], 8, 3, &[]), None);
+    assert_eq!(memory.groups(), [vec![1, 2, 3], vec![4, 5, 6]], "a refusal changes nothing");
+}
+
+#[test]
+fn attack_32_no_sequence_of_requests_sets_apart_fewer_than_k_clients() {
+    let seed = std::env::var("FEDCIPHER_ATTACK_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(rand::random);
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut accepted, mut refused) = (0, 0);
+    for _ in 0..tries() {
+        let (clients, k) = (random.random_range(2..=11), random.random_range(1..=4));
+        let exempt: Vec<u32> = (0..clients).filter(|_| random.random_bool(0.1)).collect();
+        let mut memory = SetMemory::new(k).unwrap();
+        let mut sets = Vec::new();
+        for _ in 0..random.random_range(1..12) {
+            let near = sets.last().filter(|_| random.random_bool(0.6));
+            let wanted = random_set(&mut random, clients, near);
+            let set = if random.random_bool(0.3) { memory.largest_fitting(&wanted, &exempt) } else { wanted };
+            let before = memory.clone();
+            match memory.admit(&set, &exempt) {
+                Ok(()) => {
+                    sets.push(set);
+                    accepted += 1;
+                }
+                Err(Error::Set { .. } | Error::EmptyCohort) => {
+                    assert_eq!(memory, before);
+                    refused += 1;
+                }
+                Err(other) => unreachable!("seed {seed}: {other}"),
+            }
+            // As after a restart.
+            memory = SetMemory::from_bytes(&memory.to_bytes()).unwrap();
+        }
+        assert_eq!(set_apart(&sets, clients, k, &exempt), None, "seed {seed}: {sets:?} of {k}, {exempt:?} exempt");
+    }
+    assert!(accepted > tries() && refused > tries(), "{accepted} {refused}");
+}
+
+#[test]
+fn what_fits_is_admitted_and_keeps_a_run_going() {
+    let memory = |sets: &[&[u32]]| {
+        let mut memory = SetMemory::new(3).unwrap();
+        sets.iter().for_each(|set| memory.admit(set, &[]).unwrap());
+        memory
+    };
+    let ten: Vec<u32> = (0..10).collect();
+    // A run that begins again with one client away, and with one more.
+    assert_eq!(memory(&[&ten]).largest_fitting(&ten[..9], &[]), (0..7).collect::<Vec<_>>());
+    assert_eq!(memory(&[&ten[..9]]).largest_fitting(&ten, &[]), (0..9).collect::<Vec<_>>());
+    assert_eq!(memory(&[&ten[..7]]).largest_fitting(&ten, &[]), ten);
+    // A liar that is proven one: its group need not sit out.
+    assert_eq!(memory(&[&ten]).largest_fitting(&ten[1..], &[0]), ten[1..]);
+    assert_eq!(memory(&[&ten[..5]]).largest_fitting(&ten[..4], &[]), [] as [u32; 0]);
+    assert_eq!(memory(&[]).largest_fitting(&ten[..2], &[]), [] as [u32; 0]);
+    let mut random = StdRng::seed_from_u64(33);
+    for _ in 0..2000 {
+        let mut memory = SetMemory::new(random.random_range(1..5)).unwrap();
+        for _ in 0..8 {
+            let wanted = random_set(&mut random, 20, None);
+            let exempt: Vec<u32> = (0..20).filter(|_| random.random_bool(0.02)).collect();
+            let fitting = memory.largest_fitting(&wanted, &exempt);
+            assert!(fitting.iter().all(|client| wanted.contains(client)));
+            if memory.admit(&wanted, &exempt).is_ok() {
+                assert_eq!(fitting, wanted, "what fits whole is left whole");
+            } else if !fitting.is_empty() {
+                memory.admit(&fitting, &exempt).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_proven_liar_hides_nobody_and_exposes_nobody() {
+    let mut memory = SetMemory::new(3).unwrap();
+    // Two clients and one whose value is known are two clients.
+    assert!(matches!(memory.admit(&[1, 2, 3], &[3]), Err(Error::Set { found: 2, minimum: 3 })));
+    memory.admit(&[1, 2, 3, 4], &[]).unwrap();
+    memory.admit(&[1, 2, 3], &[4]).unwrap();
+    assert_eq!(memory.groups(), [vec![1, 2, 3], vec![4]]);
+    // A lie that is proven later: the group is what it was, and is summed as a whole.
+    memory.admit(&[1, 2, 3, 5, 6, 7], &[1]).unwrap();
+    assert!(memory.admit(&[2, 5, 6, 7], &[]).is_err());
+    // Its exemption outlives the call.
+    memory.admit(&[2, 3, 5, 6, 7], &[]).unwrap();
+}
+
+#[test]
+fn a_memory_has_one_encoding() {
+    let mut memory = SetMemory::new(2).unwrap();
+    memory.admit(&[9, 1, 4, 3, 3], &[]).unwrap();
+    memory.admit(&[1, 4, 7, 8], &[5]).unwrap();
+    assert_eq!(memory.groups(), [vec![1, 4], vec![3, 9], vec![7, 8]]);
+    let bytes = memory.to_bytes();
+    assert_eq!(SetMemory::from_bytes(&bytes).unwrap(), memory);
+    for len in 0..bytes.len() {
+        assert!(SetMemory::from_bytes(&bytes[..len]).is_err());
+    }
+    assert!(SetMemory::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    // k, no exempt, then: groups out of order, a client out of order, in two groups, twice; nobody; four billion.
+    for wrong in [
+        &[2, 2, 3, 4, 2, 1, 2][..],
+        &[1, 2, 2, 1],
+        &[2, 2, 1, 2, 2, 2, 3],
+        &[1, 2, 1, 1],
+        &[1, 0],
+        &[1, u32::MAX],
+        &[u32::MAX],
+    ] {
+        let bytes = words(&[&[2, 0, 0][..], wrong].concat());
+        assert_eq!(SetMemory::from_bytes(&bytes).unwrap_err().class(), "FrameError", "{wrong:?}");
+    }
+    assert!(SetMemory::from_bytes(&words(&[0, 0, 0, 0])).is_err(), "k of 0");
+    assert!(matches!(SetMemory::new(0), Err(Error::Parameter { .. })));
+    assert!(matches!(memory.admit(&[], &[]), Err(Error::EmptyCohort)));
+}

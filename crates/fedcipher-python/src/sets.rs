@@ -1,0 +1,55 @@
+//! The rule of sets.
+
+use crate::raise;
+use fedcipher_core::sets;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// The sets of clients whose sums may exist together.
+#[pyclass(module = "fedcipher._native", eq)]
+#[derive(PartialEq)]
+pub struct SetMemory(sets::SetMemory);
+
+#[pymethods]
+impl SetMemory {
+    #[new]
+    fn new(k: u64) -> PyResult<Self> {
+        sets::SetMemory::new(k).map(SetMemory).map_err(raise)
+    }
+
+    #[staticmethod]
+    fn from_bytes(data: &[u8]) -> PyResult<Self> {
+        sets::SetMemory::from_bytes(data).map(SetMemory).map_err(raise)
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.to_bytes())
+    }
+
+    /// Remembers `set`, or raises `SetRuleError` and remembers nothing.
+    #[pyo3(signature = (set, exempt = Vec::new()))]
+    #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
+    fn admit(&mut self, set: Vec<u32>, exempt: Vec<u32>) -> PyResult<()> {
+        self.0.admit(&set, &exempt).map_err(raise)
+    }
+
+    /// Raises what `admit` of one of `sets`, one after the other, would.
+    #[pyo3(signature = (sets, exempt = Vec::new()))]
+    #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
+    fn would_admit(&self, sets: Vec<Vec<u32>>, exempt: Vec<u32>) -> PyResult<()> {
+        let sets: Vec<&[u32]> = sets.iter().map(Vec::as_slice).collect();
+        self.0.would_admit(&sets, &exempt).map_err(raise)
+    }
+
+    /// Those of `wanted` that can be in a sum now; the others sit out.
+    #[pyo3(signature = (wanted, exempt = Vec::new()))]
+    #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
+    fn largest_fitting(&self, wanted: Vec<u32>, exempt: Vec<u32>) -> Vec<u32> {
+        self.0.largest_fitting(&wanted, &exempt)
+    }
+
+    /// Clients that are in the same sets.
+    fn groups(&self) -> Vec<Vec<u32>> {
+        self.0.groups()
+    }
+}

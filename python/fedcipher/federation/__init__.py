@@ -1,0 +1,1 @@
+"""What a federation agrees on, without any framework: charter, chain of models, answers, policy, search for liars."""

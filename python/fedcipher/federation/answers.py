@@ -1,0 +1,245 @@
+"""Answers as exact integers: what clients say beside an update travels as lanes of the same ciphertext.
+
+A charter names every answer with its length, resolution and largest magnitude. A client turns its values into whole
+numbers of the resolution, whatever its app returned: a missing value is zero, a surplus one stays on the client, a
+value out of range saturates, NaN is zero. Each number is cut into limbs that a codec carries exactly, so the sum of
+all clients' numbers comes out exact. The number of lanes follows from the charter alone.
+
+A mean is a ratio of two sums: each client multiplies its value by its number of examples, and the sum of these is
+divided by the sum of examples.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcipher.errors import CharterError, ForgedAggregateError, ParameterError
+
+__all__ = ["Answer", "Lanes", "Sums", "Tally", "limb_width", "parse_answer"]
+
+_MOST_LENGTH = 1 << 20
+_MOST_BITS: dict[str, int] = {"mean": 40, "sum": 64}
+"""Of a magnitude in steps: that of a mean is multiplied by a weight."""
+_MOST_NAME = 1024
+_EXACT_BITS = 22
+"""A sum of limbs below 2^22 is found again from its float32 mean."""
+_WIDEST = 16
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of a charter.
+
+    Parameters
+    ----------
+    name
+        The metric's name in the app's reply.
+    length
+        How many numbers it has; 0: a single number, not a list.
+    resolution
+        The step to which each client rounds.
+    largest
+        The largest magnitude; beyond it a value saturates.
+    how
+        ``"mean"``, weighted by the clients' numbers of examples, or ``"sum"``.
+    """
+
+    name: str
+    length: int = 0
+    resolution: float = 1e-6
+    largest: float = 1e6
+    how: Literal["mean", "sum"] = "mean"
+
+    def __post_init__(self) -> None:
+        given: Any = self
+        if not isinstance(given.name, str) or not 1 <= len(self.name) <= _MOST_NAME or not self.name.isprintable():
+            raise ParameterError(f"an answer's name is 1 to {_MOST_NAME} printable characters, not {self.name!r}")
+        if type(given.length) is not int or not 0 <= self.length <= _MOST_LENGTH:
+            raise ParameterError(f"answer {self.name!r}: length={self.length} is not 0 to {_MOST_LENGTH}")
+        for part in ("resolution", "largest"):
+            value: Any = getattr(self, part)
+            if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
+                raise ParameterError(f"answer {self.name!r}: {part}={value!r} is not a positive number")
+            object.__setattr__(self, part, float(value))
+        if not math.isfinite(self.largest / self.resolution):
+            raise ParameterError(f"answer {self.name!r}: {self.largest:g} has too many steps of {self.resolution:g}")
+        if given.how not in ("mean", "sum"):
+            raise ParameterError(f"answer {self.name!r}: how={self.how!r} is neither 'mean' nor 'sum'")
+        if self.steps.bit_length() > _MOST_BITS[self.how]:
+            raise ParameterError(
+                f"answer {self.name!r}: {self.largest:g} in steps of {self.resolution:g} takes "
+                f"{self.steps.bit_length()} bits; take a coarser resolution or a smaller largest"
+            )
+
+    @property
+    def steps(self) -> int:
+        """The largest magnitude in units of the resolution."""
+        return math.ceil(Fraction(self.largest) / Fraction(repr(self.resolution)))
+
+    @property
+    def count(self) -> int:
+        """Numbers it has."""
+        return self.length or 1
+
+    def to_values(self) -> dict[str, Any]:
+        """For a charter."""
+        return {
+            "name": self.name,
+            "length": self.length,
+            "resolution": self.resolution,
+            "largest": self.largest,
+            "how": self.how,
+        }
+
+
+def parse_answer(value: object) -> Answer:
+    """From a charter. Raises `CharterError`."""
+    if not isinstance(value, dict) or set(cast("dict[str, object]", value)) != set(Answer.__dataclass_fields__):
+        raise CharterError("an answer of the charter does not have the fields that an answer has")
+    said = cast("dict[str, Any]", value)
+    if type(said["resolution"]) is not float or type(said["largest"]) is not float or type(said["name"]) is not str:
+        raise CharterError("an answer of the charter has a field of another type")
+    try:
+        return Answer(**said)
+    except ParameterError as error:
+        raise CharterError(f"the charter: {error}") from error
+
+
+def limb_width(bits: int, clients: int) -> int:
+    """Bits of one limb, for a codec of ``bits`` and sums of at most ``clients``."""
+    return max(1, min(bits - 1, _WIDEST, _EXACT_BITS - max(0, clients - 1).bit_length()))
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What one client says beside an update or an evaluation, before it becomes lanes."""
+
+    counted: bool
+    """False where the app failed: nothing of this client counts."""
+    examples: float
+    values: Mapping[str, Sequence[int | float]]
+    """By name, of counters and answers."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The exact sums of all clients' lanes."""
+
+    clients: int
+    """Frames in the sum."""
+    counted: int
+    """Clients whose app answered."""
+    examples: int
+    numbers: Mapping[str, list[float]]
+    """Sums by name, in the answers' own units; of a mean, the sum of value times examples."""
+
+    def ratio(self, answer: Answer) -> list[float]:
+        """What is reported of ``answer``: the mean rounded to its resolution, or the sum."""
+        held = self.numbers[answer.name]
+        if answer.how == "sum":
+            return held
+        if not self.examples:
+            return [0.0] * len(held)
+        return [_value(round(value / self.examples / answer.resolution), answer) for value in held]
+
+
+class Lanes:
+    """The lanes of a charter's answers for one purpose, behind those that every frame has.
+
+    ``largest_weight`` is the largest number of examples that counts; ``counters`` are sums that Fedcipher itself
+    carries, such as values cut to their range.
+    """
+
+    def __init__(
+        self, answers: Sequence[Answer], *, largest_weight: int, width: int, counters: Sequence[Answer] = ()
+    ) -> None:
+        self.answers = list(answers)
+        self._weight = largest_weight
+        self._width = width
+        self._all = [*counters, *answers]
+        names = [answer.name for answer in self._all]
+        if len(set(names)) != len(names):
+            raise ParameterError(f"two answers have one name: {sorted(names)}")
+        # (offset, numbers): a number lies in 0..2 offset, and travels in so many limbs.
+        self._plan = [(0, 1, 1), (0, largest_weight, 1)]
+        self._plan += [(self._offset(a), 2 * self._offset(a), a.count) for a in self._all]
+        self._limbs = [max(1, -(-most.bit_length() // width)) for _, most, _ in self._plan]
+
+    def _offset(self, answer: Answer) -> int:
+        return answer.steps * (self._weight if answer.how == "mean" else 1)
+
+    @property
+    def count(self) -> int:
+        """Limbs of a frame."""
+        return sum(limbs * count for limbs, (_, _, count) in zip(self._limbs, self._plan, strict=True))
+
+    def weight(self, examples: float) -> int:
+        """The number of examples that counts: whole, at least 0, at most the largest."""
+        if isinstance(examples, float) and not math.isfinite(examples):
+            return self._weight if examples == math.inf else 0
+        return min(max(0, round(examples)), self._weight)
+
+    def encode(self, tally: Tally) -> NDArray[np.float32]:
+        """One client's limbs, float32 whole numbers from 0 to below 2^width."""
+        weight = self.weight(tally.examples) if tally.counted else 0
+        numbers = [int(tally.counted), weight]
+        for answer in self._all:
+            offset = self._offset(answer)
+            factor = weight if answer.how == "mean" else 1
+            given = list(tally.values.get(answer.name, ())) if tally.counted else []
+            held = (given + [0.0] * answer.count)[: answer.count]
+            numbers += [factor * _steps(value, answer) + offset for value in held]
+        limbs: list[int] = []
+        mask = (1 << self._width) - 1
+        for number, count in zip(numbers, self._counts(), strict=True):
+            limbs += [(number >> (self._width * k)) & mask for k in range(count)]
+        return np.array(limbs, np.float32)
+
+    def _counts(self) -> list[int]:
+        return [limbs for limbs, (_, _, count) in zip(self._limbs, self._plan, strict=True) for _ in range(count)]
+
+    def decode(self, sums: Sequence[int], clients: int) -> Sums:
+        """The sums of numbers from the sums of limbs of ``clients`` frames.
+
+        Raises `ForgedAggregateError` for sums that honest clients cannot have made.
+        """
+        if len(sums) != self.count:
+            raise ForgedAggregateError(f"a sum of {len(sums)} lanes, the charter's answers have {self.count}")
+        found: list[int] = []
+        at = 0
+        for limbs, (offset, most, count) in zip(self._limbs, self._plan, strict=True):
+            for _ in range(count):
+                number = sum(int(sums[at + k]) << (self._width * k) for k in range(limbs))
+                if not 0 <= number <= clients * most:
+                    raise ForgedAggregateError("a lane's sum is more than its clients can have sent")
+                found.append(number - clients * offset)
+                at += limbs
+        counted, examples, *rest = found
+        numbers: dict[str, list[float]] = {}
+        at = 0
+        for answer in self._all:
+            numbers[answer.name] = [_value(n, answer) for n in rest[at : at + answer.count]]
+            at += answer.count
+        return Sums(clients, counted, examples, numbers)
+
+
+def _steps(value: int | float, answer: Answer) -> int:
+    """A value in steps of its answer: saturated, NaN is zero."""
+    if isinstance(value, float) and math.isnan(value):
+        return 0
+    if abs(value) >= answer.largest:
+        return answer.steps if value > 0 else -answer.steps
+    # The decimal number that was written, not the float next to it: 3 in steps of 0.001 is 3000.
+    return round(Fraction(value) / Fraction(repr(answer.resolution)))
+
+
+def _value(steps: int, answer: Answer) -> int | float:
+    return steps if answer.resolution == 1 else float(steps * Fraction(repr(answer.resolution)))

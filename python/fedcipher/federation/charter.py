@@ -1,0 +1,359 @@
+"""The charter: what a run computes from private data, in one document that all clients accept before they compute.
+
+A server that could choose a setting, a range or a model for one client would measure that client with them. So the
+charter names everything that may influence what leaves a client, its digest is bound into every tag, and no later
+message may bring anything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcipher.errors import CharterError, ParameterError
+from fedcipher.federation.answers import Answer, parse_answer
+from fedcipher.federation.canonical import decode, encode
+
+__all__ = [
+    "PURPOSES",
+    "Charter",
+    "Purpose",
+    "Records",
+    "Settings",
+    "Table",
+    "arrays_digest",
+    "digest_of",
+    "table_of",
+]
+
+Purpose = Literal["train", "evaluate"]
+PURPOSES: tuple[Purpose, ...] = ("train", "evaluate")
+Records = dict[str, dict[str, Any]]
+"""What an app is given beside the model: records by name, in each its values by key, as `canonical` takes them."""
+
+_VERSION = 1
+_MOST_NAMES = 1 << 16
+_MOST_NAME = 1024
+_MOST_ROUNDS = 1 << 20
+_MOST_RUN = 2**63 - 1
+_RESERVED = "fedcipher."
+"""What Fedcipher's own counters begin with."""
+_FIELDS = (
+    *("fedcipher_charter", "run", "key_set", "epoch", "scheme", "record", "arrays", "first", "optimiser", "weights"),
+    *("answers", "clear", "types", "rounds", "reader", "sets_models", "settings"),
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an app is given in round ``index`` (from 1): constant, counted from the round, or listed."""
+
+    values: Mapping[str, Mapping[str, Any]]
+
+    def at(self, index: int) -> Records:
+        """The records of round ``index``. Raises `CharterError` for a round that is not listed."""
+        return {name: {key: _at(said, index) for key, said in record.items()} for name, record in self.values.items()}
+
+
+def _at(said: Mapping[str, Any], index: int) -> Any:
+    ((kind, value),) = said.items()
+    if kind == "is":
+        return value
+    if kind == "round":
+        return index + value
+    if not 1 <= index <= len(value):
+        raise CharterError(f"the charter has no settings for round {index}")
+    return value[index - 1]
+
+
+Table = Sequence[Records | None]
+"""What an app is given, round by round; None where nobody is asked."""
+
+
+def table_of(rounds: Table) -> Settings:
+    """`Settings` that give ``rounds[i]`` in round i + 1. Raises `ParameterError` where records or keys differ."""
+    asked = [records for records in rounds if records is not None]
+    if not asked:
+        return Settings({})
+    first = asked[0]
+    if any(_shape(records) != _shape(first) for records in asked):
+        raise ParameterError("the app is given other records or keys in one round than in another; give the same ones")
+    return Settings(
+        {
+            name: {key: _said([None if r is None else (r[name][key],) for r in rounds]) for key in record}
+            for name, record in first.items()
+        }
+    )
+
+
+def _shape(records: Records) -> list[tuple[str, list[str]]]:
+    return [(name, sorted(record)) for name, record in sorted(records.items())]
+
+
+def _said(values: list[tuple[Any] | None]) -> dict[str, Any]:
+    """A value or a function of the round; rounds in which nobody is asked may have any value."""
+    known = [(index, held[0]) for index, held in enumerate(values, 1) if held is not None]
+    at, first = known[0]
+    if all(type(value) is int and value - index == first - at for index, value in known) and len(known) > 1:
+        return {"round": first - at}
+    # True is 1 to Python, and not to an app.
+    if all(encode(value) == encode(first) for _, value in known):
+        return {"is": first}
+    return {"of": [first if held is None else held[0] for held in values]}
+
+
+@dataclass(frozen=True)
+class Charter:
+    """One run; every field is public.
+
+    ``run`` grows over the life of a key. ``key_set`` and ``epoch`` name the keys, ``scheme`` is `Scheme.spec`.
+    ``record`` names the ArrayRecord of the model, ``arrays`` its arrays as (name, NumPy type, shape), ``first`` the
+    digest of the first model. ``optimiser`` is (kind, numbers), none where the mean is the next model.
+    ``weighted_by`` is the metric that counts examples, empty where all clients weigh the same; ``largest_weight`` is
+    the largest number of examples that counts. ``answers`` are summed, ``clear`` leaves each client in the clear.
+    ``reader`` says who opens means, models and answers. ``sets_models``: the server sets the models.
+    """
+
+    run: int
+    key_set: str
+    epoch: int
+    scheme: Mapping[str, Any]
+    record: str
+    arrays: Sequence[tuple[str, str, tuple[int, ...]]]
+    first: str
+    optimiser: tuple[str, tuple[float, ...]] | None
+    equal_weights: bool
+    weighted_by: str
+    largest_weight: int
+    answers: Mapping[Purpose, Sequence[Answer]]
+    clear: Mapping[Purpose, Sequence[str]]
+    types: Mapping[Purpose, str]
+    rounds: int
+    reader: Literal["clients", "server"]
+    sets_models: bool
+    settings: Mapping[Purpose, Settings]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the model's arrays."""
+        return [name for name, _, _ in self.arrays]
+
+    def encode(self) -> bytes:
+        """The document."""
+        return encode(
+            {
+                "fedcipher_charter": _VERSION,
+                "run": self.run,
+                "key_set": self.key_set,
+                "epoch": self.epoch,
+                "scheme": _plain(self.scheme),
+                "record": self.record,
+                "arrays": [[name, dtype, list(shape)] for name, dtype, shape in self.arrays],
+                "first": self.first,
+                "optimiser": None if self.optimiser is None else [self.optimiser[0], list(self.optimiser[1])],
+                "weights": {"equal": self.equal_weights, "by": self.weighted_by, "largest": self.largest_weight},
+                "answers": {p: [answer.to_values() for answer in self.answers[p]] for p in PURPOSES},
+                "clear": {p: list(self.clear[p]) for p in PURPOSES},
+                "types": dict(self.types),
+                "rounds": self.rounds,
+                "reader": self.reader,
+                "sets_models": self.sets_models,
+                "settings": {p: {n: dict(r) for n, r in self.settings[p].values.items()} for p in PURPOSES},
+            }
+        )
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the document."""
+        return digest_of(self.encode())
+
+    @classmethod
+    def decode(cls, content: bytes) -> Charter:
+        """From a document of outside. Raises `CharterError`."""
+        said = decode(content)
+        if not isinstance(said, dict) or sorted(cast("dict[str, Any]", said)) != sorted(_FIELDS):
+            raise CharterError("the charter does not have the fields that a charter has")
+        fields = cast("dict[str, Any]", said)
+        if type(fields["fedcipher_charter"]) is not int or fields["fedcipher_charter"] != _VERSION:
+            raise CharterError(f"a charter of version {fields['fedcipher_charter']!r}, {_VERSION} is known")
+        try:
+            made = _parse(fields)
+            same = made.encode() == content
+        except CharterError:
+            raise
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+            raise CharterError("a field of the charter is of another type") from error
+        if not same:
+            raise CharterError("a field of the charter is of another type")
+        return made
+
+    def binding(self, purpose: Purpose, position: bytes, index: int) -> bytes:
+        """What a frame's tag names: this charter, where the model stands, and what the app was told in the round."""
+        parts = [b"fedcipher frame 1", self.digest, purpose.encode(), position, index.to_bytes(8, "little")]
+        return digest_of(*parts)
+
+
+def digest_of(*parts: bytes) -> bytes:
+    """SHA-256 of parts, each behind its length."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        hashed.update(len(part).to_bytes(8, "little"))
+        hashed.update(part)
+    return hashed.digest()
+
+
+def arrays_digest(names: Sequence[str], arrays: Sequence[NDArray[Any]]) -> bytes:
+    """SHA-256 of named arrays: names, types, shapes and bytes."""
+    hashed = hashlib.sha256()
+
+    def add(part: bytes | memoryview) -> None:
+        hashed.update(len(part).to_bytes(8, "little"))
+        hashed.update(part)
+
+    add(b"fedcipher arrays 1")
+    for name, values in zip(names, arrays, strict=True):
+        add(name.encode())
+        add(values.dtype.str.encode())
+        add(np.array(values.shape, "<u8").tobytes())
+        add(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+    return hashed.digest()
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists: what `canonical` takes."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in cast("Sequence[Any]", value)]
+    return value
+
+
+def _parse(fields: dict[str, Any]) -> Charter:
+    weights = _keys(fields["weights"], "weights", ("equal", "by", "largest"))
+    optimiser = fields["optimiser"]
+    if optimiser is not None:
+        kind, numbers = optimiser
+        optimiser = (_text(kind, "optimiser"), tuple(_float(x, "optimiser") for x in numbers))
+    arrays = [_array(given) for given in _list(fields["arrays"], "arrays", _MOST_NAMES)]
+    if not arrays or len({name for name, _, _ in arrays}) != len(arrays):
+        raise CharterError(f"the charter's {len(arrays)} arrays do not have 1 to {_MOST_NAMES} different names")
+    _distinct_answers(fields["answers"])
+    by_purpose = {part: _keys(fields[part], part, PURPOSES) for part in ("answers", "clear", "types", "settings")}
+    reader = fields["reader"]
+    if reader not in ("clients", "server"):
+        raise CharterError("the charter's reader is neither clients nor server")
+    return Charter(
+        run=_whole(fields["run"], "run", 1, _MOST_RUN),
+        key_set=_text(fields["key_set"], "key_set"),
+        epoch=_whole(fields["epoch"], "epoch", 0, _MOST_RUN),
+        scheme=_keys(fields["scheme"], "scheme", ("scheme", "params", "codec")),
+        record=_text(fields["record"], "record"),
+        arrays=arrays,
+        first=_hex(fields["first"], "first"),
+        optimiser=optimiser,
+        equal_weights=_truth(weights["equal"], "weights"),
+        weighted_by=_text(weights["by"], "weights"),
+        largest_weight=_whole(weights["largest"], "largest weight", 1, 1 << 40),
+        answers={p: [parse_answer(a) for a in _list(by_purpose["answers"][p], "answers", 4096)] for p in PURPOSES},
+        clear={p: [_text(n, "clear") for n in _list(by_purpose["clear"][p], "clear", 4096)] for p in PURPOSES},
+        types={p: _text(by_purpose["types"][p], "types") for p in PURPOSES},
+        rounds=_whole(fields["rounds"], "rounds", 1, _MOST_ROUNDS),
+        reader=reader,
+        sets_models=_truth(fields["sets_models"], "sets_models"),
+        settings={p: _settings(by_purpose["settings"][p]) for p in PURPOSES},
+    )
+
+
+def _distinct_answers(given: Any) -> None:
+    for answers in _keys(given, "answers", PURPOSES).values():
+        names = [parse_answer(answer).name for answer in _list(answers, "answers", 4096)]
+        if len(set(names)) != len(names) or any(name.startswith(_RESERVED) for name in names):
+            raise CharterError(f"two answers of the charter have one name, or one begins with {_RESERVED!r}")
+
+
+def _settings(given: Any) -> Settings:
+    values: dict[str, dict[str, Any]] = {}
+    for name, record in _dict(given, "settings").items():
+        values[_text(name, "settings")] = {
+            _text(key, "settings"): _setting(said) for key, said in _dict(record, "settings").items()
+        }
+    return Settings(values)
+
+
+def _setting(said: Any) -> dict[str, Any]:
+    held = _dict(said, "settings")
+    if len(held) != 1 or next(iter(held)) not in ("is", "round", "of"):
+        raise CharterError("a setting of the charter is neither a value nor a function of the round")
+    ((kind, value),) = held.items()
+    if kind == "round":
+        _whole(value, "settings", -_MOST_ROUNDS, _MOST_ROUNDS)
+    if kind == "of":
+        _list(value, "settings", _MOST_ROUNDS)
+    return held
+
+
+def _array(given: Any) -> tuple[str, str, tuple[int, ...]]:
+    name, dtype, shape = given
+    sizes = tuple(_whole(n, "arrays", 0, 1 << 33) for n in _list(shape, "arrays", 32))
+    if math.prod(sizes) > 1 << 33:
+        raise CharterError("an array of the charter has more than 2^33 values")
+    kind = np.dtype(_text(dtype, "arrays"))
+    if kind.kind not in "biuf" or kind.str != dtype:
+        raise CharterError("an array of the charter is not of numbers")
+    return _text(name, "arrays"), kind.str, sizes
+
+
+def _keys(given: Any, what: str, names: Sequence[str]) -> dict[str, Any]:
+    held = _dict(given, what)
+    if sorted(held) != sorted(names):
+        raise CharterError(f"{what} of the charter does not have the fields that it has to have")
+    return held
+
+
+def _dict(given: Any, what: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise CharterError(f"{what} of the charter is of another type")
+    return cast("dict[str, Any]", given)
+
+
+def _list(given: Any, what: str, most: int) -> list[Any]:
+    if not isinstance(given, list) or len(cast("list[Any]", given)) > most:
+        raise CharterError(f"{what} of the charter is no list of at most {most}")
+    return cast("list[Any]", given)
+
+
+def _whole(given: Any, what: str, least: int, most: int) -> int:
+    if type(given) is not int or not least <= given <= most:
+        raise CharterError(f"{what} of the charter is no whole number from {least} to {most}")
+    return given
+
+
+def _float(given: Any, what: str) -> float:
+    if type(given) is not float:
+        raise CharterError(f"{what} of the charter is of another type")
+    return given
+
+
+def _truth(given: Any, what: str) -> bool:
+    if type(given) is not bool:
+        raise CharterError(f"{what} of the charter is of another type")
+    return given
+
+
+def _text(given: Any, what: str) -> str:
+    if not isinstance(given, str) or not 1 <= len(given) <= _MOST_NAME or not given.isprintable():
+        raise CharterError(f"{what} of the charter is not a text of 1 to {_MOST_NAME} printable characters")
+    return given
+
+
+def _hex(given: Any, what: str) -> str:
+    if not isinstance(given, str) or not re.fullmatch("[0-9a-f]{64}", given):
+        raise CharterError(f"{what} of the charter is no SHA-256")
+    return given

@@ -1,0 +1,75 @@
+"""`fedcipher policy` and `fedcipher charter`: what a site allows, and what a run asks for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedcipher._files import refusal
+from fedcipher._optional import require
+from fedcipher.errors import CharterError, ParameterError
+from fedcipher.federation.policy import POLICY_FILE, Policy, load_policy, policy_place
+from fedcipher.foreign_text import show
+from fedcipher.keys.store import home, write_new
+
+__all__ = ["add_commands"]
+
+
+def add_commands(commands: Any, run_folder: Callable[[Path], Path]) -> None:
+    """Adds both to the parser's; what finds a run by its name is the caller's."""
+    policy = commands.add_parser("policy", help="show what this site allows runs to do with its data")
+    policy.add_argument("--write", action="store_true", help="make the file, with the default in it, to be changed")
+    policy.set_defaults(run=_policy)
+    charter = commands.add_parser("charter", help="print a run's charter and its digest, to compare and to list")
+    charter.add_argument("folder", type=Path, metavar="RUN", help="the folder of SecureStrategy(out=...), or its name")
+    charter.set_defaults(run=partial(_charter, run_folder))
+
+
+def _usual_place() -> Path:
+    return home() / "policy.json"
+
+
+def _policy(options: argparse.Namespace, _: list[str]) -> int:
+    place = policy_place(_usual_place())
+    if options.write:
+        _write(place)
+        return 0
+    found = place.exists()
+    policy = load_policy(_usual_place())
+    show(f"{place}: {'in force' if found else 'not there, so the default is in force'} ({POLICY_FILE} names another)")
+    print(json.dumps(policy.to_values(), indent=2))
+    if not found:
+        show("`fedcipher policy --write` makes the file; docs/policy.md says what each line allows")
+    return 0
+
+
+def _write(place: Path) -> None:
+    content = json.dumps(Policy().to_values(), indent=2).encode() + b"\n"
+    try:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_new(place, content, 0o600)
+    except FileExistsError:
+        raise ParameterError(f"{place} exists: change it with an editor; `fedcipher policy` shows it") from None
+    except OSError as error:
+        raise ParameterError(f"the policy cannot be written: {refusal(error, place)}") from error
+    show(f"{place}: the default policy; docs/policy.md says what each line allows")
+
+
+def _charter(run_folder: Callable[[Path], Path], options: argparse.Namespace, _: list[str]) -> int:
+    require("fedcipher charter", "flower", "flwr")
+    from fedcipher.flower.run_folder import read_run
+
+    charter = read_run(run_folder(options.folder)).charter
+    # ASCII only: a run's folder may come from anybody.
+    print(json.dumps(json.loads(charter.encode()), indent=2))
+    show(f"SHA-256 of the charter: {charter.digest.hex()}")
+    try:
+        load_policy(_usual_place()).judge(charter)
+        show("this site's policy allows it")
+    except CharterError as error:
+        show(str(error))
+    return 0

@@ -1,0 +1,240 @@
+"""What a client must remember, in its key's own state folder: a new run, context or process does not empty it.
+
+One folder an identity: facts in ``facts.json``, the model's position in ``standing.bin``, the one before it in
+``earlier.bin``. Each file is written whole and is on disk before anything that depends on it leaves the client.
+``site.json``, in the state folder itself, counts over all identities of the site.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcipher._files import drop_drafts, locked, write_whole
+from fedcipher.errors import CharterError, RunError, StateError
+from fedcipher.federation.chain import Standing
+from fedcipher.federation.charter import Charter
+from fedcipher.federation.policy import Policy
+from fedcipher.foreign_files import MAX_MODEL, parse_json, read_file
+
+__all__ = ["Store"]
+
+_WAIT_SECONDS = 600.0
+_DATED, _MOST_AHEAD = 1 << 40, 86_400
+"""Of a run's number, as of a round's (``ledger::DATED``, ``ledger::MOST_AHEAD``)."""
+_FACTS, _STANDING, _EARLIER, _SITE = "facts.json", "standing.bin", "earlier.bin", "site.json"
+_REMEDY = "what this identity has taken part in is no longer known; use new keys, and leave this folder to its backup"
+
+
+class Store:
+    """The memory of one identity, below ``state``; use it inside `locked`."""
+
+    def __init__(self, state: Path, identity: str) -> None:
+        self._site = state
+        self._folder = state / "identities" / identity
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Keep other processes with this identity out. Raises `StateError`."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _lock(self._folder / "lock"):
+            drop_drafts(self._folder)
+            yield
+
+    # --- facts -------------------------------------------------------------------------------
+
+    def recall(self) -> dict[str, Any]:
+        """All facts. Raises `StateError` where they are damaged."""
+        return _read(self._folder / _FACTS)
+
+    def remember(self, **values: Any) -> None:
+        """Add facts, durably."""
+        write_whole(self._folder / _FACTS, json.dumps({**self.recall(), **values}).encode())
+
+    # --- charters ----------------------------------------------------------------------------
+
+    def accepted(self) -> Charter | None:
+        """The charter of the run that this identity takes part in; none before the first."""
+        digest = self.recall().get("charter")
+        return None if digest is None else Charter.decode(_bytes(self._folder / _charter_name(digest)))
+
+    def accept(self, charter: Charter, policy: Policy, *, counts: bool) -> None:
+        """Take part in ``charter``'s run from here on, which ends every earlier run for ever.
+
+        ``counts`` says whether the policy's number of runs is counted. Raises `CharterError`.
+        """
+        facts = self.recall()
+        digest = charter.digest.hex()
+        if charter.run <= int(facts.get("run", 0)):
+            raise CharterError(
+                f"the charter's run {charter.run} is not after run {facts['run']}, which this identity has taken part "
+                "in: a later run ends an earlier one for ever"
+            )
+        _check_date(charter.run)
+        policy.judge(charter)
+        if counts and policy.runs and digest not in policy.accept:
+            self.count("runs", charter.epoch, digest, policy.runs)
+        write_whole(self._folder / _charter_name(digest), charter.encode())
+        self.remember(run=charter.run, charter=digest, answered=0, index=0, evaluated=[], withdrawn=[])
+        for name in (_STANDING, _EARLIER):
+            (self._folder / name).unlink(missing_ok=True)
+        for path in self._folder.glob(_charter_name("*")):
+            if path.name != _charter_name(digest):
+                path.unlink(missing_ok=True)
+
+    def count(self, what: str, epoch: int, digest: str, most: int) -> None:
+        """Count ``digest`` among the site's ``what`` of a key epoch, once. Raises `CharterError` beyond ``most``."""
+        with _lock(self._site / f"{_SITE}.lock"):
+            path = self._site / _SITE
+            site = _read(path)
+            held: list[str] = site.setdefault(what, {}).setdefault(str(epoch), [])
+            if digest in held:
+                return
+            if len(held) >= most:
+                raise CharterError(
+                    f"this site has had {most} {what} in key epoch {epoch}, which is all that its policy allows: wait "
+                    "for the next epoch, or see `fedcipher policy`"
+                )
+            held.append(digest)
+            write_whole(path, json.dumps(site).encode())
+
+    # --- positions ---------------------------------------------------------------------------
+
+    def standing(self) -> Standing | None:
+        """The newest position of the accepted charter's run; none before there is one."""
+        return self._standing(_STANDING)
+
+    def earlier(self) -> Standing | None:
+        """The position before it, where `keep` was given it."""
+        return self._standing(_EARLIER)
+
+    def keep(self, standing: Standing, *, earlier: Standing | None = None) -> None:
+        """Make ``standing`` the newest position."""
+        if earlier is not None:
+            write_whole(self._folder / _EARLIER, _packed(earlier, self._charter_digest()))
+        write_whole(self._folder / _STANDING, _packed(standing, self._charter_digest()))
+
+    def _standing(self, name: str) -> Standing | None:
+        path = self._folder / name
+        # A process that was killed while it accepted a charter has left those of the run before.
+        return _unpacked(_bytes(path), path, self._charter_digest()) if path.exists() else None
+
+    def _charter_digest(self) -> str:
+        return str(self.recall().get("charter"))
+
+    # --- what an encryptor has not sent ------------------------------------------------------
+
+    def keep_unsent(self, state: bytes) -> None:
+        """An encryptor's state, for the next round of this run."""
+        write_whole(self._folder / "unsent.bin", self._charter_digest().encode() + b"\n" + state)
+
+    def unsent(self) -> bytes:
+        """What `keep_unsent` was given in this run."""
+        path = self._folder / "unsent.bin"
+        charter, _, state = (_bytes(path) if path.exists() else b"").partition(b"\n")
+        return state if charter == self._charter_digest().encode() else b""
+
+
+def _check_date(run: int) -> None:
+    """Refuse a run that is dated ahead, as the core refuses such rounds: it would shut out every later one."""
+    seconds = run >> 20 if run >= _DATED else 0
+    if seconds > datetime.now(timezone.utc).timestamp() + _MOST_AHEAD:
+        raise CharterError(
+            f"the charter's run {run} is dated more than a day ahead of this machine's clock: set the server's clock, "
+            "or this one's"
+        )
+
+
+@contextmanager
+def _lock(path: Path) -> Generator[None]:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    until = time.monotonic() + _WAIT_SECONDS
+    try:
+        while (held := locked(path)) is None:
+            if time.monotonic() > until:
+                raise StateError(f"{path} stays locked: end the process that has it")
+            time.sleep(0.005)
+    except RunError as error:
+        raise StateError(str(error)) from error
+    with held:
+        yield
+
+
+def _charter_name(digest: str) -> str:
+    return f"charter-{digest}.json"
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return read_file(path, MAX_MODEL)
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {error}; {_REMEDY}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        held: dict[str, Any] = parse_json(_bytes(path))
+        return {**held}
+    except (ValueError, TypeError) as error:
+        raise StateError(f"{path} is damaged; {_REMEDY}") from error
+
+
+def _packed(standing: Standing, charter: str) -> bytes:
+    """A line with the SHA-256 of the rest, a line of JSON, then the arrays' bytes."""
+    groups = [standing.model, standing.delta or [], *standing.moments]
+    head = {
+        "charter": charter,
+        "position": standing.position.hex(),
+        "steps": standing.steps,
+        "last": standing.last.hex(),
+        "ranges": standing.ranges.hex(),
+        "delta": standing.delta is not None,
+        "arrays": [[[x.dtype.str, list(x.shape)] for x in group] for group in groups],
+    }
+    flat = [x for group in groups for x in group]
+    rest = b"".join([json.dumps(head).encode(), b"\n", *(np.ascontiguousarray(x).tobytes() for x in flat)])
+    return hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+
+
+def _unpacked(content: bytes, path: Path, charter: str) -> Standing | None:
+    digest, _, whole = content.partition(b"\n")
+    if hashlib.sha256(whole).hexdigest().encode() != digest:
+        raise StateError(f"{path} is damaged; {_REMEDY}")
+    head, _, rest = whole.partition(b"\n")
+    try:
+        said = parse_json(head)
+        if said["charter"] != charter:
+            return None
+        groups: list[list[NDArray[Any]]] = []
+        at = 0
+        for group in said["arrays"]:
+            made: list[NDArray[Any]] = []
+            for dtype, shape in group:
+                count = int(np.prod(shape, dtype=np.int64))
+                held = np.frombuffer(rest, dtype, count, at) if count else np.zeros(0, dtype)
+                made.append(held.reshape(shape))
+                at += count * np.dtype(dtype).itemsize
+            groups.append(made)
+        model, delta, *moments = groups
+        return Standing(
+            model=[np.array(x) for x in model],
+            delta=delta if said["delta"] else None,
+            moments=moments,
+            ranges=bytes.fromhex(said["ranges"]),
+            position=bytes.fromhex(said["position"]),
+            steps=int(said["steps"]),
+            last=bytes.fromhex(said["last"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{path} is damaged; {_REMEDY}") from error

@@ -1,0 +1,304 @@
+"""The global model on one client: its charter, its position in the chain, and what an update of it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from fedcipher.codec import Array as NumpyArray
+from fedcipher.errors import CharterError, LayoutError, NonceReuseError, RoundError, StateError
+from fedcipher.federation.chain import Chain, Standing
+from fedcipher.federation.charter import Charter, Purpose
+from fedcipher.federation.optimiser_step import in_type_of
+from fedcipher.flower import protocol
+from fedcipher.flower.party import Party
+from fedcipher.flower.records import CLIPPED
+from fedcipher.flower.settings import RoundSettings
+from fedcipher.foreign_text import quoting_log
+from fedcipher.schemes import Decryptor
+
+__all__ = ["ClientModel"]
+
+_log = quoting_log("fedcipher.flower")
+
+
+class ClientModel:
+    """What this client knows of the model; every change is in its state folder at once. Use it inside its lock.
+
+    Raises `CharterError` where the message's charter is not accepted.
+    """
+
+    def __init__(self, party: Party, settings: RoundSettings, context: bytes) -> None:
+        self._party, self._settings = party, settings
+        self.scheme, self.context = party.scheme, context
+        self._store = party.store
+        self._codec = party.scheme.codec
+        self._chain: Chain | None = None
+        self._kept: Standing | None = None
+        self.unopened: list[int] = []
+        """Numbers of the newest step's sums that did not open."""
+        self.charter = self._charter()
+
+    def _charter(self) -> Charter:
+        """The run's charter, accepted before anything is computed."""
+        held = self._store.accepted()
+        if held is not None and held.digest == self._settings.charter:
+            return held
+        if not self._settings.document:
+            raise CharterError("the message is of a charter that this client has not accepted; the server sends it")
+        charter = Charter.decode(self._settings.document)
+        if charter.digest != self._settings.charter:
+            raise CharterError("the charter's digest is not the one that the message names")
+        ours = (self._party.key_set(charter), _plain(self.scheme.spec()))
+        if (charter.key_set, charter.scheme) != ours:
+            raise CharterError("the charter is of other keys or another scheme than this client's")
+        self._store.accept(charter, self._party.policy(), counts=not self._party.simulated)
+        _log.info(
+            "this client takes part in run %s: its charter has the SHA-256 %s, its first model %s; every client of the "
+            "run must say the same",
+            *(charter.run, charter.digest.hex(), charter.first),
+        )
+        return charter
+
+    # --- what a message brings ---------------------------------------------------------------
+
+    def receive(self, record: ArrayRecord, decryptor: Decryptor) -> None:
+        """Take up the first model, the steps of the chain, or both.
+
+        Raises `LayoutError`, `StateError`, `RoundError`, `CharterError` and what a decryptor raises.
+        """
+        steps, initial = self._brought(record)
+        if self.charter.sets_models:
+            self._set(initial, steps)
+            return
+        self._chain = self._beginning(initial, steps)
+        earlier: Standing | None = None
+        for number in sorted(steps):
+            frames, index = steps[number]
+            if number <= self._chain.at.steps:
+                continue
+            if number != self._chain.at.steps + 1:
+                raise StateError(f"step {self._chain.at.steps + 1} is missing; the server sends all again next round")
+            earlier = self._chain.at
+            opened = self._chain.step(decryptor, frames, index)
+            self.unopened = opened.failed
+            if opened.failed:
+                _log.warning("step %s: %s of its %s sums do not open", number, len(opened.failed), len(frames))
+        if (self._chain.at.steps, self._chain.at.last) != (self._settings.steps, self._settings.last):
+            raise StateError("this client has opened other sums than the message's chain has")
+        if self._chain.at is not self._kept:
+            self._store.keep(self._chain.at, earlier=earlier)
+
+    def _brought(self, record: ArrayRecord) -> tuple[dict[int, tuple[list[bytes], int]], list[NumpyArray]]:
+        """The sums by step, with each step's round, and the first model."""
+        frames: dict[int, dict[int, bytes]] = {}
+        initial: list[str] = []
+        for key in record:
+            if key.startswith(protocol.AGGREGATE_PREFIX):
+                step, group = protocol.aggregate_of(key)
+                frames.setdefault(step, {})[group] = protocol.frame_bytes(record[key])
+            else:
+                initial.append(key)
+        if initial and initial != self.charter.names:
+            raise LayoutError("the message has other arrays than the charter names")
+        if len(frames) != len(self._settings.indices):
+            raise RoundError("the message does not name a round for each step that it brings")
+        if any(sorted(groups) != list(range(len(groups))) for groups in frames.values()):
+            raise RoundError("the groups of a step are not numbered from 0")
+        ordered = zip(sorted(frames), self._settings.indices, strict=True)
+        steps = {n: ([frames[n][g] for g in sorted(frames[n])], index) for n, index in ordered}
+        return steps, [protocol.to_numpy(record[key]) for key in initial]
+
+    def _set(self, initial: list[NumpyArray], steps: dict[int, Any]) -> None:
+        if steps or not initial:
+            raise CharterError("under a charter whose server sets the models a message brings a model, and no sums")
+        nowhere = Standing(initial, None, [], b"", b"", 0)
+        self._chain = Chain(self.charter, self.scheme, self.context, standing=nowhere)
+        self._chain.set_model(initial)
+        _log.info("round %s: the server has set a model, position %s", self._settings.index, self._chain.position.hex())
+
+    def _beginning(self, initial: list[NumpyArray], steps: dict[int, Any]) -> Chain:
+        """Where the steps that a message brings begin."""
+        self._kept = self._store.standing()
+        if self._kept is None:
+            if not initial:
+                raise StateError("this client has no model of the run; the server sends it again next round")
+            return Chain(self.charter, self.scheme, self.context, first=initial)
+        at = self._earlier(self._kept, steps) or self._kept
+        return Chain(self.charter, self.scheme, self.context, standing=at)
+
+    def _earlier(self, kept: Standing, steps: dict[int, Any]) -> Standing | None:
+        """The position before ``kept``, where the server has taken back the last step: one step, once a position."""
+        instead = Chain.last_of(*steps[kept.steps]) if kept.steps in steps else b""
+        said = (self._settings.steps, self._settings.last)
+        taken_back = said[0] < kept.steps or instead not in (b"", kept.last)
+        if not taken_back:
+            return None
+        earlier = self._store.earlier()
+        if earlier is None or earlier.steps != kept.steps - 1:
+            return None
+        # The same again goes: what follows may have failed.
+        now = [earlier.position.hex(), kept.last.hex(), instead.hex()]
+        before = self._store.recall().get("withdrawn")
+        if before and before[0] == now[0] and before != now:
+            raise RoundError("the server takes back a second step from one position")
+        self._store.remember(withdrawn=now)
+        _log.warning("the server has taken back step %s of the run", kept.steps)
+        return earlier
+
+    # --- what leaves -------------------------------------------------------------------------
+
+    def claim(self, purpose: Purpose) -> None:
+        """This message is the one that is answered: one frame a round, one evaluation a position, on disk."""
+        facts, settings = self._store.recall(), self._settings
+        if settings.round <= int(facts.get("answered", 0)):
+            raise NonceReuseError(f"round {settings.round} is not after round {facts['answered']}, answered already")
+        if purpose == "evaluate":
+            position = self._at.position.hex()
+            evaluated: list[str] = facts.get("evaluated", [])
+            if position in evaluated:
+                raise NonceReuseError("this client has evaluated the model at this position already")
+            # The chain goes back by one position at most.
+            self._store.remember(answered=settings.round, evaluated=[*evaluated[-1:], position])
+            return
+        # The same again, under another number: a server that was killed asks once more.
+        if settings.index < int(facts.get("index", 0)):
+            raise NonceReuseError(f"round {settings.index} of the run is before round {facts['index']}")
+        self._store.remember(answered=settings.round, index=settings.index)
+
+    @property
+    def _running(self) -> Chain:
+        assert self._chain is not None
+        return self._chain
+
+    @property
+    def _at(self) -> Standing:
+        return self._running.at
+
+    @property
+    def arrays(self) -> list[NumpyArray]:
+        """The model, in the charter's order."""
+        return self._at.model
+
+    def binding(self, purpose: Purpose) -> bytes:
+        """What this message's frame names."""
+        return self._running.binding(purpose, self._settings.index)
+
+    def memory(self, purpose: Purpose) -> bytes:
+        """The memory of sets that this message's frame counts in."""
+        return self._running.memory(purpose)
+
+    @property
+    def hides_ranges(self) -> bool:
+        """As `Chain.hides_ranges`."""
+        return self._running.hides_ranges
+
+    @property
+    def shaped(self) -> list[NumpyArray]:
+        """Arrays of an update's shapes and types."""
+        return self._running.shaped
+
+    def update(self, trained: Sequence[NumpyArray]) -> tuple[list[NumpyArray], float]:
+        """The update that leads to ``trained``, in every client's types, and how many of its values were not finite.
+
+        NaN is zero, and what is infinite is the end of its range: larger, it would widen everybody's.
+        """
+        made = self._difference(trained)
+        odd = [0 if x.dtype.kind != "f" else int(x.size - np.count_nonzero(np.isfinite(x))) for x in made]
+        if any(odd):
+            made = [_within(x, end) if count else x for x, end, count in zip(made, self._clips(), odd, strict=True)]
+        return self.settled(made), float(sum(odd))
+
+    def _clips(self) -> list[float]:
+        """The clip range of each array's update."""
+        if self._codec.privacy is not None:
+            return [self._codec.privacy.clip] * len(self.arrays)
+        update, reference = self.prepared(self.shaped)
+        layout = self._codec.layout(update, reference)
+        return [alpha for _, _, alpha, _ in layout.tensors[: len(self.arrays)]]
+
+    def settled(self, update: Sequence[NumpyArray]) -> list[NumpyArray]:
+        """``update`` in the types that every client sends, whatever its app returned: a frame's head names them.
+
+        Shares of the largest weight are no whole numbers.
+        """
+        return [_in(like, x) for x, like in zip(update, self.shaped, strict=True)]
+
+    def _difference(self, trained: Sequence[NumpyArray]) -> list[NumpyArray]:
+        """What the codec wants of ``trained``: itself, or less the model, whole numbers as such, else as float32."""
+        if self._codec.target == "weights":
+            return list(trained)
+        out: list[NumpyArray] = []
+        for new, old in zip(trained, self.arrays, strict=True):
+            with np.errstate(all="ignore"):
+                if new.dtype == old.dtype == np.float32:
+                    out.append(np.asarray(new - old))
+                elif new.dtype.kind in "iu" and old.dtype.kind in "iu":
+                    out.append(np.asarray(new.astype(np.int64) - old.astype(np.int64)))
+                else:
+                    out.append(np.asarray(new.astype(np.float64) - old.astype(np.float64), dtype=np.float32))
+        return out
+
+    def prepared(self, update: list[NumpyArray]) -> tuple[list[NumpyArray], list[NumpyArray] | None]:
+        """As `Chain.prepared`."""
+        return self._running.prepared(update)
+
+    def counts(self, update: list[NumpyArray], index: int) -> dict[str, list[float]]:
+        """How many values of ``update`` are cut to their range, and how many are of tensors that round to nothing."""
+        if self._codec.privacy is not None:
+            return {}
+        prepared, reference = self.prepared(update)
+        layout = self._codec.layout(prepared, reference)
+        clipped = vanished = 0
+        for name, x, (_, bits, alpha, _) in zip(self.charter.names, update, layout.tensors, strict=False):
+            largest = max(float(x.max()), -float(x.min())) if x.size else 0.0
+            cut = int(np.count_nonzero(np.abs(x) > alpha)) if largest > alpha else 0
+            clipped += cut
+            if cut > CLIPPED * x.size:
+                _log.warning(
+                    "round %s: %s of %s values of %r were cut to their clip range, which grows by the next aggregate. "
+                    "Where it stays: a larger margin or start in the Codec, or more bits",
+                    *(index, cut, x.size, name),
+                )
+            if not isinstance(self._codec.clip, str) and 0 < largest < alpha / ((1 << bits) - 2):
+                vanished += x.size
+                _log.warning(
+                    "round %s: all %s values of %r are below half a step of their range. A clip of its own for each "
+                    "tensor, clip='auto' or more bits keeps them",
+                    *(index, x.size, name),
+                )
+        return {"fedcipher.clipped": [float(clipped)], "fedcipher.vanished": [float(vanished)]}
+
+    @property
+    def unsent(self) -> bytes:
+        """What this client's updates of this run have not sent yet."""
+        return self._store.unsent()
+
+    def keep_unsent(self, state: bytes) -> None:
+        """An encryptor's state, for the next round of this run."""
+        self._store.keep_unsent(state)
+
+
+def _within(x: NumpyArray, end: float) -> NumpyArray:
+    """Floats with zero for NaN, and ``end`` for what is infinite."""
+    end = min(end, float(np.finfo(x.dtype).max))
+    return np.nan_to_num(x, nan=0.0, posinf=end, neginf=-end)
+
+
+def _in(like: NumpyArray | np.float32, x: NumpyArray) -> NumpyArray:
+    """``x`` in the type of ``like``; what is beyond it ends where it ends."""
+    if x.dtype == like.dtype:
+        return x
+    if like.dtype.kind == "f" and x.dtype.kind == "f":
+        most = float(np.finfo(like.dtype).max)
+        x = np.clip(x, -most, most) if float(np.finfo(x.dtype).max) > most else x
+    return in_type_of(np.asarray(like), x)
+
+
+def _plain(spec: Any) -> Any:
+    """As a document has it: lists for tuples."""
+    return json.loads(json.dumps(spec))

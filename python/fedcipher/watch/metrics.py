@@ -1,0 +1,94 @@
+"""A run's rounds with their metrics: what the server has seen, and what a client's key opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from fedcipher.app.answers import are_ours, pool_evaluations
+from fedcipher.engine import Engine
+from fedcipher.errors import RunError
+from fedcipher.federation.charter import Charter
+from fedcipher.flower.curves import Curves
+from fedcipher.flower.journal import Past, read_journal
+from fedcipher.flower.records import RoundRecord
+from fedcipher.flower.run_folder import read_run
+from fedcipher.foreign_text import MAX_NAME, quoted
+
+__all__ = ["Metrics"]
+
+_HIDDEN = "Metrics are encrypted: --key FILE (a client's key file), or --engine, shows them."
+
+
+class Metrics:
+    """The rounds of the run in ``folder``, for the holder of ``key``, or for somebody without one.
+
+    ``curves``: in the place of a key, what says whether there is somebody who opens the run. Raises what `Curves`
+    raises.
+    """
+
+    def __init__(
+        self, folder: Path, key: str | Path | Engine | None = None, curves: Callable[[], Curves | None] | None = None
+    ) -> None:
+        self._folder = folder
+        made = None if key is None else Curves(folder, key)
+        self._curves = curves or (lambda: made)
+        self.remembers = isinstance(key, Engine)
+        """Whether what opens the run opens nothing older than what it has opened."""
+
+    def past(self) -> Past:
+        """The run's journal, with the metrics that are opened. Raises as `read_journal`, `Curves.read`."""
+        return self.filled(read_journal(self._folder))
+
+    def filled(self, past: Past) -> Past:
+        """``past`` with the metrics that are opened."""
+        curves = self.read()
+        if curves is None:
+            return past
+        return replace(past, rounds=[curves.filled(record) for record in past.rounds])
+
+    def read(self) -> Curves | None:
+        """Open what there is to be opened; none where nobody opens the run."""
+        curves = self._curves()
+        if curves is None:
+            return None
+        curves.read()
+        if curves.charter is not None and curves.aggregates["evaluate"] is None and are_ours(curves.charter):
+            curves.aggregates["evaluate"] = pool_evaluations
+        return curves
+
+    def model(self, record: RoundRecord) -> str:
+        """SHA-256 of the model after the round, where it was opened."""
+        curves = self._curves()
+        opened = None if curves is None else curves.rounds.get(record.round)
+        return "" if opened is None else opened.model
+
+    def missed(self, record: RoundRecord) -> str:
+        """Why the round's metrics were not opened; empty where they were, or there is no key."""
+        curves = self._curves()
+        return "" if curves is None else curves.missed.get(record.round, "")
+
+    def figures(self, record: RoundRecord) -> str:
+        """The round's metrics in a line: those that are single numbers."""
+        parts = [("", "evaluate"), ("training ", "train"), ("server ", "server")]
+        held = [(f"{of}{name}", value) for of, part in parts for name, value in record.metrics.get(part, {}).items()]
+        # An app names them.
+        return ", ".join(
+            f"{quoted(name, MAX_NAME)} {value:.4g}" for name, value in held if isinstance(value, (int, float))
+        )
+
+    def notice(self) -> str:
+        """One line: that metrics are encrypted, or which could not be opened; empty where there is nothing to say."""
+        curves = self._curves()
+        if curves is not None:
+            return curves.notice()
+        try:
+            charter = read_run(self._folder).charter
+        except RunError:
+            return ""
+        return _HIDDEN if charter.reader == "clients" and _answers(charter) else ""
+
+
+def _answers(charter: Charter) -> bool:
+    return any(charter.answers.values())

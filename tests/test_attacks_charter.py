@@ -1,0 +1,369 @@
+"""A server that chooses models, ranges, settings and optimisers learns nothing of one client (13 to 17, 31)."""
+
+import logging
+from dataclasses import replace
+
+import fedcipher
+import numpy as np
+import pytest
+from fedcipher import _native, errors, keys
+from fedcipher.federation.charter import Charter, Settings, arrays_digest
+from fedcipher.flower import SecureStrategy, open_run, protocol
+from fedcipher.flower.party import _parties
+from fedcipher.flower.refusal import reference_of
+from fedcipher.flower.settings import RoundSettings
+from flower_harness import NAMES, LocalGrid, initial, make_app, record
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg
+
+CLIENTS = 4
+ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
+SCHEMES = ["flashe", "bfv", "oneshot"]
+
+
+class Attack:
+    """A server that has run honest rounds and now sends what it likes."""
+
+    def __init__(self, folder, name, rng, *, rounds=1, strategy=FedAvg, own_keys=False, app=None, **given):
+        committee = {"members": CLIENTS} if name == "oneshot" else {}
+        scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16), **committee)
+        self.keys = keys.save(scheme.keygen(CLIENTS), scheme, folder / f"keys-{name}")
+        self.goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
+        self.grid = LocalGrid(app or make_app(self.goals, [10] * CLIENTS), CLIENTS, self.keys)
+        if own_keys:
+            for k, context in enumerate(self.grid.contexts.values()):
+                context.node_config["fedcipher-key"] = str(self.keys / f"client-{k}.key")
+        self.out = folder / f"run-{name}"
+        self.strategy = SecureStrategy(strategy(**ALL), self.keys, out=self.out, evaluate_answers=["distance"], **given)
+        self.strategy.start(self.grid, record(initial()), num_rounds=rounds)
+        self.sent = [(k, content) for k, content in self.grid.sent if protocol.CONFIG in content]
+
+    @property
+    def charter(self):
+        return self.strategy._running.charter
+
+    def last(self, client, kind):
+        """The last message of ``kind`` that ``client`` was sent."""
+        return next(c for k, c in reversed(self.sent) if k == client and ("evaluate" in kind) == self._evaluates(c))
+
+    def _evaluates(self, content):
+        number = content[protocol.CONFIG]["round"]
+        return number in {r.evaluated for r in self.strategy.rounds}
+
+    def settings(self, **changes):
+        """Settings of a round after all that have been."""
+        self.strategy._number += 1
+        plain = RoundSettings(
+            charter=self.charter.digest,
+            round=self.strategy._number,
+            index=self.strategy.rounds[-1].round,
+            steps=self.strategy._running.steps,
+            last=self.strategy._running.last,
+            document=self.charter.encode(),
+            indices=[self.strategy._running.folder.round_of(n) for n in range(1, self.strategy._running.steps + 1)],
+        )
+        return replace(plain, **changes)
+
+    def arrays(self, first=None):
+        """The first model and every sum of the run, as a client that lacks everything is sent them."""
+        folder = self.strategy._running.folder
+        arrays = dict(record(folder.first() if first is None else first).items())
+        for step in range(1, folder.count + 1):
+            for group, frame in enumerate(folder.step(step)):
+                arrays[protocol.aggregate_key(step, group)] = protocol.bytes_array(frame)
+        return ArrayRecord(arrays)
+
+    def send(self, settings, arrays, *, client=0, kind="evaluate", config=None):
+        content = RecordDict({"arrays": arrays, "config": config or ConfigRecord({"server-round": settings.index})})
+        content[protocol.CONFIG] = settings.to_record()
+        message = Message(content, dst_node_id=1000 + client, message_type=kind)
+        return self.grid.app(message, self.grid.contexts[1000 + client])
+
+
+def refused(reply):
+    return reply.has_error() and reference_of(reply) is not None
+
+
+def frame_of(reply):
+    ((name, array),) = [item for r in reply.content.array_records.values() for item in r.items()]
+    assert name == protocol.UPDATE
+    return protocol.frame_bytes(array)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_attack_13_no_model_of_the_servers_choice_is_evaluated_with_an_aggregate(tmp_path, rng, name):
+    """X + mean, evaluated for any X, gives a mean coordinate by coordinate; two aggregates give one client."""
+    attack = Attack(tmp_path, name, rng)
+    chosen = [np.full_like(a, 3) for a in initial()]
+    # The same charter with another first model, and a charter of a run of its own with that model.
+    assert refused(attack.send(attack.settings(index=2), attack.arrays(chosen), client=0))
+    fresh = replace(attack.charter, run=attack.charter.run + 99, first=arrays_digest(NAMES, chosen).hex())
+    hostile = attack.settings(index=2, charter=fresh.digest, document=fresh.encode())
+    assert refused(attack.send(hostile, attack.arrays(chosen), client=0))
+    # The genuine chain evaluates once; nothing but one frame of fixed length leaves.
+    reply = attack.send(attack.settings(), attack.arrays(), client=1)
+    assert refused(reply), "this position was evaluated in the run's own round"
+
+
+def test_attack_13_a_client_that_is_new_takes_the_charters_first_model_only(tmp_path, rng, caplog):
+    attack = Attack(tmp_path, "flashe", rng)
+    chosen = [np.full_like(a, 3) for a in initial()]
+    fresh = replace(attack.charter, run=attack.charter.run + 1)
+    hostile = attack.settings(charter=fresh.digest, document=fresh.encode(), index=1, steps=0, last=b"", indices=[])
+    assert refused(attack.send(hostile, record(chosen)))
+    assert "the first model is not the one that the charter names" in caplog.text
+
+
+def test_attack_13_a_reply_has_no_metric_in_the_clear(tmp_path, rng):
+    attack = Attack(tmp_path, "flashe", rng, rounds=2)
+    assert attack.grid.received
+    for _, reply in attack.grid.received:
+        assert set(reply.content) == {"arrays", protocol.METRICS, protocol.CONTEXT}
+        said = set(reply.content[protocol.METRICS])
+        assert not {name for name in said if name.split("_")[0] in ("train", "evaluate", "clipped", "vanished")}
+        frame_of(reply)
+    lengths = {len(frame_of(reply)) for _, reply in attack.grid.received}
+    assert len(lengths) == 2, "one of updates and one of evaluations"
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_attack_13_two_models_of_one_round_are_not_evaluated(tmp_path, rng, name):
+    """A position is evaluated once, so that two servers' worlds cannot be compared on one client."""
+    attack = Attack(tmp_path, name, rng)
+    for client in range(CLIENTS):
+        assert refused(attack.send(attack.settings(index=2), attack.arrays(), client=client))
+        assert refused(
+            attack.send(attack.settings(index=3, steps=0, last=b"", indices=[]), ArrayRecord({}), client=client)
+        )
+
+
+def test_attack_14_no_optimiser_or_type_of_the_servers_choice_measures_a_mean(tmp_path, rng):
+    """Refusals by overflow compared a mean with a bound; a step saturates now, and other numbers are another run."""
+    attack = Attack(tmp_path, "flashe", rng, strategy=FedAdam)
+    for kind, numbers in (("adam", (1e6, 0.0, 0.0, 1e-30)), ("avgm", (1e6, 0.0)), (None, ())):
+        optimiser = None if kind is None else (kind, numbers)
+        fresh = replace(attack.charter, run=attack.charter.run + 5, optimiser=optimiser)
+        hostile = attack.settings(index=2, charter=fresh.digest, document=fresh.encode())
+        assert refused(attack.send(hostile, attack.arrays(), client=0))
+    half = [a.astype(np.float16) for a in initial()]
+    described = [(n, "<f2", a.shape) for n, a in zip(NAMES, half, strict=True)]
+    fresh = replace(
+        attack.charter, run=attack.charter.run + 9, arrays=described, first=arrays_digest(NAMES, half).hex()
+    )
+    hostile = attack.settings(index=2, charter=fresh.digest, document=fresh.encode())
+    assert refused(attack.send(hostile, attack.arrays(half), client=1))
+
+
+def test_attack_14_a_step_out_of_range_saturates(tmp_path, rng):
+    from fedcipher.federation.optimiser_step import Optimiser, Steps
+
+    steps = Steps(Optimiser("avgm", (1e6, 0.0)))
+    model = [np.zeros(3, np.float16)]
+    made = steps.step(model, [np.array([1e4, -1e4, 0], np.float16)], 1)
+    assert np.isfinite(made[0]).all() and made[0][0] == np.finfo(np.float16).max == -made[0][1]
+
+
+def test_attack_16_what_is_cut_leaves_encrypted_and_no_range_is_the_servers(tmp_path, rng):
+    attack = Attack(tmp_path, "flashe", rng)
+    fields = set(RoundSettings.__dataclass_fields__)
+    assert not fields & {"ranges", "unit", "weighted_by", "optimiser", "segment", "names", "record"}
+    for extra in ({"ranges": [0.1, 0.1]}, {"unit": 1.0}, {"segment": 1}):
+        record_ = ConfigRecord({**attack.settings(index=2).to_record(), **extra})
+        content = RecordDict({"arrays": attack.arrays(), "config": ConfigRecord({"server-round": 2})})
+        content[protocol.CONFIG] = record_
+        reply = attack.grid.app(Message(content, dst_node_id=1000, message_type="train"), attack.grid.contexts[1000])
+        assert refused(reply)
+    for _, reply in attack.grid.received:
+        assert not {"clipped", "elements", "vanished"} & set(reply.content[protocol.METRICS])
+    # Whoever has a key reads their sums.
+    opened = attack.strategy.open_model(_opener(attack.keys))
+    assert len(opened) == 2
+
+
+def _opener(folder):
+    scheme, key = keys.load_client(folder / "client-0.key")
+    return scheme.decryptor(key)
+
+
+def test_attack_17_a_second_first_model_ends_the_run_and_is_logged(tmp_path, rng, caplog):
+    caplog.set_level(logging.INFO, "fedcipher.flower")
+    attack = Attack(tmp_path, "flashe", rng)
+    assert attack.charter.digest.hex() in caplog.text and attack.charter.first in caplog.text
+    caplog.clear()
+    chosen = [np.full_like(a, 3) for a in initial()]
+    fresh = replace(attack.charter, run=attack.charter.run + 1, first=arrays_digest(NAMES, chosen).hex())
+    hostile = attack.settings(charter=fresh.digest, document=fresh.encode(), index=1, steps=0, last=b"", indices=[])
+    reply = attack.send(hostile, record(chosen), client=2)
+    assert not refused(reply), "a run of its own, at its first model"
+    assert fresh.digest.hex() in caplog.text and fresh.first in caplog.text
+    # The earlier run is over for this client, for ever, also in a new process.
+    _parties.clear()
+    assert refused(attack.send(attack.settings(index=2), attack.arrays(), client=2))
+    assert "ends an earlier one for ever" in caplog.text
+
+
+def settings_app(rng):
+    """Clients whose update is their own number times the learning rate that they are told."""
+    app = ClientApp(mods=[fedcipher.flower.client_mod])
+
+    @app.train()
+    def train(msg, ctxt):
+        rate = float(msg.content["config"].get("lr", 1.0))
+        client = ctxt.node_config["partition-id"]
+        arrays = [a + rate * (client + 1) for a in msg.content["arrays"].to_numpy_ndarrays()]
+        metrics = MetricRecord({"num-examples": 10})
+        return Message(RecordDict({"arrays": record(arrays), "metrics": metrics}), reply_to=msg)
+
+    return app
+
+
+def tell(grid, victim, change):
+    """From here on ``victim``'s training messages are changed on their way."""
+    real = grid.send_and_receive
+
+    def lying(messages, *, timeout=None):
+        out = []
+        for message in messages:
+            if message.metadata.dst_node_id == 1000 + victim and protocol.CONFIG in message.content:
+                content = RecordDict(dict(message.content.items()))
+                change(content)
+                kind = message.metadata.message_type
+                message = Message(content, dst_node_id=1000 + victim, message_type=kind)
+            out.append(message)
+        return real(out, timeout=timeout)
+
+    grid.send_and_receive = lying
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("honest_charter", [True, False])
+def test_attack_31_clients_that_were_told_different_settings_do_not_sum(tmp_path, rng, name, honest_charter):
+    """A learning rate of 1 to one client and of 0 to the others makes their sum that client's update."""
+    committee = {"members": CLIENTS} if name == "oneshot" else {}
+    scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16), **committee)
+    folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
+    grid = LocalGrid(settings_app(rng), CLIENTS, folder)
+    strategy = SecureStrategy(FedAvg(**ALL, fraction_evaluate=0), folder, out=tmp_path / "run")
+
+    def change(content):
+        content["config"] = ConfigRecord({**content["config"], "lr": 1.0})
+        if not honest_charter:
+            # A charter of the victim's own, which allows just that.
+            said = RoundSettings.parse(content[protocol.CONFIG])
+            charter = Charter.decode(said.document)
+            own = {n: dict(r) for n, r in charter.settings["train"].values.items()}
+            own["config:config"]["lr"] = {"is": {"float": (1.0).hex()}}
+            other = replace(charter, settings={**charter.settings, "train": Settings(own)})
+            content[protocol.CONFIG] = replace(said, charter=other.digest, document=other.encode()).to_record()
+
+    tell(grid, 0, change)
+    strategy.start(grid, record(initial()), num_rounds=1, train_config=ConfigRecord({"lr": 0.0}))
+    (made,) = strategy.rounds
+    assert made.accepted == CLIENTS - 1 and [c.node for c in made.clients if c.left_out] == [1000]
+    model = open_run(tmp_path / "run", folder / "client-1.key")
+    assert np.abs(model[NAMES[0]]).max() < 1e-3, "the victim's update is in no sum"
+
+
+@pytest.mark.parametrize("what", ["record", "type", "arrays", "run_config"])
+def test_attack_31_nothing_else_that_an_app_can_see_differs_between_clients_of_a_sum(tmp_path, rng, what):
+    scheme = fedcipher.scheme("flashe", clients=CLIENTS, codec=fedcipher.Codec(bits=16))
+    folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
+    app = settings_app(rng)
+    app.train("other")(lambda msg, ctxt: None)
+    grid = LocalGrid(app, CLIENTS, folder)
+    if what == "run_config":
+        grid.contexts[1000].run_config = {**grid.run_config, "lr": 7.0}
+    strategy = SecureStrategy(FedAvg(**ALL, fraction_evaluate=0), folder, out=tmp_path / "run")
+
+    def change(content):
+        if what == "record":
+            content["more"] = ConfigRecord({"lr": 1.0})
+        if what == "arrays":
+            content["control"] = ArrayRecord({"c": Array(np.ones(3))})
+        if what == "type":
+            content["config"] = MetricRecord({"server-round": 1})
+
+    tell(grid, 0, change)
+    strategy.start(grid, record(initial()), num_rounds=1)
+    (made,) = strategy.rounds
+    assert made.accepted == CLIENTS - 1 and [c.node for c in made.clients if c.left_out] == [1000]
+
+
+def test_a_strategy_that_tells_its_clients_different_things_is_refused_before_the_run(tmp_path, rng):
+    class Unequal(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            for k, message in enumerate(super().configure_train(server_round, arrays, config, grid)):
+                content = RecordDict(dict(message.content.items()))
+                content["config"] = ConfigRecord({**content["config"], "lr": float(k)})
+                message.content = content
+                yield message
+
+    with pytest.raises(errors.StrategyError, match="clients that were told different things do not sum"):
+        Attack(tmp_path, "flashe", rng, strategy=Unequal)
+
+
+def test_a_schedule_of_the_strategys_own_is_in_the_charter_round_by_round(tmp_path, rng):
+    class Scheduled(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            config["lr"] = 0.1 * 0.5**server_round
+            return super().configure_train(server_round, arrays, config, grid)
+
+    attack = Attack(tmp_path, "flashe", rng, strategy=Scheduled, rounds=3)
+    said = attack.charter.settings["train"].values["config:config"]["lr"]
+    assert said == {"of": [{"float": (0.1 * 0.5**n).hex()} for n in (1, 2, 3)]} and attack.charter.rounds == 3
+    assert all(r.accepted == CLIENTS for r in attack.strategy.rounds)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_without_a_policy_file_a_charter_that_lets_the_server_set_models_is_refused(
+    tmp_path, rng, name, caplog, monkeypatch
+):
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    attack = Attack(tmp_path, name, rng, own_keys=True)
+    chosen = [np.full_like(a, 3) for a in initial()]
+    for k, changes in enumerate(
+        (
+            {"sets_models": True},
+            {"optimiser": ("adam", (1e-30, 0.9, 0.99, 1e-3))},
+            {"optimiser": ("adam", (0.1, 0.9, 0.99, 0.2))},
+            {"optimiser": ("avgm", (1.0, 0.999))},
+            {"answers": {"train": [], "evaluate": [fedcipher.federation.answers.Answer("n", 65)]}},
+            {"clear": {"train": [], "evaluate": ["distance"]}},
+        )
+    ):
+        fresh = replace(attack.charter, run=attack.charter.run + 1 + k, **changes)
+        hostile = attack.settings(charter=fresh.digest, document=fresh.encode(), index=1, steps=0, last=b"", indices=[])
+        caplog.clear()
+        assert refused(attack.send(hostile, record(chosen)))
+        assert "this site's policy does not allow the charter" in caplog.text
+
+
+def test_a_fourth_run_of_an_epoch_is_refused_counted_over_two_key_sets(tmp_path, rng, monkeypatch, caplog):
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    one = Attack(tmp_path / "one", "flashe", rng, own_keys=True)
+    two = Attack(tmp_path / "two", "bfv", rng, own_keys=True)
+    again = SecureStrategy(FedAvg(**ALL), one.keys, out=tmp_path / "third")
+    again.start(one.grid, record(initial()), num_rounds=1)
+    fourth = SecureStrategy(FedAvg(**ALL), two.keys, out=tmp_path / "fourth")
+    with pytest.raises(errors.StrategyError, match="none of 1 rounds has an aggregate"):
+        fourth.start(two.grid, record(initial()), num_rounds=1)
+    assert "this site has had 3 runs in key epoch 1" in caplog.text
+    (tmp_path / "home").mkdir(exist_ok=True)
+    (tmp_path / "home" / "policy.json").write_text('{"fedcipher_policy": 1, "runs": 5}')
+    SecureStrategy(FedAvg(**ALL), two.keys, out=tmp_path / "fifth").start(two.grid, record(initial()), num_rounds=1)
+
+
+def test_a_charter_of_an_earlier_run_is_refused_after_state_context_and_process_were_lost(tmp_path, rng, caplog):
+    attack = Attack(tmp_path, "flashe", rng)
+    second = SecureStrategy(FedAvg(**ALL), attack.keys, out=tmp_path / "second")
+    second.start(attack.grid, record(initial()), num_rounds=1)
+    _parties.clear()
+    for context in attack.grid.contexts.values():
+        context.state = RecordDict()
+        context.run_id = 2
+    caplog.clear()
+    hostile = attack.settings(index=1, steps=0, last=b"", indices=[])
+    assert all(refused(attack.send(hostile, record(initial()), client=k, kind="train")) for k in range(CLIENTS))
+    assert caplog.text.count("ends an earlier one for ever") == CLIENTS
+    assert _native.inspect(frame_of(attack.grid.received[0][1]))[0] == 1

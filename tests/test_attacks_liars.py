@@ -1,0 +1,112 @@
+"""One client that lies costs itself, in every scheme, and no honest client is left out (attacks 19 and 32)."""
+
+import fedcipher
+import numpy as np
+import pytest
+from fedcipher import errors, keys
+from fedcipher.flower import SecureStrategy, open_run
+from fedcipher.flower.party import _parties, party_of
+from flower_harness import NAMES, LocalGrid, initial, make_app, record
+from flwr.serverapp.strategy import FedAvg
+
+CLIENTS = 8
+SCHEMES = ["flashe", "bfv", "oneshot"]
+
+
+def federation(tmp_path, rng, name, liars, *, clients=CLIENTS, lies=lambda number: True, **params):
+    """Clients of which some make tags that are not those of what they send."""
+    _parties.clear()
+    committee = {"members": 5} if name == "oneshot" else {}
+    codec = fedcipher.Codec(bits=12 if name == "pasta-bfv" else 16)
+    scheme = fedcipher.scheme(name, clients=clients, codec=codec, **committee, **params)
+    folder = keys.save(scheme.keygen(clients), scheme, tmp_path / "keys")
+    goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(clients)]
+    grid = LocalGrid(make_app(goals, [10] * clients, step=1.0), clients, folder)
+    for liar in liars:
+        encryptor = party_of(grid.contexts[1000 + liar]).encryptor()
+        honest, counts = encryptor._seal, {"frames": 0}
+
+        def seal(layout, arrays, said, bound=b"", honest=honest, counts=counts):
+            counts["frames"] += 1
+            # What both ends know and no header says is in the tag: with something else the sum does not open.
+            return honest(layout, arrays, said, b"a lie" if lies(counts["frames"]) else bound)
+
+        encryptor._seal = seal
+    return grid, folder, goals
+
+
+def run(grid, folder, out, rounds, clients=CLIENTS, opener=None, evaluate=1.0, **given):
+    everybody = {"min_train_nodes": clients, "min_evaluate_nodes": clients, "min_available_nodes": clients}
+    strategy = SecureStrategy(FedAvg(**everybody, fraction_evaluate=evaluate), folder, out=out, opener=opener, **given)
+    strategy.start(grid, record(initial()), num_rounds=rounds)
+    return strategy
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("sees", ["opener", "evaluates", "trains"])
+def test_attack_19_one_wrong_tag_ends_no_run(tmp_path, rng, name, sees):
+    liar, rounds = 5, 9
+    grid, folder, goals = federation(tmp_path, rng, name, [liar])
+    opener = "client-0.key" if sees == "opener" else None
+    strategy = run(grid, folder, tmp_path / "run", rounds, opener=opener, evaluate=float(sees != "trains"))
+    ended = [r.unfinished is None for r in strategy.rounds]
+    # One round is lost, or two where nobody evaluates: its sum was divided at the next.
+    assert sum(ended) >= rounds - 2 and ended[-1], [r.unfinished for r in strategy.rounds]
+    model = open_run(tmp_path / "run", folder / "client-1.key")
+    honest = np.mean([g[0] for k, g in enumerate(goals) if k != liar], axis=0)
+    # The liar's groups count nothing, so the last steps are means of honest clients.
+    assert np.abs(model[NAMES[0]]).max() > 0 and np.isfinite(model[NAMES[0]]).all()
+    assert np.abs(model[NAMES[0]] - honest).max() < np.abs(honest).max()
+    assert set(strategy._searching.found) <= {liar}
+
+
+def test_attack_19_a_liar_is_found_and_left_out(tmp_path, rng, caplog):
+    liar = 5
+    grid, folder, goals = federation(tmp_path, rng, "flashe", [liar])
+    strategy = run(grid, folder, tmp_path / "run", 9, opener="client-0.key")
+    assert list(strategy._searching.found) == [liar] and "client 5 has lied" in caplog.text
+    last = strategy.rounds[-1]
+    assert liar not in [c.client for c in last.clients] and last.accepted == CLIENTS - 1
+    model = open_run(tmp_path / "run", folder / "client-1.key")
+    honest = np.mean([g[0] for k, g in enumerate(goals) if k != liar], axis=0)
+    np.testing.assert_allclose(model[NAMES[0]], honest, atol=1e-3)
+
+
+def test_attack_32_no_two_sums_of_a_position_differ_by_fewer_than_the_minimum(tmp_path, rng):
+    """What a lying client could open of a search: every sum that was broadcast, the failed ones too."""
+    grid, folder, _ = federation(tmp_path, rng, "flashe", [1])
+    broadcast = {}
+    strategy = SecureStrategy(
+        FedAvg(min_train_nodes=CLIENTS, min_available_nodes=CLIENTS), folder, out=tmp_path / "run"
+    )
+    real = strategy._summed_in_sets
+
+    def watched(*given):
+        frames = real(*given)
+        if not isinstance(frames, str):
+            position = strategy._running.steps
+            sets = broadcast.setdefault(position, [])
+            sets += [frozenset(c for c, _ in fedcipher._native.inspect(frame)[4]) for frame in frames]
+        return frames
+
+    strategy._summed_in_sets = watched
+    strategy.start(grid, record(initial()), num_rounds=8)
+    assert any(len(sets) > 1 for sets in broadcast.values()), "there was a search"
+    for sets in broadcast.values():
+        cells = {}
+        for client in frozenset().union(*sets):
+            cells.setdefault(tuple(client in s for s in sets), set()).add(client)
+        assert all(len(cell) >= 3 for cell in cells.values()), sets
+
+
+def test_fewer_clients_than_can_be_divided_end_the_run_and_it_says_so(tmp_path, rng):
+    grid, folder, _ = federation(tmp_path, rng, "flashe", [1], clients=4)
+    with pytest.raises(errors.StrategyError, match="cannot be divided into two groups of at least 3"):
+        run(grid, folder, tmp_path / "run", 6, clients=4, opener="client-0.key")
+
+
+def test_a_search_goes_on_after_the_server_was_killed(tmp_path, rng):
+    grid, folder, _ = federation(tmp_path, rng, "flashe", [5])
+    run(grid, folder, tmp_path / "run", 3, opener="client-0.key")
+    again = run(grid, folder, tmp_path / "run", 9, opener="client-0.key", resume=True)
+    assert list(again._searching.found) == [5] and again.rounds[-1].accepted == CLIENTS - 1

@@ -1,0 +1,263 @@
+"""Two worlds: the server's view is the same whatever the clients' data is.
+
+Client code runs twice, with other data and the same server, which draws messages at random: honest ones, replays, other
+charters, settings, orders, forks of the chain, lost state. Of each reply everything is compared that the server gets:
+its kind, its records and their keys, its frame's length and head, refusals, and their order. Not compared are
+ciphertexts and what is random or a time: tags and signatures, references of refusals, seconds. Tags of models are
+compared by which of them are equal.
+"""
+
+import dataclasses
+import os
+import random
+import re
+
+import fedcipher
+import numpy as np
+import pytest
+from fedcipher import _native, keys
+from fedcipher.federation.answers import Answer
+from fedcipher.federation.charter import Charter, Settings, arrays_digest
+from fedcipher.flower import SecureStrategy, client_mod, protocol
+from fedcipher.flower.party import _parties
+from fedcipher.flower.refusal import TEXT
+from fedcipher.flower.settings import RoundSettings
+from flower_harness import NAMES, LocalGrid, initial, record
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+CLIENTS = 4
+ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
+TRIES = int(os.environ.get("FEDCIPHER_ATTACK_TRIES", "200"))
+A_RUN = 40
+"""Messages that a server sends before it begins anew."""
+SCHEMES = ["flashe", "bfv", "oneshot"]
+
+
+def data_of(world, client, number):
+    """What a client's app makes in a message: another thing in each world."""
+    draw = random.Random(f"{world} {client} {number}")
+    kind = draw.choice(["plain", "plain", "plain", "nan", "huge", "empty", "raises", "nothing", "shapes", "ragged"])
+    size = 10.0 ** draw.uniform(-6, 3)
+    return kind, size, draw
+
+
+def app_of(world):
+    """A ClientApp whose behaviour depends on its data alone, in every way that an app's may."""
+    app, counts = ClientApp(mods=[client_mod]), {}
+
+    def reply(msg, ctxt, training):
+        client = ctxt.node_config["partition-id"]
+        counts[client] = counts.get(client, 0) + 1
+        kind, size, draw = data_of(world, client, counts[client])
+        if kind == "raises":
+            raise ValueError(f"patient {draw.random()}")
+        if kind == "nothing":
+            return None
+        values = {"num-examples": draw.randrange(10**6), "loss": size, "classes": [draw.random() for _ in range(3)]}
+        if kind == "nan":
+            values = {"num-examples": -1, "loss": float("nan"), "classes": [float("inf")] * 3}
+        if kind == "ragged":
+            values = {"loss": [size] * draw.randrange(5), f"class-{draw.randrange(9)}": 1.0}
+        content = RecordDict({} if kind == "empty" else {"metrics": MetricRecord(values)})
+        if training and kind != "empty":
+            moved = [a + np.float32(size) for a in msg.content["arrays"].to_numpy_ndarrays()]
+            if kind == "huge":
+                moved = [np.full_like(a, np.inf if draw.random() < 0.5 else 3e38) for a in moved]
+            if kind == "nan":
+                moved = [np.full_like(a, np.nan) for a in moved]
+            if kind == "shapes":
+                moved = [a[:1] for a in moved]
+            content["arrays"] = record(moved)
+        return Message(content, reply_to=msg)
+
+    app.train()(lambda msg, ctxt: reply(msg, ctxt, True))
+    app.evaluate()(lambda msg, ctxt: reply(msg, ctxt, False))
+    return app
+
+
+class World:
+    """One world's clients, and the honest run that a server began with them."""
+
+    def __init__(self, folder, world, key_folder, monkeypatch):
+        self.world, self.folder = world, folder / world
+        self.enter(monkeypatch)
+        self.grid = LocalGrid(app_of(world), CLIENTS, key_folder)
+        for k, context in enumerate(self.grid.contexts.values()):
+            context.node_config["fedcipher-key"] = str(key_folder / f"client-{k}.key")
+            # Its digest leaves, and the folders' names differ.
+            context.run_config = {}
+        answers = ["loss", Answer("classes", 3, 1e-3, 1.0, "sum")]
+        self.strategy = SecureStrategy(
+            FedAvg(**ALL), key_folder, out=self.folder / "run", train_answers=["loss"], evaluate_answers=answers
+        )
+        # Flower samples by this.
+        random.seed(1)
+        self.strategy.start(self.grid, record(initial()), num_rounds=2)
+        self.view = [seen(reply) for _, reply in self.grid.received]
+        self.tags = {}
+
+    def enter(self, monkeypatch):
+        monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(self.folder / "state"))
+        monkeypatch.setenv("FEDCIPHER_HOME", str(self.folder / "home"))
+        _parties.clear()
+
+    def steps(self, count):
+        """Arrays of the first model and ``count`` steps, as this world's server has them."""
+        folder = self.strategy._running.folder
+        arrays = dict(record(folder.first()).items())
+        for step in range(1, min(count, folder.count) + 1):
+            for group, frame in enumerate(folder.step(step)):
+                arrays[protocol.aggregate_key(step, group)] = protocol.bytes_array(frame)
+        return arrays
+
+
+def seen(reply):
+    """All that a server gets of a reply but ciphertexts, times, and what is random."""
+    if reply.has_error():
+        return ("refused", reply.error.code, re.sub(re.escape(TEXT) + "[0-9a-f]{8}", TEXT, reply.error.reason or ""))
+    said = []
+    for name, held in reply.content.items():
+        if isinstance(held, ArrayRecord):
+            ((key, array),) = held.items()
+            frame = protocol.frame_bytes(array)
+            kind, scheme, epoch, number, contributions, elements, payload, *_ = _native.inspect(frame)
+            head = (kind, scheme, epoch, number, tuple(contributions), elements, payload, len(frame))
+            said.append((name, key, array.dtype, array.shape, head, untagged(frame, payload)))
+        elif name == protocol.METRICS:
+            counted = tuple(sorted((key, held[key]) for key in held if key.endswith("_bytes")))
+            said.append((name, tuple(sorted(held.keys())), counted))
+        else:
+            said.append((name, tuple((key, held[key]) for key in sorted(held))))
+    return tuple(said)
+
+
+def untagged(frame, payload):
+    """The head without its two keyed tags, which are 16 bytes each: everything else is compared to the byte."""
+    head, tags = frame[: len(frame) - 8 - payload], _tags_at()
+    return bytes(head[: tags[0]] + head[tags[1] :])
+
+
+def _tags_at():
+    """Where a head has its tags: behind magic, version, scheme, parameters, key set and three numbers of 8 bytes."""
+    start = 4 + 4 + 16 + 16 + 16 + 8 + 8 + 8
+    return start, start + 32
+
+
+class Server:
+    """Draws the same messages for both worlds."""
+
+    def __init__(self, seed, charter, number):
+        self.draw, self.charter, self.number = random.Random(seed), charter, number
+        self.sent = []
+
+    def message(self):
+        """A function of a world that makes the next message, to which client, and what is done before."""
+        draw = self.draw
+        self.number += draw.choice([0, 1, 1, 1, 2])
+        client, kind = draw.randrange(CLIENTS), draw.choice(["train", "evaluate"])
+        charter = self._charter()
+        index, steps = draw.choice([1, 2, 3, 4, 99]), draw.choice([0, 1, 2, 2])
+        brings = draw.choice([0, 1, 2, 2])
+        indices = list(range(1, brings + 1))
+        if draw.random() < 0.1:
+            indices = indices[::-1]
+        config = {"server-round": index if draw.random() < 0.9 else 7}
+        if draw.random() < 0.1:
+            config["lr"] = 0.5
+        chosen = draw.random() < 0.15
+        lost = draw.random() < 0.03
+        number = self.number
+
+        def make(world):
+            if lost:
+                _parties.clear()
+                for context in world.grid.contexts.values():
+                    context.state = RecordDict()
+            arrays = world.steps(brings)
+            if chosen:
+                arrays.update(record([np.full_like(a, 3) for a in initial()]).items())
+            run = world.strategy._running
+            last = run._steps[steps - 1][0] if 0 < steps <= len(run._steps) else b""
+            said = RoundSettings(
+                charter=charter.digest,
+                round=number,
+                index=index,
+                steps=steps,
+                last=last,
+                document=charter.encode(),
+                indices=indices,
+            )
+            content = RecordDict({"arrays": ArrayRecord(arrays), "config": ConfigRecord(config)})
+            content[protocol.CONFIG] = said.to_record()
+            return Message(content, dst_node_id=1000 + client, message_type=kind), client
+
+        return make
+
+    def _charter(self):
+        """Mostly the run's; else one that asks for more, or for something else."""
+        draw = self.draw
+        if draw.random() < 0.7:
+            return self.charter
+        changes = draw.choice(
+            [
+                {"run": self.charter.run + draw.randrange(1, 4)},
+                {"run": self.charter.run + draw.randrange(1, 4), "sets_models": True},
+                {"optimiser": ("adam", (1e6, 0.0, 0.0, 1e-30))},
+                {"first": arrays_digest(NAMES, [np.full_like(a, 3) for a in initial()]).hex()},
+                {"largest_weight": 1, "equal_weights": False},
+                {"answers": {"train": [], "evaluate": [Answer("loss", 0, 1.0, 1.0)]}},
+                {"clear": {"train": ["loss"], "evaluate": ["loss"]}},
+                {"settings": {"train": Settings({}), "evaluate": Settings({})}},
+                {"rounds": 1},
+            ]
+        )
+        return dataclasses.replace(self.charter, **changes)
+
+
+def tag_classes(frames):
+    """Which of a world's model tags are equal, in order of appearance."""
+    start, end = _tags_at()
+    order = {}
+    return [tuple(order.setdefault(f[at : at + 16], len(order)) for at in (start, end - 16)) for f in frames]
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_attack_two_worlds_look_alike_to_any_randomised_server(tmp_path, name, monkeypatch):
+    committee = {"members": CLIENTS} if name == "oneshot" else {}
+    scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16), **committee)
+    key_sets = scheme.keygen(CLIENTS)
+    tried = run = 0
+    while tried < TRIES:
+        run += 1
+        folder = tmp_path / str(run)
+        # A copy of the keys for each world, whose clients use them in a state folder of their own.
+        worlds = []
+        # Both worlds have the server's numbers alike.
+        monkeypatch.setattr("fedcipher.flower.strategy.reserve", lambda count, run=run: run << 21)
+        for world in ("one", "other"):
+            saved = keys.save(key_sets, scheme, folder / f"keys-{world}")
+            worlds.append(World(folder, world, saved, monkeypatch))
+        one, other = worlds
+        assert one.view == other.view, "the honest run"
+        base = max(w.strategy._number for w in worlds)
+        charter = one.strategy._running.charter
+        assert charter.digest == other.strategy._running.charter.digest
+        server = Server(f"{name} {run}", Charter.decode(charter.encode()), base + 1)
+        frames = {w.world: [] for w in worlds}
+        for _ in range(A_RUN):
+            make = server.message()
+            views = []
+            for world in worlds:
+                world.enter(monkeypatch)
+                message, client = make(world)
+                reply = world.grid.app(message, world.grid.contexts[1000 + client])
+                views.append(seen(reply))
+                if not reply.has_error():
+                    frames[world.world] += [
+                        protocol.frame_bytes(a) for r in reply.content.array_records.values() for a in r.values()
+                    ]
+            assert views[0] == views[1]
+            tried += 1
+        assert tag_classes(frames["one"]) == tag_classes(frames["other"])
