@@ -199,6 +199,12 @@ class Federation:
         changed = {**plain, **changes}
         return ConfigRecord({key: value for key, value in changed.items() if value is not None})
 
+    def aggregate(self, step):
+        """The aggregate of one step, as an honest round has sent it."""
+        key = protocol.aggregate_key(step)
+        arrays = (content.get("arrays", {}) for _, content in self.grid.sent)
+        return next(protocol.frame_bytes(held[key]) for held in arrays if key in held)
+
     def content(self, config=None, arrays=None):
         """A message's content; without ``arrays`` with the first model, or with nothing where there are steps."""
         if arrays is None:

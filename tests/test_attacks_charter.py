@@ -7,6 +7,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import _native, errors, keys
+from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import Charter, Settings, arrays_digest
 from fedcipher.flower import SecureStrategy, open_run, protocol
 from fedcipher.flower.party import _parties
@@ -130,12 +131,16 @@ def test_attack_13_a_reply_has_no_metric_in_the_clear(tmp_path, rng):
 @pytest.mark.parametrize("name", SCHEMES)
 def test_attack_13_two_models_of_one_round_are_not_evaluated(tmp_path, rng, name):
     """A position is evaluated once, so that two servers' worlds cannot be compared on one client."""
-    attack = Attack(tmp_path, name, rng)
+    attack = Attack(tmp_path, name, rng, rounds=2)
+    folder = attack.strategy._running.folder
+    first = Chain.last_of(folder.step(1), folder.round_of(1))
     for client in range(CLIENTS):
-        assert refused(attack.send(attack.settings(index=2), attack.arrays(), client=client))
-        assert refused(
-            attack.send(attack.settings(index=3, steps=0, last=b"", indices=[]), ArrayRecord({}), client=client)
-        )
+        assert refused(attack.send(attack.settings(index=3), attack.arrays(), client=client)), "where it is"
+        for steps, last in ((1, first), (0, b"")):
+            back = attack.settings(index=3, steps=steps, last=last, indices=[])
+            assert refused(attack.send(back, ArrayRecord({}), client=client)), f"back at step {steps}"
+    # Not because of the messages: a client trains at the same place.
+    assert not attack.send(attack.settings(index=3), attack.arrays(), kind="train").has_error()
 
 
 def test_attack_14_no_optimiser_or_type_of_the_servers_choice_measures_a_mean(tmp_path, rng):

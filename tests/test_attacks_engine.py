@@ -1,16 +1,19 @@
 """A training host that is not honest, against its real engine: keys, single uploads and false sums stay closed."""
 
 import re
+import time
 
 import fedcipher
 import numpy as np
 import pytest
 import wire_tools
-from engine_harness import deployment, error_class, field, raw_call, socket_channel, updates
+from engine_harness import deployment, error_class, field, raw_call, socket_channel, until, updates
 from fedcipher import errors
 from fedcipher.codec import Codec
 
 CLIENTS = 4
+KEYGEN = 180
+"""Seconds that the keys of pasta-bfv take on a machine with other work."""
 
 
 @pytest.fixture
@@ -163,3 +166,50 @@ def test_a_round_is_opened_once_by_an_engine(federation, tmp_path):
             forged = wire_tools.with_flip(wire_tools.with_round(all_of_it, 2), start + 50 + k, 1)
             with pytest.raises(expected):
                 engine.decryptor().open(forged)
+
+
+# --- attack 19: a forgery closes keys, and nobody gave new ones --------------------------------
+
+
+def forged(aggregate):
+    """Another tag."""
+    return wire_tools.with_flip(aggregate, len(aggregate) - 9, 1)
+
+
+def closes(run, client, aggregate):
+    """The engine of ``client`` opens nothing more."""
+    decryptor = run.connect(client).decryptor()
+    with pytest.raises(errors.ForgedAggregateError):
+        decryptor.open(forged(aggregate))
+    with pytest.raises(errors.KeyClosedError):
+        decryptor.open(aggregate)
+
+
+def test_attack_19_closed_keys_are_replaced_when_more_devices_say_so_than_may_lie(federation):
+    """One wrong tag closed the key of every client for ever."""
+    epochs = lambda run: run.authority("status").count("epoch ")  # noqa: E731
+    noted = lambda run, epoch: run.authority("status", "--audit").count(f": closed epoch {epoch}\n")  # noqa: E731
+    with federation("pasta-bfv", min_contributions=2) as run:
+        inputs, frames = round_of(run, 1, 50)
+        honest = aggregate(run, frames)
+        closes(run, 0, honest)
+        assert until(lambda: noted(run, 1) == 1), "its engine has told the authority"
+        time.sleep(3)
+        assert (epochs(run), noted(run, 1)) == (1, 1), "at one client's word nothing rotates"
+        closes(run, 1, honest)
+        assert until(lambda: epochs(run) == 2, KEYGEN), "at two there are new keys"
+        audit = run.authority("status", "--audit")
+        assert audit.index("client-1: closed epoch 1") < audit.index("rotate epoch 2")
+        assert until(lambda: all(2 in run.connect(k).epochs for k in range(CLIENTS)), KEYGEN)
+        keys = run.keys()
+        inputs, frames = round_of(run, 2, 50)
+        mean = run.connect(0).decryptor().decrypt(aggregate(run, frames))
+        assert np.abs(mean[0] - np.mean([u[0].clip(-1, 1) for u in inputs], axis=0)).max() < 1e-2
+        keys.settle(2)
+        # Within the hour these stay closed, whoever says so.
+        _, frames = round_of(run, 3, 50)
+        for k in range(CLIENTS):
+            closes(run, k, aggregate(run, frames))
+        assert until(lambda: noted(run, 2) == CLIENTS)
+        time.sleep(3)
+        assert epochs(run) == 2

@@ -37,7 +37,8 @@ def federation(tmp_path, rng, name, liars, *, clients=CLIENTS, lies=lambda numbe
 
 def run(grid, folder, out, rounds, clients=CLIENTS, opener=None, evaluate=1.0, **given):
     everybody = {"min_train_nodes": clients, "min_evaluate_nodes": clients, "min_available_nodes": clients}
-    strategy = SecureStrategy(FedAvg(**everybody, fraction_evaluate=evaluate), folder, out=out, opener=opener, **given)
+    inner = FedAvg(**everybody, fraction_evaluate=evaluate)
+    strategy = SecureStrategy(inner, folder, out=out, opener=opener, **{"may_lose": rounds, **given})
     strategy.start(grid, record(initial()), num_rounds=rounds)
     return strategy
 
@@ -72,12 +73,25 @@ def test_attack_19_a_liar_is_found_and_left_out(tmp_path, rng, caplog):
     np.testing.assert_allclose(model[NAMES[0]], honest, atol=1e-3)
 
 
+def test_a_run_that_lost_rounds_ends_with_an_error_that_says_whose_fault_it_was(tmp_path, rng):
+    grid, folder, _ = federation(tmp_path, rng, "flashe", [5])
+    with pytest.raises(errors.LostRoundsError) as caught:
+        run(grid, folder, tmp_path / "run", 9, opener="client-0.key", may_lose=0)
+    lost = caught.value
+    assert lost.liars == [5] and "clients [5] have lied and are left out" in str(lost)
+    assert list(lost.lost) == [1] and "1 of 9 rounds have no aggregate: [1]" in str(lost)
+    # All else is there: what opened stays, and the run's model with it.
+    model = open_run(tmp_path / "run", folder / "client-1.key")
+    for name, array in lost.result.arrays.items():
+        np.testing.assert_array_equal(array.numpy(), model[name])
+
+
 def test_attack_32_no_two_sums_of_a_position_differ_by_fewer_than_the_minimum(tmp_path, rng):
     """What a lying client could open of a search: every sum that was broadcast, the failed ones too."""
     grid, folder, _ = federation(tmp_path, rng, "flashe", [1])
     broadcast = {}
     strategy = SecureStrategy(
-        FedAvg(min_train_nodes=CLIENTS, min_available_nodes=CLIENTS), folder, out=tmp_path / "run"
+        FedAvg(min_train_nodes=CLIENTS, min_available_nodes=CLIENTS), folder, out=tmp_path / "run", may_lose=8
     )
     real = strategy._summed_in_sets
 

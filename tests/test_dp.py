@@ -14,7 +14,9 @@ import pytest
 from fedcipher import Codec, _native, cli, errors, keys
 from fedcipher.dp import Privacy, grid
 from fedcipher.flower import SecureStrategy, protocol
+from fedcipher.flower.analytics import secure_sum
 from flower_harness import LocalGrid, initial, make_app, record
+from flwr.app import RecordDict
 from flwr.serverapp.strategy import FedAvg
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -630,20 +632,22 @@ def test_nothing_that_is_sent_says_whether_an_update_was_clipped(tmp_path, caplo
         ]
         assert {frame[5] for frame in frames} == {607}
     assert told[1e-3] == told[1e3]
-    assert {m["clipped"] for m in told[1e3] if "clipped" in m} == {0}
+    assert {key for m in told[1e3] for key in m} <= {"download_bytes", "upload_bytes", "setup_bytes"}
     # The client itself is told.
     assert caplog.text.count("to keep the L2 norm of its privacy") == CLIENTS
 
 
 def test_a_server_cannot_weight_by_examples(tmp_path, caplog):
-    local, strategy = deployed(tmp_path)
+    seen = []
+    local, strategy = deployed(tmp_path, seen=seen)
     with pytest.raises(errors.StrategyError, match="weigh all clients the same"):
         SecureStrategy(FedAvg(), tmp_path / "keys", opener="client-0.key", examples_per_weight=10)
-    # One that is not honest: refused before the number of examples is looked at, so for all clients alike.
+    # One that is not honest: its charter is refused before the app is asked, so by all clients alike.
     strategy._unit = 1e9
     with caplog.at_level(logging.WARNING, "fedcipher.flower"), pytest.raises(errors.StrategyError):
         strategy.start(local, record(initial()), num_rounds=1)
-    assert caplog.text.count("weights by examples") == CLIENTS
+    assert caplog.text.count("it weights by examples, and the noise") == CLIENTS
+    assert seen == []
 
 
 def test_a_model_with_whole_numbers_is_refused_before_anybody_trains(tmp_path):
@@ -661,11 +665,11 @@ def test_too_few_bits_for_a_model_are_refused_before_anybody_trains(tmp_path):
     assert not seen
 
 
-def test_statistics_take_keys_without_privacy():
-    from fedcipher.flower.exact import check_codec
-
+def test_statistics_take_keys_without_privacy(tmp_path):
+    local, _ = deployed(tmp_path)
     with pytest.raises(errors.ParameterError, match="without privacy"):
-        check_codec(Codec(privacy=PRIVACY))
+        secure_sum(local, RecordDict({}), tmp_path / "keys", answers=["count"])
+    assert local.sent == []
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

@@ -276,7 +276,10 @@ def test_the_socket_is_its_owners_alone(tmp_path):
     assert (tmp_path / "engine.sock").read_text() == "somebody's"
     (tmp_path / "engine.sock").unlink()
     tmp_path.chmod(0o777)
-    with pytest.raises(errors.EngineError, match="lets others replace the socket"), open_engine(tmp_path, folder):
+    with (
+        pytest.raises(errors.EngineError, match="lets other users replace what is in it"),
+        open_engine(tmp_path, folder),
+    ):
         pass
     tmp_path.chmod(0o700)
 

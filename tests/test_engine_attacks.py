@@ -624,7 +624,9 @@ def test_attack_24_a_host_is_enrolled_for_devices_that_exist_and_shown_with_them
                 run.host("trainer", *devices)
         with pytest.raises(errors.EngineError, match="uses no devices"):
             run.enrol("nic", "--device", "client-0")
-        run.host("trainer", "client-1", "client-0")
+        enrol = ("enrol", "trainer", "--role", "host", "--device", "client-1", "--device", "client-0")
+        assert "has 2 clients, and only 1 may lie" in run.authority(*enrol, "--out", tmp_path / "trainer")
+        assert "may lie" not in run.authority(*enrol[:1], "one", *enrol[2:-2], "--out", tmp_path / "one")
         assert "host trainer, may use client-0, client-1\n" in run.authority("status")
         run.authority("revoke", "client-1", "--no-rotate")
         with pytest.raises(errors.EngineError, match="no enrolled device"):
@@ -766,7 +768,7 @@ def test_keys_that_others_could_read_or_replace_are_refused(tmp_path):
             run.keys()
         (credentials / "key.pem").chmod(0o600)
         credentials.chmod(0o777)
-        with pytest.raises(errors.EngineError, match="chmod o-w"):
+        with pytest.raises(errors.EngineError, match="chmod go-w"):
             run.keys()
         credentials.chmod(0o700)
         assert run.keys().current().epoch == 1

@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcipher import _native, cli, errors, keys
 from fedcipher.flower import SecureStrategy, client_mod, committee, open_run, protocol, replies
 from fedcipher.flower.journal import read_journal
+from fedcipher.flower.run_folder import RunFolder
+from fedcipher.flower.server_model import ServerModel
 from fedcipher.schemes import base
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import LocalGrid, initial, make_app, record
@@ -38,7 +40,7 @@ class Federation:
         app = make_app(self.goals, [10] * CLIENTS, **({} if mods is None else {"mods": mods}))
         self.grid = LocalGrid(app, CLIENTS, self.keys, tamper)
         out = {} if self.scheme.reveals_to_server else {"out": folder / "run"}
-        self.strategy = SecureStrategy(inner or FedAvg(**ALL), self.keys, committee_timeout=5, **out)
+        self.strategy = SecureStrategy(inner or FedAvg(**ALL), self.keys, committee_timeout=5, may_lose=2, **out)
 
     def start(self, rounds, **options):
         return self.strategy.start(self.grid, record(initial()), num_rounds=rounds, **options)
@@ -517,6 +519,10 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
         assert [record.unfinished for record in kept] == [record.unfinished for record in strategy.rounds]
     if reveal == "server":
         got = result.arrays.to_numpy_ndarrays()
+        # A server that goes on with the run opens what the clients did.
+        stored = RunFolder.reopen(folder.folder, federation.scheme, folder.count)
+        again = ServerModel(stored, federation.scheme, strategy._opener, record(initial()))
+        assert all(np.array_equal(a, b) for a, b in zip(again.arrays, got, strict=True))
     else:
         got = open_run(tmp_path / "run", federation.keys / "client-0.key").values()
     close(got, federation.expected(senders), len(senders))

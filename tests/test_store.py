@@ -97,13 +97,6 @@ def test_a_key_that_is_not_what_was_made_is_found_at_the_start(store):
     assert "client-0 has been revoked and is not any more" in refusal(store)
 
 
-def test_a_store_from_before_digests_still_serves(store):
-    execute(store, "DROP TABLE digests")
-    assert "client-0" in store("status")
-    store("rotate")
-    assert "client-0" in store("status")
-
-
 @pytest.fixture
 def full(tmp_path):
     """A folder on a file system of 256 kB, of which some are left."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, chosen, copied, reported
 
-TESTS = ("engine", "engine_attacks", "engine_faults", "engine_oneshot", "attacks_engine", "store")
+TESTS = ("engine", "engine_attacks", "engine_faults", "engine_oneshot", "engine_tls", "attacks_engine", "store")
 PROGRAMS = ("fedcipher-engine", "fedcipher-authority")
 COMMAND = "make mutants-engine"
 
@@ -118,10 +118,10 @@ MUTANTS = (
         "error = self.hosts.cut(host.filter(|_| false)) => Err(error),",
     ),
     engine(
-        "engine_service",
+        "streams",
         "a silent host keeps its call",
-        "tokio::time::timeout(self.stall, parts.next())",
-        "tokio::time::timeout(self.stall * 1000, parts.next())",
+        "tokio::time::timeout(stall, requests.next())",
+        "tokio::time::timeout(stall * 1000, requests.next())",
     ),
     engine(
         "engine_service",
@@ -145,7 +145,14 @@ MUTANTS = (
         "Some((text, scheme)) => (text, scheme),",
     ),
     engine("files", "others may read a key", "if mode & 0o077 != 0 && !by_group {", "if false {"),
-    engine("files", "others may replace a key", "if open & 0o002 != 0 {", "if false {"),
+    engine(
+        "files",
+        "others may replace a key",
+        "if mode & OTHERS_WRITE != 0 && !(sticky_is_fine && mode & STICKY != 0) {",
+        "if false {",
+    ),
+    engine("files", "others may replace a certificate", "if mode & OTHERS_WRITE != 0 {", "if false {"),
+    engine("files", "a pipe is read", "if !about.is_file() || about.len() > LARGEST {", "if false {"),
     engine("listen", "any certificate may use an engine", "if party.role == Role::Host && self", "if self"),
     engine(
         "listen",
@@ -153,7 +160,44 @@ MUTANTS = (
         "&& self.hosts.contains(&party.name) {",
         "{",
     ),
-    engine("listen", "any user may use an engine", "|| self.users.contains(&user) {", "|| true {"),
+    engine(
+        "listen",
+        "any user may use an engine",
+        "let all = user == rustix::process::geteuid().as_raw() || user == 0;",
+        "let all = true;",
+    ),
+    engine("keyring", "a caller uses any device", "Devices::Named(names) => names.contains(name),", "_ => true,"),
+    engine(
+        "certificates",
+        "a host's certificate may name no devices",
+        "(Role::Host, 0) => Err(",
+        "(Role::Host, 1000) => Err(",
+    ),
+    engine(
+        "authority",
+        "one device's word replaces keys",
+        "if store.query_row(CLOSED_KEYS, [], |r| r.get::<_, u64>(0))? <= most {",
+        "if store.query_row(CLOSED_KEYS, [], |r| r.get::<_, u64>(0))? == 0 {",
+    ),
+    engine(
+        "authority",
+        "keys are replaced at will",
+        "if seconds < REPLACE_SECONDS => Due::Later,",
+        "if seconds == u64::MAX => Due::Later,",
+    ),
+    engine(
+        "authority",
+        "a revoked device's word counts",
+        "WHERE state = 'current' AND revoked = 0",
+        "WHERE state = 'current'",
+    ),
+    engine(
+        "tls",
+        "TLS without the hybrid group",
+        "kx_groups: vec![kx_group::X25519MLKEM768],",
+        "kx_groups: vec![kx_group::X25519],",
+    ),
+    engine("text", "a peer's text begins a line", "c.is_control() || matches!", "matches!"),
     engine("listen", "a revoked host may call", "if self.revoked.is_revoked(&party.name) {", "if false {"),
     engine("listen", "a file in the socket's place is deleted", "if !there.file_type().is_socket() {", "if false {"),
     engine(

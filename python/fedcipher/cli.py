@@ -283,6 +283,14 @@ def _privacy(options: argparse.Namespace, rounds: int | None) -> Privacy | None:
     return Privacy.for_epsilon(options.dp_epsilon, delta=delta, rounds=rounds, clip=clip)
 
 
+def _privacy_of_keys(options: argparse.Namespace) -> Privacy | None:
+    """Of `_privacy_options` and `_weight_options`."""
+    privacy = _privacy(options, options.dp_rounds)
+    if privacy is not None and not options.equal:
+        raise ParameterError("--dp-epsilon needs --equal: no noise covers how many examples a client has")
+    return privacy
+
+
 def _run_commands(commands: Any) -> None:
     opened = commands.add_parser("open", help="decrypt the model that a run ended with")
     opened.add_argument("folder", type=Path, help="the folder of SecureStrategy(out=...), or its name", metavar="RUN")
@@ -497,7 +505,7 @@ def _unit(options: argparse.Namespace) -> float:
 
 
 def _keygen(options: argparse.Namespace, __: list[str]) -> int:
-    privacy = _privacy(options, options.dp_rounds)
+    privacy = _privacy_of_keys(options)
     if options.per_round is not None and options.per_round > options.clients:
         raise ParameterError(f"--per-round {options.per_round}: the cohort has {options.clients} clients")
     made = _made(options, options.per_round or options.clients, _max_weight(options), privacy)
@@ -525,7 +533,7 @@ def _roster(options: argparse.Namespace, __: list[str]) -> int:
     senders = len(options.cards) - len(set(options.silent))
     if "members=" not in " ".join(options.set):
         options.set.append(f"members={len(set(options.member))}")
-    privacy = _privacy(options, options.dp_rounds)
+    privacy = _privacy_of_keys(options)
     made = _made(options, options.per_round or senders, max_weight, privacy)
     names = {"members": options.member, "silent": options.silent, "blind": options.blind}
     out, fingerprint = make_roster(
@@ -576,6 +584,8 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
             said = "under way"
         figures = shown.figures(record)
         show(f"round {record.round} (key epoch {record.epoch}): {said}{f'; {figures}' if figures else ''}")
+        for lost in shown.losses(record):
+            show(f"    {lost}")
         for client in record.clients:
             if client.left_out is not None:
                 show(f"    client {'?' if client.client is None else client.client}: {client.left_out}")

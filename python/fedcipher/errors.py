@@ -1,5 +1,7 @@
 """The one exception tree: every message names what was wrong and what to do."""
 
+from collections.abc import Mapping, Sequence
+
 __all__ = [
     "AcceleratorError",
     "AccessError",
@@ -29,6 +31,7 @@ __all__ = [
     "KeyInUseError",
     "LayoutError",
     "LedgerError",
+    "LostRoundsError",
     "ModelMismatchError",
     "NonceReuseError",
     "NotFiniteError",
@@ -221,6 +224,26 @@ class StrategyError(FedcipherError):
     """A Flower strategy, or how it is started, does not go with encrypted updates."""
 
 
+class LostRoundsError(StrategyError):
+    """A run has ended, and more of its rounds than may be lost have no aggregate.
+
+    Attributes
+    ----------
+    result
+        The run's Flower ``Result``, as `start` returns it where no round was lost.
+    lost
+        Why each round without an aggregate has none, by its number.
+    liars
+        Numbers of the clients that were proven to have lied, and were left out.
+    """
+
+    def __init__(
+        self, text: str, *, result: object = None, lost: Mapping[int, str] | None = None, liars: Sequence[int] = ()
+    ) -> None:
+        super().__init__(text)
+        self.result, self.lost, self.liars = result, dict(lost or {}), list(liars)
+
+
 class RunError(FedcipherError):
     """The folder of a run cannot be written or read."""
 
@@ -265,7 +288,7 @@ class IdentityInUseError(AccessError):
 
 
 class UnknownDeviceError(EngineError):
-    """The engine does not serve this device."""
+    """The engine does not serve this device to this host or user, or not at all."""
 
 
 class StalledError(EngineError):

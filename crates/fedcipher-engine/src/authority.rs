@@ -1,6 +1,7 @@
 //! The authority's state: devices, epochs, who got which key. One SQLite file (WAL); every change is one
 //! transaction, so that a kill at any point leaves the state before or the state after.
 
+use crate::boot_time::BootTime;
 use crate::certificates::{Party, Role, Root, Terms};
 use crate::damage::{self, unread};
 use crate::error::{Error, Result};
@@ -13,6 +14,7 @@ use fedcipher_core::scheme::Scheme;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -29,6 +31,16 @@ const BUSY: Duration = Duration::from_secs(60);
 const REFUSALS: u64 = 10_000;
 /// In `config`: a revocation still waits for its rotation.
 const OWED: &str = "rotation_owed";
+/// In `config`: how many clients may lie. More devices than these must say that their key is closed before it is
+/// replaced.
+const CORRUPT_CLIENTS: &str = "corrupt_clients";
+/// In `config`: when closed keys were last replaced.
+const REPLACED: &str = "replaced";
+/// Least seconds between two replacements of closed keys.
+const REPLACE_SECONDS: u64 = 3600;
+/// Devices that have said that their key of the current epoch is closed, as far as they are not revoked.
+const CLOSED_KEYS: &str = "SELECT COUNT(*) FROM closed JOIN epochs USING (epoch) JOIN parties ON name = device
+    WHERE state = 'current' AND revoked = 0";
 /// In `config`: names of the committee's members, one a line.
 const MEMBERS: &str = "members";
 const SCHEMA: &str = "
@@ -48,6 +60,19 @@ CREATE TABLE keys (
 CREATE TABLE audit (id INTEGER PRIMARY KEY, at TEXT NOT NULL, party TEXT NOT NULL, action TEXT NOT NULL, epoch INTEGER);
 CREATE TABLE uses (
     host TEXT NOT NULL REFERENCES parties, device TEXT NOT NULL REFERENCES parties, PRIMARY KEY (host, device)
+);
+CREATE TABLE closed (
+    epoch INTEGER NOT NULL REFERENCES epochs, device TEXT NOT NULL REFERENCES parties, PRIMARY KEY (epoch, device)
+);
+CREATE TABLE cards (
+    device TEXT PRIMARY KEY REFERENCES parties, verify BLOB NOT NULL UNIQUE, sealing BLOB NOT NULL
+);
+CREATE TABLE refusals (
+    minute TEXT NOT NULL, party TEXT NOT NULL, what TEXT NOT NULL, count INTEGER NOT NULL,
+    UNIQUE (minute, party, what)
+);
+CREATE TABLE digests (
+    epoch INTEGER NOT NULL REFERENCES epochs, device TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (epoch, device)
 );
 ";
 
@@ -100,19 +125,6 @@ pub struct Status {
     pub refused: Vec<Refused>,
 }
 
-/// Beside the schema, because the first stores came without it.
-const LATER: &str = "
-CREATE TABLE IF NOT EXISTS cards (
-    device TEXT PRIMARY KEY REFERENCES parties, verify BLOB NOT NULL UNIQUE, sealing BLOB NOT NULL
-);
-CREATE TABLE IF NOT EXISTS refusals (
-    minute TEXT NOT NULL, party TEXT NOT NULL, what TEXT NOT NULL, count INTEGER NOT NULL,
-    UNIQUE (minute, party, what)
-);
-CREATE TABLE IF NOT EXISTS digests (
-    epoch INTEGER NOT NULL REFERENCES epochs, device TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (epoch, device)
-);
-";
 /// In `digests`, whose the server's key is.
 pub(crate) const SERVER: &str = "";
 
@@ -141,7 +153,8 @@ fn now() -> Result<String> {
 
 impl Authority {
     /// A new authority in `folder`, for the scheme of `spec` (JSON, as `fedcipher spec` prints it).
-    pub fn init(folder: &Path, spec: &str, reached_as: Vec<String>) -> Result<Self> {
+    /// `corrupt_clients` is how many clients may lie.
+    pub fn init(folder: &Path, spec: &str, reached_as: Vec<String>, corrupt_clients: u32) -> Result<Self> {
         let committee = registry::make(spec)?.committee();
         std::fs::create_dir_all(folder).map_err(|e| Error::file(folder, &e))?;
         std::fs::set_permissions(folder, PermissionsExt::from_mode(0o700)).map_err(|e| Error::file(folder, &e))?;
@@ -149,7 +162,7 @@ impl Authority {
         // Made by us, for us alone: SQLite would follow the umask.
         let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         made.map_err(|e| Error::file(&path, &format!("{e}; an authority is made once")))?;
-        let filled = Self::fill(folder, spec, reached_as, committee);
+        let filled = Self::fill(folder, spec, reached_as, corrupt_clients, committee);
         if filled.is_err() {
             // Half an authority is none, and would be in the way of the next try.
             for ending in ["", "-wal", "-shm"] {
@@ -159,7 +172,13 @@ impl Authority {
         filled
     }
 
-    fn fill(folder: &Path, spec: &str, reached_as: Vec<String>, committee: usize) -> Result<Self> {
+    fn fill(
+        folder: &Path,
+        spec: &str,
+        reached_as: Vec<String>,
+        corrupt_clients: u32,
+        committee: usize,
+    ) -> Result<Self> {
         let mut this = Self::connect(folder)?;
         this.committee = committee;
         let root = Root::generate()?;
@@ -167,7 +186,13 @@ impl Authority {
         let (certificate, key) = root.issue(&service, &Terms::days(3650, reached_as))?;
         let tx = this.begin()?;
         tx.execute_batch(SCHEMA)?;
-        let entries = [("spec", spec), ("root_certificate", &root.certificate), ("root_key", &root.key)];
+        let corrupt_clients = corrupt_clients.to_string();
+        let entries = [
+            ("spec", spec),
+            ("root_certificate", &root.certificate),
+            ("root_key", &root.key),
+            (CORRUPT_CLIENTS, &corrupt_clients),
+        ];
         for (name, value) in entries {
             tx.execute("INSERT INTO config VALUES (?1, ?2)", params![name, value])?;
         }
@@ -187,7 +212,6 @@ impl Authority {
         let mut this = Self::connect(folder).map_err(|e| unread(folder, &e))?;
         damage::check_structure(&this.connection, folder)?;
         this.committee = registry::make(&this.spec()?)?.committee();
-        this.connection.execute_batch(LATER)?;
         damage::check_content(&this.connection, folder)?;
         // A process that was killed between a rotation and this left its log.
         this.forget(Duration::from_millis(200))?;
@@ -298,6 +322,12 @@ impl Authority {
         Ok(client)
     }
 
+    /// How many clients may lie.
+    pub fn corrupt_clients(&self) -> Result<u64> {
+        let text = self.config(CORRUPT_CLIENTS)?;
+        text.parse().map_err(|_| Error::Store(format!("{CORRUPT_CLIENTS} is {text:?}, which is no number")))
+    }
+
     /// Whether an epoch is a roster of identities that the devices have made.
     #[must_use]
     pub fn has_rosters(&self) -> bool {
@@ -363,45 +393,91 @@ impl Authority {
     /// Refused, unless by `force`, while an aggregator that took the previous epoch has settled no round
     /// of the current one: its last aggregate would be under keys that nobody has any more.
     pub fn rotate(&mut self, force: bool) -> Result<u64> {
-        let scheme = registry::make(&self.spec()?)?;
-        let committee = self.committee;
+        let keys = self.plan(force)?.make()?;
+        self.begin_epoch(keys, force)
+    }
+
+    /// What the next epoch's keys are to be made for. Making them takes seconds, in which nobody waits for the store.
+    pub fn plan(&self, force: bool) -> Result<Plan> {
+        check_unused(&self.connection, force)?;
+        let (epoch, devices) = next_epoch(&self.connection)?;
+        Ok(Plan { spec: self.spec()?, epoch, devices })
+    }
+
+    /// [`Authority::rotate`] with `keys` that have been made already. They are made again where devices or epochs have
+    /// changed since.
+    pub fn begin_epoch(&mut self, keys: NewKeys, force: bool) -> Result<u64> {
         let tx = self.begin()?;
-        let in_use: Option<u64> = tx
-            .query_row("SELECT epoch FROM epochs WHERE state = 'previous' AND taken = 1", [], |r| r.get(0))
-            .optional()?;
-        if let Some(epoch) = in_use.filter(|_| !force) {
-            return Err(Error::EpochInUse { epoch });
-        }
-        let devices: Vec<(u32, String)> = {
-            let mut query = tx.prepare("SELECT client, name FROM parties WHERE role = 'device' AND revoked = 0")?;
-            let rows = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?;
-            rows.collect::<rusqlite::Result<_>>()?
-        };
-        let epoch: u64 = tx.query_row("SELECT COALESCE(MAX(epoch), 0) + 1 FROM epochs", [], |r| r.get(0))?;
-        let (server, keys) = if committee > 0 {
-            roster_of(&tx, scheme.as_ref(), &devices, epoch)?
-        } else {
-            let cohort: Vec<u32> = devices.iter().map(|(client, _)| *client).collect();
-            let set = scheme.keygen(&cohort, epoch)?;
-            (set.server, set.clients.iter().map(|key| (key.client, key.to_bytes())).collect())
-        };
-        end_epochs(&tx, "state = 'previous'", [])?;
-        tx.execute("UPDATE epochs SET state = 'previous' WHERE state = 'current'", [])?;
-        tx.execute(
-            "INSERT INTO epochs (epoch, state, made, server_key) VALUES (?1, 'current', ?2, ?3)",
-            params![epoch, now()?, server.to_bytes()],
-        )?;
-        let digest = "INSERT INTO digests VALUES (?1, ?2, ?3)";
-        tx.execute(digest, params![epoch, SERVER, sha256(&[&server.to_bytes()])])?;
-        for (client, key) in &keys {
-            let name = devices.iter().find(|(number, _)| number == client).map(|(_, name)| name);
-            tx.execute("INSERT INTO keys VALUES (?1, ?2, ?3, NULL)", params![epoch, name, key.as_slice()])?;
-            tx.execute(digest, params![epoch, name, sha256(&[key.as_slice()])])?;
-        }
-        tx.execute("DELETE FROM config WHERE name = ?1", [OWED])?;
-        log(&tx, "authority", "rotate", Some(epoch))?;
+        let epoch = rotate(&tx, keys, force)?;
         tx.commit()?;
         Ok(epoch)
+    }
+
+    /// Notes that the engine `instance` of `device` opens nothing more under its keys of the epochs `closed`, since a
+    /// forgery was tried under them. Only the current epoch counts, and only where that engine holds the key.
+    pub fn report_closed(&mut self, device: &str, instance: &[u8], closed: &[u64]) -> Result<()> {
+        let tx = self.begin()?;
+        let current: Option<u64> = tx
+            .query_row(
+                "SELECT epoch FROM keys JOIN epochs USING (epoch)
+                 WHERE state = 'current' AND device = ?1 AND instance = ?2",
+                params![device, instance],
+                |r| r.get(0),
+            )
+            .optional()?;
+        if let Some(epoch) = current.filter(|epoch| closed.contains(epoch))
+            && tx.execute("INSERT OR IGNORE INTO closed VALUES (?1, ?2)", params![epoch, device])? > 0
+        {
+            log(&tx, device, "closed", Some(epoch))?;
+        }
+        tx.commit()?;
+        Ok(())
+    }
+
+    /// Makes the next epoch where more devices than may lie have said that their key of the current one is closed, at
+    /// most once an hour. None where that is not so, or the epoch that would end is still in use.
+    ///
+    /// The hour is counted by a clock that cannot be set, and begins anew when the machine has booted meanwhile.
+    pub fn replace_closed(&mut self, now: &BootTime) -> Result<Option<u64>> {
+        match self.plan_replacement(now)? {
+            Some(plan) => self.replace_by(plan.make()?, now),
+            None => Ok(None),
+        }
+    }
+
+    /// What the keys are to be made for that [`Authority::replace_closed`] needs; none where it does nothing.
+    pub fn plan_replacement(&mut self, now: &BootTime) -> Result<Option<Plan>> {
+        let most = self.corrupt_clients()?;
+        // Without a lock on the store, which `serve` asks every second.
+        match due(&self.connection, most, now)? {
+            Due::Later => Ok(None),
+            Due::AfterAnHour => {
+                let tx = self.begin()?;
+                note_replacement(&tx, now)?;
+                tx.commit()?;
+                Ok(None)
+            }
+            Due::Now => match self.plan(false) {
+                Err(Error::EpochInUse { .. }) => Ok(None),
+                plan => plan.map(Some),
+            },
+        }
+    }
+
+    /// [`Authority::replace_closed`] with `keys` that have been made already.
+    pub fn replace_by(&mut self, keys: NewKeys, now: &BootTime) -> Result<Option<u64>> {
+        let most = self.corrupt_clients()?;
+        let tx = self.begin()?;
+        if due(&tx, most, now)? != Due::Now {
+            return Ok(None);
+        }
+        let epoch = match rotate(&tx, keys, false) {
+            Err(Error::EpochInUse { .. }) => return Ok(None),
+            rotated => rotated?,
+        };
+        note_replacement(&tx, now)?;
+        tx.commit()?;
+        Ok(Some(epoch))
     }
 
     /// Ends all epochs before `epoch`, which must be the current one or has ended itself, and makes the epoch
@@ -566,6 +642,112 @@ impl Authority {
     }
 }
 
+/// When closed keys are to be replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Now,
+    /// The last time was before the machine booted, and how long ago nobody can tell: an hour begins.
+    AfterAnHour,
+    Later,
+}
+
+fn due(store: &Connection, most: u64, now: &BootTime) -> Result<Due> {
+    if store.query_row(CLOSED_KEYS, [], |r| r.get::<_, u64>(0))? <= most {
+        return Ok(Due::Later);
+    }
+    let last: Option<String> =
+        store.query_row("SELECT value FROM config WHERE name = ?1", [REPLACED], |r| r.get(0)).optional()?;
+    let Some(last) = last else { return Ok(Due::Now) };
+    Ok(match now.since(&last.parse()?) {
+        None => Due::AfterAnHour,
+        Some(seconds) if seconds < REPLACE_SECONDS => Due::Later,
+        Some(_) => Due::Now,
+    })
+}
+
+/// Client numbers and names of devices.
+type Cohort = Vec<(u32, String)>;
+
+/// What the keys of an epoch are to be made for.
+pub struct Plan {
+    spec: String,
+    epoch: u64,
+    devices: Cohort,
+}
+
+/// The keys of an epoch that is not in the store yet.
+pub struct NewKeys {
+    plan: Plan,
+    scheme: Arc<dyn Scheme>,
+    /// None where the scheme has rosters.
+    made: Option<(ServerKey, IssuedKeys)>,
+}
+
+impl Plan {
+    pub fn make(self) -> Result<NewKeys> {
+        let scheme = registry::make(&self.spec)?;
+        let made = (scheme.committee() == 0).then(|| keygen(scheme.as_ref(), &self.devices, self.epoch)).transpose()?;
+        Ok(NewKeys { plan: self, scheme, made })
+    }
+}
+
+fn keygen(scheme: &dyn Scheme, devices: &Cohort, epoch: u64) -> Result<(ServerKey, IssuedKeys)> {
+    let cohort: Vec<u32> = devices.iter().map(|(client, _)| *client).collect();
+    let set = scheme.keygen(&cohort, epoch)?;
+    Ok((set.server, set.clients.iter().map(|key| (key.client, key.to_bytes())).collect()))
+}
+
+/// The number of the next epoch, and its devices.
+fn next_epoch(store: &Connection) -> Result<(u64, Cohort)> {
+    let mut query = store.prepare("SELECT client, name FROM parties WHERE role = 'device' AND revoked = 0")?;
+    let rows = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?;
+    let devices = rows.collect::<rusqlite::Result<_>>()?;
+    Ok((store.query_row("SELECT COALESCE(MAX(epoch), 0) + 1 FROM epochs", [], |r| r.get(0))?, devices))
+}
+
+/// Refuses, unless by `force`, to end an epoch that a federation still needs.
+fn check_unused(store: &Connection, force: bool) -> Result<()> {
+    let query = "SELECT epoch FROM epochs WHERE state = 'previous' AND taken = 1";
+    let in_use: Option<u64> = store.query_row(query, [], |r| r.get(0)).optional()?;
+    match in_use.filter(|_| !force) {
+        Some(epoch) => Err(Error::EpochInUse { epoch }),
+        None => Ok(()),
+    }
+}
+
+fn note_replacement(tx: &Transaction<'_>, now: &BootTime) -> Result<()> {
+    tx.execute("INSERT OR REPLACE INTO config VALUES (?1, ?2)", params![REPLACED, now.to_string()])?;
+    Ok(())
+}
+
+/// See [`Authority::rotate`].
+fn rotate(tx: &Transaction<'_>, keys: NewKeys, force: bool) -> Result<u64> {
+    check_unused(tx, force)?;
+    let (epoch, devices) = next_epoch(tx)?;
+    let NewKeys { plan, scheme, made } = keys;
+    let (server, keys) = match made {
+        Some(made) if plan.epoch == epoch && plan.devices == devices => made,
+        Some(_) => keygen(scheme.as_ref(), &devices, epoch)?,
+        None => roster_of(tx, scheme.as_ref(), &devices, epoch)?,
+    };
+    end_epochs(tx, "state = 'previous'", [])?;
+    tx.execute("UPDATE epochs SET state = 'previous' WHERE state = 'current'", [])?;
+    tx.execute(
+        "INSERT INTO epochs (epoch, state, made, server_key) VALUES (?1, 'current', ?2, ?3)",
+        params![epoch, now()?, server.to_bytes()],
+    )?;
+    let digest = "INSERT INTO digests VALUES (?1, ?2, ?3)";
+    tx.execute(digest, params![epoch, SERVER, sha256(&[&server.to_bytes()])])?;
+    for (client, key) in &keys {
+        let name = devices.iter().find(|(number, _)| number == client).map(|(_, name)| name);
+        tx.execute("INSERT INTO keys VALUES (?1, ?2, ?3, NULL)", params![epoch, name, key.as_slice()])?;
+        tx.execute(digest, params![epoch, name, sha256(&[key.as_slice()])])?;
+    }
+    tx.execute("DELETE FROM config WHERE name = ?1", [OWED])?;
+    log(tx, "authority", "rotate", Some(epoch))?;
+    Ok(epoch)
+}
+
 /// The roster of the `devices` that have shown their cards, and for each an empty key: what binds the epoch to one
 /// engine, since what an identity has answered or encrypted is known to that engine's state folder only.
 fn roster_of(
@@ -627,7 +809,9 @@ fn log(tx: &Transaction<'_>, party: &str, action: &str, epoch: Option<u64>) -> R
 fn end_epochs(tx: &Transaction<'_>, condition: &str, bound: impl rusqlite::Params + Clone) -> Result<usize> {
     let which = format!("SELECT epoch FROM epochs WHERE {condition}");
     tx.execute(&format!("UPDATE keys SET key = NULL WHERE epoch IN ({which})"), bound.clone())?;
-    tx.execute(&format!("DELETE FROM digests WHERE epoch IN ({which})"), bound.clone())?;
+    for table in ["digests", "closed"] {
+        tx.execute(&format!("DELETE FROM {table} WHERE epoch IN ({which})"), bound.clone())?;
+    }
     Ok(tx.execute(&format!("UPDATE epochs SET state = 'ended', server_key = NULL WHERE {condition}"), bound)?)
 }
 

@@ -1,6 +1,7 @@
 //! The gRPC service of the authority: the certificate says who calls, the store says what they may have.
 
 use crate::authority::{self, Authority, DeviceKey, Forgotten, Issue};
+use crate::boot_time::BootTime;
 use crate::certificates::{Party, Role};
 use crate::error::{Error, Result};
 use crate::listen::{self, caller};
@@ -68,6 +69,34 @@ impl AuthorityService {
         }
     }
 
+    /// The next epoch. Its keys are made while others are served.
+    pub fn rotate(&self) -> Result<u64> {
+        let plan = self.with(|store| store.plan(false))?;
+        let keys = block_in_place(|| plan.make())?;
+        self.with(|store| store.begin_epoch(keys, false))
+    }
+
+    fn replace_closed(&self) -> Result<Option<u64>> {
+        let now = BootTime::now()?;
+        let Some(plan) = self.with(|store| store.plan_replacement(&now))? else { return Ok(None) };
+        let keys = block_in_place(|| plan.make())?;
+        self.with(|store| store.replace_by(keys, &now))
+    }
+
+    /// Replaces closed keys where that is due.
+    pub async fn replacements(self) {
+        let mut tick = tokio::time::interval(UPKEEP);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            match self.replace_closed() {
+                Ok(None) => {}
+                Ok(Some(epoch)) => tracing::warn!(epoch, "rotated: more devices than may lie report their key closed"),
+                Err(error) => tracing::warn!(class = error.class(), "closed keys are not replaced: {error}"),
+            }
+        }
+    }
+
     /// Writes refusals down, and empties the store's log after what this or another process has changed.
     pub async fn upkeep(self) {
         let mut tick = tokio::time::interval(UPKEEP);
@@ -125,8 +154,7 @@ impl authority_server::Authority for AuthorityService {
         let party = self.enrolled(&request, Role::Device)?;
         let request = request.into_inner();
         if request.device != party.name {
-            let asked = request.device;
-            let error = Error::Access(format!("{party} asked for the keys of {asked}; a device gets its own"));
+            let error = Error::Access(format!("{party} asked for the keys of another device; a device gets its own"));
             return Err(self.refuse(&party, "another device's key", error).into());
         }
         if request.instance.len() != INSTANCE_LEN {
@@ -134,6 +162,9 @@ impl authority_server::Authority for AuthorityService {
         }
         // Before a key is bound to an engine that could not open it.
         sealed_keys::check(&request.hpke_public)?;
+        if !request.closed.is_empty() {
+            self.with(|store| store.report_closed(&party.name, &request.instance, &request.closed))?;
+        }
         let issue = |store: &mut Authority| {
             if let Some(card) = &request.card {
                 store.show_card(&party.name, &card.verify, &card.sealing)?;

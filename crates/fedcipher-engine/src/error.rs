@@ -1,11 +1,14 @@
 //! What goes wrong between host, engine and authority, and its form on the wire: a gRPC status whose
 //! metadata names the class of `fedcipher.errors`.
 
+use crate::text::quoted;
 use fedcipher_core::Error as CoreError;
 use tonic::{Code, Status};
 
 /// Metadata entry with the class of the error.
 const CLASS: &str = "fedcipher-class";
+/// Characters of a class at most.
+const MAX_CLASS: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -127,14 +130,22 @@ impl Error {
         Error::File { path: path.display().to_string(), reason: reason.to_string() }
     }
 
+    /// What another process has said, with the class that it gives.
+    #[must_use]
+    pub fn remote(class: &str, message: &str) -> Self {
+        let named = class.len() <= MAX_CLASS && class.bytes().all(|b| b.is_ascii_alphanumeric());
+        let class = if named { class } else { "EngineError" };
+        Error::Remote { class: class.to_owned(), message: quoted(message) }
+    }
+
     /// A status that came from `target`: its own error where it names one, otherwise the connection's.
     #[must_use]
     pub fn of_status(target: &str, status: &Status) -> Self {
         if let Some(class) = status.metadata().get(CLASS).and_then(|c| c.to_str().ok()) {
-            return Error::Remote { class: class.to_owned(), message: status.message().to_owned() };
+            return Self::remote(class, status.message());
         }
         if status.code() == Code::Unimplemented {
-            return Error::Protocol(format!("{target} does not speak this version: {}", status.message()));
+            return Error::Protocol(format!("{target} does not speak this version: {}", quoted(status.message())));
         }
         Self::of_transport(target, status)
     }
@@ -168,11 +179,21 @@ impl Error {
             }
             cause = inner.source();
         }
+        let reason = quoted(&reason);
         let lower = reason.to_lowercase();
         if lower.contains("not valid for name") {
             return Error::Access(format!(
                 "{target} shows a certificate that is not for this name: {reason}; connect under a name that it is for, \
                  or enrol (the authority: init) it with --name for this one"
+            ));
+        }
+        if ["handshakefailure", "handshake failure", "protocolversion", "peer is incompatible"]
+            .iter()
+            .any(|w| lower.contains(w))
+        {
+            return Error::Access(format!(
+                "{target} and this side have no TLS in common: {reason}; both must speak TLS 1.3 with the group \
+                 X25519MLKEM768, so upgrade the other side"
             ));
         }
         if ["certificate", "unknownca", "fatal alert", "unknownissuer"].iter().any(|word| lower.contains(word)) {

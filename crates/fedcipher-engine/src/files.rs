@@ -5,56 +5,141 @@ use std::fs::File;
 #[cfg(feature = "server")]
 use std::io::ErrorKind;
 use std::io::Read;
-#[cfg(unix)]
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 #[cfg(feature = "server")]
 use std::path::PathBuf;
 #[cfg(feature = "server")]
 use std::{fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt};
 
-/// Bits of a mode that concern permissions.
-#[cfg(unix)]
-const PERMISSIONS: u32 = 0o7777;
+/// Largest file that is read here: keys, certificates, requests and a scheme's text are small.
+const LARGEST: u64 = 1 << 20;
 
 /// A secret file's content. Refused where another user could read it, or put his own in its place; on Windows that
 /// is left to the folder's access-control list.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>> {
-    let failed = |e: std::io::Error| Error::file(path, &e);
-    let mut file = File::open(path).map_err(failed)?;
+    let file = open(path)?;
     #[cfg(unix)]
-    check_private(&file, path)?;
+    modes::check_secret(&file, path)?;
+    content(file, path)
+}
+
+/// The content of a file that everybody may read and nobody else may change, such as the authority's certificate.
+pub fn read_trusted(path: &Path) -> Result<Vec<u8>> {
+    let file = open(path)?;
+    #[cfg(unix)]
+    modes::check_trusted(&file, path)?;
+    content(file, path)
+}
+
+/// The text of a small file that the command line names.
+pub fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(content(open(path)?, path)?).map_err(|_| Error::file(path, &"it is no text (UTF-8)"))
+}
+
+/// A regular file, opened without waiting for the other end of what is none, and looked at before it is read.
+fn open(path: &Path) -> Result<File> {
+    let mut options = std::fs::OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, modes::NO_WAITING);
+    let file = options.read(true).open(path).map_err(|e| Error::file(path, &e))?;
+    // Of the open file, not of the path: what is checked is what is read.
+    let about = file.metadata().map_err(|e| Error::file(path, &e))?;
+    if !about.is_file() || about.len() > LARGEST {
+        return Err(Error::file(path, &format!("it is no file of at most {LARGEST} bytes; name the file itself")));
+    }
+    Ok(file)
+}
+
+fn content(file: File, path: &Path) -> Result<Vec<u8>> {
     let mut content = Vec::new();
-    file.read_to_end(&mut content).map_err(failed)?;
+    file.take(LARGEST).read_to_end(&mut content).map_err(|e| Error::file(path, &e))?;
     Ok(content)
 }
 
+/// What modes and owners say against a file, its folder, and every folder above.
 #[cfg(unix)]
-fn check_private(file: &File, path: &Path) -> Result<()> {
-    // Of the open file, not of the path: what is checked is what is read.
-    let about = file.metadata().map_err(|e| Error::file(path, &e))?;
-    let (mode, owner, own) = (about.mode() & PERMISSIONS, about.uid(), rustix::process::geteuid().as_raw());
-    // A file of root's may be handed to a service by its group.
-    let by_group = owner == 0 && own != 0 && mode & 0o037 == 0;
-    if mode & 0o077 != 0 && !by_group {
-        let cure = format!("chmod 600 {}", path.display());
-        return Err(Error::file(path, &format!("mode {mode:o} lets other users read the key; run: {cure}")));
+pub mod modes {
+    use super::{Error, File, Path, Result, folder_of};
+    use std::fs::Metadata;
+    use std::os::unix::fs::MetadataExt;
+
+    pub(super) const NO_WAITING: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    /// Bits of a mode that concern permissions.
+    const PERMISSIONS: u32 = 0o7777;
+    const STICKY: u32 = 0o1000;
+    const OTHERS_WRITE: u32 = 0o022;
+
+    pub(super) fn check_secret(file: &File, path: &Path) -> Result<()> {
+        let about = file.metadata().map_err(|e| Error::file(path, &e))?;
+        let (mode, own) = (about.mode() & PERMISSIONS, own());
+        // A file of root's may be handed to a service by its group.
+        let by_group = about.uid() == 0 && own != 0 && mode & 0o037 == 0;
+        if mode & 0o077 != 0 && !by_group {
+            let cure = format!("chmod 600 {}", path.display());
+            return Err(Error::file(path, &format!("mode {mode:o} lets other users read the key; run: {cure}")));
+        }
+        check_owner(&about, path)?;
+        check_folders(path)
     }
-    if own != 0 && owner != own && owner != 0 {
+
+    pub(super) fn check_trusted(file: &File, path: &Path) -> Result<()> {
+        let about = file.metadata().map_err(|e| Error::file(path, &e))?;
+        let mode = about.mode() & PERMISSIONS;
+        if mode & OTHERS_WRITE != 0 {
+            let cure = format!("chmod go-w {}", path.display());
+            return Err(Error::file(path, &format!("mode {mode:o} lets other users change it; run: {cure}")));
+        }
+        check_owner(&about, path)?;
+        check_folders(path)
+    }
+
+    fn own() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    /// Whose a file or folder is must not be another user, who can change it. Root reads everybody's.
+    fn check_owner(about: &Metadata, path: &Path) -> Result<()> {
+        let (owner, own) = (about.uid(), own());
+        if own == 0 || owner == own || owner == 0 {
+            return Ok(());
+        }
         let reason = format!("it belongs to user {owner}, who can change it; make user {own} or root its owner");
-        return Err(Error::file(path, &reason));
+        Err(Error::file(path, &reason))
     }
-    let folder = folder_of(path);
-    let open = std::fs::metadata(folder).map_err(|e| Error::file(folder, &e))?.mode() & PERMISSIONS;
-    if open & 0o002 != 0 {
-        let cure = format!("chmod o-w {}, or move the key to a folder of its own", folder.display());
-        let reason = format!("its folder's mode {open:o} lets other users replace the key; run: {cure}");
-        return Err(Error::file(path, &reason));
+
+    /// Refuses a path of which another user could replace a part: its folder is ours alone to write to, and so is each
+    /// above, where a sticky one (`/tmp`) leaves everybody's own alone.
+    fn check_folders(path: &Path) -> Result<()> {
+        let folder = folder_of(path);
+        let whole = folder.canonicalize().map_err(|e| Error::file(folder, &e))?;
+        for (level, folder) in whole.ancestors().enumerate() {
+            let about = std::fs::metadata(folder).map_err(|e| Error::file(folder, &e))?;
+            check_folder(&about, folder, level > 0)?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn check_folder(about: &Metadata, folder: &Path, sticky_is_fine: bool) -> Result<()> {
+        let mode = about.mode() & PERMISSIONS;
+        if mode & OTHERS_WRITE != 0 && !(sticky_is_fine && mode & STICKY != 0) {
+            let reason =
+                format!("mode {mode:o} lets other users replace what is in it; run: chmod go-w {}", folder.display());
+            return Err(Error::file(folder, &reason));
+        }
+        check_owner(about, folder)
+    }
+
+    /// As for a secret, for a socket in `folder`, which may itself be sticky.
+    pub fn check_socket_folder(folder: &Path) -> Result<()> {
+        let whole = folder.canonicalize().map_err(|e| Error::file(folder, &e))?;
+        for folder in whole.ancestors() {
+            let about = std::fs::metadata(folder).map_err(|e| Error::file(folder, &e))?;
+            check_folder(&about, folder, true)?;
+        }
+        Ok(())
+    }
 }
 
-#[cfg(unix)]
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -179,8 +264,63 @@ mod tests {
             assert!(read_secret(&path).unwrap_err().to_string().contains("chmod 600"), "{open:o}");
         }
         mode(&path, 0o600);
-        mode(&folder, 0o777);
-        assert!(read_secret(&path).unwrap_err().to_string().contains("chmod o-w"));
+        mode(&path, 0o664);
+        assert!(read_trusted(&path).unwrap_err().to_string().contains("chmod go-w"));
+        mode(&path, 0o600);
+        read_trusted(&path).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn attack_30_a_key_is_refused_where_others_write_to_any_folder_above_it() {
+        let above = std::env::temp_dir().join(format!("fedcipher-above-{}", std::process::id()));
+        let folder = above.join("ours");
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("key.pem");
+        let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        write_secret(&path, b"secret").unwrap();
+        for (parent, own, refused) in [
+            (0o755, 0o700, None),
+            (0o755, 0o777, Some(&folder)),
+            (0o755, 0o770, Some(&folder)),
+            (0o755, 0o1777, Some(&folder)),
+            (0o777, 0o700, Some(&above)),
+            (0o775, 0o700, Some(&above)),
+            (0o1777, 0o700, None),
+        ] {
+            mode(&above, parent);
+            mode(&folder, own);
+            for read in [read_secret, read_trusted] {
+                let said = read(&path).err().map(|error| error.to_string());
+                let told = refused.map(|folder| format!("chmod go-w {}", folder.canonicalize().unwrap().display()));
+                match (&said, told) {
+                    (None, None) => {}
+                    (Some(said), Some(told)) => assert!(said.ends_with(&told), "{said}"),
+                    other => unreachable!("{parent:o} {own:o}: {other:?}"),
+                }
+            }
+        }
+        std::fs::remove_dir_all(&above).unwrap();
+    }
+
+    #[test]
+    fn attack_28_what_is_no_small_file_is_not_read() {
+        let folder = std::env::temp_dir().join(format!("fedcipher-kinds-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (pipe, large, link) = (folder.join("pipe"), folder.join("large"), folder.join("link"));
+        let user = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, user, 0).unwrap();
+        File::create(&large).unwrap().set_len(LARGEST + 1).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        for path in [&pipe, &large, &link, &folder] {
+            for said in [
+                read_secret(path).unwrap_err().to_string(),
+                read_trusted(path).unwrap_err().to_string(),
+                read_text(path).unwrap_err().to_string(),
+            ] {
+                assert!(said.contains("it is no file of at most"), "{said}");
+            }
+        }
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

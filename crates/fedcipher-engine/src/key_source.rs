@@ -120,6 +120,7 @@ impl AuthoritySource {
             instance: self.instance.clone().into(),
             hpke_public: recipient.public().into(),
             held: self.keyring.epochs(device),
+            closed: tokio::task::block_in_place(|| self.keyring.closed(device)),
             card,
         };
         let mut client = line.client.clone();
@@ -165,7 +166,7 @@ impl KeySource for AuthoritySource {
         // Whatever cannot be taken up: what has ended goes, and who is revoked is refused.
         self.hosts.revoked(reply.revoked_hosts);
         self.keyring.keep(device, &reply.usable);
-        let refused = reply.refused.map(|r| Err(Error::Remote { class: r.class, message: r.message }));
+        let refused = reply.refused.map(|r| Err(Error::remote(&r.class, &r.message)));
         let taken = reply.issued.iter().map(|issued| {
             let key = self.key(device, &reply.spec, issued, &recipient)?;
             tokio::task::block_in_place(|| self.keyring.insert(device, &reply.spec, &key))?;

@@ -157,6 +157,18 @@ impl Keyring {
         self.read().get(device).map(|d| d.parties.keys().copied().collect()).unwrap_or_default()
     }
 
+    /// The epochs of `device` under whose key nothing is opened any more, since a forgery was tried.
+    #[must_use]
+    pub fn closed(&self, device: &str) -> Vec<u64> {
+        let parties: Vec<Arc<Party>> =
+            self.read().get(device).map(|d| d.parties.values().cloned().collect()).unwrap_or_default();
+        let closed = |party: &Arc<Party>| {
+            let open = party.decryptor.as_ref().map(|decryptor| decryptor.openings().check_open());
+            matches!(open, Some(Err(fedcipher_core::Error::Closed))).then_some(party.epoch)
+        };
+        parties.iter().filter_map(closed).collect()
+    }
+
     /// The party of a device in `epoch`, or in the newest.
     pub fn party(&self, device: &Granted, epoch: Option<u64>) -> Result<Arc<Party>> {
         let (devices, name) = (self.read(), device.name());

@@ -12,12 +12,15 @@ pub mod ring;
 #[cfg(not(target_os = "linux"))]
 #[path = "ring_absent.rs"]
 pub mod ring;
+pub mod text;
 pub mod tls;
 
 #[cfg(feature = "server")]
 pub mod authority;
 #[cfg(feature = "server")]
 pub mod authority_service;
+#[cfg(feature = "server")]
+pub mod boot_time;
 #[cfg(feature = "server")]
 pub mod calls;
 #[cfg(feature = "server")]

@@ -4,6 +4,7 @@ use crate::calls::Limits;
 use crate::client::Target;
 use crate::door::{Admitted, Door, Greeted, Origin, Work};
 use crate::error::{Error, Result};
+use crate::files::modes::check_socket_folder;
 use crate::hosts::Hosts;
 use crate::keyring::Devices;
 use crate::ring::Ring;
@@ -136,12 +137,7 @@ pub fn unix(path: &Path, group: Option<Gid>) -> Result<UnixListener> {
 /// Refuses what [`unix`] would; changes nothing.
 pub fn check(path: &Path, group: Option<Gid>) -> Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let about = std::fs::metadata(folder).map_err(|e| Error::file(folder, &e))?;
-    let sticky = about.mode() & 0o1000 != 0;
-    if about.mode() & 0o022 != 0 && !sticky {
-        let reason = format!("mode {:o} lets others replace the socket; chmod go-w it", about.mode() & 0o7777);
-        return Err(Error::file(folder, &reason));
-    }
+    check_socket_folder(folder)?;
     if let Some(group) = group {
         passable(folder, group)?;
     }

@@ -7,6 +7,7 @@ use crate::keyring::Party;
 use crate::metrics::Metrics;
 use crate::proto::{self, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request};
 use crate::ring::Ring;
+use crate::text::quoted;
 use crate::unfinished::Held;
 use crate::{CHUNK, MAX_MESSAGE};
 use bytes::{Buf, Bytes, BytesMut};
@@ -232,7 +233,7 @@ pub async fn next<T>(
     stall: Duration,
 ) -> Result<Option<T>> {
     let next = tokio::time::timeout(stall, requests.next()).await;
-    next.map_err(|_| stalled(stall))?.transpose().map_err(|status| Error::Truncated(status.message().to_owned()))
+    next.map_err(|_| stalled(stall))?.transpose().map_err(|status| Error::Truncated(quoted(status.message())))
 }
 
 fn stalled(stall: Duration) -> Error {

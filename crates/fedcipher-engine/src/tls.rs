@@ -1,7 +1,11 @@
-//! A party's certificate, key and authority on disk, and what they are for TLS.
+//! A party's certificate, key and authority on disk, and what they are for TLS: version 1.3 and no other, with the
+//! hybrid group X25519MLKEM768 and no other, so that no recorded connection opens to a later quantum computer.
 
 use crate::{Error, Result, files};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{self, cipher_suite, kx_group};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::time::ASN1Time;
@@ -10,6 +14,28 @@ use x509_parser::time::ASN1Time;
 pub const AUTHORITY_FILE: &str = "authority.pem";
 pub const CERTIFICATE_FILE: &str = "certificate.pem";
 pub const KEY_FILE: &str = "key.pem";
+
+/// What both sides of every connection speak. Suites decide the version: these are of TLS 1.3 only.
+fn provider() -> CryptoProvider {
+    CryptoProvider {
+        cipher_suites: vec![
+            cipher_suite::TLS13_AES_256_GCM_SHA384,
+            cipher_suite::TLS13_AES_128_GCM_SHA256,
+            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ],
+        kx_groups: vec![kx_group::X25519MLKEM768],
+        ..aws_lc_rs::default_provider()
+    }
+}
+
+/// tonic makes its configurations of the process's provider, so that must be ours.
+fn install() -> Result<()> {
+    static OURS: OnceLock<bool> = OnceLock::new();
+    if *OURS.get_or_init(|| provider().install_default().is_ok()) {
+        return Ok(());
+    }
+    Err(Error::Configuration("this process has another TLS provider, which may speak less than TLS 1.3".into()))
+}
 
 /// A folder with `authority.pem`, `certificate.pem` and `key.pem`.
 #[derive(Debug, Clone)]
@@ -24,8 +50,7 @@ impl Credentials {
     }
 
     fn read(&self, file: &str) -> Result<Vec<u8>> {
-        let path = self.folder.join(file);
-        std::fs::read(&path).map_err(|e| Error::file(&path, &e))
+        files::read_trusted(&self.folder.join(file))
     }
 
     /// The party's own certificate, PEM.
@@ -52,12 +77,14 @@ impl Credentials {
 
     /// For a client that shows its certificate; the server's must name `domain`.
     pub fn client(&self, domain: &str) -> Result<ClientTlsConfig> {
+        install()?;
         let authority = Certificate::from_pem(self.read(AUTHORITY_FILE)?);
         Ok(ClientTlsConfig::new().ca_certificate(authority).identity(self.identity()?).domain_name(domain))
     }
 
     /// For a server that asks every client for a certificate of this authority.
     pub fn server(&self) -> Result<ServerTlsConfig> {
+        install()?;
         let authority = Certificate::from_pem(self.read(AUTHORITY_FILE)?);
         Ok(ServerTlsConfig::new().identity(self.identity()?).client_ca_root(authority))
     }

@@ -17,7 +17,7 @@ const SPEC: &str = r#"{"scheme": "oneshot", "params": {"clients": 3, "max_weight
 fn an_identity_is_one_devices_and_stays_it() {
     let root = tempfile::tempdir().unwrap();
     let store = root.path().join("store");
-    drop(Authority::init(&store, SPEC, vec!["localhost".into()]).unwrap());
+    drop(Authority::init(&store, SPEC, vec!["localhost".into()], 1).unwrap());
     let mut authority = Authority::open(&store).unwrap();
     for name in ["one", "two"] {
         let party = Party::new(Role::Device, name);

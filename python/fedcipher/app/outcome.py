@@ -16,8 +16,12 @@ def failure(rounds: Sequence[RoundResult]) -> str:
         why = _failure(result)
         if why:
             return f"round {result.round}: {why}"
-    if rounds and all(result.unfinished for result in rounds):
-        return f"no round has an aggregate, the model is as it was: round {rounds[0].round}: {rounds[0].unfinished}"
+    lost = [result for result in rounds if result.unfinished]
+    if lost:
+        which = "no round has an aggregate, the model is as it was"
+        if len(lost) < len(rounds):
+            which = f"{len(lost)} of {len(rounds)} rounds have no aggregate"
+        return f"{which}: round {lost[0].round}: {lost[0].unfinished}"
     return ""
 
 

@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedcipher.app.answers import evaluate_answers, pool_evaluations, train_answers
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
+from fedcipher.errors import LostRoundsError
 from fedcipher.flower import RoundRecord, SecureStrategy
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.models import Learner
@@ -60,7 +61,13 @@ def make_server_app(
             on_progress=on_progress,
         )
         arrays = ArrayRecord({n: Array(p) for n, p in zip(learner.names, initial, strict=True)})
-        strategy.start(grid, arrays, num_rounds=chosen.rounds)
+        try:
+            strategy.start(grid, arrays, num_rounds=chosen.rounds)
+        except LostRoundsError:
+            # The rounds that have an aggregate are worth a report.
+            if on_end is not None:
+                on_end(strategy)
+            raise
         if on_end is not None:
             on_end(strategy)
 

@@ -33,7 +33,7 @@ from fedcipher.data import load
 from fedcipher.engine import Authority, Engine, connect
 from fedcipher.engine.accelerator import Accelerator, usage
 from fedcipher.engine.local import start_engines
-from fedcipher.errors import FedcipherError, RunError
+from fedcipher.errors import FedcipherError, LostRoundsError, RunError
 from fedcipher.federation.policy import POLICY_FILE, SIMULATED
 from fedcipher.flower import RoundRecord, SecureStrategy
 from fedcipher.flower.curves import Curves
@@ -200,13 +200,13 @@ def _run(
                 num_supernodes=settings.clients,
                 backend_config=_backend(cores),
             )
-        except FedcipherError:
-            raise
         except Exception as error:
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, FedcipherError):
                 cause = cause.__cause__
-            raise (cause or error) from error
+            # The report is made of the rounds that were not lost, and then names the others.
+            if not isinstance(cause, LostRoundsError):
+                raise (cause or error) from error
     return past_rounds
 
 

@@ -26,9 +26,9 @@ def connect(target: str, *, device: str = "", credentials: str | Path | None = N
     target
         ``unix:/path``, or ``host:port`` for mutual TLS.
     device
-        Which of the engine's devices this host encrypts as; needed only where it has several.
+        Which of its devices this host encrypts as; needed only where it may use several of the engine's.
     credentials
-        For TLS: the folder made by ``fedcipher-authority enrol NAME --role host``.
+        For TLS: the folder made by ``fedcipher-authority enrol NAME --role host --device DEVICE``.
     patience
         Seconds that the engine may give no sign of life, at every call; ten times as many that it may work
         without moving a call on.

@@ -122,7 +122,7 @@ def _said(text: str, before: str) -> str:
     for line in text.splitlines():
         _, found, address = line.partition(before)
         if found:
-            return address.split("\x1b")[0].strip()
+            return address.strip()
     return ""
 
 

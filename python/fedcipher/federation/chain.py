@@ -9,7 +9,7 @@ model, and what a client's app is given that the charter cannot list (`fedcipher
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -222,11 +222,14 @@ class Chain:
 
     # --- steps -------------------------------------------------------------------------------
 
-    def step(self, decryptor: Decryptor, frames: Sequence[bytes], index: int) -> Opened:
+    def step(
+        self, decryptor: Decryptor, frames: Sequence[bytes], index: int, *, without: Collection[int] = ()
+    ) -> Opened:
         """Open the sums of the run's round ``index`` and go to the next position.
 
         ``frames`` are of disjoint groups of clients; those that do not open count nothing. Where none opens nothing is
-        changed. Raises `ForgedAggregateError`, `DecryptError` and what a decryptor raises.
+        changed. ``without``: numbers of frames that count nothing, because clients have not opened them and this
+        ``decryptor`` cannot check. Raises `ForgedAggregateError`, `DecryptError` and what a decryptor raises.
         """
         clients = self.clients_of(frames)
         if len(set(clients)) != len(clients):
@@ -235,6 +238,9 @@ class Chain:
         failed: list[int] = []
         error: Exception | None = None
         for number, frame in enumerate(frames):
+            if number in without:
+                failed.append(number)
+                continue
             try:
                 opened.append(self.open(decryptor, frame, index))
             except (ForgedAggregateError, DecryptError) as refused:

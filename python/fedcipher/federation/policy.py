@@ -112,6 +112,10 @@ class Policy:
             (coordinates and not self.per_client_top, "each client's own coordinates would leave in the clear"),
             (numbers > self.most_numbers, f"its answers have {numbers} numbers, {self.most_numbers} are allowed"),
             (
+                private and not charter.equal_weights,
+                "it weights by examples, and the noise of differential privacy is for equal weights",
+            ),
+            (
                 private and bool(charter.answers["train"]),
                 "answers of training are not covered by the noise of differential privacy",
             ),

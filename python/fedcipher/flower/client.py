@@ -242,7 +242,9 @@ class _Sealed:
                 self._purpose,
             )
         if work.failed:
-            _log.warning("round %s: this client sends zeros that count nothing: %s", self._settings.index, work.failed)
+            # Under differential privacy nothing says how many have failed: that is data, and no noise covers it.
+            counts = "count nothing" if self._lanes is not None else "count as an update, as privacy hides failures"
+            _log.warning("round %s: this client sends zeros that %s: %s", self._settings.index, counts, work.failed)
         elif self._lanes is not None and not charter.equal_weights and self._lanes.weight(tally.examples) == 0:
             _log.warning(
                 "round %s: %r is %s, so this client's update counts nothing",

@@ -22,7 +22,7 @@ from fedcipher.federation.answers import Sums
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import PURPOSES, Charter, Purpose, arrays_digest
 from fedcipher.flower.inner import metrics_of
-from fedcipher.flower.records import RoundRecord, counted_of
+from fedcipher.flower.records import RoundRecord, counted_of, losses
 from fedcipher.flower.run_folder import StoredRun, read_run
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor, Scheme
@@ -196,6 +196,14 @@ class Curves:
         for purpose in PURPOSES:
             sums = self._sums(number, purpose)
             made.update({} if sums is None else counted_of(sums, purpose))
+        return made
+
+    def losses(self, record: RoundRecord) -> list[str]:
+        """What is not in the sums that were opened of ``record``'s round."""
+        made: list[str] = []
+        for purpose in PURPOSES:
+            sums = self._sums(record.round, purpose)
+            made += [] if sums is None else losses(sums, purpose, record.elements)
         return made
 
     def filled(self, record: RoundRecord) -> RoundRecord:

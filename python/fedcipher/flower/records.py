@@ -9,7 +9,7 @@ from fedcipher.federation.answers import Sums
 from fedcipher.federation.charter import Purpose
 from fedcipher.foreign_text import MAX_NAME, MAX_TEXT, quoted
 
-__all__ = ["CLIPPED", "LARGEST_PHASE", "PHASES", "ClientRecord", "RoundRecord", "counted_of"]
+__all__ = ["CLIPPED", "LARGEST_PHASE", "PHASES", "ClientRecord", "RoundRecord", "counted_of", "losses"]
 
 _PREFIX = "fedcipher."
 
@@ -129,6 +129,36 @@ def counted_of(sums: Sums, purpose: Purpose) -> dict[str, float]:
         if name.startswith(_PREFIX):
             kind = name.removeprefix(_PREFIX)
             made[f"{purpose}_{kind}" if kind == "seconds" else kind] = held[0] / sums.clients
+    return made
+
+
+def losses(sums: Sums, purpose: Purpose, elements: int) -> list[str]:
+    """What is not in the opened ``sums``, with the cause and the remedy; ``elements``: values of an update."""
+    made: list[str] = []
+    counted = counted_of(sums, purpose)
+    if sums.counted < sums.clients:
+        made.append(
+            f"the apps of {sums.clients - sums.counted} of {sums.clients} clients have failed ({purpose}); their logs "
+            "have the cause, and they count nothing"
+        )
+    if counted.get("saturated"):
+        made.append(
+            f"{counted['saturated']:.3g} values of a client are no finite numbers and were sent as 0 or cut; a smaller "
+            "learning rate may help"
+        )
+    if counted.get("vanished"):
+        made.append(
+            f"{counted['vanished']:.0f} values of a client, whole tensors, are below half a step of their range and "
+            "were sent as zeros, so the model is not the mean; the clients' logs name the tensors. A clip of its own "
+            "for each tensor, clip='auto' or more bits keeps them"
+        )
+    share = counted.get("clipped", 0.0) / elements if elements else 0.0
+    if share > CLIPPED:
+        made.append(
+            f"{100 * share:.1f}% of the values were cut to their clip range, so the model is not the mean; the "
+            "clients' logs name the tensors. Ranges follow the last aggregate (clip='auto'); a larger margin or start "
+            "in the Codec, or more bits, leaves more room"
+        )
     return made
 
 

@@ -13,7 +13,7 @@ import itertools
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,15 @@ from fedcipher.engine import Engine
 from fedcipher.errors import CharterError, FrameError, RunError
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import Charter
+from fedcipher.flower.records import losses
 from fedcipher.foreign_files import MAX_FRAME, MAX_INDEX, MAX_MODEL, read_file, read_json, read_npz
-from fedcipher.foreign_text import quoted
+from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor, Scheme, from_spec
 
 __all__ = ["RunFolder", "StoredRun", "free_folder", "open_run", "read_run", "read_scheme", "replay", "save_model"]
+
+_log = quoting_log("fedcipher.flower")
 
 _FORMAT = 3
 _INDEX, _FIRST = "run.json", "first.npz"
@@ -49,7 +52,10 @@ class StoredRun:
             known = index["fedcipher"] == _FORMAT
             self.charter = Charter.decode(str(index["charter"]).encode())
             self.context = bytes.fromhex(index["context"])
-            self._steps = [(_count(number, 1), _count(groups, 1)) for number, groups in index["steps"]]
+            self._steps = [
+                (_count(number, 1), _count(groups, 1), [_count(group) for group in out])
+                for number, groups, out in index["steps"]
+            ]
             self._evaluations = {int(number): _count(step) for number, step in index["evaluations"].items()}
             self._set = [_count(step) for step in index["set"]]
         except (ValueError, KeyError, TypeError, AttributeError, CharterError) as error:
@@ -82,6 +88,10 @@ class StoredRun:
         groups = self._steps[number - 1][1]
         return [_read(self.folder / _aggregate_name(number, group)) for group in range(groups)]
 
+    def left_out(self, number: int) -> list[int]:
+        """Which sums of step ``number`` its clients do not open."""
+        return list(self._steps[number - 1][2])
+
     def evaluations(self) -> dict[int, int]:
         """Rounds whose evaluation has a sum, and the step after which they evaluated."""
         return dict(self._evaluations)
@@ -101,10 +111,16 @@ class StoredRun:
 
 
 def replay(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> Chain:
-    """The chain of ``run``, opened from its first model to its last. Raises what a decryptor raises."""
+    """The chain of ``run``, opened from its first model to its last; what its clients have lost is in the log.
+
+    Raises what a decryptor raises.
+    """
     chain = Chain(run.charter, scheme, run.context, first=run.first())
     for number in range(1, run.count + 1):
-        chain.step(decryptor, run.step(number), run.round_of(number))
+        opened = chain.step(decryptor, run.step(number), run.round_of(number))
+        sums, elements = opened.answers, sum(x.size for x in chain.model)
+        for lost in [] if sums is None else losses(sums, "train", elements):
+            _log.warning("round %s: %s", run.round_of(number), lost)
     return chain
 
 
@@ -186,7 +202,13 @@ class RunFolder(StoredRun):
         step = self.count + 1
         for group, frame in enumerate(frames):
             self._write(_aggregate_name(step, group), frame)
-        self._steps.append((number, len(frames)))
+        self._steps.append((number, len(frames), []))
+        self._write_index()
+
+    def leave_out(self, groups: Collection[int]) -> None:
+        """The clients of the last step do not open its sums ``groups``."""
+        number, count, _ = self._steps[-1]
+        self._steps[-1] = (number, count, sorted(groups))
         self._write_index()
 
     def withdraw(self) -> None:
@@ -318,7 +340,8 @@ def _last_set(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> list[Arra
         return None
     chain = Chain(run.charter, scheme, run.context, first=run.first())
     chain.set_model(run.set_model(before=run.count) or run.first())
-    chain.step(decryptor, run.step(run.count), run.round_of(run.count))
+    newest = run.count
+    chain.step(decryptor, run.step(newest), run.round_of(newest), without=run.left_out(newest))
     chain.set_model(model)
     return chain.model
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +57,7 @@ class ServerModel:
             frames = folder.step(number)
             self._note(frames, folder.round_of(number))
             if opener is not None and not self.charter.sets_models:
-                self._step(opener, frames, folder.round_of(number))
+                self._step(opener, frames, folder.round_of(number), without=folder.left_out(number))
         if opener is not None and (folder.count or self._set is not None):
             self._expected = [protocol.named(self.names, self.arrays)]
 
@@ -143,14 +143,22 @@ class ServerModel:
         opened = self._step(opener, frames, index)
         return protocol.named(self.names, self.arrays), opened
 
-    def _step(self, opener: Decryptor, frames: Sequence[bytes], index: int) -> Opened:
+    def leave_out(self, opener: Decryptor, groups: Collection[int]) -> None:
+        """Make the newest step again without its sums ``groups``, which its clients do not open."""
+        assert self._before is not None
+        step = self.folder.count
+        self.folder.leave_out(groups)
+        self._chain = Chain(self.charter, self._scheme, self.folder.context, standing=self._before)
+        self._step(opener, self.folder.step(step), self.folder.round_of(step), without=groups)
+
+    def _step(self, opener: Decryptor, frames: Sequence[bytes], index: int, *, without: Collection[int] = ()) -> Opened:
         chain = self._chain
         if chain is None:
             chain = Chain(self.charter, self._scheme, self.folder.context, first=self.folder.first())
         if self.charter.sets_models:
             chain.set_model(self._set or self.folder.first())
         self._before = chain.at
-        opened = chain.step(opener, frames, index)
+        opened = chain.step(opener, frames, index, without=without)
         self._chain = chain
         if self.charter.sets_models:
             self._set = chain.model

@@ -25,6 +25,7 @@ from fedcipher.errors import (
     ForgedAggregateError,
     FrameError,
     LayoutError,
+    LostRoundsError,
     PlaintextError,
     StrategyError,
     WorkersError,
@@ -40,7 +41,7 @@ from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.numbers import asked_after, reserve
 from fedcipher.flower.parties import Parties
-from fedcipher.flower.records import CLIPPED, LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of
+from fedcipher.flower.records import LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of, losses
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Arrivals
 from fedcipher.flower.run_folder import RunFolder, replay
@@ -137,6 +138,9 @@ class SecureStrategy(Strategy):
     corrupt_clients
         How many clients may lie, in every scheme: more refusals of a sum than that begin a search for the liar.
         ``None``: the scheme's ``corrupt``, else two less than its ``min_contributions``.
+    may_lose
+        How many rounds of a run may end without an aggregate. Where more did, `start` raises
+        `fedcipher.errors.LostRoundsError` at its end, so that the run is seen to have failed.
     quorum
         Share of the sampled clients whose updates are enough: ``grace`` seconds after that many are in the sum the
         round closes. 1: all are waited for.
@@ -182,6 +186,7 @@ class SecureStrategy(Strategy):
         clear: Iterable[str] = (),
         sets_models: bool = False,
         corrupt_clients: int | None = None,
+        may_lose: int = 0,
         quorum: float = 1.0,
         deadline: float | None = None,
         grace: float = 10.0,
@@ -212,6 +217,7 @@ class SecureStrategy(Strategy):
         self._attendance = Attendance(quorum=quorum, deadline=deadline, grace=grace, minimum=self._minimum)
         self._committee = Committee(committee_timeout)
         self._corrupt = self._corrupt_of(corrupt_clients)
+        self._may_lose = may_lose
         self._search: Search | None = None
         # Why no further round can have a sum.
         self._ends = ""
@@ -325,7 +331,8 @@ class SecureStrategy(Strategy):
 
         Raises `StrategyError` before the first round where the run could not end with a usable model: without
         ``opener`` and ``out``, with ``evaluate_fn`` and no opener, with a strategy that is no mean; and at the end
-        where no round had an aggregate. Each call is a run of its own.
+        where no round had an aggregate. Raises `LostRoundsError` at the end where more rounds than ``may_lose`` had
+        none; the error holds the result. Each call is a run of its own.
         """
         if evaluate_fn is not None and self._opener is None:
             raise StrategyError(
@@ -358,8 +365,6 @@ class SecureStrategy(Strategy):
                 f"none of the {len(ours)} rounds since the run was resumed has an aggregate: its model "
                 f"is what it was; the last: {self._last_reason()}"
             )
-        if finished < len(self.rounds):
-            _log.warning("%s of %s rounds have no aggregate", len(self.rounds) - finished, len(self.rounds))
         if self._opener is not None:
             # What Flower has kept may be of a sum that was withdrawn.
             result.arrays = protocol.named(self._running.names, self._running.arrays)
@@ -372,7 +377,31 @@ class SecureStrategy(Strategy):
                 folder,
                 folder,
             )
+        self._check_lost(result)
         return result
+
+    def _check_lost(self, result: Result) -> None:
+        """Say which rounds have no aggregate, and raise where they are more than the run may lose."""
+        # What a server that was killed had begun, the next one does again.
+        ended = {record.round for record in self.rounds if record.unfinished is None}
+        lost = {r.round: r.unfinished for r in self.rounds if r.unfinished is not None and r.round not in ended}
+        if not lost:
+            return
+        liars = sorted(self._searching.found)
+        found = f"clients {liars} have lied and are left out" if liars else "no client is proven to have lied"
+        number, why = next(reversed(lost.items()))
+        text = (
+            f"{len(lost)} of {len(lost) + len(ended)} rounds have no aggregate: {sorted(lost)}; {found}. "
+            f"The last, round {number}: {quoted(why)}"
+        )
+        _log.warning("%s", text)
+        if len(lost) > self._may_lose:
+            raise LostRoundsError(
+                f"{text}. SecureStrategy(may_lose={len(lost)}) takes such a run for a success",
+                result=result,
+                lost=lost,
+                liars=liars,
+            )
 
     def _last_reason(self) -> str:
         record = self.rounds[-1]
@@ -850,12 +879,8 @@ class SecureStrategy(Strategy):
         if sums is None:
             return
         record.counted.update(counted_of(sums, purpose))
-        if sums.counted < sums.clients:
-            _log.warning(
-                "round %s: the apps of %s of %s clients have failed (%s); their logs have the cause, and they count "
-                "nothing",
-                *(record.round, sums.clients - sums.counted, sums.clients, purpose),
-            )
+        for lost in losses(sums, purpose, record.elements):
+            _log.warning("round %s: %s", record.round, lost)
 
     def _summed(self, purpose: Purpose, aggregator: Aggregator, record: RoundRecord) -> bytes | str:
         """The sum of all updates, or why there is none: too few of a committee have answered."""
@@ -887,23 +912,6 @@ class SecureStrategy(Strategy):
             len(record.clients) - record.accepted,
             f", {100 * share:.2g}% of the values clipped" if "clipped" in record.counted else "",
         )
-        vanished = record.mean("vanished")
-        if vanished:
-            _log.warning(
-                "round %s: %.0f values of a client, whole tensors, are below half a step of their range and were sent "
-                "as zeros, so the model is not the mean; the clients' logs name the tensors. A clip of its own for "
-                "each tensor, clip='auto' or more bits keeps them",
-                record.round,
-                vanished,
-            )
-        if share > CLIPPED:
-            _log.warning(
-                "round %s: %.1f%% of the values were cut to their clip range, so the model is not the mean; the "
-                "clients' logs name the tensors. Ranges follow the last aggregate (clip='auto'); a larger margin or "
-                "start in the Codec, or more bits, leaves more room",
-                record.round,
-                100 * share,
-            )
 
     def _added(
         self,
@@ -975,9 +983,21 @@ class SecureStrategy(Strategy):
 
     def _note_opened(self, replies: list[ClientRecord], unopened: dict[int, list[int]]) -> None:
         """What replies say of the last step, which this server cannot open, or not check."""
+        sums = self._searching.pending
         outcome = self._searching.heard(replies, unopened) if self._running.last else None
-        if outcome is not None and not outcome.step:
+        if outcome is None or not outcome.failed:
+            return
+        if not outcome.step:
             self._withdraw("clients do not open it")
+        elif self._opens_itself and self._opener is not None:
+            failed = [number for number, clients in enumerate(sums) if clients in outcome.failed]
+            self._running.leave_out(self._opener, failed)
+            _log.warning(
+                "round %s: its clients do not open the sums of %s, which this server cannot check: the model goes on "
+                "without them. What the round has returned counted them",
+                self._running.folder.round_of(self._running.steps),
+                [sorted(clients) for clients in outcome.failed],
+            )
 
     def _withdraw(self, why: str) -> None:
         """Without the last step, which one of its clients has spoilt: its clients are summed in groups next."""

@@ -78,6 +78,11 @@ class Metrics:
             f"{quoted(name, MAX_NAME)} {value:.4g}" for name, value in held if isinstance(value, (int, float))
         )
 
+    def losses(self, record: RoundRecord) -> list[str]:
+        """What is not in the round's sums, where they were opened."""
+        curves = self._curves()
+        return [] if curves is None else curves.losses(record)
+
     def notice(self) -> str:
         """One line: that metrics are encrypted, or which could not be opened; empty where there is nothing to say."""
         curves = self._curves()

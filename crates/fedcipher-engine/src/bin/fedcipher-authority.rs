@@ -7,11 +7,13 @@ use fedcipher_engine::certificates::{self, Party, Role, Terms};
 use fedcipher_engine::client::Target;
 use fedcipher_engine::console::{self, say};
 use fedcipher_engine::door::Door;
+use fedcipher_engine::files::read_text;
 use fedcipher_engine::proto::authority_server::AuthorityServer;
 use fedcipher_engine::refusals::Refused;
+use fedcipher_engine::text::one_line;
 use fedcipher_engine::tls::Credentials;
 use fedcipher_engine::{Error, MAX_ASKED, Result, listen, lockdown, logs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -47,6 +49,10 @@ enum Command {
         /// DNS name or address under which engines and the server reach this authority.
         #[arg(long = "name", default_values = LOCAL)]
         names: Vec<String>,
+        /// How many clients may lie. When more devices say that their key is closed after a forgery, the next epoch
+        /// replaces it, at most once an hour.
+        #[arg(long, default_value_t = 1)]
+        corrupt_clients: u32,
     },
     /// Enrol an engine, a training host or the aggregator, and write its credentials.
     Enrol {
@@ -112,9 +118,6 @@ const LOCAL: [&str; 2] = ["localhost", "127.0.0.1"];
 /// For calls under way at SIGTERM.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Bytes of a scheme's JSON, or of a certificate request.
-const LARGEST: u64 = 1 << 20;
-
 /// Longest time in which a request comes in.
 const REQUEST: Duration = Duration::from_secs(10);
 
@@ -130,20 +133,10 @@ fn main() -> ExitCode {
     match run(options) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("fedcipher-authority: {}: {error}", error.class());
+            eprintln!("fedcipher-authority: {}: {}", error.class(), one_line(&error.to_string()));
             ExitCode::from(2)
         }
     }
-}
-
-/// A small text file: a device would be read for ever.
-fn read(path: &Path) -> Result<String> {
-    let failed = |e: std::io::Error| Error::file(path, &e);
-    let about = std::fs::metadata(path).map_err(failed)?;
-    if !about.is_file() || about.len() > LARGEST {
-        return Err(Error::file(path, &format!("it is no file of at most {LARGEST} bytes; name the file itself")));
-    }
-    std::fs::read_to_string(path).map_err(failed)
 }
 
 fn run(options: Options) -> Result<ExitCode> {
@@ -154,9 +147,9 @@ fn run(options: Options) -> Result<ExitCode> {
         _ => lockdown::lock_down(options.allow_swap)?,
     }
     match options.command {
-        Command::Init { spec, names } => {
+        Command::Init { spec, names, corrupt_clients } => {
             let note = certificates::only_local(&names);
-            Authority::init(&options.state, &read(&spec)?, names)?;
+            Authority::init(&options.state, &read_text(&spec)?, names, corrupt_clients)?;
             say(format!("the authority's state is in {}", options.state.display()))?;
             if let Some(note) = note {
                 say(format!("note: {note}"))?;
@@ -174,14 +167,22 @@ fn run(options: Options) -> Result<ExitCode> {
                 let parsed = OffsetDateTime::parse(&from, &Rfc3339);
                 terms.from = parsed.map_err(|e| Error::Configuration(format!("--from {from}: {e}")))?;
             }
-            let request = request.as_deref().map(read).transpose()?;
+            let request = request.as_deref().map(read_text).transpose()?;
             let party = Party { role, name, devices: devices.into_iter().collect() };
-            let client = Authority::open(&options.state)?.enrol(&party, &terms, request.as_deref(), &out)?;
+            let mut store = Authority::open(&options.state)?;
+            let client = store.enrol(&party, &terms, request.as_deref(), &out)?;
             match client {
                 Some(client) => {
                     say(format!("{party} enrolled as client {client}; it takes part from the next epoch on"))?;
                 }
                 None => say(format!("{party} enrolled"))?,
+            }
+            let (devices, most) = (party.devices.len(), store.corrupt_clients()?);
+            if devices as u64 > most {
+                say(format!(
+                    "note: whoever takes over {party} has {devices} clients, and only {most} may lie here: it can open an \
+                     upload in a sum with updates of its own. Give each host the device of one client"
+                ))?;
             }
             // Nobody connects to a host or to the aggregator.
             if let Some(note) = certificates::only_local(&terms.reached_as).filter(|_| role == Role::Device) {
@@ -282,6 +283,7 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
         noted.turned(&origin, what);
     }));
     tokio::spawn(service.clone().upkeep());
+    tokio::spawn(service.clone().replacements());
     let ending = service.clone();
     let listener = listen::tcp(listen).await?;
     let failed = |e: tonic::transport::Error| Error::of_transport("the authority's service", &e);
@@ -319,8 +321,7 @@ async fn rotate_on_schedule(service: AuthorityService, every: Duration) {
     loop {
         tick.tick().await;
         let due = service.with(|store| Ok(store.age()?.is_some_and(|age| age >= every)));
-        let rotated =
-            due.and_then(|due| if due { service.with(|store| store.rotate(false)).map(Some) } else { Ok(None) });
+        let rotated = due.and_then(|due| if due { service.rotate().map(Some) } else { Ok(None) });
         // What the rotation has ended leaves the log in `upkeep`.
         match rotated {
             // As soon as the round under way is settled.

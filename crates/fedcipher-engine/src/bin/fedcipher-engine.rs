@@ -12,6 +12,7 @@ use fedcipher_engine::keyring::Keyring;
 use fedcipher_engine::listen::{self, Guard, Pages, UserDevice};
 use fedcipher_engine::metrics::Metrics;
 use fedcipher_engine::proto::engine_server::EngineServer;
+use fedcipher_engine::text::one_line;
 use fedcipher_engine::tls::{Credentials, KEY_FILE};
 use fedcipher_engine::unfinished::Unfinished;
 use fedcipher_engine::{Error, MAX_REQUEST, Result, certificates, console, cores, files, lockdown, logs};
@@ -133,7 +134,7 @@ fn main() -> ExitCode {
     match run(options.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("fedcipher-engine: {}: {error}", error.class());
+            eprintln!("fedcipher-engine: {}: {}", error.class(), one_line(&error.to_string()));
             ExitCode::from(2)
         }
     }
