@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import math
 import os
 import re
 import resource
@@ -13,18 +14,29 @@ import subprocess
 import sys
 import zipfile
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import fedcipher
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcipher import cli, errors, keys
 from fedcipher.app.report import Report
+from fedcipher.cluster import access, local, programs
 from fedcipher.data import load
+from fedcipher.federation.charter import Charter
+from fedcipher.federation.policy import load_policy
+from fedcipher.federation.store import Store
 from fedcipher.flower import SecureStrategy, client_mod, open_run
 from fedcipher.flower.analytics import EncryptedSum, secure_sum
+from fedcipher.flower.curves import Curves
 from fedcipher.flower.journal import Journal, read_journal
+from fedcipher.flower.search import Search
+from fedcipher.flower.set_memory import ServerSets
 from fedcipher.keys import roster
+from fedcipher.keys.store import write_new
 from fedcipher.watch.run import WatchedRun
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
@@ -208,6 +220,137 @@ def test_attack_28_resume_reads_regular_files_only(copied, name, how):
         strategy(copied, resume=True).start(grid, record(initial()), num_rounds=3)
 
 
+@pytest.mark.parametrize("how", SPOILT)
+@pytest.mark.parametrize("name", ["run.json", "first.npz", "aggregate-00000001-0000.fedc", "evaluation-00000001.fedc"])
+def test_attack_28_a_keys_dashboard_reads_regular_files_only(copied, name, how):
+    assert (copied / "run" / name).exists()
+    spoil(copied / "run" / name, how)
+    with at_once(), pytest.raises(errors.RunError):
+        Curves(copied / "run", copied / "keys" / "client-0.key").read()
+
+
+@pytest.mark.parametrize("how", SPOILT)
+@pytest.mark.parametrize("command", ["charter", "status --key", "open"])
+def test_attack_28_commands_refuse_what_is_no_run(copied, how, command, capsys):
+    key = ["--key", str(copied / "keys" / "client-0.key")]
+    more = {"charter": [], "status --key": key, "open": [*key, "--out", str(copied / "model.npz")]}[command]
+    spoil(copied / "run" / "run.json", how)
+    with at_once():
+        assert cli.main([command.split()[0], str(copied / "run"), *more]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def change_index(folder, change):
+    path = folder / "run" / "run.json"
+    said = json.loads(path.read_text())
+    change(said)
+    path.write_text(json.dumps(said))
+
+
+NO_COUNTS = [math.inf, math.nan, -1, 1 << 70, 1.5, True, "1", None, [1]]
+
+
+@pytest.mark.parametrize("value", [*NO_COUNTS, 0], ids=repr)
+@pytest.mark.parametrize("what", ["a step's round", "a step's groups", "what a step left out", "set", "evaluated"])
+def test_attack_28_an_indexs_numbers_are_numbers(copied, what, value):
+    if value == 0 and what not in ("a step's round", "a step's groups"):
+        pytest.skip("the first of them is 0")
+
+    def change(said):
+        if what == "set":
+            said["set"] = [value]
+        elif what == "evaluated":
+            said["evaluations"] = {"1": value}
+        else:
+            at = ["a step's round", "a step's groups", "what a step left out"].index(what)
+            said["steps"][0][at] = [value] if at == 2 else value
+
+    change_index(copied, change)
+    with at_once(), pytest.raises(errors.RunError, match="damaged"):
+        opened(copied)
+
+
+def own_model(folder, step):
+    """A writer of the folder adds a model of its own."""
+    np.savez(folder / "run" / f"set-{step:08d}.npz", *[np.full_like(x, 7) for x in initial()])
+    change_index(folder, lambda said: said.update({"set": [step]}))
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_attack_28_open_takes_no_model_of_the_servers_that_the_charter_does_not_allow(copied, step):
+    own_model(copied, step)
+    with pytest.raises(errors.RunError, match="does not allow"):
+        opened(copied)
+
+
+def test_attack_28_open_takes_no_models_of_the_servers_by_a_charter_that_no_client_knows(copied):
+    def forge(said):
+        charter = Charter.decode(said["charter"].encode())
+        said["charter"] = replace(charter, sets_models=True).encode().decode()
+
+    own_model(copied, 2)
+    change_index(copied, forge)
+    with pytest.raises(errors.ModelMismatchError):
+        opened(copied)
+
+
+class Doubling(FedAvg):
+    """A strategy that makes another model of the mean."""
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        if arrays is not None:
+            arrays = ArrayRecord({name: Array(2 * array.numpy()) for name, array in arrays.items()})
+        return arrays, metrics
+
+
+@pytest.fixture(scope="module")
+def of_the_server(tmp_path_factory):
+    """A run whose models its server makes, as its charter says."""
+    folder = tmp_path_factory.mktemp("of-the-server")
+    scheme = fedcipher.scheme("flashe", clients=CLIENTS, codec=fedcipher.Codec(bits=16, clip=2.0))
+    made = scheme.keygen(CLIENTS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDCIPHER_STATE_DIR", str(folder / "state"))
+        keys.save(made, scheme, folder / "keys")
+        goals = [[np.full_like(a, (k + 1) / 10) for a in initial()] for k in range(CLIENTS)]
+        grid = LocalGrid(make_app(goals, [10] * CLIENTS), CLIENTS, folder / "keys")
+        opener = scheme.decryptor(made.client(0), in_memory=True)
+        own = SecureStrategy(Doubling(**ALL), folder / "keys", out=folder / "run", opener=opener, sets_models=True)
+        result = own.start(grid, record(initial()), num_rounds=2)
+    return folder, {name: array.numpy() for name, array in result.arrays.items()}
+
+
+@pytest.fixture
+def of_the_server_copied(of_the_server, tmp_path, monkeypatch):
+    folder = tmp_path / "copied"
+    shutil.copytree(of_the_server[0], folder)
+    monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(folder / "state"))
+    return folder, of_the_server[1]
+
+
+def test_open_takes_the_servers_model_where_the_charter_allows_it(of_the_server_copied):
+    folder, model = of_the_server_copied
+    found = opened(folder)
+    assert found.keys() == model.keys() and all(np.array_equal(found[name], model[name]) for name in model)
+    assert all(x.any() for x in found.values())
+
+
+@pytest.mark.parametrize("kind", ["packed", "a head that lies", "one on the other", "a pickle"])
+def test_attack_28_a_small_model_of_the_servers_asks_for_no_gigabytes(of_the_server_copied, kind):
+    folder, _ = of_the_server_copied
+    (folder / "run" / "set-00000002.npz").write_bytes(npz(kind, initial()))
+    with at_once(gibibyte=0.25), pytest.raises(errors.RunError, match="cannot be read"):
+        opened(folder)
+
+
+def test_attack_28_a_model_of_the_servers_has_the_runs_arrays(of_the_server_copied):
+    folder, _ = of_the_server_copied
+    np.savez(folder / "run" / "set-00000002.npz", *[np.zeros(3) for _ in initial()])
+    with pytest.raises(errors.FedcipherError, match="shapes and types"):
+        opened(folder)
+
+
 ENDLESS = (
     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
     "SELECT i AS number, '{}' AS record, NULL AS ended FROM n"
@@ -314,7 +457,26 @@ def test_attack_28_brackets_within_brackets_are_refused(copied, capsys):
         keys.load_server(copied / "keys")
 
 
+def policy_in(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("FEDCIPHER_POLICY", raising=False)
+        return load_policy(folder / "policy.json")
+
+
+def publisher_in(folder):
+    return access.sign(folder, b"bundle")
+
+
 FILES = {
+    "policy.json": policy_in,
+    "facts.json": lambda folder: Store(folder.parents[1], "x").recall(),
+    "standing.bin": lambda folder: Store(folder.parents[1], "x").standing(),
+    "publisher.key": publisher_in,
+    "superlink.json": lambda folder: access.run_app(folder, "app", []),
+    "control.token": lambda folder: programs._token(folder / "control.token"),
+    "trusted.yaml": lambda folder: programs._check_trusted(folder / "trusted.yaml"),
+    "cluster.json": local.status,
+    "search.json": lambda folder: Search(folder, corrupt=1, minimum=3, seed=1),
     "server.key": lambda folder: keys.load_server(folder / "server.key"),
     "client.key": lambda folder: keys.load_client(folder / "client.key"),
     "a.identity": lambda folder: roster.join(folder / "a.identity", folder / "server.key", folder / "out.key"),
@@ -332,11 +494,21 @@ FILES = {
 @pytest.mark.parametrize("how", SPOILT)
 @pytest.mark.parametrize("name", FILES)
 def test_attack_28_nothing_is_read_that_is_no_file(tmp_path, name, how):
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    spoil(tmp_path / name, how)
-    (tmp_path / name).chmod(0o600) if how == "a file without end" else None
+    folder = tmp_path / "identities" / "x"
+    (folder / name).parent.mkdir(mode=0o700, parents=True)
+    spoil(folder / name, how)
+    (folder / name).chmod(0o600) if how == "a file without end" else None
     with at_once(), pytest.raises(errors.FedcipherError):
-        FILES[name](tmp_path)
+        FILES[name](folder)
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_attack_28_a_servers_memory_of_sets_is_a_file(tmp_path, monkeypatch, how):
+    monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path))
+    key = fedcipher.scheme("flashe", clients=3).keygen(3).server()
+    spoil(tmp_path / f"sets-{key.fingerprint}-queries.bin", how)
+    with at_once(), pytest.raises(errors.RunError):
+        ServerSets("queries", key, 3)
 
 
 @pytest.mark.parametrize("how", SPOILT)
@@ -674,6 +846,28 @@ def test_attack_30_keys_load_only_below_folders_of_ones_own(tmp_path, change, ab
     change(top)
     with pytest.raises(errors.KeyFormatError, match=re.escape(str(top))):
         keys.load_client(path)
+
+
+SECRETS = {"publisher.key": publisher_in, "control.token": lambda folder: programs._token(folder / "control.token")}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_attack_30_what_starts_runs_and_signs_apps_is_read_only_where_no_other_user_writes(tmp_path, name):
+    folder = tmp_path / "above" / "access"
+    folder.mkdir(mode=0o700, parents=True)
+    publisher = Ed25519PrivateKey.generate()
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    write_new(folder / name, publisher.private_bytes(*form) if name == "publisher.key" else b"t" * 43, 0o600)
+    SECRETS[name](folder)
+    (folder / name).chmod(0o640)
+    with pytest.raises(errors.ClusterError, match="chmod 600"):
+        SECRETS[name](folder)
+    (folder / name).chmod(0o600)
+    for open_to_all in (folder, folder.parent):
+        open_to_all.chmod(0o770)
+        with pytest.raises(errors.ClusterError, match=re.escape(str(open_to_all))):
+            SECRETS[name](folder)
+        open_to_all.chmod(0o700)
 
 
 @as_root
