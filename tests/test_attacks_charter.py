@@ -169,6 +169,49 @@ def test_attack_14_a_step_out_of_range_saturates(tmp_path, rng):
     assert np.isfinite(made[0]).all() and made[0][0] == np.finfo(np.float16).max == -made[0][1]
 
 
+@pytest.mark.parametrize(
+    ("strategy", "codec", "dtype", "size"),
+    [
+        # A mean that leaves the model's type, at the second step of an app that has left it too.
+        (FedAvg, {"clip": 3e4}, np.float16, 4e4),
+        (FedAdam, {"clip": 3e4}, np.float16, 4e4),
+        (FedAvg, {"clip": 6.6e4, "target": "weights"}, np.float16, 7e4),
+        # What a client sends of its range underflows, and its share of the largest weight.
+        (FedAvg, {"clip": "auto"}, np.float32, 1e-38),
+        (FedAdam, {"clip": "auto"}, np.float32, 1e-38),
+    ],
+)
+@pytest.mark.parametrize("examples", [0, 100])
+def test_attack_14_an_app_that_makes_an_overflow_an_exception_makes_no_refusal(
+    tmp_path, strategy, codec, dtype, size, examples
+):
+    """A refusal by `numpy.seterr`, which an app may set for its own arithmetic, would compare a mean with a bound."""
+    scheme = fedcipher.scheme("plain", clients=CLIENTS, codec=fedcipher.Codec(**{"bits": 16, **codec}))
+    folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys", examples_per_weight=examples)
+    app = ClientApp(mods=[fedcipher.flower.client_mod])
+    shown = []
+
+    @app.train()
+    def train(msg, ctxt):
+        old = msg.content["arrays"]["x"].numpy()
+        shown.append(old)
+        with np.errstate(all="ignore"):
+            base = old if scheme.codec.target == "delta" else np.zeros_like(old)
+            moved = (base + np.float32(size)).astype(dtype)
+        np.seterr(all="raise")
+        metrics = MetricRecord({"num-examples": 3})
+        return Message(RecordDict({"arrays": record([moved], ["x"]), "metrics": metrics}), reply_to=msg)
+
+    made = SecureStrategy(strategy(**ALL, fraction_evaluate=0), folder, out=tmp_path / "run")
+    before = np.geterr()
+    try:
+        made.start(LocalGrid(app, CLIENTS, folder), record([np.zeros(8, dtype)], ["x"]), num_rounds=4)
+    finally:
+        np.seterr(**before)
+    assert [r.accepted for r in made.rounds] == [CLIENTS] * 4
+    assert len(shown) == 4 * CLIENTS and all(np.isfinite(x).all() for x in shown)
+
+
 def test_attack_16_what_is_cut_leaves_encrypted_and_no_range_is_the_servers(tmp_path, rng):
     attack = Attack(tmp_path, "flashe", rng)
     fields = set(RoundSettings.__dataclass_fields__)

@@ -123,8 +123,8 @@ def test_attack_04_a_host_opens_no_single_upload(federation, name):
         with pytest.raises(errors.TooFewContributionsError):
             engine.decryptor().open(upload)
         # The upload's body under the aggregate's head, in the length that an aggregate has.
-        start, own = wire_tools.payload_start(honest), wire_tools.payload_start(frames[2])
-        size, body = len(honest) - 8 - start, frames[2][own:-8]
+        start, body = wire_tools.payload_start(honest), wire_tools.body(frames[2])
+        size = len(honest) - 8 - start
         grafted = wire_tools.with_payload(honest, body[-size:].rjust(size, honest[start : start + 1]))
         with pytest.raises((errors.ForgedAggregateError, errors.FrameError)):
             engine.decryptor().open(grafted)

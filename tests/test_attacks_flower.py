@@ -339,7 +339,7 @@ def test_attack_03_crafted_aggregates_bring_back_one_and_the_same_text(tmp_path,
         crafted = wire_tools.with_payload(
             aggregate, aggregate[start : start + 1] + rng.bytes(size - 18) + aggregate[-25:-8]
         )
-        crafted = wire_tools.with_round(with_tags(crafted, update), number)
+        crafted = wire_tools.with_round(wire_tools.with_tags(crafted, update), number)
         last = Chain.last_of([crafted], 2)
         config = federation.settings(3, round=number, steps=2, last=last, indices=[2])
         arrays = protocol.wire_record({protocol.aggregate_key(2): crafted})
@@ -347,12 +347,6 @@ def test_attack_03_crafted_aggregates_bring_back_one_and_the_same_text(tmp_path,
         replies.add(masked(reply))
     assert len(replies) == 1
     assert caplog.text.count("DecryptError") + caplog.text.count("ForgedAggregateError") == 40
-
-
-def with_tags(frame, other):
-    """What names a frame's position and its memory of sets, of another one."""
-    tags = slice(wire_tools.MODEL, wire_tools.CLIENTS)
-    return wire_tools.sealed(frame[: tags.start] + other[tags] + frame[tags.stop : -8])
 
 
 def raising(error):
@@ -768,7 +762,7 @@ def test_attack_06_a_later_round_of_too_few_is_not_begun(tmp_path, rng, caplog, 
         def configure_train(self, server_round, arrays, config, grid):
             return list(inner.configure_train(server_round, arrays, config, grid))[: sampled.get(server_round, 5)]
 
-    strategy = SecureStrategy(Varying(**ALL), federation.folder, out=federation.folder.parent / "run")
+    strategy = SecureStrategy(Varying(**ALL), federation.folder, out=federation.folder.parent / "run", may_lose=1)
     strategy.start(federation.grid, record(initial()), num_rounds=3)
     assert [r.unfinished is None for r in strategy.rounds] == [True, False, True]
     assert [len(r.clients) for r in strategy.rounds] == [5, 0, 4]
@@ -1110,8 +1104,8 @@ def frames():
         ),
         drawn(lambda m, k, n, x: wire_tools.with_flip(own(m, k), n, x), pick, pick, strategies.integers(1, 255)),
         # What a position and its memory of sets are known by, of another frame.
-        drawn(lambda m, k, n: with_tags(own(m, k), own(m, n)), pick, pick),
-        drawn(lambda m, k, n: with_tags(m.aggregates[k % len(m.aggregates)], own(m, n)), pick, pick),
+        drawn(lambda m, k, n: wire_tools.with_tags(own(m, k), own(m, n)), pick, pick),
+        drawn(lambda m, k, n: wire_tools.with_tags(m.aggregates[k % len(m.aggregates)], own(m, n)), pick, pick),
         strategies.binary(max_size=300).map(lambda content: lambda material: content),
     )
 

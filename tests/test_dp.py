@@ -732,7 +732,7 @@ def test_more_rounds_than_the_clients_may_give_is_said_before_the_first(tmp_path
     folder = keys.save(made.keygen(3), made, tmp_path / "keys")
     goals = [[rng.normal(0, 0.1, a.shape).astype(np.float32) for a in initial()] for _ in range(3)]
     sampled = {"min_train_nodes": 3, "min_evaluate_nodes": 3, "min_available_nodes": 3}
-    strategy = SecureStrategy(FedAvg(**sampled), folder, out=tmp_path / "run")
+    strategy = SecureStrategy(FedAvg(**sampled), folder, out=tmp_path / "run", may_lose=1)
     grid = LocalGrid(make_app(goals, [10] * 3), 3, folder)
     strategy.start(grid, record(initial()), num_rounds=rounds)
     said = [r.getMessage() for r in caplog.records if "num_rounds=" in r.getMessage()]
@@ -740,3 +740,6 @@ def test_more_rounds_than_the_clients_may_give_is_said_before_the_first(tmp_path
     assert bool(said) == warned
     # And it is true.
     assert [r.accepted for r in strategy.rounds] == [3, 3, 0][:rounds]
+    # Nobody is asked for more, and no good sum is taken back for it.
+    assert [r.unfinished for r in strategy.rounds[:2]] == [None, None]
+    assert not warned or "3 of 3 sampled clients have spent their privacy budget" in strategy.rounds[2].unfinished

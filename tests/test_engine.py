@@ -101,7 +101,7 @@ secret = secret[140:-8]
 # PASTA: the client's words, then a public ciphertext that travels, then the ring secret.
 secret = secret if len(secret) < 5000 else secret[32:544] + secret[-4096:]
 # A ring secret has few byte values: it takes longer pieces to be told from chance.
-width = 16 if len(secret) < 100 else 64
+width = 16 if len(secret) < 200 else 64
 windows = {secret[i : i + width] for i in range(0, len(secret) - width + 1, max(1, len(secret) // 5))}
 windows = {w for w in windows if len(set(w)) >= 3}
 assert windows

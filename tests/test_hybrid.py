@@ -3,6 +3,7 @@
 import fedcipher
 import numpy as np
 import pytest
+import wire_tools
 from fedcipher import Codec, errors, keys
 from fedcipher.flower import SecureStrategy
 from flower_harness import LocalGrid, initial, make_app, record
@@ -87,11 +88,10 @@ def test_the_wire_carries_pasta_as_the_paper_writes_it(variant, bits):
     frame = encryptor.encrypt([np.linspace(-1, 1, 150, dtype=np.float32)], round=12345)
     t = VARIANTS[variant][0]
     p = {17: 65537, 33: 8088322049}[bits]
-    # A client key's payload, behind 128 bytes of header, its one client and the cohort's secret,
-    # begins with the PASTA key.
-    secret = np.frombuffer(key.to_bytes(), "<u8", count=2 * t, offset=128 + 12 + 32).tolist()
+    # A client key's payload, behind the cohort's secret and the seed of its signatures, begins with the PASTA key.
+    secret = np.frombuffer(wire_tools.payload(key.to_bytes()), "<u8", count=2 * t, offset=32 + 32).tolist()
     padded = -(-150 // t) * t
-    payload = frame[-24 - -(-padded * bits // 8) : -24]
+    payload = wire_tools.body(frame)[-16 - -(-padded * bits // 8) : -16]
     packed = int.from_bytes(payload, "little")
     words = [packed >> (k * bits) & ((1 << bits) - 1) for k in range(padded)]
     values = np.rint((np.linspace(-1, 1, 150, dtype=np.float32).astype(np.float64) + 1) * 127).astype(int).tolist()

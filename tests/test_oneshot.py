@@ -466,10 +466,8 @@ class Liar:
         epoch, number, elements = frame[56:64], frame[64:72], frame[72:80]
         model, memory = frame[wire_tools.MODEL : wire_tools.MEMORY], frame[wire_tools.MEMORY : wire_tools.CLIENTS]
         own, layout = frame[wire_tools.FIXED : start - layout_len], frame[start - layout_len : start]
-        sealed, rest = (
-            frame[start : start + sum(self.lengths)],
-            bytearray(frame[start + sum(self.lengths) : -8 - 16 - 64]),
-        )
+        sealed, tag = frame[start : start + sum(self.lengths)], frame[-8 - 64 - 16 : -8 - 64]
+        rest = bytearray(frame[start + sum(self.lengths) : -8 - 64 - 16])
         rest[len(rest) // 2] ^= 0x20
         common = b"".join(
             (scheme, params, key_id, model, memory, epoch, number, elements, struct.pack("<Q", layout_len), layout)
@@ -479,9 +477,9 @@ class Liar:
         for length in self.lengths:
             digests += sha256(sealed[at : at + length]).digest()
             at += length
-        said = b"fedcipher oneshot v1 update\0" + roster + number + model + memory + sha256(common).digest()
-        signature = self.signing.sign(said + own + blake3.blake3(bytes(rest)).digest() + digests)
-        return wire_tools.with_payload(frame, sealed + bytes(rest) + signature + frame[-8 - 16 : -8])
+        said = b"fedcipher update 1\0" + roster + number + model + memory + sha256(common).digest() + own + tag
+        signature = self.signing.sign(said + blake3.blake3(bytes(rest)).digest() + digests)
+        return wire_tools.with_payload(frame, sealed + bytes(rest) + tag + signature)
 
 
 @pytest.mark.parametrize("reveal", ["clients", "server"])

@@ -3,6 +3,7 @@
 import pytest
 from fedcipher import errors
 from fedcipher.flower.parties import Parties
+from fedcipher.flower.records import ClientRecord, RoundRecord
 
 NOBODY = frozenset()
 
@@ -33,3 +34,15 @@ def test_a_node_takes_a_second_client_id_only_for_one_that_was_revoked():
     parties.check(10, [5], {0}, lambda: {10})
     parties.learn(10, 5)
     assert parties.node_of == {5: 10} and parties.client_of == {10: 5}
+
+
+def test_what_another_process_has_learnt_is_learnt_again():
+    """From verified updates only, the last of them; of whom was left out nothing is known."""
+    first, second = RoundRecord(1), RoundRecord(2)
+    first.clients = [ClientRecord(10, 0, {}), ClientRecord(11, 1, {}), ClientRecord(12, 2, {}, "SignatureError: no")]
+    second.evaluations = [ClientRecord(13, 1, {}), ClientRecord(14, None, {}, "no answer")]
+    parties = Parties()
+    parties.remember([first, second])
+    assert parties.node_of == {0: 10, 1: 13} and parties.client_of == {10: 0, 13: 1}
+    with pytest.raises(errors.UnknownClientError, match="belongs to node 13"):
+        parties.check(15, [1], NOBODY, lambda: {10, 13, 15})

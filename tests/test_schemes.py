@@ -116,8 +116,8 @@ def test_flashe_ciphertext_is_the_papers_formula_by_pycryptodome(rng):
 
     ints = reference_integers(update, 12, 1.0).astype(np.uint16)
     want = ints + stream(5) - stream(6)
-    # Behind the lanes: 16 bytes of tag, 8 of checksum.
-    assert frame[-24 - 20_000 : -24] == want.astype("<u2").tobytes()
+    # Behind the lanes: 16 bytes of tag, 64 of signature, 8 of checksum.
+    assert frame[-88 - 20_000 : -88] == want.astype("<u2").tobytes()
 
 
 def test_sparse_flashe_of_each_clients_choice_sends_less_and_loses_nothing(rng):

@@ -7,6 +7,7 @@ import anycrc
 _CRC = anycrc.Model("CRC64-NVME")
 KIND, ROUND, MODEL, MEMORY, CLIENTS, LAYOUT, PAYLOAD, FIXED = 5, 64, 80, 96, 112, 116, 120, 128
 UPDATE, AGGREGATE = 1, 2
+SIGNATURE_LEN = 64
 
 
 def sealed(body):
@@ -22,12 +23,29 @@ def payload(frame):
     return frame[payload_start(frame) : -8]
 
 
+def body(frame):
+    """The payload without the signature, which only an update has."""
+    whole = payload(frame)
+    return whole[:-SIGNATURE_LEN] if frame[KIND] == UPDATE else whole
+
+
 def with_kind(frame, kind):
-    return sealed(frame[:KIND] + bytes([kind]) + frame[KIND + 1 : -8])
+    """An update in the form of an aggregate is one without its signature: what is longer would not be looked at."""
+    start, left = payload_start(frame), body(frame) if kind == AGGREGATE else payload(frame)
+    head = bytearray(frame[:start])
+    head[KIND] = kind
+    struct.pack_into("<Q", head, PAYLOAD, len(left))
+    return sealed(head + left)
 
 
 def with_round(frame, number):
     return sealed(frame[:ROUND] + struct.pack("<Q", number) + frame[ROUND + 8 : -8])
+
+
+def with_tags(frame, other):
+    """What names a frame's position and its memory of sets, of another one."""
+    tags = slice(MODEL, CLIENTS)
+    return sealed(frame[: tags.start] + other[tags] + frame[tags.stop : -8])
 
 
 def with_client(frame, client):

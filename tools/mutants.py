@@ -105,6 +105,71 @@ MUTANTS = (
         "if layout.elements() as f64 * density / 2.0 > payload_len as f64 {",
         "if false {",
     ),
+    Mutant(
+        "an update's signature is not checked",
+        CORE + "admission.rs",
+        "message: &message, signature }.check()?;",
+        "message: &message, signature };",
+    ),
+    Mutant(
+        "a signature does not know the payload",
+        CORE + "statement.rs",
+        "&tag.to_bytes(), body].concat()",
+        "&tag.to_bytes(), &[]].concat()",
+    ),
+    Mutant(
+        "a signature does not know its client",
+        CORE + "statement.rs",
+        "&own.to_bytes(), &tag.to_bytes(), body]",
+        "&[], &tag.to_bytes(), body]",
+    ),
+    Mutant(
+        "a signature does not know the tag",
+        CORE + "statement.rs",
+        "&own.to_bytes(), &tag.to_bytes(), body]",
+        "&own.to_bytes(), &[], body]",
+    ),
+    Mutant(
+        "a signature does not know the round",
+        CORE + "statement.rs",
+        "[self.bytes().as_slice(), &own.to_bytes()",
+        "[[].as_slice(), &own.to_bytes()",
+    ),
+    Mutant(
+        "a key of small order is taken",
+        CORE + "sign.rs",
+        "!beyond && !SMALL.contains(key)",
+        "!beyond",
+        "signatures",
+    ),
+    Mutant(
+        "a key that is not canonical is taken",
+        CORE + "sign.rs",
+        "!beyond && !SMALL.contains(key)",
+        "!SMALL.contains(key)",
+        "signatures",
+    ),
+    Mutant(
+        "a signature is one for every purpose",
+        CORE + "sign.rs",
+        "[self.domain(), message].concat()",
+        "message.to_vec()",
+        "signatures",
+    ),
+    Mutant(
+        "a batch with a bad signature is taken",
+        CORE + "sign.rs",
+        "batch.verify(Draws(Stream::from_os()?)).is_ok();",
+        "(batch.verify(Draws(Stream::from_os()?)).is_ok() || true);",
+        "signatures",
+    ),
+    Mutant(
+        "a member does not check signatures",
+        CORE + "oneshot/member.rs",
+        "self.check_signatures(&context, &asked)?;",
+        "",
+        "oneshot",
+    ),
 )
 
 

@@ -10,6 +10,7 @@ use fedcipher_core::oneshot::identity::Identity;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::oneshot::sealing::ENCAPPED_LEN;
 use fedcipher_core::registry;
+use fedcipher_core::sign::Purpose;
 use fedcipher_core::wire;
 use fedcipher_engine::certificates::{self, Party, Role, Root, Terms};
 use fedcipher_engine::proto;
@@ -224,7 +225,7 @@ pub fn roster_bytes(data: &[u8]) {
 pub fn identity(data: &[u8]) {
     if let Ok(identity) = Identity::from_bytes(data) {
         assert_eq!(identity.to_bytes(), data);
-        let _ = identity.sign(b"message");
+        let _ = identity.sign(Purpose::Update, b"message");
     }
 }
 
@@ -256,7 +257,7 @@ pub fn answer(data: &[u8]) {
 /// A frame among honest ones: the sum opens as what honest clients have sent, or not at all.
 pub fn add(name: &str, data: &[u8]) {
     let round = of(name);
-    let frame = Frames::of(round).frame(data);
+    let frame = round.signed(Frames::of(round).frame(data));
     let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(NUMBER)).unwrap();
     for update in &round.updates[..2] {
         aggregator.add(update).unwrap();

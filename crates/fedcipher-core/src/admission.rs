@@ -1,13 +1,17 @@
 //! Which frames may enter a sum: the checks every aggregator and decryptor makes before arithmetic.
 
 use crate::bounds::Bounds;
+use crate::client::Digest;
 use crate::codec::Layout;
-use crate::keys::{KeyTag, ServerKey};
+use crate::keys::{Cohort, KeyTag, ServerKey};
 use crate::mac::{Tag, Weighting};
+use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
+use crate::statement::{self, RoundContext};
 use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag};
 use crate::{Error, Result};
 use multiversion::multiversion;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What frames of a scheme must keep to, on the wire.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +45,9 @@ struct Common {
 #[derive(Debug)]
 pub struct Admission {
     tag: KeyTag,
-    cohort: Vec<u32>,
+    cohort: Arc<Cohort>,
+    /// See [`RoundContext`].
+    scope: [u8; 32],
     rules: Rules,
     round: Option<u64>,
     common: Option<Common>,
@@ -57,11 +63,12 @@ pub struct Admitted<'a> {
     pub header: Header,
     pub contribution: Contribution,
     pub layout: Layout,
-    /// Without the tag.
+    /// Without tag and signature.
     pub payload: &'a [u8],
     /// What the payload is to be multiplied by.
     pub factor: u64,
-    tag: Tag,
+    pub tag: Tag,
+    pub signature: &'a [u8; SIGNATURE_LEN],
 }
 
 impl Admission {
@@ -69,7 +76,8 @@ impl Admission {
     pub fn new(key: &ServerKey, rules: Rules, round: Option<u64>) -> Self {
         Admission {
             tag: key.tag.clone(),
-            cohort: key.cohort.clone(),
+            cohort: Arc::clone(&key.cohort),
+            scope: [0; 32],
             rules,
             round,
             common: None,
@@ -79,8 +87,23 @@ impl Admission {
         }
     }
 
-    /// Every field of an update's header against this round.
+    /// Of parties of the roster with digest `scope`.
+    #[must_use]
+    pub fn of_roster(self, scope: [u8; 32]) -> Self {
+        Admission { scope, ..self }
+    }
+
+    /// Every field of an update's header against this round, and whether it is its client's.
     pub fn check<'a>(&self, bytes: &'a [u8]) -> Result<Admitted<'a>> {
+        self.check_as(bytes, |body| Ok(Digest::of(body).to_vec()))
+    }
+
+    /// [`Self::check`] where clients sign other digests than that of the payload as a whole: `body` makes them.
+    pub fn check_as<'a>(
+        &self,
+        bytes: &'a [u8],
+        body: impl FnOnce(&'a [u8]) -> Result<Vec<u8>>,
+    ) -> Result<Admitted<'a>> {
         let Frame { header, payload } = wire::parse_kind(bytes, Kind::Update)?;
         self.tag.check(&header)?;
         self.check_open()?;
@@ -91,9 +114,7 @@ impl Admission {
         let &[Contribution { client, weight }] = header.contributions.as_slice() else {
             return Err(Error::frame(format!("an update names one client, this one {}", header.contributions.len())));
         };
-        if self.cohort.binary_search(&client).is_err() {
-            return Err(Error::UnknownClient { client });
-        }
+        let key = self.cohort.get(&client).ok_or(Error::UnknownClient { client })?;
         if self.weights.contains_key(&client) {
             return Err(Error::DuplicateClient { client, round });
         }
@@ -119,10 +140,12 @@ impl Admission {
                 return Err(Error::Memory { round });
             }
         }
-        let (payload, tag) = Tag::split(payload)?;
+        let (payload, tag, signature) = statement::split(payload)?;
+        let own = Contribution { client, weight };
+        let message = RoundContext::of(self.scope, &header).update(own, tag, &body(payload)?);
+        Signed { party: client, key, purpose: Purpose::Update, message: &message, signature }.check()?;
         let factor = self.rules.weighting.factor(weight);
-        let contribution = Contribution { client, weight };
-        Ok(Admitted { header, contribution, layout, payload, factor, tag })
+        Ok(Admitted { header, contribution: own, layout, payload, factor, tag, signature })
     }
 
     /// Counts a frame whose payload has been added.

@@ -7,9 +7,13 @@ use crate::ledger::{Holder, Ledger, Openings, Sum};
 use crate::mac::coordinates::CoordinateMac;
 use crate::mac::{MacKey, Stamp, Tag, Verifier};
 use crate::scheme::{Expect, Terms};
+use crate::sign::SigningKey;
+use crate::statement::{RoundContext, Signer};
+use crate::stream::Threads;
 use crate::wire::{self, Contribution, Frame, Head, Header, Kind};
 use crate::{Error, Result};
 use std::path::Path;
+use std::sync::Arc;
 
 /// A client that sends updates.
 pub struct Sender {
@@ -17,15 +21,24 @@ pub struct Sender {
     client: u32,
     rules: Rules,
     mac: MacKey,
+    sign: Arc<SigningKey>,
+    /// See [`RoundContext`].
+    scope: [u8; 32],
     ledger: Ledger,
 }
 
 impl Sender {
     /// `state` is the folder of the nonce ledger; without it nonces are remembered as long as this object lives.
     pub fn new(key: &ClientKey, rules: Rules, state: Option<&Path>) -> Result<Self> {
-        let (tag, client, mac) = (key.tag.clone(), key.client, key.mac()?);
+        let (tag, client, mac, sign) = (key.tag.clone(), key.client, key.mac()?, Arc::new(key.sign.clone()));
         let ledger = Ledger::open(key, state)?.within(rules.bounds.privacy.map(|p| p.rounds));
-        Ok(Sender { tag, client, rules, mac, ledger })
+        Ok(Sender { tag, client, rules, mac, sign, scope: [0; 32], ledger })
+    }
+
+    /// Signs as a party of the roster with digest `scope`.
+    #[must_use]
+    pub fn of_roster(self, scope: [u8; 32]) -> Self {
+        Sender { scope, ..self }
     }
 
     #[must_use]
@@ -42,7 +55,9 @@ impl Sender {
         let (model, memory) = (self.mac.model_tag(terms.model), self.mac.memory_tag(terms.memory));
         let header = self.tag.round_header(Kind::Update, terms.round, vec![own], terms.layout, model, memory);
         let mac = self.mac.round(&header, carried, self.rules.bounds, terms.bound);
-        Ok((header, Stamp { mac, own, weighting: self.rules.weighting }))
+        let context = RoundContext::of(self.scope, &header);
+        let signer = Signer { key: Arc::clone(&self.sign), context };
+        Ok((header, Stamp { mac, own, weighting: self.rules.weighting, signer }))
     }
 
     /// The MAC for the coordinates of an update with this stamp, where the server may leave some out.
@@ -80,13 +95,29 @@ pub struct Receiver {
     openings: Openings,
 }
 
-/// A frame's digest, in parts: what "the same bytes again" means.
+/// A digest of a frame's bytes, in parts: what "the same bytes again" means, and what a signature covers.
 #[derive(Default)]
 pub struct Digest(blake3::Hasher);
 
 impl Digest {
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
+    }
+
+    /// Of `bytes`, by as many threads as their number is worth.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> [u8; 32] {
+        let mut digest = Digest::default();
+        match Threads::for_bytes(bytes.len()) {
+            Threads::One => digest.update(bytes),
+            Threads::All => digest.update_by_all(bytes),
+        }
+        digest.finish()
+    }
+
+    /// [`Self::update`] by all of rayon's threads.
+    pub fn update_by_all(&mut self, bytes: &[u8]) {
+        self.0.update_rayon(bytes);
     }
 
     #[must_use]

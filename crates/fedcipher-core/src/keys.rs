@@ -2,8 +2,11 @@
 
 use crate::codec::Layout;
 use crate::mac::MacKey;
-use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag, SchemeId};
+use crate::sign::{SEED_LEN, SigningKey, VERIFY_LEN, is_key};
+use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag, Reader, SchemeId};
 use crate::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// What names a key set: scheme, parameters, a random id and the epoch. All public.
@@ -108,6 +111,8 @@ pub struct ClientKey {
     pub client: u32,
     /// The cohort's secret for what is not the scheme's own business: tags.
     pub root: Zeroizing<[u8; ROOT_LEN]>,
+    /// What this client signs with: nobody else has it.
+    pub sign: SigningKey,
     /// The scheme's key material.
     pub secret: Zeroizing<Vec<u8>>,
 }
@@ -126,12 +131,15 @@ impl std::fmt::Debug for ClientKey {
 
 /// The parts of a key's frame. A damaged key has not been lost on a wire.
 fn parse_key(bytes: &[u8], kind: Kind) -> Result<Frame<'_>> {
-    wire::parse_kind(bytes, kind).map_err(|e| Error::Key {
-        reason: match e {
-            Error::Frame { reason } => format!("{reason}; get it again from whoever made it"),
-            other => other.to_string(),
-        },
-    })
+    wire::parse_kind(bytes, kind).map_err(unreadable)
+}
+
+fn unreadable(error: Error) -> Error {
+    let reason = match error {
+        Error::Frame { reason } => format!("{reason}; get it again from whoever made it"),
+        other => other.to_string(),
+    };
+    Error::Key { reason }
 }
 
 /// Refuses a key that says more than its tag and whose it is: what one reader passes over another may go by.
@@ -149,20 +157,20 @@ impl ClientKey {
         MacKey::new(&self.root)
     }
 
-    /// Serialised form; it holds the secret.
+    /// Serialised form; it holds the secret. Payload: `root 32 | seed of the signing key 32 | the scheme's`.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         let holder = vec![Contribution { client: self.client, weight: 1 }];
-        let secret = Zeroizing::new([self.root.as_slice(), self.secret.as_slice()].concat());
+        let secret =
+            Zeroizing::new([self.root.as_slice(), self.sign.seed().as_slice(), self.secret.as_slice()].concat());
         Zeroizing::new(self.tag.header(Kind::ClientKey, 0, holder).frame(&secret))
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let frame = parse_key(bytes, Kind::ClientKey)?;
-        let (root, secret) = frame
-            .payload
-            .split_first_chunk::<ROOT_LEN>()
-            .ok_or_else(|| Error::Key { reason: "it is shorter than any client key".into() })?;
+        let short = || Error::Key { reason: "it is shorter than any client key".into() };
+        let (root, secret) = frame.payload.split_first_chunk::<ROOT_LEN>().ok_or_else(short)?;
+        let (seed, secret) = secret.split_first_chunk::<SEED_LEN>().ok_or_else(short)?;
         let tag = KeyTag::of(&frame.header);
         check_bare(&tag, &frame.header)?;
         match frame.header.contributions.as_slice() {
@@ -170,6 +178,7 @@ impl ClientKey {
                 tag,
                 client: holder.client,
                 root: Zeroizing::new(*root),
+                sign: SigningKey::from_seed(seed),
                 secret: Zeroizing::new(secret.to_vec()),
             }),
             other => Err(Error::Key { reason: format!("a client key names one client, this one {}", other.len()) }),
@@ -177,28 +186,44 @@ impl ClientKey {
     }
 }
 
+/// Clients by number, and what their signatures are checked with.
+pub type Cohort = BTreeMap<u32, [u8; VERIFY_LEN]>;
+
 /// What the aggregator needs: the cohort and public material, no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerKey {
     pub tag: KeyTag,
-    /// Client ids, strictly increasing.
-    pub cohort: Vec<u32>,
+    /// The clients, each with the key to check its signatures with.
+    pub cohort: Arc<Cohort>,
     pub public: Vec<u8>,
 }
 
 impl ServerKey {
+    /// Payload: `each client's key to check signatures with 32 | the scheme's`.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let cohort = self.cohort.iter().map(|c| Contribution { client: *c, weight: 1 }).collect();
-        self.tag.header(Kind::ServerKey, 0, cohort).frame(&self.public)
+        let cohort = self.cohort.keys().map(|client| Contribution { client: *client, weight: 1 }).collect();
+        let keys: Vec<u8> = self.cohort.values().flatten().copied().collect();
+        self.tag.header(Kind::ServerKey, 0, cohort).frame(&[keys.as_slice(), &self.public].concat())
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let frame = parse_key(bytes, Kind::ServerKey)?;
         let tag = KeyTag::of(&frame.header);
         check_bare(&tag, &frame.header)?;
-        let cohort = frame.header.contributions.iter().map(|c| c.client).collect();
-        Ok(ServerKey { tag, cohort, public: frame.payload.to_vec() })
+        let mut r = Reader::new(frame.payload);
+        let mut seen = BTreeSet::new();
+        let key = |c: &Contribution| {
+            let key = r.array()?;
+            // Two clients with one key would be one that counts twice.
+            if is_key(&key) && seen.insert(key) {
+                Ok((c.client, key))
+            } else {
+                Err(Error::frame(format!("client {} has no key of its own to check signatures with", c.client)))
+            }
+        };
+        let cohort = frame.header.contributions.iter().map(key).collect::<Result<Cohort>>().map_err(unreadable)?;
+        Ok(ServerKey { tag, cohort: Arc::new(cohort), public: r.rest().to_vec() })
     }
 }
 
@@ -210,7 +235,7 @@ pub struct KeySet {
 }
 
 impl KeySet {
-    /// One key set for `cohort`; `secret` is called once per client.
+    /// One key set for `cohort`, with a signing key a client; `secret` is called once per client.
     pub fn build(
         tag: KeyTag,
         cohort: &[u32],
@@ -227,10 +252,12 @@ impl KeySet {
             return Err(Error::parameter("cohort", "names a client twice"));
         }
         let root = crate::prf::random_bytes()?;
-        let clients = ids
-            .iter()
-            .map(|id| Ok(ClientKey { tag: tag.clone(), client: *id, root: root.clone(), secret: secret(*id)? }))
-            .collect::<Result<_>>()?;
-        Ok(KeySet { clients, server: ServerKey { tag, cohort: ids, public } })
+        let client = |client: &u32| {
+            let (sign, secret) = (SigningKey::generate()?, secret(*client)?);
+            Ok(ClientKey { tag: tag.clone(), client: *client, root: root.clone(), sign, secret })
+        };
+        let clients = ids.iter().map(client).collect::<Result<Vec<_>>>()?;
+        let cohort = Arc::new(clients.iter().map(|key| (key.client, key.sign.verify_key())).collect());
+        Ok(KeySet { clients, server: ServerKey { tag, cohort, public } })
     }
 }

@@ -27,9 +27,11 @@ pub mod registry;
 pub mod rlwe;
 pub mod scheme;
 pub mod sets;
+pub mod sign;
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd;
 pub mod sparse;
+pub mod statement;
 pub mod stream;
 pub mod wire;
 

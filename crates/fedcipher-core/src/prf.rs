@@ -3,7 +3,9 @@
 use crate::{Error, Result};
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use aes::{Aes128, Aes256};
+use hpke::rand_core::{TryCryptoRng, TryRng};
 use multiversion::multiversion;
+use std::convert::Infallible;
 use zeroize::Zeroizing;
 
 /// Blocks encrypted per call: 4 KiB of key stream stays in the L1 cache beside its consumer.
@@ -145,6 +147,30 @@ impl Stream {
         }
     }
 }
+
+/// A generator for other crates, which cannot fail once it is there: their own panic where the system's does.
+pub(crate) struct Draws(pub Stream);
+
+impl TryRng for Draws {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> std::result::Result<u32, Infallible> {
+        Ok(self.0.next_u64() as u32)
+    }
+
+    fn try_next_u64(&mut self) -> std::result::Result<u64, Infallible> {
+        Ok(self.0.next_u64())
+    }
+
+    fn try_fill_bytes(&mut self, out: &mut [u8]) -> std::result::Result<(), Infallible> {
+        for part in out.chunks_mut(8) {
+            part.copy_from_slice(&self.0.next_u64().to_le_bytes()[..part.len()]);
+        }
+        Ok(())
+    }
+}
+
+impl TryCryptoRng for Draws {}
 
 /// A key stream to lay over bytes in order: AES-256-CTR under a key of its own, from block zero on.
 pub struct KeyStream {

@@ -4,9 +4,11 @@
 //! not depend on each other: a process can hold one at a time (the offload engine), or work on several
 //! at once (a library call over memory that is all there).
 
+use crate::client::Digest;
 use crate::codec::{SumSink, Update};
 use crate::mac::{Hash, Stamp, TAG_LEN, Tag};
 use crate::scheme::Opening;
+use crate::statement::END_LEN;
 use crate::wire::{Header, Place};
 use crate::{Error, Result};
 use rayon::prelude::*;
@@ -43,20 +45,24 @@ pub trait Sealer: Send + Sync {
     /// Encrypts piece `index` of `update`, which must hold that piece's elements. Its part of the tag's polynomial.
     fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash>;
 
-    /// Makes the tag, the payload's last bytes, from the parts of all pieces.
+    /// Makes tag and signature.
     fn stamp(&self) -> &Stamp;
 
-    /// Bytes between the last piece and the tag.
-    fn trailer_len(&self) -> usize {
-        0
+    /// What the bytes of all pieces are added to, in their order, for [`Self::end`].
+    fn digest(&self) -> Digest {
+        let mut digest = Digest::default();
+        digest.update(self.prefix());
+        digest
     }
 
-    /// Writes them, given the BLAKE3 digest of all pieces.
-    fn trailer(&self, _pieces: &[u8; 32], _out: &mut [u8]) {}
+    /// The payload's last bytes, from the parts of all pieces and the digest of their bytes.
+    fn end(&self, hash: Hash, digest: &[u8; 32]) -> [u8; END_LEN] {
+        self.stamp().end(hash, digest)
+    }
 
     /// Bytes of the payload.
     fn payload_len(&self) -> usize {
-        Piece::end(self.pieces(), self.prefix().len()) + self.trailer_len() + TAG_LEN
+        Piece::end(self.pieces(), self.prefix().len()) + END_LEN
     }
 }
 
@@ -172,18 +178,24 @@ pub fn seal_all(sealer: &dyn Sealer, update: &Update<'_>, place: &mut dyn Place,
     sealer.header().build(sealer.payload_len(), place, |payload| {
         let (head, rest) = payload.split_at_mut(sealer.prefix().len());
         head.copy_from_slice(sealer.prefix());
-        let (rest, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
-        let (pieces, trailer) = rest.split_at_mut(rest.len() - sealer.trailer_len());
-        let slots = slots(sealer.pieces(), pieces);
-        let seal = |(index, slot): (usize, &mut [u8])| sealer.seal(index, update, slot);
-        let hash = match threads.there() {
-            Threads::One => slots.into_iter().enumerate().map(seal).sum::<Result<Hash>>()?,
-            Threads::All => slots.into_par_iter().enumerate().map(seal).sum::<Result<Hash>>()?,
-        };
-        if !trailer.is_empty() {
-            sealer.trailer(blake3::hash(pieces).as_bytes(), trailer);
+        let (pieces, end) = rest.split_at_mut(rest.len() - END_LEN);
+        let mut digest = sealer.digest();
+        let mut hash = Hash::default();
+        match threads.there() {
+            Threads::One => {
+                for (index, slot) in slots(sealer.pieces(), pieces).into_iter().enumerate() {
+                    hash += sealer.seal(index, update, slot)?;
+                    // While it is in the cache.
+                    digest.update(slot);
+                }
+            }
+            Threads::All => {
+                let slots = slots(sealer.pieces(), pieces).into_par_iter().enumerate();
+                hash = slots.map(|(index, slot)| sealer.seal(index, update, slot)).sum::<Result<Hash>>()?;
+                digest.update_by_all(pieces);
+            }
         }
-        tag.copy_from_slice(&sealer.stamp().tag(hash).to_bytes());
+        end.copy_from_slice(&sealer.end(hash, &digest.finish()));
         Ok(())
     })
 }

@@ -5,8 +5,9 @@
 //! round u64 | elements u64 | model [16] | memory [16] | clients u32 | layout_len u32 | payload_len u64 |
 //! clients x (id u32, weight u64) | layout | payload | crc64-nvme u64`.
 //!
-//! The payload of an update or an aggregate ends with a tag ([`crate::mac`]): it finds forgery, and binds the
-//! header. The checksum finds damage, also where there is no key.
+//! The payload of an update ends with `tag 16 | signature 64`, that of an aggregate with `tag 16`. The tag
+//! ([`crate::mac`]) finds forgery, and binds the header; the signature ([`crate::statement`]) says which client has
+//! sent all of the update. The checksum finds damage, also where there is no key.
 
 use crate::memory::zeros;
 use crate::{Error, Result};
@@ -58,6 +59,17 @@ impl Kind {
 pub struct Contribution {
     pub client: u32,
     pub weight: u64,
+}
+
+impl Contribution {
+    /// As in a head.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; PER_CLIENT] {
+        let mut out = [0; PER_CLIENT];
+        out[..4].copy_from_slice(&self.client.to_le_bytes());
+        out[4..].copy_from_slice(&self.weight.to_le_bytes());
+        out
+    }
 }
 
 /// Everything but the payload. `scheme` is an ASCII name padded with zeros.
@@ -180,8 +192,7 @@ impl Header {
         out.extend_from_slice(&(self.layout.len() as u32).to_le_bytes());
         out.extend_from_slice(&(payload_len as u64).to_le_bytes());
         for c in &self.contributions {
-            out.extend_from_slice(&c.client.to_le_bytes());
-            out.extend_from_slice(&c.weight.to_le_bytes());
+            out.extend_from_slice(&c.to_bytes());
         }
         out.extend_from_slice(&self.layout);
         out

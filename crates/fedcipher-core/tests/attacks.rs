@@ -15,11 +15,12 @@ use fedcipher_core::oneshot::{Oneshot, Params as OneshotParams, Reveal};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
+use fedcipher_core::sign::{SIGNATURE_LEN, SigningKey};
 use fedcipher_core::wire::{self, Contribution, Header, Kind, MemoryTag, ModelTag};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 const CLIENTS: u32 = 5;
 const MODELS: [&[u8]; 2] = [b"the global model", b"the model that the victim got"];
@@ -136,6 +137,18 @@ impl World {
         common::finished(self.scheme.as_ref(), keys, aggregator.as_mut())
     }
 
+    /// The addition of a server that does not care who has signed what: it signs all frames itself. Where clients share
+    /// no key it has only what they have signed.
+    fn add_unsigned(&self, server: &ServerKey, frames: &[Vec<u8>]) -> fedcipher_core::Result<Vec<u8>> {
+        if self.scheme.committee() > 0 {
+            return self.add(server, frames);
+        }
+        let own = SigningKey::generate()?;
+        let cohort = (0..CLIENTS).map(|client| (client, own.verify_key())).collect();
+        let frames: Vec<_> = frames.iter().map(|frame| common::resigned(&own, frame)).collect();
+        self.add(&ServerKey { cohort: Arc::new(cohort), ..server.clone() }, &frames)
+    }
+
     /// A client that has opened nothing yet is given `frame`. What it accepts must be true.
     fn open(&self, epoch: usize, frame: &[u8]) -> Option<Header> {
         let key = &self.epochs[epoch].clients[0];
@@ -175,6 +188,14 @@ impl World {
     fn any_aggregate(&self, rng: &mut StdRng) -> Vec<u8> {
         self.aggregates.choose(rng).unwrap().clone()
     }
+}
+
+/// An update's frame as that of an aggregate: without its signature.
+fn unsigned(frame: &[u8]) -> Vec<u8> {
+    reframe(frame, |header, payload| {
+        header.kind = Kind::Aggregate;
+        payload.truncate(payload.len() - SIGNATURE_LEN);
+    })
 }
 
 /// The same frame with a changed header and payload and a right checksum.
@@ -276,7 +297,7 @@ fn mixed(world: &World, rng: &mut StdRng) -> Option<Vec<u8>> {
     // A server of its own making sums as few as it likes.
     let mut server = world.epochs[lead.epoch].server.clone();
     server.tag.epoch = target.epoch;
-    world.add(&server, &frames).ok()
+    world.add_unsigned(&server, &frames).ok()
 }
 
 fn tries() -> usize {
@@ -297,7 +318,8 @@ fn attack_any_randomised_server_never_gets_a_false_sum_opened() {
         let (mut opened, mut refused) = (0, 0);
         for _ in 0..count {
             let mut frame = match rng.random_range(0..4) {
-                0 => world.any_update(rng),
+                0 if rng.random() => world.any_update(rng),
+                0 => unsigned(&world.any_update(rng)),
                 1 if !slow => mixed(world, rng).unwrap_or_else(|| world.any_aggregate(rng)),
                 _ => world.any_aggregate(rng),
             };
@@ -399,23 +421,24 @@ fn attack_03_no_change_of_a_ciphertext_is_too_small_to_be_seen() {
 #[test]
 fn attack_04_a_relabelled_upload_is_refused() {
     for (name, world) in worlds() {
-        let upload = &world.rounds[0].updates[2];
-        let three: Vec<Contribution> = (0..3).map(|client| Contribution { client, weight: 1 }).collect();
-        for contributions in [header_of(upload).contributions, three] {
-            let relabelled = reframe(upload, |header, _| {
-                header.kind = Kind::Aggregate;
-                header.contributions = contributions.clone();
-            });
-            assert!(world.open(0, &relabelled).is_none(), "{name}");
-            // In the form of an aggregate, where that differs.
-            let aggregate = reframe(&world.aggregates[0], |header, payload| {
-                header.contributions = contributions.clone();
-                let parsed = wire::parse(upload).unwrap();
-                let keep = payload.len().min(parsed.payload.len());
-                let at = payload.len() - keep;
-                payload[at..].copy_from_slice(&parsed.payload[parsed.payload.len() - keep..]);
-            });
-            assert!(world.open(0, &aggregate).is_none(), "{name}");
+        for upload in [world.rounds[0].updates[2].clone(), unsigned(&world.rounds[0].updates[2])] {
+            let three: Vec<Contribution> = (0..3).map(|client| Contribution { client, weight: 1 }).collect();
+            for contributions in [header_of(&upload).contributions, three] {
+                let relabelled = reframe(&upload, |header, _| {
+                    header.kind = Kind::Aggregate;
+                    header.contributions = contributions.clone();
+                });
+                assert!(world.open(0, &relabelled).is_none(), "{name}");
+                // In the form of an aggregate, where that differs.
+                let aggregate = reframe(&world.aggregates[0], |header, payload| {
+                    header.contributions = contributions.clone();
+                    let parsed = wire::parse(&upload).unwrap();
+                    let keep = payload.len().min(parsed.payload.len());
+                    let at = payload.len() - keep;
+                    payload[at..].copy_from_slice(&parsed.payload[parsed.payload.len() - keep..]);
+                });
+                assert!(world.open(0, &aggregate).is_none(), "{name}");
+            }
         }
     }
 }
@@ -449,13 +472,11 @@ fn attack_12_updates_of_different_models_do_not_sum() {
         let model = header_of(&round.updates[0]).model;
         let mut frames = round.updates[..4].to_vec();
         frames[2] = reframe(&frames[2], |header, _| header.model = model);
-        match world.add(server, &frames) {
-            Ok(aggregate) => {
-                let error = refused(world.scheme.as_ref(), &world.epochs[1].clients[0], &aggregate);
-                assert!(matches!(error, Error::Tag), "{name}: {error}");
-            }
-            // Where clients sign what they send, it does not come to a sum: no member adds the share.
-            Err(error) => assert!(matches!(error, Error::Signature { party: 2 }), "{name}: {error}"),
+        let error = world.add(server, &frames).unwrap_err();
+        assert!(matches!(error, Error::Signature { party: 2 }), "{name}: {error}");
+        if let Ok(aggregate) = world.add_unsigned(server, &frames) {
+            let error = refused(world.scheme.as_ref(), &world.epochs[1].clients[0], &aggregate);
+            assert!(matches!(error, Error::Tag), "{name}: {error}");
         }
         // And whoever knows its own model of the round learns of it even where all others agree.
         let others = [0, 1, 3].map(|k| round.updates[k].clone());
@@ -464,6 +485,91 @@ fn attack_12_updates_of_different_models_do_not_sum() {
         let expect = Expect { model: Some(MODELS[1]), ..Expect::default() };
         let error = decryptor.decrypt(&honest, &expect, &mut Sums::default()).unwrap_err();
         assert!(matches!(error, Error::Model { .. }), "{name}: {error}");
+    }
+}
+
+/// A client's update as it is, but for the number: what the holder of one key of the cohort can make of its own key.
+fn renamed(world: &World, client: u32) -> Vec<u8> {
+    let (keys, own) = (&world.epochs[0], &world.rounds[0].clients[0]);
+    if world.scheme.committee() > 0 {
+        let update = &world.rounds[0].updates[own.0 as usize];
+        return reframe(update, |header, _| header.contributions[0].client = client);
+    }
+    // Encrypted and tagged as that client's, by the product itself.
+    let key = ClientKey { client, ..keys.clients[own.0 as usize].clone() };
+    let update = common::update(&world.layout, &own.2);
+    let request =
+        Request { round: 1, weight: own.1, update: &update, plan: &[], model: MODELS[0], memory: &[], bound: &[] };
+    world.scheme.encryptor(&key, None).unwrap().encrypt(&request).unwrap()
+}
+
+/// One client of the cohort has the secret of all. It sends another's number first: it is not that client, and the true
+/// one's frame is taken. Its one key makes no sum of three.
+#[test]
+fn attack_18_a_clients_number_is_its_signatures() {
+    for (name, world) in worlds() {
+        let (server, updates) = (&world.epochs[0].server, &world.rounds[0].updates);
+        let mut aggregator = world.scheme.aggregator(server, None).unwrap();
+        for client in [1, 2, 3] {
+            let error = aggregator.add(&renamed(world, client)).unwrap_err();
+            assert!(matches!(error, Error::Signature { party } if party == client), "{name}: {error}");
+        }
+        let error = aggregator.add(&renamed(world, CLIENTS)).unwrap_err();
+        assert!(matches!(error, Error::UnknownClient { client: CLIENTS }), "{name}: {error}");
+        // Its own: one of three.
+        aggregator.add(&updates[0]).unwrap();
+        assert!(matches!(aggregator.add(&updates[0]), Err(Error::DuplicateClient { client: 0, .. })), "{name}");
+        assert!(
+            matches!(aggregator.requests().and_then(|_| aggregator.finish()), Err(Error::TooFew { found: 1, .. })),
+            "{name}"
+        );
+        for client in [1, 3] {
+            aggregator.add(&updates[client]).unwrap();
+        }
+        let sum = common::finished(world.scheme.as_ref(), &world.epochs[0].clients, aggregator.as_mut()).unwrap();
+        let opened = world.open(0, &sum).unwrap();
+        assert_eq!(opened.contributions.iter().map(|c| c.client).collect::<Vec<_>>(), [0, 1, 3], "{name}");
+    }
+}
+
+type Change = fn(&mut Header);
+
+/// A signature covers every byte of a frame but the checksum: head, tag and the rest of the payload.
+#[test]
+fn a_frame_of_which_one_byte_was_changed_is_not_its_clients() {
+    for (name, world) in worlds() {
+        let (server, update) = (&world.epochs[0].server, &world.rounds[0].updates[2]);
+        let mut aggregator = world.scheme.aggregator(server, None).unwrap();
+        let payload = wire::parse(update).unwrap().payload.len();
+        let (end, head) = (update.len() - wire::CRC_LEN, update.len() - wire::CRC_LEN - payload);
+        let all = (0..head).chain((head..end - 80).step_by(97)).chain(end - 80..end);
+        for at in all {
+            let mut body = update[..end].to_vec();
+            body[at] ^= 1;
+            let error = aggregator.add(&wire::seal(body)).unwrap_err();
+            // Tag and signature may be no field element or no point: then the frame is malformed.
+            let expected = at < head || matches!(error, Error::Signature { party: 2 } | Error::Frame { .. });
+            assert!(expected, "{name}: byte {at}: {error}");
+        }
+        let fields: [(&str, Change); 5] = [
+            ("round", |header| header.round += 1),
+            ("model", |header| header.model[3] ^= 1),
+            ("memory", |header| header.memory[3] ^= 1),
+            ("weight", |header| header.contributions[0].weight = header.contributions[0].weight % 3 + 1),
+            ("layout", |header| header.layout[3] ^= 1),
+        ];
+        for (field, change) in fields {
+            let error = aggregator.add(&reframe(update, |header, _| change(header))).unwrap_err();
+            assert!(matches!(error, Error::Signature { party: 2 }), "{name}: {field}: {error}");
+        }
+        // Another client's genuine signature of the same round.
+        let other = wire::parse(&world.rounds[0].updates[1]).unwrap().payload.to_vec();
+        let grafted = reframe(update, |_, payload| {
+            let at = payload.len() - SIGNATURE_LEN;
+            payload[at..].copy_from_slice(&other[other.len() - SIGNATURE_LEN..]);
+        });
+        assert!(matches!(aggregator.add(&grafted), Err(Error::Signature { party: 2 })), "{name}");
+        aggregator.add(update).unwrap();
     }
 }
 

@@ -15,6 +15,7 @@ use fedcipher_core::ledger::Sum;
 use fedcipher_core::mac::{Tag, Weighting};
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
+use fedcipher_core::statement::END_LEN;
 use fedcipher_core::wire::{self, Contribution, Head, Header, Kind};
 use proptest::prelude::*;
 
@@ -170,10 +171,16 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
         let mut flipped = sound.clone();
         flipped[200] ^= 4;
         refuse(&flipped, "FrameError");
-        // Right checksum, wrong payload length.
+        // Right checksum, wrong payload length: somebody's, and the client's own.
         let parsed = wire::parse(&sound).unwrap();
-        refuse(&parsed.header.frame(&parsed.payload[..parsed.payload.len() - 9]), "FrameError");
-        refuse(&parsed.header.frame(&[parsed.payload, &[0; 9]].concat()), "FrameError");
+        let (body, end) = parsed.payload.split_at(parsed.payload.len() - END_LEN);
+        let longer = [body, &[0; 9]].concat();
+        for wrong in [&body[..body.len() - 9], &longer] {
+            let frame = parsed.header.frame(&[wrong, end].concat());
+            refuse(&frame, "SignatureError");
+            refuse(&common::resigned(&keys.clients[1].sign, &frame), "FrameError");
+        }
+        refuse(&parsed.header.frame(&parsed.payload[..END_LEN - 1]), "FrameError");
 
         aggregator.add(&sound).unwrap();
         aggregator.add(&frame(&keys, 7, &clients[2])).unwrap();

@@ -192,15 +192,16 @@ fn bad_input_is_refused_before_the_work_starts() {
     let key_bytes = 8 + u64::from_le_bytes(theirs.payload[..8].try_into().unwrap()) as usize;
     let own = 8 + u64::from_le_bytes(ours.payload[..8].try_into().unwrap()) as usize;
     let mixed = [&theirs.payload[..key_bytes], &ours.payload[own..]].concat();
-    let error = add(&s, &keys, &[ours.header.frame(&mixed)]).unwrap_err();
+    let by_one = |payload: &[u8]| common::resigned(&keys.clients[1].sign, &ours.header.frame(payload));
+    let error = add(&s, &keys, &[by_one(&mixed)]).unwrap_err();
     assert!(error.to_string().contains("not the one issued"), "{error}");
 
     // A word that is not below p, a short payload, a wrong round.
     let mut bad = ours.payload.to_vec();
     bad[own..own + 3].fill(0xff);
-    assert_eq!(add(&s, &keys, &[ours.header.frame(&bad)]).unwrap_err().class(), "FrameError");
+    assert_eq!(add(&s, &keys, &[by_one(&bad)]).unwrap_err().class(), "FrameError");
     let cut = &ours.payload[..ours.payload.len() - 1];
-    assert_eq!(add(&s, &keys, &[ours.header.frame(cut)]).unwrap_err().class(), "FrameError");
+    assert_eq!(add(&s, &keys, &[by_one(cut)]).unwrap_err().class(), "FrameError");
     let mut aggregator = s.aggregator(&keys.server, Some(9)).unwrap();
     assert_eq!(aggregator.add(&first).unwrap_err().class(), "WrongRoundError");
 

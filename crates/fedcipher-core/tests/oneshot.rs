@@ -8,17 +8,17 @@ use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Sums};
 use fedcipher_core::keys::KeySet;
-use fedcipher_core::oneshot::identity::{IDENTITY_LEN, Identity, SIGNATURE_LEN};
 use fedcipher_core::oneshot::roster::Roster;
-use fedcipher_core::oneshot::sealing::OVERHEAD;
-use fedcipher_core::oneshot::statement::RoundContext;
+use fedcipher_core::oneshot::sealing::{OVERHEAD, SECRET_LEN};
 use fedcipher_core::oneshot::{Oneshot, Params, Reveal};
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Aggregator, Expect, Scheme};
+use fedcipher_core::statement::{END_LEN, RoundContext, Signer, split};
 use fedcipher_core::wire::{self, Contribution, Header};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 
 const ROUND: u64 = 9;
 
@@ -267,7 +267,7 @@ fn an_update_that_its_client_did_not_sign_is_not_added() {
     for header in [heavier, other] {
         assert!(matches!(aggregator.add(&header.frame(parsed.payload)), Err(Error::Signature { .. })));
     }
-    for at in (0..parsed.payload.len() - 16).step_by(1009) {
+    for at in (0..parsed.payload.len()).step_by(1009) {
         let mut payload = parsed.payload.to_vec();
         payload[at] ^= 1;
         assert!(matches!(aggregator.add(&parsed.header.frame(&payload)), Err(Error::Signature { .. })), "byte {at}");
@@ -337,22 +337,21 @@ fn resigned(round: &Round, id: usize, change: impl FnOnce(&mut [u8])) -> Vec<u8>
     let mut payload = parsed.payload.to_vec();
     change(&mut payload);
     let key = &round.keys.clients[id];
-    let (identity, roster) = key.secret.split_at(IDENTITY_LEN);
-    let roster = Roster::parse(roster).unwrap().digest(round.scheme.digest(), key.tag.epoch);
+    let roster = Roster::parse(&key.secret[SECRET_LEN..]).unwrap().digest(round.scheme.digest(), key.tag.epoch);
     let context = RoundContext::of(roster, &parsed.header);
     // Three shares of a seed, as threshold 4 has it, and two of field elements, each with what sealing adds.
     let field = 2048 * 10 / 8;
     let lengths = [32, 32, 32, field, field].map(|share| share + OVERHEAD);
-    let (mut digests, mut at) = (Vec::new(), 0);
+    let (body, tag, _) = split(&payload).unwrap();
+    let ciphertexts = &body[lengths.iter().sum()..];
+    let (mut signed, mut at) = (blake3::hash(ciphertexts).as_bytes().to_vec(), 0);
     for length in lengths {
-        digests.extend_from_slice(&Sha256::digest(&payload[at..at + length]));
+        signed.extend_from_slice(&Sha256::digest(&body[at..at + length]));
         at += length;
     }
-    let end = payload.len() - 16 - SIGNATURE_LEN;
-    let statement =
-        context.update(parsed.header.contributions[0], blake3::hash(&payload[at..end]).as_bytes(), &digests);
-    payload[end..end + SIGNATURE_LEN].copy_from_slice(&Identity::from_bytes(identity).unwrap().sign(&statement));
-    parsed.header.frame(&payload)
+    let signer = Signer { key: Arc::new(key.sign.clone()), context };
+    let end = signer.end(parsed.header.contributions[0], tag, &signed);
+    parsed.header.frame(&[&payload[..payload.len() - END_LEN], &end].concat())
 }
 
 /// A share that opens and is none: nobody can tell whose it is, and the round does not open.
@@ -361,7 +360,7 @@ fn a_false_share_spoils_the_round_and_opens_nothing() {
     use fedcipher_core::oneshot::statement::share_info;
     let round = round(params(8), &[0, 1, 2, 3]);
     let key = &round.keys.clients[3];
-    let roster = Roster::parse(&key.secret[IDENTITY_LEN..]).unwrap();
+    let roster = Roster::parse(&key.secret[SECRET_LEN..]).unwrap();
     let member = roster.members().next().unwrap();
     let info = share_info(&roster.digest(round.scheme.digest(), 1), ROUND, 3, member.id);
     let false_share = member.sealing().unwrap().seal(&info, &[7; 32]).unwrap();

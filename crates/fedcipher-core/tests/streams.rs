@@ -24,7 +24,7 @@ fn sealed(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, round: u64, clien
     frame.extend_from_slice(sealer.prefix());
     let mut checksum = Checksum::default();
     checksum.update(&frame);
-    let mut hash = Hash::default();
+    let (mut hash, mut digest) = (Hash::default(), sealer.digest());
     for (k, piece) in sealer.pieces().iter().enumerate() {
         let window = &flat[piece.start..piece.start + piece.len];
         let part = Update::window(layout, piece.start, window, Rounding::Nearest).unwrap();
@@ -32,11 +32,12 @@ fn sealed(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, round: u64, clien
         hash += sealing.seal(k, &part, &mut out).unwrap();
         assert!(sealing.seal(k, &part, &mut out).is_err(), "a piece was sealed twice");
         checksum.update(&out);
+        digest.update(&out);
         frame.extend_from_slice(&out);
     }
-    let tag = sealer.stamp().tag(hash).to_bytes();
-    checksum.update(&tag);
-    frame.extend_from_slice(&tag);
+    let end = sealer.end(hash, &digest.finish());
+    checksum.update(&end);
+    frame.extend_from_slice(&end);
     frame.extend_from_slice(&checksum.finish());
     frame
 }
@@ -96,7 +97,7 @@ proptest! {
     #[test]
     fn no_bytes_panic_the_head_parser(bytes in prop::collection::vec(any::<u8>(), 128..300), lengths in any::<[u8; 16]>()) {
         let mut bytes = bytes;
-        bytes[..5].copy_from_slice(b"FEDC\x02");
+        bytes[..5].copy_from_slice(b"FEDC\x03");
         let _ = wire::head_len(&bytes);
         let _ = wire::parse_head(&bytes);
         bytes[5..8].copy_from_slice(&[1, 0, 0]);

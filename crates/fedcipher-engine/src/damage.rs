@@ -2,7 +2,7 @@
 
 use crate::authority::{FILE, SERVER};
 use crate::error::{Error, Result};
-use fedcipher_core::oneshot::roster::sha256;
+use fedcipher_core::statement::sha256;
 use rusqlite::{Connection, OptionalExtension};
 use std::path::Path;
 use zeroize::Zeroizing;

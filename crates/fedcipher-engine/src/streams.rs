@@ -319,8 +319,7 @@ where
         checksum.update(&out);
         let mut done = proto::EncryptDone::default();
         let (mut window, mut first, mut next) = (Vec::<f32>::new(), 0, 0);
-        let mut hash = Hash::default();
-        let mut signed = Digest::default();
+        let (mut hash, mut digest) = (Hash::default(), sealer.digest());
         while first < elements {
             if !self.values(&mut window).await? {
                 return Err(missing(first + window.len(), elements, "values"));
@@ -337,9 +336,7 @@ where
             let part = Update::window(&job.layout, first, &window[..used], rounding.clone())?;
             hash += seal(sealing, next, count, &part, &mut out, &mut done)?;
             checksum.update(&out[at..]);
-            if sealer.trailer_len() > 0 {
-                signed.update(&out[at..]);
-            }
+            digest.update(&out[at..]);
             window.drain(..used);
             first += used;
             next += count;
@@ -350,9 +347,7 @@ where
             return Err(too_many(elements));
         }
         let at = out.len();
-        out.resize(at + sealer.trailer_len(), 0);
-        sealer.trailer(&signed.finish(), &mut out[at..]);
-        out.extend_from_slice(&sealer.stamp().tag(hash).to_bytes());
+        out.extend_from_slice(&sealer.end(hash, &digest.finish()));
         checksum.update(&out[at..]);
         out.extend_from_slice(&checksum.finish());
         self.frame(&out).await?;

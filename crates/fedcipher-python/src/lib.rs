@@ -152,7 +152,7 @@ impl ServerKey {
 
     #[getter]
     fn cohort(&self) -> Vec<u32> {
-        self.0.cohort.clone()
+        self.0.cohort.keys().copied().collect()
     }
 
     #[getter]

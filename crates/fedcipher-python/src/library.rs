@@ -1,6 +1,7 @@
 //! Keys, frames and admission for schemes whose arithmetic is a Python library's: the checks of the core,
 //! around payloads it does not understand.
 
+use crate::forked::at_work;
 use crate::{ClientKey, Contributions, Layout, ServerKey, contributions, raise};
 use fedcipher_core::admission::{self, Admission as Core, Rules};
 use fedcipher_core::bounds::Bounds;
@@ -158,8 +159,13 @@ impl Sender {
         let weighted: Vec<u64> = integers.iter().map(|v| u64::from(*v) * stamp.weight()).collect();
         let sealed = seal.call1((weighted.into_pyarray(py),))?.cast_into::<PyBytes>()?;
         let mut payload = sealed.as_bytes().to_vec();
-        payload.extend_from_slice(&stamp.tag(stamp.weighed(stamp.mac.hash_fields(integers))).to_bytes());
-        Ok(PyBytes::new(py, &header.frame(&payload)))
+        let frame = at_work(py, || {
+            let digest = client::Digest::of(&payload);
+            payload.extend_from_slice(&stamp.end(stamp.weighed(stamp.mac.hash_fields(integers)), &digest));
+            Ok(header.frame(&payload))
+        })
+        .map_err(raise)?;
+        Ok(PyBytes::new(py, &frame))
     }
 }
 
@@ -267,7 +273,7 @@ impl Admission {
     /// Checks `frame`, calls `add(payload, layout)`, and counts the frame only if that returns.
     fn admit(&self, py: Python<'_>, frame: &[u8], add: &Bound<'_, PyAny>) -> PyResult<(u32, u64)> {
         self.with(|core| {
-            let admitted = core.check(frame).map_err(raise)?;
+            let admitted = at_work(py, || core.check(frame)).map_err(raise)?;
             add.call1((PyBytes::new(py, admitted.payload), Layout(admitted.layout.clone())))?;
             let added = core.commit(admitted);
             Ok((added.client, added.weight))

@@ -21,7 +21,7 @@ from fedcipher.errors import CharterError, DecryptError, ForgedAggregateError, L
 from fedcipher.federation.answers import Answer, Lanes, Sums, limb_width
 from fedcipher.federation.charter import Charter, Purpose, arrays_digest, digest_of
 from fedcipher.federation.clip_feedback import ClipFeedback, carries_use, split_use, use_of
-from fedcipher.federation.optimiser_step import Optimiser, Steps, in_type_of
+from fedcipher.federation.optimiser_step import Optimiser, Steps, saturated
 from fedcipher.schemes import Decrypted, Decryptor, Scheme
 
 __all__ = ["Chain", "Opened", "Standing", "lanes_of"]
@@ -261,7 +261,7 @@ class Chain:
     def _move(self, mean: Arrays, ranges: bytes, index: int, last: bytes) -> None:
         before = self.at
         if self._codec.target == "weights":
-            model = [in_type_of(old, new) for old, new in zip(before.model, mean, strict=True)]
+            model = [saturated(old, new) for old, new in zip(before.model, mean, strict=True)]
         else:
             model = self._steps.step(before.model, mean, index)
         moments = self._steps.moments

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.answers import Answer, parse_answer
 from fedcipher.federation.canonical import decode, encode
+from fedcipher.federation.optimiser_step import Optimiser
 
 __all__ = [
     "PURPOSES",
@@ -237,27 +238,24 @@ def _plain(value: Any) -> Any:
 
 def _parse(fields: dict[str, Any]) -> Charter:
     weights = _keys(fields["weights"], "weights", ("equal", "by", "largest"))
-    optimiser = fields["optimiser"]
-    if optimiser is not None:
-        kind, numbers = optimiser
-        optimiser = (_text(kind, "optimiser"), tuple(_float(x, "optimiser") for x in numbers))
     arrays = [_array(given) for given in _list(fields["arrays"], "arrays", _MOST_NAMES)]
     if not arrays or len({name for name, _, _ in arrays}) != len(arrays):
         raise CharterError(f"the charter's {len(arrays)} arrays do not have 1 to {_MOST_NAMES} different names")
     _distinct_answers(fields["answers"])
     by_purpose = {part: _keys(fields[part], part, PURPOSES) for part in ("answers", "clear", "types", "settings")}
-    reader = fields["reader"]
+    scheme = _keys(fields["scheme"], "scheme", ("scheme", "params", "codec"))
+    reader, sets_models = fields["reader"], _truth(fields["sets_models"], "sets_models")
     if reader not in ("clients", "server"):
         raise CharterError("the charter's reader is neither clients nor server")
     return Charter(
         run=_whole(fields["run"], "run", 1, _MOST_RUN),
         key_set=_text(fields["key_set"], "key_set"),
         epoch=_whole(fields["epoch"], "epoch", 0, _MOST_RUN),
-        scheme=_keys(fields["scheme"], "scheme", ("scheme", "params", "codec")),
+        scheme=scheme,
         record=_text(fields["record"], "record"),
         arrays=arrays,
         first=_hex(fields["first"], "first"),
-        optimiser=optimiser,
+        optimiser=_optimiser(fields["optimiser"], scheme, sets_models=sets_models),
         equal_weights=_truth(weights["equal"], "weights"),
         weighted_by=_text(weights["by"], "weights"),
         largest_weight=_whole(weights["largest"], "largest weight", 1, 1 << 40),
@@ -266,7 +264,7 @@ def _parse(fields: dict[str, Any]) -> Charter:
         types={p: _text(by_purpose["types"][p], "types") for p in PURPOSES},
         rounds=_whole(fields["rounds"], "rounds", 1, _MOST_ROUNDS),
         reader=reader,
-        sets_models=_truth(fields["sets_models"], "sets_models"),
+        sets_models=sets_models,
         settings={p: _settings(by_purpose["settings"][p]) for p in PURPOSES},
     )
 
@@ -276,6 +274,20 @@ def _distinct_answers(given: Any) -> None:
         names = [parse_answer(answer).name for answer in _list(answers, "answers", 4096)]
         if len(set(names)) != len(names) or any(name.startswith(_RESERVED) for name in names):
             raise CharterError(f"two answers of the charter have one name, or one begins with {_RESERVED!r}")
+
+
+def _optimiser(given: Any, scheme: dict[str, Any], *, sets_models: bool) -> tuple[str, tuple[float, ...]] | None:
+    if given is None:
+        return None
+    kind, numbers = _list(given, "optimiser", 2)
+    said = _text(kind, "optimiser"), tuple(_float(x, "optimiser") for x in _list(numbers, "optimiser", 16))
+    try:
+        Optimiser(*said)
+    except ParameterError as error:
+        raise CharterError(f"the charter's optimiser: {error}") from error
+    if sets_models or scheme["codec"]["target"] != "delta":
+        raise CharterError("the charter has an optimiser, and clients make its step of changes of the model only")
+    return said
 
 
 def _settings(given: Any) -> Settings:

@@ -23,7 +23,7 @@ import numpy as np
 from fedcipher.codec import Array
 from fedcipher.errors import ParameterError, StrategyError
 
-__all__ = ["KINDS", "Optimiser", "Steps", "apply_delta", "in_type_of"]
+__all__ = ["KINDS", "Optimiser", "Steps", "apply_delta", "in_type_of", "saturated"]
 
 _ADAPTIVE = ("eta", "beta_1", "beta_2", "tau")
 # Of each kind: Flower's class, and its attributes that the step depends on. eta_l is not among them.
@@ -40,10 +40,12 @@ _EXACT = Context(prec=30, traps=[])
 
 
 def apply_delta(model: Sequence[Array], delta: Sequence[Array]) -> list[Array]:
-    """``model + delta`` in the model's types: whole numbers are rounded and end where their type ends, and true is at
-    least one half.
+    """``model + delta`` in the model's types, as `saturated` makes it: whole numbers are rounded, and true is at least
+    one half.
     """
-    return [in_type_of(old, _moved(old, change)) for old, change in zip(model, delta, strict=True)]
+    # An app may have made an overflow an exception (`numpy.seterr`).
+    with np.errstate(all="ignore"):
+        return [saturated(old, _moved(old, change)) for old, change in zip(model, delta, strict=True)]
 
 
 def _moved(old: Array, change: Array) -> Array:
@@ -56,10 +58,9 @@ def _added(old: Array, change: Array) -> Array:
     """Whole numbers by whole numbers in float64: modulo 2^64, where sums are exact, and never past an end."""
     type_, farthest = np.iinfo(old.dtype), math.nextafter(2.0**64, 0)
     at, least, most = old.astype(np.uint64), np.uint64(type_.min % 2**64), np.uint64(type_.max)
-    with np.errstate(over="ignore"):
-        up = np.minimum(np.clip(change, 0, farthest).astype(np.uint64), most - at)
-        down = np.minimum(np.clip(-change, 0, farthest).astype(np.uint64), at - least)
-        return np.asarray(at + up - down).astype(old.dtype)
+    up = np.minimum(np.clip(change, 0, farthest).astype(np.uint64), most - at)
+    down = np.minimum(np.clip(-change, 0, farthest).astype(np.uint64), at - least)
+    return np.asarray(at + up - down).astype(old.dtype)
 
 
 def in_type_of(model: Array, values: Array) -> Array:
@@ -71,6 +72,20 @@ def in_type_of(model: Array, values: Array) -> Array:
     if model.dtype.kind in "iu" and values.dtype != model.dtype:
         values = _within(np.iinfo(model.dtype), values)
     return np.asarray(values.astype(model.dtype, copy=False))
+
+
+def saturated(model: Array, values: Array) -> Array:
+    """`in_type_of`, of finite numbers: what leaves the numbers of the type ends where these end, and NaN is 0.
+
+    For what follows from an opened sum: a refusal would tell of the mean.
+    """
+    with np.errstate(all="ignore"):
+        return _finite(in_type_of(model, _finite(values)))
+
+
+def _finite(values: Array) -> Array:
+    """What is infinite is the largest number of its type, what is no number is zero."""
+    return values if values.dtype.kind != "f" or np.isfinite(values).all() else np.asarray(np.nan_to_num(values))
 
 
 def _within(type_: np.iinfo[Any], values: Array) -> Array:
@@ -151,7 +166,7 @@ class Steps:
         with np.errstate(all="ignore"):
             make = self._with_momentum if self._optimiser.kind == "avgm" else self._adapted
             values, moments = make(old, new, index)
-            made = [_settled(x, np.asarray(v)) for x, v in zip(model, values, strict=True)]
+            made = [saturated(x, np.asarray(v)) for x, v in zip(model, values, strict=True)]
             self.moments = [[_finite(np.asarray(x)) for x in moment] for moment in moments]
         return made
 
@@ -202,14 +217,3 @@ def _as(number: float, like: Array) -> Any:
 
 def _power(base: float, exponent: int) -> float:
     return float(_EXACT.power(Decimal(base), exponent))
-
-
-def _settled(old: Array, values: Array) -> Array:
-    """``values`` in the type of ``old``: a step that leaves the numbers of the type ends where the type ends."""
-    made = in_type_of(old, _finite(values)) if old.dtype.kind == "f" else _finite(values)
-    return in_type_of(old, _finite(made))
-
-
-def _finite(values: Array) -> Array:
-    """What is infinite is the largest number of its type, what is no number is zero."""
-    return values if values.dtype.kind != "f" or np.isfinite(values).all() else np.nan_to_num(values, nan=0.0)

@@ -310,13 +310,14 @@ class _Asking:
         try:
             frame, context = _answer_of(reply)
             _, _, _, _, contributions, elements, *_ = _native.inspect(frame)
-            for client, _ in contributions:
+            named = [client for client, _ in contributions]
+            for client in named:
                 if client in self._revoked:
                     raise RevokedError(f"client {client} has been revoked; its answer is not used")
             lanes = query_lanes(self._asked.answers, self._scheme).count
             if elements != lanes:
                 raise LayoutError(f"an answer of {elements} lanes, the query has {lanes}")
-            self._client_of[node] = self._sums.add(frame, reply, context).client
+            self._client_of[node] = self._sums.add(frame, reply, named, context).client
             self._frames[node] = frame
         except FedcipherError as error:
             self._leave_out(node, error)

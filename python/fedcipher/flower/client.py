@@ -116,14 +116,16 @@ def _round(msg: Message, ctxt: Context, call_next: ClientAppCallable, purpose: P
         encryptor = party.encryptor(charter.epoch)
         downloaded = protocol.record_bytes(record)
         began = time.perf_counter()
-        model.receive(record, party.decryptor())
+        with _quiet_floats():
+            model.receive(record, party.decryptor())
         decrypted = time.perf_counter() - began
         model.claim(purpose)
         msg.content.array_records[charter.record] = protocol.named(charter.names, model.arrays)
         sealed = _Sealed(model, encryptor, settings, purpose)
         sealed.prepare()
         work = computed(msg, ctxt, call_next, model.arrays if purpose == "train" else None, charter.record)
-        frame = sealed.seal(work)
+        with _quiet_floats():
+            frame = sealed.seal(work)
         phases = {**sealed.phases, "decrypt_seconds": decrypted, "download_bytes": downloaded}
         content = RecordDict({charter.record: protocol.wire_record({protocol.UPDATE: frame})})
         content[protocol.METRICS] = MetricRecord(cast(Any, phases))
@@ -139,6 +141,11 @@ def _round(msg: Message, ctxt: Context, call_next: ClientAppCallable, purpose: P
         return checked(
             Message(content, reply_to=msg), party.scheme.name, settings.round, frozenset(charter.clear[purpose])
         )
+
+
+def _quiet_floats() -> np.errstate:
+    """An app may have made an overflow an exception (`numpy.seterr`): then a refusal would tell of its data."""
+    return np.errstate(all="ignore")
 
 
 class _Sealed:

@@ -98,7 +98,8 @@ class Inner:
         if self.optimiser is not None and optimiser_of(self.strategy) != self.optimiser:
             raise StrategyError(
                 f"the run began with {self.optimiser}, which {self.name} no longer is: clients hold "
-                "on to the first numbers. Where they are to change from round to round, pass opener=..."
+                "on to the first numbers. Where they are to change from round to round, the server has to set the "
+                "models: SecureStrategy(sets_models=True, opener=...)"
             )
 
     # --- to go on after the server has died --------------------------------------------------

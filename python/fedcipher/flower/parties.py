@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from flwr.app import Message
 
 from fedcipher.errors import RevokedError, UnknownClientError
+from fedcipher.flower.records import RoundRecord
 from fedcipher.foreign_text import quoting_log
 
 __all__ = ["Parties"]
@@ -33,7 +34,8 @@ class Parties:
         """A client id belongs to the node that used it first, for as long as that is ``there``, and a node has one.
 
         So a node that was set up anew takes its client id with it, and nobody takes a second one, but in the place of
-        one that was revoked. Raises `RevokedError` and `UnknownClientError`.
+        one that was revoked. A frame's number is what it claims, before its signature was checked: nothing is learnt
+        of it here. Raises `RevokedError` and `UnknownClientError`.
         """
         for client in clients:
             if client in revoked:
@@ -46,17 +48,24 @@ class Parties:
                 continue
             if owner in there():
                 raise UnknownClientError(f"node {node} sent a frame of client {client}, which belongs to node {owner}")
-            _log.warning("client %s is node %s now: node %s, which it was, is gone", client, node, owner)
 
     def learn(self, node: int, client: int) -> None:
-        """An update of ``client`` has come from ``node``."""
+        """An update that ``client`` has signed has come from ``node``, and the aggregator has taken it."""
         before = self.node_of.get(client, node)
         if before != node:
+            _log.warning("client %s is node %s now: node %s, which it was, is gone", client, node, before)
             self.client_of.pop(before, None)
         if self.client_of.get(node, client) != client:
             self.node_of.pop(self.client_of[node], None)
         self.client_of[node] = client
         self.node_of[client] = node
+
+    def remember(self, rounds: Iterable[RoundRecord]) -> None:
+        """Learn again what another process of the server had learnt in ``rounds``."""
+        for record in rounds:
+            for seen in (*record.clients, *record.evaluations):
+                if seen.client is not None and seen.left_out is None:
+                    self.learn(seen.node, seen.client)
 
     def clients(self, messages: Iterable[Message]) -> list[int]:
         """The clients that ``messages`` go to, as far as they are known."""

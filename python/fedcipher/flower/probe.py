@@ -1,9 +1,9 @@
 """Is a strategy a function of its updates' mean? Tried out on made-up rounds before any client trains.
 
-Where the server may not see the mean, a strategy has to be the mean: what it returns is thrown away. Where it may
-(``SecureStrategy(opener=...)``), the strategy is given the mean in place of every update, so what it makes of the
-updates must not depend on more than their mean: FedAdam qualifies, a median does not. Where clients are to make a
-strategy's step, it must be the step that they make.
+Where clients make the next model, a strategy has to be the mean, or one whose step clients make: then it must be that
+step. Where the server sets the models (``SecureStrategy(sets_models=True, opener=...)``), the strategy is given the
+mean in place of every update, so what it makes of the updates must not depend on more than their mean: one that
+averages over rounds qualifies, a median does not.
 
 Each is tried on copies, over two rounds of 4 and of 10 clients: momentum shows in the second round, and what trims a
 tenth in the larger cohort.
@@ -180,8 +180,8 @@ def check_is_mean(strategy: Strategy, key: str) -> Weighting:
     if how is None:
         raise StrategyError(
             f"{_name(strategy)} does not compute the mean of its updates in every round and cohort, which is all "
-            "that a server without a key can do; use FedAvg, FedProx or another averaging strategy, or pass opener=... "
-            "where the server may see the mean"
+            "that clients take for the next model; use FedAvg, FedProx or another averaging strategy, or "
+            "SecureStrategy(sets_models=True, opener=...) where the server may see means and set models"
         )
     return how
 
@@ -204,8 +204,8 @@ def check_step(strategy: Strategy, key: str, optimiser: Optimiser) -> None:
 
     if not _probed(strategy, key, agree):
         raise StrategyError(
-            f"{_name(strategy)} makes another step of the mean than {optimiser} on the clients would; pass opener=... "
-            "where the server may see the mean"
+            f"{_name(strategy)} makes another step of the mean than {optimiser} on the clients would; "
+            "SecureStrategy(sets_models=True, opener=...) where the server may see means and set models"
         )
 
 

@@ -6,7 +6,7 @@ tells an active server something about the key. Only a random reference differs,
 
 What is not hidden: *that* a message was refused, and when. What is wrong with a round's settings or its
 aggregate is found before training, what is wrong with the update after it, so the time of a refusal
-tells these two apart. An aggregate is tried once, so that is at most one bit each.
+tells these two apart. An aggregate is tried once, so R tries tell at most log2(R + 1) bits.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -530,6 +531,7 @@ class SecureStrategy(Strategy):
         self._search = self._search_in(folder.folder)
         self._announce(folder.charter)
         self.rounds = past.rounds
+        self._parties.remember(past.rounds)
         self._number = max([self._base, *(max(record.number, record.evaluated) for record in past.rounds)])
         self._done = max((record.round for record in past.finished), default=0)
         if asked_after(self._base + _ROUNDS_OF_A_RUN):
@@ -627,11 +629,28 @@ class SecureStrategy(Strategy):
         self._note_late()
         shown, messages = self._inner.sample(False, server_round, self._running.shown(), config, grid)
         messages = self._parties.without(messages, {*self._parties.accused, *self._searching.found})
+        able = self._parties.without(messages, self._spent())
+        if len(able) < min(len(messages), self._minimum):
+            why = f"{len(messages) - len(able)} of {len(messages)} sampled clients have spent their privacy budget"
+            self._leave_unfinished(server_round, f"{why}, and a round needs {self._minimum} updates")
+            return []
+        messages = able
         if 0 < len(messages) < self._minimum:
             return self._too_few(server_round, len(messages))
         if len(messages) > self._most:
             messages = self._too_many(server_round, messages)
         return self._prepared("train", shown, messages, server_round)
+
+    def _spent(self) -> set[int]:
+        """Clients that have given all their updates under differential privacy in this run, answers among them.
+
+        They would refuse, and a round of refusals alone looks like a sum that nobody could open.
+        """
+        privacy = self.scheme.codec.privacy
+        if privacy is None:
+            return set()
+        given = Counter(c.client for r in self.rounds for c in [*r.clients, *r.evaluations] if c.left_out is None)
+        return {client for client, count in given.items() if client is not None and count >= privacy.rounds}
 
     def _too_few(self, server_round: int, sampled: int) -> list[Message]:
         """A round that cannot be finished is not begun; a first one means that no round could be."""
@@ -671,11 +690,12 @@ class SecureStrategy(Strategy):
             # An evaluation without answers says nothing, and its frame would spend an update of each client's budget.
             return []
         server_round += self._done
-        shown, messages = self._inner.sample(True, server_round, self._running.shown(), config, grid)
-        if messages and len(messages) < self._minimum:
+        shown, sampled = self._inner.sample(True, server_round, self._running.shown(), config, grid)
+        messages = self._parties.without(sampled, self._spent())
+        if sampled and len(messages) < self._minimum:
             _log.warning(
-                "round %s is not evaluated: %s clients were sampled, and a sum of answers needs %s",
-                *(server_round, len(messages), self._minimum),
+                "round %s is not evaluated: %s of %s sampled clients may answer, and a sum of answers needs %s",
+                *(server_round, len(messages), len(sampled), self._minimum),
             )
             return []
         if messages and self.rounds:
@@ -937,8 +957,9 @@ class SecureStrategy(Strategy):
                 frame, context, failed = _frame_of(reply)
                 _, _, _, _, contributions, elements, *_ = _native.inspect(frame)
                 self._running.check_size(elements, 0 if lanes is None else lanes.count)
-                self._parties.check(node, [client for client, _ in contributions], revoked, self._nodes)
-                contribution = sums.add(frame, reply, context)
+                named = [client for client, _ in contributions]
+                self._parties.check(node, named, revoked, self._nodes)
+                contribution = sums.add(frame, reply, named, context)
             except FedcipherError as error:
                 why = quoted(f"{type(error).__name__}: {error}")
                 heard.append(self._left_out(node, said, why, reply, phases))
@@ -976,9 +997,10 @@ class SecureStrategy(Strategy):
     ) -> ClientRecord:
         """A node whose reply is of no use: logged, and sent everything again when it is asked next."""
         refusal = None if reply is None else _why(reply)
-        _log.warning("node %s %s: %s", node, said, refusal or why)
-        self._running.forget(node)
         client = self._parties.client_of.get(node)
+        known = "" if client is None else f" (client {client})"
+        _log.warning("node %s%s %s: %s", node, known, said, refusal or why)
+        self._running.forget(node)
         return ClientRecord(node, client, phases or {}, refusal or why, refusal is not None)
 
     def _note_opened(self, replies: list[ClientRecord], unopened: dict[int, list[int]]) -> None:

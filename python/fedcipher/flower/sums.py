@@ -7,12 +7,12 @@ that of a client which has fallen behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-from fedcipher.errors import LayoutError, ModelMismatchError
+from fedcipher.errors import DuplicateClientError, LayoutError, ModelMismatchError
 from fedcipher.schemes import Aggregator, Contribution
 
 __all__ = ["RoundSums"]
@@ -34,14 +34,25 @@ class RoundSums:
     def __init__(self, make: Callable[[], Aggregator]) -> None:
         self._make = make
         self._kinds = [_Kind(make())]
+        self._clients: set[int] = set()
         self.alike: object = None
         """What the replies of the `largest` sum have in common."""
 
-    def add(self, frame: bytes, reply: Message, alike: object = None) -> Contribution:
+    def add(self, frame: bytes, reply: Message, named: Iterable[int], alike: object = None) -> Contribution:
         """Add the ``frame`` of a ``reply`` to the sum that it goes with: one of replies with an equal ``alike``.
 
-        Raises what an aggregator raises, and `LayoutError` where there are too many kinds already.
+        ``named`` are the clients in its head. A client has one frame in all sums together, so that one client with
+        several nodes does not take up all kinds. Raises what an aggregator raises, and `LayoutError` where there are
+        too many kinds already.
         """
+        twice = self._clients.intersection(named)
+        if twice:
+            raise DuplicateClientError(f"client {min(twice)} has sent another frame of this round")
+        contribution = self._added(frame, reply, alike)
+        self._clients.add(contribution.client)
+        return contribution
+
+    def _added(self, frame: bytes, reply: Message, alike: object) -> Contribution:
         refused: LayoutError | ModelMismatchError | None = None
         for kind in self._kinds:
             if kind.replies and kind.alike != alike:

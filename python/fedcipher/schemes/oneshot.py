@@ -16,12 +16,12 @@ __all__ = ["Card", "Oneshot", "Party", "roster"]
 class Oneshot(NativeScheme):
     """Each client encrypts each round under a secret of its own, which it shares with a committee.
 
-    Withstands eavesdroppers and a server that cheats, also together with up to ``corrupt`` clients and members of the
-    committee: they learn the sum and nothing else of anybody. No key opens anything but a round's sum. One message a
-    client a round; whoever drops out costs nothing, and ``members - threshold`` members may be away. A client that
-    lies spoils a round, and reads nothing. Assumptions: ring-LWE at 128 bits with sums of secrets and errors shown
-    (Hint-RLWE, docs/parameters.md), X-Wing, Ed25519; for the sum to be the named clients', HMAC-SHA256 and that no
-    client gives the server the cohort's secret for tags.
+    Meant to withstand eavesdroppers and a server that cheats, also together with up to ``corrupt`` clients and members
+    of the committee. Attacks that succeed today, on small answers, with ``pack`` above 1, and years later, are in
+    docs/oneshot.md, with what to do meanwhile. One message a client a round; whoever drops out costs nothing, and
+    ``members - threshold`` members may be away. A client that lies spoils a round. Assumptions: ring-LWE at 128 bits
+    with sums of secrets and errors shown (Hint-RLWE, docs/parameters.md), X-Wing, Ed25519; for the sum to be the named
+    clients', HMAC-SHA256 and that no client gives the server the cohort's secret for tags.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Oneshot(NativeScheme):
     info = SchemeInfo(
         summary="ring-LWE with a fresh key a client and round, shared with a committee; nobody holds a key",
         withstands="a server that cheats, also together with up to `corrupt` clients and members; eavesdroppers;"
-        " post-quantum but for signatures",
+        " with the exceptions of docs/oneshot.md",
         broken_by="more than `corrupt` members of the committee together with the server",
         cost="`bfv` and a share a member: 20 to 30 kB and a millisecond or two a client and round, whatever the model",
         source="LERNA, Willow, OPA, Flamingo",
@@ -121,7 +121,7 @@ class Card:
 def roster(cards: Sequence[Card]) -> _native.Roster:
     """The roster of these parties, for `Scheme.join` and `Scheme.roster_key`.
 
-    Whoever makes it could forge aggregates towards readers, and opens nothing: not to be made by the server. Raises
+    Whoever makes it could forge aggregates towards readers and read small answers: not to be made by the server. Raises
     `ParameterError` for two parties of one number, name or key.
     """
 

@@ -32,7 +32,7 @@ class PastaBfv(NativeScheme):
     info = SchemeInfo(
         summary="PASTA stream cipher on the client, transciphered into BFV on the server",
         withstands="a server without a key, eavesdroppers; false sums of a server that cheats"
-        " (which may get one bit of the key from a client in a key epoch: docs/security.md)",
+        " (of R that it tries a client tells at most log2(R + 1) bits of the key in an epoch: docs/security.md)",
         broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
         cost="17 or 33 bits a value up, from 108 down; the server evaluates a circuit per 8192 values",
         source="PASTA, ePrint 2021/731; hybrid HE",

@@ -30,7 +30,11 @@ def main(grid: Grid, context: Context) -> None:
         min_available_nodes=config["clients"],
         fraction_evaluate=0.0,
     )
-    strategy = SecureStrategy(inner, config["fedcipher-keys"], out=config["fedcipher-out"], committee_timeout=120)
+    # Parties drop out on purpose.
+    lost = config["rounds"]
+    strategy = SecureStrategy(
+        inner, config["fedcipher-keys"], out=config["fedcipher-out"], committee_timeout=120, may_lose=lost
+    )
     arrays = ArrayRecord({name: Array(value) for name, value in first.items()})
     strategy.start(grid, arrays, num_rounds=config["rounds"])
     for record in strategy.rounds:

@@ -26,6 +26,8 @@ def main(grid: Grid, context: Context) -> None:
         quorum=0.6,
         deadline=60,
         grace=10,
+        # Clients and servers die on purpose.
+        may_lose=config["rounds"],
     )
     arrays = ArrayRecord({name: Array(value) for name, value in first.items()})
     strategy.start(grid, arrays, num_rounds=config["rounds"])

@@ -4,7 +4,7 @@ use super::mask::{MaskMaker, Masking, Pieces, Term, encrypt_run};
 use super::sparse::{Residual, permutation};
 use super::{Params, Policy, Secret, positions};
 use crate::bits;
-use crate::client::Sender;
+use crate::client::{Digest, Sender};
 use crate::codec::{Layout, Rounding, Update};
 use crate::mac::{Hash, Stamp, coordinates};
 use crate::prf::Prf;
@@ -93,7 +93,8 @@ impl FlasheEncryptor {
         payload.resize(at + bits::packed_len(lanes.len(), width), 0);
         bits::pack(&lanes, width, &mut payload[at..]);
         coordinates::write(&tags, &mut payload);
-        payload.extend_from_slice(&stamp.tag(Hash::default()).to_bytes());
+        let digest = Digest::of(&payload);
+        payload.extend_from_slice(&stamp.end(Hash::default(), &digest));
 
         let kept = selection.chosen.iter().map(|d| (*d as usize, dequantised(layout, *d as usize, ints[*d as usize])));
         let kept: Vec<_> = kept.collect();

@@ -11,7 +11,8 @@
 //!
 //! Assumption: HMAC-SHA256 is a PRF, and no client makes two tags in one round ([`crate::ledger`]). Then a forgery is
 //! accepted with probability at most (fields of the update + 1) / p, below 2^-90; each client tries one aggregate a round
-//! ([`crate::ledger::Openings`]). Whoever holds the cohort's secret can forge: this binds the server, not a client.
+//! ([`crate::ledger::Openings`]). Whoever holds the cohort's secret can forge: this binds the server, not a client. What
+//! a client sends, and as whom, its signature says ([`crate::statement`]).
 
 pub mod coordinates;
 mod dot;
@@ -20,6 +21,7 @@ pub mod hash;
 
 use crate::bounds::Bounds;
 use crate::codec::{Layout, Segment};
+use crate::statement::{END_LEN, Signer};
 use crate::wire::{Contribution, Header, MemoryTag, ModelTag};
 use crate::{Error, Result};
 use field::Element;
@@ -31,7 +33,7 @@ use std::sync::Arc;
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes of a tag, at the end of every update and aggregate.
+/// Bytes of a tag, at the end of every aggregate, and of every update before its signature.
 pub const TAG_LEN: usize = 16;
 
 /// Who multiplies an update by its client's weight.
@@ -278,18 +280,25 @@ impl Hasher<'_> {
     }
 }
 
-/// What a client stamps its update with: the round's MAC, and who it is.
+/// What a client stamps its update with: the round's MAC, who it is, and its signature.
 #[derive(Clone)]
 pub struct Stamp {
     pub mac: RoundMac,
     pub own: Contribution,
     pub weighting: Weighting,
+    pub signer: Signer,
 }
 
 impl Stamp {
     #[must_use]
     pub fn tag(&self, hash: Hash) -> Tag {
         self.mac.tag(hash, &self.own)
+    }
+
+    /// The end of an update's payload: its tag over `hash`, and a signature that covers `body`, the digest of the rest.
+    #[must_use]
+    pub fn end(&self, hash: Hash, body: &[u8]) -> [u8; END_LEN] {
+        self.signer.end(self.own, self.tag(hash), body)
     }
 
     /// The polynomial of integers as that of what is sent, this client's weight times as much.

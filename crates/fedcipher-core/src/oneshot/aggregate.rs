@@ -1,16 +1,17 @@
 //! The server's side: c0 added, sealed shares kept for their members, the committee's answers collected. No key.
 
 use super::answer::{Answer, Complaint, read_all, write_all};
-use super::identity::{SIGNATURE_LEN, verifies};
-use super::roster::{Party, Roster, sha256};
+use super::roster::{Party, Roster};
 use super::sealing::OVERHEAD;
 use super::statement::RoundContext;
-use super::{Reveal, Setting};
+use super::{Reveal, Setting, signed};
 use crate::admission::Admission;
 use crate::keys::ServerKey;
 use crate::mac::Tag;
 use crate::rlwe::aggregate::CipherSum;
 use crate::scheme::{Aggregator, Progress};
+use crate::sign::SIGNATURE_LEN;
+use crate::statement::sha256;
 use crate::wire::{self, Contribution, Header, Kind, Place, Reader};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,14 +35,37 @@ pub struct OneshotAggregator {
 /// What members need of one update.
 struct Kept {
     signature: [u8; SIGNATURE_LEN],
-    ciphertexts: [u8; 32],
-    digests: Vec<u8>,
+    tag: Tag,
+    /// The digests that the signature covers.
+    signed: Vec<u8>,
     sealed: Vec<Vec<u8>>,
+}
+
+/// An update's payload without its end.
+struct Body<'a> {
+    /// A share a member.
+    sealed: Vec<&'a [u8]>,
+    ciphertexts: &'a [u8],
+}
+
+impl<'a> Body<'a> {
+    fn parse(setting: &Setting, body: &'a [u8]) -> Result<Self> {
+        let mut r = Reader::new(body);
+        let lengths = (0..setting.params.members).map(|m| setting.sharing.share_bytes(m) + OVERHEAD);
+        let sealed = lengths.map(|n| r.bytes(n)).collect::<Result<_>>()?;
+        Ok(Body { sealed, ciphertexts: r.rest() })
+    }
+
+    /// The digests that a client signs.
+    fn signed(&self) -> Vec<u8> {
+        let digests: Vec<u8> = self.sealed.iter().flat_map(|share| sha256(&[share])).collect();
+        signed(blake3::hash(self.ciphertexts).as_bytes(), &digests)
+    }
 }
 
 impl OneshotAggregator {
     pub fn new(setting: Arc<Setting>, roster: Roster, digest: [u8; 32], key: &ServerKey, round: Option<u64>) -> Self {
-        let admission = Admission::new(key, setting.params.rules(), round);
+        let admission = Admission::new(key, setting.params.rules(), round).of_roster(digest);
         let sum = CipherSum::new(Arc::clone(&setting.derived));
         OneshotAggregator {
             setting,
@@ -63,12 +87,10 @@ impl OneshotAggregator {
 
     /// Keeps whom a member accuses, which no proof comes with: see [`Aggregator::accused`].
     fn complained(&mut self, context: &RoundContext, complaint: &Complaint) -> Error {
-        let Complaint { member, clients, signature } = complaint;
+        let Complaint { member, clients, .. } = complaint;
         match self.member(*member) {
             Err(error) => error,
-            Ok(party) if !verifies(&party.verify, &context.complaint(*member, clients), signature) => {
-                Error::Signature { party: *member }
-            }
+            Ok(party) if !complaint.is_of(party, context) => Error::Signature { party: *member },
             Ok(_) if !clients.is_sorted_by(|a, b| a < b) || !clients.iter().all(|c| self.shares.contains_key(c)) => {
                 Error::frame(format!("member {member} accuses whom it was not asked about"))
             }
@@ -87,23 +109,12 @@ impl Aggregator for OneshotAggregator {
         if let Some(asked) = &self.asked {
             return Err(Error::Asked { round: asked.round });
         }
-        let admitted = self.admission.check(frame)?;
-        let mut r = Reader::new(admitted.payload);
-        let lengths = (0..self.setting.params.members).map(|m| self.setting.sharing.share_bytes(m) + OVERHEAD);
-        let sealed = lengths.map(|n| r.bytes(n).map(<[u8]>::to_vec)).collect::<Result<Vec<_>>>()?;
-        let rest = r.rest();
-        let (ciphertexts, signature) =
-            rest.split_last_chunk::<SIGNATURE_LEN>().ok_or_else(|| Error::frame("it ends before its signature"))?;
-        let own = admitted.contribution;
-        let digests: Vec<u8> = sealed.iter().flat_map(|share| sha256(&[share])).collect();
-        let digest = *blake3::hash(ciphertexts).as_bytes();
-        let context = RoundContext::of(self.digest, &admitted.header);
-        let party = self.roster.get(own.client).ok_or(Error::UnknownClient { client: own.client })?;
-        if !verifies(&party.verify, &context.update(own, &digest, &digests), signature) {
-            return Err(Error::Signature { party: own.client });
-        }
-        self.sum.add(&admitted.layout, Reader::new(ciphertexts), admitted.factor)?;
-        self.shares.insert(own.client, Kept { signature: *signature, ciphertexts: digest, digests, sealed });
+        let admitted = self.admission.check_as(frame, |body| Ok(Body::parse(&self.setting, body)?.signed()))?;
+        let body = Body::parse(&self.setting, admitted.payload)?;
+        self.sum.add(&admitted.layout, Reader::new(body.ciphertexts), admitted.factor)?;
+        let sealed = body.sealed.iter().map(|share| share.to_vec()).collect();
+        let (tag, signature, signed) = (admitted.tag, *admitted.signature, body.signed());
+        self.shares.insert(admitted.contribution.client, Kept { signature, tag, signed, sealed });
         Ok(self.admission.commit(admitted))
     }
 
@@ -115,8 +126,8 @@ impl Aggregator for OneshotAggregator {
             let mut payload = common.to_vec();
             for kept in self.shares.values() {
                 payload.extend_from_slice(&kept.signature);
-                payload.extend_from_slice(&kept.ciphertexts);
-                payload.extend_from_slice(&kept.digests);
+                payload.extend_from_slice(&kept.tag.to_bytes());
+                payload.extend_from_slice(&kept.signed);
                 payload.extend_from_slice(&kept.sealed[place]);
             }
             (member.id, header.frame(&payload))

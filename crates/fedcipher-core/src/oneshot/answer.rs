@@ -1,12 +1,13 @@
 //! What a member returns: its sum of shares, for the readers or in the clear, and who may not go unnoticed if it is
 //! false, its signature.
 
-use super::identity::{Identity, SIGNATURE_LEN, verifies};
+use super::identity::Identity;
 use super::roster::{Party, Roster};
 use super::sealing::OVERHEAD;
 use super::statement::RoundContext;
 use super::{Reveal, Setting};
 use crate::prf::KeyStream;
+use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
 use crate::wire::{Contribution, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
@@ -49,7 +50,7 @@ impl Answer {
             };
             wraps = roster.readers().collect::<Vec<_>>().into_par_iter().map(wrap).collect::<Result<_>>()?;
         }
-        let signature = identity.sign(&context.answer(of, member, &sum));
+        let signature = identity.sign(Purpose::Answer, &context.answer(of, member, &sum));
         Ok(Answer { member, sum, signature, wraps })
     }
 
@@ -80,9 +81,15 @@ impl Answer {
     /// Whether it is what `party`, of the committee, has signed for these clients.
     #[must_use]
     pub fn is_of(&self, party: &Party, context: &RoundContext, of: &[Contribution]) -> bool {
-        party.id == self.member
-            && party.roles.member
-            && verifies(&party.verify, &context.answer(of, self.member, &self.sum), &self.signature)
+        let message = context.answer(of, self.member, &self.sum);
+        let signed = Signed {
+            party: self.member,
+            key: &party.verify,
+            purpose: Purpose::Answer,
+            message: &message,
+            signature: &self.signature,
+        };
+        party.id == self.member && party.roles.member && signed.holds()
     }
 
     /// Its sum, for the reader that has `identity`; or for anybody, where it is in the clear.
@@ -125,6 +132,14 @@ impl Complaint {
         out.extend_from_slice(&self.signature);
         self.clients.iter().for_each(|client| out.extend_from_slice(&client.to_le_bytes()));
         out
+    }
+
+    /// Whether it is what `party` has signed.
+    #[must_use]
+    pub fn is_of(&self, party: &Party, context: &RoundContext) -> bool {
+        let message = context.complaint(self.member, &self.clients);
+        let Complaint { member, signature, .. } = self;
+        Signed { party: *member, key: &party.verify, purpose: Purpose::Complaint, message: &message, signature }.holds()
     }
 
     pub fn parse(bytes: &[u8]) -> Result<Self> {

@@ -1,13 +1,11 @@
 //! The client's side: a fresh secret, its shares sealed to the committee, the update under it, a signature over all.
 
-use super::identity::SIGNATURE_LEN;
-use super::roster::sha256;
 use super::sealing::Public;
-use super::statement::{RoundContext, share_info};
-use super::{Place, Setting};
+use super::statement::share_info;
+use super::{Place, Setting, signed};
 use crate::Result;
 use crate::bits::packed_len;
-use crate::client::Sender;
+use crate::client::{Digest, Sender};
 use crate::codec::{Layout, Update};
 use crate::keys::ClientKey;
 use crate::mac::{Hash, Stamp};
@@ -15,6 +13,7 @@ use crate::prf::Stream;
 use crate::rlwe::encrypt::{CipherSealer, cut};
 use crate::rlwe::ring::SecretNtt;
 use crate::scheme::{Encryptor, Request, Terms};
+use crate::statement::{END_LEN, sha256};
 use crate::stream::{self, Piece, Sealer, Sealing, Threads};
 use crate::wire::Header;
 use crate::wire::Place as Memory;
@@ -25,7 +24,7 @@ use zeroize::Zeroizing;
 
 pub struct OneshotEncryptor {
     setting: Arc<Setting>,
-    place: Arc<Place>,
+    place: Place,
     /// Number and key of each member.
     members: Vec<(u32, Public)>,
     sender: Sender,
@@ -46,9 +45,9 @@ struct Fresh {
 impl OneshotEncryptor {
     pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "client", |roles| roles.client)?;
-        let sender = Sender::new(key, setting.params.rules(), state)?;
+        let sender = Sender::new(key, setting.params.rules(), state)?.of_roster(place.digest);
         let members = place.roster.members().map(|m| Ok((m.id, m.sealing()?))).collect::<Result<_>>()?;
-        Ok(OneshotEncryptor { setting, place: Arc::new(place), members, sender, ready: None })
+        Ok(OneshotEncryptor { setting, place, members, sender, ready: None })
     }
 
     fn fresh(&self, round: u64) -> Result<Fresh> {
@@ -82,13 +81,12 @@ impl OneshotEncryptor {
             Some(ready) => ready,
             None => self.fresh(terms.round)?,
         };
-        let context = RoundContext::of(self.place.digest, &header);
         let pieces = cut(&blocks, shares.len(), |block| packed_len(block.used, d.wire_bits(d.up_drop)));
-        let seed = context.seed();
+        let seed = stamp.signer.context.seed();
         let (prefix, masks) = (shares, Vec::new());
         let inner =
             CipherSealer { derived: d, secret, session: None, header, stamp, seed, prefix, masks, blocks, pieces };
-        Ok(OneshotSealer { inner, place: Arc::clone(&self.place), context, digests })
+        Ok(OneshotSealer { inner, digests })
     }
 }
 
@@ -112,8 +110,7 @@ impl Encryptor for OneshotEncryptor {
 
 struct OneshotSealer {
     inner: CipherSealer,
-    place: Arc<Place>,
-    context: RoundContext,
+    /// A digest a share.
     digests: Vec<u8>,
 }
 
@@ -138,12 +135,12 @@ impl Sealer for OneshotSealer {
         self.inner.stamp()
     }
 
-    fn trailer_len(&self) -> usize {
-        SIGNATURE_LEN
+    /// Of the ciphertexts only: a member is shown their digest, and of the shares its own and the others' digests.
+    fn digest(&self) -> Digest {
+        Digest::default()
     }
 
-    fn trailer(&self, ciphertexts: &[u8; 32], out: &mut [u8]) {
-        let statement = self.context.update(self.inner.stamp().own, ciphertexts, &self.digests);
-        out.copy_from_slice(&self.place.identity.sign(&statement));
+    fn end(&self, hash: Hash, ciphertexts: &[u8; 32]) -> [u8; END_LEN] {
+        self.inner.stamp().end(hash, &signed(ciphertexts, &self.digests))
     }
 }

@@ -2,15 +2,16 @@
 //! keep to the rule of their memory.
 
 use super::answer::{Answer, Complaint};
-use super::identity::{SIGNATURE_LEN, verifies};
-use super::roster::sha256;
 use super::sealing::OVERHEAD;
 use super::statement::{RoundContext, share_info};
 use super::{Place, Setting};
 use crate::admission::check_weight;
 use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::{Holder, Openings, Sum};
+use crate::mac::{TAG_LEN, Tag};
 use crate::scheme::Member;
+use crate::sign::{Purpose, SIGNATURE_LEN, Signed, refused};
+use crate::statement::sha256;
 use crate::wire::{self, Contribution, Frame, Header, Kind, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
@@ -32,8 +33,9 @@ pub struct CommitteeMember {
 struct Asked<'a> {
     of: Contribution,
     signature: [u8; SIGNATURE_LEN],
-    ciphertexts: [u8; 32],
-    digests: &'a [u8],
+    tag: Tag,
+    /// The digest of its ciphertexts, then one of each member's share.
+    signed: &'a [u8],
     sealed: &'a [u8],
 }
 
@@ -61,26 +63,37 @@ impl CommitteeMember {
         let share = self.setting.sharing.share_bytes(self.index) + OVERHEAD;
         let mut asked = Vec::with_capacity(header.contributions.len());
         for of in &header.contributions {
-            let (signature, ciphertexts) = (r.array()?, r.array()?);
-            let (digests, sealed) = (r.bytes(32 * members)?, r.bytes(share)?);
-            asked.push(Asked { of: *of, signature, ciphertexts, digests, sealed });
+            let (signature, tag) = (r.array()?, Tag::parse(r.array::<TAG_LEN>()?)?);
+            let (signed, sealed) = (r.bytes(32 * (1 + members))?, r.bytes(share)?);
+            asked.push(Asked { of: *of, signature, tag, signed, sealed });
         }
         r.finish()?;
-        asked.par_iter().try_for_each(|asked| self.check_client(&context, asked))?;
+        asked.par_iter().try_for_each(|asked| self.check_client(asked))?;
+        self.check_signatures(&context, &asked)?;
         Ok((context, asked))
     }
 
-    fn check_client(&self, context: &RoundContext, asked: &Asked<'_>) -> Result<()> {
+    fn check_client(&self, asked: &Asked<'_>) -> Result<()> {
         let client = asked.of.client;
         check_weight(client, asked.of.weight, self.setting.params.bounds.max_weight)?;
-        let party = self.place.roster.get(client).filter(|party| party.roles.client);
-        let party = party.ok_or(Error::UnknownClient { client })?;
-        let statement = context.update(asked.of, &asked.ciphertexts, asked.digests);
-        let own = &asked.digests[32 * self.index..32 * (self.index + 1)];
-        if own != sha256(&[asked.sealed]) || !verifies(&party.verify, &statement, &asked.signature) {
-            return Err(Error::Signature { party: client });
+        let own = &asked.signed[32 * (1 + self.index)..32 * (2 + self.index)];
+        if own == sha256(&[asked.sealed]) { Ok(()) } else { Err(Error::Signature { party: client }) }
+    }
+
+    /// All clients' at once.
+    fn check_signatures(&self, context: &RoundContext, asked: &[Asked<'_>]) -> Result<()> {
+        let messages: Vec<_> = asked.iter().map(|asked| context.update(asked.of, asked.tag, asked.signed)).collect();
+        let mut all = Vec::with_capacity(asked.len());
+        for (asked, message) in asked.iter().zip(&messages) {
+            let party = asked.of.client;
+            let found = self.place.roster.get(party).filter(|found| found.roles.client);
+            let key = &found.ok_or(Error::UnknownClient { client: party })?.verify;
+            all.push(Signed { party, key, purpose: Purpose::Update, message, signature: &asked.signature });
         }
-        Ok(())
+        match refused(&all)?.first() {
+            Some(party) => Err(Error::Signature { party: *party }),
+            None => Ok(()),
+        }
     }
 
     /// The shares' sum; or which clients have sealed what is no share of theirs, under their signature.
@@ -118,7 +131,7 @@ impl Member for CommitteeMember {
         let sum = match self.sum(header.round, &asked) {
             Ok(sum) => sum,
             Err(wrong) => {
-                let signature = self.place.identity.sign(&context.complaint(self.own, &wrong));
+                let signature = self.place.identity.sign(Purpose::Complaint, &context.complaint(self.own, &wrong));
                 let complaint = Complaint { member: self.own, clients: wrong, signature };
                 return Ok(Header { kind: Kind::Complaint, ..header }.frame(&complaint.to_bytes()));
             }

@@ -32,7 +32,7 @@ use crate::rlwe::params::{Derived, Params as Ring, Preset};
 use crate::rlwe::ring::Binomial;
 use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Member, Scheme};
 use crate::{Error, Result, wire};
-use identity::{IDENTITY_LEN, Identity};
+use identity::Identity;
 use roster::{Card, Roles, Roster};
 use sharing::Sharing;
 use std::path::Path;
@@ -176,6 +176,12 @@ impl Setting {
     }
 }
 
+/// What a client signs beside its tag: its ciphertexts' digest and one a share, so that a member can check it by its
+/// own share.
+fn signed(ciphertexts: &[u8; 32], shares: &[u8]) -> Vec<u8> {
+    [ciphertexts.as_slice(), shares].concat()
+}
+
 /// A party's place: the roster, which must be that of its key, and its own identity.
 struct Place {
     identity: Identity,
@@ -197,13 +203,24 @@ impl Oneshot {
     fn place(&self, key: &ClientKey) -> Result<Place> {
         key.tag.check_scheme(NAME, self.digest())?;
         let short = || Error::Key { reason: "it is shorter than an identity".into() };
-        let (identity, roster) = key.secret.split_at_checked(IDENTITY_LEN).ok_or_else(short)?;
-        let (identity, roster) = (Identity::from_bytes(identity)?, Roster::parse(roster)?);
+        let (sealing, roster) = key.secret.split_at_checked(sealing::SECRET_LEN).ok_or_else(short)?;
+        let (identity, roster) = (Identity::of(&key.sign, sealing)?, Roster::parse(roster)?);
         if roster.get(key.client).is_none_or(|party| party.verify != identity.verify_key()) {
             return Err(Error::Key { reason: format!("its identity is not that of party {}", key.client) });
         }
         let digest = self.check_key(&key.tag, &roster)?;
         Ok(Place { identity, roster, digest })
+    }
+
+    /// The roster of a server's key, and its digest.
+    fn server_place(&self, key: &ServerKey) -> Result<(Roster, [u8; 32])> {
+        key.tag.check_scheme(NAME, self.digest())?;
+        let roster = Roster::parse(&key.public)?;
+        let digest = self.check_key(&key.tag, &roster)?;
+        if *key.cohort != roster.cohort() {
+            return Err(Error::Key { reason: "its clients are not those of the roster that it holds".into() });
+        }
+        Ok((roster, digest))
     }
 
     /// The digest of the key's roster.
@@ -260,13 +277,14 @@ impl Scheme for Oneshot {
     fn join(&self, roster: &Roster, identity: &Identity, epoch: u64) -> Result<ClientKey> {
         let tag = self.tag(roster, epoch)?;
         let (client, root) = roster.join(identity)?;
-        let secret = Zeroizing::new([identity.to_bytes(), roster.to_bytes()].concat());
-        Ok(ClientKey { tag, client, root, secret })
+        let sign = identity.signing.clone();
+        let secret = Zeroizing::new([identity.sealing(), roster.to_bytes()].concat());
+        Ok(ClientKey { tag, client, root, sign, secret })
     }
 
     fn roster_key(&self, roster: &Roster, epoch: u64) -> Result<ServerKey> {
         let tag = self.tag(roster, epoch)?;
-        Ok(ServerKey { tag, cohort: roster.clients(), public: roster.to_bytes().to_vec() })
+        Ok(ServerKey { tag, cohort: Arc::new(roster.cohort()), public: roster.to_bytes().to_vec() })
     }
 
     fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
@@ -274,9 +292,7 @@ impl Scheme for Oneshot {
     }
 
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
-        key.tag.check_scheme(NAME, self.digest())?;
-        let roster = Roster::parse(&key.public)?;
-        let digest = self.check_key(&key.tag, &roster)?;
+        let (roster, digest) = self.server_place(key)?;
         Ok(Box::new(aggregate::OneshotAggregator::new(Arc::clone(&self.setting), roster, digest, key, round)))
     }
 
@@ -293,9 +309,7 @@ impl Scheme for Oneshot {
                          the server may see each round's mean",
             });
         }
-        key.tag.check_scheme(NAME, self.digest())?;
-        let roster = Roster::parse(&key.public)?;
-        let digest = self.check_key(&key.tag, &roster)?;
+        let (roster, digest) = self.server_place(key)?;
         Ok(Box::new(decrypt::ServerDecryptor::new(Arc::clone(&self.setting), roster, digest, key)))
     }
 

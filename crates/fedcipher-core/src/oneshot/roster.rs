@@ -1,12 +1,14 @@
 //! Who takes part: identities by number and name, and what each does. Public; everybody of a round has the same one,
 //! since its digest names the key set and is in all that is signed.
 
-use super::identity::{self, Identity, VERIFY_LEN};
+use super::identity::Identity;
 use super::sealing::{self, Public};
+use crate::keys::Cohort;
 use crate::prf::random_bytes;
+use crate::sign::{VERIFY_LEN, is_key};
+use crate::statement::sha256;
 use crate::wire::Reader;
 use crate::{Error, Result};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use zeroize::Zeroizing;
 
@@ -72,7 +74,7 @@ impl Card {
         let invalid = || Error::Key { reason: "a card holds no key to check signatures with".into() };
         let verify = <[u8; VERIFY_LEN]>::try_from(verify).map_err(|_| invalid())?;
         Public::parse(sealing)?;
-        if identity::is_key(&verify) { Ok(verify) } else { Err(invalid()) }
+        if is_key(&verify) { Ok(verify) } else { Err(invalid()) }
     }
 
     #[must_use]
@@ -103,6 +105,9 @@ impl Roster {
         cards.sort_by_key(|card| card.id);
         let root = random_bytes::<ROOT_LEN>()?;
         let party = |card: Card| {
+            if !is_key(&card.verify) {
+                return Err(invalid(format!("{:?} has no key to check signatures with", card.name)));
+            }
             let sealed = Public::parse(&card.sealing)?.seal(&root_info(card.id), root.as_slice())?;
             let Card { id, name, roles, verify, sealing } = card;
             Ok(Party { id, name, roles, verify, sealing, root: sealed })
@@ -201,9 +206,10 @@ impl Roster {
         self.parties.iter().filter(|party| party.roles.reader)
     }
 
+    /// Those that send updates.
     #[must_use]
-    pub fn clients(&self) -> Vec<u32> {
-        self.parties.iter().filter(|party| party.roles.client).map(|party| party.id).collect()
+    pub fn cohort(&self) -> Cohort {
+        self.parties.iter().filter(|party| party.roles.client).map(|party| (party.id, party.verify)).collect()
     }
 
     /// The cohort's secret for tags, as sealed to `identity`, and the number of its party.
@@ -219,11 +225,4 @@ impl Roster {
         })?;
         Ok((party.id, Zeroizing::new(root)))
     }
-}
-
-/// SHA-256 of parts in a row.
-pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    parts.iter().for_each(|part| hash.update(part));
-    hash.finalize().into()
 }

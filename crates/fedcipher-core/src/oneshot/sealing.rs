@@ -1,13 +1,11 @@
 //! Bytes for one party's eyes: HPKE (RFC 9180) with X-Wing (X25519 and ML-KEM-768) and AES-256-GCM.
 
-use crate::prf::Stream;
+use crate::prf::{Draws, Stream};
 use crate::{Error, Result};
 use hpke::aead::AesGcm256;
 use hpke::kdf::KdfShake256;
 use hpke::kem::XWing;
-use hpke::rand_core::{TryCryptoRng, TryRng};
 use hpke::{Deserializable, Kem, OpModeR, OpModeS, Serializable};
-use std::convert::Infallible;
 use zeroize::Zeroizing;
 
 /// Bytes of a public key.
@@ -18,30 +16,6 @@ pub const SECRET_LEN: usize = 32;
 pub const ENCAPPED_LEN: usize = 1120;
 /// Bytes by which sealing makes longer.
 pub const OVERHEAD: usize = ENCAPPED_LEN + 16;
-
-/// A generator that cannot fail once it is there: HPKE's own panics where the system's does.
-struct Draws(Stream);
-
-impl TryRng for Draws {
-    type Error = Infallible;
-
-    fn try_next_u32(&mut self) -> std::result::Result<u32, Infallible> {
-        Ok(self.0.next_u64() as u32)
-    }
-
-    fn try_next_u64(&mut self) -> std::result::Result<u64, Infallible> {
-        Ok(self.0.next_u64())
-    }
-
-    fn try_fill_bytes(&mut self, out: &mut [u8]) -> std::result::Result<(), Infallible> {
-        for part in out.chunks_mut(8) {
-            part.copy_from_slice(&self.0.next_u64().to_le_bytes()[..part.len()]);
-        }
-        Ok(())
-    }
-}
-
-impl TryCryptoRng for Draws {}
 
 /// A fresh pair of keys, both as bytes: (secret, public).
 pub fn generate() -> Result<(Zeroizing<Vec<u8>>, Vec<u8>)> {

@@ -5,10 +5,10 @@ use super::scheme::Shared;
 use super::secret::Secret;
 use crate::Result;
 use crate::bits::{BitWriter, packed_len};
-use crate::client::Sender;
+use crate::client::{Digest, Sender};
 use crate::codec::Layout;
-use crate::mac::TAG_LEN;
 use crate::scheme::{Encryptor, Request, Terms};
+use crate::statement::END_LEN;
 use crate::stream::Sealing;
 use crate::wire::Place;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl PastaEncryptor {
 }
 
 impl Encryptor for PastaEncryptor {
-    /// Payload: `key length u64 | encrypted key | packed words | tag`.
+    /// Payload: `key length u64 | encrypted key | packed words | tag | signature`.
     fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
         let shared = Arc::clone(&self.shared);
         let layout = request.update.layout();
@@ -43,22 +43,22 @@ impl Encryptor for PastaEncryptor {
 
         let mut ints = vec![0u32; layout.elements()];
         request.update.quantise(0, &mut ints)?;
-        let tag = stamp.tag(stamp.weighed(stamp.mac.hash_fields(&ints))).to_bytes();
+        let hash = stamp.weighed(stamp.mac.hash_fields(&ints));
         let mut words: Zeroizing<Vec<u64>> = Zeroizing::new(ints.iter().map(|v| u64::from(*v)).collect());
         ints.zeroize();
         words.resize(shared.padded(layout.elements()), 0);
         self.pasta.encrypt(request.round, &mut words);
 
         let bits = shared.context.field.bits();
-        header.build(8 + key.len() + packed_len(words.len(), bits) + TAG_LEN, place, |payload| {
-            let (head, rest) = payload.split_at_mut(8 + key.len());
+        header.build(8 + key.len() + packed_len(words.len(), bits) + END_LEN, place, |payload| {
+            let (body, end) = payload.split_at_mut(payload.len() - END_LEN);
+            let (head, packed) = body.split_at_mut(8 + key.len());
             head[..8].copy_from_slice(&(key.len() as u64).to_le_bytes());
             head[8..].copy_from_slice(key);
-            let (packed, end) = rest.split_at_mut(rest.len() - TAG_LEN);
             let mut writer = BitWriter::new(packed);
             words.iter().for_each(|w| writer.push(u128::from(*w), bits));
             writer.finish();
-            end.copy_from_slice(&tag);
+            end.copy_from_slice(&stamp.end(hash, &Digest::of(body)));
             Ok(())
         })
     }

@@ -43,7 +43,7 @@ pub fn pack(digests: &[u8], galois: &[u8], relinearisation: &[u8]) -> Vec<u8> {
 /// Of each client's encrypted PASTA key.
 pub fn digests(key: &ServerKey) -> Result<BTreeMap<u32, [u8; 32]>> {
     let mut r = Reader::new(&key.public);
-    key.cohort.iter().map(|client| Ok((*client, r.array()?))).collect()
+    key.cohort.keys().map(|client| Ok((*client, r.array()?))).collect()
 }
 
 impl Known {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use fedcipher_core::bounds::{Bounds, max_level};
+use fedcipher_core::client::Digest;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
 use fedcipher_core::keys::{ClientKey, KeySet};
@@ -10,8 +11,12 @@ use fedcipher_core::plain::Plain;
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params as BfvParams, Preset};
 use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
+use fedcipher_core::sign::SigningKey;
+use fedcipher_core::statement::{RoundContext, Signer, split};
+use fedcipher_core::wire;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use std::sync::Arc;
 
 pub fn layout(sizes: &[(usize, u32)]) -> Layout {
     let tensor = |(len, bits): &(usize, u32)| Tensor { dtype: 1, bits: *bits, alpha: 1.0, shape: vec![*len as u32] };
@@ -71,6 +76,15 @@ pub fn encrypt(
     let update = update(layout, &client.2);
     let request = Request { round, weight: client.1, update: &update, plan, model: b"model", memory: &[], bound: &[] };
     scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()
+}
+
+/// `frame`, an update under a common key, signed by `key` as what it says now.
+pub fn resigned(key: &SigningKey, frame: &[u8]) -> Vec<u8> {
+    let parsed = wire::parse(frame).unwrap();
+    let (body, tag, _) = split(parsed.payload).unwrap();
+    let signer = Signer { key: Arc::new(key.clone()), context: RoundContext::of([0; 32], &parsed.header) };
+    let end = signer.end(parsed.header.contributions[0], tag, &Digest::of(body));
+    parsed.header.frame(&[body, &end].concat())
 }
 
 /// The aggregate, with the committee's answers where there is one; its members have answered nothing before.

@@ -1,0 +1,215 @@
+//! Who has sent what: Ed25519 signatures (RFC 8032), and one predicate for whether one holds.
+//!
+//! Implementations differ on which odd signatures hold, and some of them differ alone and in batches ("Taming the many
+//! EdDSAs", Chalkias, Garillot, Nikolaenko, 2020). Here a signature holds where ZIP 215 says so, which takes the
+//! cofactor into account alone as in a batch, and its key is encoded as RFC 8032 says and not of small order: under a
+//! key of small order one signature holds for many messages.
+
+use crate::prf::{Draws, Stream, random_bytes};
+use crate::{Error, Result};
+use ed25519_dalek::Signer;
+use ed25519_zebra::batch::{Item, Verifier};
+use ed25519_zebra::{Signature, VerificationKey, VerificationKeyBytes};
+use rayon::prelude::*;
+use zeroize::Zeroizing;
+
+/// Bytes of a signature.
+pub const SIGNATURE_LEN: usize = 64;
+/// Bytes of a public key to check signatures with.
+pub const VERIFY_LEN: usize = 32;
+/// Bytes of a secret key.
+pub const SEED_LEN: usize = 32;
+
+/// Signatures that are checked together: more of them gain no time.
+const BATCH: usize = 128;
+
+/// What a signature is for; it holds for nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Of a client: this is its one update of the round.
+    Update,
+    /// Of a committee's member: this is its answer.
+    Answer,
+    /// Of a committee's member: these clients have sealed to it what is no share of theirs.
+    Complaint,
+}
+
+impl Purpose {
+    /// All of them.
+    pub const ALL: [Purpose; 3] = [Purpose::Update, Purpose::Answer, Purpose::Complaint];
+
+    fn domain(self) -> &'static [u8] {
+        match self {
+            Purpose::Update => b"fedcipher update 1\0",
+            Purpose::Answer => b"fedcipher answer 1\0",
+            Purpose::Complaint => b"fedcipher complaint 1\0",
+        }
+    }
+
+    /// What is signed in place of `message`.
+    fn of(self, message: &[u8]) -> Vec<u8> {
+        [self.domain(), message].concat()
+    }
+}
+
+/// A secret key; zeroised when dropped, never printed.
+#[derive(Clone)]
+pub struct SigningKey(ed25519_dalek::SigningKey);
+
+impl std::fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SigningKey(secret)")
+    }
+}
+
+impl SigningKey {
+    /// A fresh one from the operating system.
+    pub fn generate() -> Result<Self> {
+        Ok(SigningKey::from_seed(&*random_bytes::<SEED_LEN>()?))
+    }
+
+    #[must_use]
+    pub fn from_seed(seed: &[u8; SEED_LEN]) -> Self {
+        SigningKey(ed25519_dalek::SigningKey::from_bytes(seed))
+    }
+
+    /// What it is made of; it is the secret.
+    #[must_use]
+    pub fn seed(&self) -> Zeroizing<[u8; SEED_LEN]> {
+        Zeroizing::new(self.0.to_bytes())
+    }
+
+    /// What others check its signatures with.
+    #[must_use]
+    pub fn verify_key(&self) -> [u8; VERIFY_LEN] {
+        self.0.verifying_key().to_bytes()
+    }
+
+    #[must_use]
+    pub fn sign(&self, purpose: Purpose, message: &[u8]) -> [u8; SIGNATURE_LEN] {
+        self.0.sign(&purpose.of(message)).to_bytes()
+    }
+}
+
+/// The encodings of points of small order with y below p, and of 1 and -1 with a sign that RFC 8032 refuses.
+const SMALL: [[u8; VERIFY_LEN]; 10] = {
+    const ORDER_8: [[u8; VERIFY_LEN]; 2] = [
+        [
+            0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67, 0x0f, 0x2a, 0x20,
+            0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac, 0x03, 0x7a,
+        ],
+        [
+            0x26, 0xe8, 0x95, 0x8f, 0xc2, 0xb2, 0x27, 0xb0, 0x45, 0xc3, 0xf4, 0x89, 0xf2, 0xef, 0x98, 0xf0, 0xd5, 0xdf,
+            0xac, 0x05, 0xd3, 0xc6, 0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53, 0xfc, 0x05,
+        ],
+    ];
+    let mut minus_one = [0xff; VERIFY_LEN];
+    (minus_one[0], minus_one[VERIFY_LEN - 1]) = (0xec, 0x7f);
+    let mut one = [0; VERIFY_LEN];
+    one[0] = 1;
+    let zero = [0; VERIFY_LEN];
+    let all = [zero, one, minus_one, ORDER_8[0], ORDER_8[1]];
+    let mut signed = [[0; VERIFY_LEN]; 10];
+    let mut k = 0;
+    while k < all.len() {
+        signed[2 * k] = all[k];
+        signed[2 * k + 1] = all[k];
+        signed[2 * k + 1][VERIFY_LEN - 1] |= 0x80;
+        k += 1;
+    }
+    signed
+};
+
+/// Whether the y of `key` is below p = 2^255 - 19, and it is not of small order.
+fn is_admissible(key: &[u8; VERIFY_LEN]) -> bool {
+    let [first, middle @ .., last] = key;
+    let beyond = last & 0x7f == 0x7f && *first >= 0xed && middle.iter().all(|byte| *byte == 0xff);
+    !beyond && !SMALL.contains(key)
+}
+
+/// Whether `key` is one that signatures can be checked with.
+#[must_use]
+pub fn is_key(key: &[u8; VERIFY_LEN]) -> bool {
+    is_admissible(key) && VerificationKey::try_from(*key).is_ok()
+}
+
+/// What is said to be signed, and the signature.
+#[derive(Debug, Clone, Copy)]
+pub struct Signed<'a> {
+    /// Whose signature it is.
+    pub party: u32,
+    pub key: &'a [u8; VERIFY_LEN],
+    pub purpose: Purpose,
+    pub message: &'a [u8],
+    pub signature: &'a [u8; SIGNATURE_LEN],
+}
+
+impl Signed<'_> {
+    /// Ready for either check; none under a key that is refused.
+    fn item(&self) -> Option<Item> {
+        let signature = Signature::from_bytes(self.signature);
+        let item = || (VerificationKeyBytes::from(*self.key), signature, &self.purpose.of(self.message)).into();
+        is_admissible(self.key).then(item)
+    }
+
+    /// Whether the signature holds.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.item().is_some_and(|item| item.verify_single().is_ok())
+    }
+
+    /// Refuses it where the signature does not hold.
+    pub fn check(&self) -> Result<()> {
+        if self.holds() { Ok(()) } else { Err(Error::Signature { party: self.party }) }
+    }
+}
+
+/// Whose signatures of `all` do not hold: nobody's, where all do. Many at once take half the time a signature.
+pub fn refused(all: &[Signed<'_>]) -> Result<Vec<u32>> {
+    let parts = all.par_chunks(BATCH).map(refused_of).collect::<Result<Vec<_>>>()?;
+    Ok(parts.concat())
+}
+
+fn refused_of(some: &[Signed<'_>]) -> Result<Vec<u32>> {
+    let items: Vec<Option<Item>> = some.iter().map(Signed::item).collect();
+    let mut batch = Verifier::new();
+    items.iter().flatten().for_each(|item| batch.queue(item.clone()));
+    let together = items.iter().all(Option::is_some) && batch.verify(Draws(Stream::from_os()?)).is_ok();
+    if together {
+        return Ok(Vec::new());
+    }
+    let bad = |item: Option<Item>| item.is_none_or(|item| item.verify_single().is_err());
+    Ok(some.iter().zip(items).filter_map(|(signed, item)| bad(item).then_some(signed.party)).collect())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+
+    fn unhex<const N: usize>(text: &str) -> [u8; N] {
+        let byte = |k: usize| u8::from_str_radix(&text[2 * k..2 * k + 2], 16).unwrap();
+        std::array::from_fn(byte)
+    }
+
+    /// (message, key, signature, whether ZIP 215 takes it, whether its key is taken): the published vectors of "Taming
+    /// the many EdDSAs", repository ed25519-speccheck (Apache-2.0); the last comment is its own.
+    const VECTORS: [(&str, &str, &str, bool, bool); 15] = include!("../tests/speccheck.in");
+
+    /// Whether a bare signature holds, alone and in a batch of its own.
+    fn bare(message: &[u8], key: [u8; VERIFY_LEN], signature: &[u8; SIGNATURE_LEN]) -> (bool, bool) {
+        let item = || Item::from((VerificationKeyBytes::from(key), Signature::from_bytes(signature), message));
+        let mut batch = Verifier::new();
+        batch.queue(item());
+        (item().verify_single().is_ok(), batch.verify(Draws(Stream::from_os().unwrap())).is_ok())
+    }
+
+    #[test]
+    fn the_published_edge_cases_hold_alone_as_in_a_batch() {
+        for (number, (message, key, signature, zip215, taken)) in VECTORS.into_iter().enumerate() {
+            let (message, key, signature) = (unhex::<32>(message), unhex(key), unhex(signature));
+            assert_eq!(bare(&message, key, &signature), (zip215, zip215), "vector {number}");
+            assert_eq!(is_key(&key), taken, "vector {number}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+"""Attack 18: one client of the cohort, which has the cohort's secret, sends under others' numbers to an honest server.
+
+A client's number is its signature's: nobody is displaced, and one key fills no sum.
+"""
+
+import struct
+from hashlib import sha256
+
+import blake3
+import fedcipher
+import pytest
+import wire_tools
+from attack_harness import ALL, CLIENTS, Federation
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from fedcipher import errors, keys
+from fedcipher.flower import SecureStrategy, protocol
+from fedcipher.flower.sums import RoundSums
+from fedcipher.schemes import base
+from flower_harness import initial, record
+from flwr.serverapp.strategy import FedAvg
+
+SCHEMES = {
+    "plain": {},
+    "flashe": {},
+    "bfv": {},
+    "oneshot": {"preset": "fast"},
+    "pasta-bfv": {},
+    "paillier": {},
+}
+THIEF = 1000
+"""The node of client 0, whose key file the thief has; it is asked first."""
+
+
+@pytest.fixture(params=SCHEMES)
+def thief(request, tmp_path, rng, monkeypatch):
+    if request.param == "paillier":
+        pytest.importorskip("gmpy2", reason="no big integers")
+    codec = fedcipher.Codec(bits=10, clip=2.0, target="weights")
+    return Thief(Federation(tmp_path, request.param, rng, codec=codec, **SCHEMES[request.param]), monkeypatch, tmp_path)
+
+
+class Thief:
+    """A round of honest clients, and frames made with one client's key file."""
+
+    def __init__(self, federation, monkeypatch, folder):
+        self.federation, self.monkeypatch, self.folder = federation, monkeypatch, folder
+        self.scheme, self.key = keys.load_client(federation.folder / "client-0.key")
+        self.told, self.made = [], 0
+        real = base.KernelEncryptor.encrypt
+
+        def encrypt(this, update, **given):
+            self.told.append(given)
+            return real(this, update, **given)
+
+        monkeypatch.setattr(base.KernelEncryptor, "encrypt", encrypt)
+        # Replies come in the order of Flower's sample.
+        monkeypatch.setattr("random.sample", lambda nodes, count: sorted(nodes)[:count])
+        # Made before the run begins: a ledger refuses rounds that were begun before it.
+        self.ready = {client: [self.encryptor(client) for _ in range(2)] for client in range(CLIENTS + 1)}
+
+    def encryptor(self, client):
+        """Client 0's under the number ``client``, which encrypts and tags as that client where it can.
+
+        It has a machine of its own, where nobody has encrypted any round.
+        """
+        self.made += 1
+        committee = self.scheme.info.committee
+        key = self.key if committee else type(self.key).from_bytes(wire_tools.with_client(self.key.to_bytes(), client))
+        with self.monkeypatch.context() as patch:
+            patch.setenv("FEDCIPHER_STATE_DIR", str(self.folder / f"thief-{self.made}"))
+            return self.scheme.encryptor(key)
+
+    def frame(self, client):
+        """Client 0's update of the first round under the number ``client``."""
+        frame = self.ready[client].pop().encrypt(initial(), **self.told[0])
+        return wire_tools.with_client(frame, client)
+
+    def start(self, tamper, rounds=1, resume=False):
+        """Rounds in which ``tamper(client, frame)`` says what comes of a client's frame."""
+
+        def changed(sent, reply, client):
+            if sent.metadata.message_type != "train" or "fedcipher.committee" in sent.content:
+                return reply
+            (place,) = reply.content.array_records
+            frame = tamper(client, protocol.frame_bytes(reply.content[place][protocol.UPDATE]))
+            if frame is None:
+                return None
+            reply.content[place] = protocol.wire_record({protocol.UPDATE: frame})
+            return reply
+
+        grid = self.federation.grid
+        grid.tamper = changed
+        inner = FedAvg(**ALL, fraction_evaluate=0.0)
+        strategy = SecureStrategy(inner, self.federation.folder, out=self.folder / "run", resume=resume)
+        try:
+            strategy.start(grid, record(initial()), num_rounds=rounds)
+        except errors.StrategyError:
+            assert strategy.rounds[0].unfinished
+        return strategy
+
+
+def test_attack_18_who_sends_anothers_number_first_is_not_that_client(thief, caplog):
+    strategy = thief.start(lambda client, frame: thief.frame(2) if client == 0 else frame)
+    (made,) = strategy.rounds
+    assert [(c.node, c.client) for c in made.clients if not c.left_out] == [(1000 + k, k) for k in range(1, CLIENTS)]
+    (refused,) = [c for c in made.clients if c.left_out]
+    assert refused.node == THIEF
+    assert refused.left_out.startswith("SignatureError")
+    assert strategy._parties.node_of == {k: 1000 + k for k in range(1, CLIENTS)}
+    assert THIEF not in strategy._parties.client_of
+    (aggregate,) = (thief.folder / "run").rglob("aggregate-*.fedc")
+    assert [c for c, _ in fedcipher._native.inspect(aggregate.read_bytes())[4]] == [1, 2, 3, 4]
+    assert f"node {THIEF} is left out of round 1: SignatureError: what party 2 is said to have sent" in caplog.text
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (0, 0, 0), (3, 4, 0)], ids=str)
+def test_attack_18_one_key_file_on_three_nodes_fills_no_sum_of_three(thief, numbers):
+    own = []
+
+    def tamper(client, frame):
+        own.append(frame)
+        if client >= 3:
+            return None
+        return own[0] if numbers[client] == 0 else thief.frame(numbers[client])
+
+    strategy = thief.start(tamper)
+    (made,) = strategy.rounds
+    assert made.accepted == 1
+    assert "1 usable updates" in made.unfinished
+    assert set(strategy._parties.node_of) == {0}
+    assert not made.aggregate_bytes
+
+
+def test_attack_18_a_frame_that_is_refused_binds_and_frees_nobody(thief):
+    """A key file's holder cannot take a client's place either once that has shown itself, or become two clients."""
+    scheme, server = keys.load_server(thief.federation.folder)
+    frames = {}
+    thief.start(lambda client, frame: frames.setdefault(client, frame))
+    aggregator = scheme.aggregator(server)
+    for client in (1, 2, 3):
+        with pytest.raises(errors.SignatureError):
+            aggregator.add(thief.frame(client))
+        aggregator.add(frames[client])
+    with pytest.raises(errors.UnknownClientError):
+        aggregator.add(thief.frame(CLIENTS))
+    assert aggregator.add(frames[0]).client == 0
+
+
+def test_attack_18_nodes_are_known_again_after_a_restart(tmp_path, rng, monkeypatch, caplog):
+    """A node that has been client 2 brings a genuine update of client 0, whose node is silent."""
+    thief = Thief(Federation(tmp_path, "flashe", rng), monkeypatch, tmp_path)
+    thief.start(lambda client, frame: frame)
+    frames = {}
+
+    def tamper(client, frame):
+        frames[client] = frame
+        return {0: None, 2: frames[0]}.get(client, frame)
+
+    again = thief.start(tamper, rounds=2, resume=True)
+    assert again._parties.node_of == {k: 1000 + k for k in range(CLIENTS)}
+    assert [c.client for c in again.rounds[-1].clients if not c.left_out] == [1, 3, 4]
+    assert "node 1002 (client 2) is left out of round 2: UnknownClientError" in caplog.text
+
+
+def test_attack_18_one_client_takes_up_one_kind_of_sum(tmp_path, rng, monkeypatch):
+    """A client with several nodes could send of each kind one, until there is no room for what the others send."""
+    thief = Thief(Federation(tmp_path, "flashe", rng), monkeypatch, tmp_path)
+    scheme, server = keys.load_server(thief.federation.folder)
+    frames = {}
+    thief.start(lambda client, frame: frames.setdefault(client, frame))
+    sums = RoundSums(lambda: scheme.aggregator(server))
+    sums.add(frames[0], None, [0], "told")
+    for told in ("told something else", "told a third thing"):
+        with pytest.raises(errors.DuplicateClientError, match="client 0 has sent another frame"):
+            sums.add(thief.frame(0), None, [0], told)
+    for client in range(1, CLIENTS):
+        sums.add(frames[client], None, [client], "told")
+    assert len(sums.largest()[1]) == CLIENTS
+
+
+def test_an_updates_signature_is_what_the_protocol_page_says():
+    """By another library, from the bytes of docs/protocol.md and the key in the server's file."""
+    scheme = fedcipher.scheme("flashe", clients=CLIENTS)
+    made = scheme.keygen(CLIENTS)
+    frame = scheme.encryptor(made.client(3)).encrypt(initial(), round=7, model=b"a model", memory=b"a memory")
+    start = wire_tools.payload_start(frame)
+    (layout_len,) = struct.unpack_from("<I", frame, wire_tools.LAYOUT)
+    scheme_params_key, epoch_round_elements = frame[8:56], frame[56 : wire_tools.MODEL]
+    model_memory, layout = frame[wire_tools.MODEL : wire_tools.CLIENTS], frame[start - layout_len : start]
+    common = scheme_params_key + model_memory + epoch_round_elements + struct.pack("<Q", layout_len) + layout
+    own, payload = frame[wire_tools.FIXED : start - layout_len], wire_tools.payload(frame)
+    body, tag, signature = payload[:-80], payload[-80:-64], payload[-64:]
+    said = b"fedcipher update 1\0" + bytes(32) + struct.pack("<Q", 7) + model_memory + sha256(common).digest()
+    said += own + tag + blake3.blake3(body).digest()
+    key = wire_tools.payload(made.server().to_bytes())[3 * 32 : 4 * 32]
+    Ed25519PublicKey.from_public_bytes(key).verify(signature, said)
+    with pytest.raises(InvalidSignature):
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, said[:-1] + b"x")
