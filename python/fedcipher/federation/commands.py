@@ -13,6 +13,7 @@ from fedcipher._files import refusal
 from fedcipher._optional import require
 from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.policy import POLICY_FILE, Policy, load_policy, policy_place
+from fedcipher.foreign_text import show
 from fedcipher.keys.store import home, write_new
 
 __all__ = ["add_commands"]
@@ -39,10 +40,10 @@ def _policy(options: argparse.Namespace, _: list[str]) -> int:
         return 0
     found = place.exists()
     policy = load_policy(_usual_place())
-    print(f"{place}: {'in force' if found else 'not there, so the default is in force'} ({POLICY_FILE} names another)")
+    show(f"{place}: {'in force' if found else 'not there, so the default is in force'} ({POLICY_FILE} names another)")
     print(json.dumps(policy.to_values(), indent=2))
     if not found:
-        print("`fedcipher policy --write` makes the file; docs/policy.md says what each line allows")
+        show("`fedcipher policy --write` makes the file; docs/policy.md says what each line allows")
     return 0
 
 
@@ -55,7 +56,7 @@ def _write(place: Path) -> None:
         raise ParameterError(f"{place} exists: change it with an editor; `fedcipher policy` shows it") from None
     except OSError as error:
         raise ParameterError(f"the policy cannot be written: {refusal(error, place)}") from error
-    print(f"{place}: the default policy; docs/policy.md says what each line allows")
+    show(f"{place}: the default policy; docs/policy.md says what each line allows")
 
 
 def _charter(run_folder: Callable[[Path], Path], options: argparse.Namespace, _: list[str]) -> int:
@@ -65,10 +66,10 @@ def _charter(run_folder: Callable[[Path], Path], options: argparse.Namespace, _:
     charter = read_run(run_folder(options.folder)).charter
     # ASCII only: a run's folder may come from anybody.
     print(json.dumps(json.loads(charter.encode()), indent=2))
-    print(f"SHA-256 of the charter: {charter.digest.hex()}")
+    show(f"SHA-256 of the charter: {charter.digest.hex()}")
     try:
         load_policy(_usual_place()).judge(charter)
-        print("this site's policy allows it")
+        show("this site's policy allows it")
     except CharterError as error:
-        print(error)
+        show(str(error))
     return 0

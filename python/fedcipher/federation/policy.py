@@ -6,7 +6,6 @@ the strict default holds. ``fedcipher policy`` shows what is in force and writes
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any, cast
 from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.query import Query
+from fedcipher.foreign_files import parse_json, read_file
 
 __all__ = ["POLICY_FILE", "SIMULATED", "Policy", "load_policy", "policy_place"]
 
@@ -205,8 +205,7 @@ def load_policy(path: Path, default: Policy | None = None) -> Policy:
     """
     chosen, path = os.environ.get(POLICY_FILE), policy_place(path)
     try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+        content = read_file(path, _MOST_BYTES, follow=True)
     except FileNotFoundError:
         if chosen:
             raise ParameterError(f"{POLICY_FILE} names {path}, which does not exist") from None
@@ -214,8 +213,6 @@ def load_policy(path: Path, default: Policy | None = None) -> Policy:
     except OSError as error:
         raise ParameterError(f"the policy {path} cannot be read: {error}") from error
     try:
-        if len(content) > _MOST_BYTES:
-            raise ParameterError(f"it has more than {_MOST_BYTES} bytes")
-        return Policy.parse(json.loads(content))
-    except (ValueError, RecursionError) as error:
+        return Policy.parse(parse_json(content))
+    except ValueError as error:
         raise ParameterError(f"the policy {path} is refused: {error}") from error

@@ -24,6 +24,7 @@ from fedcipher.errors import CharterError, RunError, StateError
 from fedcipher.federation.chain import Standing
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.policy import Policy
+from fedcipher.foreign_files import MAX_MODEL, parse_json, read_file
 
 __all__ = ["Store"]
 
@@ -174,7 +175,7 @@ def _charter_name(digest: str) -> str:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path, MAX_MODEL)
     except OSError as error:
         raise StateError(f"{path} cannot be read: {error}; {_REMEDY}") from error
 
@@ -183,9 +184,9 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        held: dict[str, Any] = json.loads(_bytes(path))
+        held: dict[str, Any] = parse_json(_bytes(path))
         return {**held}
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise StateError(f"{path} is damaged; {_REMEDY}") from error
 
 
@@ -212,7 +213,7 @@ def _unpacked(content: bytes, path: Path, charter: str) -> Standing | None:
         raise StateError(f"{path} is damaged; {_REMEDY}")
     head, _, rest = whole.partition(b"\n")
     try:
-        said = json.loads(head)
+        said = parse_json(head)
         if said["charter"] != charter:
             return None
         groups: list[list[NDArray[Any]]] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,11 +18,12 @@ from fedcipher.flower import protocol
 from fedcipher.flower.party import Party
 from fedcipher.flower.records import CLIPPED
 from fedcipher.flower.settings import RoundSettings
+from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes import Decryptor
 
 __all__ = ["ClientModel"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 
 class ClientModel:

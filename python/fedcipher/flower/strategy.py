@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 import time
 from collections import Counter
@@ -55,6 +54,7 @@ from fedcipher.flower.settings import RoundSettings
 from fedcipher.flower.sums import RoundSums
 from fedcipher.flower.survey import survey
 from fedcipher.flower.told import records_of
+from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import home, load_client, locate
 from fedcipher.scale import RayWorkers
@@ -62,9 +62,9 @@ from fedcipher.schemes import Aggregator, Decryptor
 
 __all__ = ["SecureStrategy"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 # Flower shows its own log only; what a run is protected by belongs into it.
-_shown = logging.getLogger("flwr")
+_shown = quoting_log("flwr")
 _ROUNDS_OF_A_RUN = 1 << 20
 _DIGEST = 32
 _SPARE_ROUNDS = 10
@@ -393,7 +393,7 @@ class SecureStrategy(Strategy):
         number, why = next(reversed(lost.items()))
         text = (
             f"{len(lost)} of {len(lost) + len(ended)} rounds have no aggregate: {sorted(lost)}; {found}. "
-            f"The last, round {number}: {_short(why)}"
+            f"The last, round {number}: {quoted(why)}"
         )
         _log.warning("%s", text)
         if len(lost) > self._may_lose:
@@ -961,7 +961,7 @@ class SecureStrategy(Strategy):
                 self._parties.check(node, named, revoked, self._nodes)
                 contribution = sums.add(frame, reply, named, context)
             except FedcipherError as error:
-                why = f"{type(error).__name__}: {_short(str(error))}"
+                why = quoted(f"{type(error).__name__}: {error}")
                 heard.append(self._left_out(node, said, why, reply, phases))
                 continue
             # Replies come one by one: the wait between them is no work.
@@ -1080,12 +1080,6 @@ class SecureStrategy(Strategy):
         return model.arrays if model.charter.sets_models else replay(model.folder, self.scheme, decryptor).model
 
 
-def _short(reason: str, most: int = 300) -> str:
-    """An error may carry a whole traceback; a report wants its beginning, on one line, and a terminal no orders."""
-    reason = "".join(c if c.isprintable() else " " for c in " ".join(reason.split()))
-    return reason if len(reason) <= most else reason[:most] + " ..."
-
-
 def _why(reply: Message) -> str | None:
     """Where to look for the cause of a client's refusal."""
     reference = reference_of(reply)
@@ -1095,7 +1089,7 @@ def _why(reply: Message) -> str | None:
 def _frame_of(reply: Message) -> tuple[bytes, bytes, list[int]]:
     """The frame, what its client's app was told beside the charter, and which sums its client could not open."""
     if reply.has_error():
-        raise StrategyError(str(reply.error.reason))
+        raise StrategyError(quoted(reply.error.reason))
     arrays = [a for record in reply.content.array_records.values() for a in record.items()]
     if len(arrays) != 1 or arrays[0][0] != protocol.UPDATE:
         raise PlaintextError("the update is not encrypted; add fedcipher.flower.client_mod to the ClientApp's mods")

@@ -16,6 +16,8 @@ from typing import Any
 from fedcipher import _native
 from fedcipher._files import refusal
 from fedcipher.errors import FedcipherError, KeyFormatError, ParameterError
+from fedcipher.foreign_files import MAX_CARD, parse_json, read_json
+from fedcipher.foreign_text import MAX_NAME, quoted
 from fedcipher.keys.store import VERSION, load_server, save_client, save_server, write_new
 from fedcipher.schemes import Scheme
 from fedcipher.schemes.base import NativeScheme
@@ -23,7 +25,10 @@ from fedcipher.schemes.oneshot import Card, Party, roster
 
 __all__ = ["join", "make", "new_identity", "read_card"]
 
-_MOST_CARD = 1 << 16
+
+def _is_name(name: str) -> bool:
+    """One that others can be shown."""
+    return name.isprintable() and 0 < len(name) <= MAX_NAME
 
 
 def new_identity(name: str, folder: str | Path) -> tuple[Path, Path]:
@@ -31,8 +36,11 @@ def new_identity(name: str, folder: str | Path) -> tuple[Path, Path]:
 
     Raises `KeyFormatError` where one of the files exists, or cannot be written.
     """
-    if Path(name).name != name or name in ("", ".", "..") or not name.isprintable():
-        raise ParameterError(f"{name!r} is no name for a party: no folder separators or line ends, please")
+    if Path(name).name != name or name in ("", ".", "..") or not _is_name(name):
+        raise ParameterError(
+            f"{quoted(name, MAX_NAME)!r} is no name for a party: no more than {MAX_NAME} characters, no folder "
+            "separators or line ends, please"
+        )
     folder = Path(folder)
     secret, card = folder / f"{name}.identity", folder / f"{name}.card"
     identity = _native.Identity.generate()
@@ -60,16 +68,12 @@ def read_card(path: str | Path) -> tuple[str, bytes, bytes]:
     """Name and public keys on a card. Raises `KeyFormatError`."""
     path = Path(path)
     try:
-        with path.open("rb") as file:
-            said: dict[str, Any] = json.loads(file.read(_MOST_CARD))
-        if (
-            said["fedcipher"] != VERSION
-            or said["role"] != "card"
-            or not (isinstance(said["name"], str) and said["name"].isprintable())
-        ):
+        said: dict[str, Any] = read_json(path, MAX_CARD, follow=True)
+        name = said["name"]
+        if said["fedcipher"] != VERSION or said["role"] != "card" or not (isinstance(name, str) and _is_name(name)):
             raise KeyError("role")
         verify, sealing = (base64.b64decode(said[part], validate=True) for part in ("verify", "sealing"))
-        return said["name"], verify, sealing
+        return name, verify, sealing
     except OSError as error:
         raise KeyFormatError(f"cannot read card {refusal(error, path)}") from error
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
@@ -118,7 +122,7 @@ def join(identity: str | Path, roster_file: str | Path, out: str | Path) -> tupl
     identity = Path(identity)
     try:
         head, _, secret = _native.read_key_file(identity).partition(b"\n")
-        said: dict[str, Any] = json.loads(head)
+        said: dict[str, Any] = parse_json(head)
         if said["fedcipher"] != VERSION or said["role"] != "identity":
             raise KeyError("role")
         own = _native.Identity.from_bytes(secret)

@@ -11,13 +11,13 @@ import math
 import os
 import secrets
 import shutil
-import stat
 from pathlib import Path
 from typing import Any
 
 from fedcipher import _native
 from fedcipher._files import refusal
-from fedcipher.errors import FrameError, KeyFormatError, ParameterError
+from fedcipher.errors import ForeignFileError, FrameError, KeyFormatError, ParameterError
+from fedcipher.foreign_files import MAX_KEY_FILE, open_file, parse_json, read_file
 from fedcipher.schemes import KeySet, Scheme, from_spec
 from fedcipher.schemes.base import state_dir
 
@@ -200,7 +200,7 @@ def _parts(path: Path, role: str) -> tuple[dict[str, Any], bytes]:
     """What the file says of the scheme, and the key."""
     head, _, key = _content(path, role).partition(b"\n")
     try:
-        content: dict[str, Any] = json.loads(head)
+        content: dict[str, Any] = parse_json(head)
         version, found = content["fedcipher"], content["role"]
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path) from error
@@ -216,18 +216,23 @@ def _parts(path: Path, role: str) -> tuple[dict[str, Any], bytes]:
 
 def _content(path: Path, role: str) -> bytes:
     try:
-        # Before anything is opened: to open a pipe is to wait for its other end.
-        kind = path.stat().st_mode
-        if stat.S_ISDIR(kind):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(kind):
-            raise KeyFormatError(f"{path} is no file but a device or a pipe; name the key file itself")
-        with path.open("rb") as file:
-            return _native.read_key_file(path) if role == "client" else file.read()
+        return read_secret(path) if role == "client" else read_file(path, MAX_KEY_FILE, follow=True)
+    except ForeignFileError as error:
+        raise KeyFormatError(f"{path} {error.strerror}; name the key file itself") from None
     except FileNotFoundError:
         raise KeyFormatError(f"no key file {path}; make keys with `fedcipher keygen`") from None
     except OSError as error:
         raise KeyFormatError(f"cannot read key file {refusal(error, path)}") from error
+
+
+def read_secret(path: Path) -> bytes:
+    """The bytes of a file that no other user may read or replace. Raises `KeyFormatError`, `OSError`.
+
+    The user names it, so that a link is followed: a secret's mount is made of links.
+    """
+    # The system's own error for a file that is not there.
+    open_file(path, MAX_KEY_FILE, follow=True).close()
+    return _native.read_key_file(path)
 
 
 def _damaged(path: Path) -> KeyFormatError:
