@@ -32,9 +32,9 @@ from fedcipher.errors import FedcipherError, ForeignFileError, FrameError, Param
 from fedcipher.federation.commands import add_commands as add_policy
 from fedcipher.foreign_files import MAX_FRAME, read_file
 from fedcipher.foreign_text import MAX_LINE, quoted, show
+from fedcipher.keys.roster import coordinator_of, new_identity
 from fedcipher.keys.roster import join as join_roster
 from fedcipher.keys.roster import make as make_roster
-from fedcipher.keys.roster import new_identity
 from fedcipher.keys.store import home, named_folder
 from fedcipher.schemes import Scheme, scheme, scheme_class, scheme_names
 from fedcipher.watch.commands import add_commands as add_dashboard
@@ -128,19 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("file", type=Path)
     inspect.set_defaults(run=_inspect)
 
-    keygen = commands.add_parser("keygen", help="make a key file for the server and each client")
-    _scheme_options(keygen)
-    keygen.add_argument("--clients", type=whole(1, _CLIENTS), required=True, help="clients 0..N-1 of the cohort")
-    keygen.add_argument("--per-round", type=whole(1, _CLIENTS), help="most clients in one round (default: all)")
-    _weight_options(keygen)
-    _privacy_options(keygen, rounds=True)
-    keygen.add_argument("--epoch", type=whole(1, _EPOCHS), default=1)
-    where = keygen.add_mutually_exclusive_group(required=True)
-    where.add_argument("--out", type=Path, help="folder to make")
-    where.add_argument(
-        "--name", help="for an app: a folder of this name under ~/.fedcipher/keys, which apps find by name"
-    )
-    keygen.set_defaults(run=_keygen)
+    _keygen_command(commands)
 
     _roster_commands(commands)
 
@@ -204,6 +192,23 @@ def _parser() -> argparse.ArgumentParser:
     add_policy(commands, _run_folder)
     add_dashboard(commands, _run_folder, _key_options, _key_of)
     return parser
+
+
+def _keygen_command(commands: Any) -> None:
+    keygen = commands.add_parser("keygen", help="make a key file for the server and each client")
+    _scheme_options(keygen)
+    keygen.add_argument("--clients", type=whole(1, _CLIENTS), required=True, help="clients 0..N-1 of the cohort")
+    keygen.add_argument("--per-round", type=whole(1, _CLIENTS), help="most clients in one round (default: all)")
+    _weight_options(keygen)
+    _privacy_options(keygen, rounds=True)
+    keygen.add_argument("--epoch", type=whole(1, _EPOCHS), default=1)
+    _coordinator_option(keygen)
+    where = keygen.add_mutually_exclusive_group(required=True)
+    where.add_argument("--out", type=Path, help="folder to make")
+    where.add_argument(
+        "--name", help="for an app: a folder of this name under ~/.fedcipher/keys, which apps find by name"
+    )
+    keygen.set_defaults(run=_keygen)
 
 
 def _training_options(parser: argparse.ArgumentParser) -> None:
@@ -360,7 +365,21 @@ def _roster_commands(commands: Any) -> None:
     joined.add_argument("identity", type=Path)
     joined.add_argument("roster", type=Path)
     joined.add_argument("--out", type=Path, required=True, help="key file to make")
+    _coordinator_option(joined)
     joined.set_defaults(run=_join)
+
+
+def _coordinator_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--coordinator",
+        type=Path,
+        metavar="CARD",
+        help="of the party whose signature makes a client accept a charter whatever it says",
+    )
+
+
+def _coordinator(options: argparse.Namespace) -> str:
+    return "" if options.coordinator is None else coordinator_of(options.coordinator)
 
 
 def _scheme_options(
@@ -511,7 +530,8 @@ def _keygen(options: argparse.Namespace, __: list[str]) -> int:
     made = _made(options, options.per_round or options.clients, _max_weight(options), privacy)
     made_keys = made.keygen(options.clients, epoch=options.epoch)
     out = options.out or named_folder(options.name)
-    folder = keys.save(made_keys, made, out, examples_per_weight=_unit(options))
+    unit, coordinator = _unit(options), _coordinator(options)
+    folder = keys.save(made_keys, made, out, examples_per_weight=unit, coordinator=coordinator)
     show(f"{folder}: server.key and {options.clients} client keys for {made}")
     _say(privacy, made)
     return 0
@@ -548,7 +568,8 @@ def _roster(options: argparse.Namespace, __: list[str]) -> int:
 
 
 def _join(options: argparse.Namespace, __: list[str]) -> int:
-    path, name, fingerprint = join_roster(options.identity, options.roster, options.out)
+    coordinator = _coordinator(options)
+    path, name, fingerprint = join_roster(options.identity, options.roster, options.out, coordinator=coordinator)
     show(f"{path}: the key of {name}", f"roster {fingerprint}: compare it with the others' before you use it")
     return 0
 

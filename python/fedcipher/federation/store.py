@@ -67,10 +67,11 @@ class Store:
         digest = self.recall().get("charter")
         return None if digest is None else Charter.decode(_bytes(self._folder / _charter_name(digest)))
 
-    def accept(self, charter: Charter, policy: Policy, *, counts: bool) -> None:
+    def accept(self, charter: Charter, policy: Policy, *, counts: bool, signature: bytes = b"") -> None:
         """Take part in ``charter``'s run from here on, which ends every earlier run for ever.
 
-        ``counts`` says whether the policy's number of runs is counted. Raises `CharterError`.
+        ``counts`` says whether the policy's number of runs is counted, ``signature`` is a coordinator's. Raises
+        `CharterError`.
         """
         facts = self.recall()
         digest = charter.digest.hex()
@@ -80,8 +81,8 @@ class Store:
                 "in: a later run ends an earlier one for ever"
             )
         _check_date(charter.run)
-        policy.judge(charter)
-        if counts and policy.runs and digest not in policy.accept:
+        policy.judge(charter, signature)
+        if counts and policy.runs and not policy.vouched(charter, signature):
             self.count("runs", charter.epoch, digest, policy.runs)
         write_whole(self._folder / _charter_name(digest), charter.encode())
         self.remember(run=charter.run, charter=digest, answered=0, index=0, evaluated=[], withdrawn=[])

@@ -56,7 +56,8 @@ class ClientModel:
         ours = (self._party.key_set(charter), _plain(self.scheme.spec()))
         if (charter.key_set, charter.scheme) != ours:
             raise CharterError("the charter is of other keys or another scheme than this client's")
-        self._store.accept(charter, self._party.policy(), counts=not self._party.simulated)
+        policy, signature = self._party.policy(), self._settings.signature
+        self._store.accept(charter, policy, counts=not self._party.simulated, signature=signature)
         _log.info(
             "this client takes part in run %s: its charter has the SHA-256 %s, its first model %s; every client of the "
             "run must say the same",

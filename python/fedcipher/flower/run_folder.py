@@ -2,6 +2,7 @@
 
 A folder of ``run.json`` (scheme, charter, what clients were told beside it, steps), ``first.npz``, one
 ``aggregate-<step>-<group>.fedc`` for each sum of a step and one ``evaluation-<round>.fedc`` for each sum of answers.
+Beside these, ``charter.signature`` where a coordinator has signed the charter.
 Each file is complete before it has its name. A key of a client opens the run with `open_run` or ``fedcipher open``;
 without one the sums are ciphertext.
 """
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from fedcipher._files import write_whole
+from fedcipher._native import Identity
 from fedcipher.codec import Array
 from fedcipher.engine import Engine
 from fedcipher.errors import CharterError, FrameError, RunError
@@ -36,7 +38,8 @@ __all__ = ["RunFolder", "StoredRun", "free_folder", "open_run", "read_run", "rea
 _log = quoting_log("fedcipher.flower")
 
 _FORMAT = 3
-_INDEX, _FIRST = "run.json", "first.npz"
+_INDEX, _FIRST, _SIGNED = "run.json", "first.npz", "charter.signature"
+_SIGNATURE = 64
 _MOST_STEPS = 1 << 32
 # What a server has made of a folder before it has an index.
 _BEFORE_INDEX = r"lock|(\.)?journal\.db.*|first\.npz|\.(first\.npz|run\.json)\.[0-9a-f]+\.draft"
@@ -67,6 +70,20 @@ class StoredRun:
     def scheme_spec(self) -> dict[str, Any]:
         """Of the run's keys."""
         return self._index["scheme"]
+
+    @property
+    def signature(self) -> bytes:
+        """The coordinator's signature of the charter; empty where there is none. Raises `RunError`."""
+        if not (self.folder / _SIGNED).exists():
+            return b""
+        signature = _read(self.folder / _SIGNED)
+        if len(signature) != _SIGNATURE:
+            raise RunError(f"{self.folder / _SIGNED} is no signature: let the coordinator sign the charter again")
+        return signature
+
+    def sign(self, coordinator: Identity) -> None:
+        """Keep the coordinator's signature of the charter. Raises `RunError`."""
+        write_whole(self.folder / _SIGNED, coordinator.sign_charter(self.charter.digest))
 
     @property
     def count(self) -> int:

@@ -132,6 +132,9 @@ class SecureStrategy(Strategy):
     clear
         Metrics that each client may send in the clear, where its own configuration names them too
         (``fedcipher-clear``).
+    signed_charter
+        Whether the run waits for its coordinator: `start` then writes the charter to ``out`` and raises
+        `StrategyError` until ``fedcipher charter RUN --sign`` has signed it; start again with ``resume=True``.
     sets_models
         Whether the server makes the next model of each mean itself, as a strategy of your own may. Clients then
         evaluate models that this server chooses, which can measure their data: each site must allow it in its policy.
@@ -185,6 +188,7 @@ class SecureStrategy(Strategy):
         train_answers: Answers = (),
         evaluate_answers: Answers = (),
         clear: Iterable[str] = (),
+        signed_charter: bool = False,
         sets_models: bool = False,
         corrupt_clients: int | None = None,
         may_lose: int = 0,
@@ -225,9 +229,9 @@ class SecureStrategy(Strategy):
         self._parties = Parties()
         # A relative path would be in whatever folder Flower runs the app in.
         self._out = None if out is None else home() / "runs" / out
-        self._resume = resume
-        if resume and out is None:
-            raise StrategyError("resume=True goes on with the run in a folder: say which, out='...'")
+        self._resume, self._signed = resume, signed_charter
+        if (resume or signed_charter) and out is None:
+            raise StrategyError("resume=True and signed_charter=True need the run's folder: say which, out='...'")
         unit = self._keys.examples_per_weight if examples_per_weight is None else examples_per_weight
         self._unit = float(unit)
         if self._unit > 0 and self.scheme.codec.privacy is not None:
@@ -466,6 +470,7 @@ class SecureStrategy(Strategy):
         self._model = ServerModel(folder, self.scheme, self._opener, initial)
         self._search = self._search_in(folder.folder)
         self._announce(charter)
+        self._check_signed(folder)
 
     @property
     def _largest(self) -> int:
@@ -520,6 +525,14 @@ class SecureStrategy(Strategy):
             charter.digest.hex(),
         )
 
+    def _check_signed(self, folder: RunFolder) -> None:
+        """Refuse, with `StrategyError`, to ask clients before the coordinator has signed."""
+        if self._signed and not folder.signature:
+            raise StrategyError(
+                f"the charter of the run {folder.folder} waits for its coordinator: `fedcipher charter "
+                f"{folder.folder} --sign NAME.identity` signs it, and resume=True goes on"
+            )
+
     def _go_on(self, path: Path, initial: ArrayRecord, values: list[NumpyArray]) -> None:
         """With the run in ``path``, after what of it has ended."""
         self._journal = Journal(path)
@@ -530,6 +543,7 @@ class SecureStrategy(Strategy):
         self._model = ServerModel(folder, self.scheme, self._opener, initial)
         self._search = self._search_in(folder.folder)
         self._announce(folder.charter)
+        self._check_signed(folder)
         self.rounds = past.rounds
         self._parties.remember(past.rounds)
         self._number = max([self._base, *(max(record.number, record.evaluated) for record in past.rounds)])
@@ -722,6 +736,7 @@ class SecureStrategy(Strategy):
         """The inner strategy's messages with the model in the place of what it was ``shown``, and the settings."""
         model, charter = self._running, self._running.charter
         plan = self.scheme.plan(self._key, self._parties.clients(messages))
+        signature = model.folder.signature
         for message in messages:
             place, node = self._inner.place_of_model(message, shown), message.metadata.dst_node_id
             self._check_told(message, charter, purpose, index, place)
@@ -735,6 +750,7 @@ class SecureStrategy(Strategy):
                 index=index,
                 steps=0 if charter.sets_models else model.steps,
                 document=brought.document,
+                signature=signature if brought.document else b"",
                 plan=plan,
                 last=b"" if charter.sets_models else model.last,
                 indices=brought.indices,

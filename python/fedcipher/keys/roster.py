@@ -23,7 +23,7 @@ from fedcipher.schemes import Scheme
 from fedcipher.schemes.base import NativeScheme
 from fedcipher.schemes.oneshot import Card, Party, roster
 
-__all__ = ["join", "make", "new_identity", "read_card"]
+__all__ = ["coordinator_of", "join", "make", "new_identity", "read_card", "read_identity"]
 
 
 def _is_name(name: str) -> bool:
@@ -82,6 +82,11 @@ def read_card(path: str | Path) -> tuple[str, bytes, bytes]:
         ) from error
 
 
+def coordinator_of(card: str | Path) -> str:
+    """The key that a charter's signature by this card's party is checked with, as base64. Raises `KeyFormatError`."""
+    return base64.b64encode(read_card(card)[1]).decode()
+
+
 def make(
     cards: Sequence[str | Path],
     scheme: Scheme,
@@ -114,22 +119,28 @@ def make(
     return save_server(key, scheme, out, examples_per_weight=examples_per_weight), key.fingerprint
 
 
-def join(identity: str | Path, roster_file: str | Path, out: str | Path) -> tuple[Path, str, str]:
-    """The key file ``out`` of the party that ``identity`` is: where it is, the party's name, and the fingerprint.
-
-    Raises `KeyFormatError`, and `ParameterError` where the roster does not have it.
-    """
-    identity = Path(identity)
+def read_identity(path: str | Path) -> _native.Identity:
+    """A party's own keys. Raises `KeyFormatError`: also where other users may read the file, or replace it."""
+    path = Path(path)
     try:
-        head, _, secret = _native.read_key_file(identity).partition(b"\n")
+        head, _, secret = _native.read_key_file(path).partition(b"\n")
         said: dict[str, Any] = parse_json(head)
         if said["fedcipher"] != VERSION or said["role"] != "identity":
             raise KeyError("role")
-        own = _native.Identity.from_bytes(secret)
+        return _native.Identity.from_bytes(secret)
     except (ValueError, KeyError, TypeError) as error:
-        raise KeyFormatError(
-            f"{identity} is no identity of this version; `fedcipher identity NAME` makes one"
-        ) from error
+        raise KeyFormatError(f"{path} is no identity of this version; `fedcipher identity NAME` makes one") from error
+
+
+def join(
+    identity: str | Path, roster_file: str | Path, out: str | Path, *, coordinator: str = ""
+) -> tuple[Path, str, str]:
+    """The key file ``out`` of the party that ``identity`` is: where it is, the party's name, and the fingerprint.
+
+    ``coordinator`` is `coordinator_of` its card. Raises `KeyFormatError`, and `ParameterError` where the roster does
+    not have the identity.
+    """
+    own = read_identity(identity)
     scheme, server = load_server(roster_file)
     made_by = _native_scheme(scheme)
     try:
@@ -141,7 +152,7 @@ def join(identity: str | Path, roster_file: str | Path, out: str | Path) -> tupl
         raise KeyFormatError(f"{roster_file} is damaged: its roster is not the one that it names; take it again")
     key = made_by.join(listed, own, epoch=server.epoch)
     name = next(name for number, name, _ in listed.parties() if number == key.client)
-    return save_client(key, scheme, out), name, server.fingerprint
+    return save_client(key, scheme, out, coordinator=coordinator), name, server.fingerprint
 
 
 def _native_scheme(scheme: Scheme) -> NativeScheme:
