@@ -1,4 +1,4 @@
-"""The search for liars: what it sums, whom it proves, what it costs, against liars that see every plan."""
+"""The search for liars: its sums, its proofs and its cost, against liars that see every plan."""
 
 import json
 import math
@@ -81,7 +81,7 @@ def fewest(sets):
     return min(sum(size for size, there in zip(sizes, support, strict=True) if there) for support in supports(columns))
 
 
-def test_the_checker_sees_what_pairs_do_not():
+def test_the_checker_sees_more_than_pairs():
     assert fewest([range(7)]) == 7
     assert fewest([range(10), range(7)]) == 3
     # No two of them differ by fewer than two clients; together they give client 7 alone.
@@ -284,7 +284,7 @@ def test_attack_32_halving_fails_the_same_checker():
 
 
 def test_the_rule_is_broken_by_a_group_that_misses_one():
-    """What `summed` prevents: the second try without one late client would give that client's frame."""
+    """At the second try a group without its late client would give that client's frame: `summed` leaves it out."""
     finder = FaultFinder(corrupt_clients=1, min_contributions=3, seed=1)
     finder.plan(range(16))
     finder.summed(range(16))
@@ -325,7 +325,7 @@ def test_sets_of_other_rounds_count_where_the_server_sets_the_models():
     assert plan.groups == (tuple(range(5)),) and plan.waiting == (5, 6, 7, 8)
 
 
-# What liars cost.
+# The cost of liars.
 
 
 def bound(count):
