@@ -412,7 +412,7 @@ class FaultFinder:
         return tuple(sums)
 
     def settle(self, refusals: Sequence[Collection[int]]) -> Outcome:
-        """Records the result of the round. ``refusals`` has, for each set of `summed`, the clients that refused its bytes.
+        """Records the result of the round. ``refusals`` are, for each set of `summed`, the clients that refused it.
 
         Up to `corrupt_clients` refusals count for nothing: all of them may be lies. So at least
         ``2 * corrupt_clients + 1`` clients must have answered before, or a failed sum passes for an opened one. A
