@@ -179,12 +179,14 @@ test-long: $(TESTED)
 	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py tests/test_watch.py \
 		tests/test_deployment.py tests/test_baselines.py tests/test_scale.py
 
-# A randomised active server, TRIES times a scheme: frames at the decryptors of the core, messages at a ClientApp.
+# A randomised active server, TRIES times a scheme: frames at the decryptors of the core, sets at memories of sets,
+# messages at a ClientApp, and the same messages at clients of two worlds with other data.
 TRIES ?= 100000
 attack: build
-	FEDCIPHER_ATTACK_TRIES=$(TRIES) cargo test --release -p fedcipher-core --features hhe --test attacks
-	FEDCIPHER_LONG=1 FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest tests/test_attacks_flower.py \
-		tests/test_attacks_oneshot.py tests/test_attacks_baselines.py -k randomised
+	FEDCIPHER_ATTACK_TRIES=$(TRIES) cargo test --release -p fedcipher-core --features hhe --test attacks --test sets
+	FEDCIPHER_LONG=1 FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest -n 2 --dist worksteal -k randomised \
+		tests/test_attacks_two_worlds.py tests/test_attacks_flower.py tests/test_attacks_oneshot.py \
+		tests/test_attacks_baselines.py
 
 # A cluster with engines under each scheme, and every kind of process killed in mid-run: two clusters at a time, since
 # they mostly wait. A quarter of an hour.

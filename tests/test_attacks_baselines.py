@@ -170,3 +170,37 @@ def test_attack_03_the_first_forgery_is_the_last_try_under_a_baselines_key(name)
             with pytest.raises(errors.KeyClosedError, match="next key epoch"):
                 again.open(frame)
     world.scheme.decryptor(world.issued.client(3)).open(world.aggregates[2])
+
+
+def aggregates(scheme, issued, rounds):
+    """The sum of each of ``rounds`` honest rounds."""
+    for number in range(1, rounds + 1):
+        aggregator = scheme.aggregator(issued.server())
+        for k in range(CLIENTS):
+            update = [np.full(5, 0.1 * k, np.float32)]
+            aggregator.add(scheme.encryptor(issued.client(k)).encrypt(update, round=number, model=b"m%d" % number))
+        yield aggregator.finish()
+
+
+@pytest.mark.parametrize("name", ["pasta-bfv", "bfv-lib", "ckks", pytest.param("tfhe", marks=tfhe)])
+def test_attack_23_r_altered_aggregates_tell_one_of_r_plus_one_things(name):
+    """Some of them open: not one bit a client and epoch, but log2(R + 1). After the first that does not, none does."""
+    scheme = fedcipher.scheme(name, clients=CLIENTS, codec=Codec(bits=8, clip=1.0))
+    issued = scheme.keygen(CLIENTS)
+    choose, decryptors = random.Random(23), [scheme.decryptor(issued.client(k)) for k in range(CLIENTS)]
+    told = [[] for _ in decryptors]
+    for frame in aggregates(scheme, issued, rounds=5):
+        start = wire_tools.payload_start(frame)
+        for decryptor, answers in zip(decryptors, told, strict=True):
+            altered = wire_tools.with_flip(frame, choose.randrange(start, len(frame) - 24), 1 << choose.randrange(8))
+            try:
+                decryptor.open(altered)
+                answers.append(True)
+            except errors.FedcipherError:
+                answers.append(False)
+    assert all(answers == sorted(answers, reverse=True) for answers in told), told
+    # A restart forgets nothing.
+    again = [k for k, answers in enumerate(told) if False in answers]
+    for k in again:
+        with pytest.raises(errors.KeyClosedError):
+            scheme.decryptor(issued.client(k)).open(frame)

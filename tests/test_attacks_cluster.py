@@ -384,12 +384,14 @@ def test_attack_26_no_program_starts_with_a_door_open(tmp_path):
     ]
     token = tmp_path / "token"
     token.write_text(TOKEN)
+    token.chmod(0o600)
     for program, options, why in cases:
         more = ("--control-token", token) if program == "superlink" else ()
         said = fedcipher(program, *more, "--private", tmp_path / "own", "--", *options, cwd=tmp_path)
         assert said.returncode == 2 and why in said.stderr, (options, said.stderr)
     short = tmp_path / "short"
     short.write_text("secret")
+    short.chmod(0o600)
     options = ("--private", tmp_path / "own", "--", *link, "--enable-supernode-auth")
     weak = fedcipher("superlink", "--control-token", short, *options, cwd=tmp_path)
     assert weak.returncode == 2 and "is no token" in weak.stderr

@@ -1,4 +1,4 @@
-"""The search for liars: what it sums, whom it proves, what it costs, against liars that see every plan."""
+"""The search for liars: its sums, its proofs and its cost, against liars that see every plan."""
 
 import json
 import math
@@ -81,7 +81,7 @@ def fewest(sets):
     return min(sum(size for size, there in zip(sizes, support, strict=True) if there) for support in supports(columns))
 
 
-def test_the_checker_sees_what_pairs_do_not():
+def test_the_checker_sees_more_than_pairs():
     assert fewest([range(7)]) == 7
     assert fewest([range(10), range(7)]) == 3
     # No two of them differ by fewer than two clients; together they give client 7 alone.
@@ -259,7 +259,7 @@ def test_attack_32_a_search_gives_no_sum_below_k():
     """Whatever the liars do, who is away and which frames are lost; `Federation` checks each round."""
     for number, count, least, corrupt in cases(6):
         draw = random.Random(number)
-        for strategy in STRATEGIES if LONG else draw.sample(STRATEGIES, 2):
+        for strategy in draw.sample(STRATEGIES, 2):
             liars = draw.sample(range(count - 1), min(draw.randint(1, max(corrupt, 1)), count - 1))
             absence = draw.choice([0.0, 0.0, 0.05, 0.2])
             Federation(count, least, corrupt, liars[:corrupt], strategy, number, absence).play(12)
@@ -284,7 +284,7 @@ def test_attack_32_halving_fails_the_same_checker():
 
 
 def test_the_rule_is_broken_by_a_group_that_misses_one():
-    """What `summed` prevents: the second try without one late client would give that client's frame."""
+    """At the second try a group without its late client would give that client's frame: `summed` leaves it out."""
     finder = FaultFinder(corrupt_clients=1, min_contributions=3, seed=1)
     finder.plan(range(16))
     finder.summed(range(16))
@@ -325,7 +325,7 @@ def test_sets_of_other_rounds_count_where_the_server_sets_the_models():
     assert plan.groups == (tuple(range(5)),) and plan.waiting == (5, 6, 7, 8)
 
 
-# What liars cost.
+# The cost of liars.
 
 
 def bound(count):
@@ -338,7 +338,7 @@ def test_one_liar_is_proven_within_the_bound():
         for least in range(3, count // 2 + 1) if LONG else {3, count // 4, count // 3, count // 2 - 1, count // 2}:
             if least < 3:
                 continue
-            for liar in range(count) if LONG else (0, count // 2, count - 1):
+            for liar in (0, count // 2, count - 1):
                 federation = Federation(count, least, 1, [liar], seed=count + liar).play(bound(count))
                 assert set(federation.finder.proofs) == {liar}, (count, least, liar)
                 assert federation.lost() == 1
@@ -467,7 +467,7 @@ def test_frames_that_do_not_arrive_are_no_lie():
 
 def test_five_wrong_tags_of_twenty_hostile_among_a_hundred():
     ended = 0
-    for seed in range(200 if LONG else 12):
+    for seed in range(60 if LONG else 8):
         federation = Federation(100, 22, 20, random.Random(seed).sample(range(99), 5), seed=seed).play(2)
         divided = federation.rounds[1][0]
         if not divided.opened:
@@ -475,13 +475,13 @@ def test_five_wrong_tags_of_twenty_hostile_among_a_hundred():
             assert "No sum of this model opens" in federation.end
             ended += 1
             continue
-        federation.play(30)
+        federation.play(48)
         assert not federation.end and federation.lost() == 1
-        # Every round makes a step, of honest clients alone; in the end it is that of 78 clients at least.
+        # Every round makes a step, of honest clients alone; in the end it is that of all but the liars' group.
         assert all(not group & federation.liars for outcome, _ in federation.rounds for group in outcome.opened)
-        assert sum(len(group) for group in federation.rounds[-1][0].opened) >= 78 - 22
+        assert sum(len(group) for group in federation.rounds[-1][0].opened) == 78
     # All four groups of the first division have a liar with a chance of 0.249.
-    assert ended <= (75 if LONG else 8)
+    assert ended <= (25 if LONG else 6)
 
 
 def test_twenty_that_always_lie_among_a_hundred_end_the_run_with_what_was_opened():

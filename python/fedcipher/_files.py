@@ -6,13 +6,30 @@ import errno
 import os
 import re
 import secrets
+import stat
 import tempfile
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
-from fedcipher.errors import ReportError, RunError
+from fedcipher.errors import ForeignFileError, ReportError, RunError
+from fedcipher.foreign_files import MAX_NOTE, open_file
+from fedcipher.foreign_text import MAX_LINE, quoted
 
-__all__ = ["drop_drafts", "is_locked", "locked", "refusal", "writable_folder", "write_whole"]
+__all__ = [
+    "create_private",
+    "drop_drafts",
+    "is_locked",
+    "locked",
+    "own_target",
+    "refusal",
+    "writable_folder",
+    "write_whole",
+]
+
+_MAX_LINKS = 40
+_CLOSED = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"))
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSED
+_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 _ADVICE = {
     errno.ENOENT: "check the path",
@@ -25,7 +42,8 @@ _ADVICE = {
     errno.ENOSPC: "make room, or choose another disk",
     errno.EDQUOT: "make room, or choose another disk",
     errno.ENAMETOOLONG: "choose a shorter path",
-    errno.ELOOP: "a symbolic link leads back to itself; choose another path",
+    errno.ELOOP: "put the file itself there, or choose another path",
+    errno.EFBIG: "see that it is the right file",
 }
 
 
@@ -34,8 +52,8 @@ def refusal(error: OSError, path: str | Path | None = None) -> str:
     place = path if path is not None else error.filename
     said = (error.strerror or str(error) or type(error).__name__).lower()
     advice = _ADVICE.get(error.errno or 0, "choose another path")
-    # A path may hold anything, line ends too.
-    return f"{str(place).replace(chr(10), ' ')}: {said}; {advice}" if place is not None else f"{said}; {advice}"
+    # A path may hold anything, line ends and half characters too.
+    return f"{quoted(place, MAX_LINE)}: {said}; {advice}" if place is not None else f"{said}; {advice}"
 
 
 def writable_folder(folder: Path) -> None:
@@ -51,18 +69,18 @@ def writable_folder(folder: Path) -> None:
         raise ReportError(f"cannot write to {refusal(error, folder)}, with --out") from error
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file of a run, whole or not at all, also where the power fails. Raises `RunError`.
+def write_whole(path: Path, content: bytes, *, follow: bool = False) -> None:
+    """Write a file that only this user can read, whole or not at all, also where the power fails. Raises `RunError`.
 
-    A link is followed; what is no ordinary file (a device, a pipe, a folder) is refused, and stays as it is.
+    A link at ``path`` is replaced; with ``follow``, for a path that the user has named, it is followed where it is this
+    user's or root's. What is no ordinary file (a device, a pipe, a folder) is refused, and stays as it is.
     """
-    target = Path(os.path.realpath(path))
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.draft")
     try:
-        if target.exists() and not target.is_file():
-            raise RunError(f"{path} is no ordinary file, and stays as it is; name a file")
+        target = own_target(path) if follow else path.parent / path.name
+        _refuse_others(target, path)
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.draft")
         # Not one that is there, by chance or because somebody has put it there.
-        with draft.open("xb") as file:
+        with os.fdopen(os.open(draft, _NEW, 0o600), "wb") as file:
             try:
                 file.write(content)
                 file.flush()
@@ -76,10 +94,61 @@ def write_whole(path: Path, content: bytes) -> None:
         raise RunError(f"{path} cannot be written: {error}; make room, or choose another place") from error
 
 
+def _refuse_others(target: Path, path: Path) -> None:
+    """Raises `RunError` where what is at ``target`` is neither a file nor a link."""
+    try:
+        kind = target.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not (stat.S_ISREG(kind) or stat.S_ISLNK(kind)):
+        raise RunError(f"{path} is no ordinary file, and stays as it is; name a file")
+
+
+def own_target(path: Path) -> Path:
+    """Where ``path`` leads, its links followed. Raises `RunError` at a link that another user made, but for root's."""
+    left, at, followed = list(reversed(path.absolute().parts)), Path(), 0
+    while left:
+        part = left.pop()
+        if part == os.pardir:
+            at = at.parent
+            continue
+        found = at / part
+        try:
+            about = found.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            # What is not there is made, or is an error of who makes it.
+            return found.joinpath(*reversed(left))
+        if not stat.S_ISLNK(about.st_mode):
+            at = found
+            continue
+        if hasattr(os, "geteuid") and about.st_uid not in (0, os.geteuid()):
+            raise RunError(f"{found} is a link of another user's, which is not followed; name the file itself")
+        followed += 1
+        if followed > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        left += reversed(Path(os.readlink(found)).parts)
+    return at
+
+
+def create_private(path: Path, *, append: bool = False) -> IO[bytes]:
+    """A file to write that only this user can read: a new one, or with ``append`` also one that is there.
+
+    Raises `OSError`: also where ``path`` is a link, a pipe or a device.
+    """
+    handle = os.open(path, (_APPEND | _CLOSED) if append else _NEW, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ForeignFileError(errno.EINVAL, "is no ordinary file", str(path))
+        return os.fdopen(handle, "ab" if append else "wb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
 def _flush(folder: Path) -> None:
     """A file's new name is on disk when its folder is. Where a folder cannot be opened, on Windows, nothing is done."""
     try:
-        held = os.open(folder, os.O_RDONLY)
+        held = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     except OSError:
         return
     try:
@@ -95,15 +164,23 @@ def drop_drafts(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def locked(path: Path, mode: Literal["ab", "rb"] = "ab") -> IO[bytes] | None:
+def locked(path: Path) -> IO[bytes] | None:
     """The file, locked for as long as it is open; None where another process has it. Raises `RunError`.
 
-    Without flock(2), on Windows, two processes are not kept apart.
+    Only this user can open it: whoever can open a file can lock it. Without flock(2), on Windows, two processes are not
+    kept apart.
     """
     try:
-        file = path.open(mode)
+        file = create_private(path, append=True)
+        # One that an earlier version made, or that was copied.
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077 and hasattr(os, "fchmod"):
+            os.fchmod(file.fileno(), 0o600)
     except OSError as error:
         raise RunError(f"{path} cannot be opened: {error}; choose another place") from error
+    return _locked(file)
+
+
+def _locked(file: IO[bytes]) -> IO[bytes] | None:
     try:
         import fcntl
     except ImportError:  # pragma: no cover: not where there is no flock
@@ -118,9 +195,12 @@ def locked(path: Path, mode: Literal["ab", "rb"] = "ab") -> IO[bytes] | None:
 
 def is_locked(path: Path) -> bool:
     """Whether another process has ``path`` `locked`. Raises `RunError`."""
-    if not path.exists():
+    try:
+        file = open_file(path, MAX_NOTE)
+    except FileNotFoundError:
         return False
-    file = locked(path, "rb")
-    if file is not None:
-        file.close()
-    return file is None
+    except OSError as error:
+        raise RunError(f"{path} cannot be opened: {error}; choose another place") from error
+    held = _locked(file) is None
+    file.close()
+    return held

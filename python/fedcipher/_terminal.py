@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fedcipher.foreign_text import MAX_LINE, quoted
+
 __all__ = ["console", "print_table", "progress"]
 
 # A pipe has no width of its own.
@@ -34,9 +36,9 @@ def progress(on: Console, title: str = "", *last: ProgressColumn) -> Progress:
 
 def print_table(title: str, rows: Sequence[Sequence[str]]) -> None:
     """Prints ``rows``, their head first, on standard output; all columns but the first to the right."""
-    table = Table(title=title)
+    table = Table(title=quoted(title, MAX_LINE))
     for k, name in enumerate(rows[0]):
-        table.add_column(name, justify="left" if k == 0 else "right")
+        table.add_column(quoted(name, MAX_LINE), justify="left" if k == 0 else "right")
     for row in rows[1:]:
-        table.add_row(*row)
+        table.add_row(*(quoted(cell, MAX_LINE) for cell in row))
     console().print(table)

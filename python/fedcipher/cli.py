@@ -7,10 +7,10 @@ import json
 import math
 import os
 import re
-import stat
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,11 +28,13 @@ from fedcipher.codec import Codec
 from fedcipher.data import DATASETS
 from fedcipher.dp import Privacy
 from fedcipher.engine.accelerator import LIBRARY, Accelerator
-from fedcipher.errors import FedcipherError, FrameError, ParameterError
+from fedcipher.errors import FedcipherError, ForeignFileError, FrameError, ParameterError
 from fedcipher.federation.commands import add_commands as add_policy
+from fedcipher.foreign_files import MAX_FRAME, read_file
+from fedcipher.foreign_text import MAX_LINE, quoted, show
+from fedcipher.keys.roster import coordinator_of, new_identity
 from fedcipher.keys.roster import join as join_roster
 from fedcipher.keys.roster import make as make_roster
-from fedcipher.keys.roster import new_identity
 from fedcipher.keys.store import home, named_folder
 from fedcipher.schemes import Scheme, scheme, scheme_class, scheme_names
 from fedcipher.watch.commands import add_commands as add_dashboard
@@ -73,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _failed(refusal(error))
     except KeyboardInterrupt:
-        print("fedcipher: interrupted", file=sys.stderr)
+        show("fedcipher: interrupted", to=sys.stderr)
         return _INTERRUPTED
     except Told as told:
         return told.said()
@@ -93,14 +95,17 @@ def _open_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        # A path may hold what the terminal's encoding lacks.
+        with suppress(AttributeError):
+            getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
 def _refused(error: FedcipherError) -> int:
-    return _failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
+    return _failed(f"{type(error).__name__}: {error}")
 
 
 def _failed(why: str) -> int:
-    print(f"fedcipher: {why}", file=sys.stderr)
+    show(f"fedcipher: {why}", to=sys.stderr)
     return 2
 
 
@@ -108,7 +113,7 @@ class _Parser(argparse.ArgumentParser):
     """One line for a wrong option, where argparse prints its whole usage before."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: {quoted(message, MAX_LINE)}; see {self.prog} --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,19 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("file", type=Path)
     inspect.set_defaults(run=_inspect)
 
-    keygen = commands.add_parser("keygen", help="make a key file for the server and each client")
-    _scheme_options(keygen)
-    keygen.add_argument("--clients", type=whole(1, _CLIENTS), required=True, help="clients 0..N-1 of the cohort")
-    keygen.add_argument("--per-round", type=whole(1, _CLIENTS), help="most clients in one round (default: all)")
-    _weight_options(keygen)
-    _privacy_options(keygen, rounds=True)
-    keygen.add_argument("--epoch", type=whole(1, _EPOCHS), default=1)
-    where = keygen.add_mutually_exclusive_group(required=True)
-    where.add_argument("--out", type=Path, help="folder to make")
-    where.add_argument(
-        "--name", help="for an app: a folder of this name under ~/.fedcipher/keys, which apps find by name"
-    )
-    keygen.set_defaults(run=_keygen)
+    _keygen_command(commands)
 
     _roster_commands(commands)
 
@@ -199,6 +192,23 @@ def _parser() -> argparse.ArgumentParser:
     add_policy(commands, _run_folder)
     add_dashboard(commands, _run_folder, _key_options, _key_of)
     return parser
+
+
+def _keygen_command(commands: Any) -> None:
+    keygen = commands.add_parser("keygen", help="make a key file for the server and each client")
+    _scheme_options(keygen)
+    keygen.add_argument("--clients", type=whole(1, _CLIENTS), required=True, help="clients 0..N-1 of the cohort")
+    keygen.add_argument("--per-round", type=whole(1, _CLIENTS), help="most clients in one round (default: all)")
+    _weight_options(keygen)
+    _privacy_options(keygen, rounds=True)
+    keygen.add_argument("--epoch", type=whole(1, _EPOCHS), default=1)
+    _coordinator_option(keygen)
+    where = keygen.add_mutually_exclusive_group(required=True)
+    where.add_argument("--out", type=Path, help="folder to make")
+    where.add_argument(
+        "--name", help="for an app: a folder of this name under ~/.fedcipher/keys, which apps find by name"
+    )
+    keygen.set_defaults(run=_keygen)
 
 
 def _training_options(parser: argparse.ArgumentParser) -> None:
@@ -355,7 +365,21 @@ def _roster_commands(commands: Any) -> None:
     joined.add_argument("identity", type=Path)
     joined.add_argument("roster", type=Path)
     joined.add_argument("--out", type=Path, required=True, help="key file to make")
+    _coordinator_option(joined)
     joined.set_defaults(run=_join)
+
+
+def _coordinator_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--coordinator",
+        type=Path,
+        metavar="CARD",
+        help="of the party whose signature makes a client accept a charter whatever it says",
+    )
+
+
+def _coordinator(options: argparse.Namespace) -> str:
+    return "" if options.coordinator is None else coordinator_of(options.coordinator)
 
 
 def _scheme_options(
@@ -451,21 +475,20 @@ def _schemes(_: argparse.Namespace, __: list[str]) -> int:
             ("expansion, cost", info.cost),
             ("source", info.source),
         ):
-            print(f"  {label + ': ' if label else ''}{text}")
+            show(f"  {label + ': ' if label else ''}{text}")
         if missing(*info.packages):
-            print(f"  not installed: {install(info.extra)}")
+            show(f"  not installed: {install(info.extra)}")
         if not built(info.feature):
-            print(f"  not built in: {build(info.feature)}")
+            show(f"  not built in: {build(info.feature)}")
     return 0
 
 
 def _inspect(options: argparse.Namespace, __: list[str]) -> int:
     kinds = {1: "update", 2: "aggregate", 3: "client key", 4: "server key"}
-    about = options.file.stat()
-    if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
-        # A device is read for ever, a pipe waited for.
-        raise FrameError(f"{options.file} is no whole frame or key file but a device or a pipe; name the file itself")
-    content = options.file.read_bytes()
+    try:
+        content = read_file(options.file, MAX_FRAME, follow=True)
+    except ForeignFileError as error:
+        raise FrameError(f"{options.file} {error.strerror}; name the frame or key file itself") from None
     # A key file is a line of JSON before the key.
     frame = content.partition(b"\n")[2] if content.startswith(b"{") else content
     try:
@@ -474,9 +497,9 @@ def _inspect(options: argparse.Namespace, __: list[str]) -> int:
         # The core speaks to whoever received the frame; this is a file.
         found = str(error).removeprefix("malformed frame: ").partition("; ")[0]
         raise FrameError(f"{options.file} is no whole frame or key file: {found}; copy it again") from error
-    print(f"{kinds[kind]} of scheme {name}, key epoch {epoch}, round {number}")
-    print(f"{elements} elements, payload of {size} bytes")
-    print("clients (weight): " + ", ".join(f"{c} ({w})" for c, w in contributions))
+    show(f"{kinds[kind]} of scheme {name}, key epoch {epoch}, round {number}")
+    show(f"{elements} elements, payload of {size} bytes")
+    show("clients (weight): " + ", ".join(f"{c} ({w})" for c, w in contributions))
     return 0
 
 
@@ -507,20 +530,21 @@ def _keygen(options: argparse.Namespace, __: list[str]) -> int:
     made = _made(options, options.per_round or options.clients, _max_weight(options), privacy)
     made_keys = made.keygen(options.clients, epoch=options.epoch)
     out = options.out or named_folder(options.name)
-    folder = keys.save(made_keys, made, out, examples_per_weight=_unit(options))
-    print(f"{folder}: server.key and {options.clients} client keys for {made}")
+    unit, coordinator = _unit(options), _coordinator(options)
+    folder = keys.save(made_keys, made, out, examples_per_weight=unit, coordinator=coordinator)
+    show(f"{folder}: server.key and {options.clients} client keys for {made}")
     _say(privacy, made)
     return 0
 
 
 def _say(privacy: Privacy | None, made: Scheme) -> None:
     if privacy is not None:
-        print(privacy.statement(made.noise_shares))
+        show(privacy.statement(made.noise_shares))
 
 
 def _identity(options: argparse.Namespace, __: list[str]) -> int:
     secret, card = new_identity(options.name, options.out)
-    print(f"{secret}: stays here, and secret\n{card}: for whoever makes the roster")
+    show(f"{secret}: stays here, and secret", f"{card}: for whoever makes the roster")
     return 0
 
 
@@ -535,16 +559,18 @@ def _roster(options: argparse.Namespace, __: list[str]) -> int:
     out, fingerprint = make_roster(
         options.cards, made, options.out, epoch=options.epoch, examples_per_weight=_unit(options), **names
     )
-    print(
-        f"{out}: {len(options.cards)} parties for {made}\nfingerprint {fingerprint}: the same for everybody who joins"
+    show(
+        f"{out}: {len(options.cards)} parties for {made}",
+        f"fingerprint {fingerprint}: the same for everybody who joins",
     )
     _say(privacy, made)
     return 0
 
 
 def _join(options: argparse.Namespace, __: list[str]) -> int:
-    path, name, fingerprint = join_roster(options.identity, options.roster, options.out)
-    print(f"{path}: the key of {name}\nroster {fingerprint}: compare it with the others' before you use it")
+    coordinator = _coordinator(options)
+    path, name, fingerprint = join_roster(options.identity, options.roster, options.out, coordinator=coordinator)
+    show(f"{path}: the key of {name}", f"roster {fingerprint}: compare it with the others' before you use it")
     return 0
 
 
@@ -553,7 +579,9 @@ def _run_folder(given: Path) -> Path:
     if not given.exists() and len(given.parts) == 1:
         return home() / "runs" / given
     runs = {
-        int(found[1] or 1): path for path in given.glob("run*") if (found := re.fullmatch(r"run(?:-(\d+))?", path.name))
+        int(found[1] or 1): path
+        for path in given.glob("run*")
+        if (found := re.fullmatch(r"run(?:-(\d+))?", path.name)) and not path.is_symlink()
     }
     return given if (given / "journal.db").exists() or not runs else runs[max(runs)]
 
@@ -567,7 +595,7 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
     past = shown.past()
     good = sum(record.unfinished is None for record in past.finished)
     state = "running" if past.running else "not running"
-    print(f"{folder}: {state}; {len(past.rounds)} rounds asked for, {good} with an aggregate")
+    show(f"{folder}: {state}; {len(past.rounds)} rounds asked for, {good} with an aggregate")
     for record in past.rounds:
         left_out = len(record.clients) - record.accepted
         said = f"{record.accepted} updates, {left_out} left out, {len(record.late)} late"
@@ -576,14 +604,14 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
         elif record.number not in past.ended:
             said = "under way"
         figures = shown.figures(record)
-        print(f"round {record.round} (key epoch {record.epoch}): {said}{f'; {figures}' if figures else ''}")
+        show(f"round {record.round} (key epoch {record.epoch}): {said}{f'; {figures}' if figures else ''}")
         for lost in shown.losses(record):
-            print(f"    {lost}")
+            show(f"    {lost}")
         for client in record.clients:
             if client.left_out is not None:
-                print(f"    client {'?' if client.client is None else client.client}: {client.left_out}")
+                show(f"    client {'?' if client.client is None else client.client}: {client.left_out}")
     if shown.notice():
-        print(shown.notice())
+        show(shown.notice())
     return 0
 
 
@@ -593,7 +621,7 @@ def _open(options: argparse.Namespace, __: list[str]) -> int:
 
     model = open_run(_run_folder(options.folder), _key_of(options))
     save_model(options.out, model)
-    print(f"{options.out}: {len(model)} arrays, {sum(x.size for x in model.values())} values")
+    show(f"{options.out}: {len(model)} arrays, {sum(x.size for x in model.values())} values")
     return 0
 
 

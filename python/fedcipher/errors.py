@@ -21,6 +21,7 @@ __all__ = [
     "EntropyError",
     "FalseShareError",
     "FedcipherError",
+    "ForeignFileError",
     "ForgedAggregateError",
     "FrameError",
     "IdentityInUseError",
@@ -245,6 +246,13 @@ class LostRoundsError(StrategyError):
 
 class RunError(FedcipherError):
     """The folder of a run cannot be written or read."""
+
+
+class ForeignFileError(FedcipherError, OSError):
+    """What is at a path is no file that may be read: a link, a device, a pipe, or too large."""
+
+    def __str__(self) -> str:
+        return f"{self.filename} {self.strerror}; put the file itself there"
 
 
 class WorkersError(FedcipherError):

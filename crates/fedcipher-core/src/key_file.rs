@@ -21,29 +21,37 @@ fn refused(path: &Path, reason: impl std::fmt::Display) -> Error {
     Error::KeyFile { path: path.display().to_string(), reason: reason.to_string() }
 }
 
-/// The bytes of a client's key file. A file that others may read, or that lies where others may replace it, is
-/// refused with the command that mends it.
+/// Why another user could put a key of his own in the place of this one, and what to do.
+fn replaceable(place: &Path, exposed: Exposed) -> String {
+    let place = place.display();
+    match exposed {
+        Exposed::OfUser(user) => {
+            format!("{place} belongs to user {user}, who can replace it: make this user or root its owner (chown)")
+        }
+        Exposed::Sticky => format!("every user may write to {place}: move it to a folder of its own (mkdir -m 700)"),
+        Exposed::Writable(mode) | Exposed::Readable(mode) => {
+            format!("other users may write to {place} (mode {mode:04o}) and replace it: chmod go-w {place}")
+        }
+    }
+}
+
+/// The bytes of a client's key file. A file that others may read, or that lies where others may replace it or a
+/// folder above it, is refused with the command that mends it.
 pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     let io = |e: std::io::Error| match e.kind() {
         ErrorKind::NotFound => refused(path, "is absent; make keys with `fedcipher keygen`, or ask the authority"),
         _ => refused(path, e),
     };
-    let file = File::open(path).map_err(io)?;
+    let file = os::open_file(path).map_err(io)?;
     let about = file.metadata().map_err(io)?;
-    if !about.is_file() || about.len() > MOST_BYTES {
+    if about.len() > MOST_BYTES {
         return Err(refused(path, "is no key file"));
     }
     if let Some(Exposed::Readable(mode)) = os::exposed_file(&about) {
         return Err(refused(path, format!("other users may read it (mode {mode:04o}): chmod 600 {}", path.display())));
     }
-    let folder = path.canonicalize().map_err(io)?.parent().map(Path::to_owned).unwrap_or_default();
-    if let Some(Exposed::Replaceable { sticky }) = os::exposed_folder(&std::fs::metadata(&folder).map_err(io)?) {
-        let cure = if sticky {
-            "move it to a folder of its own (mkdir -m 700)".into()
-        } else {
-            format!("chmod o-w {}", folder.display())
-        };
-        return Err(refused(path, format!("every user may write to its folder: {cure}")));
+    if let Some((place, exposed)) = os::exposed_path(path).map_err(io)? {
+        return Err(refused(path, replaceable(&place, exposed)));
     }
     // One allocation: a vector that grows would leave the key in memory that was freed.
     let mut bytes = Zeroizing::new(Vec::with_capacity(about.len() as usize + 1));

@@ -32,17 +32,20 @@ pub enum Purpose {
     Answer,
     /// A committee's member complains: the bytes that these clients have sealed to it are no shares.
     Complaint,
+    /// A run's coordinator vouches for the run's charter.
+    Charter,
 }
 
 impl Purpose {
     /// All of them.
-    pub const ALL: [Purpose; 3] = [Purpose::Update, Purpose::Answer, Purpose::Complaint];
+    pub const ALL: [Purpose; 4] = [Purpose::Update, Purpose::Answer, Purpose::Complaint, Purpose::Charter];
 
     fn domain(self) -> &'static [u8] {
         match self {
             Purpose::Update => b"fedcipher update 1\0",
             Purpose::Answer => b"fedcipher answer 1\0",
             Purpose::Complaint => b"fedcipher complaint 1\0",
+            Purpose::Charter => b"fedcipher charter 1\0",
         }
     }
 

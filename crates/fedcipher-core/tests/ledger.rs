@@ -407,12 +407,29 @@ fn a_key_that_others_may_read_or_replace_is_refused() {
         assert!(error.to_string().contains("chmod 600"), "{error}");
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    for (mode, cure) in [(0o777, "chmod o-w"), (0o1777, "mkdir -m 700")] {
+    for (mode, cure) in [(0o777, "chmod go-w"), (0o770, "chmod go-w"), (0o1777, "mkdir -m 700")] {
         fs::set_permissions(root.path(), fs::Permissions::from_mode(mode)).unwrap();
         let error = key_file::load(&path).unwrap_err();
         assert!(error.to_string().contains(cure), "{error}");
     }
     fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    // Nor a folder above, nor one that a link leads through.
+    let below = root.path().join("open").join("mine");
+    fs::create_dir_all(&below).unwrap();
+    let deep = key_file(&below, &key());
+    let link = root.path().join("link");
+    std::os::unix::fs::symlink(&deep, &link).unwrap();
+    for through in [&deep, &link] {
+        key_file::load(through).unwrap();
+        for mode in [0o777, 0o770] {
+            fs::set_permissions(root.path().join("open"), fs::Permissions::from_mode(mode)).unwrap();
+            let error = key_file::load(through).unwrap_err();
+            assert!(error.to_string().contains("open (mode"), "{error}");
+        }
+        fs::set_permissions(root.path().join("open"), fs::Permissions::from_mode(0o1777)).unwrap();
+        key_file::load(through).unwrap();
+        fs::set_permissions(root.path().join("open"), fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let content = fs::read(&path).unwrap();
     fs::write(&path, &content[..content.len() - 1]).unwrap();
     let error = key_file::load(&path).unwrap_err().to_string();

@@ -4,6 +4,7 @@ use crate::forked::at_work;
 use crate::raise;
 use fedcipher_core::oneshot::{identity, roster};
 use fedcipher_core::scheme;
+use fedcipher_core::sign::{Purpose, SIGNATURE_LEN, Signed, VERIFY_LEN};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -34,9 +35,20 @@ impl Identity {
         (PyBytes::new(py, &self.0.verify_key()), PyBytes::new(py, &self.0.secret.public()))
     }
 
+    /// A coordinator's signature of a charter with this digest.
+    fn sign_charter<'py>(&self, py: Python<'py>, digest: [u8; 32]) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.sign(Purpose::Charter, &digest))
+    }
+
     fn __repr__(&self) -> &'static str {
         "Identity(secret)"
     }
+}
+
+/// Whether `signature` is that of `Identity.sign_charter` by the holder of the key `verify`.
+#[pyfunction]
+pub fn charter_signature_holds(verify: [u8; VERIFY_LEN], digest: [u8; 32], signature: [u8; SIGNATURE_LEN]) -> bool {
+    Signed { party: 0, key: &verify, purpose: Purpose::Charter, message: &digest, signature: &signature }.holds()
 }
 
 /// Number, name, roles (client, member, reader), verify key, sealing key.

@@ -590,6 +590,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<library::Receiver>()?;
     m.add_class::<library::Opened>()?;
     m.add_function(wrap_pyfunction!(inspect, m)?)?;
+    m.add_function(wrap_pyfunction!(committee::charter_signature_holds, m)?)?;
     m.add_function(wrap_pyfunction!(min_contributions, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::read_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::hold_key_file, m)?)?;

@@ -9,14 +9,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedcipher._files import refusal
+from fedcipher._files import refusal, write_whole
 from fedcipher._machine import machine, packages
 from fedcipher._terminal import print_table
 from fedcipher._units import seconds, share, size
 from fedcipher.dp import Privacy, grid
 from fedcipher.engine.accelerator import CLOCK_MHZ, Accelerator
-from fedcipher.errors import ReportError
+from fedcipher.errors import ReportError, RunError
 from fedcipher.flower import RoundRecord
+from fedcipher.foreign_files import MAX_REPORT, read_json
+from fedcipher.foreign_text import show
 from fedcipher.schemes import Scheme, from_spec, scheme_class
 
 __all__ = ["PHASES", "Report", "RoundResult"]
@@ -170,7 +172,7 @@ class Report:
     def load(cls, path: Path) -> Report:
         """The report in a ``report.json``, to draw its page again. Raises `ReportError`."""
         try:
-            return cls._from_dict(json.loads(path.read_text(encoding="utf-8")))
+            return cls._from_dict(read_json(path, MAX_REPORT, follow=True))
         except OSError as error:
             raise ReportError(f"cannot read {refusal(error, path)}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -355,10 +357,10 @@ class Report:
 
     def show(self) -> None:
         """Print threat, rounds and totals."""
-        print(self.threat)
+        show(self.threat)
         for said in (self.privacy, self.noise, self.accelerator_said()):
             if said:
-                print(said)
+                show(said)
         for run in (self, self.beside):
             if run is not None:
                 print_table(f"{run.title}: rounds", run.per_round())
@@ -366,16 +368,20 @@ class Report:
             print_table("accelerators, all clients", self.accelerated())
         print_table("means over rounds; metrics of the last round", self.summary())
         if self.compared():
-            print(self.compared())
+            show(self.compared())
 
     def write(self, folder: Path) -> None:
-        """Write ``report.json`` and ``report.html``. Raises `ReportError`."""
+        """Write ``report.json`` and ``report.html``, which only this user can read. Raises `ReportError`."""
         from fedcipher.app.report_page import page
 
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "report.json").write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
-            (folder / "report.html").write_text(page(self), encoding="utf-8")
+            # For whoever trains: metrics are of the clients' data.
+            said = json.dumps(self.to_dict(), indent=1) + "\n"
+            write_whole(folder / "report.json", said.encode("utf-8", "backslashreplace"))
+            write_whole(folder / "report.html", page(self).encode("utf-8", "backslashreplace"))
+        except RunError as error:
+            raise ReportError(f"the report cannot be written: {error}") from error
         except OSError as error:
             raise ReportError(f"the report cannot be written: {refusal(error, folder)}") from error
 

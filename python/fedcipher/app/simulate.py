@@ -19,6 +19,7 @@ from rich.logging import RichHandler
 from rich.progress import Progress, TimeRemainingColumn
 
 from fedcipher import keys as key_files
+from fedcipher._files import write_whole
 from fedcipher._terminal import console, progress
 from fedcipher.app.answers import evaluated, pool_evaluations
 from fedcipher.app.client_app import make_client_app
@@ -38,12 +39,13 @@ from fedcipher.flower import RoundRecord, SecureStrategy
 from fedcipher.flower.curves import Curves
 from fedcipher.flower.journal import read_journal
 from fedcipher.flower.run_folder import free_folder, save_model
+from fedcipher.foreign_text import quoting_log, show
 from fedcipher.keys.provider import FileKeys, ServerKeys
 from fedcipher.schemes import Scheme
 
 __all__ = ["largest_weight", "train"]
 
-_log = logging.getLogger("fedcipher")
+_log = quoting_log("fedcipher")
 _EQUAL_WITHIN = 0.02
 
 
@@ -97,7 +99,7 @@ def train(
     # Before keys are made, of which a client has its own only.
     cores, few = at_once(os.cpu_count() or 1, settings.clients, resident(), available())
     if few:
-        print(few, flush=True)
+        show(few, flush=True)
     try:
         shown: list[Curves] = []
         with _dashboard(dashboard, Path(settings.out), shown), progress(screen, "round", TimeRemainingColumn()) as bar:
@@ -114,7 +116,7 @@ def train(
                 model.unlink()
             report.write(out)
     report.show()
-    print(f"report: {out / 'report.html'}, model: {out / 'model.npz'}")
+    show(f"report: {out / 'report.html'}, model: {out / 'model.npz'}")
     for made, began in ((report, past), (report.beside, 0)):
         why = failure(made.rounds[began:]) if made else ""
         if why:
@@ -133,7 +135,7 @@ def _dashboard(wanted: bool, folder: Path, curves: list[Curves]) -> Iterator[Non
 
     run = WatchedRun(folder, curves=lambda: curves[-1] if curves else None)
     with serving(run) as address:
-        print(f"dashboard: {address}", flush=True)
+        show(f"dashboard: {address}", flush=True)
         yield
 
 
@@ -235,7 +237,7 @@ def _own_state(settings: Settings) -> Iterator[None]:
     state = _state(settings)
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     policy = state / "policy.json"
-    policy.write_text(json.dumps(SIMULATED.to_values()), encoding="utf-8")
+    write_whole(policy, json.dumps(SIMULATED.to_values()).encode())
     with _environment("FEDCIPHER_STATE_DIR", str(state)), _environment(POLICY_FILE, str(policy)):
         yield
 

@@ -17,6 +17,7 @@ from fedcipher.bench.statistics import FIGURES, summarise
 from fedcipher.bench.study import Study
 from fedcipher.bench.tables import compared, facts, overview, problems
 from fedcipher.errors import ReportError
+from fedcipher.foreign_files import MAX_REPORT, read_json
 from fedcipher.published.tables import markdown_table
 from fedcipher.published.verdict import RULE
 
@@ -63,7 +64,7 @@ def write_results(study: Study, folder: Path) -> Path:
 def load(path: Path) -> Study:
     """The study in a results.json. Raises `ReportError`."""
     try:
-        return Study.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return Study.from_dict(read_json(path, MAX_REPORT, follow=True))
     except OSError as error:
         raise ReportError(f"cannot read {refusal(error, path)}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -24,8 +24,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedcipher._optional import load
 from fedcipher.cluster.environment import for_flower
-from fedcipher.errors import ClusterError
-from fedcipher.keys.store import write_new
+from fedcipher.errors import ClusterError, KeyFormatError
+from fedcipher.foreign_files import MAX_NOTE, read_json, read_text
+from fedcipher.keys.store import read_secret, write_new
 
 __all__ = ["CONTROL_TOKEN", "FLOWER_HOME", "NAME", "SIGNATURES_PATH", "TRUSTED", "new_access", "run_app", "sign"]
 
@@ -75,8 +76,8 @@ def _log_in(home: Path, token: str, address: str, root_certificates: Path) -> No
 def sign(folder: Path, bundle: bytes) -> dict[str, dict[str, Any]]:
     """The publisher's signature of an app bundle (FAB), as Flower's SuperNodes check it. Raises `ClusterError`."""
     try:
-        publisher = serialization.load_ssh_private_key((folder / _PUBLISHER).read_bytes(), None)
-    except (OSError, ValueError) as error:
+        publisher = serialization.load_ssh_private_key(read_secret(folder / _PUBLISHER), None)
+    except (OSError, ValueError, KeyFormatError) as error:
         raise ClusterError(f"{folder / _PUBLISHER} is no publisher's key: {error}; make a new folder") from error
     if not isinstance(publisher, Ed25519PrivateKey):
         raise ClusterError(f"{folder / _PUBLISHER} is no Ed25519 key; make a new folder")
@@ -118,7 +119,7 @@ def run_app(folder: Path, app: str, arguments: Sequence[str]) -> int:
 
 def _where(folder: Path) -> dict[str, str]:
     try:
-        said = json.loads((folder / _WHERE).read_bytes())
+        said = read_json(folder / _WHERE, MAX_NOTE)
         return {name: str(said[name]) for name in ("address", "root-certificates")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterError(
@@ -130,8 +131,9 @@ def _send(folder: Path, where: dict[str, str], digest: str, signatures: dict[str
     """The signatures to the SuperLink, which hands them to the SuperNodes with the bundle."""
     address = where["address"]
     try:
-        trusted = ssl.create_default_context(cafile=where["root-certificates"])
-        headers = {"authorization": f"Bearer {(folder / CONTROL_TOKEN).read_text()}"}
+        certificates = read_text(where["root-certificates"], MAX_NOTE, follow=True)
+        trusted = ssl.create_default_context(cadata=certificates)
+        headers = {"authorization": f"Bearer {read_secret(folder / CONTROL_TOKEN).decode()}"}
         content = json.dumps({"bundle": digest, "signatures": signatures}).encode()
         asked = urllib.request.Request(f"https://{address}{SIGNATURES_PATH}", content, headers)
         with urllib.request.urlopen(asked, timeout=_SECONDS, context=trusted):
@@ -141,7 +143,7 @@ def _send(folder: Path, where: dict[str, str], digest: str, signatures: dict[str
             f"the SuperLink at {address} does not take the app's signature (HTTP {error.code}): it is not one that "
             f"`fedcipher superlink` runs, or has another token than {folder / CONTROL_TOKEN}"
         ) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ClusterError(f"the SuperLink at {address} cannot be reached: {error}; is it running?") from error
 
 

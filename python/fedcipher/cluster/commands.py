@@ -13,6 +13,7 @@ from fedcipher._optional import require
 from fedcipher._options import whole
 from fedcipher.cluster.services import add_run_options, flwr_arguments
 from fedcipher.errors import ClusterError, ParameterError
+from fedcipher.foreign_text import show
 from fedcipher.keys.store import home
 from fedcipher.schemes import Scheme
 
@@ -80,16 +81,16 @@ def _up(made: Callable[..., Scheme], options: argparse.Namespace, _: list[str]) 
         options.clients,
         members=members,
         engine=options.engine,
-        on_progress=lambda text: print(f"  {text}", flush=True),
+        on_progress=lambda text: show(f"  {text}", flush=True),
     )
-    print(f"{options.clients} SuperNodes are there, under {scheme}")
+    show(f"{options.clients} SuperNodes are there, under {scheme}")
     whose = "engine" if options.engine else "key"
-    print(f"  keys  {keys}  (fedcipher-keys of an app; each SuperNode has its own {whose})")
-    print(f"  logs  {folder / 'logs'}")
+    show(f"  keys  {keys}  (fedcipher-keys of an app; each SuperNode has its own {whose})")
+    show(f"  logs  {folder / 'logs'}")
     where = "" if options.folder is None else f" --folder {folder}"
-    print(f"  run   fedcipher cluster run APP{where} --stream --run-config \"fedcipher-keys='...'\"")
-    print(f"  flwr  FLWR_HOME={folder / FLOWER_HOME} flwr list")
-    print(f"  end   fedcipher cluster down{where}")
+    show(f"  run   fedcipher cluster run APP{where} --stream --run-config \"fedcipher-keys='...'\"")
+    show(f"  flwr  FLWR_HOME={folder / FLOWER_HOME} flwr list")
+    show(f"  end   fedcipher cluster down{where}")
     return 0
 
 
@@ -106,9 +107,9 @@ def _status(options: argparse.Namespace, _: list[str]) -> int:
 
     found = status(folder)
     if not found["running"]:
-        print(f"{folder}: not running; {found['clients']} clients")
+        show(f"{folder}: not running; {found['clients']} clients")
         return 1
-    print(f"{folder}: running on port {found['port']}; {found['online']} of {found['clients']} SuperNodes are there")
+    show(f"{folder}: running on port {found['port']}; {found['online']} of {found['clients']} SuperNodes are there")
     return 0 if found["online"] == found["clients"] else 1
 
 
@@ -116,5 +117,5 @@ def _down(options: argparse.Namespace, _: list[str]) -> int:
     folder = _folder(options)
     from fedcipher.cluster.local import down
 
-    print(f"{folder}: {'ended' if down(folder) else 'was not running'}")
+    show(f"{folder}: {'ended' if down(folder) else 'was not running'}")
     return 0

@@ -11,16 +11,16 @@ import hashlib
 import hmac
 import ipaddress
 import json
-import os
 import re
-import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from flwr.proto.fab_pb2 import GetFabResponse
 
+from fedcipher._files import write_whole
 from fedcipher.cluster.access import SIGNATURES_PATH
+from fedcipher.foreign_files import parse_json, read_json
 
 __all__ = ["Gate"]
 
@@ -89,9 +89,7 @@ class Gate:
             await _refuse(scope, send)
             return
         digest, signatures = said
-        draft = self._signatures / f".{secrets.token_hex(8)}"
-        draft.write_text(json.dumps(signatures))
-        os.replace(draft, self._signatures / f"{digest}.json")
+        write_whole(self._signatures / f"{digest}.json", json.dumps(signatures).encode())
         await _answer(send, 200, b"{}")
 
 
@@ -118,7 +116,7 @@ class _Signing:
         found = self._signatures / f"{hashlib.sha256(answer.fab.content).hexdigest()}.json"
         if not answer.fab.verifications and found.exists():
             answer.fab.verifications["valid_license"] = "Valid"
-            for key_id, signature in json.loads(found.read_text()).items():
+            for key_id, signature in read_json(found, _MOST_BYTES).items():
                 answer.fab.verifications[key_id] = json.dumps(signature)
         body = answer.SerializeToString()
         kept = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
@@ -152,7 +150,7 @@ async def _body(receive: Receive) -> bytes:
 def _parsed(body: bytes) -> tuple[str, dict[str, dict[str, Any]]] | None:
     """The bundle's digest and its signatures; None for what `access` does not send."""
     try:
-        said = json.loads(body)
+        said = parse_json(body)
         digest, signatures = str(said["bundle"]), dict(said["signatures"])
         made: dict[str, dict[str, Any]] = {}
         for key_id, one in signatures.items():

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcipher import keys
+from fedcipher._files import create_private
 from fedcipher.cluster.access import CONTROL_TOKEN, NAME, TRUSTED, new_access, run_app
 from fedcipher.cluster.access import FLOWER_HOME as ACCESS_HOME
 from fedcipher.cluster.certificates import key_pair, server_certificate
@@ -27,6 +28,7 @@ from fedcipher.cluster.offload import Offload
 from fedcipher.cluster.programs import private_folder
 from fedcipher.cluster.supervisor import INDEX, REGISTERED, is_running
 from fedcipher.errors import ClusterError
+from fedcipher.foreign_files import MAX_INDEX, parse_json, read_json
 from fedcipher.keys import roster
 from fedcipher.schemes import Scheme
 
@@ -116,7 +118,7 @@ def run(folder: Path, app: str, arguments: list[str]) -> int:
 
 def _index(folder: Path) -> dict[str, Any]:
     try:
-        said: dict[str, Any] = json.loads((folder / INDEX).read_text())
+        said: dict[str, Any] = read_json(folder / INDEX, MAX_INDEX)
         return {**said, "port": int(said["port"]), "clients": int(said["clients"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterError(f"{folder} has no cluster: `fedcipher cluster up` makes one") from error
@@ -183,7 +185,7 @@ def _party_keys(folder: Path, scheme: Scheme, clients: int, members: int) -> lis
 
 
 def _supervisor(folder: Path) -> subprocess.Popen[bytes]:
-    with (folder / "logs" / "supervisor.log").open("ab") as log:
+    with create_private(folder / "logs" / "supervisor.log", append=True) as log:
         return subprocess.Popen(
             [sys.executable, "-m", "fedcipher.cluster.supervisor", str(folder)],
             stdin=subprocess.DEVNULL,
@@ -243,7 +245,7 @@ def status(folder: Path) -> dict[str, Any]:
     if found["running"]:
         done, text = _flwr(folder, "supernode", "list", NAME, "--format", "json")
         try:
-            nodes: list[dict[str, Any]] = json.loads(text)["nodes"] if done else []
+            nodes: list[dict[str, Any]] = parse_json(text)["nodes"] if done else []
         except (ValueError, KeyError, TypeError) as error:
             raise ClusterError(f"`flwr supernode list` says what is not understood: {text[:200]!r}") from error
         found["online"] = sum(str(node.get("status", "")).lower() == "online" for node in nodes)

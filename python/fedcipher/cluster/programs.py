@@ -26,8 +26,10 @@ from typing import Any
 from fedcipher._optional import load, missing
 from fedcipher.cluster.certificates import server_certificate
 from fedcipher.cluster.environment import for_flower
-from fedcipher.errors import ClusterError
-from fedcipher.keys.store import write_new
+from fedcipher.errors import ClusterError, KeyFormatError
+from fedcipher.foreign_files import MAX_NOTE, read_file
+from fedcipher.foreign_text import show
+from fedcipher.keys.store import read_secret, write_new
 
 __all__ = ["private_folder", "superexec", "superlink", "supernode"]
 
@@ -149,7 +151,7 @@ class _Own:
         def follow() -> None:
             status = process.wait()
             if not ends.is_set():
-                print(f"what starts apps has ended with status {status}", file=sys.stderr, flush=True)
+                show(f"what starts apps has ended with status {status}", to=sys.stderr, flush=True)
                 os.kill(os.getpid(), signal.SIGTERM)
 
         atexit.register(end)
@@ -216,7 +218,7 @@ def _prepare_environment(module: str) -> None:
 def _check_trusted(file: Path) -> None:
     """Flower takes an empty list for none, and then runs any app."""
     try:
-        listed = load("yaml").safe_load(file.read_bytes())
+        listed = load("yaml").safe_load(read_file(file, MAX_NOTE, follow=True))
     except (OSError, ValueError, load("yaml").YAMLError) as error:
         raise ClusterError(f"--trusted-entities {file} cannot be read: {error}; give `trusted.yaml`") from error
     if not isinstance(listed, dict) or not listed:
@@ -225,9 +227,8 @@ def _check_trusted(file: Path) -> None:
 
 def _token(file: Path) -> bytes:
     try:
-        with file.open("rb") as opened:
-            token = opened.read(_MOST_TOKEN + 1).strip()
-    except OSError as error:
+        token = read_secret(file).strip()
+    except (OSError, KeyFormatError) as error:
         raise ClusterError(f"{file} cannot be read: {error}; `fedcipher access` makes it") from error
     if not _LEAST_TOKEN <= len(token) <= _MOST_TOKEN:
         raise ClusterError(f"{file} is no token of {_LEAST_TOKEN} to {_MOST_TOKEN} bytes; `fedcipher access` makes one")

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedcipher._optional import require
 from fedcipher.errors import ClusterError
+from fedcipher.foreign_text import show
 
 __all__ = ["add_run_options", "add_services", "flwr_arguments"]
 
@@ -73,11 +74,11 @@ def _access(options: argparse.Namespace, _: list[str]) -> int:
     if folder.exists():
         raise ClusterError(f"{folder} exists: name a new folder")
     new_access(folder, options.superlink, options.root_certificates.absolute())
-    print(f"{folder}")
-    print(f"  {CONTROL_TOKEN}  for the SuperLink (fedcipher superlink --control-token); whoever has it starts runs")
-    print(f"  {TRUSTED}   for every SuperNode (--trusted-entities); not secret")
-    print(f"  run            fedcipher run APP --access {folder}")
-    print(f"  flwr           FLWR_HOME={folder / FLOWER_HOME} flwr list")
+    show(f"{folder}")
+    show(f"  {CONTROL_TOKEN}  for the SuperLink (fedcipher superlink --control-token); whoever has it starts runs")
+    show(f"  {TRUSTED}   for every SuperNode (--trusted-entities); not secret")
+    show(f"  run            fedcipher run APP --access {folder}")
+    show(f"  flwr           FLWR_HOME={folder / FLOWER_HOME} flwr list")
     return 0
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import math
 import os
 import signal
@@ -19,8 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedcipher._files import is_locked, locked
+from fedcipher._files import create_private, is_locked, locked
 from fedcipher.cluster.environment import for_flower
+from fedcipher.foreign_files import MAX_INDEX, MAX_NOTE, read_file, read_json
+from fedcipher.foreign_text import show
 
 __all__ = ["INDEX", "LOCK", "REGISTERED", "is_running"]
 
@@ -42,7 +43,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 def is_running(folder: Path) -> int:
     """The process id of the supervisor of ``folder``; 0 where there is none."""
-    return int((folder / LOCK).read_bytes() or b"0") if is_locked(folder / LOCK) else 0
+    return int(read_file(folder / LOCK, MAX_NOTE) or b"0") if is_locked(folder / LOCK) else 0
 
 
 def main() -> int:
@@ -50,13 +51,13 @@ def main() -> int:
     folder = Path(sys.argv[1])
     lock = locked(folder / LOCK)
     if lock is None:
-        print(f"another supervisor runs {folder}", file=sys.stderr)
+        show(f"another supervisor runs {folder}", to=sys.stderr)
         return 1
     with lock:
         lock.truncate(0)
         lock.write(str(os.getpid()).encode())
         lock.flush()
-        programs: list[dict[str, Any]] = json.loads((folder / INDEX).read_text())["programs"]
+        programs: list[dict[str, Any]] = read_json(folder / INDEX, MAX_INDEX)["programs"]
         # Apps have no part of the folder with which `flwr` logs in.
         environment = {**for_flower(folder / "apps"), "FEDCIPHER_STATE_DIR": str(folder / "state")}
         _adopt_orphans()
@@ -97,7 +98,7 @@ class _Program:
 
     def _started(self) -> subprocess.Popen[bytes]:
         self._began = time.monotonic()
-        with (self._folder / "logs" / f"{self._name}.log").open("ab") as log:
+        with create_private(self._folder / "logs" / f"{self._name}.log", append=True) as log:
             # In a session of its own: what it starts ends with it.
             return subprocess.Popen(
                 self._command,
@@ -123,7 +124,7 @@ class _Program:
         if self._again == math.inf:
             _kill(self.process)
             self.quick = self.quick + 1 if now - self._began < _QUICK_SECONDS else 0
-            print(f"{self._name} has ended with status {self.process.returncode}", file=sys.stderr, flush=True)
+            show(f"{self._name} has ended with status {self.process.returncode}", to=sys.stderr, flush=True)
             self._again = now + (_QUICK_SECONDS if self.quick else 0)
         if now >= self._again:
             self._again, self.process = math.inf, self._started()

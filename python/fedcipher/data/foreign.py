@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher.errors import ParameterError
+from fedcipher.foreign_files import MAX_DATA_SET, read_file, read_json
 
 __all__ = ["cifar100", "femnist"]
 
@@ -28,11 +28,11 @@ def cifar100(folder: Path) -> tuple[Part, Part]:
 
 
 def _cifar100(path: Path) -> Part:
-    if not path.is_file():
+    if not path.exists():
         raise ParameterError(
             f"no {path.name} in {path.parent}; pass --data-dir the folder of CIFAR-100's binary version"
         )
-    raw = np.frombuffer(path.read_bytes(), np.uint8)
+    raw = np.frombuffer(read_file(path, MAX_DATA_SET, follow=True), np.uint8)
     if raw.size == 0 or raw.size % _RECORD:
         raise ParameterError(f"{path} holds {raw.size} bytes, no whole records of {_RECORD}; fetch it again")
     records = raw.reshape(-1, _RECORD)
@@ -53,7 +53,7 @@ def _femnist(folder: Path) -> Part:
     labels: list[NDArray[np.int32]] = []
     for path in files:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json(path, MAX_DATA_SET, follow=True)
             for user in found["users"]:
                 own = found["user_data"][user]
                 x = np.asarray(own["x"], np.float32).reshape(len(own["y"]), _LEAF_SIDE, _LEAF_SIDE, 1)

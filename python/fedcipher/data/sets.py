@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedcipher.data import foreign, idx
 from fedcipher.errors import DependencyError, ParameterError
+from fedcipher.foreign_files import MAX_DATA_SET, read_text
 
 __all__ = ["DATASETS", "Dataset", "load"]
 
@@ -114,10 +115,10 @@ def _images(name: str, folder: Path) -> Dataset:
 
 def _text(folder: Path) -> Dataset:
     path = folder / "input.txt"
-    if not path.is_file():
+    if not path.exists():
         raise ParameterError(f"no input.txt in {folder}; pass --data-dir the folder of the text")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, MAX_DATA_SET, follow=True)
     except UnicodeDecodeError as error:
         raise ParameterError(f"{path} is no text in UTF-8: {error.reason} at byte {error.start}") from error
     if len(text) <= _LEAST_TEXT:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 
 from fedcipher import _native
 from fedcipher._optional import require_feature
 from fedcipher.errors import EngineError, EngineUnavailableError, StalledError
+from fedcipher.foreign_text import quoting_log
 from fedcipher.keys.provider import ServerKeys
 from fedcipher.schemes import from_spec
 
 __all__ = ["Authority"]
 
-_log = logging.getLogger("fedcipher.engine")
+_log = quoting_log("fedcipher.engine")
 
 
 class Authority(ServerKeys):

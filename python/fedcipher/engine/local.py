@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from fedcipher._files import create_private, write_whole
 from fedcipher._optional import require_feature
 from fedcipher.errors import EngineError
+from fedcipher.foreign_files import MAX_LOG, read_file
+from fedcipher.foreign_text import MAX_LINE, quoted
 from fedcipher.schemes import Scheme
 
 __all__ = [
@@ -51,7 +54,7 @@ def run_program(name: str, *arguments: str | Path) -> str:
     command = [find_program(name), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise EngineError(done.stderr.strip() or f"{name} ended with status {done.returncode}")
+        raise EngineError(quoted(done.stderr.strip(), MAX_LINE) or f"{name} ended with status {done.returncode}")
     return done.stdout
 
 
@@ -78,7 +81,7 @@ class Service:
 def started(name: str, *arguments: str | Path, log: Path) -> Generator[Service]:
     """Start a service and wait until it says where it listens. Raises `EngineError` with what it said."""
     command = [find_program(name), *map(str, arguments)]
-    with log.open("ab") as output:
+    with create_private(log, append=True) as output:
         begin = log.stat().st_size
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     service = Service(process, "", log)
@@ -101,14 +104,14 @@ def await_address(service: Service, begin: int = 0) -> str:
     """Where ``service`` listens, from what its log says after byte ``begin``."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
-        with service.log.open("rb") as file:
-            file.seek(begin)
-            text = file.read().decode(errors="replace")
+        text = read_file(service.log, MAX_LOG)[begin:].decode(errors="replace")
         if address := _said(text, "listening on "):
             return address
         if service.process.poll() is not None:
             said = [line for line in text.splitlines() if line.strip()]
-            raise EngineError(said[-1] if said else f"it ended with status {service.process.returncode}")
+            raise EngineError(
+                quoted(said[-1], MAX_LINE) if said else f"it ended with status {service.process.returncode}"
+            )
         if time.monotonic() > deadline:
             raise EngineError(f"it does not listen after {_START_SECONDS:.0f} s; its log: {service.log}")
         time.sleep(0.02)
@@ -140,7 +143,7 @@ class LocalEngines:
     @property
     def metrics(self) -> str:
         """``host:port`` of the engine's metrics page; empty where it has none."""
-        return _said(self.engine.log.read_text(errors="replace"), "metrics at ")
+        return _said(read_file(self.engine.log, MAX_LOG).decode(errors="replace"), "metrics at ")
 
     def rotate(self) -> int:
         """The next key epoch."""
@@ -167,7 +170,7 @@ def new_authority(scheme: Scheme, clients: int, folder: Path) -> None:
     require_feature("an engine", "engine-client")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     spec = folder / "spec.json"
-    spec.write_text(json.dumps(scheme.spec()))
+    write_whole(spec, json.dumps(scheme.spec()).encode())
     authority = ("fedcipher-authority", "--state", folder / "authority")
     run_program(*authority, "init", "--spec", spec)
     for device in device_names(clients):

@@ -13,6 +13,8 @@ from fedcipher._files import refusal
 from fedcipher._optional import require
 from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.policy import POLICY_FILE, Policy, load_policy, policy_place
+from fedcipher.foreign_text import show
+from fedcipher.keys.roster import read_identity
 from fedcipher.keys.store import home, write_new
 
 __all__ = ["add_commands"]
@@ -25,6 +27,9 @@ def add_commands(commands: Any, run_folder: Callable[[Path], Path]) -> None:
     policy.set_defaults(run=_policy)
     charter = commands.add_parser("charter", help="print a run's charter and its digest, to compare and to list")
     charter.add_argument("folder", type=Path, metavar="RUN", help="the folder of SecureStrategy(out=...), or its name")
+    charter.add_argument(
+        "--sign", type=Path, metavar="IDENTITY", help="vouch for the charter, with the coordinator's NAME.identity"
+    )
     charter.set_defaults(run=partial(_charter, run_folder))
 
 
@@ -39,10 +44,10 @@ def _policy(options: argparse.Namespace, _: list[str]) -> int:
         return 0
     found = place.exists()
     policy = load_policy(_usual_place())
-    print(f"{place}: {'in force' if found else 'not there, so the default is in force'} ({POLICY_FILE} names another)")
+    show(f"{place}: {'in force' if found else 'not there, so the default is in force'} ({POLICY_FILE} names another)")
     print(json.dumps(policy.to_values(), indent=2))
     if not found:
-        print("`fedcipher policy --write` makes the file; docs/policy.md says what each line allows")
+        show("`fedcipher policy --write` makes the file; docs/policy.md says what each line allows")
     return 0
 
 
@@ -55,20 +60,24 @@ def _write(place: Path) -> None:
         raise ParameterError(f"{place} exists: change it with an editor; `fedcipher policy` shows it") from None
     except OSError as error:
         raise ParameterError(f"the policy cannot be written: {refusal(error, place)}") from error
-    print(f"{place}: the default policy; docs/policy.md says what each line allows")
+    show(f"{place}: the default policy; docs/policy.md says what each line allows")
 
 
 def _charter(run_folder: Callable[[Path], Path], options: argparse.Namespace, _: list[str]) -> int:
     require("fedcipher charter", "flower", "flwr")
     from fedcipher.flower.run_folder import read_run
 
-    charter = read_run(run_folder(options.folder)).charter
+    run = read_run(run_folder(options.folder))
+    charter = run.charter
     # ASCII only: a run's folder may come from anybody.
     print(json.dumps(json.loads(charter.encode()), indent=2))
-    print(f"SHA-256 of the charter: {charter.digest.hex()}")
+    show(f"SHA-256 of the charter: {charter.digest.hex()}")
+    if options.sign is not None:
+        run.sign(read_identity(options.sign))
+        show("signed: the server sends the signature with the charter, to clients that know this coordinator")
     try:
-        load_policy(_usual_place()).judge(charter)
-        print("this site's policy allows it")
+        load_policy(_usual_place()).judge(charter, run.signature)
+        show("this site's policy allows it")
     except CharterError as error:
-        print(error)
+        show(str(error))
     return 0

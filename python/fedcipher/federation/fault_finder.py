@@ -1,10 +1,10 @@
-"""The search for clients that spoil sums, without a sum that says too much of anybody.
+"""The search for clients that spoil sums, without a sum of too few clients.
 
 A sum that does not open holds the frame of at least one liar, but no scheme shows whose frame it is. `FaultFinder`
 chooses the groups of the next round so that honest clients go on and liars end up alone. It uses two numbers of the
 run: at most ``c`` (`corrupt_clients`) clients lie, and every sum has at least ``k`` (`min_contributions`) clients.
 
-*Which sums.* The liar in a failed sum opens it for itself, because it knows its own lie. So a failed sum counts as
+*Sums.* The liar in a failed sum opens it for itself, because it knows its own lie. So a failed sum counts as
 opened. All sets of one position, failed or opened, must divide their clients into cells of at least ``k``: every
 combination of the sums is then constant on a cell, so it concerns no client at all, or at least ``k``. At a new
 position nothing has been summed, and any disjoint groups of at least ``k`` will do. At the second try of a position
@@ -25,7 +25,7 @@ liar. Clients with hardly any doubt together count as cleared, the others are su
 suspects are spread evenly by doubt over the groups, cleared clients fill these up to ``k``, and the cleared clients
 that remain are one more group.
 
-*What follows.* ``n`` clients are present, and all frames arrive.
+*Consequences.* ``n`` clients are present, and all frames arrive.
 
 1. With ``n >= (c + 1) k`` each position ends in a step after at most two tries. The groups of the second try are at
    least ``c + 1``, so one has no liar. This holds too when liars stay away from the second try: at most ``k - 1``
@@ -72,7 +72,7 @@ _MAX_FRAMES = 2
 _FIRST_DOUBT = 1e-24
 """Of a client that was in no failed sum yet. So small that a failed group counts as one liar, not as several."""
 _CLEARING = 1e-8
-"""What is left of a client's doubt when its sum opens. It takes three such sums to forget a sure liar."""
+"""The part of a client's doubt that remains when its sum opens. Three such sums forget a sure liar."""
 _CLEARED = 1e-5
 """Clients whose doubts together are at most this count as cleared. One suspect of many has more."""
 _SURE = 0.9
@@ -88,7 +88,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """Who is summed with whom in the next round."""
+    """The groups of the next round, and the clients that are in none."""
 
     groups: tuple[tuple[int, ...], ...]
     """Disjoint, each of at least `min_contributions` clients."""
@@ -99,12 +99,12 @@ class Plan:
     left_out: tuple[int, ...]
     """Clients that are present and proven liars."""
     end: str
-    """Empty, or why no sum is possible with these clients, and what to do. Other clients may change that."""
+    """Empty, or the cause why these clients make no sum, with the remedy. Other clients may change that."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round's sums have shown."""
+    """The result of a round's sums."""
 
     opened: tuple[frozenset[int], ...]
     failed: tuple[frozenset[int], ...]
@@ -131,7 +131,7 @@ def cells(sets: Iterable[Collection[int]]) -> list[frozenset[int]]:
 
 @dataclass
 class _Position:
-    """What has been summed from one model."""
+    """The sets that were summed from one model, and the frames that clients gave from it."""
 
     sets: list[frozenset[int]] = field(default_factory=list[frozenset[int]])
     failed: list[frozenset[int]] = field(default_factory=list[frozenset[int]])
@@ -182,7 +182,7 @@ class _Doubts:
 
 
 class _Evidence:
-    """The failed groups of a run, and what they prove of clients of which at most ``corrupt`` lie."""
+    """The failed groups of a run, as proof that clients lie. At most ``corrupt`` of them do."""
 
     def __init__(self, corrupt: int, groups: Iterable[frozenset[int]] = ()) -> None:
         self._corrupt = corrupt
@@ -307,7 +307,7 @@ class _Division:
             doubt[chosen] += self._doubts[client]
 
     def _fill(self, group: list[int]) -> None:
-        """Cleared clients to ``group``, up to the least; to a single suspect those whose company proves more."""
+        """Adds cleared clients up to the least size; to a single suspect those that make its next failure proof."""
         need = self._least - len(group)
         if need <= 0:
             return
@@ -327,7 +327,7 @@ class _Division:
         return known
 
     def _place_the_rest(self) -> None:
-        """Cleared clients are one group while it may still be divided, else as many as there can be."""
+        """The remaining cleared clients are one group if it can be divided later, else as many as possible."""
         rest = [*self._aside, *self._cleared]
         most = max(self._most - len(self._groups), 1) if self._last_try else 1
         more = min(len(rest) // self._least, most)
@@ -427,7 +427,7 @@ class FaultFinder:
         self._planned, self._sums = [], None
 
     def settle(self, refusals: Sequence[Collection[int]]) -> Outcome:
-        """What the round has shown. ``refusals`` are the clients that refused the bytes of each set of `summed`.
+        """Records the result of the round. ``refusals`` are, for each set of `summed`, the clients that refused it.
 
         Up to `corrupt_clients` refusals count for nothing: all of them may be lies. So at least
         ``2 * corrupt_clients + 1`` clients must have answered before, or a failed sum passes for an opened one. A

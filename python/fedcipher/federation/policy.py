@@ -6,7 +6,8 @@ the strict default holds. ``fedcipher policy`` shows what is in force and writes
 
 from __future__ import annotations
 
-import json
+import base64
+import binascii
 import math
 import os
 from collections.abc import Mapping
@@ -14,9 +15,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
+from fedcipher import _native
 from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.query import Query
+from fedcipher.foreign_files import parse_json, read_file
+from fedcipher.foreign_text import MAX_NAME, quoted
 
 __all__ = ["POLICY_FILE", "SIMULATED", "Policy", "load_policy", "policy_place"]
 
@@ -27,6 +31,8 @@ ANY = "*"
 """In place of a metric's name: whatever the client's own configuration names."""
 
 _MOST_BYTES = 1 << 20
+_KEY, _SIGNATURE = 32, 64
+"""Bytes of an Ed25519 key and of a signature."""
 _RATES = {"adam": ("eta",), "yogi": ("eta",), "adagrad": ("eta",), "avgm": ("server_learning_rate",)}
 _NUMBERS = {
     **{kind: ("eta", "beta_1", "beta_2", "tau") for kind in ("adam", "yogi", "adagrad")},
@@ -42,6 +48,8 @@ class Policy:
     ----------
     accept
         Digests (hexadecimal SHA-256) of charters that are accepted whatever they say.
+    coordinators
+        Keys (base64, ``verify`` of a card) of parties whose signature makes a charter accepted whatever it says.
     only_listed
         Whether no other charter is accepted.
     server_sets_models
@@ -62,6 +70,7 @@ class Policy:
     """
 
     accept: tuple[str, ...] = ()
+    coordinators: tuple[str, ...] = ()
     only_listed: bool = False
     server_sets_models: bool = False
     clear: tuple[str, ...] = ()
@@ -75,9 +84,29 @@ class Policy:
     runs: int = 3
     queries: int = 20
 
-    def judge(self, charter: Charter) -> None:
-        """Raise `CharterError` where ``charter`` asks for more than this site allows."""
+    def __post_init__(self) -> None:
+        for key in self.coordinators:
+            try:
+                found = len(base64.b64decode(key, validate=True))
+            except (binascii.Error, ValueError):
+                found = 0
+            if found != _KEY:
+                raise ParameterError(
+                    f"{quoted(key, MAX_NAME)!r} is no key of a coordinator: take `verify` of the coordinator's card"
+                )
+
+    def vouched(self, charter: Charter, signature: bytes = b"") -> bool:
+        """Whether ``charter`` is accepted whatever it says: it is listed, or a coordinator has signed it."""
         if charter.digest.hex() in self.accept:
+            return True
+        return len(signature) == _SIGNATURE and any(
+            _native.charter_signature_holds(base64.b64decode(key), charter.digest, signature)
+            for key in self.coordinators
+        )
+
+    def judge(self, charter: Charter, signature: bytes = b"") -> None:
+        """Raise `CharterError` where ``charter`` asks for more than this site allows."""
+        if self.vouched(charter, signature):
             return
         for refused, why in self._objections(charter):
             if refused:
@@ -106,7 +135,7 @@ class Policy:
         coordinates = cast("Mapping[str, Any]", charter.scheme["params"]).get("per_client_top") is not None
         private = cast("Mapping[str, Any]", charter.scheme["codec"]).get("privacy") is not None
         return [
-            (self.only_listed, "only charters whose digest is listed are accepted"),
+            (self.only_listed, "only charters that are listed, or that a coordinator has signed, are accepted"),
             (charter.sets_models and not self.server_sets_models, "the server sets models after the first"),
             (bool(clear), f"metrics {clear} would leave in the clear"),
             (coordinates and not self.per_client_top, "each client's own coordinates would leave in the clear"),
@@ -205,8 +234,7 @@ def load_policy(path: Path, default: Policy | None = None) -> Policy:
     """
     chosen, path = os.environ.get(POLICY_FILE), policy_place(path)
     try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+        content = read_file(path, _MOST_BYTES, follow=True)
     except FileNotFoundError:
         if chosen:
             raise ParameterError(f"{POLICY_FILE} names {path}, which does not exist") from None
@@ -214,8 +242,6 @@ def load_policy(path: Path, default: Policy | None = None) -> Policy:
     except OSError as error:
         raise ParameterError(f"the policy {path} cannot be read: {error}") from error
     try:
-        if len(content) > _MOST_BYTES:
-            raise ParameterError(f"it has more than {_MOST_BYTES} bytes")
-        return Policy.parse(json.loads(content))
-    except (ValueError, RecursionError) as error:
+        return Policy.parse(parse_json(content))
+    except ValueError as error:
         raise ParameterError(f"the policy {path} is refused: {error}") from error

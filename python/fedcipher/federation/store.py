@@ -24,6 +24,7 @@ from fedcipher.errors import CharterError, RunError, StateError
 from fedcipher.federation.chain import Standing
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.policy import Policy
+from fedcipher.foreign_files import MAX_MODEL, parse_json, read_file
 
 __all__ = ["Store"]
 
@@ -66,10 +67,11 @@ class Store:
         digest = self.recall().get("charter")
         return None if digest is None else Charter.decode(_bytes(self._folder / _charter_name(digest)))
 
-    def accept(self, charter: Charter, policy: Policy, *, counts: bool) -> None:
+    def accept(self, charter: Charter, policy: Policy, *, counts: bool, signature: bytes = b"") -> None:
         """Take part in ``charter``'s run from here on, which ends every earlier run for ever.
 
-        ``counts`` says whether the policy's number of runs is counted. Raises `CharterError`.
+        ``counts`` says whether the policy's number of runs is counted, ``signature`` is a coordinator's. Raises
+        `CharterError`.
         """
         facts = self.recall()
         digest = charter.digest.hex()
@@ -79,8 +81,8 @@ class Store:
                 "in: a later run ends an earlier one for ever"
             )
         _check_date(charter.run)
-        policy.judge(charter)
-        if counts and policy.runs and digest not in policy.accept:
+        policy.judge(charter, signature)
+        if counts and policy.runs and not policy.vouched(charter, signature):
             self.count("runs", charter.epoch, digest, policy.runs)
         write_whole(self._folder / _charter_name(digest), charter.encode())
         self.remember(run=charter.run, charter=digest, answered=0, index=0, evaluated=[], withdrawn=[])
@@ -174,7 +176,7 @@ def _charter_name(digest: str) -> str:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path, MAX_MODEL)
     except OSError as error:
         raise StateError(f"{path} cannot be read: {error}; {_REMEDY}") from error
 
@@ -183,9 +185,9 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        held: dict[str, Any] = json.loads(_bytes(path))
+        held: dict[str, Any] = parse_json(_bytes(path))
         return {**held}
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise StateError(f"{path} is damaged; {_REMEDY}") from error
 
 
@@ -212,7 +214,7 @@ def _unpacked(content: bytes, path: Path, charter: str) -> Standing | None:
         raise StateError(f"{path} is damaged; {_REMEDY}")
     head, _, rest = whole.partition(b"\n")
     try:
-        said = json.loads(head)
+        said = parse_json(head)
         if said["charter"] != charter:
             return None
         groups: list[list[NDArray[Any]]] = []

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -45,6 +44,8 @@ from fedcipher.flower.set_memory import ServerSets
 from fedcipher.flower.sums import RoundSums
 from fedcipher.flower.told import context_of, records_of
 from fedcipher.flower.work import computed, numbers_of
+from fedcipher.foreign_files import MAX_FRAME, parse_json, read_file
+from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Aggregator, Decryptor, Scheme
@@ -55,12 +56,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EncryptedSum", "query_mod", "secure_sum"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 QUERY = protocol.PREFIX + "query"
 """ConfigRecord of a query: its charter, and the round's plan."""
 _RECORD = "arrays"
-_MOST_FILE = 1 << 30
 
 _Totals = dict[str, "int | float | list[int] | list[float]"]
 
@@ -180,14 +180,14 @@ class EncryptedSum:
             "clients": self.clients,
             "left_out": {str(node): why for node, why in self.left_out.items()},
         }
-        write_whole(Path(path), json.dumps(head).encode() + b"\n" + self.frame)
+        write_whole(Path(path), json.dumps(head).encode() + b"\n" + self.frame, follow=True)
 
     @classmethod
     def load(cls, path: str | Path) -> EncryptedSum:
         """Read what `save` wrote. Raises `FrameError`."""
         try:
-            head, _, frame = Path(path).read_bytes().partition(b"\n")
-            said = json.loads(head)
+            head, _, frame = read_file(path, MAX_FRAME, follow=True).partition(b"\n")
+            said = parse_json(head)
             if said["fedcipher-sum"] != 2:
                 raise ValueError("another version")
             return cls(
@@ -195,10 +195,10 @@ class EncryptedSum:
                 query=Query.decode(said["query"].encode()),
                 context=bytes.fromhex(said["context"]),
                 clients=[int(client) for client in said["clients"]],
-                left_out={int(node): str(why) for node, why in said["left_out"].items()},
+                left_out={int(node): quoted(why) for node, why in said["left_out"].items()},
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, CharterError) as error:
-            raise FrameError(f"{path} is no encrypted sum: {error}") from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, CharterError) as error:
+            raise FrameError(f"{path} is no encrypted sum: {quoted(error)}") from error
 
 
 def secure_sum(
@@ -323,7 +323,7 @@ class _Asking:
             self._leave_out(node, error)
 
     def _leave_out(self, node: int, error: FedcipherError) -> None:
-        self._left_out[node] = f"{type(error).__name__}: {error}"
+        self._left_out[node] = quoted(f"{type(error).__name__}: {error}")
         _log.warning("the answer of node %s is left out: %s", node, self._left_out[node])
 
 
@@ -334,7 +334,7 @@ def _answer_of(reply: Message) -> tuple[bytes, bytes]:
         raise StrategyError(
             f"it refused; its own log (fedcipher.flower) has the cause, reference {reference}"
             if reference
-            else " ".join(str(reply.error.reason).split())[:300]
+            else quoted(reply.error.reason)
         )
     arrays = [array for record in reply.content.array_records.values() for array in record.items()]
     context = reply.content.config_records.get(protocol.CONTEXT, ConfigRecord()).get("digest")

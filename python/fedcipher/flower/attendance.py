@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Iterable
@@ -13,10 +12,11 @@ from flwr.serverapp import Grid
 from fedcipher.errors import ParameterError
 from fedcipher.flower.records import ClientRecord, RoundRecord
 from fedcipher.flower.replies import Gathering, Pulls
+from fedcipher.foreign_text import quoting_log
 
 __all__ = ["Attendance"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 
 class Attendance:

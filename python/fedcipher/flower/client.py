@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +22,7 @@ from fedcipher.flower.refusal import refuse
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.flower.told import check_told, context_of
 from fedcipher.flower.work import Work, computed, numbers_of
+from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes import Encryptor
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["client_mod", "make_client_mod"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 
 def client_mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:

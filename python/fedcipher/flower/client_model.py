@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,11 +18,12 @@ from fedcipher.flower import protocol
 from fedcipher.flower.party import Party
 from fedcipher.flower.records import CLIPPED
 from fedcipher.flower.settings import RoundSettings
+from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes import Decryptor
 
 __all__ = ["ClientModel"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 
 class ClientModel:
@@ -56,7 +56,8 @@ class ClientModel:
         ours = (self._party.key_set(charter), _plain(self.scheme.spec()))
         if (charter.key_set, charter.scheme) != ours:
             raise CharterError("the charter is of other keys or another scheme than this client's")
-        self._store.accept(charter, self._party.policy(), counts=not self._party.simulated)
+        policy, signature = self._party.policy(), self._settings.signature
+        self._store.accept(charter, policy, counts=not self._party.simulated, signature=signature)
         _log.info(
             "this client takes part in run %s: its charter has the SHA-256 %s, its first model %s; every client of the "
             "run must say the same",

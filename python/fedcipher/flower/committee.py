@@ -7,7 +7,6 @@ round's training messages are, and are known by their record.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection
 
@@ -19,11 +18,12 @@ from fedcipher.flower import protocol
 from fedcipher.flower.party import party_of
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Gathering
+from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.schemes import Aggregator
 
 __all__ = ["Committee", "answer", "is_for_member"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 _RECORD = protocol.PREFIX + "committee"
 _REQUEST = protocol.PREFIX + "request"
@@ -128,7 +128,7 @@ def _message(node: int, message_type: str, record: ArrayRecord | ConfigRecord) -
 
 def _frame_of(reply: Message) -> bytes:
     if reply.has_error():
-        raise FrameError(str(reply.error.reason))
+        raise FrameError(quoted(reply.error.reason))
     record = reply.content.get(_RECORD)
     if not isinstance(record, ArrayRecord) or list(record.keys()) != [_ANSWER]:
         raise FrameError("a member's reply does not hold its answer")

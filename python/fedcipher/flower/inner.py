@@ -6,8 +6,6 @@ import contextlib
 import hashlib
 import io
 import json
-import logging
-import zipfile
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, cast
 
@@ -22,10 +20,12 @@ from fedcipher.federation.answers import Answer, Sums
 from fedcipher.federation.optimiser_step import Optimiser
 from fedcipher.flower import probe, protocol
 from fedcipher.flower.optimiser import mean_part, optimiser_of
+from fedcipher.foreign_files import MAX_MODEL, parse_json, read_npz
+from fedcipher.foreign_text import quoting_log
 
 __all__ = ["Inner", "metrics_of"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 _PROBE = protocol.PREFIX + "probe"
 _PROBE_SIZE = 4
 
@@ -132,10 +132,10 @@ class Inner:
     def restore(self, state: bytes) -> None:
         """Take up what `export` gave. Raises `RunError`."""
         try:
-            with np.load(io.BytesIO(state), allow_pickle=False) as packed:
-                kept = json.loads(packed["tree"].tobytes())
-                values = {name: _deep(said, packed) for name, said in kept.items()}
-        except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
+            arrays = read_npz(state, MAX_MODEL)
+            kept = parse_json(arrays.pop("tree").tobytes())
+            values = {name: _deep(said, arrays) for name, said in kept.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"what {self.name} kept of the run is damaged: {error}; copy the run again") from error
         for name, value in values.items():
             setattr(self.strategy, name, value)

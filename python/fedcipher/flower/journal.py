@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from fedcipher._files import drop_drafts, is_locked, locked, write_whole
+from fedcipher._files import create_private, drop_drafts, is_locked, locked, write_whole
 from fedcipher.errors import RunError
-from fedcipher.flower.records import ClientRecord, RoundRecord
+from fedcipher.flower.records import RoundRecord
+from fedcipher.foreign_files import MAX_JOURNAL, MAX_MODEL, check_regular, open_sqlite_copy, parse_json, read_file
 
 __all__ = ["Ended", "Journal", "Past", "journal_files", "read_journal"]
 
@@ -25,13 +26,13 @@ _LOCK = "lock"
 _FORMAT = 1
 _BUSY = 10.0
 """Seconds to wait for somebody who reads."""
-_TABLES = """
-CREATE TABLE rounds (
+_ENDINGS = ("", "-wal", "-shm", "-journal")
+"""Of the files that SQLite opens for a database."""
+_TABLE = """CREATE TABLE rounds (
     number INTEGER PRIMARY KEY,  -- of the key's rounds
     record TEXT NOT NULL,
     ended TEXT                   -- NULL while it is under way
-) STRICT
-"""
+) STRICT"""
 
 
 @dataclass
@@ -80,9 +81,12 @@ class Journal:
         base: sqlite3.Connection | None = None
         try:
             drop_drafts(folder)
+            for ending in _ENDINGS:
+                check_regular(folder / f"{_NAME}{ending}", MAX_JOURNAL)
             if not (folder / _NAME).exists():
                 _make(folder / _NAME)
             base = sqlite3.connect(folder / _NAME, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+            base.execute("PRAGMA trusted_schema=OFF")
             self.past = _read(base, folder, running=False)
             base.execute("PRAGMA synchronous=FULL")
         except (sqlite3.Error, OSError, RunError) as error:
@@ -137,13 +141,13 @@ def journal_files(folder: Path) -> list[Path]:
 def read_journal(folder: Path) -> Past:
     """What the journal in ``folder`` says. Raises `RunError` where there is none, or a damaged one."""
     path = folder / _NAME
-    if not path.is_file():
-        raise RunError(f"{folder} has no journal: it is no folder of a run (SecureStrategy's out=)")
-    running = is_locked(folder / _LOCK)
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=_BUSY, uri=True)) as base:
+        running = is_locked(folder / _LOCK)
+        with open_sqlite_copy(path, MAX_JOURNAL) as base:
             return _read(base, folder, running)
-    except sqlite3.Error as error:
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"{folder} has no journal: it is no folder of a run (SecureStrategy's out=)") from None
+    except (sqlite3.Error, OSError) as error:
         raise RunError(f"{path} cannot be read: {error}; resume the run, or copy its whole folder again") from error
 
 
@@ -151,8 +155,10 @@ def _make(path: Path) -> None:
     """An empty journal, whole or not at all."""
     draft = path.with_name(f".{path.name}.draft")
     draft.unlink(missing_ok=True)
+    # SQLite gives its log the mode that the database has.
+    create_private(draft).close()
     with closing(sqlite3.connect(draft, isolation_level=None)) as base:
-        base.executescript(f"PRAGMA journal_mode=WAL; {_TABLES}; PRAGMA user_version={_FORMAT}")
+        base.executescript(f"PRAGMA journal_mode=WAL; {_TABLE}; PRAGMA user_version={_FORMAT}")
     draft.rename(path)
 
 
@@ -162,19 +168,39 @@ def _read(base: sqlite3.Connection, folder: Path, running: bool) -> Past:
         (version,) = base.execute("PRAGMA user_version").fetchone()
         if version != _FORMAT:
             raise RunError(f"{path} is of format {version}, this version of Fedcipher reads {_FORMAT}")
-        rows = base.execute("SELECT number, record, ended FROM rounds ORDER BY number").fetchall()
+        _check_schema(base)
+        rows = list(_rows(base))
         for number, said, ended in rows:
             record = _load(said)
             if ended is not None:
-                past.ended[number] = Ended(**json.loads(ended))
-                state = _inner_of(folder, number)
-                past.inner = state.read_bytes() if state.exists() else past.inner
+                past.ended[number] = _load_ended(ended)
+                with suppress(FileNotFoundError):
+                    past.inner = read_file(_inner_of(folder, number), MAX_MODEL)
             elif not past.running or number != rows[-1][0]:
                 record.unfinished = "the server ended in the middle of it; its updates are in no sum"
             past.rounds.append(record)
     except (sqlite3.Error, OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged: {error}; copy the whole folder of the run again") from error
     return past
+
+
+def _check_schema(base: sqlite3.Connection) -> None:
+    """Raises `ValueError` where the database holds anything but our table: a view may have rows without end."""
+    found = base.execute("SELECT type, name, sql FROM sqlite_master LIMIT 2").fetchall()
+    if found != [("table", "rounds", _TABLE)]:
+        raise ValueError("it does not hold the table of a journal, and nothing else")
+
+
+def _rows(base: sqlite3.Connection) -> Iterator[tuple[int, str, str | None]]:
+    """The journal's rows, in order. Raises `ValueError` for more or other rows than a run makes."""
+    last, left = 0, MAX_JOURNAL
+    for number, said, ended in base.execute("SELECT number, record, ended FROM rounds ORDER BY number"):
+        # Pages that lead to each other have rows without end, and say the same again.
+        left -= len(said) + len(ended or "")
+        if number <= last or left < 0:
+            raise ValueError("its rows are not in order, or are more than its file can hold")
+        last = number
+        yield number, said, ended
 
 
 def _inner_name(number: str) -> str:
@@ -190,7 +216,11 @@ def _dump(record: RoundRecord) -> str:
 
 
 def _load(said: str) -> RoundRecord:
-    values: dict[str, Any] = json.loads(said)
-    for part in ("clients", "evaluations"):
-        values[part] = [ClientRecord(**client) for client in values[part]]
-    return RoundRecord(**values)
+    return RoundRecord.parse(parse_json(said))
+
+
+def _load_ended(said: str) -> Ended:
+    values = parse_json(said)
+    if set(values) != {"count"} or not all(type(n) is int and n >= 0 for n in values.values()):
+        raise ValueError("how a round ended is not what a server writes")
+    return Ended(**values)

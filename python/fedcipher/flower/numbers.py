@@ -8,17 +8,18 @@ begin in one second.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from pathlib import Path
 
 from fedcipher._files import drop_drafts, locked, write_whole
 from fedcipher.errors import RunError
+from fedcipher.foreign_files import MAX_NOTE, read_json
+from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes.base import state_dir
 
 __all__ = ["asked_after", "reserve"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 _FILE = "round-numbers.json"
 _A_SECOND = 20
 """Bits: more rounds than a server can ask for in one."""
@@ -65,10 +66,10 @@ def _reserved(folder: Path, now: int, count: int) -> int:
 
 
 def _kept(path: Path) -> int:
-    if not path.exists():
-        return 0
     try:
-        kept = json.loads(path.read_bytes())["next"]
+        kept = read_json(path, MAX_NOTE)["next"]
+    except FileNotFoundError:
+        return 0
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged: {error}; remove it") from error
     if not isinstance(kept, int) or kept < 0:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable
 
 from flwr.app import Message
 
 from fedcipher.errors import RevokedError, UnknownClientError
 from fedcipher.flower.records import RoundRecord
+from fedcipher.foreign_text import quoting_log
 
 __all__ = ["Parties"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 
 class Parties:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -15,7 +16,7 @@ from fedcipher.federation.charter import Charter
 from fedcipher.federation.policy import SIMULATED, Policy, load_policy
 from fedcipher.federation.query import Query
 from fedcipher.federation.store import Store
-from fedcipher.keys.store import client_file, home, locate, open_client
+from fedcipher.keys.store import client_file, home, load_coordinator, locate, open_client
 from fedcipher.schemes import Decryptor, Encryptor, Member, Scheme
 from fedcipher.schemes.base import state_dir
 
@@ -82,9 +83,17 @@ class _KeyFile(_Site):
         self.scheme, key = open_client(path)
         super().__init__(f"{key.fingerprint}-{key.client}", simulated=simulated, clear=clear)
         self._path, self._epoch, self._key = path, key.epoch, key
+        self._coordinator = load_coordinator(path)
         self._encryptor: Encryptor | None = None
         self._decryptor: Decryptor | None = None
         self._member: Member | None = None
+
+    def policy(self) -> Policy:
+        """The site's, with the coordinator that the key file names."""
+        policy = super().policy()
+        if not self._coordinator:
+            return policy
+        return replace(policy, coordinators=(*policy.coordinators, self._coordinator))
 
     def key_set(self, charter: Charter | Query) -> str:
         """The key's. Raises `WrongEpochError` for a charter of another epoch."""

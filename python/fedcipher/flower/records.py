@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from fedcipher.federation.answers import Sums
 from fedcipher.federation.charter import Purpose
+from fedcipher.foreign_text import MAX_NAME, MAX_TEXT, quoted
 
 __all__ = ["CLIPPED", "LARGEST_PHASE", "PHASES", "ClientRecord", "RoundRecord", "counted_of", "losses"]
 
@@ -42,6 +43,17 @@ class ClientRecord:
     clear: dict[str, float] = field(default_factory=dict[str, float])
     """Metrics that the charter and the client's own configuration let leave in the clear."""
 
+    @classmethod
+    def parse(cls, said: object) -> ClientRecord:
+        """As `RoundRecord.parse`."""
+        values = _named(said)
+        made = cls(**values)
+        if type(made.node) is not int or type(made.client) not in (int, type(None)) or type(made.refused) is not bool:
+            raise ValueError("a client's record is not what a server writes")
+        return cls(
+            made.node, made.client, _numbers(made.phases), _reason(made.left_out), made.refused, _numbers(made.clear)
+        )
+
 
 @dataclass
 class RoundRecord:
@@ -71,6 +83,26 @@ class RoundRecord:
     """Why the round has no aggregate: the global model is that of the round before."""
     late: list[int] = field(default_factory=list[int])
     """Nodes that have answered after the round closed: in no sum."""
+
+    @classmethod
+    def parse(cls, said: object) -> RoundRecord:
+        """What `dataclasses.asdict` made of one, of a file that others may have written: its texts are quoted.
+
+        Raises `ValueError` or `TypeError` for anything else.
+        """
+        made = cls(**_named(said))
+        whole = [made.round, made.number, made.epoch, made.evaluated, made.elements, made.aggregate_bytes]
+        if any(type(number) is not int for number in [*whole, *_listed(made.late)]):
+            raise ValueError("a round's record has something else in the place of a number")
+        made.aggregate_seconds, made.wall_seconds = _number(made.aggregate_seconds), _number(made.wall_seconds)
+        made.clients = [ClientRecord.parse(client) for client in _listed(made.clients)]
+        made.evaluations = [ClientRecord.parse(client) for client in _listed(made.evaluations)]
+        made.counted, made.unfinished = _numbers(made.counted), _reason(made.unfinished)
+        made.metrics = {
+            quoted(part, MAX_NAME): {quoted(name, MAX_NAME): _metric(value) for name, value in _named(metrics).items()}
+            for part, metrics in _named(made.metrics).items()
+        }
+        return made
 
     @property
     def accepted(self) -> int:
@@ -140,3 +172,35 @@ def _clipped_share(counted: Mapping[str, float], elements: int) -> float:
 def _mean(clients: list[ClientRecord], phase: str) -> float:
     values = [client.phases.get(phase, 0.0) for client in clients if client.left_out is None]
     return sum(values) / max(1, len(values))
+
+
+def _named(said: object) -> dict[str, Any]:
+    if not isinstance(said, dict):
+        raise TypeError("no names and values")
+    return cast("dict[str, Any]", said)
+
+
+def _listed(said: object) -> list[Any]:
+    if not isinstance(said, list):
+        raise TypeError("no list")
+    return cast("list[Any]", said)
+
+
+def _reason(said: object) -> str | None:
+    if said is not None and not isinstance(said, str):
+        raise TypeError("a reason that is no text")
+    return None if said is None else quoted(said, MAX_TEXT)
+
+
+def _number(said: object) -> float:
+    if isinstance(said, bool) or not isinstance(said, (int, float)):
+        raise TypeError("no number")
+    return said
+
+
+def _numbers(said: object) -> dict[str, float]:
+    return {quoted(name, MAX_NAME): _number(value) for name, value in _named(said).items()}
+
+
+def _metric(said: object) -> object:
+    return [_number(value) for value in cast("list[object]", said)] if isinstance(said, list) else _number(said)

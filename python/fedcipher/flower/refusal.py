@@ -11,18 +11,17 @@ tells these two apart. An aggregate is tried once, so R tries tell at most log2(
 
 from __future__ import annotations
 
-import logging
 import re
 import secrets
-import traceback
 
 from flwr.app import Error, Message
 
 from fedcipher.errors import FedcipherError
+from fedcipher.foreign_text import quoting_log
 
-__all__ = ["CODE", "TEXT", "reference_of", "refuse", "told_of"]
+__all__ = ["CODE", "TEXT", "reference_of", "refuse"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 CODE = 6
 """flwr.common.constant.ErrorCode.MOD_FAILED_PRECONDITION, for every refusal."""
@@ -35,11 +34,11 @@ _REFERENCE = re.compile(re.escape(TEXT) + r"([0-9a-f]{8})")
 def refuse(msg: Message, error: BaseException) -> Message:
     """The refusal of ``msg``; ``error`` goes to this client's log (`fedcipher.flower`) under its reference."""
     reference = secrets.token_hex(4)
-    _log.warning("refused, reference %s: %s: %s", reference, type(error).__name__, told_of(error))
+    _log.warning("refused, reference %s: %s: %s", reference, type(error).__name__, error)
     if not isinstance(error, FedcipherError):
         # Ours name their cause themselves; of another's the line that failed says more. The traceback's
         # text without the error's own: that is on one line above.
-        _log.warning("traceback of reference %s:\n%s", reference, "".join(traceback.format_tb(error.__traceback__)))
+        _log.traceback(f"traceback of reference {reference}", error)
     return Message(Error(code=CODE, reason=TEXT + reference), reply_to=msg)
 
 
@@ -49,11 +48,3 @@ def reference_of(reply: Message) -> str | None:
         return None
     found = _REFERENCE.fullmatch(reply.error.reason or "")
     return found[1] if found else None
-
-
-def told_of(error: BaseException) -> str:
-    """The error's text on one line: what a server wrote into a message cannot look like a line of the log."""
-    try:
-        return " ".join(str(error).split())
-    except Exception:
-        return "(its text cannot be shown)"

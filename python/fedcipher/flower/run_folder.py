@@ -2,6 +2,7 @@
 
 A folder of ``run.json`` (scheme, charter, what clients were told beside it, steps), ``first.npz``, one
 ``aggregate-<step>-<group>.fedc`` for each sum of a step and one ``evaluation-<round>.fedc`` for each sum of answers.
+Beside these, ``charter.signature`` where a coordinator has signed the charter.
 Each file is complete before it has its name. A key of a client opens the run with `open_run` or ``fedcipher open``;
 without one the sums are ciphertext.
 """
@@ -11,10 +12,8 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import logging
 import re
 import zipfile
-import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,21 +21,26 @@ from typing import Any
 import numpy as np
 
 from fedcipher._files import write_whole
+from fedcipher._native import Identity
 from fedcipher.codec import Array
 from fedcipher.engine import Engine
 from fedcipher.errors import CharterError, FrameError, RunError
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import Charter
 from fedcipher.flower.records import losses
+from fedcipher.foreign_files import MAX_FRAME, MAX_INDEX, MAX_MODEL, read_file, read_json, read_npz
+from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor, Scheme, from_spec
 
 __all__ = ["RunFolder", "StoredRun", "free_folder", "open_run", "read_run", "read_scheme", "replay", "save_model"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 _FORMAT = 3
-_INDEX, _FIRST = "run.json", "first.npz"
+_INDEX, _FIRST, _SIGNED = "run.json", "first.npz", "charter.signature"
+_SIGNATURE = 64
+_MOST_STEPS = 1 << 32
 # What a server has made of a folder before it has an index.
 _BEFORE_INDEX = r"lock|(\.)?journal\.db.*|first\.npz|\.(first\.npz|run\.json)\.[0-9a-f]+\.draft"
 
@@ -51,11 +55,14 @@ class StoredRun:
             known = index["fedcipher"] == _FORMAT
             self.charter = Charter.decode(str(index["charter"]).encode())
             self.context = bytes.fromhex(index["context"])
-            self._steps = [(int(n), int(groups), [int(g) for g in out]) for n, groups, out in index["steps"]]
-            self._evaluations = {int(number): int(step) for number, step in index["evaluations"].items()}
-            self._set = [int(step) for step in index["set"]]
+            self._steps = [
+                (_count(number, 1), _count(groups, 1), [_count(group) for group in out])
+                for number, groups, out in index["steps"]
+            ]
+            self._evaluations = {int(number): _count(step) for number, step in index["evaluations"].items()}
+            self._set = [_count(step) for step in index["set"]]
         except (ValueError, KeyError, TypeError, AttributeError, CharterError) as error:
-            raise RunError(f"{folder / _INDEX} is damaged: {error}; copy the run again") from error
+            raise RunError(f"{folder / _INDEX} is damaged: {quoted(error)}; copy the run again") from error
         if not known:
             raise RunError(f"{folder} is no run of format {_FORMAT}")
 
@@ -63,6 +70,20 @@ class StoredRun:
     def scheme_spec(self) -> dict[str, Any]:
         """Of the run's keys."""
         return self._index["scheme"]
+
+    @property
+    def signature(self) -> bytes:
+        """The coordinator's signature of the charter; empty where there is none. Raises `RunError`."""
+        if not (self.folder / _SIGNED).exists():
+            return b""
+        signature = _read(self.folder / _SIGNED)
+        if len(signature) != _SIGNATURE:
+            raise RunError(f"{self.folder / _SIGNED} is no signature: let the coordinator sign the charter again")
+        return signature
+
+    def sign(self, coordinator: Identity) -> None:
+        """Keep the coordinator's signature of the charter. Raises `RunError`."""
+        write_whole(self.folder / _SIGNED, coordinator.sign_charter(self.charter.digest))
 
     @property
     def count(self) -> int:
@@ -96,9 +117,14 @@ class StoredRun:
         """The sum of the answers of round ``number``'s evaluation."""
         return _read(self.folder / _evaluation_name(number))
 
-    def set_model(self) -> list[Array] | None:
-        """The last model that the server has set, where it has."""
-        return _read_model(self.folder, len(self.charter.arrays), _set_name(self._set[-1])) if self._set else None
+    def set_model(self, before: int | None = None) -> list[Array] | None:
+        """The last model that the server has set, or the last before step ``before``, where it has."""
+        steps = [step for step in self._set if before is None or step < before]
+        if not steps:
+            return None
+        if not self.charter.sets_models:
+            raise RunError(f"{self.folder} holds a model of its server's, which its charter does not allow")
+        return _read_model(self.folder, len(self.charter.arrays), _set_name(steps[-1]))
 
 
 def replay(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> Chain:
@@ -113,6 +139,13 @@ def replay(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> Chain:
         for lost in losses(opened.answers, "train", elements):
             _log.warning("round %s: %s", run.round_of(number), lost)
     return chain
+
+
+def _count(said: object, least: int = 0) -> int:
+    """A whole number of an index, which anybody may have written. Raises `ValueError`."""
+    if type(said) is not int or not least <= said <= _MOST_STEPS:
+        raise ValueError(f"{said!r} is no number of a step or a round")
+    return said
 
 
 class RunFolder(StoredRun):
@@ -248,7 +281,7 @@ def save_model(path: str | Path, model: Mapping[str, Array]) -> None:
         for name, values in model.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(values), allow_pickle=False)
-    write_whole(Path(path), packed.getvalue())
+    write_whole(Path(path), packed.getvalue(), follow=True)
 
 
 def free_folder(folder: Path) -> Path:
@@ -288,7 +321,7 @@ def _set_name(step: int) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path, MAX_FRAME)
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error}; copy the whole folder of the run") from error
 
@@ -305,15 +338,29 @@ def open_run(folder: str | Path, key: str | Path | Engine) -> dict[str, Array]:
     scheme, decryptor = _opener(key)
     if run.scheme_spec != json.loads(json.dumps(scheme.spec())):
         raise RunError(f"the run is of other keys than {key}: scheme, parameters or codec differ")
+    if not run.count:
+        raise RunError(f"no round of {folder} has an aggregate: its model is still the one that it began with")
+    try:
+        model = _last_set(run, scheme, decryptor) or replay(run, scheme, decryptor).model
+    except FrameError as error:
+        raise RunError(f"an aggregate of {folder} does not open: {error}") from error
+    return dict(zip(run.charter.names, model, strict=True))
+
+
+def _last_set(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> list[Array] | None:
+    """The last model that the server has set, where it has.
+
+    The newest sum has to open under the run's charter: without one, a folder's writer could let any server set models.
+    """
     model = run.set_model()
     if model is None:
-        if not run.count:
-            raise RunError(f"no round of {folder} has an aggregate: its model is still the one that it began with")
-        try:
-            model = replay(run, scheme, decryptor).model
-        except FrameError as error:
-            raise RunError(f"an aggregate of {folder} does not open: {error}") from error
-    return dict(zip(run.charter.names, model, strict=True))
+        return None
+    chain = Chain(run.charter, scheme, run.context, first=run.first())
+    chain.set_model(run.set_model(before=run.count) or run.first())
+    newest = run.count
+    chain.step(decryptor, run.step(newest), run.round_of(newest), without=run.left_out(newest))
+    chain.set_model(model)
+    return chain.model
 
 
 def _opener(key: str | Path | Engine) -> tuple[Scheme, Decryptor]:
@@ -331,9 +378,11 @@ def read_scheme(folder: Path) -> Scheme:
 def read_run(folder: Path) -> StoredRun:
     """The run in ``folder``. Raises `RunError`."""
     try:
-        index = json.loads(_read(folder / _INDEX))
+        index = read_json(folder / _INDEX, MAX_INDEX)
+    except OSError as error:
+        raise RunError(f"{folder / _INDEX} cannot be read: {error}; copy the whole folder of the run") from error
     except ValueError as error:
-        raise RunError(f"{folder / _INDEX} is damaged: {error}; copy the run again") from error
+        raise RunError(f"{folder / _INDEX} is damaged: {quoted(error)}; copy the run again") from error
     if not isinstance(index, dict):
         raise RunError(f"{folder / _INDEX} is damaged; copy the run again")
     return StoredRun(folder, index)
@@ -341,7 +390,8 @@ def read_run(folder: Path) -> StoredRun:
 
 def _read_model(folder: Path, arrays: int, name: str = _FIRST) -> list[Array]:
     try:
-        with np.load(folder / name, allow_pickle=False) as packed:
-            return [packed[f"arr_{i}"] for i in range(arrays)]
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        names = [f"arr_{i}" for i in range(arrays)]
+        found = read_npz(folder / name, MAX_MODEL, names)
+        return [found[name] for name in names]
+    except (OSError, ValueError) as error:
         raise RunError(f"a model of {folder} cannot be read: {error}; copy the run again") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -11,10 +10,12 @@ from fedcipher._files import write_whole
 from fedcipher.errors import RunError
 from fedcipher.federation.fault_finder import FaultFinder, Outcome
 from fedcipher.flower.records import ClientRecord
+from fedcipher.foreign_files import MAX_INDEX, read_json
+from fedcipher.foreign_text import quoting_log
 
 __all__ = ["Search"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 _FILE = "search.json"
 
 
@@ -36,7 +37,7 @@ class Search:
 
     def _restore(self) -> None:
         try:
-            said = json.loads(self._path.read_bytes())
+            said = read_json(self._path, MAX_INDEX)
             self._finder = FaultFinder.restore(said["finder"])
             self.pending = tuple(frozenset(clients) for clients in said["pending"])
         except (OSError, ValueError, KeyError, TypeError) as error:

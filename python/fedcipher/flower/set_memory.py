@@ -12,6 +12,7 @@ from pathlib import Path
 from fedcipher import _native
 from fedcipher._files import write_whole
 from fedcipher.errors import FedcipherError, RunError
+from fedcipher.foreign_files import MAX_INDEX, read_file
 from fedcipher.schemes.base import state_dir
 
 __all__ = ["ServerSets"]
@@ -28,7 +29,7 @@ class ServerSets:
         self._memory = _native.SetMemory(minimum)
         if self._path.exists():
             try:
-                self._memory = _native.SetMemory.from_bytes(self._path.read_bytes())
+                self._memory = _native.SetMemory.from_bytes(read_file(self._path, MAX_INDEX))
             except (OSError, FedcipherError) as error:
                 raise RunError(f"{self._path} is damaged: {error}; use new keys, and remove it") from error
 

@@ -25,7 +25,8 @@ _T = TypeVar("_T")
 class RoundSettings:
     """One message of a round, as the server describes it; checked, because it comes from outside.
 
-    ``charter`` is the digest of the run's charter, ``document`` the charter itself for a client that may lack it.
+    ``charter`` is the digest of the run's charter, ``document`` the charter itself for a client that may lack it, with
+    its coordinator's ``signature`` where there is one.
     ``round`` is the number that the key's ledgers count, ``index`` the run's own round, from 1. ``plan`` is
     `Scheme.plan`'s. The message's chain has ``steps`` steps, the last of which is named by ``last``; ``indices`` are
     the rounds of the steps that the message brings.
@@ -36,6 +37,7 @@ class RoundSettings:
     index: int
     steps: int
     document: bytes = b""
+    signature: bytes = b""
     plan: bytes = b""
     last: bytes = b""
     indices: list[int] = field(default_factory=list[int])
@@ -57,6 +59,7 @@ class RoundSettings:
             index=_number(record, "index", 1, _MOST_ROUND),
             steps=_number(record, "steps", 0, _MOST_STEPS),
             document=_typed(record, "document", bytes) if "document" in record else b"",
+            signature=_typed(record, "signature", bytes) if "signature" in record else b"",
             plan=_typed(record, "plan", bytes) if "plan" in record else b"",
             last=_typed(record, "last", bytes) if "last" in record else b"",
             indices=_typed(record, "indices", list) if "indices" in record else [],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 import time
 from collections import Counter
@@ -55,6 +54,7 @@ from fedcipher.flower.settings import RoundSettings
 from fedcipher.flower.sums import RoundSums
 from fedcipher.flower.survey import survey
 from fedcipher.flower.told import records_of
+from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import home, load_client, locate
 from fedcipher.scale import RayWorkers
@@ -62,9 +62,9 @@ from fedcipher.schemes import Aggregator, Decryptor
 
 __all__ = ["SecureStrategy"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 # Flower shows its own log only; what a run is protected by belongs into it.
-_shown = logging.getLogger("flwr")
+_shown = quoting_log("flwr")
 _ROUNDS_OF_A_RUN = 1 << 20
 _DIGEST = 32
 _SPARE_ROUNDS = 10
@@ -132,6 +132,9 @@ class SecureStrategy(Strategy):
     clear
         Metrics that each client may send in the clear, where its own configuration names them too
         (``fedcipher-clear``).
+    signed_charter
+        Whether the run waits for its coordinator: `start` then writes the charter to ``out`` and raises
+        `StrategyError` until ``fedcipher charter RUN --sign`` has signed it; start again with ``resume=True``.
     sets_models
         Whether the server makes the next model of each mean itself, as a strategy of your own may. Clients then
         evaluate models that this server chooses, which can measure their data: each site must allow it in its policy.
@@ -185,6 +188,7 @@ class SecureStrategy(Strategy):
         train_answers: Answers = (),
         evaluate_answers: Answers = (),
         clear: Iterable[str] = (),
+        signed_charter: bool = False,
         sets_models: bool = False,
         corrupt_clients: int | None = None,
         may_lose: int = 0,
@@ -225,9 +229,9 @@ class SecureStrategy(Strategy):
         self._parties = Parties()
         # A relative path would be in whatever folder Flower runs the app in.
         self._out = None if out is None else home() / "runs" / out
-        self._resume = resume
-        if resume and out is None:
-            raise StrategyError("resume=True goes on with the run in a folder: say which, out='...'")
+        self._resume, self._signed = resume, signed_charter
+        if (resume or signed_charter) and out is None:
+            raise StrategyError("resume=True and signed_charter=True need the run's folder: say which, out='...'")
         unit = self._keys.examples_per_weight if examples_per_weight is None else examples_per_weight
         self._unit = float(unit)
         if self._unit > 0 and self.scheme.codec.privacy is not None:
@@ -393,7 +397,7 @@ class SecureStrategy(Strategy):
         number, why = next(reversed(lost.items()))
         text = (
             f"{len(lost)} of {len(lost) + len(ended)} rounds have no aggregate: {sorted(lost)}; {found}. "
-            f"The last, round {number}: {_short(why)}"
+            f"The last, round {number}: {quoted(why)}"
         )
         _log.warning("%s", text)
         if len(lost) > self._may_lose:
@@ -466,6 +470,7 @@ class SecureStrategy(Strategy):
         self._model = ServerModel(folder, self.scheme, self._opener, initial)
         self._search = self._search_in(folder.folder)
         self._announce(charter)
+        self._check_signed(folder)
 
     @property
     def _largest(self) -> int:
@@ -520,6 +525,14 @@ class SecureStrategy(Strategy):
             charter.digest.hex(),
         )
 
+    def _check_signed(self, folder: RunFolder) -> None:
+        """Refuse, with `StrategyError`, to ask clients before the coordinator has signed."""
+        if self._signed and not folder.signature:
+            raise StrategyError(
+                f"the charter of the run {folder.folder} waits for its coordinator: `fedcipher charter "
+                f"{folder.folder} --sign NAME.identity` signs it, and resume=True goes on"
+            )
+
     def _go_on(self, path: Path, initial: ArrayRecord, values: list[NumpyArray]) -> None:
         """With the run in ``path``, after what of it has ended."""
         self._journal = Journal(path)
@@ -530,6 +543,7 @@ class SecureStrategy(Strategy):
         self._model = ServerModel(folder, self.scheme, self._opener, initial)
         self._search = self._search_in(folder.folder)
         self._announce(folder.charter)
+        self._check_signed(folder)
         self.rounds = past.rounds
         self._parties.remember(past.rounds)
         self._number = max([self._base, *(max(record.number, record.evaluated) for record in past.rounds)])
@@ -722,6 +736,7 @@ class SecureStrategy(Strategy):
         """The inner strategy's messages with the model in the place of what it was ``shown``, and the settings."""
         model, charter = self._running, self._running.charter
         plan = self.scheme.plan(self._key, self._parties.clients(messages))
+        signature = model.folder.signature
         for message in messages:
             place, node = self._inner.place_of_model(message, shown), message.metadata.dst_node_id
             self._check_told(message, charter, purpose, index, place)
@@ -735,6 +750,7 @@ class SecureStrategy(Strategy):
                 index=index,
                 steps=0 if charter.sets_models else model.steps,
                 document=brought.document,
+                signature=signature if brought.document else b"",
                 plan=plan,
                 last=b"" if charter.sets_models else model.last,
                 indices=brought.indices,
@@ -961,7 +977,7 @@ class SecureStrategy(Strategy):
                 self._parties.check(node, named, revoked, self._nodes)
                 contribution = sums.add(frame, reply, named, context)
             except FedcipherError as error:
-                why = f"{type(error).__name__}: {_short(str(error))}"
+                why = quoted(f"{type(error).__name__}: {error}")
                 heard.append(self._left_out(node, said, why, reply, phases))
                 continue
             # Replies come one by one: the wait between them is no work.
@@ -1080,12 +1096,6 @@ class SecureStrategy(Strategy):
         return model.arrays if model.charter.sets_models else replay(model.folder, self.scheme, decryptor).model
 
 
-def _short(reason: str, most: int = 300) -> str:
-    """An error may carry a whole traceback; a report wants its beginning, on one line, and a terminal no orders."""
-    reason = "".join(c if c.isprintable() else " " for c in " ".join(reason.split()))
-    return reason if len(reason) <= most else reason[:most] + " ..."
-
-
 def _why(reply: Message) -> str | None:
     """Where to look for the cause of a client's refusal."""
     reference = reference_of(reply)
@@ -1095,7 +1105,7 @@ def _why(reply: Message) -> str | None:
 def _frame_of(reply: Message) -> tuple[bytes, bytes, list[int]]:
     """The frame, what its client's app was told beside the charter, and which sums its client could not open."""
     if reply.has_error():
-        raise StrategyError(str(reply.error.reason))
+        raise StrategyError(quoted(reply.error.reason))
     arrays = [a for record in reply.content.array_records.values() for a in record.items()]
     if len(arrays) != 1 or arrays[0][0] != protocol.UPDATE:
         raise PlaintextError("the update is not encrypted; add fedcipher.flower.client_mod to the ClientApp's mods")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -14,14 +12,14 @@ from flwr.app import ArrayRecord, Context, Message
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import FedcipherError, LayoutError
 from fedcipher.flower import protocol
-from fedcipher.flower.refusal import told_of
+from fedcipher.foreign_text import MAX_LINE, quoted, quoting_log
 
 if TYPE_CHECKING:
     from flwr.clientapp.typing import ClientAppCallable
 
 __all__ = ["Work", "computed", "numbers_of"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 
 @dataclass
@@ -45,8 +43,8 @@ def computed(
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        _log.warning("traceback of the app:\n%s", "".join(traceback.format_tb(error.__traceback__)))
-        return Work(seconds=time.perf_counter() - began, failed=f"{type(error).__name__}: {told_of(error)}")
+        _log.traceback("traceback of the app", error)
+        return Work(seconds=time.perf_counter() - began, failed=f"{type(error).__name__}: {quoted(error, MAX_LINE)}")
     seconds = time.perf_counter() - began
     try:
         return _work(reply, model, names, seconds)

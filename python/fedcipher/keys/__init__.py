@@ -1,5 +1,5 @@
 """Key files: what the authority writes and each party loads."""
 
-from fedcipher.keys.store import client_file, load_client, load_server, open_client, save
+from fedcipher.keys.store import client_file, load_client, load_coordinator, load_server, open_client, save
 
-__all__ = ["client_file", "load_client", "load_server", "open_client", "save"]
+__all__ = ["client_file", "load_client", "load_coordinator", "load_server", "open_client", "save"]

@@ -16,14 +16,19 @@ from typing import Any
 from fedcipher import _native
 from fedcipher._files import refusal
 from fedcipher.errors import FedcipherError, KeyFormatError, ParameterError
+from fedcipher.foreign_files import MAX_CARD, parse_json, read_json
+from fedcipher.foreign_text import MAX_NAME, quoted
 from fedcipher.keys.store import VERSION, load_server, save_client, save_server, write_new
 from fedcipher.schemes import Scheme
 from fedcipher.schemes.base import NativeScheme
 from fedcipher.schemes.oneshot import Card, Party, roster
 
-__all__ = ["join", "make", "new_identity", "read_card"]
+__all__ = ["coordinator_of", "join", "make", "new_identity", "read_card", "read_identity"]
 
-_MOST_CARD = 1 << 16
+
+def _is_name(name: str) -> bool:
+    """One that others can be shown."""
+    return name.isprintable() and 0 < len(name) <= MAX_NAME
 
 
 def new_identity(name: str, folder: str | Path) -> tuple[Path, Path]:
@@ -31,8 +36,11 @@ def new_identity(name: str, folder: str | Path) -> tuple[Path, Path]:
 
     Raises `KeyFormatError` where one of the files exists, or cannot be written.
     """
-    if Path(name).name != name or name in ("", ".", "..") or not name.isprintable():
-        raise ParameterError(f"{name!r} is no name for a party: no folder separators or line ends, please")
+    if Path(name).name != name or name in ("", ".", "..") or not _is_name(name):
+        raise ParameterError(
+            f"{quoted(name, MAX_NAME)!r} is no name for a party: no more than {MAX_NAME} characters, no folder "
+            "separators or line ends, please"
+        )
     folder = Path(folder)
     secret, card = folder / f"{name}.identity", folder / f"{name}.card"
     identity = _native.Identity.generate()
@@ -60,22 +68,23 @@ def read_card(path: str | Path) -> tuple[str, bytes, bytes]:
     """Name and public keys on a card. Raises `KeyFormatError`."""
     path = Path(path)
     try:
-        with path.open("rb") as file:
-            said: dict[str, Any] = json.loads(file.read(_MOST_CARD))
-        if (
-            said["fedcipher"] != VERSION
-            or said["role"] != "card"
-            or not (isinstance(said["name"], str) and said["name"].isprintable())
-        ):
+        said: dict[str, Any] = read_json(path, MAX_CARD, follow=True)
+        name = said["name"]
+        if said["fedcipher"] != VERSION or said["role"] != "card" or not (isinstance(name, str) and _is_name(name)):
             raise KeyError("role")
         verify, sealing = (base64.b64decode(said[part], validate=True) for part in ("verify", "sealing"))
-        return said["name"], verify, sealing
+        return name, verify, sealing
     except OSError as error:
         raise KeyFormatError(f"cannot read card {refusal(error, path)}") from error
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise KeyFormatError(
             f"{path} is no card of this version: `fedcipher identity NAME` makes NAME.card; NAME.identity stays secret"
         ) from error
+
+
+def coordinator_of(card: str | Path) -> str:
+    """The key that a charter's signature by this card's party is checked with, as base64. Raises `KeyFormatError`."""
+    return base64.b64encode(read_card(card)[1]).decode()
 
 
 def make(
@@ -110,22 +119,28 @@ def make(
     return save_server(key, scheme, out, examples_per_weight=examples_per_weight), key.fingerprint
 
 
-def join(identity: str | Path, roster_file: str | Path, out: str | Path) -> tuple[Path, str, str]:
-    """The key file ``out`` of the party that ``identity`` is: where it is, the party's name, and the fingerprint.
-
-    Raises `KeyFormatError`, and `ParameterError` where the roster does not have it.
-    """
-    identity = Path(identity)
+def read_identity(path: str | Path) -> _native.Identity:
+    """A party's own keys. Raises `KeyFormatError`: also where other users may read the file, or replace it."""
+    path = Path(path)
     try:
-        head, _, secret = _native.read_key_file(identity).partition(b"\n")
-        said: dict[str, Any] = json.loads(head)
+        head, _, secret = _native.read_key_file(path).partition(b"\n")
+        said: dict[str, Any] = parse_json(head)
         if said["fedcipher"] != VERSION or said["role"] != "identity":
             raise KeyError("role")
-        own = _native.Identity.from_bytes(secret)
+        return _native.Identity.from_bytes(secret)
     except (ValueError, KeyError, TypeError) as error:
-        raise KeyFormatError(
-            f"{identity} is no identity of this version; `fedcipher identity NAME` makes one"
-        ) from error
+        raise KeyFormatError(f"{path} is no identity of this version; `fedcipher identity NAME` makes one") from error
+
+
+def join(
+    identity: str | Path, roster_file: str | Path, out: str | Path, *, coordinator: str = ""
+) -> tuple[Path, str, str]:
+    """The key file ``out`` of the party that ``identity`` is: where it is, the party's name, and the fingerprint.
+
+    ``coordinator`` is `coordinator_of` its card. Raises `KeyFormatError`, and `ParameterError` where the roster does
+    not have the identity.
+    """
+    own = read_identity(identity)
     scheme, server = load_server(roster_file)
     made_by = _native_scheme(scheme)
     try:
@@ -137,7 +152,7 @@ def join(identity: str | Path, roster_file: str | Path, out: str | Path) -> tupl
         raise KeyFormatError(f"{roster_file} is damaged: its roster is not the one that it names; take it again")
     key = made_by.join(listed, own, epoch=server.epoch)
     name = next(name for number, name, _ in listed.parties() if number == key.client)
-    return save_client(key, scheme, out), name, server.fingerprint
+    return save_client(key, scheme, out, coordinator=coordinator), name, server.fingerprint
 
 
 def _native_scheme(scheme: Scheme) -> NativeScheme:

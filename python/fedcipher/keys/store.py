@@ -11,13 +11,13 @@ import math
 import os
 import secrets
 import shutil
-import stat
 from pathlib import Path
 from typing import Any
 
 from fedcipher import _native
 from fedcipher._files import refusal
-from fedcipher.errors import FrameError, KeyFormatError, ParameterError
+from fedcipher.errors import ForeignFileError, FrameError, KeyFormatError, ParameterError
+from fedcipher.foreign_files import MAX_KEY_FILE, open_file, parse_json, read_file
 from fedcipher.schemes import KeySet, Scheme, from_spec
 from fedcipher.schemes.base import state_dir
 
@@ -26,6 +26,7 @@ __all__ = [
     "client_file",
     "home",
     "load_client",
+    "load_coordinator",
     "load_server",
     "load_weighting",
     "locate",
@@ -40,7 +41,7 @@ __all__ = [
 VERSION = 1
 """Of key files."""
 _SERVER_FILE = "server.key"
-_WEIGHTING = "examples_per_weight"
+_WEIGHTING, _COORDINATOR = "examples_per_weight", "coordinator"
 
 
 def locate(name: str | Path) -> Path:
@@ -83,10 +84,12 @@ def client_file(folder: str | Path, client: int) -> Path:
     return Path(folder) / f"client-{client}.key"
 
 
-def save(keys: KeySet, made_by: Scheme, folder: str | Path, *, examples_per_weight: float = 0.0) -> Path:
+def save(
+    keys: KeySet, made_by: Scheme, folder: str | Path, *, examples_per_weight: float = 0.0, coordinator: str = ""
+) -> Path:
     """Write ``server.key`` and one ``client-<id>.key`` per client into a new ``folder``.
 
-    ``examples_per_weight`` is what `load_weighting` gives back.
+    ``examples_per_weight`` is what `load_weighting` gives back, ``coordinator`` what `load_coordinator` does.
 
     All or nothing, and on disk when this returns: the files are written into a hidden folder beside it, which
     then takes its name. Raises `KeyFormatError` where ``folder`` exists and is not empty.
@@ -102,7 +105,7 @@ def save(keys: KeySet, made_by: Scheme, folder: str | Path, *, examples_per_weig
             weighting = {_WEIGHTING: examples_per_weight}
             _write(draft / _SERVER_FILE, made_by, keys.server().to_bytes(), "server", weighting)
             for client, key in keys.clients.items():
-                _write(client_file(draft, client), made_by, key.to_bytes(), "client")
+                _write(client_file(draft, client), made_by, key.to_bytes(), "client", _named(coordinator))
             _sync(draft)
             # Refused by the system where the folder has got files meanwhile.
             _rename(draft, folder)
@@ -120,12 +123,16 @@ def save_server(key: _native.ServerKey, made_by: Scheme, path: str | Path, *, ex
     return _save(Path(path), made_by, key.to_bytes(), "server", {_WEIGHTING: examples_per_weight})
 
 
-def save_client(key: _native.ClientKey, made_by: Scheme, path: str | Path) -> Path:
+def save_client(key: _native.ClientKey, made_by: Scheme, path: str | Path, *, coordinator: str = "") -> Path:
     """Write one client key file, readable by its owner only. Raises as `save_server`."""
-    return _save(Path(path), made_by, key.to_bytes(), "client", None)
+    return _save(Path(path), made_by, key.to_bytes(), "client", _named(coordinator))
 
 
-def _save(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, float] | None) -> Path:
+def _named(coordinator: str) -> dict[str, Any]:
+    return {_COORDINATOR: coordinator} if coordinator else {}
+
+
+def _save(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, Any]) -> Path:
     try:
         _make_parents(path.absolute().parent)
         _write(path, made_by, key, role, more)
@@ -170,12 +177,12 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _write(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, float] | None = None) -> None:
+def _write(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, Any]) -> None:
     content = {
         "fedcipher": VERSION,
         "role": role,
         **made_by.spec(),
-        **(more or {}),
+        **more,
     }
     write_new(path, json.dumps(content).encode() + b"\n" + key, 0o600)
 
@@ -200,7 +207,7 @@ def _parts(path: Path, role: str) -> tuple[dict[str, Any], bytes]:
     """What the file says of the scheme, and the key."""
     head, _, key = _content(path, role).partition(b"\n")
     try:
-        content: dict[str, Any] = json.loads(head)
+        content: dict[str, Any] = parse_json(head)
         version, found = content["fedcipher"], content["role"]
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path) from error
@@ -216,18 +223,23 @@ def _parts(path: Path, role: str) -> tuple[dict[str, Any], bytes]:
 
 def _content(path: Path, role: str) -> bytes:
     try:
-        # Before anything is opened: to open a pipe is to wait for its other end.
-        kind = path.stat().st_mode
-        if stat.S_ISDIR(kind):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(kind):
-            raise KeyFormatError(f"{path} is no file but a device or a pipe; name the key file itself")
-        with path.open("rb") as file:
-            return _native.read_key_file(path) if role == "client" else file.read()
+        return read_secret(path) if role == "client" else read_file(path, MAX_KEY_FILE, follow=True)
+    except ForeignFileError as error:
+        raise KeyFormatError(f"{path} {error.strerror}; name the key file itself") from None
     except FileNotFoundError:
         raise KeyFormatError(f"no key file {path}; make keys with `fedcipher keygen`") from None
     except OSError as error:
         raise KeyFormatError(f"cannot read key file {refusal(error, path)}") from error
+
+
+def read_secret(path: Path) -> bytes:
+    """The bytes of a file that no other user may read or replace. Raises `KeyFormatError`, `OSError`.
+
+    The user names it, so that a link is followed: a secret's mount is made of links.
+    """
+    # The system's own error for a file that is not there.
+    open_file(path, MAX_KEY_FILE, follow=True).close()
+    return _native.read_key_file(path)
 
 
 def _damaged(path: Path) -> KeyFormatError:
@@ -276,6 +288,15 @@ def load_weighting(path: str | Path) -> float:
     if not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
         raise KeyFormatError(f"key file {path} is damaged: {value!r} examples cannot make one unit of weight")
     return float(value)
+
+
+def load_coordinator(path: str | Path) -> str:
+    """The key of the coordinator that a client's file names, as base64; empty where there is none."""
+    path = Path(path)
+    value: Any = _parts(path, "client")[0].get(_COORDINATOR, "")
+    if not isinstance(value, str):
+        raise KeyFormatError(f"key file {path} is damaged: its coordinator is no text")
+    return value
 
 
 def load_server(path: str | Path) -> tuple[Scheme, _native.ServerKey]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedcipher._machine import machine
 from fedcipher.errors import ReportError
+from fedcipher.foreign_files import MAX_REPORT, read_json
 from fedcipher.published import Published, everything
 from fedcipher.published.verdict import Outcome
 
@@ -48,7 +49,7 @@ class Record:
     def load(cls, path: Path) -> Record:
         """Read it; each published figure must still be what the papers' extract says. Raises `ReportError`."""
         try:
-            data = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
+            data = read_json(path, MAX_REPORT, follow=True, parse_float=Decimal)
             outcomes = tuple(_outcome(found) for found in data["outcomes"])
             return cls(data["command"], data["commit"], data["machine"], outcomes, tuple(data["differs"]))
         except (ValueError, KeyError, TypeError, StopIteration) as error:

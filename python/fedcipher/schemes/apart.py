@@ -38,6 +38,8 @@ _FINE, _REFUSED = 0, 1
 # Longest wait for an answer: far above what honest bytes take, so that no others are waited for for ever.
 _PATIENCE, _PATIENCE_EACH = 120.0, 1e-3
 _CHUNK = 1 << 20
+# What libraries are found by, and how many threads they take: a library that others' bytes take over gets no secrets.
+_ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "OMP_NUM_THREADS", "TMPDIR", "SYSTEMROOT", "PATH")
 # Not `-m`, which would look for modules in the folder that this process happens to be in.
 _PROGRAM = """
 import json, sys
@@ -153,6 +155,7 @@ class Apart(Arithmetic):
                 stdout=subprocess.PIPE,
                 # What a library says as it dies is no use to anybody.
                 stderr=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                 bufsize=0,
             )
             assert self._process.stdin is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import time
@@ -32,6 +31,7 @@ from fedcipher.codec import (
     without_ranges,
 )
 from fedcipher.errors import FrameError, LayoutError, ParameterError, UnknownClientError, UnsupportedError
+from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes.noise import Mechanism
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
 
@@ -57,7 +57,7 @@ __all__ = [
     "state_dir",
 ]
 
-_log = logging.getLogger("fedcipher")
+_log = quoting_log("fedcipher")
 
 
 @dataclass(frozen=True)

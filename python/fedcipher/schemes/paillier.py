@@ -11,6 +11,7 @@ import numpy as np
 from fedcipher._optional import load
 from fedcipher.codec import Codec
 from fedcipher.errors import DecryptError, FrameError, KeyFormatError, ParameterError
+from fedcipher.foreign_files import parse_json
 from fedcipher.schemes.base import SchemeInfo
 from fedcipher.schemes.library import Adder, Arithmetic, LibraryScheme, Numbers
 
@@ -92,7 +93,7 @@ class _Paillier(Arithmetic):
         paillier = load("phe.paillier")
 
         try:
-            said = json.loads(secret)
+            said = parse_json(secret)
             p, q = int(said["p"], 16), int(said["q"], 16)
             return paillier.PaillierPrivateKey(paillier.PaillierPublicKey(p * q), p, q)
         except (ValueError, KeyError, TypeError):
@@ -114,7 +115,7 @@ class _Paillier(Arithmetic):
 
     def adder(self, public: bytes) -> Adder:
         try:
-            n = int(json.loads(public)["n"], 16)
+            n = int(parse_json(public)["n"], 16)
         except (ValueError, KeyError, TypeError):
             raise KeyFormatError("this is no Paillier server key of this version") from None
         return _Product(self, n)

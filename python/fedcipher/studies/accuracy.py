@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,7 @@ from typing import Any
 
 from fedcipher._units import size
 from fedcipher.errors import BenchError
+from fedcipher.foreign_files import MAX_REPORT, read_json
 from fedcipher.published import setup
 from fedcipher.studies.findings import Asked, Findings, Table
 
@@ -64,4 +64,4 @@ def _trained(clients: int, options: list[str], data_dir: str) -> dict[str, Any]:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode:
             raise BenchError(f"`{' '.join(command)}` ended with {done.returncode}: {done.stdout[-2000:]}")
-        return json.loads((Path(out) / "report.json").read_text(encoding="utf-8"))
+        return read_json(Path(out) / "report.json", MAX_REPORT)

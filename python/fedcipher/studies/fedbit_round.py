@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedcipher._units import seconds
 from fedcipher.codec import Array, Codec
 from fedcipher.errors import ParameterError
+from fedcipher.foreign_files import MAX_REPORT, read_json
 from fedcipher.published import doubt, figure, setup
 from fedcipher.published.verdict import Outcome, judged
 from fedcipher.schemes import scheme
@@ -47,7 +47,7 @@ def accelerator_seconds(path: Path, values: int) -> tuple[float, float]:
     Its cycles were counted for LeNet-5; other models take as many for each coefficient.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path, MAX_REPORT, follow=True)
         per = values / (2 * found["coefficients"]) / _CLOCK
         return (found["prepare"] + found["encrypt"]) * per, found["decrypt"] * per
     except (OSError, ValueError, KeyError, TypeError) as error:

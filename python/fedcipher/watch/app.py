@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fedcipher import _page
 from fedcipher.app.report_page import content
 from fedcipher.errors import FedcipherError, ParameterError
+from fedcipher.foreign_text import MAX_LINE, quoted
 from fedcipher.watch.prometheus import CONTENT_TYPE, exposition
 from fedcipher.watch.run import WatchedRun
 
@@ -72,7 +73,7 @@ def dashboard(run: WatchedRun, hosts: list[str]) -> Starlette:
         state = run.state()
         lost = '<p class="problem" id="lost" hidden>The dashboard does not answer: this is what it said last.</p>'
         parts = [lost, f'<main data-state="{state}">', *_content(run), "</main>", '<script src="live.js"></script>']
-        return HTMLResponse(_page.document(f"Fedcipher: {run.folder.name}", parts), headers=_HEADERS)
+        return HTMLResponse(_page.document(f"Fedcipher: {quoted(run.folder.name)}", parts), headers=_HEADERS)
 
     def news(request: Request) -> Response:
         state = run.state()
@@ -126,7 +127,7 @@ def _answered(made: Any) -> Response:
     try:
         return made()
     except FedcipherError as error:
-        return PlainTextResponse(f"{error}\n", status_code=503, headers=_HEADERS)
+        return PlainTextResponse(f"{quoted(error, MAX_LINE)}\n", status_code=503, headers=_HEADERS)
 
 
 def _content(run: WatchedRun) -> list[str]:
@@ -135,7 +136,10 @@ def _content(run: WatchedRun) -> list[str]:
         report = run.report(past)
         notice = run.metrics.notice()
     except FedcipherError as error:
-        return [f"<h1>{escape(run.folder.name)}</h1>", _page.note(f"Nothing to see yet: {error}", "problem")]
+        return [
+            f"<h1>{escape(quoted(run.folder.name))}</h1>",
+            _page.note(f"Nothing to see yet: {quoted(error, MAX_LINE)}", "problem"),
+        ]
     number = len(report.rounds)
     under_way = past.rounds and past.rounds[-1].number not in past.ended
     if not past.running:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcipher._optional import require
+from fedcipher.foreign_text import show
 
 __all__ = ["add_commands", "require_dashboard"]
 
@@ -50,7 +51,7 @@ def _dashboard(
     read_journal(folder)
     run = WatchedRun(folder, key_of(options))
     with listener(options.listen) as at:
-        print(f"dashboard: {address(at)}", flush=True)
-        print(f"fedcipher: the page has no login: {readers(at)} can read it", file=sys.stderr)
+        show(f"dashboard: {address(at)}", flush=True)
+        show(f"fedcipher: the page has no login: {readers(at)} can read it", to=sys.stderr)
         serve(run, at, hosts)
     return 0

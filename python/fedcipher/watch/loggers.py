@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import logging
 import math
 import os
 import time
@@ -13,7 +13,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedcipher._files import create_private, own_target
 from fedcipher._optional import load, require
+from fedcipher.foreign_text import quoting_log
 
 if TYPE_CHECKING:
     # The command line imports this package, also where there is no Flower.
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JsonLines", "MLflow", "TensorBoard", "WandB", "figures", "follow"]
 
-_log = logging.getLogger("fedcipher.flower")
+_log = quoting_log("fedcipher.flower")
 
 
 def figures(record: RoundRecord) -> dict[str, float]:
@@ -106,7 +108,7 @@ class JsonLines(_Logger):
     """A line of JSON a round, appended to ``path``: the time, the round, its `figures`, who was left out and why."""
 
     def __init__(self, path: str | Path) -> None:
-        self._file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115
+        self._file = io.TextIOWrapper(create_private(own_target(Path(path)), append=True), encoding="utf-8")
 
     def _write(self, record: RoundRecord, values: dict[str, float]) -> None:
         left_out = [

@@ -14,6 +14,7 @@ from fedcipher.flower.curves import Curves
 from fedcipher.flower.journal import Past, read_journal
 from fedcipher.flower.records import RoundRecord
 from fedcipher.flower.run_folder import read_run
+from fedcipher.foreign_text import MAX_NAME, quoted
 
 __all__ = ["Metrics"]
 
@@ -73,7 +74,9 @@ class Metrics:
         parts = [("", "evaluate"), ("training ", "train"), ("server ", "server")]
         held = [(f"{of}{name}", value) for of, part in parts for name, value in record.metrics.get(part, {}).items()]
         # An app names them.
-        return ", ".join(f"{_plain(name)} {value:.4g}" for name, value in held if isinstance(value, (int, float)))
+        return ", ".join(
+            f"{quoted(name, MAX_NAME)} {value:.4g}" for name, value in held if isinstance(value, (int, float))
+        )
 
     def losses(self, record: RoundRecord) -> list[str]:
         """What is not in the round's sums, where they were opened."""
@@ -94,7 +97,3 @@ class Metrics:
 
 def _answers(charter: Charter) -> bool:
     return any(charter.answers.values())
-
-
-def _plain(name: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import logging
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +14,12 @@ from fedcipher.errors import FedcipherError, RunError
 from fedcipher.flower.curves import Curves
 from fedcipher.flower.journal import Past, journal_files, read_journal
 from fedcipher.flower.run_folder import read_scheme
+from fedcipher.foreign_text import MAX_LINE, quoted, quoting_log
 from fedcipher.watch.metrics import Metrics
 
 __all__ = ["WatchedRun"]
 
-_log = logging.getLogger("fedcipher")
+_log = quoting_log("fedcipher")
 _LOOK_SECONDS = 1.0
 
 
@@ -39,7 +40,8 @@ class WatchedRun:
     def past(self) -> Past:
         """What its journal says. Raises `RunError` where there is none, or a damaged one."""
         # A server that ends changes nothing, so that whether one runs is always looked up.
-        seen = [(path.stat().st_mtime_ns, path.stat().st_size) for path in journal_files(self.folder) if path.exists()]
+        files = [path.lstat() for path in journal_files(self.folder) if os.path.lexists(path)]
+        seen = [(about.st_ino, about.st_mtime_ns, about.st_size) for about in files]
         if seen != self._seen or self._past.running:
             self._past, self._seen = read_journal(self.folder), seen
         return self._past
@@ -50,7 +52,7 @@ class WatchedRun:
 
     def report(self, past: Past) -> Report:
         """``past`` as a training's report has it. Raises `RunError`."""
-        made = Report.begin({"run": self.folder.name}, read_scheme(self.folder), "", 0.0)
+        made = Report.begin({"run": quoted(self.folder.name)}, read_scheme(self.folder), "", 0.0)
         # Of who looks at it, not of the server.
         made.machine = {}
         made.rounds = [
@@ -64,7 +66,7 @@ class WatchedRun:
         try:
             past = self.past()
         except RunError as error:
-            return hashlib.sha256(str(error).encode()).hexdigest()[:16]
+            return hashlib.sha256(quoted(error, MAX_LINE).encode()).hexdigest()[:16]
         rounds = [(r.number, r.number in past.ended, r.wall_seconds, r.unfinished, len(r.late)) for r in past.rounds]
         said = repr((past.running, rounds))
         return hashlib.sha256(said.encode()).hexdigest()[:16]

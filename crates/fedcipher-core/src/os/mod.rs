@@ -10,14 +10,18 @@ pub use unix::*;
 #[cfg(windows)]
 pub use windows::*;
 
-/// What a mode, which only Unix has, says against a key that lies there.
+/// What owners and modes, which only Unix has, say against a key that lies there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(windows, expect(dead_code, reason = "no modes there"))]
 pub enum Exposed {
     /// Others may read the file; its mode.
     Readable(u32),
-    /// Others may write to its folder, though not remove what is there where it is `sticky`.
-    Replaceable { sticky: bool },
+    /// It is another user's, neither this one's nor root's.
+    OfUser(u32),
+    /// Others may write to the folder, and replace what is in it; its mode.
+    Writable(u32),
+    /// The file itself lies in a folder where everybody makes files, though nobody removes those of others.
+    Sticky,
 }
 
 /// Why a file of ours does not open, where there is something to do about it.

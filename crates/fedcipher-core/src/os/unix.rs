@@ -1,14 +1,17 @@
 //! Linux and macOS.
 
 use super::{Exposed, Unopened};
+use std::ffi::OsString;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
-use std::io::Result;
+use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 const OTHERS: u32 = 0o077;
-const WORLD_WRITABLE: u32 = 0o002;
+/// Of the group, and of everybody.
+const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
+const MOST_LINKS: u32 = 40;
 
 /// The bytes at `offset`; the file's position is of no matter.
 pub fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> Result<()> {
@@ -20,9 +23,24 @@ pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> Result<()> {
     file.write_all_at(bytes, offset)
 }
 
-/// Opens an existing file; a link is refused.
+/// Opens an existing file; a link is refused, and so is what is no file.
 pub fn open_no_link(path: &Path, write: bool) -> Result<File> {
-    OpenOptions::new().read(true).write(write).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)
+    open_regular(path, write, libc::O_NOFOLLOW)
+}
+
+/// Opens a file to read; a link is followed, a device or a pipe refused.
+pub fn open_file(path: &Path) -> Result<File> {
+    open_regular(path, false, 0)
+}
+
+fn open_regular(path: &Path, write: bool, flags: i32) -> Result<File> {
+    // Without O_NONBLOCK the opening of a pipe waits for its other end.
+    let flags = flags | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
+    let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(Error::new(ErrorKind::InvalidInput, "it is no file but a folder, a device or a pipe"))
 }
 
 /// Makes a file that only its owner can read.
@@ -45,10 +63,51 @@ pub fn exposed_file(about: &Metadata) -> Option<Exposed> {
     (about.mode() & OTHERS != 0).then(|| Exposed::Readable(about.mode() & 0o7777))
 }
 
-/// What stands against a secret file in a folder with this metadata.
-pub fn exposed_folder(about: &Metadata) -> Option<Exposed> {
-    let sticky = about.mode() & STICKY != 0;
-    (about.mode() & WORLD_WRITABLE != 0).then_some(Exposed::Replaceable { sticky })
+/// The first folder, link or file on the way to the secret file at `path` by which another user could put his own in
+/// its place, and how.
+///
+/// As ssh has it: everything on the way, that of links too, belongs to this user or root, and nobody else writes to a
+/// folder. In a sticky folder, such as `/tmp`, what belongs to this user or root stays: there it may go on from a folder
+/// or a link, while a file there is refused.
+pub fn exposed_path(path: &Path) -> Result<Option<(PathBuf, Exposed)>> {
+    let own = rustix::process::geteuid().as_raw();
+    let whole = std::path::absolute(path)?;
+    let mut left: Vec<OsString> = steps(&whole);
+    let (mut at, mut sticky, mut links) = (PathBuf::new(), false, 0);
+    while let Some(step) = left.pop() {
+        if step == ".." {
+            at.pop();
+            continue;
+        }
+        let found = at.join(&step);
+        let about = found.symlink_metadata()?;
+        let owner = about.uid();
+        if owner != own && owner != 0 {
+            return Ok(Some((found, Exposed::OfUser(owner))));
+        }
+        if about.is_symlink() {
+            links += 1;
+            if links > MOST_LINKS {
+                return Err(Error::from_raw_os_error(libc::ELOOP));
+            }
+            left.extend(steps(&found.read_link()?));
+            continue;
+        }
+        if !about.is_dir() {
+            return Ok(sticky.then_some((at, Exposed::Sticky)));
+        }
+        sticky = about.mode() & STICKY != 0 && about.mode() & OTHERS_WRITE != 0;
+        if about.mode() & OTHERS_WRITE != 0 && !sticky {
+            return Ok(Some((found, Exposed::Writable(about.mode() & 0o7777))));
+        }
+        at = found;
+    }
+    Ok(None)
+}
+
+/// The parts of a path, the last first.
+fn steps(path: &Path) -> Vec<OsString> {
+    path.components().rev().filter(|c| *c != Component::CurDir).map(|c| c.as_os_str().to_owned()).collect()
 }
 
 /// Whether the open `file` is the one at `path`, not followed where that is a link.

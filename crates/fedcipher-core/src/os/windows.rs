@@ -5,7 +5,7 @@ use super::{Exposed, Unopened};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
 use std::os::windows::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// `FILE_FLAG_OPEN_REPARSE_POINT`: the link itself, not what it leads to.
 const OPEN_LINK: u32 = 0x0020_0000;
@@ -69,8 +69,13 @@ pub fn exposed_file(_: &Metadata) -> Option<Exposed> {
 }
 
 /// There are no modes here.
-pub fn exposed_folder(_: &Metadata) -> Option<Exposed> {
-    None
+pub fn exposed_path(_: &Path) -> Result<Option<(PathBuf, Exposed)>> {
+    Ok(None)
+}
+
+/// Opens a file to read; a link is followed. What is no file has no path here.
+pub fn open_file(path: &Path) -> Result<File> {
+    File::open(path)
 }
 
 /// Whether the open `file` is the one at `path`.
