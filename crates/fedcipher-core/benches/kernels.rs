@@ -13,6 +13,7 @@ use fedcipher_core::prf::Prf;
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params, Preset};
 use fedcipher_core::scheme::{Expect, Request, Scheme};
+use fedcipher_core::sign::{Purpose, Signed, SigningKey, refused};
 use fedcipher_core::{bits, wire};
 use std::hint::black_box;
 
@@ -146,5 +147,19 @@ fn rounds(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, masks, tags, rounds, additions, ciphertexts);
+/// Signatures of updates, of as many clients: what a server checks of each frame before it adds.
+fn signatures(c: &mut Criterion) {
+    let message = [7u8; 200];
+    let made: Vec<_> = (0..256).map(|_| SigningKey::generate().unwrap()).collect();
+    let signed: Vec<_> = made.iter().map(|key| (key.verify_key(), key.sign(Purpose::Update, &message))).collect();
+    let of = |(key, signature)| Signed { party: 0, key, purpose: Purpose::Update, message: &message, signature };
+    let all: Vec<_> = signed.iter().map(|(key, signature)| of((key, signature))).collect();
+    let mut group = c.benchmark_group("ed25519");
+    group.bench_function("sign", |b| b.iter(|| made[0].sign(Purpose::Update, black_box(&message))));
+    group.bench_function("verify", |b| b.iter(|| assert!(black_box(&all[0]).holds())));
+    group.throughput(Throughput::Elements(all.len() as u64));
+    group.bench_function("verify 256 together", |b| b.iter(|| assert!(refused(black_box(&all)).unwrap().is_empty())));
+}
+
+criterion_group!(benches, masks, tags, rounds, additions, ciphertexts, signatures);
 criterion_main!(benches);
