@@ -757,7 +757,7 @@ def test_keys_that_others_could_read_or_replace_are_refused(tmp_path):
         start()
     key.chmod(0o600)
     folder.chmod(0o777)
-    with pytest.raises(errors.EngineError, match=f"chmod o-w {folder}"):
+    with pytest.raises(errors.EngineError, match=f"chmod go-w {folder}"):
         start()
     folder.chmod(0o700)
     start()

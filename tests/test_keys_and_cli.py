@@ -145,7 +145,7 @@ def test_a_client_key_in_a_folder_that_all_may_write_to_is_refused(tmp_path):
     scheme = fedcipher.scheme("flashe", clients=1, min_contributions=1)
     folder = keys.save(scheme.keygen(1), scheme, tmp_path / "keys")
     folder.chmod(0o777)
-    with pytest.raises(errors.KeyFormatError, match=f"chmod o-w {folder}"):
+    with pytest.raises(errors.KeyFormatError, match=f"chmod go-w {folder}"):
         keys.load_client(folder / "client-0.key")
     folder.chmod(0o1777)
     with pytest.raises(errors.KeyFormatError, match="mkdir -m 700"):

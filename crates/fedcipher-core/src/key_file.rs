@@ -26,11 +26,15 @@ fn replaceable(place: &Path, exposed: Exposed) -> String {
     let place = place.display();
     match exposed {
         Exposed::OfUser(user) => {
-            format!("{place} belongs to user {user}, who can replace it: make this user or root its owner (chown)")
+            format!("may be replaced by user {user}, to whom {place} belongs: make this user or root its owner (chown)")
         }
-        Exposed::Sticky => format!("every user may write to {place}: move it to a folder of its own (mkdir -m 700)"),
+        Exposed::Sticky => {
+            format!(
+                "may be replaced by every user, as all write to {place}: move it to a folder of its own (mkdir -m 700)"
+            )
+        }
         Exposed::Writable(mode) | Exposed::Readable(mode) => {
-            format!("other users may write to {place} (mode {mode:04o}) and replace it: chmod go-w {place}")
+            format!("may be replaced by other users, who may write to {place} (mode {mode:04o}): chmod go-w {place}")
         }
     }
 }
@@ -48,7 +52,10 @@ pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
         return Err(refused(path, "is no key file"));
     }
     if let Some(Exposed::Readable(mode)) = os::exposed_file(&about) {
-        return Err(refused(path, format!("other users may read it (mode {mode:04o}): chmod 600 {}", path.display())));
+        return Err(refused(
+            path,
+            format!("may be read by other users (mode {mode:04o}): chmod 600 {}", path.display()),
+        ));
     }
     if let Some((place, exposed)) = os::exposed_path(path).map_err(io)? {
         return Err(refused(path, replaceable(&place, exposed)));
