@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -170,7 +171,7 @@ class Charter:
             }
         )
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the document."""
         return digest_of(self.encode())

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -584,7 +584,8 @@ class SecureStrategy(Strategy):
             p: [encode(ours.settings[p].at(i)) == encode(begun.settings[p].at(i)) for i in asked]
             for p in begun.settings
         }
-        changed = [key for key, value in vars(ours).items() if key != "settings" and value != getattr(begun, key)]
+        names = [field.name for field in fields(ours) if field.name != "settings"]
+        changed = [name for name in names if getattr(ours, name) != getattr(begun, name)]
         changed += [] if all(all(same) for same in told.values()) else ["settings"]
         if changed:
             raise StrategyError(
