@@ -277,7 +277,7 @@ def test_the_socket_is_its_owners_alone(tmp_path):
     (tmp_path / "engine.sock").unlink()
     tmp_path.chmod(0o777)
     with (
-        pytest.raises(errors.EngineError, match="lets other users replace what is in it"),
+        pytest.raises(errors.EngineError, match="who may write to"),
         open_engine(tmp_path, folder),
     ):
         pass

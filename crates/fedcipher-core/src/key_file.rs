@@ -21,8 +21,13 @@ fn refused(path: &Path, reason: impl std::fmt::Display) -> Error {
     Error::KeyFile { path: path.display().to_string(), reason: reason.to_string() }
 }
 
-/// Why another user could put a key of his own in the place of this one, and what to do.
-fn replaceable(place: &Path, exposed: Exposed) -> String {
+/// Why another user could put something of his own in the place of what is at `path`, and what to do; none where
+/// nobody can. Links are followed, and every folder on the way is looked at.
+pub fn replaceable(path: &Path) -> std::io::Result<Option<String>> {
+    Ok(os::exposed_path(path)?.map(|(place, exposed)| told(&place, exposed)))
+}
+
+fn told(place: &Path, exposed: Exposed) -> String {
     let place = place.display();
     match exposed {
         Exposed::OfUser(user) => {
@@ -57,8 +62,8 @@ pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
             format!("may be read by other users (mode {mode:04o}): chmod 600 {}", path.display()),
         ));
     }
-    if let Some((place, exposed)) = os::exposed_path(path).map_err(io)? {
-        return Err(refused(path, replaceable(&place, exposed)));
+    if let Some(why) = replaceable(path).map_err(io)? {
+        return Err(refused(path, why));
     }
     // One allocation: a vector that grows would leave the key in memory that was freed.
     let mut bytes = Zeroizing::new(Vec::with_capacity(about.len() as usize + 1));

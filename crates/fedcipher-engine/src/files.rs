@@ -56,84 +56,49 @@ fn content(file: File, path: &Path) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// What modes and owners say against a file, its folder, and every folder above.
+/// What modes and owners say against a file, and against every folder and link that leads to it.
 #[cfg(unix)]
 pub mod modes {
-    use super::{Error, File, Path, Result, folder_of};
-    use std::fs::Metadata;
+    use super::{Error, File, Path, Result};
+    use fedcipher_core::key_file::replaceable;
     use std::os::unix::fs::MetadataExt;
 
     pub(super) const NO_WAITING: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     /// Bits of a mode that concern permissions.
     const PERMISSIONS: u32 = 0o7777;
-    const STICKY: u32 = 0o1000;
     const OTHERS_WRITE: u32 = 0o022;
 
     pub(super) fn check_secret(file: &File, path: &Path) -> Result<()> {
         let about = file.metadata().map_err(|e| Error::file(path, &e))?;
-        let (mode, own) = (about.mode() & PERMISSIONS, own());
+        let mode = about.mode() & PERMISSIONS;
         // A file of root's may be handed to a service by its group.
-        let by_group = about.uid() == 0 && own != 0 && mode & 0o037 == 0;
+        let by_group = about.uid() == 0 && !rustix::process::geteuid().is_root() && mode & 0o037 == 0;
         if mode & 0o077 != 0 && !by_group {
             let cure = format!("chmod 600 {}", path.display());
             return Err(Error::file(path, &format!("mode {mode:o} lets other users read the key; run: {cure}")));
         }
-        check_owner(&about, path)?;
-        check_folders(folder_of(path), false)
+        check_place(path)
     }
 
     pub(super) fn check_trusted(file: &File, path: &Path) -> Result<()> {
-        let about = file.metadata().map_err(|e| Error::file(path, &e))?;
-        let mode = about.mode() & PERMISSIONS;
+        let mode = file.metadata().map_err(|e| Error::file(path, &e))?.mode() & PERMISSIONS;
         if mode & OTHERS_WRITE != 0 {
             let cure = format!("chmod go-w {}", path.display());
             return Err(Error::file(path, &format!("mode {mode:o} lets other users change it; run: {cure}")));
         }
-        check_owner(&about, path)?;
-        check_folders(folder_of(path), false)
+        check_place(path)
     }
 
-    fn own() -> u32 {
-        rustix::process::geteuid().as_raw()
-    }
-
-    /// Whose a file or folder is must not be another user, who can change it. Root reads everybody's.
-    fn check_owner(about: &Metadata, path: &Path) -> Result<()> {
-        let (owner, own) = (about.uid(), own());
-        if own == 0 || owner == own || owner == 0 {
-            return Ok(());
+    /// Refuses a file or a folder that another user could replace. A folder itself may be sticky, as for a socket.
+    pub fn check_place(path: &Path) -> Result<()> {
+        match replaceable(path).map_err(|e| Error::file(path, &e))? {
+            Some(why) => Err(Error::file(path, &why)),
+            None => Ok(()),
         }
-        let reason = format!("it belongs to user {owner}, who can change it; make user {own} or root its owner");
-        Err(Error::file(path, &reason))
-    }
-
-    /// Refuses a folder in which another user could replace something: it is ours alone to write to, and so is each
-    /// above, where a sticky one (`/tmp`) leaves everybody's own alone. `sticky`: the folder itself may be such a one.
-    fn check_folders(folder: &Path, sticky: bool) -> Result<()> {
-        let whole = folder.canonicalize().map_err(|e| Error::file(folder, &e))?;
-        for (level, folder) in whole.ancestors().enumerate() {
-            let about = std::fs::metadata(folder).map_err(|e| Error::file(folder, &e))?;
-            check_folder(&about, folder, sticky || level > 0)?;
-        }
-        Ok(())
-    }
-
-    fn check_folder(about: &Metadata, folder: &Path, sticky_is_fine: bool) -> Result<()> {
-        let mode = about.mode() & PERMISSIONS;
-        if mode & OTHERS_WRITE != 0 && !(sticky_is_fine && mode & STICKY != 0) {
-            let reason =
-                format!("mode {mode:o} lets other users replace what is in it; run: chmod go-w {}", folder.display());
-            return Err(Error::file(folder, &reason));
-        }
-        check_owner(about, folder)
-    }
-
-    /// As for a secret, for a socket in `folder`, which may itself be sticky.
-    pub fn check_socket_folder(folder: &Path) -> Result<()> {
-        check_folders(folder, true)
     }
 }
 
+#[cfg(feature = "server")]
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -273,27 +238,35 @@ mod tests {
         let path = folder.join("key.pem");
         let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
         write_secret(&path, b"secret").unwrap();
+        // A link from a folder of ours leads through theirs.
+        let link = std::env::temp_dir().join(format!("fedcipher-above-{}.link", std::process::id()));
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let said = || {
+            let reads = [&path, &link].into_iter().flat_map(|place| [read_secret(place), read_trusted(place)]);
+            reads.map(|read| read.err().map(|error| error.to_string())).collect::<Vec<_>>()
+        };
         for (parent, own, refused) in [
             (0o755, 0o700, None),
             (0o755, 0o777, Some(&folder)),
             (0o755, 0o770, Some(&folder)),
-            (0o755, 0o1777, Some(&folder)),
             (0o777, 0o700, Some(&above)),
             (0o775, 0o700, Some(&above)),
             (0o1777, 0o700, None),
         ] {
             mode(&above, parent);
             mode(&folder, own);
-            for read in [read_secret, read_trusted] {
-                let said = read(&path).err().map(|error| error.to_string());
-                let told = refused.map(|folder| format!("chmod go-w {}", folder.canonicalize().unwrap().display()));
-                match (&said, told) {
+            let told = refused.map(|folder| format!("chmod go-w {}", folder.display()));
+            for said in said() {
+                match (&said, &told) {
                     (None, None) => {}
-                    (Some(said), Some(told)) => assert!(said.ends_with(&told), "{said}"),
+                    (Some(said), Some(told)) => assert!(said.ends_with(told), "{said}"),
                     other => unreachable!("{parent:o} {own:o}: {other:?}"),
                 }
             }
         }
+        mode(&folder, 0o1777);
+        assert!(said().into_iter().flatten().filter(|said| said.ends_with("(mkdir -m 700)")).count() == 4);
+        std::fs::remove_file(&link).unwrap();
         std::fs::remove_dir_all(&above).unwrap();
     }
 

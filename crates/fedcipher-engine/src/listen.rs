@@ -4,7 +4,7 @@ use crate::calls::Limits;
 use crate::client::Target;
 use crate::door::{Admitted, Door, Greeted, Origin, Work};
 use crate::error::{Error, Result};
-use crate::files::modes::check_socket_folder;
+use crate::files::modes::check_place;
 use crate::hosts::Hosts;
 use crate::keyring::Devices;
 use crate::ring::Ring;
@@ -137,7 +137,7 @@ pub fn unix(path: &Path, group: Option<Gid>) -> Result<UnixListener> {
 /// Refuses what [`unix`] would; changes nothing.
 pub fn check(path: &Path, group: Option<Gid>) -> Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    check_socket_folder(folder)?;
+    check_place(folder)?;
     if let Some(group) = group {
         passable(folder, group)?;
     }
