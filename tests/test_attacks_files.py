@@ -870,6 +870,35 @@ def test_attack_30_what_starts_runs_and_signs_apps_is_read_only_where_no_other_u
         open_to_all.chmod(0o700)
 
 
+TRUSTED = {
+    "policy.json": (lambda file: load_policy(file), b'{"fedcipher_policy": 1}', errors.ParameterError),
+    "trusted.yaml": (programs._check_trusted, b'{"fpk_a": "key"}', errors.ClusterError),
+}
+
+
+@pytest.mark.parametrize("name", TRUSTED)
+@pytest.mark.parametrize("by_link", [False, True])
+def test_attack_30_what_allows_runs_is_read_only_where_no_other_user_writes(tmp_path, name, by_link):
+    read, content, error = TRUSTED[name]
+    file = tmp_path / "above" / "own" / name
+    file.parent.mkdir(mode=0o700, parents=True)
+    write_new(file, content, 0o644)
+    named = tmp_path / "link" if by_link else file
+    if by_link:
+        named.symlink_to(file)
+    read(named)
+    file.chmod(0o664)
+    with pytest.raises(error, match=r"may be changed by other users \(mode 0664\): chmod go-w"):
+        read(named)
+    file.chmod(0o644)
+    for open_to_all in (file.parent, file.parent.parent):
+        open_to_all.chmod(0o777)
+        with pytest.raises(error, match=f"may be replaced by other users, who may write to {open_to_all} "):
+            read(named)
+        open_to_all.chmod(0o700)
+    read(named)
+
+
 @as_root
 def test_attack_30_keys_of_others_do_not_load(tmp_path):
     path = key_file(tmp_path / "keys")

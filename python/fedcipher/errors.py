@@ -1,5 +1,6 @@
 """The one exception tree: every message names what was wrong and what to do."""
 
+import errno
 from collections.abc import Mapping, Sequence
 
 __all__ = [
@@ -249,10 +250,11 @@ class RunError(FedcipherError):
 
 
 class ForeignFileError(FedcipherError, OSError):
-    """What is at a path is no file that may be read: a link, a device, a pipe, or too large."""
+    """What is at a path is no file that may be read: a link, a device, a pipe, too large, or in others' hands."""
 
     def __str__(self) -> str:
-        return f"{self.filename} {self.strerror}; put the file itself there"
+        cure = "" if self.errno == errno.EACCES else "; put the file itself there"
+        return f"{self.filename} {self.strerror}{cure}"
 
 
 class WorkersError(FedcipherError):

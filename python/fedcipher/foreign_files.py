@@ -28,6 +28,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcipher import _native
 from fedcipher.errors import ForeignFileError
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "read_json",
     "read_npz",
     "read_text",
+    "read_trusted",
 ]
 
 # Most bytes of a file, by its kind.
@@ -77,6 +79,7 @@ _MAX_DEPTH = 64
 """Of JSON's brackets within brackets."""
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 _MAX_ARRAY_HEADER = 10_000
+_OTHERS_WRITE = 0o022
 _CHUNK = 1 << 20
 _SQLITE_SECONDS = 30.0
 _SQLITE_STEPS = 10_000
@@ -138,6 +141,23 @@ def read_file(path: str | Path, most: int, *, follow: bool = False) -> bytes:
     """The bytes of a file, as it is when it is opened. Raises as `open_file`."""
     with open_file(path, most, follow=follow) as file:
         return file.read(os.fstat(file.fileno()).st_size)
+
+
+def read_trusted(path: str | Path, most: int) -> bytes:
+    """The bytes of a file by which this user allows something: a link is followed. Raises as `open_file`.
+
+    `ForeignFileError` too where another user could change the file, or put another one in its place.
+    """
+    with open_file(path, most, follow=True) as file:
+        about = os.fstat(file.fileno())
+        if hasattr(os, "geteuid") and about.st_mode & _OTHERS_WRITE:
+            mode = stat.S_IMODE(about.st_mode)
+            raise ForeignFileError(
+                errno.EACCES, f"may be changed by other users (mode {mode:04o}): chmod go-w", str(path)
+            )
+        if why := _native.replaceable(path):
+            raise ForeignFileError(errno.EACCES, why, str(path))
+        return file.read(about.st_size)
 
 
 def read_text(path: str | Path, most: int, *, follow: bool = False) -> str:

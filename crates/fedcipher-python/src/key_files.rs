@@ -20,6 +20,12 @@ pub fn read_key_file<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py,
     key_file::read(&path).map(|bytes| PyBytes::new(py, &bytes)).map_err(raise)
 }
 
+/// Why another user could put something of his own in the place of what is at `path`; none where nobody can.
+#[pyfunction]
+pub fn replaceable(path: PathBuf) -> PyResult<Option<String>> {
+    Ok(key_file::replaceable(&path)?)
+}
+
 /// Takes a key file into use for this process's life, with the ledgers of folder `state`.
 #[pyfunction]
 pub fn hold_key_file(py: Python<'_>, path: PathBuf, key: &ClientKey, state: PathBuf) -> PyResult<()> {

@@ -593,6 +593,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(committee::charter_signature_holds, m)?)?;
     m.add_function(wrap_pyfunction!(min_contributions, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::read_key_file, m)?)?;
+    m.add_function(wrap_pyfunction!(key_files::replaceable, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::hold_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(common_set, m)?)?;
     m.add_function(wrap_pyfunction!(add_noise, m)?)?;

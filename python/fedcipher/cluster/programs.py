@@ -27,7 +27,7 @@ from fedcipher._optional import load, missing
 from fedcipher.cluster.certificates import server_certificate
 from fedcipher.cluster.environment import for_flower
 from fedcipher.errors import ClusterError, KeyFormatError
-from fedcipher.foreign_files import MAX_NOTE, read_file
+from fedcipher.foreign_files import MAX_NOTE, read_trusted
 from fedcipher.foreign_text import show
 from fedcipher.keys.store import read_secret, write_new
 
@@ -218,7 +218,7 @@ def _prepare_environment(module: str) -> None:
 def _check_trusted(file: Path) -> None:
     """Flower takes an empty list for none, and then runs any app."""
     try:
-        listed = load("yaml").safe_load(read_file(file, MAX_NOTE, follow=True))
+        listed = load("yaml").safe_load(read_trusted(file, MAX_NOTE))
     except (OSError, ValueError, load("yaml").YAMLError) as error:
         raise ClusterError(f"--trusted-entities {file} cannot be read: {error}; give `trusted.yaml`") from error
     if not isinstance(listed, dict) or not listed:

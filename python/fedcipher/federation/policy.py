@@ -19,7 +19,7 @@ from fedcipher import _native
 from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.query import Query
-from fedcipher.foreign_files import parse_json, read_file
+from fedcipher.foreign_files import parse_json, read_trusted
 from fedcipher.foreign_text import MAX_NAME, quoted
 
 __all__ = ["POLICY_FILE", "SIMULATED", "Policy", "load_policy", "policy_place"]
@@ -234,7 +234,7 @@ def load_policy(path: Path, default: Policy | None = None) -> Policy:
     """
     chosen, path = os.environ.get(POLICY_FILE), policy_place(path)
     try:
-        content = read_file(path, _MOST_BYTES, follow=True)
+        content = read_trusted(path, _MOST_BYTES)
     except FileNotFoundError:
         if chosen:
             raise ParameterError(f"{POLICY_FILE} names {path}, which does not exist") from None
