@@ -53,6 +53,24 @@ fn lost(result: Result<(), Error>) -> String {
 }
 
 #[test]
+fn attack_30_a_state_folder_that_others_write_to_is_refused() {
+    let (root, key) = (tempfile::tempdir().unwrap(), key());
+    let state = root.path().join("state");
+    claim(&key, &state, 5).unwrap();
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    for place in [state.as_path(), root.path()] {
+        for open in [0o777, 0o770, 0o707] {
+            mode(place, open);
+            let error = claim(&key, &state, 6).unwrap_err();
+            assert_eq!(error.class(), "LedgerError", "{error}");
+            assert!(error.to_string().ends_with(&format!("chmod go-w {}", place.display())), "{error}");
+        }
+        mode(place, 0o700);
+    }
+    claim(&key, &state, 6).unwrap();
+}
+
+#[test]
 fn rounds_increase_across_restarts() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());
     for round in [5, 6, 900, dated(0)] {

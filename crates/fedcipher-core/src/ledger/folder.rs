@@ -4,6 +4,7 @@ use super::slots::{BYTES, Counter, Newest};
 use super::stamp::{self, LEN, Magic, Stamp};
 use super::{disk, failed, lost};
 use crate::Result;
+use crate::key_file::replaceable;
 use crate::keys::ClientKey;
 use crate::prf::random_bytes;
 use crate::wire::hex;
@@ -25,9 +26,13 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens the folder, or makes it with a fresh random identity.
+    /// Opens the folder, or makes it with a fresh random identity. One that other users write to is refused: they could
+    /// put back an older one as a whole, which no ledger can see.
     pub fn open(path: &Path) -> Result<Self> {
         stamp::make_folder(path)?;
+        if let Some(reason) = replaceable(path).map_err(|e| failed(path, e))? {
+            return Err(failed(path, reason));
+        }
         let index = path.join(INDEX);
         loop {
             match stamp::open(&index, false) {
