@@ -522,6 +522,13 @@ def test_two_hundred_rounds(tmp_path):
     same(open_run(tmp_path / "run", apps.auditor), apps.in_the_clear(FedAvg(**ALL), 200), 1e-4)
 
 
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_last_sum_that_no_client_has_tried_is_said(tmp_path, caplog, evaluates):
+    inner = FedAvg(**ALL) if evaluates else FedAvg(**{**ALL, "fraction_evaluate": 0.0, "min_evaluate_nodes": 0})
+    Apps(tmp_path).start(inner, out=tmp_path / "run", rounds=2)
+    assert ("no client has tried the last round's sum" in caplog.text) is not evaluates
+
+
 def test_what_protects_the_run_is_in_flowers_log(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     apps = Apps(tmp_path)

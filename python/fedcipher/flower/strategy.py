@@ -382,6 +382,11 @@ class SecureStrategy(Strategy):
                 folder,
                 folder,
             )
+            if not self._running.somebody_has_all:
+                _log.warning(
+                    "no client has tried the last round's sum, since none was asked to evaluate it: only `fedcipher "
+                    "open` shows whether it opens"
+                )
         self._check_lost(result)
         return result
 
