@@ -171,6 +171,7 @@ class Federation:
             "types": {"train": "train", "evaluate": "evaluate"},
             "rounds": 1 << 20,
             "reader": "clients",
+            "reports": False,
             "sets_models": False,
             "settings": {"train": told, "evaluate": told},
         }

@@ -3,8 +3,8 @@
 Client code runs twice, with other data and the same server, which draws messages at random: honest ones, replays, other
 charters, settings, orders, forks of the chain, lost state. Of each reply everything is compared that the server gets:
 its kind, its records and their keys, its frame's length and head, refusals, and their order. Not compared are
-ciphertexts and what is random or a time: tags and signatures, references of refusals, seconds. Tags of models are
-compared by which of them are equal.
+ciphertexts and what is random or a time: tags and signatures, references of refusals, seconds. Nor are the ratios that
+a reader reports of a sum, which differ where the sums do. Tags of models are compared by which of them are equal.
 """
 
 import dataclasses
@@ -125,6 +125,9 @@ def seen(reply):
             kind, scheme, epoch, number, contributions, elements, payload, *_ = _native.inspect(frame)
             head = (kind, scheme, epoch, number, tuple(contributions), elements, payload, len(frame))
             said.append((name, key, array.dtype, array.shape, head, untagged(frame, payload)))
+        elif name == protocol.REPORT:
+            # Of opened sums, which differ in two worlds with other data.
+            said.append((name, tuple(held)))
         elif name == protocol.METRICS:
             counted = tuple(sorted((key, held[key]) for key in held if key.endswith("_bytes")))
             said.append((name, tuple(sorted(held.keys())), counted))
@@ -167,7 +170,7 @@ class Server:
         if draw.random() < 0.1:
             config["lr"] = 0.5
         chosen = draw.random() < 0.15
-        lost = draw.random() < 0.03
+        lost, reports = draw.random() < 0.03, draw.random() < 0.2
         number = self.number
 
         def make(world):
@@ -191,6 +194,10 @@ class Server:
             )
             content = RecordDict({"arrays": ArrayRecord(arrays), "config": ConfigRecord(config)})
             content[protocol.CONFIG] = said.to_record()
+            if reports:
+                content[protocol.REPORT] = ConfigRecord({"purpose": kind})
+                frame = world.strategy.scheme.addressed(run.folder.evaluation(1 + number % 2), client)
+                content[protocol.EVALUATION] = protocol.wire_record({protocol.EVALUATION: frame})
             return Message(content, dst_node_id=1000 + client, message_type=kind), client
 
         return make
@@ -211,6 +218,7 @@ class Server:
                 {"clear": {"train": ["loss"], "evaluate": ["loss"]}},
                 {"settings": {"train": Settings({}), "evaluate": Settings({})}},
                 {"rounds": 1},
+                {"reports": not self.charter.reports},
             ]
         )
         return dataclasses.replace(self.charter, **changes)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fedcipher.federation import charter, query
-from fedcipher.flower import analytics, committee, protocol
+from fedcipher.flower import analytics, committee, protocol, reports
 from fedcipher.flower.records import PHASES
 from fedcipher.flower.settings import RoundSettings
 
@@ -38,6 +38,7 @@ def names(module, *given):
         ("A message of a round", {*RoundSettings.__dataclass_fields__, protocol.CONFIG}),
         ("A reply", {*PHASES, *names(protocol, "UPDATE", "METRICS", "CONTEXT", "CLEAR"), "digest"}),
         ("A frame's head", header_fields()),
+        ("A report", {*names(protocol, "REPORT", "EVALUATION"), *names(reports, "_PURPOSE", "_REPORT")}),
         ("A committee's messages", {*names(committee, "_RECORD", "_REQUEST", "_ANSWER", "_PARTY"), "who"}),
         ("A query", {*query._FIELDS, "document", "plan", analytics.QUERY}),
     ],
@@ -51,7 +52,7 @@ def test_every_field_of_every_message_has_a_row(title, fields):
 
 def test_no_other_name_of_the_protocol_travels():
     """A constant of the protocol that no section covers would be a message of its own."""
-    known = {"CONFIG", "METRICS", "CONTEXT", "CLEAR", "UPDATE", "AGGREGATE_PREFIX", "PREFIX"}
+    known = {"CONFIG", "METRICS", "CONTEXT", "CLEAR", "UPDATE", "REPORT", "EVALUATION", "AGGREGATE_PREFIX", "PREFIX"}
     found = {
         name for name, value in vars(protocol).items() if isinstance(value, str) and value.startswith("fedcipher.")
     }

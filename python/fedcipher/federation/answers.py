@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedcipher.errors import CharterError, ForgedAggregateError, ParameterError
 
-__all__ = ["Answer", "Lanes", "Sums", "Tally", "limb_width", "parse_answer"]
+__all__ = ["Answer", "Lanes", "Report", "Sums", "Tally", "limb_width", "parse_answer"]
 
 _MOST_LENGTH = 1 << 20
 _MOST_BITS: dict[str, int] = {"mean": 40, "sum": 64}
@@ -149,6 +149,20 @@ class Sums:
         if not self.examples:
             return [0.0] * len(held)
         return [_value(round(value / self.examples / answer.resolution), answer) for value in held]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What readers tell of `Sums`: the ratios of the charter's answers, and nothing else."""
+
+    values: Mapping[str, list[float]]
+
+    examples = 0
+    """Not told."""
+
+    def ratio(self, answer: Answer) -> list[float]:
+        """As `Sums.ratio`."""
+        return self.values[answer.name]
 
 
 class Lanes:

@@ -49,7 +49,7 @@ _RESERVED = "fedcipher."
 """What Fedcipher's own counters begin with."""
 _FIELDS = (
     *("fedcipher_charter", "run", "key_set", "epoch", "scheme", "record", "arrays", "first", "optimiser", "weights"),
-    *("answers", "clear", "types", "rounds", "reader", "sets_models", "settings"),
+    *("answers", "clear", "types", "rounds", "reader", "reports", "sets_models", "settings"),
 )
 
 
@@ -120,7 +120,8 @@ class Charter:
     digest of the first model. ``optimiser`` is (kind, numbers), none where the mean is the next model.
     ``weighted_by`` is the metric that counts examples, empty where all clients weigh the same; ``largest_weight`` is
     the largest number of examples that counts. ``answers`` are summed, ``clear`` leaves each client in the clear.
-    ``reader`` says who opens means, models and answers. ``sets_models``: the server sets the models.
+    ``reader`` says who opens means, models and answers. ``reports``: clients that open answers tell the server their
+    ratios. ``sets_models``: the server sets the models.
     """
 
     run: int
@@ -139,6 +140,7 @@ class Charter:
     types: Mapping[Purpose, str]
     rounds: int
     reader: Literal["clients", "server"]
+    reports: bool
     sets_models: bool
     settings: Mapping[Purpose, Settings]
 
@@ -166,6 +168,7 @@ class Charter:
                 "types": dict(self.types),
                 "rounds": self.rounds,
                 "reader": self.reader,
+                "reports": self.reports,
                 "sets_models": self.sets_models,
                 "settings": {p: {n: dict(r) for n, r in self.settings[p].values.items()} for p in PURPOSES},
             }
@@ -265,6 +268,7 @@ def _parse(fields: dict[str, Any]) -> Charter:
         types={p: _text(by_purpose["types"][p], "types") for p in PURPOSES},
         rounds=_whole(fields["rounds"], "rounds", 1, _MOST_ROUNDS),
         reader=reader,
+        reports=_truth(fields["reports"], "reports"),
         sets_models=sets_models,
         settings={p: _settings(by_purpose["settings"][p]) for p in PURPOSES},
     )

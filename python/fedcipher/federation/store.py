@@ -85,7 +85,7 @@ class Store:
         if counts and policy.runs and not policy.vouched(charter, signature):
             self.count("runs", charter.epoch, digest, policy.runs)
         write_whole(self._folder / _charter_name(digest), charter.encode())
-        self.remember(run=charter.run, charter=digest, answered=0, index=0, evaluated=[], withdrawn=[])
+        self.remember(run=charter.run, charter=digest, answered=0, index=0, evaluated=[], withdrawn=[], opened=None)
         for name in (_STANDING, _EARLIER):
             (self._folder / name).unlink(missing_ok=True)
         for path in self._folder.glob(_charter_name("*")):

@@ -14,7 +14,7 @@ from fedcipher.errors import ParameterError, PlaintextError, RoundError
 from fedcipher.federation.answers import Lanes, Tally
 from fedcipher.federation.chain import lanes_of
 from fedcipher.federation.charter import Purpose
-from fedcipher.flower import committee, protocol
+from fedcipher.flower import committee, protocol, reports
 from fedcipher.flower.client_model import ClientModel
 from fedcipher.flower.outgoing import checked, only_metrics
 from fedcipher.flower.party import party_of
@@ -83,6 +83,8 @@ def _split(message_type: str) -> tuple[str, str]:
 def _answer(msg: Message, ctxt: Context, call_next: ClientAppCallable, allowed: frozenset[tuple[str, str]]) -> Message:
     try:
         category, action = _split(msg.metadata.message_type)
+        if reports.is_for_reader(msg):
+            return reports.report(msg, ctxt)
         if protocol.CONFIG in msg.content.config_records and category in (MessageType.TRAIN, MessageType.EVALUATE):
             return _round(msg, ctxt, call_next, "train" if category == MessageType.TRAIN else "evaluate")
         if committee.is_for_member(msg):

@@ -11,7 +11,8 @@ from flwr.app import ArrayRecord
 
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import CharterError, LayoutError, NonceReuseError, RoundError, StateError
-from fedcipher.federation.chain import Chain, Standing
+from fedcipher.federation.answers import Sums
+from fedcipher.federation.chain import Chain, Opened, Standing
 from fedcipher.federation.charter import Charter, Purpose
 from fedcipher.federation.optimiser_step import in_type_of
 from fedcipher.flower import protocol
@@ -39,8 +40,6 @@ class ClientModel:
         self._codec = party.scheme.codec
         self._chain: Chain | None = None
         self._kept: Standing | None = None
-        self.unopened: list[int] = []
-        """Numbers of the newest step's sums that did not open."""
         self.charter = self._charter()
 
     def _charter(self) -> Charter:
@@ -56,6 +55,8 @@ class ClientModel:
         ours = (self._party.key_set(charter), _plain(self.scheme.spec()))
         if (charter.key_set, charter.scheme) != ours:
             raise CharterError("the charter is of other keys or another scheme than this client's")
+        if charter.reports and not self.scheme.fixes_sets:
+            raise CharterError("the charter wants reports, which under a common key tell of single clients")
         policy, signature = self._party.policy(), self._settings.signature
         self._store.accept(charter, policy, counts=not self._party.simulated, signature=signature)
         _log.info(
@@ -86,13 +87,43 @@ class ClientModel:
                 raise StateError(f"step {self._chain.at.steps + 1} is missing; the server sends all again next round")
             earlier = self._chain.at
             opened = self._chain.step(decryptor, frames, index)
-            self.unopened = opened.failed
+            self._note(number, opened)
             if opened.failed:
                 _log.warning("step %s: %s of its %s sums do not open", number, len(opened.failed), len(frames))
         if (self._chain.at.steps, self._chain.at.last) != (self._settings.steps, self._settings.last):
             raise StateError("this client has opened other sums than the message's chain has")
         if self._chain.at is not self._kept:
             self._store.keep(self._chain.at, earlier=earlier)
+
+    def _note(self, number: int, opened: Opened) -> None:
+        """Remember what step ``number`` has said, before the step itself: a process that is killed makes it again."""
+        told: dict[str, Any] = {"step": number, "unopened": opened.failed}
+        if self.charter.reports and opened.answers is not None:
+            told["answers"] = _ratios(opened.answers, self.charter, "train")
+        if len(told) > 2 or opened.failed or self._store.recall().get("opened"):
+            self._store.remember(opened=told)
+
+    def _noted(self) -> dict[str, Any]:
+        told = self._store.recall().get("opened") or {}
+        return told if told.get("step") == self._at.steps else {}
+
+    @property
+    def unopened(self) -> list[int]:
+        """Numbers of the newest step's sums that did not open."""
+        return [] if self.charter.sets_models else self._noted().get("unopened", [])
+
+    @property
+    def reported(self) -> dict[str, list[float]]:
+        """The answers of training in the newest step. Raises `StateError` where there are none."""
+        told = self._noted()
+        if "answers" not in told:
+            raise StateError("the newest step of this client brought no answers")
+        return told["answers"]
+
+    def evaluated(self, frame: bytes, decryptor: Decryptor) -> dict[str, list[float]]:
+        """The answers in the sum of evaluations at this position. Raises what a decryptor raises."""
+        sums = self._running.open_answers(decryptor, frame, self._settings.index)
+        return _ratios(sums, self.charter, "evaluate")
 
     def _brought(self, record: ArrayRecord) -> tuple[dict[int, tuple[list[bytes], int]], list[NumpyArray]]:
         """The sums by step, with each step's round, and the first model."""
@@ -282,6 +313,10 @@ class ClientModel:
     def keep_unsent(self, state: bytes) -> None:
         """An encryptor's state, for the next round of this run."""
         self._store.keep_unsent(state)
+
+
+def _ratios(sums: Sums, charter: Charter, purpose: Purpose) -> dict[str, list[float]]:
+    return {answer.name: sums.ratio(answer) for answer in charter.answers[purpose]}
 
 
 def _within(x: NumpyArray, end: float) -> NumpyArray:

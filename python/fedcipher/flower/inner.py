@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedcipher.errors import FedcipherError, RunError, StrategyError
-from fedcipher.federation.answers import Answer, Sums
+from fedcipher.federation.answers import Answer, Report, Sums
 from fedcipher.federation.optimiser_step import Optimiser
 from fedcipher.flower import probe, protocol
 from fedcipher.flower.optimiser import mean_part, optimiser_of
@@ -187,13 +187,15 @@ class Inner:
             raise StrategyError(f"{self.name} did not aggregate a round with valid updates")
         return made, metrics
 
-    def blind(self, server_round: int, accepted: list[Message]) -> None:
-        """Run it on random numbers: proof that it still is a mean."""
+    def blind(
+        self, server_round: int, accepted: list[Message], said: Report | None, answers: Sequence[Answer]
+    ) -> MetricRecord | None:
+        """Run it on random numbers: proof that it still is a mean. Its metrics, where readers have reported answers."""
         rng = np.random.default_rng()
         probes = [rng.normal(size=_PROBE_SIZE) for _ in accepted]
-        self._answer(accepted, None, ())
-        with self._without_metrics():
-            made, _ = self._aggregate(server_round, accepted, [ArrayRecord({_PROBE: Array(p)}) for p in probes])
+        self._answer(accepted, said, answers)
+        with contextlib.nullcontext() if said is not None else self._without_metrics():
+            made, metrics = self._aggregate(server_round, accepted, [ArrayRecord({_PROBE: Array(p)}) for p in probes])
         if made is None or _PROBE not in made:
             raise StrategyError(f"{self.name} did not aggregate a round with valid updates")
         if not np.allclose(made[_PROBE].numpy(), np.mean(probes, axis=0), rtol=1e-6):
@@ -201,6 +203,7 @@ class Inner:
                 f"{self.name} does not compute a weighted mean of its updates, which is all that "
                 "can be done on ciphertexts; use FedAvg, FedProx or another averaging strategy"
             )
+        return None if said is None else metrics
 
     @contextlib.contextmanager
     def _without_metrics(self) -> Generator[None]:
@@ -216,7 +219,7 @@ class Inner:
                 setattr(self.strategy, hook, before)
 
     def evaluated(
-        self, server_round: int, accepted: list[Message], sums: Sums, answers: Sequence[Answer]
+        self, server_round: int, accepted: list[Message], sums: Sums | Report, answers: Sequence[Answer]
     ) -> MetricRecord | None:
         """Its aggregation of metrics, from one reply with the mean answers for each client."""
         self._answer(accepted, sums, answers)
@@ -227,7 +230,7 @@ class Inner:
         except Exception as error:
             raise StrategyError(f"{self.name} cannot aggregate the answers of an evaluation: {error}") from error
 
-    def _answer(self, accepted: list[Message], sums: Sums | None, answers: Sequence[Answer]) -> None:
+    def _answer(self, accepted: list[Message], sums: Sums | Report | None, answers: Sequence[Answer]) -> None:
         """Give each reply the same metrics: of a mean the mean, of a sum its part."""
         for reply in accepted:
             reply.content["metrics"] = metrics_of(sums, answers, self.weighted_by, len(accepted))
@@ -248,7 +251,7 @@ class Inner:
             raise StrategyError(f"{self.name} cannot aggregate: {error}") from error
 
 
-def metrics_of(sums: Sums | None, answers: Sequence[Answer], weighted_by: str, clients: int) -> MetricRecord:
+def metrics_of(sums: Sums | Report | None, answers: Sequence[Answer], weighted_by: str, clients: int) -> MetricRecord:
     """One client's part of opened answers, so that weighted means and sums over ``clients`` such records are right."""
     if sums is None:
         return MetricRecord({weighted_by: 1})

@@ -17,7 +17,9 @@ __all__ = [
     "CLEAR",
     "CONFIG",
     "CONTEXT",
+    "EVALUATION",
     "METRICS",
+    "REPORT",
     "UPDATE",
     "aggregate_key",
     "aggregate_of",
@@ -38,6 +40,10 @@ CONTEXT = PREFIX + "context"
 """ConfigRecord of a reply: the digest of what the app was given beside the charter."""
 CLEAR = PREFIX + "clear"
 """MetricRecord of a reply: the metrics that charter and client configuration let leave in the clear."""
+REPORT = PREFIX + "report"
+"""ConfigRecord of a message that asks a reader for a report, and of the reply with it."""
+EVALUATION = PREFIX + "evaluation"
+"""ArrayRecord of such a message, and its one array: the sum of an evaluation's answers."""
 UPDATE = PREFIX + "update"
 """Array of a reply: the client's frame."""
 AGGREGATE_PREFIX = PREFIX + "aggregate."

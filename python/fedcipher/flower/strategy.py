@@ -31,7 +31,7 @@ from fedcipher.errors import (
     StrategyError,
     WorkersError,
 )
-from fedcipher.federation.answers import Answer, Sums
+from fedcipher.federation.answers import Answer, Report, Sums
 from fedcipher.federation.canonical import encode
 from fedcipher.federation.chain import lanes_of
 from fedcipher.federation.charter import Charter, Purpose, arrays_digest
@@ -45,10 +45,11 @@ from fedcipher.flower.parties import Parties
 from fedcipher.flower.records import LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of, losses
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Arrivals
+from fedcipher.flower.reports import Reports, request
 from fedcipher.flower.run_folder import RunFolder, replay
 from fedcipher.flower.sealed import SealedArrays
 from fedcipher.flower.search import Search
-from fedcipher.flower.server_model import ServerModel
+from fedcipher.flower.server_model import Brought, ServerModel
 from fedcipher.flower.set_memory import ServerSets
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.flower.sums import RoundSums
@@ -222,6 +223,7 @@ class SecureStrategy(Strategy):
         self._attendance = Attendance(quorum=quorum, deadline=deadline, grace=grace, minimum=self._minimum)
         self._committee = Committee(committee_timeout)
         self._corrupt = self._corrupt_of(corrupt_clients)
+        self._reports = Reports(self._corrupt, committee_timeout)
         self._may_lose = may_lose
         self._search: Search | None = None
         # Why no further round can have a sum.
@@ -506,6 +508,7 @@ class SecureStrategy(Strategy):
             types=found.types,
             rounds=rounds if found.listed else _SPARE_ROUNDS * rounds,
             reader="server" if self._opener is not None else "clients",
+            reports=self._opener is None and self.scheme.fixes_sets and any(self._answers.values()),
             sets_models=self._sets_models,
             settings=found.settings,
         )
@@ -742,7 +745,6 @@ class SecureStrategy(Strategy):
         """The inner strategy's messages with the model in the place of what it was ``shown``, and the settings."""
         model, charter = self._running, self._running.charter
         plan = self.scheme.plan(self._key, self._parties.clients(messages))
-        signature = model.folder.signature
         for message in messages:
             place, node = self._inner.place_of_model(message, shown), message.metadata.dst_node_id
             self._check_told(message, charter, purpose, index, place)
@@ -750,19 +752,24 @@ class SecureStrategy(Strategy):
             # The inner strategy may share one record among all messages: each gets its own.
             content = RecordDict(dict(message.content.items()))
             content[place] = brought.arrays
-            content[protocol.CONFIG] = RoundSettings(
-                charter=charter.digest,
-                round=self._number,
-                index=index,
-                steps=0 if charter.sets_models else model.steps,
-                document=brought.document,
-                signature=signature if brought.document else b"",
-                plan=plan,
-                last=b"" if charter.sets_models else model.last,
-                indices=brought.indices,
-            ).to_record()
+            content[protocol.CONFIG] = self._settings(brought, index, plan)
             message.content = content
         return messages
+
+    def _settings(self, brought: Brought, index: int, plan: bytes = b"") -> ConfigRecord:
+        """Of a message of round ``index`` that brings what is ``brought``."""
+        model, charter = self._running, self._running.charter
+        return RoundSettings(
+            charter=charter.digest,
+            round=self._number,
+            index=index,
+            steps=0 if charter.sets_models else model.steps,
+            document=brought.document,
+            signature=model.folder.signature if brought.document else b"",
+            plan=plan,
+            last=b"" if charter.sets_models else model.last,
+            indices=brought.indices,
+        ).to_record()
 
     def _check_told(self, message: Message, charter: Charter, purpose: Purpose, index: int, place: str) -> None:
         """Refuse, with `StrategyError`, to tell a client what the charter does not say: the client would refuse it."""
@@ -845,10 +852,35 @@ class SecureStrategy(Strategy):
         model.append(frames, server_round, added.context)
         record.aggregate_bytes = sum(map(len, frames))
         if self._opener is None:
-            self._inner.blind(server_round, added.replies)
+            said = self._reported("train", added.replies, server_round)
+            metrics = self._inner.blind(server_round, added.replies, said, self._answers["train"])
             self._say(record)
-            return model.sealed(frames), None
+            return model.sealed(frames), metrics
         return self._opened(record, frames, added, server_round)
+
+    def _reported(
+        self, purpose: Purpose, accepted: Sequence[Message], index: int, frame: bytes | None = None
+    ) -> Report | None:
+        """What readers say of the answers in the newest sum; ``frame`` is that of an evaluation."""
+        model, answers = self._running, self._answers[purpose]
+        if not model.charter.reports or not answers or self._grid is None:
+            return None
+        readers = self.scheme.readers(self._key)
+        nodes = [reply.metadata.src_node_id for reply in accepted]
+        asked = [node for node in nodes if self._parties.client_of[node] in readers][: self._reports.wanted]
+        messages = [self._report_message(purpose, node, index, frame) for node in asked]
+        said = self._reports.ask(self._grid, messages, answers)
+        for node in self._reports.heard:
+            model.delivered(node)
+        return said
+
+    def _report_message(self, purpose: Purpose, node: int, index: int, frame: bytes | None) -> Message:
+        charter, client = self._running.charter, self._parties.client_of[node]
+        content = request(purpose, None if frame is None else self.scheme.addressed(frame, client))
+        brought = self._running.to_node(node, client)
+        content[charter.record] = brought.arrays
+        content[protocol.CONFIG] = self._settings(brought, index)
+        return Message(content, dst_node_id=node, message_type=charter.types[purpose])
 
     def _opened(
         self, record: RoundRecord, frames: list[bytes], added: Added, server_round: int
@@ -1085,7 +1117,12 @@ class SecureStrategy(Strategy):
             model.folder.know_context(context)
         model.folder.append_evaluation(frame, index)
         if self._opener is None:
-            return None
+            reported = self._reported("evaluate", accepted, index, frame)
+            return (
+                None
+                if reported is None
+                else self._inner.evaluated(index, accepted, reported, self._answers["evaluate"])
+            )
         try:
             sums = model.open_answers(self._opener, frame, index)
         except (DecryptError, ForgedAggregateError) as error:

@@ -404,6 +404,15 @@ class Scheme(ABC):
         return False
 
     @property
+    def fixes_sets(self) -> bool:
+        """Whether a committee fixes which clients are in a sum, so that nobody opens two sums of one round."""
+        return False
+
+    def readers(self, key: _native.ServerKey) -> frozenset[int]:
+        """The parties that open sums, where `fixes_sets`."""
+        return frozenset()
+
+    @property
     def sends_parts(self) -> bool:
         """Whether clients send part of an update each round and keep the rest for later ones (error feedback)."""
         return self.codec.top is not None or self.params().get("per_client_top") is not None

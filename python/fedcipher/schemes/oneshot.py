@@ -92,6 +92,14 @@ class Oneshot(NativeScheme):
     def reveals_to_server(self) -> bool:
         return self._params["reveal"] == "server"
 
+    @property
+    def fixes_sets(self) -> bool:
+        return True
+
+    def readers(self, key: _native.ServerKey) -> frozenset[int]:
+        parties = _native.Roster.from_bytes(key.public).parties()
+        return frozenset(number for number, _, (_, _, reader) in parties if reader)
+
 
 @dataclass(frozen=True)
 class Party:

@@ -1,0 +1,168 @@
+"""Under `oneshot` a server without a key has the curves: readers report answers, and enough of them say the same."""
+
+from dataclasses import replace
+
+import fedcipher
+import numpy as np
+import pytest
+from attack_harness import ALL, CLIENTS, Federation, says_nothing
+from fedcipher import keys
+from fedcipher.federation.answers import Answer
+from fedcipher.flower import SecureStrategy, client_mod, open_run, protocol
+from fedcipher.flower.journal import read_journal
+from flower_harness import LocalGrid, initial, record
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+LOSSES = [0.5, 1.25, 3.0, 4.5, 0.125]
+EXAMPLES = [10, 20, 30, 40, 50]
+MEAN = sum(a * b for a, b in zip(LOSSES, EXAMPLES, strict=True)) / sum(EXAMPLES)
+CLASSES = [[float(k), 2.0 * k, 1.0] for k in range(CLIENTS)]
+
+
+def app_of():
+    app = ClientApp(mods=[client_mod])
+
+    @app.train()
+    def train(msg, ctxt):
+        k = ctxt.node_config["partition-id"]
+        moved = [a + np.float32(0.01 * (k + 1)) for a in msg.content["arrays"].to_numpy_ndarrays()]
+        metrics = MetricRecord({"num-examples": EXAMPLES[k], "loss": LOSSES[k]})
+        return Message(RecordDict({"arrays": record(moved), "metrics": metrics}), reply_to=msg)
+
+    @app.evaluate()
+    def evaluate(msg, ctxt):
+        k = ctxt.node_config["partition-id"]
+        metrics = MetricRecord({"num-examples": EXAMPLES[k], "error": 2 * LOSSES[k], "classes": CLASSES[k]})
+        return Message(RecordDict({"metrics": metrics}), reply_to=msg)
+
+    return app
+
+
+class Run:
+    """A run of `oneshot` whose server has no key; ``tamper(reply, client)`` changes replies with a report."""
+
+    def __init__(self, folder, tamper=None, *, rounds=2, corrupt=1, inner=None, name="oneshot"):
+        more = {"members": CLIENTS, "corrupt": corrupt} if name == "oneshot" else {}
+        scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=12), **more)
+        self.keys = keys.save(scheme.keygen(CLIENTS), scheme, folder / "keys", examples_per_weight=100)
+        self.reports = []
+
+        def seen(message, reply, client):
+            if protocol.REPORT in message.content and not reply.has_error():
+                self.reports.append((client, reply))
+                return reply if tamper is None else tamper(reply, client)
+            return reply
+
+        self.grid = LocalGrid(app_of(), CLIENTS, self.keys, seen)
+        self.strategy = SecureStrategy(
+            inner or FedAvg(**ALL),
+            self.keys,
+            out=folder / "run",
+            train_answers=["loss"],
+            evaluate_answers=["error", Answer("classes", 3, 1e-3, 1e3, "sum")],
+        )
+        self.result = self.strategy.start(self.grid, record(initial()), num_rounds=rounds)
+
+
+def test_a_server_without_a_key_has_the_curves_of_one_with_it(tmp_path):
+    asked = []
+
+    def own(contents, weighted_by):
+        asked.append([content["metrics"]["loss"] for content in contents])
+        return MetricRecord({"mine": contents[0]["metrics"]["loss"]})
+
+    run = Run(tmp_path, inner=FedAvg(**ALL, train_metrics_aggr_fn=own), rounds=3)
+    for number in (1, 2, 3):
+        assert run.result.train_metrics_clientapp[number]["mine"] == pytest.approx(MEAN, abs=1e-6)
+        evaluated = run.result.evaluate_metrics_clientapp[number]
+        assert evaluated["error"] == pytest.approx(2 * MEAN, abs=1e-6)
+        assert np.array(evaluated["classes"]) * CLIENTS == pytest.approx(np.sum(CLASSES, axis=0), abs=1e-6)
+    assert asked == [[pytest.approx(MEAN, abs=1e-6)] * CLIENTS] * 3
+    # In the journal, from which the dashboard has them.
+    past = read_journal(tmp_path / "run")
+    assert [set(record.metrics) for record in past.finished] == [{"train", "evaluate"}] * 3
+    # Two lie at most of three, so three are asked, once for each sum; and clients open what they did before.
+    assert len(run.reports) <= 3 * 3 * 2
+    assert open_run(tmp_path / "run", run.keys / "client-4.key")
+    assert not any(record.metrics and record.unfinished for record in run.strategy.rounds)
+
+
+def says(reply, text):
+    reply.content[protocol.REPORT] = ConfigRecord({"report": text})
+    return reply
+
+
+def test_as_many_liars_as_may_lie_change_nothing(tmp_path):
+    first = []
+
+    def lie(reply, client):
+        first[:] = first or [client]
+        false = b'{"loss":1.0}' if b"loss" in reply.content[protocol.REPORT]["report"] else b'{"error":9.0}'
+        return says(reply, false) if client == first[0] else reply
+
+    run = Run(tmp_path, lie)
+    assert run.result.train_metrics_clientapp[2]["loss"] == pytest.approx(MEAN, abs=1e-6)
+    assert run.result.evaluate_metrics_clientapp[2]["error"] == pytest.approx(2 * MEAN, abs=1e-6)
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"loss":1e999}', b'{"loss":[1,2]}', b"\xff", b'{"loss":["x"]}'])
+def test_what_no_two_say_or_what_is_no_report_is_no_metric(tmp_path, caplog, text):
+    run = Run(tmp_path, lambda reply, client: says(reply, text), rounds=1)
+    assert not run.result.train_metrics_clientapp and not run.result.evaluate_metrics_clientapp
+    assert "what readers have reported is no report" in caplog.text
+    caplog.clear()
+    (tmp_path / "other").mkdir()
+    run = Run(tmp_path / "other", lambda reply, client: says(reply, b'{"loss":[%d]}' % client), rounds=1)
+    assert not run.result.train_metrics_clientapp and "fewer than 2 alike" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["flashe", "bfv"])
+def test_attack_13_under_a_common_key_no_client_reports(tmp_path, rng, name):
+    """Two sums of one round, sent to two clients, would make two reports that differ by one client's answer."""
+    answers = {"train": [Answer("loss")], "evaluate": [Answer("distance")]}
+    federation = Federation(tmp_path, name, rng, sites=True)
+    for charter in (replace(federation.charter, reports=True, answers=answers), federation.charter):
+        for kind in ("train", "evaluate"):
+            content = federation.content(federation.settings(charter=charter))
+            content[protocol.REPORT] = ConfigRecord({"purpose": kind})
+            assert says_nothing(federation.send(content, kind))
+
+
+def test_attack_13_a_reader_reports_the_committees_one_sum_of_its_position(tmp_path, rng):
+    run = Run(tmp_path)
+    (honest,) = {reply.content[protocol.REPORT]["report"] for _, reply in run.reports if b"error" in said(reply)}
+    sent = [(k, c) for k, c in run.grid.sent if protocol.EVALUATION in c]
+    # Three of five clients are asked in each of two rounds.
+    client = next(k for k, _ in sent if sum(k == other for other, _ in sent) == 2)
+    (_, earlier), (_, content) = [(k, c) for k, c in sent if k == client]
+
+    def ask(**changes):
+        made = RecordDict({**dict(content.items()), protocol.CONFIG: ConfigRecord(dict(content[protocol.CONFIG]))})
+        for name, value in changes.items():
+            made[name.replace("_", ".")] = value
+        kind = "evaluate" if made[protocol.REPORT].get("purpose") == "evaluate" else "train"
+        node = 1000 + client
+        return run.grid.app(Message(made, dst_node_id=node, message_type=kind), run.grid.contexts[node])
+
+    # The same bytes again bring the same report, after a restart too.
+    assert said(ask()) == honest
+    update = next(
+        protocol.frame_bytes(array)
+        for _, reply in run.grid.received
+        for held in reply.content.array_records.values()
+        for key, array in held.items()
+        if key == protocol.UPDATE
+    )
+    flipped = bytearray(protocol.frame_bytes(content[protocol.EVALUATION][protocol.EVALUATION]))
+    flipped[len(flipped) // 2] ^= 1
+    for frame in (protocol.frame_bytes(earlier[protocol.EVALUATION][protocol.EVALUATION]), update, bytes(flipped), b""):
+        assert says_nothing(ask(fedcipher_evaluation=protocol.wire_record({protocol.EVALUATION: frame})))
+    assert says_nothing(ask(fedcipher_evaluation=ArrayRecord({})))
+    for purpose in ({"purpose": "query"}, {"purpose": 1}, {}):
+        assert says_nothing(ask(fedcipher_report=ConfigRecord(purpose)))
+
+
+def said(reply):
+    return reply.content[protocol.REPORT]["report"]
