@@ -387,6 +387,19 @@ def test_without_a_policy_file_a_charter_that_lets_the_server_set_models_is_refu
         assert "this site's policy does not allow the charter" in caplog.text
 
 
+def test_attack_31_no_metric_of_the_servers_choice_weights_clients(tmp_path, rng, caplog, monkeypatch):
+    """A metric that one client alone has would make the weighted mean that client's update."""
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    attack = Attack(tmp_path, "flashe", rng, own_keys=True)
+    for k, by in enumerate(("class-7", "num-examples")):
+        changes = {"equal_weights": False, "weighted_by": by, "largest_weight": 100}
+        fresh = replace(attack.charter, run=attack.charter.run + 1 + k, **changes)
+        hostile = attack.settings(charter=fresh.digest, document=fresh.encode(), index=1, steps=0, last=b"", indices=[])
+        reply = attack.send(hostile, record(initial()), kind="train")
+        assert refused(reply) is (by == "class-7")
+    assert "it weights clients by 'class-7'" in caplog.text
+
+
 def test_a_fourth_run_of_an_epoch_is_refused_counted_over_two_key_sets(tmp_path, rng, monkeypatch, caplog):
     monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
     one = Attack(tmp_path / "one", "flashe", rng, own_keys=True)

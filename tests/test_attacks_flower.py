@@ -818,6 +818,7 @@ def test_attack_12_what_a_frame_names_tells_models_apart(federation):
         names(types={"train": "train.other", "evaluate": "evaluate"}),
         names(rounds=7),
         names(reader="server"),
+        names(reports=True),
         names(sets_models=True),
         names(settings={"train": told, "evaluate": made.settings["evaluate"]}),
         names(settings={"train": made.settings["train"], "evaluate": told}),
@@ -835,7 +836,7 @@ def test_attack_12_what_a_frame_names_tells_models_apart(federation):
     assert names([np.asfortranarray(model[0]), model[1]]) == names()
     # What is the server's to choose afresh in each message is no part of it.
     assert {*RoundSettings.__dataclass_fields__} == {
-        *("charter", "document", "round", "index", "steps", "last", "indices", "plan")
+        *("charter", "document", "signature", "round", "index", "steps", "last", "indices", "plan")
     }
 
 

@@ -55,6 +55,9 @@ class Policy:
     server_sets_models
         Whether a server may set models after the first. What a client answers on a model of the server's own
         choice measures that client's data.
+    weighted_by
+        Metrics that clients may be weighted by; ``"*"``: any. Where one client alone has a metric, the mean weighted by
+        that metric is this client's update.
     clear
         Metrics that may leave this site in the clear; ``"*"``: any. The client's own configuration names them too.
     per_client_top
@@ -73,6 +76,7 @@ class Policy:
     coordinators: tuple[str, ...] = ()
     only_listed: bool = False
     server_sets_models: bool = False
+    weighted_by: tuple[str, ...] = ("num-examples",)
     clear: tuple[str, ...] = ()
     per_client_top: bool = False
     privacy_evaluation: bool = False
@@ -137,6 +141,10 @@ class Policy:
         return [
             (self.only_listed, "only charters that are listed, or that a coordinator has signed, are accepted"),
             (charter.sets_models and not self.server_sets_models, "the server sets models after the first"),
+            (
+                not charter.equal_weights and not {charter.weighted_by, ANY} & set(self.weighted_by),
+                f"it weights clients by {charter.weighted_by!r}",
+            ),
             (bool(clear), f"metrics {clear} would leave in the clear"),
             (coordinates and not self.per_client_top, "each client's own coordinates would leave in the clear"),
             (numbers > self.most_numbers, f"its answers have {numbers} numbers, {self.most_numbers} are allowed"),
@@ -192,6 +200,7 @@ class Policy:
 
 SIMULATED = Policy(
     server_sets_models=True,
+    weighted_by=(ANY,),
     clear=(ANY,),
     per_client_top=True,
     privacy_evaluation=True,
