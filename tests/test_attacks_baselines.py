@@ -196,6 +196,9 @@ def test_attack_23_r_altered_aggregates_tell_one_of_r_plus_one_things(name):
             try:
                 decryptor.open(altered)
                 answers.append(True)
+            except errors.FrameError:
+                # Bytes that are no ciphertexts, which anybody sees: nothing was opened.
+                continue
             except errors.FedcipherError:
                 answers.append(False)
     assert all(answers == sorted(answers, reverse=True) for answers in told), told

@@ -361,9 +361,12 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
         with pytest.raises(errors.RunError, match="is no ordinary file, and stays as it is"):
             _files.write_whole(taken, b"model")
     assert pipe.is_fifo() and folder.is_dir()
+    # A link that a user has named is followed; one in a run's folder, which anybody may have put there, is replaced.
     for content in (b"first", b"second"):
-        _files.write_whole(link, content)
+        _files.write_whole(link, content, follow=True)
         assert link.is_symlink() and real.read_bytes() == content
+    _files.write_whole(link, b"third")
+    assert not link.is_symlink() and (link.read_bytes(), real.read_bytes()) == (b"third", b"second")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link", "pipe", "real"]
 
 

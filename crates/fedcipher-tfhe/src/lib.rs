@@ -6,7 +6,7 @@
 
 use bincode::Options;
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rayon::prelude::*;
@@ -36,13 +36,17 @@ enum Error {
     Blocks(usize),
     #[error("the library refused this input")]
     Refused,
+    #[error("the library does not decrypt this")]
+    Undecrypted,
 }
 
 type Result<T> = std::result::Result<T, Error>;
 
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
-        PyValueError::new_err(error.to_string())
+        let text = error.to_string();
+        // What may depend on the key is told apart from what anybody sees in the bytes.
+        if matches!(error, Error::Undecrypted) { PyRuntimeError::new_err(text) } else { PyValueError::new_err(text) }
     }
 }
 
@@ -122,10 +126,9 @@ impl Client {
 
     fn decrypt<'py>(&self, py: Python<'py>, payload: &[u8], elements: usize) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let sums = py.detach(|| {
-            guarded(|| {
-                let found: Vec<RadixCiphertext> = checked(payload, elements, self.blocks)?;
-                Ok(found.par_iter().map(|c| self.key.decrypt::<u64>(c)).collect::<Vec<u64>>())
-            })
+            let found: Vec<RadixCiphertext> = guarded(|| checked(payload, elements, self.blocks))?;
+            let open = || Ok(found.par_iter().map(|c| self.key.decrypt::<u64>(c)).collect::<Vec<u64>>());
+            guarded(open).map_err(|_| Error::Undecrypted)
         })?;
         Ok(sums.into_pyarray(py))
     }

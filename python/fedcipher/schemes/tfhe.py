@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedcipher.codec import Codec
-from fedcipher.errors import FrameError, KeyFormatError
+from fedcipher.errors import DecryptError, FrameError, KeyFormatError
 from fedcipher.schemes.base import SchemeInfo
 from fedcipher.schemes.library import Adder, Arithmetic, LibraryScheme, Numbers
 
@@ -78,6 +78,8 @@ class _Tfhe(Arithmetic):
                 return client.decrypt(payload, elements)
             except ValueError as error:
                 raise FrameError(str(error)) from error
+            except RuntimeError as error:
+                raise DecryptError(str(error)) from error
 
         return open_
 
