@@ -107,7 +107,19 @@ def test_as_many_liars_as_may_lie_change_nothing(tmp_path):
     assert run.result.evaluate_metrics_clientapp[2]["error"] == pytest.approx(2 * MEAN, abs=1e-6)
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"loss":1e999}', b'{"loss":[1,2]}', b"\xff", b'{"loss":["x"]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b'{"loss":1e999}',
+        b'{"loss":[1,2]}',
+        b"\xff",
+        b'{"loss":["x"]}',
+        b"[" * 100_000,
+        b'{"loss":[1%s]}' % (b"0" * 4000),
+    ],
+)
 def test_what_no_two_say_or_what_is_no_report_is_no_metric(tmp_path, caplog, text):
     run = Run(tmp_path, lambda reply, client: says(reply, text), rounds=1)
     assert not run.result.train_metrics_clientapp and not run.result.evaluate_metrics_clientapp

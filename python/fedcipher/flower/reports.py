@@ -140,7 +140,7 @@ def _parsed(text: bytes, answers: Sequence[Answer]) -> Report | None:
         values = {answer.name: [_number(value) for value in said[answer.name]] for answer in answers}
         if len(said) != len(answers) or any(len(values[answer.name]) != answer.count for answer in answers):
             raise ValueError("other answers than the charter names")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         # More clients say so than may lie: an app of another version.
         _log.warning("what readers have reported is no report: %s", error)
         return None
