@@ -391,8 +391,8 @@ def test_attack_31_no_metric_of_the_servers_choice_weights_clients(tmp_path, rng
     """A metric that one client alone has would make the weighted mean that client's update."""
     monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
     attack = Attack(tmp_path, "flashe", rng, own_keys=True)
-    for k, by in enumerate(("class-7", "num-examples")):
-        changes = {"equal_weights": False, "weighted_by": by, "largest_weight": 100}
+    for k, (by, equal) in enumerate((("class-7", False), ("class-7", True), ("num-examples", False))):
+        changes = {"equal_weights": equal, "weighted_by": by, "largest_weight": 100}
         fresh = replace(attack.charter, run=attack.charter.run + 1 + k, **changes)
         hostile = attack.settings(charter=fresh.digest, document=fresh.encode(), index=1, steps=0, last=b"", indices=[])
         reply = attack.send(hostile, record(initial()), kind="train")

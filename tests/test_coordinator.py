@@ -74,7 +74,11 @@ def test_a_run_waits_for_its_coordinator_and_then_goes_on(tmp_path, rng, policy,
     with pytest.raises(StrategyError, match=r"waits for its coordinator: `fedcipher charter .*run --sign"):
         start()
     assert not grid.sent
-    assert cli.main(["charter", str(tmp_path / "run"), "--sign", str(tmp_path / "coordinator.identity")]) == 0
+    signs = ["charter", str(tmp_path / "run"), "--sign", str(tmp_path / "coordinator.identity")]
+    # Not without a look, and not another charter than that which was looked at.
+    assert cli.main(signs) == cli.main([*signs, "--digest", "0" * 64]) == 2
+    assert not (tmp_path / "run" / "charter.signature").exists()
+    assert cli.main([*signs, "--digest", read_run(tmp_path / "run").charter.digest.hex()]) == 0
     start()
     assert open_run(tmp_path / "run", folder / "client-0.key").keys() == dict(record(initial())).keys()
 

@@ -36,7 +36,7 @@ def names(module, *given):
     [
         ("The charter", set(charter._FIELDS)),
         ("A message of a round", {*RoundSettings.__dataclass_fields__, protocol.CONFIG}),
-        ("A reply", {*PHASES, *names(protocol, "UPDATE", "METRICS", "CONTEXT", "CLEAR"), "digest"}),
+        ("A reply", {*PHASES, *names(protocol, "UPDATE", "METRICS", "CONTEXT", "CLEAR"), "digest", "unopened"}),
         ("A frame's head", header_fields()),
         ("A report", {*names(protocol, "REPORT", "EVALUATION"), *names(reports, "_PURPOSE", "_REPORT")}),
         ("A committee's messages", {*names(committee, "_RECORD", "_REQUEST", "_ANSWER", "_PARTY"), "who"}),

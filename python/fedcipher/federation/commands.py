@@ -30,6 +30,9 @@ def add_commands(commands: Any, run_folder: Callable[[Path], Path]) -> None:
     charter.add_argument(
         "--sign", type=Path, metavar="IDENTITY", help="vouch for the charter, with the coordinator's NAME.identity"
     )
+    charter.add_argument(
+        "--digest", default="", metavar="SHA256", help="with --sign: of the charter that the coordinator has looked at"
+    )
     charter.set_defaults(run=partial(_charter, run_folder))
 
 
@@ -73,6 +76,11 @@ def _charter(run_folder: Callable[[Path], Path], options: argparse.Namespace, _:
     print(json.dumps(json.loads(charter.encode()), indent=2))
     show(f"SHA-256 of the charter: {charter.digest.hex()}")
     if options.sign is not None:
+        # Somebody else may have written the folder since the look.
+        if options.digest != charter.digest.hex():
+            raise ParameterError(
+                "--sign needs --digest, the SHA-256 of the charter that you have looked at; this is another"
+            )
         run.sign(read_identity(options.sign))
         show("signed: the server sends the signature with the charter, to clients that know this coordinator")
     try:

@@ -142,7 +142,8 @@ class Policy:
             (self.only_listed, "only charters that are listed, or that a coordinator has signed, are accepted"),
             (charter.sets_models and not self.server_sets_models, "the server sets models after the first"),
             (
-                not charter.equal_weights and not {charter.weighted_by, ANY} & set(self.weighted_by),
+                # Answers are weighted also where updates are not.
+                not {charter.weighted_by, ANY} & set(self.weighted_by),
                 f"it weights clients by {charter.weighted_by!r}",
             ),
             (bool(clear), f"metrics {clear} would leave in the clear"),
@@ -247,6 +248,10 @@ def load_policy(path: Path, default: Policy | None = None) -> Policy:
     except FileNotFoundError:
         if chosen:
             raise ParameterError(f"{POLICY_FILE} names {path}, which does not exist") from None
+        # Whoever may write to the folder has perhaps taken a stricter one away.
+        why = _native.replaceable(path.parent) if path.parent.exists() else None
+        if why:
+            raise ParameterError(f"the policy {path} is not there, and its folder {why}") from None
         return default or Policy()
     except OSError as error:
         raise ParameterError(f"the policy {path} cannot be read: {error}") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcipher import _native
 from fedcipher._files import drop_drafts, locked, write_whole
 from fedcipher.errors import CharterError, RunError, StateError
 from fedcipher.federation.chain import Standing
@@ -44,8 +46,12 @@ class Store:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Keep other processes with this identity out. Raises `StateError`."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Keep other processes with this identity out. Raises `StateError`, also where others write to the state."""
+        # `parents=True` would make those above with the mode that the umask leaves.
+        for place in reversed([self._folder, *self._folder.parents]):
+            if not place.exists():
+                place.mkdir(mode=0o700, exist_ok=True)
+        _check_own(self._site)
         with _lock(self._folder / "lock"):
             drop_drafts(self._folder)
             yield
@@ -143,6 +149,15 @@ class Store:
         path = self._folder / "unsent.bin"
         charter, _, state = (_bytes(path) if path.exists() else b"").partition(b"\n")
         return state if charter == self._charter_digest().encode() else b""
+
+
+def _check_own(folder: Path) -> None:
+    """Whoever may write to the folder could put back what a client remembers."""
+    why = _native.replaceable(folder)
+    if not why and hasattr(os, "geteuid") and folder.stat().st_mode & 0o022:
+        why = "is open to other users: chmod go-w"
+    if why:
+        raise StateError(f"the state folder {folder} {why}")
 
 
 def _check_date(run: int) -> None:

@@ -97,15 +97,15 @@ class ClientModel:
 
     def _note(self, number: int, opened: Opened) -> None:
         """Remember what step ``number`` has said, before the step itself: a process that is killed makes it again."""
-        told: dict[str, Any] = {"step": number, "unopened": opened.failed}
+        told: dict[str, Any] = {"step": number, "last": self._running.at.last.hex(), "unopened": opened.failed}
         if self.charter.reports and opened.answers is not None:
             told["answers"] = _ratios(opened.answers, self.charter, "train")
-        if len(told) > 2 or opened.failed or self._store.recall().get("opened"):
+        if len(told) > 3 or opened.failed or self._store.recall().get("opened"):
             self._store.remember(opened=told)
 
     def _noted(self) -> dict[str, Any]:
         told = self._store.recall().get("opened") or {}
-        return told if told.get("step") == self._at.steps else {}
+        return told if (told.get("step"), told.get("last")) == (self._at.steps, self._at.last.hex()) else {}
 
     @property
     def unopened(self) -> list[int]:

@@ -76,7 +76,10 @@ class StoredRun:
         """The coordinator's signature of the charter; empty where there is none. Raises `RunError`."""
         if not (self.folder / _SIGNED).exists():
             return b""
-        signature = _read(self.folder / _SIGNED)
+        try:
+            signature = read_file(self.folder / _SIGNED, _SIGNATURE)
+        except OSError:
+            signature = b""
         if len(signature) != _SIGNATURE:
             raise RunError(f"{self.folder / _SIGNED} is no signature: let the coordinator sign the charter again")
         return signature

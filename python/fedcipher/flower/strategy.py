@@ -536,9 +536,10 @@ class SecureStrategy(Strategy):
     def _check_signed(self, folder: RunFolder) -> None:
         """Refuse, with `StrategyError`, to ask clients before the coordinator has signed."""
         if self._signed and not folder.signature:
+            digest = folder.charter.digest.hex()
             raise StrategyError(
                 f"the charter of the run {folder.folder} waits for its coordinator: `fedcipher charter "
-                f"{folder.folder} --sign NAME.identity` signs it, and resume=True goes on"
+                f"{folder.folder} --sign NAME.identity --digest {digest}` signs it, and resume=True goes on"
             )
 
     def _go_on(self, path: Path, initial: ArrayRecord, values: list[NumpyArray]) -> None:
@@ -852,6 +853,10 @@ class SecureStrategy(Strategy):
         model.append(frames, server_round, added.context)
         record.aggregate_bytes = sum(map(len, frames))
         if self._opener is None:
+            if model.charter.reports:
+                # Readers get the step now: a server that is killed from here on must not make another.
+                self._ended = Ended(model.steps)
+                self._note(record, "train", None, changed=True)
             said = self._reported("train", added.replies, server_round)
             metrics = self._inner.blind(server_round, added.replies, said, self._answers["train"])
             self._say(record)
