@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from fedcipher import _native
 from fedcipher.errors import CharterError, ParameterError
-from fedcipher.federation.charter import Charter
+from fedcipher.federation.charter import SIGNATURE_BYTES, Charter
 from fedcipher.federation.query import Query
 from fedcipher.foreign_files import parse_json, read_trusted
 from fedcipher.foreign_text import MAX_NAME, quoted
@@ -31,8 +31,8 @@ ANY = "*"
 """In place of a metric's name: whatever the client's own configuration names."""
 
 _MOST_BYTES = 1 << 20
-_KEY, _SIGNATURE = 32, 64
-"""Bytes of an Ed25519 key and of a signature."""
+_KEY = 32
+"""Bytes of an Ed25519 key."""
 _RATES = {"adam": ("eta",), "yogi": ("eta",), "adagrad": ("eta",), "avgm": ("server_learning_rate",)}
 _NUMBERS = {
     **{kind: ("eta", "beta_1", "beta_2", "tau") for kind in ("adam", "yogi", "adagrad")},
@@ -103,7 +103,7 @@ class Policy:
         """Whether ``charter`` is accepted whatever it says: it is listed, or a coordinator has signed it."""
         if charter.digest.hex() in self.accept:
             return True
-        return len(signature) == _SIGNATURE and any(
+        return len(signature) == SIGNATURE_BYTES and any(
             _native.charter_signature_holds(base64.b64decode(key), charter.digest, signature)
             for key in self.coordinators
         )

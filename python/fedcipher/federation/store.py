@@ -27,6 +27,7 @@ from fedcipher.federation.chain import Standing
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.policy import Policy
 from fedcipher.foreign_files import MAX_MODEL, parse_json, read_file
+from fedcipher.keys.store import make_private_folder
 
 __all__ = ["Store"]
 
@@ -47,10 +48,7 @@ class Store:
     @contextmanager
     def locked(self) -> Generator[None]:
         """Keep other processes with this identity out. Raises `StateError`, also where others write to the state."""
-        # `parents=True` would make those above with the mode that the umask leaves.
-        for place in reversed([self._folder, *self._folder.parents]):
-            if not place.exists():
-                place.mkdir(mode=0o700, exist_ok=True)
+        make_private_folder(self._folder)
         _check_own(self._site)
         with _lock(self._folder / "lock"):
             drop_drafts(self._folder)

@@ -25,6 +25,7 @@ from fedcipher.flower.party import party_of
 from fedcipher.flower.replies import Gathering
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.flower.told import context_of
+from fedcipher.foreign_files import parse_json
 from fedcipher.foreign_text import quoting_log
 
 __all__ = ["Reports", "is_for_reader", "report", "request"]
@@ -136,11 +137,11 @@ class Reports:
 
 def _parsed(text: bytes, answers: Sequence[Answer]) -> Report | None:
     try:
-        said: Any = json.loads(text)
+        said: Any = parse_json(text)
         values = {answer.name: [_number(value) for value in said[answer.name]] for answer in answers}
         if len(said) != len(answers) or any(len(values[answer.name]) != answer.count for answer in answers):
             raise ValueError("other answers than the charter names")
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         # More clients say so than may lie: an app of another version.
         _log.warning("what readers have reported is no report: %s", error)
         return None

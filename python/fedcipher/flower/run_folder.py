@@ -26,7 +26,7 @@ from fedcipher.codec import Array
 from fedcipher.engine import Engine
 from fedcipher.errors import CharterError, FrameError, RunError
 from fedcipher.federation.chain import Chain
-from fedcipher.federation.charter import Charter
+from fedcipher.federation.charter import SIGNATURE_BYTES, Charter
 from fedcipher.flower.records import losses
 from fedcipher.foreign_files import MAX_FRAME, MAX_INDEX, MAX_MODEL, read_file, read_json, read_npz
 from fedcipher.foreign_text import quoted, quoting_log
@@ -39,7 +39,6 @@ _log = quoting_log("fedcipher.flower")
 
 _FORMAT = 3
 _INDEX, _FIRST, _SIGNED = "run.json", "first.npz", "charter.signature"
-_SIGNATURE = 64
 _MOST_STEPS = 1 << 32
 # What a server has made of a folder before it has an index.
 _BEFORE_INDEX = r"lock|(\.)?journal\.db.*|first\.npz|\.(first\.npz|run\.json)\.[0-9a-f]+\.draft"
@@ -77,10 +76,10 @@ class StoredRun:
         if not (self.folder / _SIGNED).exists():
             return b""
         try:
-            signature = read_file(self.folder / _SIGNED, _SIGNATURE)
+            signature = read_file(self.folder / _SIGNED, SIGNATURE_BYTES)
         except OSError:
             signature = b""
-        if len(signature) != _SIGNATURE:
+        if len(signature) != SIGNATURE_BYTES:
             raise RunError(f"{self.folder / _SIGNED} is no signature: let the coordinator sign the charter again")
         return signature
 

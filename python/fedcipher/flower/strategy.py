@@ -856,7 +856,7 @@ class SecureStrategy(Strategy):
             if model.charter.reports:
                 # Readers get the step now: a server that is killed from here on must not make another.
                 self._ended = Ended(model.steps)
-                self._note(record, "train", None, changed=True)
+                self._note(record, "train", None)
             said = self._reported("train", added.replies, server_round)
             metrics = self._inner.blind(server_round, added.replies, said, self._answers["train"])
             self._say(record)

@@ -30,6 +30,7 @@ __all__ = [
     "load_server",
     "load_weighting",
     "locate",
+    "make_private_folder",
     "named_folder",
     "open_client",
     "save",
@@ -97,7 +98,7 @@ def save(
     folder = Path(folder)
     draft = folder.absolute().with_name(f".{folder.absolute().name}.{secrets.token_hex(8)}")
     try:
-        _make_parents(draft.parent)
+        make_private_folder(draft.parent)
         if folder.exists() and any(folder.iterdir()):
             raise _exists(folder)
         draft.mkdir(mode=0o700)
@@ -134,7 +135,7 @@ def _named(coordinator: str) -> dict[str, Any]:
 
 def _save(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, Any]) -> Path:
     try:
-        _make_parents(path.absolute().parent)
+        make_private_folder(path.absolute().parent)
         _write(path, made_by, key, role, more)
         _sync(path.absolute().parent)
     except FileExistsError:
@@ -157,11 +158,12 @@ def _exists(folder: Path) -> KeyFormatError:
     return KeyFormatError(f"{folder} exists and is not empty; choose another folder, or delete the old keys first")
 
 
-def _make_parents(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
+    """Make ``folder`` and what is missing above, for this user only whatever the umask. Raises `OSError`."""
     if not folder.is_dir():
         if folder.exists():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        _make_parents(folder.parent)
+        make_private_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
         _sync(folder.parent)
 
