@@ -30,7 +30,7 @@ pub enum Purpose {
     Update,
     /// A committee's member answers.
     Answer,
-    /// A committee's member complains: the bytes that these clients have sealed to it are no shares.
+    /// A committee's member complains about clients that have sealed false shares to it.
     Complaint,
     /// A run's coordinator vouches for the run's charter.
     Charter,

@@ -45,7 +45,7 @@ type Result<T> = std::result::Result<T, Error>;
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         let text = error.to_string();
-        // What may depend on the key is told apart from what anybody sees in the bytes.
+        // A failed decryption may depend on the key. The other errors follow from the bytes alone.
         if matches!(error, Error::Undecrypted) { PyRuntimeError::new_err(text) } else { PyValueError::new_err(text) }
     }
 }

@@ -23,12 +23,12 @@ pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> Result<()> {
     file.write_all_at(bytes, offset)
 }
 
-/// Opens an existing file; a link is refused, and so is what is no file.
+/// Opens an existing file. Refuses a link, a folder, a device and a pipe.
 pub fn open_no_link(path: &Path, write: bool) -> Result<File> {
     open_regular(path, write, libc::O_NOFOLLOW)
 }
 
-/// Opens a file to read; a link is followed, a device or a pipe refused.
+/// Opens a file to read. Follows a link. Refuses a folder, a device and a pipe.
 pub fn open_file(path: &Path) -> Result<File> {
     open_regular(path, false, 0)
 }
@@ -40,7 +40,7 @@ fn open_regular(path: &Path, write: bool, flags: i32) -> Result<File> {
     if file.metadata()?.is_file() {
         return Ok(file);
     }
-    Err(Error::new(ErrorKind::InvalidInput, "it is no file but a folder, a device or a pipe"))
+    Err(Error::new(ErrorKind::InvalidInput, "it is a folder, a device or a pipe, and not a file"))
 }
 
 /// Makes a file that only its owner can read.

@@ -73,7 +73,7 @@ pub fn exposed_path(_: &Path) -> Result<Option<(PathBuf, Exposed)>> {
     Ok(None)
 }
 
-/// Opens a file to read; a link is followed. What is no file has no path here.
+/// Opens a file to read. Follows a link. Pipes and devices have no paths among files here.
 pub fn open_file(path: &Path) -> Result<File> {
     File::open(path)
 }
