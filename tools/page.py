@@ -17,9 +17,9 @@ def section(marker: str) -> str:
     return PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
 
 
-def written(command: str, text: str, marker: str) -> None:
-    """Puts ``text``, and by which command and when, between the two comments named ``marker`` of docs/testing.md."""
+def written(command: str, text: str, marker: str, page: Path = PAGE) -> None:
+    """Puts ``text``, the command that made it and the date between the two comments named ``marker`` of ``page``."""
     begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
     made = f"{begin}\n\nWritten by {command} on {datetime.date.today()}.\n\n{text}\n\n{end}"
-    old = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(re.sub(f"{begin}.*{end}", lambda _: made, old, flags=re.DOTALL), encoding="utf-8")
+    old = page.read_text(encoding="utf-8")
+    page.write_text(re.sub(f"{begin}.*{end}", lambda _: made, old, flags=re.DOTALL), encoding="utf-8")

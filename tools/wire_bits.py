@@ -1,4 +1,4 @@
-"""Prints what `bfv` sends for one value, up and down: the table of docs/parameters.md."""
+"""Prints levels and lanes of few bits, and what `bfv` sends for one value: the tables of docs/parameters.md."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ import fedcipher
 
 def main() -> None:
     """Print the table."""
+    print("| bits | clients | lane | values below zero | values of the bits alone |")
+    print("|---|---|---|---|---|")
+    for bits in (3, 4, 6, 8):
+        for clients in (10, 100, 1000):
+            made = fedcipher.scheme("flashe", clients=clients, codec=fedcipher.Codec(bits=bits))
+            most, alone = made.levels.of(bits), fedcipher.codec.Levels().of(bits)
+            print(f"| {bits} | {clients} | {(clients * most).bit_length()} | {most // 2} | {alone // 2} |")
+    print()
     print("| preset | bits | clients | fields | c0 bits up, down | bits a value up, down | over packed up, down |")
     print("|---|---|---|---|---|---|---|")
     for preset in ("compact", "fast", "fedbit-paper"):
-        for bits in (8, 12, 16):
+        for bits in (3, 8, 12, 16):
             for clients in (10, 100, 1000):
                 codec = fedcipher.Codec(bits=bits, clip=0.5)
                 about = fedcipher.scheme("bfv", clients=clients, preset=preset, codec=codec).describe()

@@ -55,7 +55,8 @@ const SEEDS: &[(&str, Seeds)] = &[
     }),
     ("signing_request", || vec![certificates::request("nic-1").unwrap().0.into_bytes()]),
     ("sealed_key", || {
-        let (encapped, sealed) = sealed_keys::seal(&Recipient::generate().unwrap().public(), "nic-1", 1, b"key").unwrap();
+        let (encapped, sealed) =
+            sealed_keys::seal(&Recipient::generate().unwrap().public(), "nic-1", 1, b"key").unwrap();
         vec![[encapped, sealed].concat()]
     }),
     ("messages", || {
@@ -105,7 +106,7 @@ fn root() -> &'static Root {
 }
 
 fn device() -> Party {
-    Party { role: Role::Device, name: "nic-1".into() }
+    Party::new(Role::Device, "nic-1")
 }
 
 /// A private folder of this process, empty.
@@ -207,7 +208,10 @@ pub fn ledger(data: &[u8]) {
     }
     fs::write(path, content).unwrap();
     let _ = round.scheme.encryptor(key, Some(&state));
-    let _ = round.scheme.decryptor(key, Some(&state)).map(|decryptor| decryptor.openings().claim(&Sum::alone(NUMBER), &[1; 32]));
+    let _ = round
+        .scheme
+        .decryptor(key, Some(&state))
+        .map(|decryptor| decryptor.openings().claim(&Sum::alone(NUMBER), &[1; 32]));
 }
 
 pub fn roster_bytes(data: &[u8]) {

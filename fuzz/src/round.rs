@@ -70,9 +70,10 @@ impl Round {
                 (0..layout.elements()).map(|k| ((k as u32 * 7 + client * 13) % 31) as f32 / 15.0 - 1.0).collect();
             let update = Update::new(&layout, layout.split(&values).unwrap(), Rounding::Nearest).unwrap();
             let mut own = vec![0; layout.elements()];
-            update.quantise(0, &mut own).unwrap();
+            update.quantise(scheme.levels(), 0, &mut own).unwrap();
             let weight = u64::from(client) + 1;
-            let request = Request { round: NUMBER, weight, update: &update, plan: &[], model: MODEL, memory: &[], bound: &[] };
+            let request =
+                Request { round: NUMBER, weight, update: &update, plan: &[], model: MODEL, memory: &[], bound: &[] };
             updates.push(scheme.encryptor(&keys.clients[client as usize], None).unwrap().encrypt(&request).unwrap());
             ints.push((weight, own));
         }

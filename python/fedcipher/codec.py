@@ -13,16 +13,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcipher._native import Layout
+from fedcipher._native import Layout, Levels
 from fedcipher.dp import Privacy
 from fedcipher.errors import CodecError, LayoutError, ParameterError
 
 __all__ = [
+    "LEAST_BITS",
+    "MOST_BITS",
     "Array",
     "Codec",
     "Layout",
+    "Levels",
     "flat_float32",
     "lane_tensors",
+    "largest_magnitude",
     "restore",
     "split_lanes",
     "vanished",
@@ -49,6 +53,9 @@ _LANES_A_TENSOR = 128
 _GAUSS_MIN_ELEMENTS = 32
 # Beyond these a step is no float32 any more: keys would be made that no update can be encrypted with.
 _LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
+# The core takes 2 bits too: their noise is more than what few clients send, and their models learn nothing.
+LEAST_BITS, MOST_BITS = 3, 24
+_OF_BITS = Levels()
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,8 @@ class Codec:
     Parameters
     ----------
     bits
-        Bits of a value, 4 to 24: one number, or one per tensor.
+        Bits of a value, 3 to 24: one number, or one per tensor. A value has at least the ``2^bits - 1`` steps of its
+        bits, and as many more as the field of a sum has room for.
     clip
         Largest magnitude kept. A number; one per tensor; ``"auto"``: ``margin`` times the largest
         magnitude of the same tensor in the public reference (FedBit, section V: FEDBIT FRAMEWORK); ``"aciq"``: the
@@ -68,12 +76,16 @@ class Codec:
     margin
         Safety factor of the fitted ranges: single clients move further than their mean.
     floor
-        Smallest fitted range; ``None``: 1 where the bits leave a step of at most 2^-11, less below 12 bits, at least
-        0.25. Single updates are larger than their mean where clients differ.
+        Smallest fitted range; ``None``: none but float32's, since in a range of 1 with 12 bits nothing is left of an
+        update of 1e-4. With ``top``, and for whole weights, ``None`` is 1 where the bits leave a step of at most 2^-11,
+        less below 12 bits, at least 0.25.
     start
-        Smallest range of a tensor while there is no reference for it (`first_ranges` says how much more).
+        The range of a delta's tensors while there is no reference for them, and the smallest of whole weights
+        (`first_ranges`). ``None``: where ranges follow (`fedcipher.federation.ranges.follows`) a run begins with a sum
+        of histograms that finds them; elsewhere 1.
     rounding
-        ``"nearest"``, or ``"stochastic"`` (unbiased).
+        ``"nearest"``, or ``"stochastic"`` (unbiased). Where ranges follow, fewer than 10 bits are stochastic all the
+        same.
     target
         What the clients send: the ``"delta"`` against the global model, or whole ``"weights"``.
     top
@@ -89,7 +101,7 @@ class Codec:
     clip: float | Sequence[float] | Literal["auto", "aciq"] = "auto"
     margin: float = 2.0
     floor: float | None = None
-    start: float = 1.0
+    start: float | None = None
     rounding: Literal["nearest", "stochastic"] = "nearest"
     target: Literal["weights", "delta"] = "delta"
     top: float | None = None
@@ -126,8 +138,8 @@ class Codec:
                     object.__setattr__(self, name, tuple(given))
                 except TypeError:
                     raise ParameterError(f"{name}={given!r} is neither one value nor one a tensor") from None
-        if any(not 4 <= b <= 24 for b in self.bit_widths):
-            raise ParameterError(f"bits={self.bits}: each must be in 4..24")
+        if any(not LEAST_BITS <= b <= MOST_BITS for b in self.bit_widths):
+            raise ParameterError(f"bits={self.bits}: each must be in {LEAST_BITS}..{MOST_BITS}")
         if not isinstance(self.clip, str):
             for range_ in [self.clip] if isinstance(self.clip, (int, float)) else self.clip:
                 if not _LEAST_CLIP <= range_ <= _MOST_CLIP:
@@ -147,17 +159,17 @@ class Codec:
             raise ParameterError(f"bits={self.bits}: privacy needs one grid; give one number of bits for all tensors")
 
     @property
+    def _start(self) -> float:
+        return 1.0 if self.start is None else self.start
+
+    @property
     def bit_widths(self) -> list[int]:
         """The distinct bit widths, which a scheme needs to cut its fields."""
         return sorted({self.bits} if isinstance(self.bits, int) else set(self.bits))
 
     def _bits_of(self, arrays: Sequence[Array]) -> list[int]:
-        """Of each of these tensors; what carries the use of their ranges behind them has the widest."""
-        if isinstance(self.bits, int):
-            return [self.bits] * len(arrays)
-        named = len(self.bits)
-        carried = len(arrays) == named + 1 and np.shape(arrays[-1]) == (2, named)
-        return [*self.bits, max(self.bits)] if carried else list(self.bits)
+        """Of each of these tensors."""
+        return [self.bits] * len(arrays) if isinstance(self.bits, int) else list(self.bits)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a key file."""
@@ -167,10 +179,13 @@ class Codec:
             del values["privacy"]
         return values
 
-    def layout(self, update: Sequence[Array], reference: Sequence[Array] | None = None) -> Layout:
+    def layout(
+        self, update: Sequence[Array], reference: Sequence[Array] | None = None, levels: Levels = _OF_BITS
+    ) -> Layout:
         """Shapes, types, bits and clip ranges of ``update``: public, and part of every frame.
 
-        Not with ``privacy``, where ranges follow from the scheme too (`fedcipher.schemes.noise`).
+        ``levels`` are the scheme's: ranges of whole numbers are in whole steps of them. Not with ``privacy``, where
+        ranges follow from the scheme too (`fedcipher.schemes.noise`).
         """
         if self.privacy is not None:
             raise ParameterError("with privacy an update's range follows from the scheme; use the scheme's encryptor")
@@ -179,7 +194,7 @@ class Codec:
             raise LayoutError(f"bits names {len(bits)} tensors but the update has {len(update)}")
         if reference is not None:
             _check_reference(update, reference)
-        ranges = self._ranges(update, bits, reference)
+        ranges = self._ranges(update, bits, reference, levels)
         described: list[tuple[int, int, float, list[int]]] = []
         for x, b, alpha in zip(update, bits, ranges, strict=True):
             described.append((_dtype_code(x), b, alpha, list(np.shape(x))))
@@ -213,17 +228,19 @@ class Codec:
     def first_ranges(self, model: Sequence[Array]) -> list[float]:
         """Clip ranges, one an array, for the first update of a ``model`` of which nothing else is public.
 
-        ``margin`` times the largest magnitude of the array, and at least ``start``. How far a tensor moves in its
-        first round says nobody: a batch norm's mean begins at zero and goes where the data are. So where the bits
-        allow it a range is wider, up to a step of 2^-12, and of 2^-10 for arrays of at most one dimension, which are
-        short and move furthest. From the second round on ranges follow the last aggregate.
+        Of deltas ``start``, where it is given. Else ``margin`` times the largest magnitude of the array, and at least
+        ``start``. How far a tensor moves in its first round says nobody: a batch norm's mean begins at zero and goes
+        where the data are. So where the bits allow it a range is wider, up to a step of 2^-12, and of 2^-10 for arrays
+        of at most one dimension, which are short and move furthest.
         """
         bits = self._bits_of(model)
+        if self.start is not None and self.target == "delta":
+            return [self.start] * len(bits)
         ranges: list[float] = []
         for x, b in zip(model, bits, strict=True):
-            largest = _largest(x)
+            largest = largest_magnitude(x)
             wide = ((1 << b) - 2) * (2.0**-11 if np.ndim(x) <= 1 else 2.0**-13)
-            ranges.append(max(self.start, self.margin * largest, wide))
+            ranges.append(max(self._start, self.margin * largest, wide))
         return ranges
 
     def reference_of(self, ranges: Sequence[float], model: Sequence[Array]) -> list[Array]:
@@ -235,7 +252,9 @@ class Codec:
             out.append(np.broadcast_to(np.float64(alpha / (self.margin * spread)), x.shape))
         return out
 
-    def _ranges(self, update: Sequence[Array], bits: list[int], reference: Sequence[Array] | None) -> list[float]:
+    def _ranges(
+        self, update: Sequence[Array], bits: list[int], reference: Sequence[Array] | None, levels: Levels
+    ) -> list[float]:
         count = len(update)
         if isinstance(self.clip, (int, float)):
             return [float(self.clip)] * count
@@ -249,26 +268,21 @@ class Codec:
                     f"clip={self.clip!r} fits ranges to a public reference and none was given; pass "
                     "reference=<previous global model>, or a fixed clip=<number>"
                 )
-            return [self.start] * count
-        return [self._fitted(np.asarray(r), b, np.asarray(u)) for r, b, u in zip(reference, bits, update, strict=True)]
+            return [self._start] * count
+        return [
+            self._fitted(np.asarray(r), b, np.asarray(u), levels.of(b) // 2)
+            for r, b, u in zip(reference, bits, update, strict=True)
+        ]
 
-    @property
-    def smallest(self) -> float:
-        """Smallest fitted range, of the narrowest tensor."""
-        return self._floor(self.bit_widths[0])
-
-    def _floor(self, bits: int) -> float:
-        return min(1.0, max(0.25, ((1 << bits) - 2) * 2.0**-12)) if self.floor is None else self.floor
-
-    def _fitted(self, reference: Array, bits: int, update: Array) -> float:
+    def _fitted(self, reference: Array, bits: int, update: Array, half: int) -> float:
+        """The range of ``update``, of ``half`` steps on either side of zero."""
         if update.dtype.kind in "iu":
             # Whole numbers are carried exactly: a whole step, of one where the range allows it.
-            largest = _largest(reference)
-            levels = (1 << (bits - 1)) - 1
-            return float(np.float32(levels * max(1, math.ceil(self.margin * largest / levels - 1e-6))))
+            largest = largest_magnitude(reference)
+            return float(np.float32(half * max(1, math.ceil(self.margin * largest / half - 1e-6))))
         if reference.size == 0:
-            return self.start
-        largest = _largest(reference)
+            return self._start
+        largest = largest_magnitude(reference)
         if not math.isfinite(largest):
             raise CodecError("the reference model holds NaN or infinity; restart from a sound global model")
         if self.clip == "aciq" and reference.size >= _GAUSS_MIN_ELEMENTS:
@@ -276,11 +290,23 @@ class Codec:
             spread = float(np.sqrt(np.mean(squares))) * gaussian_clip(bits)
         else:
             spread = largest
+        if spread == 0:
+            # It says nothing of what comes next.
+            return self.floor or self._start
         return float(np.float32(max(self.margin * spread, self._floor(bits))))
+
+    def _floor(self, bits: int) -> float:
+        if self.floor is not None:
+            return self.floor
+        if self.top is None and self.target == "delta":
+            return _LEAST_CLIP
+        # Whole weights leave the range of their last mean as training goes on. Of a part of an update what is rounded
+        # away waits for its turn, while a narrow range would cut clients that pull in different directions.
+        return min(1.0, max(0.25, ((1 << bits) - 2) * 2.0**-12))
 
 
 def gaussian_clip(bits: int) -> float:
-    """Clip range, in standard deviations, with least mean square error for a normal variable.
+    """Clip range, in standard deviations, with least mean square error for a normal variable of ``2^bits`` levels.
 
     Minimises quantisation ``alpha^2 / (3 * 4^b)`` plus clipping ``2 * int_alpha^inf (x - alpha)^2 phi``
     by ternary search; both are convex (ACIQ, Banner et al. 2019, section 3).
@@ -301,13 +327,13 @@ def gaussian_clip(bits: int) -> float:
     return (low + high) / 2
 
 
-def _largest(x: Array) -> float:
+def largest_magnitude(x: Array) -> float:
     """Largest magnitude; NaN where there is one. Without a copy of ``x``, which may be a large model."""
     # Negated as a float: in their own type the least integer has no negative and true none at all.
     return max(float(x.max()), -float(x.min())) if x.size else 0.0
 
 
-def vanished(layout: Layout, flat: Sequence[NDArray[np.float32]]) -> list[int]:
+def vanished(layout: Layout, flat: Sequence[NDArray[np.float32]], levels: Levels = _OF_BITS) -> list[int]:
     """Values of each tensor of which rounding to the nearest leaves nothing but zeros, and there was something.
 
     A range that is the same for all tensors does that to small ones: a batch norm's variances, for which zero is no
@@ -315,11 +341,11 @@ def vanished(layout: Layout, flat: Sequence[NDArray[np.float32]]) -> list[int]:
     """
     found: list[int] = []
     for (_, bits, alpha, _), x in zip(layout.tensors, flat, strict=True):
-        least = alpha / ((1 << bits) - 2)
+        least = alpha / levels.of(bits)
         # Mostly the first values show that something is left.
-        largest = _largest(x[:1024])
+        largest = largest_magnitude(x[:1024])
         if not largest >= least:
-            largest = _largest(x)
+            largest = largest_magnitude(x)
         found.append(x.size if 0 < largest < least else 0)
     return found
 
@@ -352,16 +378,17 @@ def flat_float32(update: Sequence[Array]) -> list[NDArray[np.float32]]:
 _Described = list[tuple[int, int, float, list[int]]]
 
 
-def lane_tensors(codec: Codec, count: int) -> _Described:
+def lane_tensors(codec: Codec, count: int, levels: Levels) -> _Described:
     """The tensors of ``count`` lanes: of the widest bits, in steps of one."""
     bits = max(codec.bit_widths)
+    half = float(levels.of(bits) // 2)
     sizes = [min(_LANES_A_TENSOR, count - at) for at in range(0, count, _LANES_A_TENSOR)]
-    return [(_WHOLE, bits, float((1 << (bits - 1)) - 1), [size]) for size in sizes]
+    return [(_WHOLE, bits, half, [size]) for size in sizes]
 
 
-def with_lanes(layout: Layout, codec: Codec, count: int) -> Layout:
+def with_lanes(layout: Layout, codec: Codec, count: int, levels: Levels) -> Layout:
     """``layout`` with ``count`` lanes behind it."""
-    return Layout([*layout.tensors, *lane_tensors(codec, count)]) if count else layout
+    return Layout([*layout.tensors, *lane_tensors(codec, count, levels)]) if count else layout
 
 
 def without_ranges(layout: Layout) -> Layout:

@@ -53,7 +53,7 @@ _NUMERATOR_BITS = 43
 _LEAST_DEVIATION = 0.5
 _MARGIN = 1 + 2.0**-20
 """Of the deviation: room for the distance t where it is next to nothing."""
-_BITS = range(4, 25)
+_BITS = range(3, 25)
 _MOST_INFLATION = 4
 """By how much rounding may enlarge the square of what a client can change: as much as that the noise grows."""
 

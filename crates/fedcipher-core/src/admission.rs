@@ -1,6 +1,6 @@
 //! Which frames may enter a sum: the checks every aggregator and decryptor makes before arithmetic.
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Levels};
 use crate::client::Digest;
 use crate::codec::Layout;
 use crate::keys::{Cohort, KeyTag, ServerKey};
@@ -23,13 +23,15 @@ pub struct Rules {
     /// Whether a refusal can tell of the key, where ciphertexts carry noise that no tag covers: then the first
     /// aggregate that does not open is the last that is tried under its key.
     pub closes: bool,
+    /// Those of every value of an update.
+    pub levels: Levels,
 }
 
 impl Rules {
     /// Of a scheme whose updates carry every element.
     #[must_use]
     pub fn dense(bounds: Bounds, weighting: Weighting) -> Self {
-        Rules { bounds, weighting, density: 1.0, closes: false }
+        Rules { bounds, weighting, density: 1.0, closes: false, levels: bounds.levels() }
     }
 }
 
@@ -202,8 +204,8 @@ pub fn check_weight(client: u32, weight: u64, max_weight: u64) -> Result<()> {
     Err(Error::Weight { client, weight, max_weight, divisor: weight.div_ceil(max_weight).max(1) })
 }
 
-/// The layout of a header, if `payload_len` bytes can carry the share `density` of its elements: a value has at least
-/// four bits on the wire, so what is allocated from here on is no more than some times what has arrived.
+/// The layout of a header, if `payload_len` bytes can carry the share `density` of its elements. A value has at least
+/// two bits on the wire. So the memory that is allocated from here on is bounded by a multiple of `payload_len`.
 pub(crate) fn layout_of(header: &Header, payload_len: usize, density: f64) -> Result<Layout> {
     let layout = Layout::decode(&header.layout)?;
     if layout.elements() as u64 != header.elements {
@@ -213,15 +215,15 @@ pub(crate) fn layout_of(header: &Header, payload_len: usize, density: f64) -> Re
             layout.elements()
         )));
     }
-    if layout.elements() as f64 * density / 2.0 > payload_len as f64 {
+    if layout.elements() as f64 * density / 4.0 > payload_len as f64 {
         return Err(Error::frame(format!("{payload_len} bytes cannot carry {} elements", layout.elements())));
     }
     Ok(layout)
 }
 
 /// No decrypted sum may exceed what its clients can have sent: a wrong key or damage shows here.
-pub fn check_sums(sums: &[u64], total_weight: u64, bits: u32) -> Result<()> {
-    let most = total_weight.saturating_mul(crate::bounds::max_level(bits));
+pub fn check_sums(sums: &[u64], total_weight: u64, levels: u64) -> Result<()> {
+    let most = total_weight.saturating_mul(levels);
     if !exceed(sums, most) {
         return Ok(());
     }

@@ -1,4 +1,5 @@
-//! How many bits a sum needs: `clients * max_weight * (2^b - 2) < 2^w`, checked before any round.
+//! How many bits a sum needs: `clients * max_weight * (2^b - 2) < 2^w`, checked before any round; and the levels of a
+//! value, of which there are as many as these bits have room for.
 
 use crate::{Error, Result};
 
@@ -110,7 +111,17 @@ impl Bounds {
         self.clients * self.max_weight
     }
 
-    /// Largest field of a sum of `bits`-bit values.
+    /// Levels that fill the fields of these sums. With privacy they are those of the bits, which the noise is made for.
+    #[must_use]
+    pub fn levels(&self) -> Levels {
+        if self.privacy.is_some() {
+            Levels::default()
+        } else {
+            Levels { total_weight: self.total_weight(), below: None }
+        }
+    }
+
+    /// Largest field of a sum of `bits`-bit values, of no more levels than their bits ask for.
     #[must_use]
     pub fn max_sum(&self, bits: u32) -> u128 {
         u128::from(self.total_weight()) * u128::from(max_level(bits))
@@ -147,7 +158,42 @@ impl Bounds {
     }
 }
 
-/// Largest quantised value of `bits` bits. It is even, so that zero is exactly half of it.
+/// How many levels a value has beside zero: at least the `2^b - 2` of its bits, and as many as a field holds sums of.
+///
+/// A field has whole bits, so the sum of `2^b - 2` levels leaves up to half of it empty; it is paid for all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Levels {
+    total_weight: u64,
+    /// Sums stay below this number, where the field is a prime's.
+    below: Option<u64>,
+}
+
+/// Those of the bits alone: a single value fills its bits.
+impl Default for Levels {
+    fn default() -> Self {
+        Levels { total_weight: 1, below: None }
+    }
+}
+
+impl Levels {
+    /// Of sums below `prime`.
+    #[must_use]
+    pub fn below(self, prime: u64) -> Self {
+        Levels { below: Some(prime), ..self }
+    }
+
+    /// The largest value of `bits` bits: the largest even number whose sum has room in the field of such values.
+    #[must_use]
+    pub fn of(self, bits: u32) -> u64 {
+        let (weight, least) = (u128::from(self.total_weight), u128::from(max_level(bits)));
+        let field = 1u128 << (128 - (weight * least).leading_zeros());
+        let sums = self.below.map_or(field, |prime| field.min(u128::from(prime)));
+        // Too many bits for the field are an error of `checked_field_bits`, not of this function.
+        (2 * ((sums - 1) / (2 * weight))).max(least) as u64
+    }
+}
+
+/// The largest value of `bits` bits where a field holds one. It is even, so that zero is exactly half of it.
 #[must_use]
 pub fn max_level(bits: u32) -> u64 {
     (1u64 << bits) - 2

@@ -57,7 +57,7 @@ impl Sender {
         let mac = self.mac.round(&header, carried, self.rules.bounds, terms.bound);
         let context = RoundContext::of(self.scope, &header);
         let signer = Signer { key: Arc::clone(&self.sign), context };
-        Ok((header, Stamp { mac, own, weighting: self.rules.weighting, signer }))
+        Ok((header, Stamp { mac, own, weighting: self.rules.weighting, levels: self.rules.levels, signer }))
     }
 
     /// The MAC for the coordinates of an update with this stamp, where the server may leave some out.
@@ -181,6 +181,7 @@ impl Receiver {
             mac: self.mac.round(header, carried, self.rules.bounds, bound),
             contributions: header.contributions.clone(),
             weighting: self.rules.weighting,
+            levels: self.rules.levels,
         }
     }
 

@@ -1,10 +1,10 @@
-//! Float tensors to unsigned integers and back: clip to [-alpha, alpha], quantise to b bits.
+//! Float tensors to unsigned integers and back: clip to [-alpha, alpha], quantise to L + 1 values.
 //!
-//! `q = round((clip(x) + alpha) * L / (2 alpha))`, ties to even, with `L = 2^b - 2`, so zero is
-//! exactly `L / 2`.
+//! `q = round((clip(x) + alpha) * L / (2 alpha))`, ties to even. L is even, so zero is exactly `L / 2`; it is at least
+//! the `2^b - 2` of b bits ([`Levels`]).
 //! Clipping and quantisation follow FLASHE, section 5.2: Executor Details, and FedBit, section V: FEDBIT FRAMEWORK.
 
-use crate::bounds::max_level;
+use crate::bounds::Levels;
 use crate::memory::zeros;
 use crate::prf::Prf;
 use crate::wire::Reader;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Fewest and most bits a value is quantised to.
-pub const BITS: std::ops::RangeInclusive<u32> = 4..=24;
+pub const BITS: std::ops::RangeInclusive<u32> = 2..=24;
 /// The element type of whole numbers that travel beside an update, the only one that means something here: they are
 /// rounded to the nearest whatever the rounding of the others, so that their sums are exact.
 pub const WHOLE: u8 = 12;
@@ -70,7 +70,7 @@ impl Layout {
         let mut elements = 0usize;
         for (i, t) in tensors.iter().enumerate() {
             if !BITS.contains(&t.bits) {
-                return Err(Error::layout(format!("tensor {i}: {} bits is outside 4..=24", t.bits)));
+                return Err(Error::layout(format!("tensor {i}: {} bits is outside 2..=24", t.bits)));
             }
             if !(t.alpha.is_finite() && t.alpha > 0.0) {
                 return Err(Error::layout(format!("tensor {i}: clip range {} is not a positive number", t.alpha)));
@@ -274,8 +274,8 @@ impl<'a> Update<'a> {
         self.nanos.load(Ordering::Relaxed) as f64 / 1e9
     }
 
-    /// Quantises elements `start..start + out.len()`.
-    pub fn quantise(&self, start: usize, out: &mut [u32]) -> Result<()> {
+    /// Quantises elements `start..start + out.len()` to `levels`.
+    pub fn quantise(&self, levels: Levels, start: usize, out: &mut [u32]) -> Result<()> {
         let began = std::time::Instant::now();
         let mut done = 0;
         for (i, offset, len) in self.layout.pieces(start, out.len()) {
@@ -283,7 +283,7 @@ impl<'a> Update<'a> {
             let x = self.piece(i, offset, len)?;
             let slot = &mut out[done..done + len];
             let alpha = tensor.alpha;
-            let scale = max_level(tensor.bits) as f64 / (2.0 * f64::from(alpha));
+            let scale = levels.of(tensor.bits) as f64 / (2.0 * f64::from(alpha));
             let (clipped, finite) = match &self.rounding {
                 _ if tensor.dtype == WHOLE => quantise_nearest(x, alpha, scale, slot),
                 Rounding::Nearest => quantise_nearest(x, alpha, scale, slot),
@@ -352,8 +352,8 @@ fn quantise_stochastic(x: &[f32], alpha: f32, scale: f64, prf: &Prf, start: usiz
 
 /// Takes the decrypted sums of one round, in order.
 pub trait SumSink {
-    /// Called once before the sums: the round's layout and total weight.
-    fn begin(&mut self, layout: &Layout, total_weight: u64) -> Result<()>;
+    /// Called once before the sums: the round's layout, its values' levels, and the total weight.
+    fn begin(&mut self, layout: &Layout, levels: Levels, total_weight: u64) -> Result<()>;
     /// Sums of elements `start..start + sums.len()`.
     fn put(&mut self, start: usize, sums: &[u64]) -> Result<()>;
     /// [`Self::put`] where clients of the total weight `sent[k]` sent element `start + k`; from the others it is in
@@ -368,7 +368,7 @@ pub trait SumSink {
 pub struct Sums(pub Vec<u64>);
 
 impl SumSink for Sums {
-    fn begin(&mut self, layout: &Layout, _total_weight: u64) -> Result<()> {
+    fn begin(&mut self, layout: &Layout, _levels: Levels, _total_weight: u64) -> Result<()> {
         self.0 = zeros(layout.elements());
         Ok(())
     }
@@ -382,24 +382,24 @@ impl SumSink for Sums {
 /// Turns the sums into weighted means: `(S - W L / 2) * 2 alpha / (L W)`.
 #[derive(Debug, Default)]
 pub struct Means {
-    layout: Option<Layout>,
+    layout: Option<(Layout, Levels)>,
     weight: u64,
     pub values: Vec<f32>,
 }
 
 impl SumSink for Means {
-    fn begin(&mut self, layout: &Layout, total_weight: u64) -> Result<()> {
+    fn begin(&mut self, layout: &Layout, levels: Levels, total_weight: u64) -> Result<()> {
         self.values = zeros(layout.elements());
-        self.layout = Some(layout.clone());
+        self.layout = Some((layout.clone(), levels));
         self.weight = total_weight;
         Ok(())
     }
 
     fn put(&mut self, start: usize, sums: &[u64]) -> Result<()> {
-        let Some(layout) = &self.layout else {
+        let Some((layout, levels)) = &self.layout else {
             return Err(Error::layout("sums arrived before their layout"));
         };
-        means(layout, self.weight, start, sums, &mut self.values[start..start + sums.len()]);
+        means(layout, *levels, self.weight, start, sums, &mut self.values[start..start + sums.len()]);
         Ok(())
     }
 
@@ -414,11 +414,11 @@ impl SumSink for Means {
 }
 
 /// The weighted means behind the sums of elements `start..start + sums.len()`.
-pub fn means(layout: &Layout, total_weight: u64, start: usize, sums: &[u64], out: &mut [f32]) {
+pub fn means(layout: &Layout, levels: Levels, total_weight: u64, start: usize, sums: &[u64], out: &mut [f32]) {
     let mut done = 0;
     for (i, _, len) in layout.pieces(start, sums.len()) {
         let tensor = &layout.tensors[i];
-        let levels = max_level(tensor.bits);
+        let levels = levels.of(tensor.bits);
         let zero = total_weight.wrapping_mul(levels / 2);
         let step = 2.0 * f64::from(tensor.alpha) / (levels as f64 * total_weight as f64);
         dequantise(&sums[done..done + len], zero, step, &mut out[done..done + len]);

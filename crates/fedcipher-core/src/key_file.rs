@@ -27,6 +27,11 @@ pub fn replaceable(path: &Path) -> std::io::Result<Option<String>> {
     Ok(os::exposed_path(path)?.map(|(place, exposed)| told(&place, exposed)))
 }
 
+/// Why another user could put files into the folder at `path`, or another folder in its place; none where nobody can.
+pub fn changeable(path: &Path) -> std::io::Result<Option<String>> {
+    Ok(os::exposed_folder(path)?.map(|(place, exposed)| told(&place, exposed)))
+}
+
 fn told(place: &Path, exposed: Exposed) -> String {
     let place = place.display();
     match exposed {
@@ -77,7 +82,11 @@ pub fn load(path: &Path) -> Result<(String, ClientKey)> {
     let end = content.iter().position(|b| *b == b'\n').ok_or_else(|| refused(path, "is no key file"))?;
     let spec = std::str::from_utf8(&content[..end]).map_err(|_| refused(path, "is no key file"))?;
     let key = ClientKey::from_bytes(&content[end + 1..]).map_err(|_| {
-        refused(path, "is damaged or cut short; take it again from whoever issued it, or have new keys made")
+        refused(
+            path,
+            "is damaged, cut short or made by another version of Fedcipher; ask for the file again, or have new \
+             keys made",
+        )
     })?;
     Ok((spec.to_owned(), key))
 }

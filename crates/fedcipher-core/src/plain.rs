@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::admission::{self, Admission, Rules};
 use crate::bits;
-use crate::bounds::{Bounds, MAX_FIELD_BITS};
+use crate::bounds::{Bounds, Levels, MAX_FIELD_BITS};
 use crate::client::{Receiver, Sender};
 use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
@@ -54,6 +54,10 @@ impl Scheme for Plain {
 
     fn digest(&self) -> [u8; 16] {
         scheme::digest(&format!("{NAME}|{:?}", self.bounds))
+    }
+
+    fn levels(&self) -> Levels {
+        self.bounds.levels()
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {
@@ -142,7 +146,7 @@ impl Sealer for PlainSealer {
         let mut hasher = self.stamp.mac.hasher(piece.start);
         for (k, chunk) in out.chunks_mut(bits::packed_len(CHUNK, width)).enumerate() {
             let n = (piece.len - k * CHUNK).min(CHUNK);
-            update.quantise(piece.start + k * CHUNK, &mut ints[..n])?;
+            update.quantise(self.stamp.levels, piece.start + k * CHUNK, &mut ints[..n])?;
             hasher.fields(&ints[..n]);
             bits::pack_scaled(&ints[..n], self.stamp.weight(), width, chunk);
         }
@@ -202,7 +206,11 @@ impl PlainDecryptor {
     fn start(&self, head: &Head, layout: Layout, expect: &Expect<'_>) -> Result<Opening> {
         let lanes = lanes(self.bounds, &layout)?;
         lanes.check_len(head.payload_len.saturating_sub(TAG_LEN))?;
-        let opener = PlainOpener { cuts: lanes.cut(0, |_| PIECE), weight: head.header.total_weight() };
+        let opener = PlainOpener {
+            cuts: lanes.cut(0, |_| PIECE),
+            weight: head.header.total_weight(),
+            levels: self.bounds.levels(),
+        };
         let verifier = self.receiver.verifier(&head.header, &layout, expect.bound);
         Ok(Opening { layout, opener: Box::new(opener), verifier })
     }
@@ -211,6 +219,7 @@ impl PlainDecryptor {
 struct PlainOpener {
     cuts: Cuts,
     weight: u64,
+    levels: Levels,
 }
 
 impl Opener for PlainOpener {
@@ -226,7 +235,7 @@ impl Opener for PlainOpener {
         let (width, values) = (self.cuts.widths[index], self.cuts.bits[index]);
         bits::check_stream(bytes, sums.len(), width)?;
         bits::unpack(bytes, width, sums);
-        admission::check_sums(sums, self.weight, values)?;
+        admission::check_sums(sums, self.weight, self.levels.of(values))?;
         Ok(Hash::default())
     }
 }

@@ -1,5 +1,6 @@
 //! The one interface of all schemes: three objects made from keys, speaking frames.
 
+use crate::bounds::Levels;
 use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, ServerKey};
 use crate::ledger::Openings;
@@ -223,6 +224,9 @@ pub trait Scheme: Send + Sync {
 
     /// A digest of all parameters that two parties must share.
     fn digest(&self) -> [u8; 16];
+
+    /// How many levels the values of an update have.
+    fn levels(&self) -> Levels;
 
     /// Fails, naming the cure, when a round of these values could overflow.
     fn check_layout(&self, layout: &Layout) -> Result<()>;

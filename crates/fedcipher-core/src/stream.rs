@@ -213,7 +213,7 @@ pub fn open_all(
     threads: Threads,
 ) -> Result<()> {
     opener.check_len(payload.len() + TAG_LEN)?;
-    sink.begin(layout, total_weight)?;
+    sink.begin(layout, verifier.levels, total_weight)?;
     let open = |index: usize, piece: &Piece, sums: &mut [u64]| {
         let mut hash = opener.open(index, &payload[piece.at..piece.at + piece.bytes], sums)?;
         hash += verifier.hash(piece.start, sums);

@@ -178,7 +178,11 @@ impl World {
             named.push(client);
         }
         assert!(named.len() >= 3, "{name}: a sum of {} clients was opened", named.len());
-        assert_eq!(sums, expected(&self.layout, &named), "{name}: not the sum of the clients it names");
+        assert_eq!(
+            sums,
+            expected(self.scheme.levels(), &self.layout, &named),
+            "{name}: not the sum of the clients it names"
+        );
     }
 
     fn any_update(&self, rng: &mut StdRng) -> Vec<u8> {
@@ -410,7 +414,7 @@ fn attack_03_no_change_of_a_ciphertext_is_too_small_to_be_seen() {
             let decryptor = bfv.decryptor(&keys.clients[1], None).unwrap();
             decryptor.decrypt(frame, &Expect::default(), &mut sums).map(|_| sums.0)
         };
-        assert_eq!(open(&changed(0)).unwrap(), expected(&layout, &clients));
+        assert_eq!(open(&changed(0)).unwrap(), expected(bfv.levels(), &layout, &clients));
         for by in [1, 2, 40, top - 1, top - 3, bfv.derived().delta, top / 2] {
             assert!(open(&changed(by)).is_err(), "{preset:?}: a coefficient changed by {by}");
         }

@@ -476,6 +476,11 @@ fn a_torn_list_mends_and_a_damaged_one_admits_no_new_ledger() {
     claim(&keys[1], state.path(), 100).unwrap();
     lost(claim(&keys[2], state.path(), 1));
     assert_eq!(Folder::open(state.path()).unwrap().path(), state.path());
+    #[cfg(unix)]
+    for mode in [0o777, 0o770, 0o1777] {
+        fs::set_permissions(state.path(), fs::Permissions::from_mode(mode)).unwrap();
+        assert!(Folder::open(state.path()).is_err(), "{mode:o}");
+    }
 }
 
 /// What a state folder remembers, one file a kind: (suffix, a claim by a new process).

@@ -1,7 +1,7 @@
 //! Noise for differential privacy: its distribution, its grid, its bound and its budget.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use fedcipher_core::bounds::Bounds;
+use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::codec::{Layout, Rounding, Tensor, Update};
 use fedcipher_core::ledger::Ledger;
 use fedcipher_core::noise::{DiscreteGaussian, Limits, noised};
@@ -20,7 +20,7 @@ fn layout(bits: u32, alpha: f32, lengths: &[usize]) -> Layout {
 fn integers(layout: &Layout, flat: &[f32]) -> Vec<i64> {
     let update = Update::new(layout, layout.split(flat).unwrap(), Rounding::Nearest).unwrap();
     let mut ints = vec![0u32; flat.len()];
-    update.quantise(0, &mut ints).unwrap();
+    update.quantise(Levels::default(), 0, &mut ints).unwrap();
     assert!(update.clipped().iter().all(|n| *n == 0));
     let half = (1i64 << (layout.tensors()[0].bits - 1)) - 1;
     ints.into_iter().map(|x| i64::from(x) - half).collect()

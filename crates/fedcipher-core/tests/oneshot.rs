@@ -86,7 +86,7 @@ impl Round {
     }
 
     fn sums(&self) -> Vec<u64> {
-        expected(&self.layout, &self.clients)
+        expected(self.scheme.levels(), &self.layout, &self.clients)
     }
 }
 

@@ -22,29 +22,51 @@ proptest! {
     #[test]
     fn sums_are_exact(
         members in prop::collection::btree_map(0u32..20, 1u64..=5, 1..8),
-        sizes in prop::collection::vec((0usize..3000, prop::sample::select(vec![4u32, 8, 12])), 1..5),
+        sizes in prop::collection::vec((0usize..3000, prop::sample::select(vec![2u32, 3, 4, 8, 12])), 1..5),
         seed in any::<u64>(),
     ) {
         let layout = layout(&sizes);
         let ids: Vec<(u32, u64)> = members.into_iter().collect();
         let clients = cohort_of(&ids, &layout, seed >> 8);
         let bounds = Bounds::new(8, 5, Some(1)).unwrap();
-        let want = expected(&layout, &clients);
-        for scheme in dense_schemes(bounds, &[4, 8, 12]) {
+        let want = expected(bounds.levels(), &layout, &clients);
+        for scheme in dense_schemes(bounds, &[2, 3, 4, 8, 12]) {
             let got = run_round(scheme.as_ref(), &layout, &(0..20).collect::<Vec<_>>(), &clients);
             prop_assert!(got == want, "{} {:?}", scheme.name(), scheme.describe());
         }
     }
 
+    /// As many levels as a field holds sums of, and not one step more.
+    #[test]
+    fn levels_fill_the_field(clients in 1u64..2000, weight in 1u64..5000, bits in 2u32..=24, prime in any::<bool>()) {
+        let bounds = Bounds::new(clients, weight, Some(1)).unwrap();
+        let field = 1u128 << bounds.field_bits(bits);
+        // The largest sum that the bits need is below the prime too.
+        let room = if prime { bounds.max_sum(bits) + 1 } else { field };
+        let levels = if prime { bounds.levels().below(room as u64) } else { bounds.levels() }.of(bits);
+        let sum = |levels: u64| u128::from(bounds.total_weight()) * u128::from(levels);
+        prop_assert!(levels % 2 == 0 && levels >= (1 << bits) - 2);
+        prop_assert!(sum(levels) < room && sum(levels + 2) >= room.min(field));
+        prop_assert!(levels < 1 << (bits + 1), "half of them are a float32 number");
+    }
+
     /// FLASHE at every lane width.
     #[test]
-    fn flashe_at_any_width(bits in 4u32..=24, max_weight in 1u64..1_000_000, len in 1usize..2000, seed in any::<u32>()) {
+    fn flashe_at_any_width(
+        bits in 2u32..=24,
+        max_weight in prop_oneof![Just(1u64), 1u64..8, 1u64..1_000_000],
+        others in 0usize..=2,
+        len in 1usize..2000,
+        seed in any::<u32>(),
+    ) {
         let layout = layout(&[(len, bits)]);
-        let clients = cohort_of(&[(3, max_weight), (4, 1), (9, max_weight / 2 + 1)], &layout, u64::from(seed));
-        let bounds = Bounds::new(3, max_weight, Some(1)).unwrap();
+        let cohort = [(3, max_weight), (4, 1), (9, max_weight / 2 + 1)];
+        let clients = cohort_of(&cohort[..=others], &layout, u64::from(seed));
+        let bounds = Bounds::new(others as u64 + 1, max_weight, Some(1)).unwrap();
         for masking in [Masking::Single, Masking::Double] {
             let scheme = flashe(bounds, Policy::Fixed(masking), None);
-            prop_assert_eq!(run_round(scheme.as_ref(), &layout, &[3, 4, 9], &clients), expected(&layout, &clients));
+            let want = expected(scheme.levels(), &layout, &clients);
+            prop_assert_eq!(run_round(scheme.as_ref(), &layout, &[3, 4, 9], &clients), want);
         }
     }
 }
@@ -54,7 +76,8 @@ fn a_layer_larger_than_one_ciphertext_just_works() {
     let layout = layout(&[(100_000, 12), (1, 12), (50_001, 8)]);
     let clients = cohort_of(&[(0, 1), (1, 1)], &layout, 5);
     for scheme in dense_schemes(Bounds::new(2, 1, Some(1)).unwrap(), &[8, 12]) {
-        assert_eq!(run_round(scheme.as_ref(), &layout, &[0, 1], &clients), expected(&layout, &clients));
+        let want = expected(scheme.levels(), &layout, &clients);
+        assert_eq!(run_round(scheme.as_ref(), &layout, &[0, 1], &clients), want);
     }
 }
 
@@ -64,7 +87,7 @@ fn largest_values_of_the_largest_cohort_do_not_overflow() {
     let clients: Vec<Client> = (0..100).map(|id| (id, 3, vec![vec![1.0; 500]])).collect();
     for scheme in dense_schemes(Bounds::new(100, 3, Some(1)).unwrap(), &[12]) {
         let got = run_round(scheme.as_ref(), &layout, &(0..100).collect::<Vec<_>>(), &clients);
-        assert!(got.iter().all(|s| *s == 300 * 4094), "{}", scheme.name());
+        assert!(got.iter().all(|s| *s == 300 * scheme.levels().of(12)), "{}", scheme.name());
     }
 }
 
@@ -126,7 +149,7 @@ fn server_side_weights_multiply() {
     let frame = aggregator.finish().unwrap();
     let summary =
         scheme.decryptor(&keys.clients[1], None).unwrap().decrypt(&frame, &Expect::default(), &mut sums).unwrap();
-    let ints: Vec<Vec<u64>> = clients.iter().map(|c| integers(&layout, &c.2)).collect();
+    let ints: Vec<Vec<u64>> = clients.iter().map(|c| integers(scheme.levels(), &layout, &c.2)).collect();
     let want: Vec<u64> = ints[0].iter().zip(&ints[1]).map(|(a, b)| 9 * a + 4 * b).collect();
     assert_eq!(sums.0, want);
     assert_eq!(summary.header.total_weight(), 13);
@@ -169,9 +192,10 @@ fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
             for (d, (sum, count)) in sums.0.iter().zip(&counts).enumerate() {
                 let bits = if d < 2000 { 12 } else { 8 };
                 if *count == 0 {
-                    assert_eq!(*sum, 7 * zero(bits), "an unsent coordinate is zero");
+                    assert_eq!(*sum, 7 * zero(scheme.levels(), bits), "an unsent coordinate is zero");
                 }
-                total[d] += (*sum as f64 - 7.0 * zero(bits) as f64) / zero(bits) as f64;
+                total[d] +=
+                    (*sum as f64 - 7.0 * zero(scheme.levels(), bits) as f64) / zero(scheme.levels(), bits) as f64;
             }
         }
         // Error feedback: over many rounds the sums approach the full updates' sums.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Client, dense_schemes, encrypt, expected, floats, integers, layout, update};
-use fedcipher_core::bounds::Bounds;
+use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::codec::{Layout, Rounding, Update};
 use fedcipher_core::keys::KeySet;
 use fedcipher_core::mac::{Hash, Tag};
@@ -89,7 +89,7 @@ proptest! {
                 aggregator.add(&frame).unwrap();
             }
             let aggregate = aggregator.finish().unwrap();
-            prop_assert!(opened(scheme.as_ref(), &keys, &aggregate) == expected(&layout, &clients), "{:?}", scheme.describe());
+            prop_assert!(opened(scheme.as_ref(), &keys, &aggregate) == expected(scheme.levels(), &layout, &clients), "{:?}", scheme.describe());
         }
     }
 
@@ -132,10 +132,10 @@ fn a_window_holds_its_elements_only() {
     let flat = values.concat();
     let mut part = [0u32; 8];
     let window = Update::window(&layout, 6, &flat[6..14], Rounding::Nearest).unwrap();
-    window.quantise(6, &mut part).unwrap();
-    assert_eq!(part.map(u64::from).as_slice(), &integers(&layout, &values)[6..14]);
-    assert!(window.quantise(5, &mut part).is_err());
-    assert!(window.quantise(7, &mut part).is_err());
+    window.quantise(Levels::default(), 6, &mut part).unwrap();
+    assert_eq!(part.map(u64::from).as_slice(), &integers(Levels::default(), &layout, &values)[6..14]);
+    assert!(window.quantise(Levels::default(), 5, &mut part).is_err());
+    assert!(window.quantise(Levels::default(), 7, &mut part).is_err());
     assert!(window.tensors().is_err());
     assert!(update(&layout, &values).tensors().is_ok());
     assert!(Update::window(&layout, 18, &flat[..3], Rounding::Nearest).is_err());

@@ -467,10 +467,13 @@ impl Output {
     }
 
     /// One piece's values as they go out, into `place`.
-    fn write(self, layout: &Layout, weight: u64, start: usize, sums: &[u64], place: &mut [u8]) {
+    fn write(self, opening: &Opening, weight: u64, start: usize, sums: &[u64], place: &mut [u8]) {
         match self {
             Output::Sums => place.copy_from_slice(bytemuck::cast_slice(sums)),
-            Output::Means => codec::means(layout, weight, start, sums, bytemuck::cast_slice_mut(place)),
+            Output::Means => {
+                let (layout, levels) = (&opening.layout, opening.verifier.levels);
+                codec::means(layout, levels, weight, start, sums, bytemuck::cast_slice_mut(place));
+            }
         }
     }
 }
@@ -583,7 +586,7 @@ where
                 sums.clear();
                 sums.resize(piece.len, 0);
                 let opened = opening.opener.open(next + k, &bytes[from..from + piece.bytes], sums);
-                output.write(&opening.layout, weight, piece.start, sums, place);
+                output.write(&opening, weight, piece.start, sums, place);
                 opened.map(|mut hash| {
                     hash += opening.verifier.hash(piece.start, sums);
                     hash

@@ -26,6 +26,12 @@ pub fn replaceable(path: PathBuf) -> PyResult<Option<String>> {
     Ok(key_file::replaceable(&path)?)
 }
 
+/// Why another user could put files into the folder at `path`, or another folder in its place; none where nobody can.
+#[pyfunction]
+pub fn changeable(path: PathBuf) -> PyResult<Option<String>> {
+    Ok(key_file::changeable(&path)?)
+}
+
 /// Takes a key file into use for this process's life, with the ledgers of folder `state`.
 #[pyfunction]
 pub fn hold_key_file(py: Python<'_>, path: PathBuf, key: &ClientKey, state: PathBuf) -> PyResult<()> {

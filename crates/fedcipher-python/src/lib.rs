@@ -9,7 +9,7 @@ mod key_files;
 mod library;
 mod sets;
 
-use fedcipher_core::bounds::Bounds;
+use fedcipher_core::bounds::{Bounds, Levels as Core};
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::scheme::{self, Expect, Request};
 use fedcipher_core::{Error, keys, memory, noise, prf, registry, sparse, wire};
@@ -65,23 +65,46 @@ impl Layout {
         self.0.elements()
     }
 
-    /// Quantises flat float32 arrays: (uint32 array, clipped count per tensor).
-    #[pyo3(signature = (arrays, stochastic = false))]
+    /// Quantises flat float32 arrays: (uint32 array, clipped count per tensor). ``levels``: those of the bits alone where
+    /// nobody says.
+    #[pyo3(signature = (arrays, stochastic = false, levels = None))]
     fn quantise<'py>(
         &self,
         py: Python<'py>,
         arrays: Vec<PyReadonlyArray1<'py, f32>>,
         stochastic: bool,
+        levels: Option<&Levels>,
     ) -> PyResult<(Bound<'py, PyArray1<u32>>, Vec<u64>)> {
-        let slices = slices(&arrays)?;
+        let (slices, levels) = (slices(&arrays)?, levels.map(|found| found.0).unwrap_or_default());
         let (ints, clipped) = at_work(py, || {
             let update = Update::new(&self.0, slices, rounding(stochastic)?)?;
             let mut ints = vec![0u32; self.0.elements()];
-            update.quantise(0, &mut ints)?;
+            update.quantise(levels, 0, &mut ints)?;
             Ok((ints, update.clipped()))
         })
         .map_err(raise)?;
         Ok((ints.into_pyarray(py), clipped))
+    }
+}
+
+/// How many levels the values of an update have.
+#[pyclass(frozen, module = "fedcipher._native")]
+struct Levels(Core);
+
+#[pymethods]
+impl Levels {
+    /// Those of the bits alone, `2^bits - 2`; a scheme has those that fill the fields of its sums.
+    #[new]
+    fn new() -> Self {
+        Levels(Core::default())
+    }
+
+    /// The largest integer of a value of so many `bits`: half of it is zero.
+    fn of(&self, bits: u32) -> PyResult<u64> {
+        if codec::BITS.contains(&bits) {
+            return Ok(self.0.of(bits));
+        }
+        Err(raise(Error::Parameter { name: "bits", reason: format!("{bits} is outside 2..=24") }))
     }
 }
 
@@ -201,6 +224,10 @@ impl Scheme {
 
     fn describe(&self) -> Vec<(String, String)> {
         self.0.describe()
+    }
+
+    fn levels(&self) -> Levels {
+        Levels(self.0.levels())
     }
 
     fn check_layout(&self, layout: &Layout) -> PyResult<()> {
@@ -570,6 +597,7 @@ const FEATURES: &[&str] = &[
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     forked::remember_this_process();
     m.add_class::<Layout>()?;
+    m.add_class::<Levels>()?;
     m.add_class::<ClientKey>()?;
     m.add_class::<ServerKey>()?;
     m.add_class::<Scheme>()?;
@@ -594,6 +622,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(min_contributions, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::read_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::replaceable, m)?)?;
+    m.add_function(wrap_pyfunction!(key_files::changeable, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::hold_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(common_set, m)?)?;
     m.add_function(wrap_pyfunction!(add_noise, m)?)?;

@@ -4,7 +4,7 @@
 use crate::forked::at_work;
 use crate::{ClientKey, Contributions, Layout, ServerKey, contributions, raise};
 use fedcipher_core::admission::{self, Admission as Core, Rules};
-use fedcipher_core::bounds::Bounds;
+use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::client;
 use fedcipher_core::keys::{KeySet, KeyTag};
 use fedcipher_core::mac::{Tag, Verifier, Weighting};
@@ -71,6 +71,10 @@ impl Library {
     /// Bits of a sum of `bits`-bit values; `BoundError` beyond `limit`.
     fn field_bits(&self, bits: u32, limit: u32) -> PyResult<u32> {
         self.bounds.checked_field_bits(bits, limit).map_err(raise)
+    }
+
+    fn levels(&self) -> crate::Levels {
+        crate::Levels(self.rules().levels)
     }
 
     /// Every client of `cohort` gets `secret`, the server `public`.
@@ -231,21 +235,21 @@ impl Opened {
     fn means<'py>(&self, py: Python<'py>, sums: PyReadonlyArray1<'py, u64>) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let (sums, weight) = (sums.as_slice()?, self.contributions.iter().map(|(_, weight)| weight).sum());
         let means = py.detach(|| {
-            check(&self.layout, weight, sums)?;
+            check(&self.layout, self.verifier.levels, weight, sums)?;
             self.verifier.check(self.verifier.mac.hash_sums(sums), self.tag)?;
             let mut means = vec![0f32; self.layout.elements()];
-            codec::means(&self.layout, weight, 0, sums, &mut means);
+            codec::means(&self.layout, self.verifier.levels, weight, 0, sums, &mut means);
             Ok::<_, Error>(means)
         });
         Ok(py.detach(|| self.receiver.settled(means)).map_err(raise)?.into_pyarray(py))
     }
 }
 
-fn check(layout: &codec::Layout, weight: u64, sums: &[u64]) -> Result<(), Error> {
+fn check(layout: &codec::Layout, levels: Levels, weight: u64, sums: &[u64]) -> Result<(), Error> {
     if sums.len() != layout.elements() {
         return Err(Error::Decrypt { reason: format!("{} sums for {} elements", sums.len(), layout.elements()) });
     }
-    let segment = |s: codec::Segment| admission::check_sums(&sums[s.start..s.start + s.len], weight, s.bits);
+    let segment = |s: codec::Segment| admission::check_sums(&sums[s.start..s.start + s.len], weight, levels.of(s.bits));
     layout.segments().into_iter().try_for_each(segment)
 }
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fedcipher._files import create_private, write_whole
+from fedcipher._files import create_private, make_private_folder, write_whole
 from fedcipher._optional import require_feature
 from fedcipher.errors import EngineError
 from fedcipher.foreign_files import MAX_LOG, read_file
@@ -168,7 +168,7 @@ def new_authority(scheme: Scheme, clients: int, folder: Path) -> None:
     `EngineError`.
     """
     require_feature("an engine", "engine-client")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(folder)
     spec = folder / "spec.json"
     write_whole(spec, json.dumps(scheme.spec()).encode())
     authority = ("fedcipher-authority", "--state", folder / "authority")

@@ -21,6 +21,7 @@ from fedcipher.codec import (
     Array,
     Codec,
     Layout,
+    Levels,
     flat_float32,
     lane_tensors,
     restore,
@@ -391,6 +392,11 @@ class Scheme(ABC):
         """Derived figures for people."""
 
     @property
+    @abstractmethod
+    def levels(self) -> Levels:
+        """How many steps a value has, by its bits: as many as the fields of a sum have room for."""
+
+    @property
     def noise_shares(self) -> int:
         """With privacy: of how many clients there is noise in every sum that a reader does not know.
 
@@ -405,7 +411,7 @@ class Scheme(ABC):
 
     @property
     def fixes_sets(self) -> bool:
-        """Whether a committee fixes which clients are in a sum, so that nobody opens two sums of one round."""
+        """Whether a committee fixes sets of clients, so that nobody opens two sums of a round that share a client."""
         return False
 
     def readers(self, key: _native.ServerKey) -> frozenset[int]:
@@ -479,6 +485,10 @@ class NativeScheme(Scheme):
 
     def describe(self) -> dict[str, str]:
         return dict(self._native.describe())
+
+    @property
+    def levels(self) -> Levels:
+        return self._native.levels()
 
     def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
         clients, server = self._native.keygen(cohort_of(cohort, epoch), epoch)
@@ -576,7 +586,13 @@ class _Said:
         if not self.hide_ranges:
             return layout, flat
         ranges = [alpha for _, _, alpha, _ in layout.tensors]
-        return without_ranges(layout), [x * np.float32(1 / alpha) for x, alpha in zip(flat, ranges, strict=True)]
+        return without_ranges(layout), [_beside(x, alpha) for x, alpha in zip(flat, ranges, strict=True)]
+
+
+def _beside(x: NDArray[np.float32], alpha: float) -> NDArray[np.float32]:
+    """``x`` in units of its range; what is far beyond it ends at two, not at infinity, whose refusal would tell."""
+    made = x * np.float32(1 / alpha)
+    return np.clip(made, -2, 2, out=made)
 
 
 class KernelEncryptor(Encryptor):
@@ -585,6 +601,7 @@ class KernelEncryptor(Encryptor):
     def __init__(self, native: EncryptKernel, made_by: Scheme) -> None:
         self._native = native
         self._codec = codec = made_by.codec
+        self._levels = made_by.levels
         self._noise = codec.privacy and Mechanism(codec, codec.privacy, made_by.noise_shares)
         self._feedback = Feedback()
         self.stats = EncryptStats()
@@ -612,15 +629,15 @@ class KernelEncryptor(Encryptor):
         if self._noise:
             return self._encrypt_noisy(self._noise, update, said, lanes)
         began = time.perf_counter()
-        plain = self._codec.layout(update, reference)
+        plain = self._codec.layout(update, reference, self._levels)
         flat = flat_float32(update)
         layout, shown = said.shown(plain, flat)
-        layout = with_lanes(layout, self._codec, 0 if lanes is None else lanes.size)
+        layout = with_lanes(layout, self._codec, 0 if lanes is None else lanes.size, self._levels)
         prepared = time.perf_counter()
         frame, clipped, quantising = self._seal(layout, [*shown, *split_lanes(lanes)], said)
         self._note(began, prepared, quantising, clipped[: len(flat)], layout, frame)
         if not said.stochastic and not isinstance(self._codec.clip, str):
-            self.stats.vanished_by_tensor = vanished(plain, flat)
+            self.stats.vanished_by_tensor = vanished(plain, flat, self._levels)
         return frame
 
     def _seal(
@@ -634,7 +651,7 @@ class KernelEncryptor(Encryptor):
         if lanes is None or not lanes.size:
             raise LayoutError("there is nothing to encrypt: no update and no lanes")
         began = time.perf_counter()
-        layout = Layout(lane_tensors(self._codec, lanes.size))
+        layout = Layout(lane_tensors(self._codec, lanes.size, self._levels))
         frame, clipped, quantising = self._seal(layout, split_lanes(lanes), said)
         self._note(began, began, quantising, clipped, layout, frame)
         return frame
@@ -663,13 +680,13 @@ class KernelEncryptor(Encryptor):
     ) -> bytes:
         began = time.perf_counter()
         part = CommonSet(update, reference, said.round, top)
-        layout = part.gathered(self._codec.layout(update, reference))
+        layout = part.gathered(self._codec.layout(update, reference, self._levels))
         corrected = self._feedback.corrected(update)
-        integers, clipped = layout.quantise(part.gather(corrected), said.stochastic)
+        integers, clipped = layout.quantise(part.gather(corrected), said.stochastic, self._levels)
         # The kernel is given what the integers stand for, so that what it sends is what error feedback takes off.
-        sent = dequantised(layout, integers)
+        sent = dequantised(layout, integers, self._levels)
         layout, flat = said.shown(layout, np.split(sent, np.cumsum(part.counts)[:-1]))
-        layout = with_lanes(layout, self._codec, 0 if lanes is None else lanes.size)
+        layout = with_lanes(layout, self._codec, 0 if lanes is None else lanes.size, self._levels)
         prepared = time.perf_counter()
         frame, _, quantising = self._seal(layout, [*flat, *split_lanes(lanes)], said, part.digest)
         self._feedback.keep(corrected, part.index, sent)
@@ -700,12 +717,12 @@ class KernelEncryptor(Encryptor):
         lanes: int = 0,
         hide_ranges: bool = False,
     ) -> None:
-        layout = self._noise.layout(update) if self._noise else self._codec.layout(update, reference)
+        layout = self._noise.layout(update) if self._noise else self._codec.layout(update, reference, self._levels)
         if self._codec.top is not None:
             layout = CommonSet(update, reference, round, self._codec.top).gathered(layout)
         if hide_ranges and not self._noise:
             layout = without_ranges(layout)
-        self._native.precompute(round, with_lanes(layout, self._codec, lanes), plan)
+        self._native.precompute(round, with_lanes(layout, self._codec, lanes, self._levels), plan)
 
     def export_state(self) -> bytes:
         return self._native.export_state() if self._codec.top is None else self._feedback.export()

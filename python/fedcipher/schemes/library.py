@@ -101,6 +101,10 @@ class LibraryScheme(Scheme):
         return dict(self._params)
 
     @property
+    def levels(self) -> _native.Levels:
+        return self._library.levels()
+
+    @property
     def grain(self) -> int:
         return self._arithmetic.slots
 
@@ -115,7 +119,7 @@ class LibraryScheme(Scheme):
 
     def encryptor(self, key: _native.ClientKey) -> Encryptor:
         seal = self._arithmetic.sealer(self._library.secret(key))
-        return KernelEncryptor(_EncryptKernel(self._library.sender(key, state_dir()), seal), self)
+        return KernelEncryptor(_EncryptKernel(self._library.sender(key, state_dir()), seal, self.levels), self)
 
     def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
         adder = self._arithmetic.adder(self._library.public(key))
@@ -131,9 +135,8 @@ class LibraryScheme(Scheme):
 
 
 class _EncryptKernel:
-    def __init__(self, sender: _native.Sender, seal: Callable[[Numbers], bytes]) -> None:
-        self._sender = sender
-        self._seal = seal
+    def __init__(self, sender: _native.Sender, seal: Callable[[Numbers], bytes], levels: _native.Levels) -> None:
+        self._sender, self._seal, self._levels = sender, seal, levels
 
     def encrypt(
         self,
@@ -148,7 +151,7 @@ class _EncryptKernel:
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]:
         began = time.perf_counter()
-        integers, clipped = layout.quantise(arrays, stochastic)
+        integers, clipped = layout.quantise(arrays, stochastic, self._levels)
         seconds = time.perf_counter() - began
         frame = self._sender.update(layout, integers, round, weight, model, memory, bound, self._seal)
         return frame, clipped, seconds

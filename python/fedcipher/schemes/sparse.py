@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
-from fedcipher.codec import Array, Layout, flat_float32
+from fedcipher.codec import Array, Layout, Levels, flat_float32
 from fedcipher.errors import FrameError, LayoutError, NotFiniteError, ParameterError
 
 __all__ = ["CommonSet", "Feedback", "dequantised", "set_of"]
@@ -125,14 +125,14 @@ class Feedback:
         self._kept = kept
 
 
-def dequantised(layout: Layout, integers: NDArray[np.uint32]) -> NDArray[np.float32]:
+def dequantised(layout: Layout, integers: NDArray[np.uint32], levels: Levels) -> NDArray[np.float32]:
     """The values that ``integers`` stand for. Quantised again, to the nearest, they give the same integers."""
     out = np.empty(integers.size, np.float32)
     start = 0
     for _, bits, alpha, shape in layout.tensors:
         end = start + math.prod(shape)
-        levels = (1 << bits) - 2
-        out[start:end] = (integers[start:end].astype(np.float64) - levels // 2) * (2.0 * alpha / levels)
+        most = levels.of(bits)
+        out[start:end] = (integers[start:end].astype(np.float64) - most // 2) * (2.0 * alpha / most)
         start = end
     return out
 

@@ -124,19 +124,19 @@ fn what_remains_is_the_mean_of_those_who_sent_it() {
                 x
             })
             .collect();
-        let mut seen = 0;
+        let (mut seen, half) = (0, scheme.levels().of(12) / 2);
         for d in 0..2000 {
             let senders: Vec<u32> = (0..CLIENTS).filter(|id| !sent[*id as usize][d].is_nan()).collect();
             let total: u64 = (0..CLIENTS).map(weight).sum();
             if senders.len() < 3 {
-                assert_eq!((counts[d], sums[d], means.values[d]), (0, total * 2047, 0.0));
+                assert_eq!((counts[d], sums[d], means.values[d]), (0, total * half, 0.0));
                 continue;
             }
             seen += 1;
             let own: u64 = senders.iter().map(|id| weight(*id)).sum();
-            let q = |x: f32| u64::from(((f64::from(x) + 1.0) * 2047.0).round_ties_even() as u32);
+            let q = |x: f32| u64::from(((f64::from(x) + 1.0) * half as f64).round_ties_even() as u32);
             let sum: u64 = senders.iter().map(|id| weight(*id) * q(sent[*id as usize][d])).sum();
-            assert_eq!((counts[d] as usize, sums[d]), (senders.len(), sum + (total - own) * 2047));
+            assert_eq!((counts[d] as usize, sums[d]), (senders.len(), sum + (total - own) * half));
             let mean: f64 = senders.iter().map(|id| weight(*id) as f64 * f64::from(sent[*id as usize][d])).sum();
             assert!((f64::from(means.values[d]) - mean / own as f64).abs() < 1.0 / 4094.0 + 1e-6);
         }
@@ -250,7 +250,7 @@ fn a_coordinate_left_out_for_all_is_unsent() {
     let (after, left) = open(&scheme, &keys, &parts.frame()).unwrap();
     let changed: Vec<usize> = (0..600).filter(|d| counts[*d] != left[*d]).collect();
     assert_eq!(changed.len(), 1);
-    assert_eq!((left[changed[0]], after[changed[0]]), (0, 9 * 2047));
+    assert_eq!((left[changed[0]], after[changed[0]]), (0, 9 * scheme.levels().of(12) / 2));
     assert!((0..600).all(|d| d == changed[0] || before[d] == after[d]));
 }
 

@@ -8,7 +8,7 @@ use super::{Params, Secret};
 use crate::Result;
 use crate::admission::check_sums;
 use crate::bits;
-use crate::bounds::max_level;
+use crate::bounds::Levels;
 use crate::client::Receiver;
 use crate::codec::{Layout, SumSink};
 use crate::ledger::Openings;
@@ -47,6 +47,7 @@ impl FlasheDecryptor {
             terms: residual(&clients, masking),
             round: header.round,
             weight: header.total_weight(),
+            levels: self.params.bounds.levels(),
         };
         let verifier = self.receiver.verifier(header, &layout, expect.bound);
         Ok(Opening { layout, opener: Box::new(opener), verifier })
@@ -71,22 +72,22 @@ impl FlasheDecryptor {
         mac.check(&sum.union, &sum.lanes, &sum.senders, &sum.tags)?;
 
         // Back to coordinate order. Whoever did not send a coordinate counts as zero, which is L / 2.
-        let weight = header.total_weight();
+        let (weight, levels) = (header.total_weight(), self.params.bounds.levels());
         let order = permutation(&self.secret.permutation, header.round, layout.elements())?;
         let ranks = Ranks::of(&sum.union, layout.elements());
         let mut counts = vec![0u32; layout.elements()];
         let (mut sums, mut sent) = (vec![0u64; RUN], vec![0u64; RUN]);
-        sink.begin(layout, weight)?;
+        sink.begin(layout, levels, weight)?;
         for (run, (order, counts)) in order.chunks(RUN).zip(counts.chunks_mut(RUN)).enumerate() {
             let (sums, sent) = (&mut sums[..order.len()], &mut sent[..order.len()]);
             let mut d = 0;
             for (tensor, _, len) in layout.pieces(run * RUN, order.len()) {
-                let bits = layout.tensors()[tensor].bits;
-                let zero = max_level(bits) / 2;
+                let most = levels.of(layout.tensors()[tensor].bits);
+                let zero = most / 2;
                 for d in d..d + len {
                     (sums[d], sent[d]) = (weight * zero, 0);
                     if let Some(k) = ranks.of_site(order[d]) {
-                        check_sums(&sum.lanes[k..=k], sum.weights[k], bits)?;
+                        check_sums(&sum.lanes[k..=k], sum.weights[k], most)?;
                         (sent[d], counts[d]) = (sum.weights[k], sum.counts[k]);
                         sums[d] = sum.lanes[k] + (weight - sent[d]) * zero;
                     }
@@ -144,6 +145,7 @@ struct DenseOpener {
     terms: Vec<Term>,
     round: u64,
     weight: u64,
+    levels: Levels,
 }
 
 impl Opener for DenseOpener {
@@ -161,13 +163,14 @@ impl Opener for DenseOpener {
         let mut maker = MaskMaker::new(&self.secret.mask, self.round, width);
         let step = chunk_lanes(width);
         let mut chunk = vec![0u8; bits::packed_len(step, width)];
+        let most = self.levels.of(values);
         for (k, (masked, sums)) in bytes.chunks(chunk.len()).zip(sums.chunks_mut(step)).enumerate() {
             let chunk = &mut chunk[..masked.len()];
             chunk.copy_from_slice(masked);
             let first = self.pieces.blocks[index].wrapping_add((k * CHUNK_BLOCKS) as u32);
             maker.apply(&self.terms, true, first, sums.len(), chunk);
             bits::unpack(chunk, width, sums);
-            check_sums(sums, self.weight, values)?;
+            check_sums(sums, self.weight, most)?;
         }
         Ok(Hash::default())
     }

@@ -4,6 +4,7 @@ use super::mask::{MaskMaker, Masking, Pieces, Term, encrypt_run};
 use super::sparse::{Residual, permutation};
 use super::{Params, Policy, Secret, positions};
 use crate::bits;
+use crate::bounds::Levels;
 use crate::client::{Digest, Sender};
 use crate::codec::{Layout, Rounding, Update};
 use crate::mac::{Hash, Stamp, coordinates};
@@ -71,7 +72,7 @@ impl FlasheEncryptor {
         let tensors = layout.split(&selection.values)?;
         let corrected = Update::new(layout, tensors, Rounding::Nearest)?;
         let mut ints = vec![0u32; layout.elements()];
-        corrected.quantise(0, &mut ints)?;
+        corrected.quantise(stamp.levels, 0, &mut ints)?;
 
         let mut sent: Vec<(u32, u32)> =
             selection.chosen.iter().map(|d| (order[*d as usize], ints[*d as usize])).collect();
@@ -96,7 +97,10 @@ impl FlasheEncryptor {
         let digest = Digest::of(&payload);
         payload.extend_from_slice(&stamp.end(Hash::default(), &digest));
 
-        let kept = selection.chosen.iter().map(|d| (*d as usize, dequantised(layout, *d as usize, ints[*d as usize])));
+        let kept = selection
+            .chosen
+            .iter()
+            .map(|d| (*d as usize, dequantised(layout, stamp.levels, *d as usize, ints[*d as usize])));
         let kept: Vec<_> = kept.collect();
         ints.zeroize();
         self.residual.keep(selection.values, kept.into_iter());
@@ -140,7 +144,7 @@ impl Sealer for DenseSealer {
         let mut maker = MaskMaker::new(&self.prf, self.round, width);
         let mut hasher = self.stamp.mac.hasher(piece.start);
         let source = |d: usize, ints: &mut [u32]| {
-            update.quantise(piece.start + d, ints)?;
+            update.quantise(self.stamp.levels, piece.start + d, ints)?;
             hasher.fields(ints);
             Ok(())
         };
@@ -151,14 +155,14 @@ impl Sealer for DenseSealer {
 }
 
 /// The real value that integer `q` at element `d` stands for.
-fn dequantised(layout: &Layout, d: usize, q: u32) -> f32 {
+fn dequantised(layout: &Layout, levels: Levels, d: usize, q: u32) -> f32 {
     let mut end = 0;
     let tensor = layout.tensors().iter().find(|t| {
         end += t.len();
         d < end
     });
     tensor.map_or(0.0, |t| {
-        let levels = crate::bounds::max_level(t.bits) as f64;
+        let levels = levels.of(t.bits) as f64;
         ((f64::from(q) - levels / 2.0) * 2.0 * f64::from(t.alpha) / levels) as f32
     })
 }

@@ -56,6 +56,11 @@ pub fn per_block(width: u32) -> usize {
     (128 / width) as usize
 }
 
+/// Whether lanes fill blocks and bytes, so that a key stream is a stream of lanes.
+fn fills(width: u32) -> bool {
+    width.is_power_of_two() && width >= u8::BITS
+}
+
 /// Lanes made from one chunk of blocks; a multiple of 8, so chunks begin on a byte.
 #[must_use]
 pub fn chunk_lanes(width: u32) -> usize {
@@ -90,7 +95,7 @@ pub struct MaskMaker<'a> {
     blocks: AVec<[u8; 16]>,
     /// For widths that fill one: the key stream that is taken away, where two are joined at once.
     minus: AVec<[u8; 16]>,
-    /// For widths that do not fill a block: the sum of the terms, and the same as a stream.
+    /// For widths that do not fill blocks and bytes: the sum of the terms, and the same as a stream.
     total: AVec<[u8; 16]>,
     packed: AVec<u8>,
 }
@@ -98,7 +103,7 @@ pub struct MaskMaker<'a> {
 impl<'a> MaskMaker<'a> {
     #[must_use]
     pub fn new(prf: &'a Prf, round: u64, width: u32) -> Self {
-        let (streams, used) = if width.is_power_of_two() { (CHUNK_BLOCKS, 0) } else { (0, CHUNK_BLOCKS) };
+        let (streams, used) = if fills(width) { (CHUNK_BLOCKS, 0) } else { (0, CHUNK_BLOCKS) };
         MaskMaker {
             prf,
             round,
@@ -114,7 +119,7 @@ impl<'a> MaskMaker<'a> {
     /// from block `first` on; `negate` flips every sign.
     pub fn apply(&mut self, terms: &[Term], negate: bool, first: u32, lanes: usize, acc: &mut [u8]) {
         let (width, count) = (self.width, lanes.div_ceil(per_block(self.width)));
-        if width.is_power_of_two() {
+        if fills(width) {
             for term in terms {
                 self.prf.blocks(round_client(self.round, term.client), first, &mut self.blocks[..count]);
                 if term.negative == negate {
@@ -135,7 +140,7 @@ impl<'a> MaskMaker<'a> {
 
     /// Writes `values[k] * weight` (at most one chunk) under their masks, as a stream; what `values` hold then is open.
     fn encrypt(&mut self, terms: &[Term], first: u32, values: &mut [u32], weight: u64, out: &mut [u8]) {
-        if self.width.is_power_of_two() {
+        if fills(self.width) {
             let [Term { client: plus, negative: false }, Term { client: minus, negative: true }] = *terms else {
                 bits::pack_scaled(values, weight, self.width, out);
                 return self.apply(terms, false, first, values.len(), out);

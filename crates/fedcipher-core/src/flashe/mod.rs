@@ -16,7 +16,7 @@ mod positions;
 mod sparse;
 
 use crate::admission::Rules;
-use crate::bounds::{Bounds, MAX_FIELD_BITS};
+use crate::bounds::{Bounds, Levels, MAX_FIELD_BITS};
 use crate::client::{Receiver, Sender};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
@@ -103,9 +103,9 @@ impl Params {
         if self.per_client_top.is_some() { Rules { density: 0.0, ..rules } } else { rules }
     }
 
-    /// Lane width of `bits`-bit values: w = b + ceil(log2 of the total weight), at least 8.
+    /// Lane width of `bits`-bit values: w = b + ceil(log2 of the total weight).
     fn width(&self, bits: u32) -> Result<u32> {
-        Ok(self.bounds.checked_field_bits(bits, MAX_FIELD_BITS)?.max(8))
+        self.bounds.checked_field_bits(bits, MAX_FIELD_BITS)
     }
 
     fn lanes(&self, layout: &Layout) -> Result<Lanes> {
@@ -138,7 +138,7 @@ impl Params {
         if u32::try_from(layout.elements()).is_err() {
             return Err(Error::layout("sparse updates have at most 2^32 elements"));
         }
-        Ok(self.bounds.checked_field_bits(bits, MAX_SUM_BITS)?.max(8))
+        self.bounds.checked_field_bits(bits, MAX_SUM_BITS)
     }
 }
 
@@ -151,6 +151,10 @@ impl Scheme for Flashe {
         // Frames of another permutation's coordinates must not open.
         let order = if self.params.per_client_top.is_some() { "|order 2" } else { "" };
         scheme::digest(&format!("{NAME}|{:?}{order}", self.params))
+    }
+
+    fn levels(&self) -> Levels {
+        self.params.bounds.levels()
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {

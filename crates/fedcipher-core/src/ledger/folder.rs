@@ -4,7 +4,7 @@ use super::slots::{BYTES, Counter, Newest};
 use super::stamp::{self, LEN, Magic, Stamp};
 use super::{disk, failed, lost};
 use crate::Result;
-use crate::key_file::replaceable;
+use crate::key_file::changeable;
 use crate::keys::ClientKey;
 use crate::prf::random_bytes;
 use crate::wire::hex;
@@ -30,7 +30,7 @@ impl Folder {
     /// put back an older one as a whole, which no ledger can see.
     pub fn open(path: &Path) -> Result<Self> {
         stamp::make_folder(path)?;
-        if let Some(reason) = replaceable(path).map_err(|e| failed(path, e))? {
+        if let Some(reason) = changeable(path).map_err(|e| failed(path, e))? {
             return Err(failed(path, reason));
         }
         let index = path.join(INDEX);

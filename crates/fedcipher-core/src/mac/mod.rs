@@ -19,7 +19,7 @@ mod dot;
 pub mod field;
 pub mod hash;
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Levels};
 use crate::codec::{Layout, Segment};
 use crate::statement::{END_LEN, Signer};
 use crate::wire::{Contribution, Header, MemoryTag, ModelTag};
@@ -286,6 +286,7 @@ pub struct Stamp {
     pub mac: RoundMac,
     pub own: Contribution,
     pub weighting: Weighting,
+    pub levels: Levels,
     pub signer: Signer,
 }
 
@@ -320,6 +321,7 @@ pub struct Verifier {
     pub mac: RoundMac,
     pub contributions: Vec<Contribution>,
     pub weighting: Weighting,
+    pub levels: Levels,
 }
 
 impl Verifier {

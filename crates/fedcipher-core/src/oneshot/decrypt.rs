@@ -135,7 +135,7 @@ impl Decryptor for ServerDecryptor {
         let place = (&self.roster, self.digest);
         let (opener, false_members) = opener(&self.setting, place, None, (&header, &layout), (&answers, prefix), None)?;
         opener.check_len(payload.len() + crate::mac::TAG_LEN)?;
-        sink.begin(&layout, header.total_weight())?;
+        sink.begin(&layout, self.setting.params.rules().levels, header.total_weight())?;
         for (index, piece) in opener.pieces().iter().enumerate() {
             let mut sums = vec![0; piece.len];
             opener.open(index, &payload[piece.at..piece.at + piece.bytes], &mut sums)?;

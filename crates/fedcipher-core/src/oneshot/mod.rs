@@ -24,7 +24,7 @@ pub mod sharing;
 pub mod statement;
 
 use crate::admission::Rules;
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Levels};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
@@ -239,6 +239,10 @@ impl Scheme for Oneshot {
 
     fn digest(&self) -> [u8; 16] {
         scheme::digest(&format!("{NAME}|{:?}|{:?}", self.setting.params, self.setting.derived.ring.primes))
+    }
+
+    fn levels(&self) -> Levels {
+        self.setting.params.rules().levels
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {

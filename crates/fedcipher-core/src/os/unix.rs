@@ -105,6 +105,14 @@ pub fn exposed_path(path: &Path) -> Result<Option<(PathBuf, Exposed)>> {
     Ok(None)
 }
 
+/// The same of the folder at `path`, and whether another user may put files into it: a sticky folder is refused too.
+pub fn exposed_folder(path: &Path) -> Result<Option<(PathBuf, Exposed)>> {
+    match exposed_path(path)? {
+        None if path.metadata()?.mode() & OTHERS_WRITE != 0 => Ok(Some((path.to_owned(), Exposed::Sticky))),
+        found => Ok(found),
+    }
+}
+
 /// The parts of a path, the last first.
 fn steps(path: &Path) -> Vec<OsString> {
     path.components().rev().filter(|c| *c != Component::CurDir).map(|c| c.as_os_str().to_owned()).collect()

@@ -63,13 +63,18 @@ pub fn sync_folder(_: &Path) -> Result<()> {
     Ok(())
 }
 
-/// There are no modes here.
+/// Files have no modes on Windows.
 pub fn exposed_file(_: &Metadata) -> Option<Exposed> {
     None
 }
 
-/// There are no modes here.
+/// Files have no modes on Windows.
 pub fn exposed_path(_: &Path) -> Result<Option<(PathBuf, Exposed)>> {
+    Ok(None)
+}
+
+/// Files have no modes on Windows.
+pub fn exposed_folder(_: &Path) -> Result<Option<(PathBuf, Exposed)>> {
     Ok(None)
 }
 

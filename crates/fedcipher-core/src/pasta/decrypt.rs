@@ -70,13 +70,13 @@ impl PastaDecryptor {
         if sums[elements.min(sums.len())..].iter().any(|s| *s != 0) {
             return Err(Error::Decrypt { reason: "padding does not decrypt to zero".into() });
         }
-        let weight = header.total_weight();
+        let (weight, levels) = (header.total_weight(), shared.params.rules().levels);
         for segment in layout.segments() {
-            check_sums(&sums[segment.start..segment.start + segment.len], weight, segment.bits)?;
+            check_sums(&sums[segment.start..segment.start + segment.len], weight, levels.of(segment.bits))?;
         }
         let verifier = self.receiver.verifier(&header, &layout, expect.bound);
         verifier.check(verifier.mac.hash_sums(&sums[..elements]), tag)?;
-        sink.begin(&layout, weight)?;
+        sink.begin(&layout, levels, weight)?;
         sink.put(0, &sums[..elements])?;
         Ok(Summary::of(header, layout))
     }

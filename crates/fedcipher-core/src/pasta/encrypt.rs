@@ -42,7 +42,7 @@ impl Encryptor for PastaEncryptor {
         self.setup_bytes = key.len();
 
         let mut ints = vec![0u32; layout.elements()];
-        request.update.quantise(0, &mut ints)?;
+        request.update.quantise(stamp.levels, 0, &mut ints)?;
         let hash = stamp.weighed(stamp.mac.hash_fields(&ints));
         let mut words: Zeroizing<Vec<u64>> = Zeroizing::new(ints.iter().map(|v| u64::from(*v)).collect());
         ints.zeroize();

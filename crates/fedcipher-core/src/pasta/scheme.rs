@@ -16,7 +16,7 @@ use super::piece;
 use super::secret::Secret;
 use super::transcipher::EvaluationKeys;
 use crate::admission::Rules;
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Levels};
 use crate::client::{Receiver, Sender};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
@@ -54,7 +54,9 @@ pub struct Params {
 impl Params {
     /// The server multiplies the transciphered words by the weights.
     pub fn rules(&self) -> Rules {
-        Rules { closes: true, ..Rules::dense(self.bounds, Weighting::Server) }
+        let rules = Rules::dense(self.bounds, Weighting::Server);
+        // A sum is a number of the field, however many bits its values have.
+        Rules { closes: true, levels: rules.levels.below(self.prime), ..rules }
     }
 }
 
@@ -169,6 +171,10 @@ impl Scheme for PastaBfv {
 
     fn digest(&self) -> [u8; 16] {
         scheme::digest(&format!("{NAME}|{:?}|{:?}", self.shared.params, self.shared.context.moduli))
+    }
+
+    fn levels(&self) -> Levels {
+        self.shared.params.rules().levels
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {

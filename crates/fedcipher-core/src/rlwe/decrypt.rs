@@ -150,7 +150,7 @@ impl Opener for CipherOpener {
             block.fields.check(*m)?;
             block.fields.unpack(*m, fields);
         }
-        check_sums(sums, self.weight, block.bits)?;
+        check_sums(sums, self.weight, self.derived.params.bounds.levels().of(block.bits))?;
         self.noise(index, &decoded)
     }
 }

@@ -160,7 +160,7 @@ impl Sealer for CipherSealer {
         while done < block.len {
             let n = step.min(block.len - done);
             let ints = &mut ints[..n];
-            update.quantise(block.start + done, ints)?;
+            update.quantise(self.stamp.levels, block.start + done, ints)?;
             hasher.fields(ints);
             block.fields.pack(ints, weight, &mut *packed);
             let run = &packed[..block.fields.coefficients(n)];
@@ -223,7 +223,7 @@ impl CipherSealer {
             let mut hasher = self.stamp.mac.hasher(block.start);
             let mut plain = Zeroizing::new(vec![0; block.used]);
             let mut ints = Zeroizing::new(vec![0u32; block.len]);
-            update.quantise(block.start, &mut ints)?;
+            update.quantise(self.stamp.levels, block.start, &mut ints)?;
             hasher.fields(&ints);
             block.fields.pack(&ints, self.stamp.weight(), &mut plain);
             Ok((errors, hasher, plain))

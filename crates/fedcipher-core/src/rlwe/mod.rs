@@ -16,6 +16,7 @@ pub mod ring;
 
 use crate::Result;
 use crate::admission::Rules;
+use crate::bounds::Levels;
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
@@ -71,6 +72,10 @@ impl Scheme for Bfv {
 
     fn digest(&self) -> [u8; 16] {
         scheme::digest(&format!("{NAME}|{:?}|{:?}", self.derived.params, self.derived.ring.primes))
+    }
+
+    fn levels(&self) -> Levels {
+        self.derived.params.rules().levels
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {

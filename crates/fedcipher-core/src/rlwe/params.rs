@@ -79,7 +79,7 @@ impl Derived {
         params.bits.sort_unstable();
         params.bits.dedup();
         if params.bits.is_empty() || params.bits.iter().any(|b| !crate::codec::BITS.contains(b)) {
-            return Err(Error::parameter("bits", format!("{:?} are not widths of 4..=24", params.bits)));
+            return Err(Error::parameter("bits", format!("{:?} are not widths of 2..=24", params.bits)));
         }
         let ring = match params.preset {
             Preset::Fast => Ring::new(2048, &PRIMES_2048)?,

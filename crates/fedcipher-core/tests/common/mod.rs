@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use fedcipher_core::bounds::{Bounds, max_level};
+use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::client::Digest;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
@@ -33,9 +33,9 @@ pub fn update<'a>(layout: &'a Layout, values: &'a [Vec<f32>]) -> Update<'a> {
 }
 
 /// The integers a client encrypts.
-pub fn integers(layout: &Layout, values: &[Vec<f32>]) -> Vec<u64> {
+pub fn integers(levels: Levels, layout: &Layout, values: &[Vec<f32>]) -> Vec<u64> {
     let mut ints = vec![0u32; layout.elements()];
-    update(layout, values).quantise(0, &mut ints).unwrap();
+    update(layout, values).quantise(levels, 0, &mut ints).unwrap();
     ints.into_iter().map(u64::from).collect()
 }
 
@@ -119,15 +119,15 @@ pub fn run_round(scheme: &dyn Scheme, layout: &Layout, cohort: &[u32], clients: 
     sums.0
 }
 
-pub fn expected(layout: &Layout, clients: &[Client]) -> Vec<u64> {
+pub fn expected(levels: Levels, layout: &Layout, clients: &[Client]) -> Vec<u64> {
     let mut sum = vec![0u64; layout.elements()];
     for (_, weight, values) in clients {
-        sum.iter_mut().zip(integers(layout, values)).for_each(|(s, q)| *s += weight * q);
+        sum.iter_mut().zip(integers(levels, layout, values)).for_each(|(s, q)| *s += weight * q);
     }
     sum
 }
 
 /// What zero quantises to.
-pub fn zero(bits: u32) -> u64 {
-    max_level(bits) / 2
+pub fn zero(levels: Levels, bits: u32) -> u64 {
+    levels.of(bits) / 2
 }
