@@ -72,7 +72,7 @@ def cost(name: str, bits: int) -> Cost:
     total = aggregator.finish()
     mean = decryptor.decrypt(total, reference=reference)
     ranges = [alpha for _, _, alpha, _ in made.codec.layout(update, reference).tensors]
-    step = 2 * max(ranges) / (2**bits - 2)
+    step = 2 * max(ranges) / made.levels.of(bits)
     if max(float(np.abs(a - b).max()) for a, b in zip(mean, update, strict=True)) > 0.51 * step:
         sys.exit(f"{name} at {bits} bits: what was opened is not the mean")
     before = time.process_time()

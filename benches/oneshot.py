@@ -99,7 +99,7 @@ def many(reveal: str) -> dict[str, float]:
     opening = time.perf_counter()
     sums = reader.sums(frame)
     opened = time.perf_counter() - opening
-    one = made.codec.layout(values).quantise([values[0]])[0].astype(np.int64)
+    one = made.codec.layout(values).quantise([values[0]], levels=made.levels)[0].astype(np.int64)
     exact = bool((sums.astype(np.int64) == (MANY - len(dead)) * one).all())
     return {
         "server": asked - began + done - answered,

@@ -9,6 +9,7 @@ from itertools import product
 
 import fedcipher
 import numpy as np
+import pytest
 from fedcipher import keys
 from fedcipher.federation.charter import Charter, Settings, arrays_digest
 from fedcipher.flower import SecureStrategy, client_mod, protocol
@@ -22,7 +23,12 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
 
 CLIENTS = 5
-TRIES = int(os.environ.get("FEDCIPHER_ATTACK_TRIES", "300"))
+_TRIES = int(os.environ.get("FEDCIPHER_ATTACK_TRIES", "200"))
+_PARTS = max(1, _TRIES // 5000)
+TRIES = _TRIES // _PARTS
+"""Of one part; `in_parts` makes the tests that try the rest."""
+in_parts = pytest.mark.parametrize("part", range(_PARTS))
+"""Many tries are as many tests, which other processes may run at the same time."""
 ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
 
 

@@ -26,7 +26,11 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     """Files with the longest tests first: with a worker a file (`make test`) they would be waited for at the end."""
-    longest = ["test_train.py", "test_deployment.py", "test_hybrid.py"]
+    longest = [
+        *("test_train.py", "test_deployment.py", "test_attacks_baselines.py", "test_baselines.py", "test_flower.py"),
+        *("test_flower_optimiser.py", "test_flower_resume.py", "test_engine_attacks.py", "test_attacks_cluster.py"),
+        *("test_hybrid.py", "test_engine.py", "test_ledger.py", "test_attacks_engine.py", "test_flower_models.py"),
+    ]
     for item in items:
         if item.get_closest_marker("long") and "FEDCIPHER_LONG" not in os.environ:
             item.add_marker(pytest.mark.skip(reason="long; `make test-long`"))

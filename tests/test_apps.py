@@ -41,6 +41,7 @@ def test_an_app_ends_with_the_model_that_it_has_in_the_clear(name, tmp_path, mon
     assert_equal_models(arrays_of(secure), arrays_of(clear), 3, first)
 
 
+@pytest.mark.long
 def test_quickstart_sklearn_for_200_rounds(tmp_path, monkeypatch):
     """Its "crash at round 26" came after the last of 25: it reads two arrays, and Result.arrays was one ciphertext."""
     clear, secure, _ = both("quickstart-sklearn", tmp_path, monkeypatch, **{"num-server-rounds": 200})

@@ -33,7 +33,7 @@ class World:
                 update, weight = [rng.normal(0, 0.4, 5).astype(np.float32)], int(rng.integers(1, 4))
                 encryptor = self.scheme.encryptor(self.issued.client(k))
                 frame = encryptor.encrypt(update, round=number, weight=weight, model=b"m%d" % number)
-                self.true[number, k] = weight, weight * reference_integers(update, 8, 1.0)
+                self.true[number, k] = weight, weight * reference_integers(update, 8, 1.0, self.scheme)
                 self.updates.append(frame)
                 aggregator.add(frame)
                 if k:
@@ -91,9 +91,11 @@ def test_attack_any_randomised_server_opens_no_false_sum_of_a_baseline(name):
     choose, world = random.Random(seed), World(name)
     assert all(world.check(frame) for frame in world.aggregates)
     print(f"{name}: seed {seed}")
-    opened = sum(world.check(bend(world, choose)) for _ in range(TRIES))
+    # A sum of TFHE takes a third of a second to open.
+    tries = min(TRIES, 1000) if name == "tfhe" else TRIES
+    opened = sum(world.check(bend(world, choose)) for _ in range(tries))
     # Honest frames are among those tried: the property is not empty on either side.
-    assert TRIES / 50 < opened < TRIES / 2
+    assert tries / 50 < opened < tries / 2
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -189,7 +191,8 @@ def test_attack_23_r_altered_aggregates_tell_one_of_r_plus_one_things(name):
     issued = scheme.keygen(CLIENTS)
     choose, decryptors = random.Random(23), [scheme.decryptor(issued.client(k)) for k in range(CLIENTS)]
     told = [[] for _ in decryptors]
-    for frame in aggregates(scheme, issued, rounds=5):
+    # Transciphering takes seconds a round.
+    for frame in aggregates(scheme, issued, rounds=2 if name == "pasta-bfv" else 5):
         start = wire_tools.payload_start(frame)
         for decryptor, answers in zip(decryptors, told, strict=True):
             altered = wire_tools.with_flip(frame, choose.randrange(start, len(frame) - 24), 1 << choose.randrange(8))

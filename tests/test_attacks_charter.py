@@ -1,6 +1,7 @@
 """A server that chooses models, ranges, settings and optimisers learns nothing of one client (13 to 17, 31)."""
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 
 import fedcipher
@@ -17,6 +18,7 @@ from flower_harness import NAMES, LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
+from test_ledger import engine
 
 CLIENTS = 4
 ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
@@ -125,7 +127,7 @@ def test_attack_13_a_reply_has_no_metric_in_the_clear(tmp_path, rng):
         assert not {name for name in said if name.split("_")[0] in ("train", "evaluate", "clipped", "vanished")}
         frame_of(reply)
     lengths = {len(frame_of(reply)) for _, reply in attack.grid.received}
-    assert len(lengths) == 2, "one of updates and one of evaluations"
+    assert len(lengths) == 3, "one of histograms, one of updates and one of evaluations"
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -284,14 +286,28 @@ def tell(grid, victim, change):
     grid.send_and_receive = lying
 
 
+def with_engines(grid, clients, folder, stack):
+    """Each of ``clients`` has its key in an engine of its own, and no policy file."""
+    for k in clients:
+        running = stack.enter_context(engine(folder.parent, folder / f"client-{k}.key", f"engine-{k}"))
+        grid.contexts[1000 + k].node_config["fedcipher-engine"] = running.address
+
+
+@pytest.mark.parametrize("engines", [(), (0, 1)], ids=["key files", "engines"])
 @pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize("honest_charter", [True, False])
-def test_attack_31_clients_that_were_told_different_settings_do_not_sum(tmp_path, rng, name, honest_charter):
+def test_attack_31_clients_that_were_told_different_settings_do_not_sum(tmp_path, rng, name, engines, honest_charter):
     """A learning rate of 1 to one client and of 0 to the others makes their sum that client's update."""
     committee = {"members": CLIENTS} if name == "oneshot" else {}
     scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16), **committee)
     folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
     grid = LocalGrid(settings_app(rng), CLIENTS, folder)
+    with ExitStack() as stack:
+        with_engines(grid, engines, folder, stack)
+        told_differently(tmp_path, folder, grid, honest_charter)
+
+
+def told_differently(tmp_path, folder, grid, honest_charter):
     strategy = SecureStrategy(FedAvg(**ALL, fraction_evaluate=0), folder, out=tmp_path / "run")
 
     def change(content):

@@ -899,6 +899,50 @@ def test_attack_30_what_allows_runs_is_read_only_where_no_other_user_writes(tmp_
     read(named)
 
 
+def test_attack_30_whatever_the_umask_nobody_else_writes_where_runs_and_keys_lie(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "a" / "home"))
+    monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "b" / "state"))
+    before = os.umask(0)
+    try:
+        assert cli.main(["policy", "--write"]) == 0
+        roster.new_identity("anna", tmp_path / "c" / "cards")
+        scheme = fedcipher.scheme("flashe", clients=CLIENTS)
+        folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "d" / "keys")
+        grid = LocalGrid(make_app([[np.float32(0.01)] * 3] * CLIENTS, [1] * CLIENTS), CLIENTS, folder)
+        SecureStrategy(FedAvg(**ALL), folder, out=tmp_path / "e" / "run").start(grid, record(initial()), num_rounds=1)
+        with suppress(errors.FedcipherError):
+            cli.main(["train", "--dataset", "nowhere", "--out", str(tmp_path / "g" / "out")])
+    finally:
+        os.umask(before)
+    made = [path for path in tmp_path.rglob("*") if path.is_dir() or path.suffix in (".key", ".json")]
+    assert len(made) > 20 and not [path for path in made if path.lstat().st_mode & 0o022]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_attack_30_no_client_remembers_where_others_write(tmp_path, mode):
+    """In a sticky folder another user makes what is not there yet, and puts back what a client remembers."""
+    scheme = fedcipher.scheme("flashe", clients=CLIENTS)
+    key_sets = scheme.keygen(CLIENTS)
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(mode)
+    with pytest.raises(errors.StateError, match=r"other users|every user"), Store(state, "somebody").locked():
+        raise AssertionError
+    with pytest.raises(errors.FedcipherError, match=r"other users|every user"):
+        scheme.encryptor(key_sets.clients[0])
+    with pytest.raises(errors.FedcipherError, match=r"other users|every user"):
+        scheme.decryptor(key_sets.clients[0])
+
+
+def test_attack_30_a_policy_that_somebody_may_have_taken_away_is_not_none(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    assert load_policy(home / "policy.json")
+    home.chmod(0o777)
+    with pytest.raises(errors.ParameterError, match="may be replaced by other users"):
+        load_policy(home / "policy.json")
+
+
 @as_root
 def test_attack_30_keys_of_others_do_not_load(tmp_path):
     path = key_file(tmp_path / "keys")

@@ -18,7 +18,18 @@ import fedcipher
 import numpy as np
 import pytest
 import wire_tools
-from attack_harness import ALL, CLIENTS, JUNK_TYPES, TRIES, Federation, masked, message, message_types, says_nothing
+from attack_harness import (
+    ALL,
+    CLIENTS,
+    JUNK_TYPES,
+    TRIES,
+    Federation,
+    in_parts,
+    masked,
+    message,
+    message_types,
+    says_nothing,
+)
 from fedcipher import errors, keys
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.chain import Chain
@@ -1190,9 +1201,10 @@ RANDOMISED = [
 ]
 
 
+@in_parts
 @pytest.mark.parametrize(("name", "target"), RANDOMISED)
 def test_attack_any_randomised_server_gets_one_frame_a_round_or_a_refusal(
-    tmp_path, rng, monkeypatch, name, target, caplog
+    tmp_path, rng, monkeypatch, name, target, part, caplog
 ):
     # Put back by pytest, however this ends.
     caplog.set_level(logging.CRITICAL, "fedcipher.flower")

@@ -6,6 +6,8 @@ import pytest
 from fedcipher import errors, keys
 from fedcipher.flower import SecureStrategy, open_run
 from fedcipher.flower.party import _parties, party_of
+from fedcipher.flower.records import ClientRecord
+from fedcipher.flower.search import Search
 from flower_harness import NAMES, LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg
 
@@ -13,8 +15,8 @@ CLIENTS = 8
 SCHEMES = ["flashe", "bfv", "oneshot"]
 
 
-def federation(tmp_path, rng, name, liars, *, clients=CLIENTS, lies=lambda number: True, **params):
-    """Clients of which some make tags that are not those of what they send."""
+def federation(tmp_path, rng, name, liars, *, clients=CLIENTS, lies=lambda number: True, counts_twice=False, **params):
+    """Clients of which some make tags that are not those of what they send, or count twice in a histogram."""
     _parties.clear()
     committee = {"members": 5} if name == "oneshot" else {}
     codec = fedcipher.Codec(bits=12 if name == "pasta-bfv" else 16)
@@ -28,6 +30,9 @@ def federation(tmp_path, rng, name, liars, *, clients=CLIENTS, lies=lambda numbe
 
         def seal(layout, arrays, said, bound=b"", honest=honest, counts=counts):
             counts["frames"] += 1
+            if counts_twice:
+                arrays[-1][-1] += 1
+                return honest(layout, arrays, said, bound)
             # What both ends know and no header says is in the tag: with something else the sum does not open.
             return honest(layout, arrays, said, b"a lie" if lies(counts["frames"]) else bound)
 
@@ -61,9 +66,10 @@ def test_attack_19_one_wrong_tag_ends_no_run(tmp_path, rng, name, sees):
     assert set(strategy._searching.found) <= {liar}
 
 
-def test_attack_19_a_liar_is_found_and_left_out(tmp_path, rng, caplog):
+@pytest.mark.parametrize("counts_twice", [False, True])
+def test_attack_19_a_liar_is_found_and_left_out(tmp_path, rng, caplog, counts_twice):
     liar = 5
-    grid, folder, goals = federation(tmp_path, rng, "flashe", [liar])
+    grid, folder, goals = federation(tmp_path, rng, "flashe", [liar], counts_twice=counts_twice)
     strategy = run(grid, folder, tmp_path / "run", 9, opener="client-0.key")
     assert list(strategy._searching.found) == [liar] and "client 5 has lied" in caplog.text
     last = strategy.rounds[-1]
@@ -124,3 +130,24 @@ def test_a_search_goes_on_after_the_server_was_killed(tmp_path, rng):
     run(grid, folder, tmp_path / "run", 3, opener="client-0.key")
     again = run(grid, folder, tmp_path / "run", 9, opener="client-0.key", resume=True)
     assert list(again._searching.found) == [5] and again.rounds[-1].accepted == CLIENTS - 1
+
+
+@pytest.mark.parametrize(("clients", "minimum", "share"), [(4, 4, 1.0), (10, 5, 0.5), (10, 8, 0.8)])
+def test_as_few_as_a_sum_needs_say_that_it_opened(tmp_path, rng, clients, minimum, share):
+    """Nobody lies, and fewer take part than twice those that might: each round has its sum all the same."""
+    grid, folder, _ = federation(tmp_path, rng, "flashe", [], clients=clients, min_contributions=minimum)
+    inner = FedAvg(fraction_train=share, min_train_nodes=minimum, fraction_evaluate=0.0)
+    strategy = SecureStrategy(inner, folder, out=tmp_path / "run")
+    strategy.start(grid, record(initial()), num_rounds=5)
+    assert [r.unfinished for r in strategy.rounds] == [None] * 5
+    assert [r.accepted for r in strategy.rounds] == [minimum] * 5
+
+
+def test_few_that_refuse_for_other_reasons_withdraw_no_sum(tmp_path):
+    """With c = 1, a liar and a client of another policy refuse a good sum of ten; the others have not answered yet."""
+    search = Search(tmp_path, corrupt=1, minimum=3, seed=1)
+    sums, _ = search.sets(range(10))
+    refusals = [ClientRecord(k, k, {}, "no", refused=True) for k in (0, 1)]
+    assert search.heard(refusals, {}) is None and search.pending == sums
+    outcome = search.heard([*refusals, *(ClientRecord(k, k, {}) for k in (2, 3))], {})
+    assert outcome is not None and outcome.opened == sums

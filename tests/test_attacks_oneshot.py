@@ -9,7 +9,7 @@ import time
 
 import fedcipher
 import wire_tools
-from attack_harness import CLIENTS, TRIES, Federation, masked
+from attack_harness import CLIENTS, TRIES, Federation, in_parts, masked
 from fedcipher import _native, errors
 from fedcipher.flower import protocol
 from fedcipher.flower.refusal import reference_of
@@ -74,7 +74,8 @@ def without_the_last(frame, lengths):
     return wire_tools.sealed(bytes(head) + left)
 
 
-def test_attack_any_randomised_server_gets_one_set_a_round_of_a_member(tmp_path, rng, caplog):
+@in_parts
+def test_attack_any_randomised_server_gets_one_set_a_round_of_a_member(tmp_path, rng, part, caplog):
     """Not of two sets, whose difference is somebody; not of too few; not of what no client has signed."""
     # Put back by pytest, however this ends.
     caplog.set_level(logging.CRITICAL, "fedcipher.flower")

@@ -62,7 +62,7 @@ def test_sums_are_exact(made, data):
         aggregator.add(scheme.encryptor(issued.client(j)).encrypt(update, round=number, weight=weights[j]))
     decryptor = scheme.decryptor(issued.client(0))
     aggregate = aggregator.finish()
-    want = sum(weights[j] * reference_integers(updates[j], 11, 1.25) for j in ids)
+    want = sum(weights[j] * reference_integers(updates[j], 11, 1.25, scheme) for j in ids)
     assert np.array_equal(decryptor.sums(aggregate), want)
     opened = decryptor.open(aggregate, round=number)
     total = sum(weights.values())
@@ -83,7 +83,7 @@ def test_every_value_at_the_bound(made):
     for j in range(6):
         aggregator.add(scheme.encryptor(issued.client(j)).encrypt(update, round=1, weight=5))
     sums = scheme.decryptor(issued.client(1)).sums(aggregator.finish())
-    assert np.array_equal(sums, 30 * reference_integers(update, 11, 1.25))
+    assert np.array_equal(sums, 30 * reference_integers(update, 11, 1.25, scheme))
 
 
 def test_bad_frames_leave_the_sum_as_it_was(made):
@@ -111,7 +111,7 @@ def test_bad_frames_leave_the_sum_as_it_was(made):
     with pytest.raises(errors.EmptyCohortError):
         scheme.aggregator(issued.server()).finish()
     sums = scheme.decryptor(issued.client(2)).sums(aggregator.finish())
-    assert np.array_equal(sums, reference_integers(update, 11, 1.25))
+    assert np.array_equal(sums, reference_integers(update, 11, 1.25, scheme))
     late = scheme.encryptor(issued.client(4)).encrypt(update, round=1)
     with pytest.raises(errors.WrongRoundError, match="handed out"):
         aggregator.add(late)
@@ -167,7 +167,7 @@ def three(name):
     issued = scheme.keygen(4)
     updates = [[np.full(5, j / 4, np.float32)] for j in range(3)]
     frames = [scheme.encryptor(issued.client(j)).encrypt(updates[j], round=1) for j in range(3)]
-    return scheme, issued, frames, sum(reference_integers(update, 11, 1.25) for update in updates)
+    return scheme, issued, frames, sum(reference_integers(update, 11, 1.25, scheme) for update in updates)
 
 
 @pytest.mark.parametrize("variant", SEAL)

@@ -1,12 +1,13 @@
 """A charter that the coordinator has signed is accepted whatever it says, and no other one is for its signature."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 from attack_harness import ALL, CLIENTS, Federation, says_nothing
 from fedcipher import cli, keys
-from fedcipher.errors import KeyFormatError, ParameterError, StrategyError
+from fedcipher.errors import KeyFormatError, ParameterError, RunError, StrategyError
 from fedcipher.federation.policy import Policy
 from fedcipher.flower import SecureStrategy, client_mod, open_run
 from fedcipher.flower.run_folder import read_run
@@ -142,6 +143,14 @@ def test_what_is_no_coordinator_and_no_signature_is_named(tmp_path, rng, policy,
     assert run.signature == b""
     (tmp_path / "run" / "charter.signature").write_bytes(bytes(63))
     assert cli.main(["charter", str(tmp_path / "run")]) == 2
+    # A file of 256 MiB in the place of a signature is refused before it is read.
+    with open(tmp_path / "run" / "charter.signature", "wb") as file:
+        file.truncate(256 << 20)
+    tracemalloc.start()
+    with pytest.raises(RunError):
+        _ = read_run(tmp_path / "run").signature
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
     run.sign(identity[0])
     assert Policy(coordinators=(identity[1],)).vouched(federation.charter, run.signature)
     with pytest.raises(KeyFormatError, match="is no identity"):

@@ -127,18 +127,18 @@ def test_a_step_that_is_taken_back_and_one_that_does_not_open(run, tmp_path):
     whole = json.loads((grows / "run.json").read_text())
     curves = Curves(grows, run.key())
     assert sorted(curves.read()) == [1, 2, 3]
-    fewer = {**whole, "steps": whole["steps"][:2], "evaluations": {"1": 1, "2": 2}}
+    fewer = {**whole, "steps": whole["steps"][:3], "evaluations": {"1": 2, "2": 3}}
     (grows / "run.json").write_text(json.dumps(fewer))
     assert sorted(curves.read()) == [1, 2]
     (grows / "run.json").write_text(json.dumps(whole))
     assert sorted(curves.read()) == [1, 2, 3]
-    # Another round's sum in the place of the second.
-    (grows / "aggregate-00000002-0000.fedc").write_bytes((run.folder / "aggregate-00000003-0000.fedc").read_bytes())
+    # Another round's sum in the place of the second; the first step is the histograms'.
+    (grows / "aggregate-00000003-0000.fedc").write_bytes((run.folder / "aggregate-00000004-0000.fedc").read_bytes())
     broken = Curves(grows, run.key())
     assert sorted(broken.read()) == [1] and "round 2: its aggregate does not open" in broken.notice()
     assert "\n" not in broken.notice()
     # The server takes it back, and the run goes on.
-    (grows / "run.json").write_text(json.dumps({**whole, "steps": whole["steps"][:1], "evaluations": {"1": 1}}))
+    (grows / "run.json").write_text(json.dumps({**whole, "steps": whole["steps"][:2], "evaluations": {"1": 2}}))
     assert sorted(broken.read()) == [1] and broken.notice() == ""
 
 

@@ -168,11 +168,18 @@ def test_a_variance_below_zero_is_none():
     assert np.isfinite(loss) and all(np.isfinite(p).all() for p in trained)
 
 
-def test_language_model_and_resnet_train(data_dir):
-    for name, model in (("shakespeare", "gru"), ("shakespeare", "gru-0.66m"), ("cifar10", "resnet20")):
-        data = load(name, data_dir(name))
-        learner = Learner(model, data.classes, data.train_x[0], batch=32)
-        initial = learner.initial()
-        before = learner.evaluate(initial, data.test_x[:64], data.test_y[:64]).loss
-        trained, loss = learner.fit(initial, data.train_x[:256], data.train_y[:256], epochs=2, seed=0)
-        assert loss < before
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("shakespeare", "gru"),
+        pytest.param("shakespeare", "gru-0.66m", marks=pytest.mark.long),
+        pytest.param("cifar10", "resnet20", marks=pytest.mark.long),
+    ],
+)
+def test_language_model_and_resnet_train(data_dir, name, model):
+    data = load(name, data_dir(name))
+    learner = Learner(model, data.classes, data.train_x[0], batch=32)
+    initial = learner.initial()
+    before = learner.evaluate(initial, data.test_x[:64], data.test_y[:64]).loss
+    trained, loss = learner.fit(initial, data.train_x[:256], data.train_y[:256], epochs=2, seed=0)
+    assert loss < before

@@ -45,7 +45,9 @@ def test_a_scheme_of_a_foreign_library_is_refused_by_name(name, tmp_path):
         pass
 
 
-@pytest.mark.parametrize("case", SCHEMES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.long] * (case == "pasta-bfv")) for case in SCHEMES]
+)
 def test_an_engine_computes_what_the_core_computes(case, tmp_path):
     name, params = SCHEMES[case]
     made = fedcipher.scheme(name, clients=3, **{"codec": Codec(bits=12, clip=1.0), **params})
@@ -123,7 +125,7 @@ for pid in sys.argv[2:]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="reading another process's memory needs root")
-@pytest.mark.parametrize("name", ["flashe", "bfv", "pasta-bfv"])
+@pytest.mark.parametrize("name", ["flashe", "bfv", pytest.param("pasta-bfv", marks=pytest.mark.long)])
 def test_key_bytes_are_in_the_engine_and_not_in_the_host(name, tmp_path):
     made = fedcipher.scheme(name, clients=2, codec=Codec(bits=12, clip=1.0))
     with deployment(made, 2, tmp_path) as run:

@@ -597,7 +597,7 @@ def test_delta_mode_catches_up_and_recovers_lost_state(tmp_path, rng, caplog):
     assert not [c for r in strategy.rounds for c in r.clients if c.left_out]
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", ["flashe", pytest.param("bfv", marks=pytest.mark.long)])
 def test_sparse_updates_through_flower(tmp_path, rng, name):
     codec = fedcipher.Codec(bits=16, clip=2.0, target="delta", top=0.2)
     strategy, grid, goals, seen, decryptor = setup(tmp_path, rng, name, codec=codec)

@@ -4,6 +4,7 @@ import itertools
 import logging
 import subprocess
 import sys
+import time
 
 import fedcipher
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from fedcipher import cli, errors, keys
 from fedcipher.flower import SecureStrategy, client_mod, open_run
 from fedcipher.flower.sealed import SealedArrays
-from flower_harness import LocalGrid, record
+from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import message_size_mod
@@ -465,11 +466,49 @@ def test_sampling_more_than_the_keys_have_room_for_is_refused_at_the_start(tmp_p
     assert apps.grid.sent == []
 
 
+class LooksOften(FedAvg):
+    """Looks at the nodes once a cluster, and waits for none."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        seen = [len(list(grid.get_node_ids())) for _ in range(40)]
+        assert len(set(seen)) == 1
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+class WaitsForItsOwnNumber(FedAvg):
+    """Waits, as Flower's strategies do, for a number of nodes that it keeps under a name of its own."""
+
+    def configure_evaluate(self, server_round, arrays, config, grid):
+        while len(list(grid.get_node_ids())) < 5:
+            time.sleep(0.05)
+        return super().configure_evaluate(server_round, arrays, config, grid)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        FedAvg(min_train_nodes=5),
+        FedAvg(min_evaluate_nodes=5),
+        WaitsForItsOwnNumber(),
+        LooksOften(min_evaluate_nodes=None, fraction_evaluate=0.0),
+        FedAdam(min_train_nodes=5, fraction_train=0.1),
+    ],
+)
+def test_no_strategy_waits_for_nodes_before_the_run_begins(tmp_path, inner):
+    """The strategy is tried on made-up nodes: fewer than it waits for, and the server hung without a word."""
+    scheme = fedcipher.scheme("plain", clients=5)
+    folder = keys.save(scheme.keygen(5), scheme, tmp_path / "keys")
+    grid = LocalGrid(make_app([initial()] * 5, [10] * 5), 5, folder)
+    strategy = SecureStrategy(inner, folder, out=tmp_path / "run")
+    strategy.start(grid, record(initial()), num_rounds=1)
+    assert strategy.rounds[0].accepted == 5
+
+
 def test_clipping_is_named_and_passes(tmp_path, caplog):
     far = [
         {**Apps.goal(type("M", (), {"model": MODEL})(), k), "norm.running_mean": np.full(16, 400.0)} for k in range(4)
     ]
-    apps = Apps(tmp_path, goals=far)
+    apps = Apps(tmp_path, goals=far, codec=fedcipher.Codec(bits=16, start=1.0))
     strategy, _ = apps.start(out=tmp_path / "run", opener=apps.auditor, rounds=8)
     assert "16 of 16 values of 'norm.running_mean' were cut" in caplog.text
     assert "% of the values were cut to their clip range, so the model is not the mean" in caplog.text
@@ -513,6 +552,7 @@ def test_a_batch_norm_is_not_cut_in_the_first_round(tmp_path, caplog):
     same(open_run(tmp_path / "run", apps.auditor), apps.in_the_clear(FedAvg(**ALL), 1))
 
 
+@pytest.mark.long
 def test_two_hundred_rounds(tmp_path):
     model = {"coef": np.zeros((3, 4)), "intercept": np.zeros(3)}
     apps = Apps(tmp_path, model=model, name="flashe")

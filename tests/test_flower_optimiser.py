@@ -14,8 +14,8 @@ import pytest
 from fedcipher import errors, keys
 from fedcipher.federation import optimiser_step
 from fedcipher.federation.charter import Charter, digest_of
-from fedcipher.federation.clip_feedback import ClipFeedback, use_of
 from fedcipher.federation.optimiser_step import Optimiser, Steps, apply_delta, in_type_of, saturated
+from fedcipher.federation.ranges import Ranges
 from fedcipher.federation.store import Store
 from fedcipher.flower import SecureStrategy, client_mod, numpy_client_app, open_run, protocol
 from fedcipher.flower.curves import Curves
@@ -540,14 +540,14 @@ def test_ranges_and_coordinates_follow_the_mean_and_not_the_step(tmp_path, codec
     stepped = [[opened[n] - x for n, x in last.items()]]
 
     def following(used):
-        feedback = ClipFeedback(codec, [1.0] * len(model))
-        feedback.restore(store.earlier().ranges)
-        feedback.observe(np.mean([use_of(update, feedback.ranges) for update in used], axis=0))
-        return feedback.ranges
+        ranges = Ranges([1.0] * len(model), weighted=True)
+        ranges.restore(store.earlier().ranges)
+        ranges.observe(np.sum([ranges.counted(update, 1.0) for update in used], axis=0).tolist())
+        return ranges.ranges
 
-    (ranges, _) = np.frombuffer(store.standing().ranges, "<f8").reshape(2, -1)
-    np.testing.assert_allclose(ranges, following(updates), rtol=1e-3)
-    assert not np.allclose(ranges, following(stepped), rtol=1e-2)
+    ranges = Ranges([1.0] * len(model), weighted=True)
+    ranges.restore(store.standing().ranges)
+    assert ranges.ranges == following(updates) != following(stepped)
 
 
 def test_clients_of_flowers_older_api_get_the_stepped_model(tmp_path):

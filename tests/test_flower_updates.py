@@ -10,7 +10,6 @@ from fedcipher.dp import Privacy
 from fedcipher.errors import StrategyError
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.chain import lanes_of
-from fedcipher.federation.clip_feedback import ClipFeedback
 from fedcipher.flower import SecureStrategy, client_mod, party
 from fedcipher.flower.protocol import AGGREGATE_PREFIX, CONFIG, METRICS, UPDATE, frame_bytes
 from flower_harness import NAMES, LocalGrid, initial, record
@@ -188,17 +187,6 @@ def test_an_aggregate_that_is_missing_is_named(tmp_path, rng, caplog):
     settings = federation.settings(4, indices=[1, 3])
     assert federation.send(federation.content(settings, arrays)).has_error()
     assert "step 2 is missing" in caplog.text
-
-
-def test_a_range_that_was_too_little_never_comes_back():
-    """Four times as much after a round that cut; then it follows what is used, down to twice what was too little."""
-    feedback = ClipFeedback(fedcipher.Codec(bits=16, target="delta", clip="auto"), [100.0, 100.0])
-    feedback.observe(np.array([[1.0, 0.0], [0.5, 0.0]]))
-    cut, calm = feedback.ranges
-    assert cut == 400.0 and calm == 12.5
-    for _ in range(20):
-        feedback.observe(np.zeros((2, 2)))
-    assert feedback.ranges[0] == 200.0 and feedback.ranges[1] < calm
 
 
 def test_no_field_of_a_message_names_a_range(tmp_path, rng):

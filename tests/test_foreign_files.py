@@ -25,7 +25,7 @@ NULL = "the null device"
 OPENERS = {
     ("_files.py", "os.open(path, _APPEND | _CLOSED if append else _NEW, 384)"): "the helper that writes",
     ("_files.py", "os.open(draft, _NEW, 384)"): "the helper that writes",
-    ("_files.py", "os.open(folder, os.O_RDONLY | getattr(os, 'O_DIRECTORY', 0))"): "a folder, to sync it",
+    ("_files.py", "os.open(folder, os.O_RDONLY | os.O_DIRECTORY)"): "a folder, to sync it",
     ("_machine.py", "info.read_text"): KERNEL,
     ("app/apart.py", "(entry / 'stat').read_text"): KERNEL,
     ("app/memory.py", "(proc / 'meminfo').read_text"): KERNEL,
@@ -52,7 +52,6 @@ OPENERS = {
     ("flower/journal.py", "sqlite3.connect(draft"): "a draft that this process has just made",
     ("flower/run_folder.py", "zipfile.ZipFile(packed, 'w')"): "in memory",
     ("flower/run_folder.py", "archive.open(f'{name}.npy', 'w'"): "in memory",
-    ("keys/store.py", "os.open(folder, os.O_RDONLY | os.O_DIRECTORY)"): "a folder, to sync it",
     ("keys/store.py", "os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)"): "a new file, which follows no link",
     ("published/__init__.py", "(_FOLDER / 'published.json').read_text"): OURS,
     ("published/__init__.py", "(_FOLDER / 'sections.json').read_text"): OURS,

@@ -77,7 +77,7 @@ def test_rounds_through_flower(tmp_path, rng):
     assert steps.count((2, 2)) == 2 * 3
 
 
-@pytest.mark.parametrize(("variant", "bits"), [(4, 17), (3, 17), (4, 33)])
+@pytest.mark.parametrize(("variant", "bits"), [(4, 17), (3, 17), pytest.param(4, 33, marks=pytest.mark.long)])
 def test_the_wire_carries_pasta_as_the_paper_writes_it(variant, bits):
     """Every word of a frame, from a second implementation of the cipher."""
     scheme = fedcipher.scheme(

@@ -302,9 +302,9 @@ class AdversaryC:
             self.scheme.encryptor(self.keys.client(k)).encrypt([(0.1 * (k + 1)) * x for x in UPDATE], round=self.number)
             for k in range(CLIENTS)
         ]
-        layout = CODEC.layout(UPDATE)
-        victim = layout.quantise([(0.6 * x).astype(np.float32).ravel() for x in UPDATE])[0].astype(np.int64)
-        return updates, victim
+        own = [(0.6 * x).astype(np.float32).ravel() for x in UPDATE]
+        victim, _ = CODEC.layout(UPDATE).quantise(own, levels=self.scheme.levels)
+        return updates, victim.astype(np.int64)
 
     def splits(self):
         """The honest members shared out in every way between the whole set and the set without the victim."""

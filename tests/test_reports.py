@@ -1,5 +1,6 @@
 """Under `oneshot` a server without a key has the curves: readers report answers, and enough of them say the same."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import fedcipher
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from attack_harness import ALL, CLIENTS, Federation, says_nothing
 from fedcipher import keys
+from fedcipher.errors import StrategyError
 from fedcipher.federation.answers import Answer
 from fedcipher.flower import SecureStrategy, client_mod, open_run, protocol
 from fedcipher.flower.journal import read_journal
@@ -87,6 +89,13 @@ def test_a_server_without_a_key_has_the_curves_of_one_with_it(tmp_path):
     assert len(run.reports) <= 3 * 3 * 2
     assert open_run(tmp_path / "run", run.keys / "client-4.key")
     assert not any(record.metrics and record.unfinished for record in run.strategy.rounds)
+
+
+def test_a_report_that_is_too_long_is_named(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("fedcipher.flower.reports._MOST_BYTES", 10)
+    run = Run(tmp_path, rounds=1)
+    assert not run.result.train_metrics_clientapp
+    assert "is left out: at most 10 are read" in caplog.text and "3 of 3 readers have reported" in caplog.text
 
 
 def says(reply, text):
@@ -178,3 +187,82 @@ def test_attack_13_a_reader_reports_the_committees_one_sum_of_its_position(tmp_p
 
 def said(reply):
     return reply.content[protocol.REPORT]["report"]
+
+
+class Killed(BaseException):
+    """The server's end, in mid-round."""
+
+
+class Dying(LocalGrid):
+    """Its server is killed as readers report, from round 2 on: ``heard`` says whether three have the sum by then."""
+
+    kills, heard, asked, held = 0, True, 0, None
+
+    def send_and_receive(self, messages, *, timeout=None):
+        (message,) = messages
+        asks = protocol.REPORT in message.content and message.content[protocol.CONFIG]["index"] > 1 and self.kills
+        if asks and not self.heard:
+            self.held = message
+        replies = [] if asks and not self.heard else super().send_and_receive(messages, timeout=timeout)
+        self.asked += bool(asks)
+        if asks and (not self.heard or self.asked % 3 == 0):
+            self.kills -= 1
+            raise Killed
+        return replies
+
+
+def begin(folder):
+    """A grid, and a function that begins its run or goes on with it."""
+    scheme = fedcipher.scheme("oneshot", clients=CLIENTS, members=CLIENTS, corrupt=1, codec=fedcipher.Codec(bits=12))
+    made = keys.save(scheme.keygen(CLIENTS), scheme, folder / "keys", examples_per_weight=100)
+    grid = Dying(app_of(), CLIENTS, made)
+
+    def start():
+        strategy = SecureStrategy(
+            FedAvg(**ALL), made, out=folder / "run", resume=True, train_answers=["loss"], may_lose=9
+        )
+        with suppress(Killed, StrategyError):
+            strategy.start(grid, record(initial()), num_rounds=4)
+        return strategy
+
+    return grid, start
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_server_killed_twice_while_readers_report_loses_no_client(tmp_path, heard):
+    grid, start = begin(tmp_path)
+    grid.kills, grid.heard = 2, heard
+    start(), start()
+    assert grid.kills == 0
+    rounds = start().rounds
+    assert rounds[-1].unfinished is None and not any(client.refused for client in rounds[-1].clients)
+    assert set(rounds[-1].metrics) == {"train"}
+
+
+def test_a_step_that_a_reader_has_opened_and_refused_is_not_reported(tmp_path):
+    grid, start = begin(tmp_path)
+    grid.kills, grid.heard = 1, False
+    start()
+    first = grid.held
+    grid.kills = 1
+    strategy = start()
+    second, node = grid.held, first.metadata.dst_node_id
+    # The later sum as it would have been sent to the same reader.
+    frame = (tmp_path / "run" / "aggregate-00000001-0000.fedc").read_bytes()
+    sum_ = protocol.bytes_array(strategy.scheme.addressed(frame, node - 1000))
+    here = first.content[protocol.CONFIG]["last"]
+    assert second.content[protocol.CONFIG]["last"] != here
+
+    def ask(message, arrays, **changes):
+        config = {**message.content[protocol.CONFIG], **changes}
+        if not arrays:
+            config.pop("indices", None)
+        content = RecordDict(dict(message.content.items()))
+        content["arrays"], content[protocol.CONFIG] = ArrayRecord(arrays), ConfigRecord(config)
+        return grid.app(Message(content, dst_node_id=node, message_type="train"), grid.contexts[node])
+
+    told = said(ask(first, dict(first.content["arrays"].items())))
+    assert said(ask(first, {})) == told
+    assert says_nothing(ask(second, {protocol.aggregate_key(1): sum_}, last=here))
+    again = ask(first, {})
+    assert again.has_error() or said(again) == told

@@ -20,9 +20,18 @@ VARIANTS = [
 NAMES = [f"{name}-{'-'.join(map(str, params.values())) or 'default'}" for name, params in VARIANTS]
 
 
-def reference_integers(update, bits, alpha):
+def reference_levels(bits, scheme):
+    """As many as the field of a sum has room for, and an even number."""
+    total = scheme.params()["clients"] * scheme.params()["max_weight"]
+    field = 1
+    while field <= total * (2**bits - 2):
+        field *= 2
+    return max(n for n in range(2, field, 2) if n * total < field)
+
+
+def reference_integers(update, bits, alpha, scheme):
     """The codec's definition, written again in float64."""
-    levels = 2**bits - 2
+    levels = reference_levels(bits, scheme)
     flat = np.concatenate([np.asarray(x, np.float32).ravel() for x in update]).astype(np.float64)
     alpha = float(np.float32(alpha))
     return np.rint((np.clip(flat, -alpha, alpha) + alpha) * (levels / (2 * alpha))).astype(np.uint64)
@@ -58,14 +67,15 @@ def test_decrypted_mean_is_the_quantised_mean(name, params, data):
     decryptor, aggregate = run_round(scheme, updates, weights, drop=drop)
 
     kept = [j for j in ids if j not in drop]
-    want = sum(weights[j] * reference_integers(updates[j], 11, 1.25) for j in kept)
+    want = sum(weights[j] * reference_integers(updates[j], 11, 1.25, scheme) for j in kept)
     assert np.array_equal(decryptor.sums(aggregate), want)
 
     opened = decryptor.open(aggregate)
     total = sum(weights[j] for j in kept)
     assert [(c.client, c.weight) for c in opened.contributions] == [(j, weights[j]) for j in sorted(kept)]
-    step = 2 * 1.25 / (2**11 - 2)
-    mean = ((np.asarray(want, np.float64) - total * (2**11 - 2) / 2) * step / total).astype(np.float32)
+    levels = reference_levels(11, scheme)
+    step = 2 * 1.25 / levels
+    mean = ((np.asarray(want, np.float64) - total * levels / 2) * step / total).astype(np.float32)
     flat = np.concatenate([x.ravel() for x in opened.arrays])
     assert [x.shape for x in opened.arrays] == [tuple(s) for s in shapes]
     np.testing.assert_allclose(flat, mean, atol=1e-6)
@@ -100,6 +110,34 @@ def test_dtypes_come_back(rng):
         scheme.codec.layout([np.zeros(2, complex)])
 
 
+@pytest.mark.parametrize(
+    ("name", "clients", "least_levels", "most_bits"),
+    [("flashe", 100, 10, 10.3), ("bfv", 100, 10, 11.0), ("flashe", 10, 6, 6.3), ("bfv", 10, 6, 6.8)],
+)
+def test_a_whole_frame_has_few_bits_a_value(rng, name, clients, least_levels, most_bits):
+    """Three bits, 1.2 M values: what a client uploads, its header and signature included."""
+    scheme = fedcipher.scheme(name, clients=clients, codec=Codec(bits=3, clip=1.0))
+    update = [rng.uniform(-1, 1, 1_200_000).astype(np.float32)]
+    frame = scheme.encryptor(scheme.keygen(clients).client(0)).encrypt(update, round=1)
+    assert scheme.levels.of(3) >= least_levels
+    assert 8 * len(frame) / update[0].size <= most_bits
+
+
+@pytest.mark.parametrize("masking", ["single", "double", "adaptive"])
+@pytest.mark.parametrize("bits", [3, 4])
+def test_flashe_has_lanes_of_any_width_and_arrays_of_any_length(rng, masking, bits):
+    """From 3 bits a lane on: a lane may end within a byte, and the last byte may have room for more."""
+    for clients in range(1, 10):
+        scheme = fedcipher.scheme(
+            "flashe", clients=clients, min_contributions=1, masking=masking, codec=Codec(bits=bits, clip=1.0)
+        )
+        for size in (1, 2, 3, 5, 8, 1021):
+            updates = {k: [rng.uniform(-1, 1, size).astype(np.float32)] for k in range(clients)}
+            decryptor, aggregate = run_round(scheme, updates, dict.fromkeys(updates, 1), round_number=size)
+            want = sum(reference_integers(update, bits, 1.0, scheme) for update in updates.values())
+            assert np.array_equal(decryptor.sums(aggregate), want), (clients, size)
+
+
 def test_flashe_ciphertext_is_the_papers_formula_by_pycryptodome(rng):
     """An independent AES: two CTR key streams, added and subtracted lane by lane."""
     from Crypto.Cipher import AES
@@ -114,7 +152,7 @@ def test_flashe_ciphertext_is_the_papers_formula_by_pycryptodome(rng):
         nonce = (9).to_bytes(8, "big") + client.to_bytes(4, "big")
         return np.frombuffer(AES.new(secret, AES.MODE_CTR, nonce=nonce, initial_value=0).encrypt(bytes(20_000)), "<u2")
 
-    ints = reference_integers(update, 12, 1.0).astype(np.uint16)
+    ints = reference_integers(update, 12, 1.0, scheme).astype(np.uint16)
     want = ints + stream(5) - stream(6)
     # Behind the lanes: 16 bytes of tag, 64 of signature, 8 of checksum.
     assert frame[-88 - 20_000 : -88] == want.astype("<u2").tobytes()

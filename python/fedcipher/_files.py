@@ -18,8 +18,10 @@ from fedcipher.foreign_text import MAX_LINE, quoted
 __all__ = [
     "create_private",
     "drop_drafts",
+    "flush_folder",
     "is_locked",
     "locked",
+    "make_private_folder",
     "own_target",
     "refusal",
     "writable_folder",
@@ -62,7 +64,7 @@ def writable_folder(folder: Path) -> None:
     Raises `ReportError`.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -86,7 +88,7 @@ def write_whole(path: Path, content: bytes, *, follow: bool = False) -> None:
                 file.flush()
                 os.fsync(file.fileno())
                 draft.rename(target)
-                _flush(target.parent)
+                flush_folder(target.parent)
             except BaseException:
                 draft.unlink(missing_ok=True)
                 raise
@@ -145,12 +147,21 @@ def create_private(path: Path, *, append: bool = False) -> IO[bytes]:
         raise
 
 
-def _flush(folder: Path) -> None:
-    """A file's new name is on disk when its folder is. Where a folder cannot be opened, on Windows, nothing is done."""
-    try:
-        held = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-    except OSError:
+def make_private_folder(folder: Path) -> None:
+    """Make ``folder`` and what is missing above, for this user only whatever the umask. Raises `OSError`."""
+    if not folder.is_dir():
+        if folder.exists():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        make_private_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        flush_folder(folder.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """A file's name is on disk when its folder is; Windows' file systems see to that themselves. Raises `OSError`."""
+    if os.name == "nt":
         return
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(held)
     finally:

@@ -24,7 +24,7 @@ from fedcipher.app.layers import LayerBits, LayerClips, bits_option, clip_option
 from fedcipher.bench.commands import add_commands
 from fedcipher.cluster.commands import add_commands as add_cluster
 from fedcipher.cluster.services import add_services
-from fedcipher.codec import Codec
+from fedcipher.codec import LEAST_BITS, MOST_BITS, Codec
 from fedcipher.data import DATASETS
 from fedcipher.dp import Privacy
 from fedcipher.engine.accelerator import LIBRARY, Accelerator
@@ -397,7 +397,7 @@ def _scheme_options(
             help="auto, aciq or a number; of a layer's values: conv1=2,fc=5,1, the last of all others",
         )
     else:
-        parser.add_argument("--bits", type=whole(4, 24), help=usual)
+        parser.add_argument("--bits", type=whole(LEAST_BITS, MOST_BITS), help=usual)
         parser.add_argument("--clip", default="auto", help="auto, aciq or a number")
     parser.add_argument(
         "--target", default=target, choices=["delta", "weights"], help=f"what clients send (default: {target})"

@@ -9,6 +9,9 @@ from fedcipher.app.report import RoundResult
 
 __all__ = ["failure"]
 
+_KEPT = 0.5
+"""As `SecureStrategy(least_kept=...)`; in any round."""
+
 
 def failure(rounds: Sequence[RoundResult]) -> str:
     """What went wrong first, with the first cause that is known of it; empty where nothing did."""
@@ -32,6 +35,8 @@ def _failure(result: RoundResult) -> str:
     # What is no number is counted by its client, and sent as a zero.
     if result.saturated:
         wrong.append(f"{result.saturated:.0f} values of a client's update are no finite numbers")
+    if result.kept is not None and result.kept < _KEPT:
+        return f"{100 * result.kept:.0f}% of the clients' updates are kept: more --bits, or leave out --clip"
     if wrong:
         return f"{', '.join(wrong)}: the model or its training has left the numbers; a smaller --learning-rate may help"
     # Training reports its loss; accuracy comes of evaluation alone, in rounds that have a model to evaluate.

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedcipher._files import refusal, write_whole
+from fedcipher._files import make_private_folder, refusal, write_whole
 from fedcipher._machine import machine, packages
 from fedcipher._terminal import print_table
 from fedcipher._units import seconds, share, size
@@ -77,6 +77,8 @@ class RoundResult:
     """Why the round has no aggregate."""
     saturated: float | None = None
     """Values of an update that were no finite numbers."""
+    kept: float | None = None
+    """Share of the updates that coding kept."""
     model: str = ""
     """SHA-256 of the model that it ended with, where it was opened."""
     not_opened: str = ""
@@ -109,6 +111,7 @@ class RoundResult:
             wall_seconds=record.wall_seconds,
             unfinished=record.unfinished,
             saturated=record.counted.get("saturated"),
+            kept=record.counted.get("kept"),
             model=model,
             not_opened=not_opened,
         )
@@ -245,6 +248,9 @@ class Report:
         cut = [(r.clipped, r.elements) for r in self.rounds if r.clipped is not None]
         if cut:
             out["clipped_fraction"] = sum(clipped for clipped, _ in cut) / max(1.0, sum(of for _, of in cut))
+        kept = [r.kept for r in self.rounds if r.kept is not None]
+        if kept:
+            out["kept_fraction"] = min(kept)
         out["wall_seconds"] = sum(r.wall_seconds for r in self.rounds)
         for kind in dict.fromkeys(kind for r in self.rounds for kind in r.accelerator):
             out[f"accelerator_{kind}"] = sum(r.accelerator.get(kind, 0.0) for r in self.rounds) / count
@@ -275,6 +281,7 @@ class Report:
             out[f"accelerator, at {CLOCK_MHZ:g} MHz (assumed), per round"] = seconds(cycles / (CLOCK_MHZ * 1e6))
             out.update({f"{_APART[kind]}, per round": seconds(done[kind]) for kind in _APART})
         out["values clipped"] = _if_known(share, t.get("clipped_fraction"))
+        out["kept of the updates, least of all rounds"] = _if_known(share, t.get("kept_fraction"))
         out["all rounds"] = seconds(t["wall_seconds"])
         return out
 
@@ -375,7 +382,7 @@ class Report:
         from fedcipher.app.report_page import page
 
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
             # For whoever trains: metrics are of the clients' data.
             said = json.dumps(self.to_dict(), indent=1) + "\n"
             write_whole(folder / "report.json", said.encode("utf-8", "backslashreplace"))

@@ -19,7 +19,7 @@ from rich.logging import RichHandler
 from rich.progress import Progress, TimeRemainingColumn
 
 from fedcipher import keys as key_files
-from fedcipher._files import write_whole
+from fedcipher._files import make_private_folder, write_whole
 from fedcipher._terminal import console, progress
 from fedcipher.app.answers import evaluated, pool_evaluations
 from fedcipher.app.client_app import make_client_app
@@ -235,7 +235,7 @@ def _state(settings: Settings) -> Path:
 def _own_state(settings: Settings) -> Iterator[None]:
     """What simulated clients remember goes with their keys, and no site's policy is asked: there is no site."""
     state = _state(settings)
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(state)
     policy = state / "policy.json"
     write_whole(policy, json.dumps(SIMULATED.to_values()).encode())
     with _environment("FEDCIPHER_STATE_DIR", str(state)), _environment(POLICY_FILE, str(policy)):

@@ -110,15 +110,14 @@ def _run(
             aggregate_bytes = len(aggregate)
             with sampler.phase("decrypt"):
                 decrypted = decryptor.decrypt(aggregate, round=number)
-            _check(case, decrypted[0], mean)
+            _check(case, 2 / made.levels.of(case.bits), decrypted[0], mean)
     connection.send("done")
     server = Profile.from_dict(json.loads(connection.receive("profile").payload))
     return Run(sampler.profile, server, keygen, update_bytes, aggregate_bytes, server_key_bytes)
 
 
-def _check(case: Case, found: Array, mean: Array) -> None:
+def _check(case: Case, step: float, found: Array, mean: Array) -> None:
     worst = float(np.abs(found - mean).max())
-    step = 2 / (2**case.bits - 2)
     if worst > step:
         raise BenchError(f"{case.label}: the decrypted mean is off by {worst:.3g}, more than a level of {step:.3g}")
 

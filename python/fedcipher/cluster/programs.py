@@ -23,6 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from fedcipher._files import make_private_folder
 from fedcipher._optional import load, missing
 from fedcipher.cluster.certificates import server_certificate
 from fedcipher.cluster.environment import for_flower
@@ -111,7 +112,7 @@ def superexec(tokens: Path, arguments: Sequence[str]) -> int:
 def private_folder(folder: Path) -> Path:
     """``folder``, which is made, or made this user's alone. Raises `ClusterError`."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
         found = folder.lstat()
         if found.st_uid != os.getuid() or not folder.is_dir() or folder.is_symlink():
             raise ClusterError(f"{folder} is not a folder of this user's: name another")

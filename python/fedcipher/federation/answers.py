@@ -140,6 +140,12 @@ class Sums:
     examples: int
     numbers: Mapping[str, list[float]]
     """Sums by name, in the answers' own units; of a mean, the sum of value times examples."""
+    drowned: tuple[str, ...] = ()
+    """Arrays of which nothing was applied: their ranges were so wide that all of their values lay below one step."""
+    kept: float | None = None
+    """How much of their updates the clients' coding kept, where frames say so (`fedcipher.federation.kept`)."""
+    thin: tuple[tuple[str, float], ...] = ()
+    """Arrays of which it kept less than `kept.ENOUGH`, and how much."""
 
     def ratio(self, answer: Answer) -> list[float]:
         """What is reported of ``answer``: the mean rounded to its resolution, or the sum."""
@@ -247,6 +253,8 @@ class Lanes:
 
 def _steps(value: int | float, answer: Answer) -> int:
     """A value in steps of its answer: saturated, NaN is zero."""
+    if type(value) is int and answer.resolution == 1 and abs(value) <= answer.largest:
+        return value
     if isinstance(value, float) and math.isnan(value):
         return 0
     if abs(value) >= answer.largest:

@@ -77,6 +77,9 @@ def _check(value: object, depth: int) -> None:
 
 def _check_scalar(value: bool | int | float | str | None) -> None:
     if isinstance(value, str):
+        # ASCII is in that form, and most texts are ASCII.
+        if value.isascii():
+            return
         if not unicodedata.is_normalized("NFC", value) or any("\ud800" <= c <= "\udfff" for c in value):
             raise CharterError("a text is not in Unicode's form NFC")
     elif isinstance(value, float):

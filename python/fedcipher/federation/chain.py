@@ -1,9 +1,11 @@
 """The chain of a run's models: where the model stands, and what leads from one position to the next.
 
 A position is a digest of the one before and of everything that the next update depends on: the model, the clip ranges
-and the optimiser's moments. Every frame's tag names its position, so an aggregate opens at that position and nowhere
-else, and updates that were computed at different positions do not sum. The first position names the charter, the first
-model, and what a client's app is given that the charter cannot list (`fedcipher.federation.charter`).
+and the optimiser's moments. Where ranges follow the updates, the first step is a sum of histograms, which sets them;
+the model stays. Every frame's tag names its position. So an aggregate opens at that position and nowhere else, and
+updates that were computed at different positions do not sum; the update of the first model is encoded one step later.
+The first position names the charter and the first model. It also names the client app's inputs that no charter lists
+(`fedcipher.federation.charter`).
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
+from fedcipher.codec import Layout
 from fedcipher.errors import CharterError, DecryptError, ForgedAggregateError, LayoutError
 from fedcipher.federation.answers import Answer, Lanes, Sums, limb_width
 from fedcipher.federation.charter import Charter, Purpose, arrays_digest, digest_of
-from fedcipher.federation.clip_feedback import ClipFeedback, carries_use, split_use, use_of
-from fedcipher.federation.optimiser_step import Optimiser, Steps, saturated
+from fedcipher.federation.kept import ENOUGH, KEPT, kept_answer, kept_means
+from fedcipher.federation.optimiser_step import Optimiser, Steps, apply_delta, saturated
+from fedcipher.federation.ranges import HISTOGRAMS, Ranges, follows, histogram_lanes, measures
+from fedcipher.federation.whole_numbers import WHOLE, WholeNumbers
 from fedcipher.schemes import Decrypted, Decryptor, Scheme
 
 __all__ = ["Chain", "Opened", "Standing", "lanes_of"]
@@ -42,15 +47,24 @@ _COUNTERS: dict[Purpose, tuple[Answer, ...]] = {
 to nothing, values that were no finite number, and the seconds of its app."""
 
 
-def lanes_of(charter: Charter, scheme: Scheme, purpose: Purpose) -> Lanes | None:
-    """The lanes of a frame of ``purpose``; none where privacy leaves no room for them."""
+def lanes_of(charter: Charter, scheme: Scheme, purpose: Purpose, *, measured: bool = False) -> Lanes | None:
+    """The lanes of a frame of ``purpose``; none where privacy leaves no room for them.
+
+    ``measured``: of the frame before the first update, which has histograms alone.
+    """
     if purpose == "train" and scheme.codec.privacy is not None:
         return None
+    counters = () if measured else _COUNTERS[purpose]
+    if purpose == "train" and follows(scheme):
+        lanes = histogram_lanes(len(charter.arrays), weighted=not charter.equal_weights, measuring=measured)
+        counters = (*counters, Answer(HISTOGRAMS, lanes, 1.0, 1.0, "sum"))
+    if purpose == "train" and not measured:
+        counters = (*counters, *WholeNumbers(charter, scheme).answers, *kept_answer(charter, scheme))
     return Lanes(
-        charter.answers[purpose],
+        () if measured else charter.answers[purpose],
         largest_weight=charter.largest_weight,
         width=limb_width(max(scheme.codec.bit_widths), int(scheme.params()["clients"])),
-        counters=_COUNTERS[purpose],
+        counters=counters,
     )
 
 
@@ -76,23 +90,30 @@ class Opened:
     sums: list[Sums]
     clients: list[list[int]]
     failed: list[int] = field(default_factory=list[int])
+    drowned: tuple[str, ...] = ()
+    """As in `Sums`."""
+    kept: float | None = None
+    thin: tuple[tuple[str, float], ...] = ()
+    measured: bool = False
+    """Whether these were histograms alone, and the model is as before."""
 
     @property
     def answers(self) -> Sums | None:
         """The sums of all groups together; none where the frames carry no answers."""
-        if not self.sums:
+        if not self.sums or self.measured:
             return None
         first = self.sums[0]
         numbers = {
             name: [math.fsum(values) for values in zip(*(s.numbers[name] for s in self.sums), strict=True)]
             for name in first.numbers
+            if name not in (WHOLE, KEPT)
         }
         clients, counted, examples = (
             sum(s.clients for s in self.sums),
             sum(s.counted for s in self.sums),
             sum(s.examples for s in self.sums),
         )
-        return Sums(clients, counted, examples, numbers)
+        return Sums(clients, counted, examples, numbers, self.drowned, self.kept, self.thin)
 
 
 class Chain:
@@ -114,9 +135,10 @@ class Chain:
     ) -> None:
         self.charter, self.scheme, self._context = charter, scheme, context
         self._codec = scheme.codec
-        self._feedback: ClipFeedback | None = None
+        self._ranges: Ranges | None = None
         self._steps = Steps(None if charter.optimiser is None else Optimiser(*charter.optimiser))
-        self._lanes = lanes_of(charter, scheme, "train")
+        self.whole = WholeNumbers(charter, scheme)
+        self._measures = measures(scheme, sets_models=charter.sets_models)
         if standing is None:
             self.at = self._begun([np.array(x) for x in first or ()])
         else:
@@ -135,9 +157,11 @@ class Chain:
 
     def _take_up(self) -> None:
         """Ranges and moments of the standing."""
-        if carries_use(self.scheme):
-            self._feedback = ClipFeedback(self._codec, self._codec.first_ranges(self.at.model))
-            self._feedback.restore(self.at.ranges)
+        if follows(self.scheme):
+            first = self._codec.first_ranges(self.at.model)
+            weighted = not self.charter.equal_weights
+            self._ranges = Ranges(first, weighted=weighted, measuring=self.measuring)
+            self._ranges.restore(self.at.ranges)
         self._steps.moments = self.at.moments
 
     @property
@@ -151,35 +175,67 @@ class Chain:
         return self.at.position
 
     @property
+    def measuring(self) -> bool:
+        """Whether training here sends histograms alone, since nobody knows yet how large updates are."""
+        return self._measures and not self.at.steps
+
+    @property
+    def measured(self) -> bool:
+        """Whether a sum of histograms, and nothing else, has led here."""
+        return self._measures and self.at.steps == 1
+
+    @property
+    def at_first_model(self) -> bool:
+        """Whether no update has been summed yet."""
+        return self.at.steps == 0 or self.measured
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """Of a frame of training from here."""
+        return lanes_of(self.charter, self.scheme, "train", measured=self.measuring)
+
+    @property
     def shaped(self) -> Arrays:
         """Arrays of an update's shapes and types, without values of their own."""
+        model = self.whole.without(self.at.model)
         if not self.charter.equal_weights:
             # Shares of the largest weight are no whole numbers.
-            types = [np.dtype(np.float32) for _ in self.at.model]
+            types = [np.dtype(np.float32) for _ in model]
         elif self._codec.target == "weights":
-            return self.at.model
+            return model
         else:
-            types = [np.dtype(np.int64 if x.dtype.kind in "iu" else np.float32) for x in self.at.model]
-        return [np.broadcast_to(np.zeros((), t), x.shape) for t, x in zip(types, self.at.model, strict=True)]
+            types = [np.dtype(np.int64 if x.dtype.kind in "iu" else np.float32) for x in model]
+        return [np.broadcast_to(np.zeros((), t), x.shape) for t, x in zip(types, model, strict=True)]
 
-    def prepared(self, update: Sequence[NDArray[Any]]) -> tuple[Arrays, Arrays | None]:
-        """``update`` as it is encrypted, and the public reference that its clip ranges are fitted to.
+    @property
+    def reference(self) -> Arrays | None:
+        """The public reference that an update's clip ranges are fitted to.
 
-        The reference is the last step's mean; before there is one, what stands for `Codec.first_ranges`. Where updates
-        carry the use of their ranges (`fedcipher.federation.clip_feedback`), it stands for the ranges that follow from
-        it, and one more tensor has this update's use.
+        It is the last step's mean; before there is one, what stands for `Codec.first_ranges`. Where ranges follow
+        (`fedcipher.federation.ranges`) it stands for these.
         """
-        codec, made = self._codec, list(update)
-        if self._feedback is not None:
-            ranges = self._feedback.ranges
-            use = use_of(made, ranges)
-            return [*made, use], codec.reference_of([*ranges, 1.0], [*made, use])
+        codec, model = self._codec, self.whole.without(self.at.model)
+        if self._ranges is not None:
+            return codec.reference_of(self._ranges.ranges, model)
+        if not self.at.steps and (codec.target == "weights" or codec.top is None):
+            return codec.reference_of(codec.first_ranges(model), model)
         if codec.target == "weights":
-            first = codec.reference_of(codec.first_ranges(self.at.model), self.at.model)
-            return made, self.at.model if self.at.steps else first
-        if codec.top is None and not self.at.steps:
-            return made, codec.reference_of(codec.first_ranges(self.at.model), self.at.model)
-        return made, self.at.delta
+            return model
+        return None if self.at.delta is None else self.whole.without(self.at.delta)
+
+    @property
+    def layout(self) -> Layout:
+        """Shapes, types, bits and clip ranges of an update from here."""
+        return self._codec.layout(self.shaped, self.reference, self.scheme.levels)
+
+    def counted(self, update: Sequence[NDArray[Any]], share: float) -> list[int]:
+        """What this client counts in `HISTOGRAMS` of an ``update`` of this ``share`` of the largest weight."""
+        return [] if self._ranges is None else self._ranges.counted(update, share)
+
+    @property
+    def omega(self) -> float:
+        """The largest weight that was opened lately, as a share of the charter's: updates travel beside it."""
+        return 1.0 if self._ranges is None else self._ranges.omega
 
     @property
     def hides_ranges(self) -> bool:
@@ -193,18 +249,24 @@ class Chain:
         """Clip ranges of an update from here, one an array, where frames do not say them."""
         if not self.hides_ranges:
             return None
-        update, reference = self.prepared(self.shaped)
-        return [alpha for _, _, alpha, _ in self._codec.layout(update, reference).tensors]
+        return [alpha for _, _, alpha, _ in self.layout.tensors]
+
+    def _step_sizes(self) -> list[float]:
+        """What one level of each array's values stands for, in an update."""
+        return [2 * alpha / self.scheme.levels.of(bits) for _, bits, alpha, _ in self.layout.tensors]
 
     def binding(self, purpose: Purpose, index: int) -> bytes:
         """What a frame that is computed here names."""
-        return self.charter.binding(purpose, self.at.position, index)
+        return self.charter.binding("measure" if self._measured(purpose) else purpose, self.at.position, index)
+
+    def _measured(self, purpose: Purpose) -> bool:
+        return purpose == "train" and self.measuring
 
     def memory(self, purpose: Purpose) -> bytes:
         """Names the memory of the rule of sets that a sum at this position counts in; its first byte 1 is kept."""
         if self.charter.sets_models:
             return b"\x01" + digest_of(b"run", purpose.encode(), self.charter.digest)
-        if self.at.steps == 0:
+        if self.at_first_model:
             return b"\x01" + digest_of(b"first", purpose.encode())
         return b"\x00" + digest_of(b"position", purpose.encode(), self.at.position)
 
@@ -248,23 +310,50 @@ class Chain:
                 failed.append(number)
         if not opened:
             raise error or ForgedAggregateError("a step without a sum")
-        arrays = _together(opened, equal=self.charter.equal_weights)
-        ranges = b""
-        if self._feedback is not None:
-            arrays, use = split_use(arrays)
-            self._feedback.observe(use)
-            ranges = self._feedback.export()
-        self._move(arrays, ranges, index, self.last_of(frames, index))
         groups = [sorted(c.client for c in d.contributions) for d, _ in opened]
-        return Opened([s for _, s in opened if s is not None], groups, failed)
+        sums = [s for _, s in opened if s is not None]
+        last = self.last_of(frames, index)
+        if self.measuring and self._ranges is not None:
+            self._ranges.observe(_counts(sums))
+            before = self.at
+            self._go(before.model, None, before.moments, self._ranges.export(), last)
+            return Opened(sums, groups, failed, measured=True)
+        arrays = _together(opened, equal=self.charter.equal_weights)
+        for t, mean in self.whole.means(sums).items():
+            arrays[t] = mean
+        ranges, drowned = b"", list[int]()
+        if self._ranges is not None:
+            lanes = _counts(sums)
+            total = sum(
+                s.counted if self.charter.equal_weights else s.examples / self.charter.largest_weight for s in sums
+            )
+            # What travels in lanes has no range.
+            found = self._ranges.below(lanes, self._step_sizes(), total)
+            drowned = [t for t in found if t not in self.whole]
+            arrays = [np.zeros_like(x) if t in drowned else x for t, x in enumerate(arrays)]
+            self._ranges.observe(lanes)
+            ranges = self._ranges.export()
+        self._move(arrays, ranges, index, last)
+        names = self.charter.names
+        kept, *by_array = kept_means(sums) or [None]
+        thin = tuple(
+            (name, part) for name, part in zip(names, by_array, strict=False) if part is not None and part < ENOUGH
+        )
+        return Opened(sums, groups, failed, tuple(names[t] for t in drowned), kept, thin)
 
     def _move(self, mean: Arrays, ranges: bytes, index: int, last: bytes) -> None:
         before = self.at
         if self._codec.target == "weights":
-            model = [saturated(old, new) for old, new in zip(before.model, mean, strict=True)]
+            model = [
+                apply_delta([old], [new])[0] if t in self.whole else saturated(old, new)
+                for t, (old, new) in enumerate(zip(before.model, mean, strict=True))
+            ]
         else:
             model = self._steps.step(before.model, mean, index)
-        moments = self._steps.moments
+        self._go(model, mean, self._steps.moments, ranges, last)
+
+    def _go(self, model: Arrays, mean: Arrays | None, moments: list[Arrays], ranges: bytes, last: bytes) -> None:
+        before = self.at
         flat = [array for moment in moments for array in moment]
         position = digest_of(
             b"fedcipher position 1",
@@ -279,19 +368,21 @@ class Chain:
     def open(self, decryptor: Decryptor, frame: bytes, index: int) -> tuple[Decrypted, Sums | None]:
         """Open a sum of updates of round ``index`` from this position: the mean, and the answers' sums."""
         found: list[Sums] = []
-        factor = 1.0
+        expected, measuring = self.lanes, self.measuring
 
         def rescaled(lanes: Sequence[int], clients: int) -> float:
-            nonlocal factor
-            if self._lanes is None:
+            if expected is None:
                 return 1.0
-            sums = self._lanes.decode(lanes, clients)
+            sums = expected.decode(lanes, clients)
+            if self._ranges is not None:
+                self._ranges.check([int(n) for n in sums.numbers[HISTOGRAMS]], sums.counted)
             found.append(sums)
+            if measuring:
+                return 1.0
             if self.charter.equal_weights:
-                factor = clients / sums.counted if sums.counted else 0.0
-            else:
-                factor = clients * self.charter.largest_weight / sums.examples if sums.examples else 0.0
-            return factor
+                return clients / sums.counted if sums.counted else 0.0
+            largest = self.charter.largest_weight * self.omega
+            return clients * largest / sums.examples if sums.examples else 0.0
 
         delta = self._codec.target == "delta"
         opened = decryptor.open(
@@ -299,13 +390,10 @@ class Chain:
             model=self.binding("train", index),
             memory=self.memory("train"),
             reference=self.at.delta if delta else None,
-            like=self.at.model,
+            like=() if measuring else self.at.model,
             rescale=rescaled,
-            ranges=self.ranges(),
+            ranges=None if measuring else self.ranges(),
         )
-        if self._feedback is not None and factor:
-            # Ranges are of what clients send, which is not scaled.
-            opened.arrays[-1] = np.asarray(opened.arrays[-1] / np.float32(factor))
         return opened, found[0] if found else None
 
     def open_answers(self, decryptor: Decryptor, frame: bytes, index: int) -> Sums:
@@ -326,6 +414,11 @@ class Chain:
         position = digest_of(b"fedcipher position 1", self.charter.digest, self._context, b"set", digest)
         self.at = Standing(made, None, [], b"", position, self.at.steps)
         self._take_up()
+
+
+def _counts(sums: Sequence[Sums]) -> list[int]:
+    """The histograms of all groups together."""
+    return [int(sum(n)) for n in zip(*(s.numbers[HISTOGRAMS] for s in sums), strict=True)]
 
 
 def _together(opened: list[tuple[Decrypted, Sums | None]], *, equal: bool) -> Arrays:

@@ -152,6 +152,10 @@ class Charter:
         """Of the model's arrays."""
         return [name for name, _, _ in self.arrays]
 
+    def metrics(self, purpose: Purpose) -> set[str]:
+        """The metrics that a client takes from its app's reply."""
+        return {self.weighted_by, *self.clear[purpose], *(answer.name for answer in self.answers[purpose])}
+
     def encode(self) -> bytes:
         """The document."""
         return encode(
@@ -202,9 +206,9 @@ class Charter:
             raise CharterError("a field of the charter is of another type")
         return made
 
-    def binding(self, purpose: Purpose, position: bytes, index: int) -> bytes:
+    def binding(self, what: Purpose | Literal["measure"], position: bytes, index: int) -> bytes:
         """What a frame's tag names: this charter, where the model stands, and what the app was told in the round."""
-        parts = [b"fedcipher frame 1", self.digest, purpose.encode(), position, index.to_bytes(8, "little")]
+        parts = [b"fedcipher frame 1", self.digest, what.encode(), position, index.to_bytes(8, "little")]
         return digest_of(*parts)
 
 

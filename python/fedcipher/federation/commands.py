@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedcipher._files import refusal
+from fedcipher._files import make_private_folder, refusal
 from fedcipher._optional import require
 from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.policy import POLICY_FILE, Policy, load_policy, policy_place
@@ -57,7 +57,7 @@ def _policy(options: argparse.Namespace, _: list[str]) -> int:
 def _write(place: Path) -> None:
     content = json.dumps(Policy().to_values(), indent=2).encode() + b"\n"
     try:
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(place.parent)
         write_new(place, content, 0o600)
     except FileExistsError:
         raise ParameterError(f"{place} exists: change it with an editor; `fedcipher policy` shows it") from None

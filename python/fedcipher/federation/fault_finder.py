@@ -429,8 +429,8 @@ class FaultFinder:
     def settle(self, refusals: Sequence[Collection[int]]) -> Outcome:
         """Records the result of the round. ``refusals`` are, for each set of `summed`, the clients that refused it.
 
-        Up to `corrupt_clients` refusals count for nothing: all of them may be lies. So at least
-        ``2 * corrupt_clients + 1`` clients must have answered before, or a failed sum passes for an opened one. A
+        Up to `corrupt_clients` refusals count for nothing: all of them may be lies. So call it once it is clear of
+        each set whether more clients than that refuse it or go on with it, or a failed sum passes for an opened one. A
         server that opens sums itself, or has an opener, passes all clients for a sum that did not open.
         """
         sums = self._sums

@@ -1,7 +1,8 @@
 """What a client must remember, in its key's own state folder: a new run, context or process does not empty it.
 
 One folder an identity: facts in ``facts.json``, the model's position in ``standing.bin``, the one before it in
-``earlier.bin``. Each file is written whole and is on disk before anything that depends on it leaves the client.
+``earlier.bin``, what an app has made before the ranges for it are known in ``work.bin``, what was cut from an update
+in ``cut.bin``. Each file is written whole and is on disk before anything that depends on it leaves the client.
 ``site.json``, in the state folder itself, counts over all identities of the site.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -21,13 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
-from fedcipher._files import drop_drafts, locked, write_whole
+from fedcipher._files import drop_drafts, locked, make_private_folder, write_whole
 from fedcipher.errors import CharterError, RunError, StateError
 from fedcipher.federation.chain import Standing
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.policy import Policy
 from fedcipher.foreign_files import MAX_MODEL, parse_json, read_file
-from fedcipher.keys.store import make_private_folder
 
 __all__ = ["Store"]
 
@@ -35,6 +34,7 @@ _WAIT_SECONDS = 600.0
 _DATED, _MOST_AHEAD = 1 << 40, 86_400
 """Of a run's number, as of a round's (``ledger::DATED``, ``ledger::MOST_AHEAD``)."""
 _FACTS, _STANDING, _EARLIER, _SITE = "facts.json", "standing.bin", "earlier.bin", "site.json"
+_WORK, _CUT = "work.bin", "cut.bin"
 _REMEDY = "what this identity has taken part in is no longer known; use new keys, and leave this folder to its backup"
 
 
@@ -49,7 +49,8 @@ class Store:
     def locked(self) -> Generator[None]:
         """Keep other processes with this identity out. Raises `StateError`, also where others write to the state."""
         make_private_folder(self._folder)
-        _check_own(self._site)
+        if why := _native.changeable(self._site):
+            raise StateError(f"the state folder {self._site} {why}")
         with _lock(self._folder / "lock"):
             drop_drafts(self._folder)
             yield
@@ -89,8 +90,10 @@ class Store:
         if counts and policy.runs and not policy.vouched(charter, signature):
             self.count("runs", charter.epoch, digest, policy.runs)
         write_whole(self._folder / _charter_name(digest), charter.encode())
-        self.remember(run=charter.run, charter=digest, answered=0, index=0, evaluated=[], withdrawn=[], opened=None)
-        for name in (_STANDING, _EARLIER):
+        self.remember(
+            run=charter.run, charter=digest, answered=0, index=0, evaluated=[], withdrawn=[], opened=None, waiting=None
+        )
+        for name in (_STANDING, _EARLIER, _WORK, _CUT):
             (self._folder / name).unlink(missing_ok=True)
         for path in self._folder.glob(_charter_name("*")):
             if path.name != _charter_name(digest):
@@ -148,14 +151,38 @@ class Store:
         charter, _, state = (_bytes(path) if path.exists() else b"").partition(b"\n")
         return state if charter == self._charter_digest().encode() else b""
 
+    # --- what a clip range has cut -----------------------------------------------------------
 
-def _check_own(folder: Path) -> None:
-    """Whoever may write to the folder could put back what a client remembers."""
-    why = _native.replaceable(folder)
-    if not why and hasattr(os, "geteuid") and folder.stat().st_mode & 0o022:
-        why = "is open to other users: chmod go-w"
-    if why:
-        raise StateError(f"the state folder {folder} {why}")
+    def keep_cut(self, content: bytes) -> None:
+        """What was cut from an update of this run."""
+        write_whole(self._folder / _CUT, content)
+
+    def cut(self) -> bytes:
+        """What `keep_cut` was given; empty where that is not there any more."""
+        path = self._folder / _CUT
+        return _bytes(path) if path.exists() else b""
+
+    def drop_cut(self) -> None:
+        """It is not needed any more."""
+        (self._folder / _CUT).unlink(missing_ok=True)
+
+    # --- what an app has made, before it is encoded -------------------------------------------
+
+    def keep_work(self, name: bytes, content: bytes) -> None:
+        """An app's work of this run, until `drop_work`; ``name`` says what it was computed from."""
+        write_whole(self._folder / _WORK, b"\n".join([self._charter_digest().encode(), name.hex().encode(), content]))
+
+    def work(self, name: bytes) -> bytes | None:
+        """What `keep_work` was given under ``name`` in this run."""
+        path = self._folder / _WORK
+        if not path.exists():
+            return None
+        charter, named, content = _bytes(path).split(b"\n", 2)
+        return content if (charter, named) == (self._charter_digest().encode(), name.hex().encode()) else None
+
+    def drop_work(self) -> None:
+        """It is not needed any more."""
+        (self._folder / _WORK).unlink(missing_ok=True)
 
 
 def _check_date(run: int) -> None:
@@ -170,7 +197,7 @@ def _check_date(run: int) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Generator[None]:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     until = time.monotonic() + _WAIT_SECONDS
     try:
         while (held := locked(path)) is None:

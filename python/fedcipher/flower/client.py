@@ -14,6 +14,9 @@ from fedcipher.errors import ParameterError, PlaintextError, RoundError
 from fedcipher.federation.answers import Lanes, Tally
 from fedcipher.federation.chain import lanes_of
 from fedcipher.federation.charter import Purpose
+from fedcipher.federation.kept import rounds_at_random
+from fedcipher.federation.ranges import HISTOGRAMS
+from fedcipher.federation.whole_numbers import LARGEST, WHOLE
 from fedcipher.flower import committee, protocol, reports
 from fedcipher.flower.client_model import ClientModel
 from fedcipher.flower.outgoing import checked, only_metrics
@@ -43,7 +46,7 @@ def client_mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Mes
     the dot. With the settings of a `SecureStrategy` round, messages of the charter's two types are answered with one
     encrypted frame: an update with the answers of training, or the answers of an evaluation. Every other message is
     refused before the app sees it: other categories (``query``), and every message without the round's settings;
-    `make_client_mod` can allow some by name. Each reply passes one check right before it leaves.
+    `make_client_mod` can allow some by name. Each reply to work of the app passes one check right before it leaves.
 
     A message is judged before data is touched, and refused with one constant text (`fedcipher.flower.refusal`); the
     cause stands in this client's log under the reference that the refusal carries. After that there is no refusal: an
@@ -125,9 +128,18 @@ def _round(msg: Message, ctxt: Context, call_next: ClientAppCallable, purpose: P
         msg.content.array_records[charter.record] = protocol.named(charter.names, model.arrays)
         sealed = _Sealed(model, encryptor, settings, purpose)
         sealed.prepare()
-        work = computed(msg, ctxt, call_next, model.arrays if purpose == "train" else None, charter.record)
+        # What has told the present ranges how large it is.
+        work = model.kept_work() if purpose == "train" and not model.measuring else None
+        if work is None:
+            work = computed(msg, ctxt, call_next, model.arrays if purpose == "train" else None, charter.record)
+            sealed.warn(work)
         with _quiet_floats():
             frame = sealed.seal(work)
+        if purpose == "train":
+            if model.measuring:
+                model.keep_work(work, charter.metrics("train"))
+            else:
+                model.drop_work()
         phases = {**sealed.phases, "decrypt_seconds": decrypted, "download_bytes": downloaded}
         content = RecordDict({charter.record: protocol.wire_record({protocol.UPDATE: frame})})
         content[protocol.METRICS] = MetricRecord(cast(Any, phases))
@@ -138,7 +150,7 @@ def _round(msg: Message, ctxt: Context, call_next: ClientAppCallable, purpose: P
         content[protocol.CONTEXT] = ConfigRecord(told)
         clear = {name: work.metrics[name] for name in charter.clear[purpose] if name in work.metrics}
         allowed = {name: value for name, value in clear.items() if name in party.clear}
-        if allowed:
+        if allowed and not model.measuring:
             content[protocol.CLEAR] = MetricRecord(cast(Any, allowed))
         return checked(
             Message(content, reply_to=msg), party.scheme.name, settings.round, frozenset(charter.clear[purpose])
@@ -157,22 +169,24 @@ class _Sealed:
         self._model, self._encryptor, self._settings = model, encryptor, settings
         self._purpose: Purpose = purpose
         self._scheme, self._charter = model.scheme, model.charter
-        self._lanes: Lanes | None = lanes_of(model.charter, model.scheme, purpose)
+        self._measures = purpose == "train" and model.measuring
+        self._lanes: Lanes | None = (
+            model.lanes if purpose == "train" else lanes_of(model.charter, model.scheme, purpose)
+        )
         self._counts = False
         self.phases: dict[str, float | int] = {}
 
     def prepare(self) -> None:
         """What does not depend on the data, before the app computes."""
-        if self._purpose != "train":
+        if self._purpose != "train" or self._measures:
             return
         began = time.perf_counter()
         if self._scheme.sends_parts:
             self._encryptor.import_state(self._model.unsent)
-        shaped, reference = self._model.prepared(self._model.shaped)
         self._encryptor.precompute(
-            shaped,
+            self._model.shaped,
             round=self._settings.round,
-            reference=reference,
+            reference=self._model.reference,
             plan=self._settings.plan,
             lanes=0 if self._lanes is None else self._lanes.count,
             hide_ranges=self._model.hides_ranges,
@@ -182,22 +196,24 @@ class _Sealed:
     def seal(self, work: Work) -> bytes:
         """The frame of what the app made, or one of zeros that counts nothing."""
         charter = self._charter
-        examples = numbers_of(work.metrics.get(charter.weighted_by))
         values = {a.name: numbers_of(work.metrics.get(a.name)) for a in charter.answers[self._purpose]}
         values["fedcipher.seconds"] = [work.seconds]
-        tally = Tally(not work.failed, examples[0] if examples else 0.0, values)
-        self._warn(work, tally)
-        update, reference = self._update(work, tally, values) if self._purpose == "train" else ([], None)
+        tally = Tally(not work.failed, self._examples(work), values)
+        trains = self._purpose == "train"
+        update = self._update(work, tally, values) if trains else []
+        if self._measures:
+            # Only how large it is leaves, in ``values``.
+            trains, update = False, []
         lanes = None if self._lanes is None else self._lanes.encode(tally)
         frame = self._encryptor.encrypt(
             update,
             round=self._settings.round,
-            reference=reference,
+            reference=self._model.reference if trains else None,
             plan=self._settings.plan,
             model=self._model.binding(self._purpose),
             memory=self._model.memory(self._purpose),
             lanes=lanes,
-            unbiased=not charter.equal_weights,
+            unbiased=rounds_at_random(charter, self._scheme),
             hide_ranges=self._model.hides_ranges,
         )
         # What a client that counts nothing did not send still waits.
@@ -217,12 +233,10 @@ class _Sealed:
             )
         return frame
 
-    def _update(
-        self, work: Work, tally: Tally, values: dict[str, list[float]]
-    ) -> tuple[list[NumpyArray], list[NumpyArray] | None]:
+    def _update(self, work: Work, tally: Tally, values: dict[str, list[float]]) -> list[NumpyArray]:
         """What is encrypted: the change, times this client's share of the largest weight; ``values`` gets counts."""
         model = self._model
-        share = 1.0
+        share, cut = 1.0, 0
         if self._lanes is not None and not self._charter.equal_weights:
             share = self._lanes.weight(tally.examples) / self._charter.largest_weight
         self._counts = not work.failed and share > 0
@@ -233,15 +247,32 @@ class _Sealed:
         else:
             update, odd = model.update(work.arrays)
             values["fedcipher.saturated"] = [odd]
+            update = model.with_waiting(update)
+            values[WHOLE], cut = cast("tuple[list[float], int]", model.whole(work.arrays))
+        values[HISTOGRAMS] = cast("list[float]", model.counted(update, share))
+        if self._counts:
+            # Beside the largest weight of late, whatever the charter allows for.
+            share /= model.omega
             if share != 1:
                 update = [np.asarray(x * np.float32(share)) for x in update]
+        if self._measures:
+            return update
         values.update(model.counts(update, self._settings.index))
-        return model.prepared(update)
+        if self._counts:
+            model.keep_cut(update, share)
+        if cut:
+            values["fedcipher.clipped"][0] += cut
+            _log.warning("round %s: %s whole numbers were cut to %s", self._settings.index, cut, LARGEST)
+        return update
 
-    def _warn(self, work: Work, tally: Tally) -> None:
-        charter = self._charter
-        known = {charter.weighted_by, *charter.clear[self._purpose], *(a.name for a in charter.answers[self._purpose])}
-        surplus = sorted(set(work.metrics) - known)
+    def _examples(self, work: Work) -> int | float:
+        held = numbers_of(work.metrics.get(self._charter.weighted_by))
+        return held[0] if held else 0.0
+
+    def warn(self, work: Work) -> None:
+        """Say what of the app's ``work`` does not count."""
+        charter, examples = self._charter, self._examples(work)
+        surplus = sorted(set(work.metrics) - charter.metrics(self._purpose))
         if surplus:
             _log.warning(
                 "round %s: the metrics %s stay on this client: the charter does not name them. Name them in "
@@ -254,19 +285,19 @@ class _Sealed:
             # Under differential privacy nothing says how many have failed: that is data, and no noise covers it.
             counts = "count nothing" if self._lanes is not None else "count as an update, as privacy hides failures"
             _log.warning("round %s: this client sends zeros that %s: %s", self._settings.index, counts, work.failed)
-        elif self._lanes is not None and not charter.equal_weights and self._lanes.weight(tally.examples) == 0:
+        elif self._lanes is not None and not charter.equal_weights and self._lanes.weight(examples) == 0:
             _log.warning(
                 "round %s: %r is %s, so this client's update counts nothing",
                 self._settings.index,
                 charter.weighted_by,
-                tally.examples,
+                examples,
             )
-        elif not charter.equal_weights and tally.examples > charter.largest_weight:
+        elif not charter.equal_weights and examples > charter.largest_weight:
             _log.warning(
                 "round %s: %s examples count as %s, the largest weight of the charter; make keys with "
                 "`fedcipher keygen --examples %.0f`",
                 self._settings.index,
-                tally.examples,
+                examples,
                 charter.largest_weight,
-                tally.examples,
+                examples,
             )

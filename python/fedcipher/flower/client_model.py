@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedcipher.codec import Array as NumpyArray
-from fedcipher.errors import CharterError, LayoutError, NonceReuseError, RoundError, StateError
-from fedcipher.federation.answers import Sums
+from fedcipher.codec import largest_magnitude
+from fedcipher.errors import CharterError, LayoutError, NonceReuseError, RoundError, RunError, StateError
+from fedcipher.federation.answers import Lanes, Sums
 from fedcipher.federation.chain import Chain, Opened, Standing
-from fedcipher.federation.charter import Charter, Purpose
+from fedcipher.federation.charter import Charter, Purpose, digest_of
+from fedcipher.federation.kept import ENOUGH, KEPT, kept_lanes, kept_parts, rounds_at_random
 from fedcipher.federation.optimiser_step import in_type_of
+from fedcipher.federation.ranges import follows
 from fedcipher.flower import protocol
 from fedcipher.flower.party import Party
-from fedcipher.flower.records import CLIPPED
+from fedcipher.flower.records import CLIPPED, drowned_text, thin_text
 from fedcipher.flower.settings import RoundSettings
+from fedcipher.flower.waiting import Waiting, with_waiting
+from fedcipher.flower.work import Work
 from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes import Decryptor
 
@@ -38,6 +43,7 @@ class ClientModel:
         self.scheme, self.context = party.scheme, context
         self._store = party.store
         self._codec = party.scheme.codec
+        self._waiting = Waiting(party.store)
         self._chain: Chain | None = None
         self._kept: Standing | None = None
         self.charter = self._charter()
@@ -86,8 +92,14 @@ class ClientModel:
             if number != self._chain.at.steps + 1:
                 raise StateError(f"step {self._chain.at.steps + 1} is missing; the server sends all again next round")
             earlier = self._chain.at
+            measured = self._chain.measuring
             opened = self._chain.step(decryptor, frames, index)
             self._note(number, opened)
+            if not measured:
+                there = any(self._party.client in clients for clients in opened.clients)
+                self._waiting.stepped(index, included=there)
+            if opened.drowned:
+                _log.warning("step %s: %s", number, drowned_text(opened.drowned))
             if opened.failed:
                 _log.warning("step %s: %s of its %s sums do not open", number, len(opened.failed), len(frames))
         if (self._chain.at.steps, self._chain.at.last) != (self._settings.steps, self._settings.last):
@@ -179,6 +191,7 @@ class ClientModel:
         if before and before[0] == now[0] and before != now:
             raise RoundError("the server takes back a second step from one position")
         self._store.remember(withdrawn=now)
+        self._waiting.forget()
         _log.warning("the server has taken back step %s of the run", kept.steps)
         return earlier
 
@@ -225,6 +238,15 @@ class ClientModel:
         return self._running.memory(purpose)
 
     @property
+    def omega(self) -> float:
+        """As `Chain.omega`."""
+        return self._running.omega
+
+    def counted(self, update: Sequence[NumpyArray], share: float) -> list[int]:
+        """As `Chain.counted`."""
+        return self._running.counted(update, share)
+
+    @property
     def hides_ranges(self) -> bool:
         """As `Chain.hides_ranges`."""
         return self._running.hides_ranges
@@ -243,15 +265,32 @@ class ClientModel:
         odd = [0 if x.dtype.kind != "f" else int(x.size - np.count_nonzero(np.isfinite(x))) for x in made]
         if any(odd):
             made = [_within(x, end) if count else x for x, end, count in zip(made, self._clips(), odd, strict=True)]
-        return self.settled(made), float(sum(odd))
+        return self.settled(self._running.whole.without(made)), float(sum(odd))
+
+    def with_waiting(self, update: list[NumpyArray]) -> list[NumpyArray]:
+        """``update`` and what earlier ranges have cut, where ranges follow."""
+        waiting = self._waiting.taken(self._settings.index, update) if follows(self.scheme) else []
+        if not waiting:
+            return update
+        return [with_waiting(x, w) for x, w in zip(update, waiting, strict=True)]
+
+    def keep_cut(self, update: Sequence[NumpyArray], share: float) -> None:
+        """Let what is cut from ``update`` wait, where ranges follow."""
+        if follows(self.scheme) and not self.charter.sets_models:
+            self._waiting.keep(update, self._running.layout, share, self._settings.index)
+
+    def whole(self, trained: Sequence[NumpyArray]) -> tuple[list[int], int]:
+        """As `WholeNumbers.values`."""
+        return self._running.whole.values(trained, self.arrays)
 
     def _clips(self) -> list[float]:
         """The clip range of each array's update."""
         if self._codec.privacy is not None:
             return [self._codec.privacy.clip] * len(self.arrays)
-        update, reference = self.prepared(self.shaped)
-        layout = self._codec.layout(update, reference)
-        return [alpha for _, _, alpha, _ in layout.tensors[: len(self.arrays)]]
+        if self.measuring:
+            # It would make the range that everybody gets.
+            return [0.0] * len(self.arrays)
+        return [alpha for _, _, alpha, _ in self._running.layout.tensors]
 
     def settled(self, update: Sequence[NumpyArray]) -> list[NumpyArray]:
         """``update`` in the types that every client sends, whatever its app returned: a frame's head names them.
@@ -275,35 +314,79 @@ class ClientModel:
                     out.append(np.asarray(new.astype(np.float64) - old.astype(np.float64), dtype=np.float32))
         return out
 
-    def prepared(self, update: list[NumpyArray]) -> tuple[list[NumpyArray], list[NumpyArray] | None]:
-        """As `Chain.prepared`."""
-        return self._running.prepared(update)
+    @property
+    def reference(self) -> list[NumpyArray] | None:
+        """As `Chain.reference`."""
+        return self._running.reference
 
     def counts(self, update: list[NumpyArray], index: int) -> dict[str, list[float]]:
         """How many values of ``update`` are cut to their range, and how many are of tensors that round to nothing."""
         if self._codec.privacy is not None:
             return {}
-        prepared, reference = self.prepared(update)
-        layout = self._codec.layout(prepared, reference)
+        tensors, levels = self._running.layout.tensors, self.scheme.levels
         clipped = vanished = 0
-        for name, x, (_, bits, alpha, _) in zip(self.charter.names, update, layout.tensors, strict=False):
-            largest = max(float(x.max()), -float(x.min())) if x.size else 0.0
+        for name, x, (_, bits, alpha, _) in zip(self.charter.names, update, tensors, strict=True):
+            largest = largest_magnitude(x)
             cut = int(np.count_nonzero(np.abs(x) > alpha)) if largest > alpha else 0
             clipped += cut
             if cut > CLIPPED * x.size:
                 _log.warning(
                     "round %s: %s of %s values of %r were cut to their clip range, which grows by the next aggregate. "
-                    "Where it stays: a larger margin or start in the Codec, or more bits",
+                    "Where it stays: a number as clip leaves as much room as you say",
                     *(index, cut, x.size, name),
                 )
-            if not isinstance(self._codec.clip, str) and 0 < largest < alpha / ((1 << bits) - 2):
+            if not isinstance(self._codec.clip, str) and 0 < largest < alpha / levels.of(bits):
                 vanished += x.size
                 _log.warning(
                     "round %s: all %s values of %r are below half a step of their range. A clip of its own for each "
                     "tensor, clip='auto' or more bits keeps them",
                     *(index, x.size, name),
                 )
-        return {"fedcipher.clipped": [float(clipped)], "fedcipher.vanished": [float(vanished)]}
+        unbiased = rounds_at_random(self.charter, self.scheme)
+        kept = kept_parts(update, self._running.layout, levels, unbiased=unbiased)
+        thin = [(name, part) for name, part in zip(self.charter.names, kept[1:], strict=True) if part < ENOUGH]
+        if thin:
+            _log.warning("round %s: %s", index, thin_text(thin))
+        return {"fedcipher.clipped": [float(clipped)], "fedcipher.vanished": [float(vanished)], KEPT: kept_lanes(kept)}
+
+    # --- what an app has made, before its ranges are known -------------------------------------
+
+    @property
+    def measuring(self) -> bool:
+        """As `Chain.measuring`."""
+        return self._running.measuring
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """As `Chain.lanes`."""
+        return self._running.lanes
+
+    def keep_work(self, work: Work, names: Collection[str]) -> None:
+        """Keep what the app has made of the first model, and of its metrics ``names``, for the frame that follows."""
+        try:
+            self._store.keep_work(self._work_name, work.to_bytes(names))
+        except (RunError, ValueError, TypeError) as error:
+            _log.warning("the work of round %s is not kept, and is done again: %s", self._settings.index, error)
+
+    def kept_work(self) -> Work | None:
+        """What `keep_work` was given in this round, where nothing but the sum of its histograms has come since."""
+        if not self._running.measured:
+            return None
+        try:
+            content = self._store.work(self._work_name)
+            return None if content is None else Work.parse(content)
+        except (ValueError, TypeError, KeyError, StateError) as error:
+            _log.warning("the work of round %s is damaged, and is done again: %s", self._settings.index, error)
+            return None
+
+    def drop_work(self) -> None:
+        """It is in a frame, or of no use."""
+        self._store.drop_work()
+
+    @property
+    def _work_name(self) -> bytes:
+        """The charter says what the app was told in a round; there is one first model."""
+        return digest_of(b"work", self.context, self._settings.index.to_bytes(8, "little"))
 
     @property
     def unsent(self) -> bytes:

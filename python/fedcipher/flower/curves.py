@@ -91,7 +91,7 @@ class Curves:
     @property
     def arrays(self) -> list[Any] | None:
         """The newest model that was opened; none before there is one."""
-        return None if self._chain is None or not self._steps else self._chain.model
+        return None if self._chain is None or self._chain.at_first_model else self._chain.model
 
     def read(self) -> dict[int, OpenedRound]:
         """Open what has come since the last time; all rounds that are opened, by their number in the run.

@@ -11,7 +11,7 @@ import json
 import time
 from pathlib import Path
 
-from fedcipher._files import drop_drafts, locked, write_whole
+from fedcipher._files import drop_drafts, locked, make_private_folder, write_whole
 from fedcipher.errors import RunError
 from fedcipher.foreign_files import MAX_NOTE, read_json
 from fedcipher.foreign_text import quoting_log
@@ -50,7 +50,7 @@ def asked_after(end: int) -> bool:
 
 
 def _reserved(folder: Path, now: int, count: int) -> int:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(folder)
     until = time.monotonic() + _WAIT_SECONDS
     while (lock := locked(folder / f"{_FILE}.lock")) is None:
         if time.monotonic() > until:

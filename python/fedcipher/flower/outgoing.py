@@ -1,4 +1,4 @@
-"""The one check that every reply passes right before it leaves."""
+"""The check that a reply with an app's work passes right before it leaves."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import contextlib
 import copy
 import logging
 import random
+import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal
 
@@ -41,17 +42,37 @@ Weighting = Literal["examples", "equal"]
 _COHORTS = (4, 10)
 _ROUNDS = 2
 _RTOL = 1e-5
+_LEAST_NODES = ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")
+_MOST_NODES = 1 << 18
+# A strategy waits if it pauses this many seconds between two calls, or makes this many calls without a pause.
+_A_WAIT, _WITHOUT_REST = 0.01, 10_000
+_WAITED_FOR: dict[type[Strategy], int] = {}
 _Values = dict[str, NDArray[Any]]
 
 
 class MadeUpNodes:
-    """A grid of nodes that are there and are never sent anything."""
+    """A grid of nodes that are there and are never sent anything: as many as ``strategy`` waits for.
 
-    def __init__(self, count: int) -> None:
-        self._ids = list(range(1, count + 1))
+    Flower's strategies name the number. One of an app's own may keep it elsewhere, and asks until enough are there: so
+    there are more each time it has waited, and for its next rounds at once.
+    """
+
+    def __init__(self, strategy: Strategy, count: int = 2) -> None:
+        named = [getattr(strategy, name, 0) for name in _LEAST_NODES]
+        self._of = type(strategy)
+        self._count = max(count, _WAITED_FOR.get(self._of, 0), *(n for n in named if isinstance(n, int)))
+        self._asked, self._last = 0, 0.0
 
     def get_node_ids(self) -> list[int]:
-        return self._ids
+        now = time.monotonic()
+        self._asked += 1
+        if (self._asked > 1 and now - self._last > _A_WAIT) or self._asked % _WITHOUT_REST == 0:
+            self._count *= 4
+            if self._count > _MOST_NODES:
+                raise StrategyError(f"it waits for more than {_MOST_NODES // 4} nodes")
+            _WAITED_FOR[self._of] = self._count
+        self._last = now
+        return list(range(1, self._count + 1))
 
 
 def _name(strategy: Strategy) -> str:
@@ -96,9 +117,8 @@ def _round(
     strategy: Strategy, number: int, model: _Values, updates: Sequence[_Values], weights: Sequence[int], key: str
 ) -> _Values:
     """What one round of ``strategy`` makes of ``updates``. Raises `StrategyError`."""
-    nodes = max(len(updates), int(getattr(strategy, "min_available_nodes", 0)))
     try:
-        grid: Any = MadeUpNodes(nodes)
+        grid: Any = MadeUpNodes(strategy, len(updates))
         sent = list(_configure_train(strategy)(number, _record(model), ConfigRecord(), grid))
         if not sent:
             return model

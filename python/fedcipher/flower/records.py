@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from fedcipher.federation.answers import Sums
 from fedcipher.federation.charter import Purpose
+from fedcipher.federation.kept import ENOUGH
+from fedcipher.federation.ranges import HISTOGRAMS
 from fedcipher.foreign_text import MAX_NAME, MAX_TEXT, quoted
 
-__all__ = ["CLIPPED", "LARGEST_PHASE", "PHASES", "ClientRecord", "RoundRecord", "counted_of", "losses"]
+__all__ = [
+    "CLIPPED",
+    "LARGEST_PHASE",
+    "PHASES",
+    "ClientRecord",
+    "RoundRecord",
+    "counted_of",
+    "drowned_text",
+    "losses",
+    "thin_text",
+]
 
 _PREFIX = "fedcipher."
 
@@ -63,6 +75,8 @@ class RoundRecord:
     number: int = 0
     """Of the key's rounds: none is used twice, also where a server has died and asks again."""
     epoch: int = 0
+    measured: int = 0
+    """The number of the frames of histograms that it began with, of the key's rounds; 0 where there were none."""
     evaluated: int = 0
     """The number of its evaluation, of the key's rounds; 0 where nobody was asked."""
     clients: list[ClientRecord] = field(default_factory=list)
@@ -75,7 +89,8 @@ class RoundRecord:
     """Values of an update."""
     counted: dict[str, float] = field(default_factory=dict[str, float])
     """Means over the clients of what they count encrypted, where the sum was opened: ``train_seconds``,
-    ``evaluate_seconds``, ``clipped``, ``vanished`` and ``saturated`` values."""
+    ``evaluate_seconds``, ``clipped``, ``vanished`` and ``saturated`` values, and the share of their updates
+    that coding ``kept``."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """What the wrapped strategy has made of the clients' metrics, ``"train"`` and ``"evaluate"``, and what
     ``evaluate_fn`` has found, ``"server"``: metrics by name."""
@@ -91,7 +106,15 @@ class RoundRecord:
         Raises `ValueError` or `TypeError` for anything else.
         """
         made = cls(**_named(said))
-        whole = [made.round, made.number, made.epoch, made.evaluated, made.elements, made.aggregate_bytes]
+        whole = [
+            made.round,
+            made.number,
+            made.epoch,
+            made.measured,
+            made.evaluated,
+            made.elements,
+            made.aggregate_bytes,
+        ]
         if any(type(number) is not int for number in [*whole, *_listed(made.late)]):
             raise ValueError("a round's record has something else in the place of a number")
         made.aggregate_seconds, made.wall_seconds = _number(made.aggregate_seconds), _number(made.wall_seconds)
@@ -127,9 +150,11 @@ def counted_of(sums: Sums, purpose: Purpose) -> dict[str, float]:
     """`RoundRecord.counted` of opened ``sums``: means over their clients."""
     made: dict[str, float] = {}
     for name, held in sums.numbers.items():
-        if name.startswith(_PREFIX):
+        if name.startswith(_PREFIX) and name != HISTOGRAMS:
             kind = name.removeprefix(_PREFIX)
             made[f"{purpose}_{kind}" if kind == "seconds" else kind] = held[0] / sums.clients
+    if sums.kept is not None:
+        made["kept"] = sums.kept
     return made
 
 
@@ -155,14 +180,38 @@ def losses(sums: Sums | None, purpose: Purpose, elements: int) -> list[str]:
             "were sent as zeros, so the model is not the mean; the clients' logs name the tensors. A clip of its own "
             "for each tensor, clip='auto' or more bits keeps them"
         )
+    if sums.drowned:
+        made.append(drowned_text(sums.drowned))
+    if sums.thin:
+        made.append(thin_text(sums.thin))
     share = _clipped_share(counted, elements)
     if share > CLIPPED:
         made.append(
             f"{100 * share:.1f}% of the values were cut to their clip range, so the model is not the mean; the "
-            "clients' logs name the tensors. Ranges follow the last aggregate (clip='auto'); a larger margin or start "
-            "in the Codec, or more bits, leaves more room"
+            "clients' logs name the tensors. Ranges follow the clients' updates of the round before (clip='auto'); a "
+            "number as clip leaves as much room as you say"
         )
     return made
+
+
+def drowned_text(names: Sequence[str]) -> str:
+    """A warning: of the arrays ``names`` nothing was applied to the model."""
+    return (
+        f"nothing is applied of {len(names)} arrays ({quoted(', '.join(names[:3]), MAX_NAME)}): their clip ranges were "
+        "too wide for so small updates, and fit from the next round on. A start in the Codec near their size, or "
+        "none, saves that round"
+    )
+
+
+def thin_text(arrays: Sequence[tuple[str, float]]) -> str:
+    """A warning: of the updates of these ``arrays`` coding kept so much."""
+    worst = sorted(arrays, key=lambda pair: pair[1])[:3]
+    said = ", ".join(f"{100 * part:.0f}% of {quoted(name, MAX_NAME)}" for name, part in worst)
+    return (
+        f"coding kept less than {100 * ENOUGH:.0f}% of the updates of {len(arrays)} arrays ({said}): the "
+        "rest of that training is lost. clip='auto' without a start gives each array the range that it needs; with a "
+        "number as clip take more bits, or a range nearer the updates' size"
+    )
 
 
 def _clipped_share(counted: Mapping[str, float], elements: int) -> float:

@@ -119,9 +119,13 @@ class Reports:
         for reply in Gathering(grid, messages, until=until, enough=lambda: self._alike(said.values())):
             record = None if reply.has_error() else reply.content.get(protocol.REPORT)
             text = record.get(_REPORT) if isinstance(record, ConfigRecord) else None
-            if isinstance(text, bytes) and len(text) <= _MOST_BYTES:
-                said[text] = said.get(text, 0) + 1
-                self.heard.append(reply.metadata.src_node_id)
+            if not isinstance(text, bytes):
+                continue
+            self.heard.append(reply.metadata.src_node_id)
+            if len(text) > _MOST_BYTES:
+                _log.warning("a reader's report of %s bytes is left out: at most %s are read", len(text), _MOST_BYTES)
+                continue
+            said[text] = said.get(text, 0) + 1
         taken = [text for text, count in said.items() if count > self._corrupt]
         if not taken:
             _log.warning(

@@ -20,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from fedcipher._files import write_whole
+from fedcipher._files import make_private_folder, write_whole
 from fedcipher._native import Identity
 from fedcipher.codec import Array
 from fedcipher.engine import Engine
 from fedcipher.errors import CharterError, FrameError, RunError
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import SIGNATURE_BYTES, Charter
+from fedcipher.federation.ranges import measures
 from fedcipher.flower.records import losses
 from fedcipher.foreign_files import MAX_FRAME, MAX_INDEX, MAX_MODEL, read_file, read_json, read_npz
 from fedcipher.foreign_text import quoted, quoting_log
@@ -37,7 +38,7 @@ __all__ = ["RunFolder", "StoredRun", "free_folder", "open_run", "read_run", "rea
 
 _log = quoting_log("fedcipher.flower")
 
-_FORMAT = 3
+_FORMAT = 4
 _INDEX, _FIRST, _SIGNED = "run.json", "first.npz", "charter.signature"
 _MOST_STEPS = 1 << 32
 # What a server has made of a folder before it has an index.
@@ -201,6 +202,9 @@ class RunFolder(StoredRun):
             raise RunError(f"the run {folder} is of other keys than the server's: scheme, parameters or codec differ")
         made = cls.__new__(cls)
         StoredRun.__init__(made, folder, stored._index)
+        if measures(scheme, sets_models=made.charter.sets_models):
+            # Its clients have the first ranges from it.
+            count = max(count, min(made.count, 1))
         # One may be missing: a step that was withdrawn.
         if made.count + 1 < count:
             raise RunError(f"{folder / _INDEX} is older than the run's journal: the folder is not whole")
@@ -300,7 +304,8 @@ def _names(folder: Path) -> Iterator[Path]:
 def _new_folder(folder: Path) -> Path:
     for tried in _names(folder):
         try:
-            tried.mkdir(parents=True)
+            make_private_folder(tried.parent)
+            tried.mkdir(mode=0o700)
             return tried
         except FileExistsError:
             continue
@@ -340,7 +345,7 @@ def open_run(folder: str | Path, key: str | Path | Engine) -> dict[str, Array]:
     scheme, decryptor = _opener(key)
     if run.scheme_spec != json.loads(json.dumps(scheme.spec())):
         raise RunError(f"the run is of other keys than {key}: scheme, parameters or codec differ")
-    if not run.count:
+    if run.count <= measures(scheme, sets_models=run.charter.sets_models):
         raise RunError(f"no round of {folder} has an aggregate: its model is still the one that it began with")
     try:
         model = _last_set(run, scheme, decryptor) or replay(run, scheme, decryptor).model

@@ -84,21 +84,27 @@ class Search:
         return self._settled(everybody)
 
     def heard(self, replies: Sequence[ClientRecord], unopened: dict[int, list[int]]) -> Outcome | None:
-        """What ``replies`` say of the last step; None where too few have said anything.
+        """What ``replies`` say of the last step; None where too few say the same of some sum.
 
         ``unopened`` are the numbers of the sums that a node's client could not open, though it goes on. A sum has
         opened where more clients go on with it than may lie: a client that refuses everything may have other reasons.
+        It has not where more refuse it than may lie, and no more than may lie go on: once so many have answered that
+        the others of its clients change nothing, or that more than half of them tell the truth.
         """
         if not self.pending:
             return None
         said = {r.node: range(len(self.pending)) if r.refused else unopened.get(r.node, ()) for r in replies}
         said = {r.node: said[r.node] for r in replies if r.refused or r.left_out is None}
-        if len(said) < 2 * self._corrupt + 1:
-            return None
+        outstanding = len(frozenset[int]().union(*self.pending)) - len(said)
         refusals: list[list[int]] = []
         for number in range(len(self.pending)):
             refused = [node for node, numbers in said.items() if number in numbers]
-            refusals.append(refused if len(said) - len(refused) <= self._corrupt else [])
+            going = len(said) - len(refused)
+            opened = going > self._corrupt
+            enough = len(said) > 2 * self._corrupt or going + outstanding <= self._corrupt
+            if not opened and not (enough and len(refused) > self._corrupt):
+                return None
+            refusals.append([] if opened else refused)
         return self._settled(refusals)
 
     def _settled(self, refusals: Sequence[Collection[int]]) -> Outcome:

@@ -9,11 +9,12 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedcipher.codec import Array as NumpyArray
-from fedcipher.errors import LayoutError, StrategyError
+from fedcipher.errors import DecryptError, ForgedAggregateError, LayoutError, StrategyError
 from fedcipher.federation.answers import Sums
 from fedcipher.federation.chain import Chain, Opened, Standing
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.optimiser_step import in_type_of
+from fedcipher.federation.ranges import measures
 from fedcipher.flower import protocol
 from fedcipher.flower.run_folder import RunFolder
 from fedcipher.schemes import Decryptor, Scheme
@@ -42,11 +43,14 @@ class ServerModel:
         self.folder, self._scheme, self._opens = folder, scheme, opener is not None
         self.charter: Charter = folder.charter
         self.names = self.charter.names
+        self._measures = measures(scheme, sets_models=self.charter.sets_models)
         self._chain: Chain | None = None
         self._set: list[NumpyArray] | None = folder.set_model()
         # Of each step: the digest that clients know it by, and whose updates are in it.
         self._steps: list[tuple[bytes, list[int]]] = []
         self._before: Standing | None = None
+        self.false_start = False
+        """Whether the sum of histograms that was there did not open, and is withdrawn."""
         # How many steps each node has.
         self._delivered: dict[int, int] = {}
         # What Flower runs the next round with, unless something around the strategy changes it: what the last round
@@ -57,7 +61,14 @@ class ServerModel:
             frames = folder.step(number)
             self._note(frames, folder.round_of(number))
             if opener is not None and not self.charter.sets_models:
-                self._step(opener, frames, folder.round_of(number), without=folder.left_out(number))
+                try:
+                    self._step(opener, frames, folder.round_of(number), without=folder.left_out(number))
+                except (DecryptError, ForgedAggregateError):
+                    # A server that was killed before it opened the histograms has not seen that they are false.
+                    if not self._measures or folder.count > 1:
+                        raise
+                    self.false_start = True
+                    self.withdraw()
         if opener is not None and (folder.count or self._set is not None):
             self._expected = [protocol.named(self.names, self.arrays)]
 
@@ -78,6 +89,16 @@ class ServerModel:
     def steps(self) -> int:
         """Steps of the chain."""
         return self.folder.count
+
+    @property
+    def measuring(self) -> bool:
+        """Whether clients send histograms alone, which set the first ranges."""
+        return self._measures and not self.folder.count
+
+    @property
+    def at_first_model(self) -> bool:
+        """Whether no update has been summed yet."""
+        return self.folder.count < 1 + self._measures
 
     @property
     def last_clients(self) -> list[int]:
@@ -200,14 +221,13 @@ class ServerModel:
         self._expected = [self._expected[0], record]
         return record
 
-    def check_size(self, elements: int, lanes: int) -> None:
+    def check_size(self, elements: int, lanes: int, *, measured: bool = False) -> None:
         """Refuse a frame that has more values than the model and ``lanes``, before there is a sum of that size.
 
-        Beside the model's values an update may have two a tensor (`fedcipher.federation.clip_feedback`). Raises
-        `LayoutError`.
+        ``measured``: more than the lanes. Raises `LayoutError`.
         """
-        values = sum(x.size for x in self.folder.first())
-        if elements > values + 2 * len(self.names) + lanes:
+        values = 0 if measured else sum(x.size for x in self.folder.first())
+        if elements > values + lanes:
             raise LayoutError(f"a frame of {elements} values, and the model has {values} and its answers {lanes}")
 
     # --- to the nodes ------------------------------------------------------------------------

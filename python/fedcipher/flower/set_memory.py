@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from fedcipher import _native
-from fedcipher._files import write_whole
+from fedcipher._files import make_private_folder, write_whole
 from fedcipher.errors import FedcipherError, RunError
 from fedcipher.foreign_files import MAX_INDEX, read_file
 from fedcipher.schemes.base import state_dir
@@ -45,5 +45,5 @@ class ServerSets:
     def remember(self, clients: Collection[int]) -> None:
         """A sum of ``clients`` leaves this server. Raises what `SetMemory.admit` raises."""
         self._memory.admit(sorted(clients), [])
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self._path.parent)
         write_whole(self._path, self._memory.to_bytes())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -33,8 +33,9 @@ from fedcipher.errors import (
 )
 from fedcipher.federation.answers import Answer, Report, Sums
 from fedcipher.federation.canonical import encode
-from fedcipher.federation.chain import lanes_of
+from fedcipher.federation.chain import Opened, lanes_of
 from fedcipher.federation.charter import Charter, Purpose, arrays_digest
+from fedcipher.federation.ranges import follows
 from fedcipher.flower import protocol
 from fedcipher.flower.attendance import Attendance
 from fedcipher.flower.committee import Committee
@@ -42,7 +43,7 @@ from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.numbers import asked_after, reserve
 from fedcipher.flower.parties import Parties
-from fedcipher.flower.records import LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of, losses
+from fedcipher.flower.records import LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of, losses, thin_text
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Arrivals
 from fedcipher.flower.reports import Reports, request
@@ -146,6 +147,9 @@ class SecureStrategy(Strategy):
     may_lose
         How many rounds of a run may end without an aggregate. Where more did, `start` raises
         `fedcipher.errors.LostRoundsError` at its end, so that the run is seen to have failed.
+    least_kept
+        How much of the updates the clients' coding has to keep in the first round that this server opens, where ranges
+        do not follow the updates: below it the run ends with `StrategyError`, which says what to change.
     quorum
         Share of the sampled clients whose updates are enough: ``grace`` seconds after that many are in the sum the
         round closes. 1: all are waited for.
@@ -193,6 +197,7 @@ class SecureStrategy(Strategy):
         sets_models: bool = False,
         corrupt_clients: int | None = None,
         may_lose: int = 0,
+        least_kept: float = 0.5,
         quorum: float = 1.0,
         deadline: float | None = None,
         grace: float = 10.0,
@@ -224,7 +229,7 @@ class SecureStrategy(Strategy):
         self._committee = Committee(committee_timeout)
         self._corrupt = self._corrupt_of(corrupt_clients)
         self._reports = Reports(self._corrupt, committee_timeout)
-        self._may_lose = may_lose
+        self._may_lose, self._least_kept = may_lose, least_kept
         self._search: Search | None = None
         # Why no further round can have a sum.
         self._ends = ""
@@ -255,7 +260,9 @@ class SecureStrategy(Strategy):
         self._journal: Journal | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._grid: Grid | None = None
-        self._training = False
+        self._training, self._waits_for_all, self._timeout = False, False, 3600.0
+        # What the last messages said beside the model, by node, where they are to be said again.
+        self._asked: dict[int, dict[str, Any]] = {}
         # The charter's arguments that `start` is given.
         empty: dict[Purpose, ConfigRecord] = {"train": ConfigRecord(), "evaluate": ConfigRecord()}
         self._planned = 1, empty
@@ -347,7 +354,7 @@ class SecureStrategy(Strategy):
                 "server may see the mean of each round, or evaluate on the clients (the strategy's fraction_evaluate)"
             )
         evaluate = None if evaluate_fn is None else partial(self._evaluated_here, evaluate_fn)
-        self._evaluates = evaluate is not None
+        self._evaluates, self._timeout = evaluate is not None, timeout
         streaming = cast(Grid, Arrivals(grid, partial(self._gathered, grid)))
         try:
             given = {"train": train_config, "evaluate": evaluate_config}
@@ -480,6 +487,11 @@ class SecureStrategy(Strategy):
         self._check_signed(folder)
 
     @property
+    def _measured_clients(self) -> list[int]:
+        """Clients of the sum of histograms, where no update has been summed since."""
+        return self._running.last_clients if self._running.steps == 1 and self._running.at_first_model else []
+
+    @property
     def _largest(self) -> int:
         """The largest number of examples that counts."""
         return max(1, round(self._unit * self.scheme.max_weight)) if self._unit else _EXAMPLES
@@ -551,6 +563,8 @@ class SecureStrategy(Strategy):
         self._check_same(path, folder.charter, initial, values)
         self._model = ServerModel(folder, self.scheme, self._opener, initial)
         self._search = self._search_in(folder.folder)
+        if self._model.false_start:
+            self._search.settle(range(len(self._search.pending)))
         self._announce(folder.charter)
         self._check_signed(folder)
         self.rounds = past.rounds
@@ -643,13 +657,17 @@ class SecureStrategy(Strategy):
         self._inner.check_unchanged()
         self._follow_epochs()
         server_round += self._done
+        measured = 0
+        if self._running.measuring:
+            self._number += 1
+            measured = self._number
         self._number += 1
-        record = RoundRecord(server_round, number=self._number, epoch=self._key.epoch)
+        record = RoundRecord(server_round, self._number, self._key.epoch, measured)
         self._round_began = time.monotonic()
         self.rounds.append(record)
         if self._journal is not None:
             self._journal.begin(record)
-        self._grid, self._training = grid, True
+        self._grid, self._training, self._waits_for_all = grid, True, False
         self._note_late()
         shown, messages = self._inner.sample(False, server_round, self._running.shown(), config, grid)
         messages = self._parties.without(messages, {*self._parties.accused, *self._searching.found})
@@ -745,24 +763,34 @@ class SecureStrategy(Strategy):
     def _prepared(self, purpose: Purpose, shown: ArrayRecord, messages: list[Message], index: int) -> list[Message]:
         """The inner strategy's messages with the model in the place of what it was ``shown``, and the settings."""
         model, charter = self._running, self._running.charter
+        for message in messages:
+            self._check_told(message, charter, purpose, index, self._inner.place_of_model(message, shown))
+        number = self._number
+        if purpose == "train" and model.measuring:
+            number = self.rounds[-1].measured
+            self._asked = {message.metadata.dst_node_id: dict(message.content.items()) for message in messages}
+        return self._with_model(messages, index, number)
+
+    def _with_model(self, messages: list[Message], index: int, number: int) -> list[Message]:
+        """The messages of the frames of ``number``, each with what its node lacks of the model."""
+        model, place = self._running, self._running.charter.record
         plan = self.scheme.plan(self._key, self._parties.clients(messages))
         for message in messages:
-            place, node = self._inner.place_of_model(message, shown), message.metadata.dst_node_id
-            self._check_told(message, charter, purpose, index, place)
+            node = message.metadata.dst_node_id
             brought = model.to_node(node, self._parties.client_of.get(node))
             # The inner strategy may share one record among all messages: each gets its own.
             content = RecordDict(dict(message.content.items()))
             content[place] = brought.arrays
-            content[protocol.CONFIG] = self._settings(brought, index, plan)
+            content[protocol.CONFIG] = self._settings(brought, index, number, plan)
             message.content = content
         return messages
 
-    def _settings(self, brought: Brought, index: int, plan: bytes = b"") -> ConfigRecord:
-        """Of a message of round ``index`` that brings what is ``brought``."""
+    def _settings(self, brought: Brought, index: int, number: int, plan: bytes = b"") -> ConfigRecord:
+        """Of a message of round ``index`` that brings what is ``brought``, for a frame of ``number``."""
         model, charter = self._running, self._running.charter
         return RoundSettings(
             charter=charter.digest,
-            round=self._number,
+            round=number,
             index=index,
             steps=0 if charter.sets_models else model.steps,
             document=brought.document,
@@ -798,7 +826,8 @@ class SecureStrategy(Strategy):
 
     def _gathered(self, grid: Grid, messages: Iterable[Message], timeout: float | None) -> Iterable[Message]:
         """The replies to a round's messages, as they come, until the round closes."""
-        return self._attendance.gather(grid, messages, timeout, self.rounds[-1] if self._training else None)
+        quorum = self.rounds[-1] if self._training and not self._waits_for_all else None
+        return self._attendance.gather(grid, messages, timeout, quorum)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -835,22 +864,17 @@ class SecureStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         record, model = self.rounds[-1], self._running
-        said = f"is left out of round {record.round}"
-        first = None if model.steps or model.charter.sets_models else ServerSets("first", self._key, self._minimum)
-        kept = self._searching.under_way(self._key.cohort) or bool(first and first.groups)
-        added = self._added("train", replies, record.clients, record.number, said, kept=kept)
-        self._note_opened(record.clients, added.unopened)
-        for node in self._attendance.silent(record, record.clients, training=True):
-            record.clients.append(self._left_out(node, said, "no answer when the round closed"))
-        if len(added.replies) < self._minimum:
-            self._leave_unfinished(server_round, f"{len(added.replies)} usable updates, {self._minimum} are needed")
+        before: dict[int, dict[str, float]] = {}
+        if model.measuring:
+            asked = self._measured(record, replies)
+            if asked is None:
+                return None, None
+            replies, before = asked
+        summed = self._step(record, replies, record.number)
+        record.clients[:] = [replace(c, phases=_together(c.phases, before.get(c.node, {}))) for c in record.clients]
+        if summed is None:
             return None, None
-        frames = self._summed_in_sets(added, record, first)
-        if isinstance(frames, str):
-            self._searching.drop()
-            self._leave_unfinished(server_round, frames)
-            return None, None
-        model.append(frames, server_round, added.context)
+        added, frames = summed
         record.aggregate_bytes = sum(map(len, frames))
         if self._opener is None:
             if model.charter.reports:
@@ -862,6 +886,54 @@ class SecureStrategy(Strategy):
             self._say(record)
             return model.sealed(frames), metrics
         return self._opened(record, frames, added, server_round)
+
+    def _step(self, record: RoundRecord, replies: Iterable[Message], number: int) -> tuple[Added, list[bytes]] | None:
+        """The next step of the run: the sums of the frames of ``number``; None where there is none."""
+        model, measuring = self._running, self._running.measuring
+        said = f"is left out of round {record.round}"
+        remembers = model.at_first_model and not model.charter.sets_models
+        first = ServerSets("first", self._key, self._minimum) if remembers else None
+        kept = self._searching.under_way(self._key.cohort) or bool(first and first.groups)
+        added = self._added("train", replies, record.clients, number, said, kept=kept)
+        self._note_opened(record.clients, added.unopened)
+        for node in self._attendance.silent(record, record.clients, training=True):
+            record.clients.append(self._left_out(node, said, "no answer when the round closed"))
+        # Where the sum of histograms is withdrawn, its updates go with it.
+        if len(added.replies) < self._minimum or model.measuring != measuring:
+            why = f"{len(added.replies)} usable updates, {self._minimum} are needed"
+            self._leave_unfinished(record.round, why)
+            return None
+        frames = self._summed_in_sets(added, record, first, number)
+        if isinstance(frames, str):
+            self._searching.drop()
+            self._leave_unfinished(record.round, frames)
+            return None
+        model.append(frames, record.round, added.context)
+        return added, frames
+
+    def _measured(
+        self, record: RoundRecord, replies: Iterable[Message]
+    ) -> tuple[Iterable[Message], dict[int, dict[str, float]]] | None:
+        """Sum the histograms that set the first ranges, and ask the same clients for their updates.
+
+        Their replies, and what each node has said of its histograms' frame.
+        """
+        summed = self._step(record, replies, record.measured)
+        if summed is None or (self._opener is not None and self._open_step(summed[1], record.round) is None):
+            return None
+        there = {reply.metadata.src_node_id for reply in summed[0].replies}
+        # Nobody trains any more: all are waited for.
+        self._waits_for_all = True
+        before = {client.node: client.phases for client in record.clients if client.node in there}
+        record.clients[:] = [client for client in record.clients if client.node not in there]
+        messages = [
+            Message(RecordDict(dict(content)), dst_node_id=node, message_type=self._running.charter.types["train"])
+            for node, content in self._asked.items()
+            if node in there
+        ]
+        assert self._grid is not None
+        messages = self._with_model(messages, record.round, record.number)
+        return self._grid.send_and_receive(messages, timeout=self._timeout), before
 
     def _reported(
         self, purpose: Purpose, accepted: Sequence[Message], index: int, frame: bytes | None = None
@@ -884,23 +956,18 @@ class SecureStrategy(Strategy):
         content = request(purpose, None if frame is None else self.scheme.addressed(frame, client))
         brought = self._running.to_node(node, client)
         content[charter.record] = brought.arrays
-        content[protocol.CONFIG] = self._settings(brought, index)
+        content[protocol.CONFIG] = self._settings(brought, index, self._number)
         return Message(content, dst_node_id=node, message_type=charter.types[purpose])
 
     def _opened(
         self, record: RoundRecord, frames: list[bytes], added: Added, server_round: int
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the inner strategy makes of sums that this server opens."""
-        assert self._opener is not None
-        try:
-            mean, opened = self._running.open(self._opener, frames, server_round)
-        except (DecryptError, ForgedAggregateError) as error:
-            self._searching.settle(range(len(frames)))
-            self._withdraw(f"it does not open ({error})")
+        stepped = self._open_step(frames, server_round)
+        if stepped is None:
             return None, None
-        # Without the key of tags a false sum may open: where clients open it too, they say.
-        if not self._opens_itself:
-            self._searching.settle(opened.failed)
+        mean, opened = stepped
+        self._check_kept(opened)
         self._count(record, "train", opened.answers)
         self._say(record)
         there = {client for clients in opened.clients for client in clients}
@@ -908,7 +975,32 @@ class SecureStrategy(Strategy):
         made, metrics = self._inner.on_mean(server_round, accepted, mean, opened.answers, self._answers["train"])
         return self._running.step(made, len(accepted)), metrics
 
-    def _summed_in_sets(self, added: Added, record: RoundRecord, first: ServerSets | None) -> list[bytes] | str:
+    def _check_kept(self, opened: Opened) -> None:
+        """End a run that would lose most of what its clients learn, round for round."""
+        follow = follows(self.scheme) and not self._sets_models
+        if opened.kept is not None and opened.kept < self._least_kept and self._running.steps == 1 and not follow:
+            self._ends = (
+                f"{100 * opened.kept:.0f}% of the clients' updates are kept, and no range changes. "
+                f"{thin_text(opened.thin)}. SecureStrategy(least_kept=0) goes on all the same"
+            )
+
+    def _open_step(self, frames: list[bytes], index: int) -> tuple[ArrayRecord, Opened] | None:
+        """What the newest step's sums lead to; None where they do not open and are withdrawn."""
+        assert self._opener is not None
+        try:
+            mean, opened = self._running.open(self._opener, frames, index)
+        except (DecryptError, ForgedAggregateError) as error:
+            self._searching.settle(range(len(frames)))
+            self._withdraw(f"it does not open ({error})")
+            return None
+        # Without the key of tags a false sum may open: where clients open it too, they say.
+        if not self._opens_itself:
+            self._searching.settle(opened.failed)
+        return mean, opened
+
+    def _summed_in_sets(
+        self, added: Added, record: RoundRecord, first: ServerSets | None, number: int
+    ) -> list[bytes] | str:
         """The round's sums: one, or while a liar is searched one of each group; or why there is none.
 
         ``first`` remembers the sets of all first positions.
@@ -916,6 +1008,13 @@ class SecureStrategy(Strategy):
         clients = [self._parties.client_of[reply.metadata.src_node_id] for reply in added.replies]
         sets, why = self._searching.sets(clients, first.groups if first else ())
         if not sets:
+            away = sorted(set(self._measured_clients) - set(clients))
+            if why and away and not self._searching.under_way(self._key.cohort):
+                # They may come back: the next round asks for its updates again.
+                return (
+                    f"clients {away} were in the sum of histograms and have sent no update, and a sum without them "
+                    f"would set them apart: {why}"
+                )
             if why:
                 self._ends = why
             return why or "no set of clients fits the rule of sets"
@@ -928,7 +1027,7 @@ class SecureStrategy(Strategy):
         elif not added.frames:
             return "its clients do not fit the rule of sets beside the sums before"
         else:
-            made = self._summed_groups(sets, clients, added, record)
+            made = self._summed_groups(sets, clients, added, record, number)
             if isinstance(made, str):
                 return made
             frames = made
@@ -938,12 +1037,12 @@ class SecureStrategy(Strategy):
         return frames
 
     def _summed_groups(
-        self, sets: Iterable[frozenset[int]], clients: list[int], added: Added, record: RoundRecord
+        self, sets: Iterable[frozenset[int]], clients: list[int], added: Added, record: RoundRecord, number: int
     ) -> list[bytes] | str:
         """A sum of each of ``sets``, or why there is none."""
         frames: list[bytes] = []
         for group in sets:
-            aggregator = self.scheme.aggregator(self._key, round=record.number)
+            aggregator = self.scheme.aggregator(self._key, round=number)
             for client, frame in zip(clients, added.frames, strict=True):
                 if client in group:
                     aggregator.add(frame)
@@ -1005,7 +1104,8 @@ class SecureStrategy(Strategy):
         """The round's sum and the replies whose frames are in it; ``kept`` keeps the frames beside it."""
         sums = RoundSums(lambda: self.scheme.aggregator(self._key, round=number))
         revoked, record = self._keys.revoked(), self.rounds[-1]
-        lanes = lanes_of(self._running.charter, self.scheme, purpose)
+        measured = purpose == "train" and self._running.measuring
+        lanes = lanes_of(self._running.charter, self.scheme, purpose, measured=measured)
         frames: dict[int, bytes] = {}
         unopened: dict[int, list[int]] = {}
         for reply in replies:
@@ -1015,7 +1115,7 @@ class SecureStrategy(Strategy):
             try:
                 frame, context, failed = _frame_of(reply)
                 _, _, _, _, contributions, elements, *_ = _native.inspect(frame)
-                self._running.check_size(elements, 0 if lanes is None else lanes.count)
+                self._running.check_size(elements, 0 if lanes is None else lanes.count, measured=measured)
                 named = [client for client, _ in contributions]
                 self._parties.check(node, named, revoked, self._nodes)
                 contribution = sums.add(frame, reply, named, context)
@@ -1142,6 +1242,10 @@ class SecureStrategy(Strategy):
             raise StrategyError("no round has been run yet")
         model = self._model
         return model.arrays if model.charter.sets_models else replay(model.folder, self.scheme, decryptor).model
+
+
+def _together(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
+    return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}
 
 
 def _why(reply: Message) -> str | None:

@@ -81,8 +81,7 @@ def _messages(
     configure: Callable[..., Iterable[Message]] = (
         strategy.configure_train if purpose == "train" else strategy.configure_evaluate
     )
-    least = max(int(getattr(strategy, name, 0)) for name in ("min_available_nodes", "min_train_nodes"))
-    nodes: Any = MadeUpNodes(max(least, 2))
+    nodes: Any = MadeUpNodes(strategy)
     try:
         return list(configure(index, shown, config, nodes))
     except Exception as error:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from flwr.app import ArrayRecord, Context, Message
 
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import FedcipherError, LayoutError
 from fedcipher.flower import protocol
+from fedcipher.foreign_files import MAX_MODEL, parse_json, read_npz
 from fedcipher.foreign_text import MAX_LINE, quoted, quoting_log
 
 if TYPE_CHECKING:
@@ -30,6 +34,21 @@ class Work:
     metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
     failed: str = ""
+
+    def to_bytes(self, names: Collection[str]) -> bytes:
+        """Everything but metrics that are not among ``names``. Raises `ValueError` for a number that has no text."""
+        metrics = {name: _plain(self.metrics[name]) for name in names if name in self.metrics}
+        said = json.dumps({"metrics": metrics, "seconds": self.seconds, "failed": self.failed})
+        packed = io.BytesIO()
+        np.savez(packed, np.frombuffer(said.encode(), np.uint8), *self.arrays)
+        return packed.getvalue()
+
+    @classmethod
+    def parse(cls, content: bytes) -> Work:
+        """From `to_bytes`. Raises `ValueError`."""
+        held = read_npz(content, MAX_MODEL)
+        said, *arrays = (held[f"arr_{k}"] for k in range(len(held)))
+        return cls(arrays, **parse_json(said.tobytes()))
 
 
 def computed(
@@ -83,6 +102,12 @@ def _arrays(records: list[ArrayRecord], model: Sequence[NumpyArray], names: list
                 "in the shape in which it came"
             )
     return arrays
+
+
+def _plain(held: Any) -> Any:
+    """A metric's numbers, one or a list of them as it was."""
+    numbers = numbers_of(held)
+    return numbers if isinstance(held, list) or not numbers else numbers[0]
 
 
 def numbers_of(held: Any) -> list[int | float]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcipher import _native
-from fedcipher._files import refusal
+from fedcipher._files import make_private_folder, refusal
 from fedcipher.errors import FedcipherError, KeyFormatError, ParameterError
 from fedcipher.foreign_files import MAX_CARD, parse_json, read_json
 from fedcipher.foreign_text import MAX_NAME, quoted
@@ -54,7 +54,7 @@ def new_identity(name: str, folder: str | Path) -> tuple[Path, Path]:
     }
     head = json.dumps({"fedcipher": VERSION, "role": "identity", "name": name}).encode()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
         write_new(secret, head + b"\n" + identity.to_bytes(), 0o600)
         write_new(card, json.dumps(said, indent=1).encode() + b"\n", 0o644)
     except FileExistsError as error:

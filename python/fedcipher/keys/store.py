@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcipher import _native
-from fedcipher._files import refusal
+from fedcipher._files import flush_folder, make_private_folder, refusal
 from fedcipher.errors import ForeignFileError, FrameError, KeyFormatError, ParameterError
 from fedcipher.foreign_files import MAX_KEY_FILE, open_file, parse_json, read_file
 from fedcipher.schemes import KeySet, Scheme, from_spec
@@ -30,7 +30,6 @@ __all__ = [
     "load_server",
     "load_weighting",
     "locate",
-    "make_private_folder",
     "named_folder",
     "open_client",
     "save",
@@ -107,13 +106,13 @@ def save(
             _write(draft / _SERVER_FILE, made_by, keys.server().to_bytes(), "server", weighting)
             for client, key in keys.clients.items():
                 _write(client_file(draft, client), made_by, key.to_bytes(), "client", _named(coordinator))
-            _sync(draft)
+            flush_folder(draft)
             # Refused by the system where the folder has got files meanwhile.
             _rename(draft, folder)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        _sync(draft.parent)
+        flush_folder(draft.parent)
     except OSError as error:
         raise KeyFormatError(f"cannot write keys to {refusal(error, folder)}") from error
     return folder
@@ -137,7 +136,7 @@ def _save(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, An
     try:
         make_private_folder(path.absolute().parent)
         _write(path, made_by, key, role, more)
-        _sync(path.absolute().parent)
+        flush_folder(path.absolute().parent)
     except FileExistsError:
         raise KeyFormatError(f"{path} exists; choose another name, or delete the old key first") from None
     except OSError as error:
@@ -156,27 +155,6 @@ def _rename(draft: Path, folder: Path) -> None:
 
 def _exists(folder: Path) -> KeyFormatError:
     return KeyFormatError(f"{folder} exists and is not empty; choose another folder, or delete the old keys first")
-
-
-def make_private_folder(folder: Path) -> None:
-    """Make ``folder`` and what is missing above, for this user only whatever the umask. Raises `OSError`."""
-    if not folder.is_dir():
-        if folder.exists():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        make_private_folder(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        _sync(folder.parent)
-
-
-def _sync(folder: Path) -> None:
-    """A file's name is durable once its folder is; Windows' file systems see to that themselves."""
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _write(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, Any]) -> None:
@@ -247,8 +225,8 @@ def read_secret(path: Path) -> bytes:
 def _damaged(path: Path) -> KeyFormatError:
     # The core's own words are about frames: they ask a sender to transmit again, and a file has none.
     return KeyFormatError(
-        f"key file {path} is damaged, cut short or no key file; take it again from whoever issued it, or have new keys "
-        "made"
+        f"key file {path} is damaged, cut short, made by another version of Fedcipher, or no key file; ask for the "
+        "file again, or have new keys made"
     )
 
 

@@ -85,7 +85,7 @@ def _encrypted(name: str, weights: list[tuple[int, int]]) -> tuple[list[int], li
     """Sums and averages of the integers, from a decrypted aggregate."""
     codec = Codec(bits=_BITS, clip=1.0)
     made: Scheme = scheme(name, clients=_CLIENTS, codec=codec)
-    middle = (1 << (_BITS - 1)) - 1
+    middle = made.levels.of(_BITS) // 2
     with ledgers():
         keys = made.keygen(_CLIENTS)
         aggregator = made.aggregator(keys.server())

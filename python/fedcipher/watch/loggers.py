@@ -33,8 +33,8 @@ def figures(record: RoundRecord) -> dict[str, float]:
     ``clients/...`` how many updates were accepted, left out, refused by their own clients, and late; ``seconds/...``
     of the round, the server and, as a client's mean, each phase; ``bytes/...`` a client's mean, and the aggregate;
     ``finished``, 1 where there is an aggregate. Of a round whose sums were opened (`fedcipher.flower.curves`):
-    ``clipped``, a share; ``train/...`` and ``evaluate/...``, the metrics that are numbers. ``server/...``: what
-    ``evaluate_fn`` has found.
+    ``clipped`` and ``kept``, shares; ``train/...`` and ``evaluate/...``, the metrics that are numbers.
+    ``server/...``: what ``evaluate_fn`` has found.
     """
     out = {
         "clients/accepted": record.accepted,
@@ -48,6 +48,8 @@ def figures(record: RoundRecord) -> dict[str, float]:
     }
     if "clipped" in record.counted:
         out["clipped"] = record.clipped_share
+    if "kept" in record.counted:
+        out["kept"] = record.counted["kept"]
     counted = [name for name in record.counted if name.endswith("_seconds")]
     for phase in sorted({*counted, *(phase for client in record.clients for phase in client.phases)}):
         name, _, unit = phase.rpartition("_")

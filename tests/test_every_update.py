@@ -1,0 +1,99 @@
+"""What a run loses of updates of every size and shape, in every scheme: 1 - <m', m> / <m, m> of a model's change."""
+
+import fedcipher
+import numpy as np
+import pytest
+from fedcipher import Codec, keys
+from fedcipher.flower import SecureStrategy, client_mod
+from flower_harness import LocalGrid, record
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from test_schemes import NAMES as DENSE_NAMES
+from test_schemes import VARIANTS as DENSE
+
+COUNT = 1200
+VARIANTS = [*DENSE, ("oneshot", {"members": 4, "corrupt": 0}), ("pasta-bfv", {})]
+NAMES = [*DENSE_NAMES, "oneshot", "pasta-bfv"]
+
+
+def normal(rng, size):
+    return rng.normal(size / 2, size, COUNT)
+
+
+def sparse(rng, size):
+    return normal(rng, size) * (rng.random(COUNT) < 0.02)
+
+
+def outlier(rng, size):
+    values = normal(rng, size)
+    values[7] = 1e6 * size
+    return values
+
+
+KINDS = {
+    **{f"1e-{k}": (lambda rng, size=10.0**-k: normal(rng, size)) for k in range(2, 9)},
+    "mixed": lambda rng: normal(rng, 1e-3) * 10.0 ** -rng.integers(0, 5, COUNT),
+    "sparse": lambda rng: sparse(rng, 1e-4),
+    "outlier": lambda rng: outlier(rng, 1e-5),
+    "zeros": lambda rng: np.zeros(COUNT),
+    "denormal": lambda rng: normal(rng, 1e-41),
+    "large": lambda rng: normal(rng, 1e6),
+}
+UNMEASURED = ("zeros", "denormal")
+"""There is nothing to lose of zeros; of numbers below float32's normal ones all is lost, and it is said."""
+
+
+def lost(folder, name, params, *, codec=None, clients=4, rounds=4, rate=lambda number: 1.0):
+    """By kind, the part of the mean update that a run loses. ``rate`` scales the updates of each round."""
+    rng, app = np.random.default_rng(11), ClientApp(mods=[client_mod])
+    # From zero, so that float32 takes nothing from what is added.
+    first = {kind: np.zeros(COUNT, np.float32) for kind in KINDS}
+    true = {kind: np.zeros(COUNT) for kind in KINDS}
+
+    @app.train()
+    def train(msg, ctxt):
+        number, moved = msg.content["config"]["server-round"], []
+        for (kind, made), old in zip(KINDS.items(), msg.content["arrays"].to_numpy_ndarrays(), strict=True):
+            update = (made(rng) * rate(number)).astype(np.float32)
+            true[kind] += update.astype(np.float64) / clients
+            moved.append((old + update).astype(np.float32))
+        content = {"arrays": record(moved, list(KINDS)), "metrics": MetricRecord({"num-examples": 10})}
+        return Message(RecordDict(content), reply_to=msg)
+
+    scheme = fedcipher.scheme(name, clients=clients, **params, **({"codec": codec} if codec else {}))
+    made = keys.save(scheme.keygen(clients), scheme, folder / "keys")
+    inner = FedAvg(min_train_nodes=clients, min_available_nodes=clients, fraction_evaluate=0.0)
+    opener = None if scheme.reveals_to_server else made / "client-0.key"
+    strategy = SecureStrategy(inner, made, out=folder / "run", opener=opener)
+    result = strategy.start(LocalGrid(app, clients, made), record(list(first.values()), list(first)), num_rounds=rounds)
+    assert [r.unfinished for r in strategy.rounds] == [None] * rounds
+    got = {kind: array.numpy().astype(np.float64) for kind, array in result.arrays.items()}
+    assert all(np.isfinite(array).all() for array in got.values()) and not got["zeros"].any()
+    measured = [kind for kind in KINDS if kind not in UNMEASURED]
+    return {kind: float(1 - got[kind] @ true[kind] / (true[kind] @ true[kind])) for kind in measured}
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS, ids=NAMES)
+def test_nothing_is_lost_of_updates_of_any_size(tmp_path, caplog, name, params):
+    found = lost(tmp_path, name, params)
+    assert "(0% of denormal)" in caplog.text
+    assert found and all(abs(part) < 0.01 for part in found.values()), found
+
+
+@pytest.mark.parametrize("bits", [3, 4, 24])
+@pytest.mark.parametrize("name", ["flashe", "bfv"])
+def test_few_bits_add_noise_and_lose_nothing(tmp_path, name, bits):
+    found = lost(tmp_path, name, {}, codec=Codec(bits=bits), clients=8)
+    # Five deviations of the noise: of 1200 values, and of the few that count.
+    for kind, part in found.items():
+        few = kind in ("outlier", "sparse")
+        assert abs(part) < {3: 0.3 if few else 0.1, 4: 0.12 if few else 0.06, 24: 0.01}[bits], found
+
+
+@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot"])
+@pytest.mark.parametrize("jump", [10.0, 0.1])
+def test_a_rate_that_jumps_tenfold_loses_nothing_once_ranges_have_followed(tmp_path, name, jump):
+    params = {"members": 4, "corrupt": 0} if name == "oneshot" else {}
+    found = lost(tmp_path, name, params, rounds=7, rate=lambda number: 1.0 if number < 3 else jump)
+    assert all(abs(part) < 0.01 for part in found.values()), found

@@ -1,0 +1,316 @@
+"""The first ranges of a run: a sum of histograms, then the updates of the same training."""
+
+import fedcipher
+import numpy as np
+import pytest
+from fedcipher import _native, keys
+from fedcipher.federation.chain import Chain, lanes_of
+from fedcipher.flower import SecureStrategy, open_run, protocol
+from fedcipher.flower.party import _parties, party_of
+from fedcipher.flower.run_folder import RunFolder
+from fedcipher.flower.settings import RoundSettings
+from fedcipher.schemes.base import state_dir
+from flower_harness import NAMES, LocalGrid, record
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+SIZE = 1e-5
+FIRST = [np.zeros((4, 5), np.float32), np.zeros(3, np.float32)]
+
+
+def settings_of(content):
+    return RoundSettings.parse(content[protocol.CONFIG])
+
+
+class Federation:
+    """Clients whose every training gives another update; ``trained`` has the rounds that their app was asked for."""
+
+    def __init__(self, folder, *, clients=4, minimum=3, name="flashe", codec=None, lost=None):
+        _parties.clear()
+        self.trained = [[] for _ in range(clients)]
+        self.updates = [[] for _ in range(clients)]
+        self.app = ClientApp(mods=[fedcipher.flower.client_mod])
+        self.app.train()(self.train)
+        more = {"members": 3, "corrupt": 0} if name == "oneshot" else {}
+        codec = codec or fedcipher.Codec(bits=12)
+        scheme = fedcipher.scheme(name, clients=clients, min_contributions=minimum, codec=codec, **more)
+        self.keys = keys.save(scheme.keygen(clients), scheme, folder / "keys")
+        self.grid, self.clients = LocalGrid(self.app, clients, self.keys, self.lose), clients
+        self.lost = lost
+        self.out, self.rng = folder / "run", np.random.default_rng(7)
+
+    def train(self, msg, ctxt):
+        k = ctxt.node_config["partition-id"]
+        self.trained[k].append(msg.content["config"]["server-round"])
+        update = [self.rng.normal(0.5, 1, x.shape).astype(np.float32) * np.float32(SIZE) for x in FIRST]
+        self.updates[k].append(update)
+        arrays = [a + u for a, u in zip(msg.content["arrays"].to_numpy_ndarrays(), update, strict=True)]
+        metrics = MetricRecord({"num-examples": 10, "loss": float(k)})
+        return Message(RecordDict({"arrays": record(arrays), "metrics": metrics}), reply_to=msg)
+
+    def lose(self, message, reply, client):
+        """``lost``: whose reply is lost in the first round, to the message whose chain has so many steps."""
+        sent = self.grid.sent[-1][1]
+        if protocol.CONFIG not in sent or settings_of(sent).index > 1:
+            return reply
+        return None if (client, settings_of(sent).steps) == self.lost else reply
+
+    def run(self, rounds=1, **given):
+        everybody = {"min_train_nodes": self.clients, "min_available_nodes": self.clients, "fraction_evaluate": 0.0}
+        self.strategy = SecureStrategy(FedAvg(**everybody), self.keys, out=self.out, **given)
+        self.strategy.start(self.grid, record(FIRST), num_rounds=rounds)
+        return list(open_run(self.out, self.keys / "client-1.key").values())
+
+    def frames(self, step):
+        return [_native.inspect(f) for f in self.strategy._running.folder.step(step)]
+
+    def clients_of(self, step):
+        return sorted(client for frame in self.frames(step) for client, _ in frame[4])
+
+    def check(self, model, clients):
+        """The model is the mean of these clients' first updates, nearly."""
+        for got, *updates in zip(model, *(self.updates[k][0] for k in clients), strict=True):
+            np.testing.assert_allclose(got, np.mean(updates, axis=0), atol=SIZE / 200)
+
+
+@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot"])
+@pytest.mark.parametrize("sees", [False, True])
+def test_a_run_begins_with_histograms_and_each_app_trains_once_a_round(tmp_path, name, sees):
+    here = Federation(tmp_path, name=name)
+    given = {"opener": "client-0.key", "train_answers": ["loss"]} if sees and name != "oneshot" else {}
+    model = here.run(2, **given)
+    assert here.trained == [[1, 2]] * here.clients
+    (first,), (second,) = here.frames(1), here.frames(2)
+    # The first frame has no values of the update.
+    charter, scheme = here.strategy._running.charter, here.strategy.scheme
+    lanes = [lanes_of(charter, scheme, "train", measured=m).count for m in (True, False)]
+    assert [first[5], second[5]] == [lanes[0], 23 + lanes[1]] and len(first[4]) == len(second[4]) == 4
+    assert [r.unfinished for r in here.strategy.rounds] == [None, None]
+    assert all(set(c.phases) >= {"upload_bytes", "encrypt_seconds"} for c in here.strategy.rounds[0].clients)
+    assert 0 < here.strategy.rounds[0].measured < here.strategy.rounds[0].number
+    mean = [sum(np.mean([u[r][i] for u in here.updates], axis=0) for r in (0, 1)) for i in range(2)]
+    for got, want in zip(model, mean, strict=True):
+        np.testing.assert_allclose(got, want, atol=SIZE / 100)
+    assert not list(state_dir().rglob("work.bin")), "what the app has made is in a frame, and nowhere else"
+
+
+def test_a_start_that_is_given_is_the_first_range(tmp_path):
+    here = Federation(tmp_path, codec=fedcipher.Codec(bits=12, start=4e-5))
+    here.check(here.run(1), range(4))
+    assert here.strategy.rounds[0].measured == 0 and len(here.frames(1)[0][4]) == 4
+    assert here.strategy._running.steps == 1
+
+
+def test_attack_32_updates_of_fewer_clients_than_the_histograms_fit_the_rule_of_sets(tmp_path, caplog):
+    """The sum of six and that of five would set the sixth client apart: two more sit out."""
+    here = Federation(tmp_path, clients=6, lost=(5, 1))
+    model = here.run(1)
+    assert here.clients_of(1) == list(range(6)) and len(here.clients_of(2)) == 3
+    assert 5 not in here.clients_of(2) and "sit this round out" in caplog.text
+    here.check(model, here.clients_of(2))
+
+
+@pytest.mark.parametrize("name", ["flashe", "bfv"])
+def test_attack_32_no_client_opens_updates_of_one_fewer_than_the_histograms(tmp_path, name):
+    here = Federation(tmp_path, clients=6, name=name)
+    here.run(1)
+    run, scheme, number = here.strategy._running.folder, here.strategy.scheme, here.strategy.rounds[0].number
+    aggregator = scheme.aggregator(here.strategy._key, round=number)
+    replies = [r for k, r in here.grid.received if k < 5]
+    frames = [protocol.frame_bytes(r.content["arrays"][protocol.UPDATE]) for r in replies]
+    for frame in (f for f in frames if _native.inspect(f)[3] == number):
+        aggregator.add(frame)
+    decryptor = scheme.decryptor(keys.load_client(here.keys / "client-1.key")[1], in_memory=True)
+    chain = Chain(run.charter, scheme, run.context, first=run.first())
+    chain.step(decryptor, run.step(1), 1)
+    with pytest.raises(fedcipher.errors.SetRuleError):
+        chain.step(decryptor, [aggregator.finish()], 1)
+    chain.step(decryptor, run.step(2), 1)
+
+
+def test_a_client_that_is_lost_before_the_histograms_is_asked_for_no_update(tmp_path):
+    here = Federation(tmp_path, clients=6, lost=(5, 0))
+    here.check(here.run(1), range(5))
+    asked = [k for k, content in here.grid.sent if protocol.CONFIG in content and settings_of(content).steps == 1]
+    assert sorted(asked) == list(range(5))
+
+
+def test_too_few_updates_after_the_histograms_lose_the_round_and_not_the_run(tmp_path):
+    here = Federation(tmp_path, lost=(3, 1))
+    here.run(2, may_lose=1)
+    assert [bool(r.unfinished) for r in here.strategy.rounds] == [True, False]
+    assert "clients [3] were in the sum of histograms and have sent no update" in here.strategy.rounds[0].unfinished
+    # The ranges are there: the second round begins with none.
+    assert [r.measured > 0 for r in here.strategy.rounds] == [True, False]
+    assert here.clients_of(1) == here.clients_of(2) == list(range(4))
+    assert here.trained == [[1, 2]] * 4
+
+
+class Killed(BaseException):
+    """As far as any code is concerned the process is gone."""
+
+
+def test_a_server_that_dies_between_the_two_goes_on_from_its_histograms(tmp_path, monkeypatch):
+    here = Federation(tmp_path)
+    real = RunFolder.append
+
+    def dying(folder, frames, index):
+        real(folder, frames, index)
+        raise Killed
+
+    monkeypatch.setattr(RunFolder, "append", dying)
+    with pytest.raises(Killed):
+        here.run(1)
+    monkeypatch.undo()
+    here.check(here.run(1, resume=True), range(4))
+    assert here.trained == [[1]] * 4, "the same training as its histograms"
+    assert here.strategy._running.steps == 2
+
+
+def test_work_that_cannot_be_kept_is_done_again(tmp_path, monkeypatch, caplog):
+    def full(store, name, content):
+        raise fedcipher.errors.RunError("no space left on device")
+
+    monkeypatch.setattr("fedcipher.federation.store.Store.keep_work", full)
+    here = Federation(tmp_path)
+    here.run(1)
+    assert here.trained == [[1, 1]] * 4 and "is done again" in caplog.text
+    assert here.strategy.rounds[0].unfinished is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"no work", None])
+def test_damaged_work_is_done_again(tmp_path, monkeypatch, damage):
+    real = fedcipher.federation.store.Store.work
+
+    def damaged(store, name):
+        content = real(store, name)
+        return content and (content[: len(content) // 2] if damage is None else damage)
+
+    monkeypatch.setattr("fedcipher.federation.store.Store.work", damaged)
+    here = Federation(tmp_path)
+    here.run(1)
+    assert here.trained == [[1, 1]] * 4 and here.strategy.rounds[0].unfinished is None
+
+
+def test_work_of_the_first_model_is_sent_from_no_later_one(tmp_path, monkeypatch):
+    """Updates of the first model at the second position: a sum of another memory, which would set clients apart."""
+    monkeypatch.setattr("fedcipher.flower.client_model.ClientModel.drop_work", lambda model: None)
+    here = Federation(tmp_path)
+    here.run(1)
+    assert list(state_dir().rglob("work.bin"))
+    run = here.strategy._running
+    said = RoundSettings(
+        charter=run.charter.digest,
+        round=here.strategy._number + 1,
+        index=1,
+        steps=2,
+        last=run.last,
+        indices=[1, 1],
+        document=run.charter.encode(),
+    )
+    arrays = dict(record(FIRST).items())
+    arrays |= {protocol.aggregate_key(n): protocol.bytes_array(run.folder.step(n)[0]) for n in (1, 2)}
+    content = RecordDict({"arrays": ArrayRecord(arrays), "config": ConfigRecord({"server-round": 1})})
+    content[protocol.CONFIG] = said.to_record()
+    reply = here.app(Message(content, dst_node_id=1000, message_type="train"), here.grid.contexts[1000])
+    assert not reply.has_error() and here.trained[0] == [1, 1], "the app has trained from the second model"
+
+
+def test_clear_metrics_of_the_first_round_arrive_once(tmp_path):
+    here = Federation(tmp_path)
+    for context in here.grid.contexts.values():
+        context.node_config["fedcipher-clear"] = "loss"
+    here.run(1, clear=["loss"])
+    assert sorted(c.clear["loss"] for c in here.strategy.rounds[0].clients) == [0.0, 1.0, 2.0, 3.0]
+    named = [k for k, reply in here.grid.received if protocol.CLEAR in reply.content]
+    assert sorted(named) == list(range(4))
+
+
+def test_a_file_of_work_that_is_damaged_is_done_again(tmp_path, monkeypatch):
+    here = Federation(tmp_path)
+    real = RunFolder.append
+
+    def damaging(folder, frames, index):
+        real(folder, frames, index)
+        for path in state_dir().rglob("work.bin"):
+            path.write_bytes(b"nothing")
+
+    monkeypatch.setattr(RunFolder, "append", damaging)
+    here.run(1)
+    assert here.trained == [[1, 1]] * 4 and here.strategy.rounds[0].accepted == 4
+
+
+@pytest.mark.parametrize("quorum", [0.5, 0.8])
+def test_a_quorum_closes_no_round_between_the_two(tmp_path, quorum):
+    here = Federation(tmp_path, clients=6)
+    here.check(here.run(1, quorum=quorum, grace=0.0), here.clients_of(2))
+    assert here.clients_of(1) == here.clients_of(2)
+
+
+def test_false_histograms_of_a_server_that_died_are_withdrawn(tmp_path, monkeypatch):
+    """It was killed before it had opened them, and its next process opens them first of all."""
+    here = Federation(tmp_path, clients=8)
+    encryptor = party_of(here.grid.contexts[1007]).encryptor()
+    honest = encryptor._seal
+    encryptor._seal = lambda layout, arrays, said, bound=b"": honest(layout, arrays, said, b"a lie")
+    real = RunFolder.append
+
+    def dying(folder, frames, index):
+        real(folder, frames, index)
+        raise Killed
+
+    monkeypatch.setattr(RunFolder, "append", dying)
+    with pytest.raises(Killed):
+        here.run(1, opener="client-0.key")
+    monkeypatch.undo()
+    here.run(6, opener="client-0.key", resume=True, may_lose=4)
+    assert here.strategy.rounds[-1].unfinished is None and set(here.strategy._searching.found) <= {7}
+
+
+def test_work_of_one_round_is_sent_in_no_other(tmp_path):
+    """A server that lets a client train in round 1, and asks for the update of round 2."""
+    here = Federation(tmp_path, lost=(0, 1))
+    here.run(2, may_lose=1)
+    assert here.trained[0] == [1, 2]
+    assert here.strategy._running.folder.round_of(2) == 2
+
+
+def test_histograms_are_no_update_and_an_update_is_no_histogram(tmp_path):
+    """Their tags differ, whatever a server says that they are."""
+    here = Federation(tmp_path)
+    here.run(1)
+    run, scheme = here.strategy._running.folder, here.strategy.scheme
+    key = keys.load_client(here.keys / "client-1.key")[1]
+    (histograms,), (updates,) = run.step(1), run.step(2)
+    chain = Chain(run.charter, scheme, run.context, first=run.first())
+    with pytest.raises(fedcipher.errors.FedcipherError):
+        chain.step(scheme.decryptor(key, in_memory=True), [updates], 1)
+    assert chain.at.steps == 0
+    chain.step(scheme.decryptor(key, in_memory=True), [histograms], 1)
+    for model, first in zip(chain.model, run.first(), strict=True):
+        np.testing.assert_array_equal(model, first)
+    with pytest.raises(fedcipher.errors.FedcipherError):
+        chain.step(scheme.decryptor(key, in_memory=True), [histograms], 1)
+    assert list(zip(NAMES, [x.shape for x in chain.model], strict=True))
+
+
+def test_infinity_and_a_client_that_counts_far_more_widen_no_first_range(tmp_path, monkeypatch):
+    here = Federation(tmp_path, clients=5)
+    honest = here.train
+
+    def odd(msg, ctxt):
+        reply = honest(msg, ctxt)
+        if ctxt.node_config["partition-id"] == 4:
+            arrays = reply.content["arrays"].to_numpy_ndarrays()
+            arrays[0] = np.array(arrays[0])
+            arrays[0][0, 0] = np.inf
+            reply.content["arrays"] = record(arrays)
+        return reply
+
+    here.app = ClientApp(mods=[fedcipher.flower.client_mod])
+    here.app.train()(odd)
+    here.grid.app = here.app
+    model = here.run(1)
+    want = np.mean([u[0][0] for u in here.updates], axis=0)
+    np.testing.assert_allclose(model[0].ravel()[1:], want.ravel()[1:], atol=SIZE / 50)
