@@ -12,7 +12,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
-.PHONY: demo tfhe concrete test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom test test-rust test-python test-long attack fuzz \
+.PHONY: demo tfhe concrete test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom check-features test test-rust test-python test-long attack fuzz \
 	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-second bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results results-examples results-hhe results-study results-published results-train published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds
 
@@ -40,14 +40,16 @@ $(VENV)/.packages: pyproject.toml | $(BIN)/uv
 # To test, where nothing has been built to develop: native module and programs of the crates that `cargo test` has
 # compiled, so that all is compiled once. With checks for overflow, and slower.
 $(VENV)/.built-to-test: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
-	cargo test --workspace --quiet --no-run --features $(WHOLE)
-	cargo build --workspace --quiet --features $(WHOLE),fedcipher-engine/accelerator
+	cargo test $(TESTED_CRATES) --quiet --no-run
+	cargo build --workspace --quiet --features $(WHOLE)
 	install target/debug/fedcipher-engine target/debug/fedcipher-authority $(BIN)
 	rm -f $(VENV)/.engine
 	. $(BIN)/activate && maturin develop --quiet --uv --features whole
 	touch $@
 
-WHOLE := fedcipher-python/whole
+WHOLE := fedcipher-python/whole,fedcipher-engine/accelerator
+# The tests of fedcipher-accel need the simulated device: `make hardware-test`.
+TESTED_CRATES := --workspace --exclude fedcipher-accel --features $(WHOLE)
 TESTED = $(if $(wildcard $(VENV)/.built),build,$(VENV)/.built-to-test)
 
 # To try: the packages of [demo] and the native module with a wheel's features, made at the same time. What is
@@ -166,7 +168,7 @@ demo:
 test: test-rust test-python
 
 test-rust:
-	cargo test --workspace --quiet --features $(WHOLE)
+	cargo test $(TESTED_CRATES) --quiet
 
 # Four files at a time, whatever the machine: half of what tests do is wait. What starts Ray is one file: two of it
 # at once do not start in time on two cores.
@@ -177,14 +179,16 @@ test-python: $(TESTED)
 test-long: $(TESTED)
 	cargo test -p fedcipher-core --quiet --features hhe --test hybrid -- --ignored
 	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py tests/test_watch.py \
-		tests/test_deployment.py tests/test_baselines.py tests/test_scale.py
+		tests/test_deployment.py tests/test_baselines.py tests/test_scale.py tests/test_apps.py \
+		tests/test_hybrid.py tests/test_flower_models.py tests/test_engine.py tests/test_flower.py \
+		tests/test_data_and_models.py
 
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, sets at memories of sets,
 # messages at a ClientApp, and the same messages at clients of two worlds with other data.
 TRIES ?= 100000
 attack: build
 	FEDCIPHER_ATTACK_TRIES=$(TRIES) cargo test --release -p fedcipher-core --features hhe --test attacks --test sets
-	FEDCIPHER_LONG=1 FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest -n 2 --dist worksteal -k randomised \
+	FEDCIPHER_LONG=1 FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest -n auto --dist worksteal -k randomised \
 		tests/test_attacks_two_worlds.py tests/test_attacks_flower.py tests/test_attacks_oneshot.py \
 		tests/test_attacks_baselines.py
 
@@ -243,14 +247,19 @@ check: $(TESTED)
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(TFHE)/Cargo.toml --check
 	cargo clippy --workspace --all-targets --quiet --features $(WHOLE) -- -D warnings
-	cargo clippy -p fedcipher-python --quiet -- -D warnings
-	cargo clippy -p fedcipher-accel -p fedcipher-engine --all-targets --quiet --features fedcipher-engine/accelerator -- -D warnings
-	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
-	cargo clippy -p fedcipher-core --benches --features count --quiet -- -D warnings
 	$(BIN)/ruff check python tests benches examples tools hardware
 	$(BIN)/ruff format --check python tests benches examples tools hardware
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python tools/licences.py --check
+
+# The sets of features that `make check` does not have, and the fuzz targets. Each benchmark runs once: what nobody runs
+# breaks unseen.
+check-features:
+	cargo clippy -p fedcipher-python --quiet -- -D warnings
+	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
+	cargo clippy -p fedcipher-core --benches --features count --quiet -- -D warnings
+	cargo check --manifest-path fuzz/Cargo.toml --quiet
+	cargo bench -p fedcipher-core --profile dev --quiet --bench kernels --bench ntt -- --test
 
 bench: build
 	cargo bench -p fedcipher-core --bench kernels --bench ntt -- --quick --noplot
@@ -299,7 +308,7 @@ bench-lora: build
 
 # The committed reports and the README's tables, made anew: two hours. Its parts can be made one by one; each study
 # alone is a command of its script.
-results: results-examples results-hhe results-study results-published results-train
+results: results-examples results-hhe results-study results-published results-train results-bits
 	$(BIN)/python tools/readme_tables.py
 	$(BIN)/python tools/published_page.py
 
@@ -314,6 +323,10 @@ results-study: build tfhe
 
 results-published: build concrete
 	DATA=$(DATA) tools/results_published.sh
+
+# Accuracy by bits, and what a value costs on the wire: docs/bits.md. Goes on where it was stopped; half an hour.
+results-bits: build
+	$(BIN)/python tools/results_bits.py --data $(DATA)
 
 results-train: build
 	DATA=$(DATA) tools/results_train.sh
