@@ -44,6 +44,7 @@ def setup(
     weight=1,
     least=2,
     opened=False,
+    mods=(client_mod,),
     **options,
 ):
     codec = codec or fedcipher.Codec(bits=16, clip=2.0)
@@ -51,7 +52,7 @@ def setup(
     scheme = fedcipher.scheme(name, clients=CLIENTS, codec=codec, **params)
     folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
     goals, seen = targets(rng), []
-    app = make_app(goals, examples or [10] * CLIENTS, seen)
+    app = make_app(goals, examples or [10] * CLIENTS, seen, mods=mods)
     grid = LocalGrid(app, CLIENTS, folder, tamper)
     everybody = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
     given = {"out": tmp_path / "run", "train_answers": ["loss"], "evaluate_answers": ["distance"], **options}
@@ -102,9 +103,14 @@ def test_the_federation_computes_what_it_would_in_the_clear(tmp_path, rng, name,
 
 @pytest.mark.parametrize(("name", "params"), SCHEMES)
 def test_a_server_with_an_opener_has_the_means_of_the_answers(tmp_path, rng, name, params):
-    examples = [10, 20, 30, 40, 80]
+    def slow(message, context, call_next):
+        # Seconds are counted in thousandths.
+        time.sleep(0.002)
+        return call_next(message, context)
+
+    examples, mods = [10, 20, 30, 40, 80], (client_mod, slow)
     strategy, grid, goals, *_ = setup(
-        tmp_path, rng, name, params=params, examples=examples, unit=10, weight=8, opened=True
+        tmp_path, rng, name, params=params, examples=examples, unit=10, weight=8, opened=True, mods=mods
     )
     result = strategy.start(grid, record(initial()), num_rounds=2)
     # The inner strategy's metrics are its own, without ours.

@@ -104,10 +104,12 @@ def await_address(service: Service, begin: int = 0) -> str:
     """Where ``service`` listens, from what its log says after byte ``begin``."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
+        # Before its log is read: what it says last is there then.
+        ended = service.process.poll() is not None
         text = read_file(service.log, MAX_LOG)[begin:].decode(errors="replace")
         if address := _said(text, "listening on "):
             return address
-        if service.process.poll() is not None:
+        if ended:
             said = [line for line in text.splitlines() if line.strip()]
             raise EngineError(
                 quoted(said[-1], MAX_LINE) if said else f"it ended with status {service.process.returncode}"
