@@ -11,11 +11,12 @@ import dataclasses
 import random
 import re
 import shutil
+from contextlib import suppress
 
 import fedcipher
 import numpy as np
 import pytest
-from attack_harness import TRIES, in_parts
+from attack_harness import TRIES, Interrupted, Left, in_parts
 from fedcipher import _native, keys
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.charter import Charter, Settings, arrays_digest
@@ -37,6 +38,8 @@ RUNS = 25
 SCHEMES = ["flashe", "bfv", "oneshot"]
 MODEL = [*initial(), np.array([5, 2**40]), np.array(True)]
 MODEL_NAMES = [*NAMES, "seen", "flag"]
+HONEST = 2
+"""Rounds of the honest run, of twice as many that its charter has."""
 ROUNDS_OF_STEPS = [1, 1, 2]
 """The first step is the sum of histograms."""
 
@@ -112,7 +115,10 @@ class World:
         )
         # Flower samples by this.
         random.seed(1)
-        self.strategy.start(self.grid, model_record(MODEL), num_rounds=2)
+        # A run that goes on: of one that has ended clients answer nothing.
+        with suppress(Left):
+            stopped = Interrupted(self.grid, HONEST, range(CLIENTS))
+            self.strategy.start(stopped, model_record(MODEL), num_rounds=2 * HONEST)
         self.view = [seen(reply) for _, reply in self.grid.received]
         self._ended = {node: RecordDict(dict(context.state.items())) for node, context in self.grid.contexts.items()}
         shutil.copytree(self.folder / "state", self.folder / "ended")
@@ -187,16 +193,18 @@ class Server:
         self.number += draw.choice([0, 1, 1, 1, 2])
         client, kind = draw.randrange(CLIENTS), draw.choice(["train", "evaluate"])
         charter = self._charter()
-        index, steps = draw.choice([1, 2, 3, 4, 99]), draw.choice([0, 1, 2, 3, 3])
-        brings = draw.choice([0, 1, 2, 3, 3])
+        index, steps, brings = HONEST + draw.choice([0, 1, 1, 1, 2]), len(ROUNDS_OF_STEPS), len(ROUNDS_OF_STEPS)
+        if draw.random() < 0.5:
+            index, steps = draw.choice([1, 2, 3, 4, 99]), draw.choice([0, 1, 2, 3, 3])
+            brings = draw.choice([0, 1, 2, 3, 3])
         indices = ROUNDS_OF_STEPS[:brings]
         if draw.random() < 0.1:
             indices = indices[::-1]
-        config = {"server-round": index if draw.random() < 0.9 else 7}
+        config = {"server-round": index if draw.random() < 0.95 else 7}
         if draw.random() < 0.1:
             config["lr"] = 0.5
         chosen = draw.random() < 0.15
-        lost, reports = draw.random() < 0.03, draw.random() < 0.2
+        lost, reports = draw.random() < 0.03, draw.random() < (0.2 if self.charter.reports else 0.05)
         number = self.number
 
         def make(world):
@@ -222,7 +230,7 @@ class Server:
             content[protocol.CONFIG] = said.to_record()
             if reports:
                 content[protocol.REPORT] = ConfigRecord({"purpose": kind})
-                frame = world.strategy.scheme.addressed(run.folder.evaluation(1 + number % 2), client)
+                frame = world.strategy.scheme.addressed(run.folder.evaluation(1), client)
                 content[protocol.EVALUATION] = protocol.wire_record({protocol.EVALUATION: frame})
             return Message(content, dst_node_id=1000 + client, message_type=kind), client
 
@@ -231,12 +239,12 @@ class Server:
     def _charter(self):
         """Mostly the run's; else one that asks for more, or for something else."""
         draw = self.draw
-        if draw.random() < 0.7:
+        if draw.random() < 0.85:
             return self.charter
         changes = draw.choice(
             [
-                {"run": self.charter.run + draw.randrange(1, 4)},
-                {"run": self.charter.run + draw.randrange(1, 4), "sets_models": True},
+                {},
+                {"sets_models": True},
                 {"optimiser": ("adam", (1e6, 0.0, 0.0, 1e-30))},
                 {"first": arrays_digest(MODEL_NAMES, [np.full_like(a, 3) for a in MODEL]).hex()},
                 {"largest_weight": 1, "equal_weights": False},
@@ -247,7 +255,11 @@ class Server:
                 {"reports": not self.charter.reports},
             ]
         )
-        return dataclasses.replace(self.charter, **changes)
+        made = dataclasses.replace(self.charter, run=self.charter.run + draw.randrange(3), **changes)
+        if not changes:
+            # A run of the same, which the server goes on with.
+            self.charter = made
+        return made
 
 
 def tag_classes(frames):
