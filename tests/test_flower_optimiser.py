@@ -543,11 +543,11 @@ def test_ranges_and_coordinates_follow_the_mean_and_not_the_step(tmp_path, codec
         ranges = Ranges([1.0] * len(model), weighted=True)
         ranges.restore(store.earlier().ranges)
         ranges.observe(np.sum([ranges.counted(update, 1.0) for update in used], axis=0).tolist())
-        return ranges.ranges
+        return ranges.scales
 
     ranges = Ranges([1.0] * len(model), weighted=True)
     ranges.restore(store.standing().ranges)
-    assert ranges.ranges == following(updates) != following(stepped)
+    assert ranges.scales == following(updates) != following(stepped)
 
 
 def test_clients_of_flowers_older_api_get_the_stepped_model(tmp_path):

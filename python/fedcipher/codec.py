@@ -28,6 +28,7 @@ __all__ = [
     "lane_tensors",
     "largest_magnitude",
     "restore",
+    "root_mean_square",
     "split_lanes",
     "vanished",
     "with_lanes",
@@ -51,6 +52,8 @@ _LANES_A_TENSOR = 128
 """FLASHE sends short tensors whole where each client chooses its coordinates."""
 
 _GAUSS_MIN_ELEMENTS = 32
+# Values that are copied at a time.
+_BLOCK = 1 << 18
 # Beyond these a step is no float32 any more: keys would be made that no update can be encrypted with.
 _LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
 # The core takes 2 bits too: their noise is more than what few clients send, and their models learn nothing.
@@ -76,16 +79,16 @@ class Codec:
     margin
         Safety factor of the fitted ranges: single clients move further than their mean.
     floor
-        Smallest fitted range; ``None``: none but float32's, since in a range of 1 with 12 bits nothing is left of an
-        update of 1e-4. With ``top``, and for whole weights, ``None`` is 1 where the bits leave a step of at most 2^-11,
-        less below 12 bits, at least 0.25.
+        Smallest fitted range, with ``top``, ``clip="aciq"`` or for whole weights. ``None`` is 1 where the bits leave a
+        step of at most 2^-11, less below 12 bits, at least 0.25. Other deltas have none but float32's, since in a range
+        of 1 with 12 bits nothing is left of an update of 1e-4.
     start
         The range of a delta's tensors while there is no reference for them, and the smallest of whole weights
         (`first_ranges`). ``None``: where ranges follow (`fedcipher.federation.ranges.follows`) a run begins with a sum
         of histograms that finds them; elsewhere 1.
     rounding
-        ``"nearest"``, or ``"stochastic"`` (unbiased). Where ranges follow, fewer than 10 bits are stochastic all the
-        same.
+        ``"nearest"``, or ``"stochastic"`` (unbiased). Where ranges follow, ``"nearest"`` holds for values that it is
+        unbiased for (`fedcipher.federation.coding`).
     target
         What the clients send: the ``"delta"`` against the global model, or whole ``"weights"``.
     top
@@ -115,6 +118,10 @@ class Codec:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ParameterError(f"{name}={getattr(self, name)} is not a positive number")
+        if self.floor is not None and (self.clip, self.target, self.top) == ("auto", "delta", None):
+            raise ParameterError(
+                f"floor={self.floor}: ranges follow updates of any size; leave out floor, or give clip a number"
+            )
         if self.rounding not in ("nearest", "stochastic") or self.target not in ("weights", "delta"):
             raise ParameterError(f"rounding={self.rounding!r}, target={self.target!r}: unknown choice")
         if self.top is not None and not 0 < self.top <= 1:
@@ -167,8 +174,8 @@ class Codec:
         """The distinct bit widths, which a scheme needs to cut its fields."""
         return sorted({self.bits} if isinstance(self.bits, int) else set(self.bits))
 
-    def _bits_of(self, arrays: Sequence[Array]) -> list[int]:
-        """Of each of these tensors."""
+    def bits_of(self, arrays: Sequence[Array]) -> list[int]:
+        """Bits of a value of each of these tensors."""
         return [self.bits] * len(arrays) if isinstance(self.bits, int) else list(self.bits)
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,7 +196,7 @@ class Codec:
         """
         if self.privacy is not None:
             raise ParameterError("with privacy an update's range follows from the scheme; use the scheme's encryptor")
-        bits = self._bits_of(update)
+        bits = self.bits_of(update)
         if len(bits) != len(update):
             raise LayoutError(f"bits names {len(bits)} tensors but the update has {len(update)}")
         if reference is not None:
@@ -233,7 +240,7 @@ class Codec:
         where the data are. So where the bits allow it a range is wider, up to a step of 2^-12, and of 2^-10 for arrays
         of at most one dimension, which are short and move furthest.
         """
-        bits = self._bits_of(model)
+        bits = self.bits_of(model)
         if self.start is not None and self.target == "delta":
             return [self.start] * len(bits)
         ranges: list[float] = []
@@ -245,7 +252,7 @@ class Codec:
 
     def reference_of(self, ranges: Sequence[float], model: Sequence[Array]) -> list[Array]:
         """Arrays of the shapes of ``model`` to which exactly these ranges are fitted."""
-        bits = self._bits_of(model)
+        bits = self.bits_of(model)
         out: list[Array] = []
         for alpha, x, b in zip(ranges, model, bits, strict=True):
             spread = gaussian_clip(b) if self.clip == "aciq" and x.size >= _GAUSS_MIN_ELEMENTS else 1.0
@@ -331,6 +338,16 @@ def largest_magnitude(x: Array) -> float:
     """Largest magnitude; NaN where there is one. Without a copy of ``x``, which may be a large model."""
     # Negated as a float: in their own type the least integer has no negative and true none at all.
     return max(float(x.max()), -float(x.min())) if x.size else 0.0
+
+
+def root_mean_square(x: Array) -> float:
+    """Of finite numbers; 0 where there are none. In double, which holds the squares of all float32."""
+    flat = x.reshape(-1)
+    total = 0.0
+    for at in range(0, flat.size, _BLOCK):
+        part = flat[at : at + _BLOCK].astype(np.float64)
+        total += float(part @ part)
+    return math.sqrt(total / flat.size) if flat.size else 0.0
 
 
 def vanished(layout: Layout, flat: Sequence[NDArray[np.float32]], levels: Levels = _OF_BITS) -> list[int]:

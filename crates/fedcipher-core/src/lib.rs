@@ -25,6 +25,7 @@ pub mod plain;
 pub mod prf;
 pub mod registry;
 pub mod rlwe;
+pub mod rotation;
 pub mod scheme;
 pub mod sets;
 pub mod sign;

@@ -11,6 +11,7 @@ mod sets;
 
 use fedcipher_core::bounds::{Bounds, Levels as Core};
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
+use fedcipher_core::rotation::Rotation;
 use fedcipher_core::scheme::{self, Expect, Request};
 use fedcipher_core::{Error, keys, memory, noise, prf, registry, sparse, wire};
 use forked::{at_work, at_work_on};
@@ -563,6 +564,43 @@ fn add_noise<'py>(
     Ok((values.into_pyarray(py), cut, norm))
 }
 
+/// Values turned by the rotation that a public seed draws for so many, or turned back.
+#[pyfunction]
+fn rotated<'py>(
+    py: Python<'py>,
+    values: PyReadonlyArray1<'py, f32>,
+    seed: [u8; 16],
+    back: bool,
+) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    let mut values = values.as_slice()?.to_vec();
+    let made = at_work(py, || {
+        let rotation = Rotation::new(seed, values.len())?;
+        if back { rotation.back(&mut values) } else { rotation.forward(&mut values) }
+        Ok(values)
+    });
+    Ok(made.map_err(raise)?.into_pyarray(py))
+}
+
+/// Values as whole steps, the nearest or one beside at random; both take the same work.
+#[pyfunction]
+fn whole_steps<'py>(
+    py: Python<'py>,
+    values: PyReadonlyArray1<'py, f32>,
+    step: f64,
+    at_random: bool,
+) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    let mut values = values.as_slice()?.to_vec();
+    let made = at_work(py, || codec::whole_steps(&mut values, step, at_random).map(|()| values));
+    Ok(made.map_err(raise)?.into_pyarray(py))
+}
+
+/// The mean square, added in one order on every machine.
+#[pyfunction]
+fn mean_square(py: Python<'_>, values: PyReadonlyArray1<'_, f32>) -> PyResult<f64> {
+    let values = values.as_slice()?;
+    at_work(py, || Ok(codec::mean_square(values))).map_err(raise)
+}
+
 /// The public header of any frame: (kind, scheme, epoch, round, contributions, elements, payload bytes,
 /// keyed tag of the memory that its sum counts in).
 #[pyfunction]
@@ -626,6 +664,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(key_files::hold_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(common_set, m)?)?;
     m.add_function(wrap_pyfunction!(add_noise, m)?)?;
+    m.add_function(wrap_pyfunction!(rotated, m)?)?;
+    m.add_function(wrap_pyfunction!(whole_steps, m)?)?;
+    m.add_function(wrap_pyfunction!(mean_square, m)?)?;
     m.add_function(wrap_pyfunction!(bench::bench_flashe, m)?)?;
     m.add_function(wrap_pyfunction!(bench::bench_aes, m)?)?;
     m.add_function(wrap_pyfunction!(bench::bench_ntt, m)?)?;

@@ -140,8 +140,8 @@ class Sums:
     examples: int
     numbers: Mapping[str, list[float]]
     """Sums by name, in the answers' own units; of a mean, the sum of value times examples."""
-    drowned: tuple[str, ...] = ()
-    """Arrays of which nothing was applied: their ranges were so wide that all of their values lay below one step."""
+    drowned: tuple[tuple[str, float], ...] = ()
+    """Arrays whose mean was mostly the noise of rounding, and by how much of it they were moved."""
     kept: float | None = None
     """How much of their updates the clients' coding kept, where frames say so (`fedcipher.federation.kept`)."""
     thin: tuple[tuple[str, float], ...] = ()

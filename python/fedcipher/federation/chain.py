@@ -23,6 +23,7 @@ from fedcipher.codec import Layout
 from fedcipher.errors import CharterError, DecryptError, ForgedAggregateError, LayoutError
 from fedcipher.federation.answers import Answer, Lanes, Sums, limb_width
 from fedcipher.federation.charter import Charter, Purpose, arrays_digest, digest_of
+from fedcipher.federation.coding import Coded, Coding, coding_of
 from fedcipher.federation.kept import ENOUGH, KEPT, kept_answer, kept_means
 from fedcipher.federation.optimiser_step import Optimiser, Steps, apply_delta, saturated
 from fedcipher.federation.ranges import HISTOGRAMS, Ranges, follows, histogram_lanes, measures
@@ -90,7 +91,7 @@ class Opened:
     sums: list[Sums]
     clients: list[list[int]]
     failed: list[int] = field(default_factory=list[int])
-    drowned: tuple[str, ...] = ()
+    drowned: tuple[tuple[str, float], ...] = ()
     """As in `Sums`."""
     kept: float | None = None
     thin: tuple[tuple[str, float], ...] = ()
@@ -211,12 +212,13 @@ class Chain:
     def reference(self) -> Arrays | None:
         """The public reference that an update's clip ranges are fitted to.
 
-        It is the last step's mean; before there is one, what stands for `Codec.first_ranges`. Where ranges follow
-        (`fedcipher.federation.ranges`) it stands for these.
+        It is the last step's mean; before there is one, what stands for `Codec.first_ranges`. Where there is a `coding`
+        it stands for the ranges of that.
         """
         codec, model = self._codec, self.whole.without(self.at.model)
-        if self._ranges is not None:
-            return codec.reference_of(self._ranges.ranges, model)
+        coding = self.coding
+        if coding is not None:
+            return codec.reference_of(coding.ranges, model)
         if not self.at.steps and (codec.target == "weights" or codec.top is None):
             return codec.reference_of(codec.first_ranges(model), model)
         if codec.target == "weights":
@@ -251,9 +253,22 @@ class Chain:
             return None
         return [alpha for _, _, alpha, _ in self.layout.tensors]
 
-    def _step_sizes(self) -> list[float]:
-        """What one level of each array's values stands for, in an update."""
-        return [2 * alpha / self.scheme.levels.of(bits) for _, bits, alpha, _ in self.layout.tensors]
+    @property
+    def coding(self) -> Coding | None:
+        """How an update from here becomes the values of a frame, where ranges follow; else they are its own."""
+        if self._ranges is None:
+            return None
+        like = self.shaped
+        bits, at_random = self._codec.bits_of(like), self._codec.rounding == "stochastic"
+        return coding_of(self._ranges, like, bits, self.scheme.levels, at_random=at_random)
+
+    def encode(self, coding: Coding, update: Sequence[NDArray[Any]], index: int) -> Coded:
+        """The values of this client's frame of round ``index``."""
+        return coding.encode(update, self._seed(index))
+
+    def _seed(self, index: int) -> bytes:
+        """Of the rotation: public, and drawn after the models that clients train from."""
+        return digest_of(b"fedcipher rotation 1", self.binding("train", index))[:16]
 
     def binding(self, purpose: Purpose, index: int) -> bytes:
         """What a frame that is computed here names."""
@@ -319,27 +334,28 @@ class Chain:
             self._go(before.model, None, before.moments, self._ranges.export(), last)
             return Opened(sums, groups, failed, measured=True)
         arrays = _together(opened, equal=self.charter.equal_weights)
-        for t, mean in self.whole.means(sums).items():
-            arrays[t] = mean
-        ranges, drowned = b"", list[int]()
-        if self._ranges is not None:
+        ranges, drowned = b"", list[tuple[int, float]]()
+        coding = self.coding
+        if self._ranges is not None and coding is not None:
             lanes = _counts(sums)
-            total = sum(
-                s.counted if self.charter.equal_weights else s.examples / self.charter.largest_weight for s in sums
+            total = math.fsum(
+                s.counted if self.charter.equal_weights else s.examples / self.charter.largest_weight / self.omega
+                for s in sums
             )
-            # What travels in lanes has no range.
-            found = self._ranges.below(lanes, self._step_sizes(), total)
-            drowned = [t for t in found if t not in self.whole]
-            arrays = [np.zeros_like(x) if t in drowned else x for t, x in enumerate(arrays)]
+            noise = coding.noise(self._ranges, lanes, total, [x.size for x in arrays])
+            arrays, drowned = coding.damped(arrays, noise)
+            arrays = coding.decode(arrays, self._seed(index))
             self._ranges.observe(lanes)
             ranges = self._ranges.export()
+        for t, mean in self.whole.means(sums).items():
+            arrays[t] = mean
         self._move(arrays, ranges, index, last)
         names = self.charter.names
         kept, *by_array = kept_means(sums) or [None]
         thin = tuple(
             (name, part) for name, part in zip(names, by_array, strict=False) if part is not None and part < ENOUGH
         )
-        return Opened(sums, groups, failed, tuple(names[t] for t in drowned), kept, thin)
+        return Opened(sums, groups, failed, tuple((names[t], factor) for t, factor in drowned), kept, thin)
 
     def _move(self, mean: Arrays, ranges: bytes, index: int, last: bytes) -> None:
         before = self.at

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fedcipher.codec import Array, Layout, Levels, largest_magnitude
 from fedcipher.federation.answers import Answer, Sums
 from fedcipher.federation.charter import Charter
-from fedcipher.federation.ranges import follows
 from fedcipher.schemes import Scheme
 
 __all__ = ["ENOUGH", "KEPT", "kept_answer", "kept_lanes", "kept_means", "kept_parts", "rounds_at_random"]
@@ -25,8 +24,6 @@ KEPT = "fedcipher.kept"
 ENOUGH = 0.95
 """Below it clients and whoever opens sums warn."""
 _HALF = 0.5
-_FINE = 10
-"""Bits from which on rounding to the nearest takes less than a thousandth of an update whose range fits."""
 _SAMPLE = 1 << 16
 """Values of an array that are looked at, in even strides."""
 
@@ -45,14 +42,12 @@ def kept_lanes(parts: Sequence[float]) -> list[float]:
 
 
 def rounds_at_random(charter: Charter, scheme: Scheme) -> bool:
-    """Whether clients round at random, which is unbiased: a value below half a step is not lost.
+    """Whether clients round at random where no ranges follow (`fedcipher.federation.coding`).
 
-    Where they weigh differently, since a small client's update is a small part of its range; and of ranges that follow
-    where these have few steps. It follows from public numbers, because the time of coding can be seen.
+    Where they weigh differently, since a small client's update is a small part of its range. It follows from public
+    numbers, because the time of coding can be seen.
     """
-    codec = scheme.codec
-    few = follows(scheme) and min(codec.bit_widths) < _FINE
-    return codec.rounding == "stochastic" or not charter.equal_weights or few
+    return scheme.codec.rounding == "stochastic" or not charter.equal_weights
 
 
 def kept_parts(update: Sequence[Array], layout: Layout, levels: Levels, *, unbiased: bool) -> list[float]:

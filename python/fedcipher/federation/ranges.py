@@ -1,16 +1,18 @@
-"""Clip ranges that follow the clients' updates, without telling the server anything of a single one.
+"""Sizes of the clients' updates, from which all set the next ranges alike, without telling the server of a single one.
 
-Ranges have to be public and the same for all clients. Each client counts one in a histogram of every tensor: in the bin
-of the largest magnitude of its update, beside the present range. The counts are lanes of the client's frame. Whoever
-opens a sum has the sums of these counts, and nobody has one client's. All set the next range alike: the largest bin,
-and two bins more. From sixteen clients on the largest sixteenth is left out; below that nothing widens a range to more
-than sixteen times the median. Float32 alone sets a least range: small updates are kept as well as large ones.
+Ranges have to be public and the same for all clients. Each client counts one in two histograms of every tensor: in the
+bin of the root mean square of its update, beside the present scale, and in the bin of the largest magnitude beside that
+root mean square, the peak. The counts are lanes of the client's frame. Whoever opens a sum has the sums of these
+counts, and nobody has one client's. All set the next scale alike: the largest bin, and two bins more; and the next
+peak. From sixteen clients on the largest sixteenth is left out; below that no honest client widens a scale to more
+than sixteen times the median. Float32 alone sets a least scale: small updates are kept as well as large ones. What the
+scales and peaks are for is in `fedcipher.federation.coding`.
 
 Before the first update nobody knows how far an array moves. So a run begins with a sum of histograms alone: clients
 train, keep what they have made, and send their counts; then they encode that same update in the ranges which the sum
 has shown. Where the codec has a ``start``, the run begins with that range instead.
 
-Magnitudes are those of the update itself. An update then travels times its client's weight, beside the largest weight
+Sizes are those of the update itself. An update then travels times its client's weight, beside the largest weight
 that was opened lately, which a histogram of weights tells in the same way: nine clients of 60 examples lose nothing to
 one of 60,000 that the charter allows for.
 
@@ -25,14 +27,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcipher.codec import Array, largest_magnitude
-from fedcipher.errors import ForgedAggregateError
+from fedcipher.codec import Array, largest_magnitude, root_mean_square
+from fedcipher.errors import ForgedAggregateError, StateError
 from fedcipher.schemes import Scheme
 
 __all__ = [
     "FIRST",
     "HISTOGRAMS",
+    "LEAST_SCALE",
     "MAGNITUDES",
+    "PEAKS",
     "WEIGHTS",
     "Bins",
     "Ranges",
@@ -80,6 +84,16 @@ class Bins:
         # What is above all bins counts as the last.
         return self._edges[min(place, len(self._edges)) - 1]
 
+    @property
+    def last(self) -> float:
+        """What the last edge stands for."""
+        return power_of(self._edges[-1])
+
+    def counts(self, histogram: Sequence[int]) -> list[tuple[int, int]]:
+        """The exponents that end bins with clients, and how many are in each; without zeros."""
+        last = len(self._edges) - 1
+        return [(self._edges[min(k, last)], count) for k, count in enumerate(histogram[1:]) if count]
+
 
 _NEAR_EDGES = (
     *range(-_FAR, -_NEAR, _OCTAVE),
@@ -87,9 +101,11 @@ _NEAR_EDGES = (
     *range(_NEAR + _OCTAVE, _FAR + 1, _OCTAVE),
 )
 MAGNITUDES = Bins(_NEAR_EDGES)
-"""Of magnitudes beside the present range."""
+"""Of root mean squares beside the present scale."""
 FIRST = Bins(range(-64 * _OCTAVE, 24 * _OCTAVE + 1, _OCTAVE))
-"""Of magnitudes beside 1, where there is no range yet: octaves from 5e-20 to 2e7."""
+"""Of root mean squares beside 1, where there is no scale yet: octaves from 5e-20 to 2e7."""
+PEAKS = Bins(range(12), ends=True)
+"""Of largest magnitudes beside root mean squares; the last is for all that is larger."""
 WEIGHTS = Bins((edge for edge in _NEAR_EDGES if edge <= 0), ends=True)
 """Of weights beside the charter's largest."""
 _MARGIN = 2
@@ -130,6 +146,10 @@ def power_of(exponent: int) -> float:
     return math.ldexp(_QUARTERS[exponent % _OCTAVE], exponent // _OCTAVE)
 
 
+LEAST_SCALE = power_of(_LEAST)
+"""No scale is below it."""
+
+
 def exponent_of(value: float) -> int:
     """The least exponent whose `power_of` is not below ``value``, which is positive and finite."""
     fraction, octaves = math.frexp(value)
@@ -138,21 +158,34 @@ def exponent_of(value: float) -> int:
 
 
 class Ranges:
-    """The ranges of a run's next round; the same on all clients that have opened the same sums.
+    """The scales and peaks of a run's next round; the same on all clients that have opened the same sums.
 
     ``first`` are the ranges of the first round, one a tensor. With ``weighted`` there is a histogram of weights too.
-    While it is ``measuring``, counts are beside 1, and not beside ranges that nobody knows yet.
+    While it is ``measuring``, counts are beside 1, and not beside scales that nobody knows yet.
     """
 
     def __init__(self, first: Sequence[float], *, weighted: bool, measuring: bool = False) -> None:
         self._weighted, self._measuring = weighted, measuring
-        self._exponents = [min(max(exponent_of(value), _LEAST), _LARGEST) for value in first]
+        self._scales = [min(max(exponent_of(value), _LEAST), _LARGEST) for value in first]
+        # A range that was given holds all values: a peak of 1.
+        self._peaks = [0] * len(self._scales)
+        self._moved = [1] * len(self._scales)
         self._weights: list[int] = []
 
     @property
-    def ranges(self) -> list[float]:
-        """Ranges of the next round, one a tensor."""
-        return [power_of(exponent) for exponent in self._exponents]
+    def scales(self) -> list[float]:
+        """At least the root mean square of each tensor's next update."""
+        return [power_of(exponent) for exponent in self._scales]
+
+    @property
+    def peaks(self) -> list[float]:
+        """At least the largest magnitude of each tensor beside its root mean square, where that is below six."""
+        return [power_of(exponent) for exponent in self._peaks]
+
+    @property
+    def moved(self) -> list[bool]:
+        """Whether any client has moved a tensor in the last round."""
+        return [bool(moved) for moved in self._moved]
 
     @property
     def omega(self) -> float:
@@ -160,10 +193,12 @@ class Ranges:
         return power_of(max(self._weights)) if self._weights else 1.0
 
     def counted(self, update: Sequence[Array], share: float) -> list[int]:
-        """One client's lanes: a 1 in a bin of each tensor, and of its weight's ``share`` of the charter's largest."""
+        """One client's lanes: a 1 in two bins of each tensor, and in that of its ``share`` of the largest weight."""
         made: list[int] = []
         for x, beside in zip(update, self._beside, strict=True):
-            made += self._bins.one(largest_magnitude(x), beside)
+            size = root_mean_square(x)
+            made += self._bins.one(size, beside)
+            made += PEAKS.one(largest_magnitude(x) / size if size else 0.0, 0)
         return made + (WEIGHTS.one(share, 0) if self._weighted else [])
 
     @property
@@ -173,74 +208,81 @@ class Ranges:
     @property
     def _beside(self) -> list[int]:
         """The exponents that counts are beside."""
-        return [0] * len(self._exponents) if self._measuring else self._exponents
+        return [0] * len(self._scales) if self._measuring else self._scales
 
     def check(self, lanes: Sequence[int], clients: int) -> None:
         """Raise `ForgedAggregateError` for sums that lanes of so many honest ``clients`` cannot have."""
-        for histogram in self._cut(lanes):
+        sizes, peaks, weights = self._cut(lanes)
+        for histogram in [*sizes, *peaks, *([weights] if self._weighted else [])]:
             if sum(histogram) != clients or min(histogram) < 0:
                 raise ForgedAggregateError("a histogram's counts are not those of its clients")
 
-    def _cut(self, lanes: Sequence[int]) -> list[Sequence[int]]:
-        """The histograms of all tensors, then that of the weights."""
-        count = self._bins.count
-        return [lanes[at : at + count] for at in range(0, len(lanes), count)]
+    def _cut(self, lanes: Sequence[int]) -> tuple[list[Sequence[int]], list[Sequence[int]], Sequence[int]]:
+        """The histograms of all tensors' sizes, those of their peaks, and that of the weights."""
+        size, both = self._bins.count, self._bins.count + PEAKS.count
+        ends = [both * t for t in range(len(self._scales) + 1)]
+        sizes = [lanes[at : at + size] for at in ends[:-1]]
+        peaks = [lanes[at + size : at + both] for at in ends[:-1]]
+        return sizes, peaks, lanes[ends[-1] :]
+
+    def middles(self, lanes: Sequence[int]) -> list[tuple[float, int]]:
+        """Of each tensor: the middle size of the clients that have moved it, and how many these are.
+
+        From the sums of all clients' lanes. Sizes are root mean squares, where their bins end.
+        """
+        found: list[tuple[float, int]] = []
+        for beside, histogram in zip(self._beside, self._cut(lanes)[0], strict=True):
+            moved = sum(histogram[1:])
+            size = power_of(beside + self._bins.ranked(histogram, moved // 2)) if moved else 0.0
+            found.append((size, moved))
+        return found
+
+    def shares(self, lanes: Sequence[int]) -> list[tuple[int, float]]:
+        """How many clients had which weight beside `omega`, by the sums of all clients' lanes; none without weight."""
+        if not self._weighted:
+            return [(sum(self._cut(lanes)[0][0]), 1.0)] if self._scales else []
+        return [(count, power_of(exponent) / self.omega) for exponent, count in WEIGHTS.counts(self._cut(lanes)[2])]
 
     def observe(self, lanes: Sequence[int]) -> None:
         """The sums of all clients' lanes."""
-        histograms = self._cut(lanes)
-        weights = histograms.pop() if self._weighted else []
-        for t, (beside, histogram) in enumerate(zip(self._beside, histograms, strict=True)):
-            found = _next(self._bins, beside, histogram)
-            if found is not None:
-                self._exponents[t] = min(max(found, _LEAST), _LARGEST)
+        sizes, peaks, weights = self._cut(lanes)
+        for t, (beside, size, peak) in enumerate(zip(self._beside, sizes, peaks, strict=True)):
+            found, highest = _largest(self._bins, size), _largest(PEAKS, peak)
+            self._moved[t] = int(found is not None)
+            if found is not None and highest is not None:
+                self._scales[t] = min(max(beside + found + _MARGIN, _LEAST), _LARGEST)
+                self._peaks[t] = highest
         self._measuring = False
         if self._weighted and sum(weights[1:]):
             self._weights = [*self._weights, WEIGHTS.ranked(weights, 0)][-_REMEMBERED:]
 
-    def below(self, lanes: Sequence[int], steps: Sequence[float], total: float) -> list[int]:
-        """Tensors whose sums are noise; ``total`` is the sum of all clients' shares of the charter's largest weight.
-
-        Rounding x in ``steps`` at random adds to a mean of n clients the square root of step times x over n: less than
-        x itself from step over n on. A tensor's largest magnitude is some three times what x mostly is.
-        """
-        histograms = self._cut(lanes)
-        weights = histograms.pop() if self._weighted else []
-        share = power_of(WEIGHTS.ranked(weights, 0)) if any(weights[1:]) else 1.0
-        limit = min(1.0, 3 * share / total) if total else 1.0
-        found: list[int] = []
-        for t, (histogram, step) in enumerate(zip(histograms, steps, strict=True)):
-            if not any(histogram[1:]):
-                continue
-            largest = share / self.omega * power_of(self._exponents[t] + MAGNITUDES.ranked(histogram, 0))
-            if largest < limit * step:
-                found.append(t)
-        return found
-
     def export(self) -> bytes:
         """For `restore`."""
-        return np.array([*self._exponents, *self._weights], "<i2").tobytes()
+        return np.array([*self._scales, *self._peaks, *self._moved, *self._weights], "<i2").tobytes()
 
     def restore(self, state: bytes) -> None:
-        """Take up what `export` gave, for as many tensors."""
-        held: NDArray[np.int16] = np.frombuffer(state, "<i2")
-        tensors = len(self._exponents)
-        if tensors <= held.size <= tensors + _REMEMBERED:
-            self._exponents, self._weights = held[:tensors].tolist(), held[tensors:].tolist()
+        """Take up what `export` gave, for as many tensors; nothing where that is empty. Raises `StateError`."""
+        if not state:
+            return
+        held: NDArray[np.int16] = np.frombuffer(state[: len(state) // 2 * 2], "<i2")
+        tensors = len(self._scales)
+        if len(state) % 2 or not 3 * tensors <= held.size <= 3 * tensors + _REMEMBERED:
+            raise StateError("the ranges that are kept are of another model or build; begin a new run")
+        parts = [part.tolist() for part in np.split(held, [tensors, 2 * tensors, 3 * tensors])]
+        self._scales, self._peaks, self._moved, self._weights = parts
 
 
 def histogram_lanes(tensors: int, *, weighted: bool, measuring: bool = False) -> int:
     """Counts that each client sends of so many ``tensors``."""
-    return (FIRST if measuring else MAGNITUDES).count * tensors + (WEIGHTS.count if weighted else 0)
+    of_a_tensor = (FIRST if measuring else MAGNITUDES).count + PEAKS.count
+    return of_a_tensor * tensors + (WEIGHTS.count if weighted else 0)
 
 
-def _next(bins: Bins, beside: int, histogram: Sequence[int]) -> int | None:
-    """The exponent of the next range; none where every client has sent zeros."""
+def _largest(bins: Bins, histogram: Sequence[int]) -> int | None:
+    """The exponent that counts as the largest, beside the given one; none where every client has sent zeros."""
     clients, moved = sum(histogram), sum(histogram[1:])
     if not moved:
         return None
     if clients >= _LEFT_OUT:
-        found = bins.ranked(histogram, min(clients // _LEFT_OUT, moved - 1))
-    else:
-        found = min(bins.ranked(histogram, 0), bins.ranked(histogram, moved // 2) + _ABOVE_MEDIAN)
-    return beside + found + _MARGIN
+        return bins.ranked(histogram, min(clients // _LEFT_OUT, moved - 1))
+    return min(bins.ranked(histogram, 0), bins.ranked(histogram, moved // 2) + _ABOVE_MEDIAN)

@@ -14,7 +14,6 @@ from fedcipher.errors import ParameterError, PlaintextError, RoundError
 from fedcipher.federation.answers import Lanes, Tally
 from fedcipher.federation.chain import lanes_of
 from fedcipher.federation.charter import Purpose
-from fedcipher.federation.kept import rounds_at_random
 from fedcipher.federation.ranges import HISTOGRAMS
 from fedcipher.federation.whole_numbers import LARGEST, WHOLE
 from fedcipher.flower import committee, protocol, reports
@@ -213,7 +212,7 @@ class _Sealed:
             model=self._model.binding(self._purpose),
             memory=self._model.memory(self._purpose),
             lanes=lanes,
-            unbiased=rounds_at_random(charter, self._scheme),
+            unbiased=trains and self._model.at_random,
             hide_ranges=self._model.hides_ranges,
         )
         # What a client that counts nothing did not send still waits.
@@ -257,9 +256,8 @@ class _Sealed:
                 update = [np.asarray(x * np.float32(share)) for x in update]
         if self._measures:
             return update
-        values.update(model.counts(update, self._settings.index))
-        if self._counts:
-            model.keep_cut(update, share)
+        update, counted = model.coded(update, share, counts=self._counts)
+        values.update(counted)
         if cut:
             values["fedcipher.clipped"][0] += cut
             _log.warning("round %s: %s whole numbers were cut to %s", self._settings.index, cut, LARGEST)

@@ -274,10 +274,27 @@ class ClientModel:
             return update
         return [with_waiting(x, w) for x, w in zip(update, waiting, strict=True)]
 
-    def keep_cut(self, update: Sequence[NumpyArray], share: float) -> None:
-        """Let what is cut from ``update`` wait, where ranges follow."""
-        if follows(self.scheme) and not self.charter.sets_models:
-            self._waiting.keep(update, self._running.layout, share, self._settings.index)
+    def coded(
+        self, update: list[NumpyArray], share: float, *, counts: bool
+    ) -> tuple[list[NumpyArray], dict[str, list[float]]]:
+        """The values of this client's frame, and what is counted of them.
+
+        ``update`` is ``share`` times its own size. What is cut from one that ``counts`` waits.
+        """
+        coding = self._running.coding
+        if coding is None:
+            return update, self._counts(update)
+        coded = self._running.encode(coding, update, self._settings.index)
+        if counts and not self.charter.sets_models:
+            rest = [None if x is None else x.astype(np.float64) / share for x in coded.rest]
+            self._waiting.keep(rest, coding.scales, self._settings.index)
+        return coded.values, self._kept_counts(coded.kept, clipped=coded.clipped, vanished=0)
+
+    @property
+    def at_random(self) -> bool:
+        """Whether the frame's encryptor rounds at random; what is coded is whole steps already."""
+        coding = self._running.coding
+        return coding is None and rounds_at_random(self.charter, self.scheme)
 
     def whole(self, trained: Sequence[NumpyArray]) -> tuple[list[int], int]:
         """As `WholeNumbers.values`."""
@@ -290,7 +307,10 @@ class ClientModel:
         if self.measuring:
             # It would make the range that everybody gets.
             return [0.0] * len(self.arrays)
-        return [alpha for _, _, alpha, _ in self._running.layout.tensors]
+        coding = self._running.coding
+        if coding is None:
+            return [alpha for _, _, alpha, _ in self._running.layout.tensors]
+        return coding.limits
 
     def settled(self, update: Sequence[NumpyArray]) -> list[NumpyArray]:
         """``update`` in the types that every client sends, whatever its app returned: a frame's head names them.
@@ -319,11 +339,11 @@ class ClientModel:
         """As `Chain.reference`."""
         return self._running.reference
 
-    def counts(self, update: list[NumpyArray], index: int) -> dict[str, list[float]]:
+    def _counts(self, update: list[NumpyArray]) -> dict[str, list[float]]:
         """How many values of ``update`` are cut to their range, and how many are of tensors that round to nothing."""
         if self._codec.privacy is not None:
             return {}
-        tensors, levels = self._running.layout.tensors, self.scheme.levels
+        tensors, levels, index = self._running.layout.tensors, self.scheme.levels, self._settings.index
         clipped = vanished = 0
         for name, x, (_, bits, alpha, _) in zip(self.charter.names, update, tensors, strict=True):
             largest = largest_magnitude(x)
@@ -342,11 +362,13 @@ class ClientModel:
                     "tensor, clip='auto' or more bits keeps them",
                     *(index, x.size, name),
                 )
-        unbiased = rounds_at_random(self.charter, self.scheme)
-        kept = kept_parts(update, self._running.layout, levels, unbiased=unbiased)
+        kept = kept_parts(update, self._running.layout, levels, unbiased=self.at_random)
+        return self._kept_counts(kept, clipped=clipped, vanished=vanished)
+
+    def _kept_counts(self, kept: list[float], *, clipped: int, vanished: int) -> dict[str, list[float]]:
         thin = [(name, part) for name, part in zip(self.charter.names, kept[1:], strict=True) if part < ENOUGH]
         if thin:
-            _log.warning("round %s: %s", index, thin_text(thin))
+            _log.warning("round %s: %s", self._settings.index, thin_text(thin))
         return {"fedcipher.clipped": [float(clipped)], "fedcipher.vanished": [float(vanished)], KEPT: kept_lanes(kept)}
 
     # --- what an app has made, before its ranges are known -------------------------------------

@@ -194,12 +194,14 @@ def losses(sums: Sums | None, purpose: Purpose, elements: int) -> list[str]:
     return made
 
 
-def drowned_text(names: Sequence[str]) -> str:
-    """A warning: of the arrays ``names`` nothing was applied to the model."""
+def drowned_text(arrays: Sequence[tuple[str, float]]) -> str:
+    """A warning: the means of these ``arrays`` were mostly noise, and moved the model by so much of themselves."""
+    worst = sorted(arrays, key=lambda pair: pair[1])[:3]
+    said = ", ".join(f"{100 * part:.0f}% of {quoted(name, MAX_NAME)}" for name, part in worst)
     return (
-        f"nothing is applied of {len(names)} arrays ({quoted(', '.join(names[:3]), MAX_NAME)}): their clip ranges were "
-        "too wide for so small updates, and fit from the next round on. A start in the Codec near their size, or "
-        "none, saves that round"
+        f"the means of {len(arrays)} arrays are mostly the noise of rounding, so only a part of them is applied "
+        f"({said}). More bits or more clients a round end that. It passes by itself where a start in the Codec is far "
+        "from the updates' size, or only clients of small weight have come"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a client's update lost to its clip range waits, and goes with the next update.
+"""What was cut from a client's update waits, and goes with the next update.
 
 Only what was cut: what rounding takes is unbiased, and feeding it back as well grows stale where clients are sampled.
 It waits for at most four rounds, and only where the round's sum has this client in it: else the update is in no model,
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcipher.codec import Array, Layout, largest_magnitude
+from fedcipher.codec import Array, root_mean_square
 from fedcipher.errors import RunError
 from fedcipher.federation.store import Store
 from fedcipher.foreign_files import MAX_MODEL, read_npz
@@ -25,7 +25,8 @@ _log = quoting_log("fedcipher.flower")
 _ROUNDS = 4
 """What is older is forgotten."""
 _MOST = 8.0
-"""Times its range: the largest value that waits. The rest of it is lost, and counted as what is not kept."""
+"""Times its scale: the largest root mean square that waits. The rest is lost, and counted as what is not kept."""
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Waiting:
@@ -63,20 +64,21 @@ class Waiting:
         except (ValueError, KeyError) as error:
             _log.warning("what was cut from an update is damaged, and is left out: %s", error)
             arrays = []
-        if [x.shape for x in arrays] != [x.shape for x in like]:
+        if len(arrays) != len(like) or any(x.size and x.shape != y.shape for x, y in zip(arrays, like, strict=True)):
             self.forget()
             return []
         return arrays
 
-    def keep(self, update: Sequence[Array], layout: Layout, share: float, index: int) -> None:
-        """What the ranges of ``layout`` cut from an ``update`` of round ``index``, ``share`` times its own size."""
-        rest = [_cut(x, alpha, share) for x, (_, _, alpha, _) in zip(update, layout.tensors, strict=True)]
-        if not any(x.any() for x in rest):
+    def keep(self, rest: Sequence[NDArray[np.float64] | None], most: Sequence[float], index: int) -> None:
+        """The ``rest`` of an update of round ``index``; of array t at most `_MOST` times ``most[t]`` waits."""
+        if all(x is None for x in rest):
             if self._store.recall().get("waiting") is not None:
                 self.forget()
             return
+        rest = [np.zeros(0) if x is None else x for x in rest]
+        kept = [_shortened(x, min(_MOST * end, _LARGEST)) for x, end in zip(rest, most, strict=True)]
         packed = io.BytesIO()
-        np.savez(packed, *rest)
+        np.savez(packed, *kept)
         try:
             self._store.keep_cut(packed.getvalue())
         except RunError as error:
@@ -86,18 +88,15 @@ class Waiting:
         self._store.remember(waiting={"index": index, "committed": False})
 
 
-def _cut(x: Array, alpha: float, share: float) -> NDArray[np.float32]:
-    """What is beyond ±``alpha`` in the update's own size, at most `_MOST` times its range."""
-    if x.dtype.kind != "f" or not largest_magnitude(x) > alpha:
-        return np.zeros(x.shape, np.float32)
-    beyond = (x.astype(np.float64) - np.clip(x, -alpha, alpha)) / share
-    most = min(_MOST * alpha, float(np.finfo(np.float32).max))
-    return np.clip(beyond, -most, most).astype(np.float32)
+def _shortened(x: NDArray[np.float64], most: float) -> NDArray[np.float32]:
+    """``x``, no larger than float32, and shortened where its root mean square is above ``most``."""
+    x = np.clip(x, -_LARGEST, _LARGEST)
+    size = root_mean_square(x)
+    return (x * (most / size) if size > most else x).astype(np.float32)
 
 
 def with_waiting(update: Array, waiting: NDArray[np.float32]) -> Array:
     """Their sum, which ends where float32 does."""
-    if update.dtype.kind != "f":
+    if update.dtype.kind != "f" or not waiting.size:
         return update
-    most = float(np.finfo(np.float32).max)
-    return np.clip(update.astype(np.float64) + waiting, -most, most).astype(update.dtype)
+    return np.clip(update.astype(np.float64) + waiting, -_LARGEST, _LARGEST).astype(update.dtype)
