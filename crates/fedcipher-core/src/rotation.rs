@@ -141,9 +141,9 @@ fn butterflies<const R: usize>(rows: &mut [Row], stride: usize) {
             let mut level = 1;
             while level < R {
                 for k in (0..R).filter(|k| k & level == 0) {
-                    for column in 0..COLUMNS {
-                        let (a, b) = (held[k][column], held[k + level][column]);
-                        (held[k][column], held[k + level][column]) = (a + b, a - b);
+                    let (left, right) = held.split_at_mut(k + level);
+                    for (a, b) in left[k].iter_mut().zip(&mut right[0]) {
+                        (*a, *b) = (*a + *b, *a - *b);
                     }
                 }
                 level *= 2;

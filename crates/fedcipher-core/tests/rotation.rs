@@ -1,4 +1,5 @@
 //! The rotation against its definition, one value at a time, and against what it is for.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use fedcipher_core::prf::Prf;
 use fedcipher_core::rotation::{MOST_BLOCK, Rotation};

@@ -575,7 +575,11 @@ fn rotated<'py>(
     let mut values = values.as_slice()?.to_vec();
     let made = at_work(py, || {
         let rotation = Rotation::new(seed, values.len())?;
-        if back { rotation.back(&mut values) } else { rotation.forward(&mut values) }
+        if back {
+            rotation.back(&mut values)
+        } else {
+            rotation.forward(&mut values)
+        }
         Ok(values)
     });
     Ok(made.map_err(raise)?.into_pyarray(py))

@@ -23,7 +23,7 @@ from fedcipher.codec import Layout
 from fedcipher.errors import CharterError, DecryptError, ForgedAggregateError, LayoutError
 from fedcipher.federation.answers import Answer, Lanes, Sums, limb_width
 from fedcipher.federation.charter import Charter, Purpose, arrays_digest, digest_of
-from fedcipher.federation.coding import Coded, Coding, coding_of
+from fedcipher.federation.coding import Coding, coding_of
 from fedcipher.federation.kept import ENOUGH, KEPT, kept_answer, kept_means
 from fedcipher.federation.optimiser_step import Optimiser, Steps, apply_delta, saturated
 from fedcipher.federation.ranges import HISTOGRAMS, Ranges, follows, histogram_lanes, measures
@@ -262,12 +262,8 @@ class Chain:
         bits, at_random = self._codec.bits_of(like), self._codec.rounding == "stochastic"
         return coding_of(self._ranges, like, bits, self.scheme.levels, at_random=at_random)
 
-    def encode(self, coding: Coding, update: Sequence[NDArray[Any]], index: int) -> Coded:
-        """The values of this client's frame of round ``index``."""
-        return coding.encode(update, self._seed(index))
-
-    def _seed(self, index: int) -> bytes:
-        """Of the rotation: public, and drawn after the models that clients train from."""
+    def seed(self, index: int) -> bytes:
+        """What the rotation of round ``index`` is drawn from: known to all clients, and only with the model."""
         return digest_of(b"fedcipher rotation 1", self.binding("train", index))[:16]
 
     def binding(self, purpose: Purpose, index: int) -> bytes:
@@ -344,7 +340,7 @@ class Chain:
             )
             noise = coding.noise(self._ranges, lanes, total, [x.size for x in arrays])
             arrays, drowned = coding.damped(arrays, noise)
-            arrays = coding.decode(arrays, self._seed(index))
+            arrays = coding.decode(arrays, self.seed(index))
             self._ranges.observe(lanes)
             ranges = self._ranges.export()
         for t, mean in self.whole.means(sums).items():

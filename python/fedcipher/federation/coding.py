@@ -167,7 +167,7 @@ class Coding:
         self._rotate(values, seed, back=True)
         most = float(np.finfo(np.float32).max)
         return [
-            np.clip(y.astype(np.float64) * scale, -most, most).astype(np.float32) if is_float else y
+            np.asarray(np.clip(y.astype(np.float64) * scale, -most, most), np.float32) if is_float else y
             for y, scale, is_float in zip(values, self.scales, self.floats, strict=True)
         ]
 

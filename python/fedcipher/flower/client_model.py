@@ -284,7 +284,7 @@ class ClientModel:
         coding = self._running.coding
         if coding is None:
             return update, self._counts(update)
-        coded = self._running.encode(coding, update, self._settings.index)
+        coded = coding.encode(update, self._running.seed(self._settings.index))
         if counts and not self.charter.sets_models:
             rest = [None if x is None else x.astype(np.float64) / share for x in coded.rest]
             self._waiting.keep(rest, coding.scales, self._settings.index)
