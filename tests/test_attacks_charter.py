@@ -268,8 +268,8 @@ def settings_app(rng):
     return app
 
 
-def tell(grid, victim, change):
-    """From here on ``victim``'s training messages are changed on their way."""
+def tell(grid, victim, change, instead=""):
+    """From here on ``victim``'s training messages are changed on their way, and of the type ``instead``."""
     real = grid.send_and_receive
 
     def lying(messages, *, timeout=None):
@@ -278,7 +278,7 @@ def tell(grid, victim, change):
             if message.metadata.dst_node_id == 1000 + victim and protocol.CONFIG in message.content:
                 content = RecordDict(dict(message.content.items()))
                 change(content)
-                kind = message.metadata.message_type
+                kind = instead or message.metadata.message_type
                 message = Message(content, dst_node_id=1000 + victim, message_type=kind)
             out.append(message)
         return real(out, timeout=timeout)
@@ -329,13 +329,29 @@ def told_differently(tmp_path, folder, grid, honest_charter):
     assert np.abs(model[NAMES[0]]).max() < 1e-3, "the victim's update is in no sum"
 
 
-@pytest.mark.parametrize("what", ["record", "type", "arrays", "run_config"])
-def test_attack_31_nothing_else_that_an_app_can_see_differs_between_clients_of_a_sum(tmp_path, rng, what):
-    scheme = fedcipher.scheme("flashe", clients=CLIENTS, codec=fedcipher.Codec(bits=16))
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("what", ["record", "type", "arrays", "run_config", "message type", "app"])
+def test_attack_31_nothing_else_that_an_app_can_see_differs_between_clients_of_a_sum(
+    tmp_path, rng, monkeypatch, what, name
+):
+    committee = {"members": CLIENTS} if name == "oneshot" else {}
+    scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16), **committee)
     folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
     app = settings_app(rng)
     app.train("other")(lambda msg, ctxt: None)
     grid = LocalGrid(app, CLIENTS, folder)
+    if what == "app":
+        # Flower's folder of installed apps; another app is another folder.
+        monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+        real = grid.app
+
+        def installed(message, context):
+            version = "one" if context.node_id == 1000 else "other"
+            with monkeypatch.context() as patch:
+                patch.syspath_prepend(str(tmp_path / "flower" / "apps" / version))
+                return real(message, context)
+
+        grid.app = installed
     if what == "run_config":
         grid.contexts[1000].run_config = {**grid.run_config, "lr": 7.0}
     strategy = SecureStrategy(FedAvg(**ALL, fraction_evaluate=0), folder, out=tmp_path / "run")
@@ -348,7 +364,7 @@ def test_attack_31_nothing_else_that_an_app_can_see_differs_between_clients_of_a
         if what == "type":
             content["config"] = MetricRecord({"server-round": 1})
 
-    tell(grid, 0, change)
+    tell(grid, 0, change, "train.other" if what == "message type" else "")
     strategy.start(grid, record(initial()), num_rounds=1)
     (made,) = strategy.rounds
     assert made.accepted == CLIENTS - 1 and [c.node for c in made.clients if c.left_out] == [1000]
@@ -401,6 +417,40 @@ def test_without_a_policy_file_a_charter_that_lets_the_server_set_models_is_refu
         caplog.clear()
         assert refused(attack.send(hostile, record(chosen)))
         assert "this site's policy does not allow the charter" in caplog.text
+
+
+def test_without_a_policy_file_no_client_shows_which_coordinates_it_sends(tmp_path, rng, caplog, monkeypatch):
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    codec = fedcipher.Codec(bits=16, clip=1.0)
+    scheme = fedcipher.scheme("flashe", clients=CLIENTS, codec=codec, per_client_top=0.1)
+    folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
+    app = make_app([initial()] * CLIENTS, [10] * CLIENTS)
+    strategy = SecureStrategy(FedAvg(**ALL, fraction_evaluate=0), folder, out=tmp_path / "run", may_lose=1)
+    with pytest.raises(errors.FedcipherError):
+        strategy.start(LocalGrid(app, CLIENTS, folder, sites=True), record(initial()), num_rounds=1)
+    assert "this site's policy does not allow the charter" in caplog.text and "per_client_top" in caplog.text
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_under_a_charter_whose_server_sets_models_no_sum_is_applied(tmp_path, rng, name, caplog):
+    attack = Attack(tmp_path, name, rng)
+    fresh = replace(attack.charter, run=attack.charter.run + 1, sets_models=True, reports=False)
+    hostile = attack.settings(charter=fresh.digest, document=fresh.encode(), index=1, steps=1)
+    assert refused(attack.send(hostile, attack.arrays(), kind="train"))
+    assert "a message brings a model, and no sums" in caplog.text
+
+
+def test_models_of_the_servers_that_differ_in_one_place_count_as_one_position(tmp_path, rng):
+    attack = Attack(tmp_path, "flashe", rng)
+    charter = replace(attack.charter, sets_models=True)
+    chain = Chain(charter, attack.strategy.scheme, b"c" * 32, first=initial())
+    near = initial()
+    near[0][3, 4] = np.nextafter(np.float32(0), np.float32(1))
+    found = []
+    for model in (initial(), near):
+        chain.set_model(model)
+        found.append((chain.memory("train"), chain.binding("train", 1)))
+    assert found[0][0] == found[1][0] and found[0][1] != found[1][1]
 
 
 def test_attack_31_no_metric_of_the_servers_choice_weights_clients(tmp_path, rng, caplog, monkeypatch):

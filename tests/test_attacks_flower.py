@@ -985,6 +985,49 @@ def test_attack_12_one_step_is_taken_back_and_no_position_is_evaluated_for_it_ag
     assert says_nothing(send(1)), "and no further"
 
 
+@pytest.mark.parametrize("name", ["flashe", "bfv"])
+def test_attack_12_a_second_sum_in_one_steps_place_is_the_last(tmp_path, rng, name, caplog):
+    """The server may take back a step once, for one other sum: each further one would tell of other clients."""
+    federation = Federation(tmp_path, name, rng, rounds=1)
+    sent = [protocol.frame_bytes(reply.content["arrays"][protocol.UPDATE]) for _, reply in federation.grid.received]
+    # The first frames of all clients are their updates.
+    updates, server = sent[:CLIENTS], keys.load_server(federation.folder)[1]
+
+    def sum_of(clients):
+        aggregator = federation.scheme.aggregator(server)
+        for client in clients:
+            aggregator.add(updates[client])
+        return aggregator.finish()
+
+    numbers = iter(range(federation.number + 1, federation.number + 100))
+
+    def said(clients):
+        frame = sum_of(clients)
+        changed = {"steps": 1, "last": Chain.last_of([frame], 1), "indices": [1]}
+        config = federation.settings(2, round=next(numbers), **changed)
+        arrays = ArrayRecord({protocol.aggregate_key(1): protocol.bytes_array(frame)})
+        caplog.clear()
+        assert says_nothing(federation.send(federation.content(config, arrays)))
+        return caplog.text
+
+    # Both lack one client of the sum that this one has opened.
+    assert "ReplayError" in said(range(CLIENTS - 1))
+    assert "takes back a second step from one position" in said(range(1, CLIENTS))
+    assert "ReplayError" in said(range(CLIENTS - 1)), "the same again"
+    honest = federation.settings(2, round=next(numbers), indices=[])
+    assert not federation.send(federation.content(honest, ArrayRecord({}))).has_error()
+
+
+def test_the_same_model_with_other_moments_is_another_position(federation):
+    chain_ = [Chain(federation.make_charter(), federation.scheme, b"c" * 32, first=initial()) for _ in range(3)]
+    moments = [[np.zeros_like(x) for x in initial()] for _ in range(3)]
+    moments[2][1][0] = np.nextafter(np.float32(0), np.float32(1))
+    for chain, held in zip(chain_, moments, strict=True):
+        chain._go(initial(), None, [held], b"", b"last")
+    positions = [chain.position for chain in chain_]
+    assert positions[0] == positions[1] != positions[2]
+
+
 # --- the randomised server -------------------------------------------------------------------
 
 
