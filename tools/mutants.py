@@ -53,8 +53,8 @@ MUTANTS = (
     Mutant(
         "the round's key does not know the model",
         CORE + "wire.rs",
-        "&self.key_id, &self.model]",
-        "&self.key_id, &self.key_id]",
+        "&self.key_id, &self.model, &self.memory]",
+        "&self.key_id, &self.memory]",
     ),
     Mutant(
         "the round's key does not know the round",
@@ -65,8 +65,8 @@ MUTANTS = (
     Mutant(
         "words of a group are not kept apart",
         CORE + "mac/hash.rs",
-        "power = power * skip;",
-        "power = power * Element::ONE;",
+        "        self.base = self.base * step;\n",
+        "",
     ),
     Mutant(
         "any number of contributions opens",
@@ -80,7 +80,7 @@ MUTANTS = (
         "self.rules.bounds.check_contributions(self.weights.len())?;",
         "",
     ),
-    Mutant("updates of any model are summed", CORE + "admission.rs", "if *model != header.model {", "if false {"),
+    Mutant("updates of any model are summed", CORE + "admission.rs", "if common.model != header.model {", "if false {"),
     Mutant(
         "an expected model is not compared",
         CORE + "mac/mod.rs",
@@ -96,13 +96,13 @@ MUTANTS = (
     Mutant(
         "a round may be opened twice",
         CORE + "client.rs",
-        "self.openings.claim(head.header.round, blake3::hash(frame).as_bytes())?;",
+        "self.openings.claim(&Sum::of(&head.header, expect.memory), blake3::hash(frame).as_bytes())?;",
         "",
     ),
     Mutant(
         "what cannot be carried is allocated",
         CORE + "admission.rs",
-        "if layout.elements() as f64 * density / 2.0 > payload_len as f64 {",
+        "if layout.elements() as f64 * density / 4.0 > payload_len as f64 {",
         "if false {",
     ),
     Mutant(

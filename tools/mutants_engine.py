@@ -145,10 +145,10 @@ MUTANTS = (
         "Some((text, scheme)) => (text, scheme),",
     ),
     engine("files", "others may read a key", "if mode & 0o077 != 0 && !by_group {", "if false {"),
-    engine(
-        "files",
+    Mutant(
         "others may replace a key",
-        "if mode & OTHERS_WRITE != 0 && !(sticky_is_fine && mode & STICKY != 0) {",
+        "crates/fedcipher-core/src/os/unix.rs",
+        "if about.mode() & OTHERS_WRITE != 0 && !sticky {",
         "if false {",
     ),
     engine("files", "others may replace a certificate", "if mode & OTHERS_WRITE != 0 {", "if false {"),

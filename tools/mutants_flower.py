@@ -35,10 +35,22 @@ TESTS = tuple(
             "flower_rounds",
             "flower_optimiser",
         ),
-        *("flower_resume", "attacks_oneshot", "oneshot", "suspects", "numbers"),
+        *("flower_resume", "attacks_oneshot", "oneshot", "numbers", "attacks_charter", "charter_documents"),
+        *(
+            "reports",
+            "analytics",
+            "first_ranges",
+            "ranges",
+            "coding",
+            "waiting",
+            "attacks_liars",
+            "coordinator",
+            "weights",
+        ),
+        "attacks_two_worlds",
     )
 )
-SOURCES = "python/fedcipher/flower"
+SOURCES = ("python/fedcipher/flower", "python/fedcipher/federation")
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider")
 LONGEST = 1800
 # What takes seconds to import, and starts no threads by being imported.
@@ -48,54 +60,17 @@ COMMAND = "make mutants-flower"
 
 def flower(file: str, what: str, old: str, new: str) -> Mutant:
     """A mutant of ``FILE.py`` of the Flower layer."""
-    return Mutant(what, f"{SOURCES}/{file}.py", old, new)
+    return Mutant(what, f"{SOURCES[0]}/{file}.py", old, new)
+
+
+def federation(file: str, what: str, old: str, new: str) -> Mutant:
+    """A mutant of ``FILE.py`` of what a client does apart from Flower."""
+    return Mutant(what, f"{SOURCES[1]}/{file}.py", old, new)
 
 
 MUTANTS = (
     flower("client", "any message type reaches the app", "if (category, action) in allowed:", "if True:"),
-    flower(
-        "client",
-        "an allowed type's reply is not checked",
-        "checked(call_next(msg, ctxt), None)",
-        "call_next(msg, ctxt)",
-    ),
-    flower(
-        "client", "a round's reply is not checked", "checked(call.run(call_next), call.expected)", "call.run(call_next)"
-    ),
     flower("client", "an error travels with its text", "return refuse(msg, error)", "raise"),
-    flower("client", "a round is answered twice", "if self.settings.round <= answered:", "if False:"),
-    flower(
-        "client", "an answered round is not remembered", "self.model.remember(answered=self.settings.round)", "pass"
-    ),
-    flower("client", "state of the encryptor is not restored", "if state is not None:", "if False:"),
-    flower("client", "state of the encryptor is not kept", "        if state:\n", "        if False:\n"),
-    flower("client", "an update is in the app's order", "for name in self.settings.names]", "for name in record]"),
-    flower(
-        "client", "an update has other names", "if sorted(record.keys()) != sorted(self.settings.names):", "if False:"
-    ),
-    flower("client", "weights are rounded down", "max(1, round(units))", "max(1, int(units))"),
-    flower("client", "a weight may be 0", "max(1, round(units))", "round(units)"),
-    flower("client", "an infinite weight", "if not math.isfinite(units):", "if False:"),
-    flower("client", "weights with privacy", "if self.party.scheme.codec.privacy is not None:", "if False:"),
-    flower("client", "updates are not bound to the model", "model=self.model.digest,", ""),
-    flower("client", "several ArrayRecords in a reply", "if len(items) != 1:", "if not items:"),
-    flower("client", "nobody hears of clipping", "if clipped > CLIPPED * values.size:", "if False:"),
-    flower("client", "deltas are not made", 'if self.party.scheme.codec.target == "delta":', "if False:"),
-    flower("outgoing", "arrays in a reply that is no update", "    elif arrays:\n", "    elif False:\n"),
-    flower("outgoing", "what leaves need not be one frame", "if len(records) != 1 or len(arrays) != 1 or", "if"),
-    flower("outgoing", "what leaves need not be named a frame", " or arrays[0][0] != protocol.UPDATE:", ":"),
-    flower(
-        "outgoing",
-        "a frame of another round leaves",
-        "(kind, scheme, number, len(contributions)) != (_UPDATE_KIND, update.scheme, update.round, 1)",
-        "(kind, scheme, len(contributions)) != (_UPDATE_KIND, update.scheme, 1)",
-    ),
-    flower(
-        "outgoing",
-        "an aggregate leaves as an update",
-        "(kind, scheme, number, len(contributions)) != (_UPDATE_KIND, update.scheme, update.round, 1)",
-        "(scheme, number, len(contributions)) != (update.scheme, update.round, 1)",
-    ),
     flower(
         "outgoing",
         "an update leaves as numbers",
@@ -108,85 +83,18 @@ MUTANTS = (
         "if numbers > _MOST_NUMBERS or text > _MOST_TEXT:",
         "if numbers > _MOST_NUMBERS:",
     ),
-    flower(
-        "outgoing",
-        "bytes leave",
-        "                else:\n                    raise PlaintextError",
-        "                elif not isinstance(value, bytes):\n                    raise PlaintextError",
-    ),
     flower("outgoing", "an error reply leaves", "if reply.has_error():", "if False:"),
-    flower("settings", "a round before its run", "if made.round <= made.run:", "if False:"),
-    flower("settings", "names twice", " or len(set(made.names)) != len(made.names):", ":"),
-    flower("settings", "an infinite unit", "if not (math.isfinite(made.unit) and made.unit >= 0):", "if False:"),
-    flower(
-        "settings",
-        "clip ranges of any value",
-        "if not all(type(x) is float and math.isfinite(x) and x > 0 for x in made.ranges):",
-        "if False:",
-    ),
     flower("settings", "types are not checked", "if type(value) is not kind:", "if False:"),
-    flower("settings", "numbers out of range", "if not least <= value <= _MOST_ROUND:", "if False:"),
-    flower("model", "missing aggregates are skipped", "if sequence != at.have + 1:", "if False:"),
-    flower("model", "aggregates are applied twice", "if sequence <= at.have:", "if False:"),
-    flower("model", "a withdrawn aggregate stays", "if at.last != settings.last:", "if False:"),
-    flower("model", "an aggregate of another run", "if not self._settings.run < number <= self._newest:", "if False:"),
-    flower(
-        "model",
-        "an aggregate of any model",
-        "opened = decryptor.open(frame, round=number, model=model,",
-        "opened = decryptor.open(frame, round=number, model=None,",
-    ),
-    flower(
-        "model",
-        "an aggregate of any round",
-        "opened = decryptor.open(frame, round=number, model=model,",
-        "opened = decryptor.open(frame, round=None, model=model,",
-    ),
     Mutant(
         "ranges as small as the server likes",
         "python/fedcipher/codec.py",
         "float(np.float32(max(self.margin * spread, self._floor(bits))))",
         "float(np.float32(self.margin * spread))",
     ),
-    flower("model", "another optimiser in mid-run", 'if self.recall("steps") != steps.identity:', "if False:"),
-    flower(
-        "model",
-        "the digest does not know the values",
-        "        add(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)\n",
-        "",
-    ),
-    flower("model", "the digest does not know the weighting", '    add(struct.pack("<d", settings.unit))\n', ""),
-    flower(
-        "model",
-        "the digest does not know the optimiser",
-        "    add(Steps(settings.optimiser, settings.run).identity)\n",
-        "",
-    ),
-    flower(
-        "model",
-        "whole numbers are subtracted as floats",
-        'elif new.dtype.kind in "iu" and old.dtype.kind in "iu":',
-        "elif False:",
-    ),
-    flower("model", "arrays of other names", "if initial and initial != self._settings.names:", "if False:"),
-    flower(
-        "clip_feedback",
-        "a range shrinks below what was too little",
-        "np.where(cut > 0, np.minimum(2 * self._ranges, _LARGEST), self._least)",
-        "self._least",
-    ),
-    flower(
-        "clip_feedback",
-        "a range does not grow",
-        "np.where(cut > 0, np.minimum(_GROWTH * self._ranges, _LARGEST), fitted)",
-        "fitted",
-    ),
-    flower("clip_feedback", "ranges are not restored", "if len(state) == 16 * self._ranges.size:", "if False:"),
     flower("parties", "a revoked client's update is used", "if client in revoked:", "if False:"),
     flower("parties", "a node takes a second client", "if known != client and known not in revoked:", "if False:"),
     flower("parties", "a node takes another's client", "if owner in there():", "if False:"),
     flower("parties", "a restarted node is locked out", "if owner in there():", "if True:"),
-    flower("parties", "who spoils rounds is asked again", "if client not in out]", "]"),
     flower(
         "strategy",
         "an update in the clear is taken",
@@ -196,20 +104,7 @@ MUTANTS = (
     flower("strategy", "fewer updates than the minimum", "if len(accepted) < self._minimum:", "if False:"),
     flower("strategy", "too few are asked", "if 0 < len(messages) < self._minimum:", "if False:"),
     flower("strategy", "more are asked than fit", "if len(messages) > self._most:", "if False:"),
-    flower("strategy", "sizes are not checked", "                self._running.check_size(elements)\n", ""),
-    flower(
-        "strategy",
-        "parties are not checked",
-        "                self._parties.check(node, [client for client, _ in contributions], revoked, self._nodes)\n",
-        "",
-    ),
     flower("strategy", "phases of any size", "if name in PHASES and 0 <= value < LARGEST_PHASE}", "if name in PHASES}"),
-    flower(
-        "strategy",
-        "reasons of any length",
-        "return reason if len(reason) <= most else reason[:most]",
-        "return reason if True else reason[:most]",
-    ),
     flower("strategy", "who is left out is not sent everything again", "        self._running.forget(node)\n", ""),
     flower(
         "server_model",
@@ -218,34 +113,12 @@ MUTANTS = (
         '        if False:\n            raise StrategyError(\n                "the arrays that',
     ),
     flower(
-        "server_model",
-        "aggregates are sent from the first",
-        "range((have if same else 0) + 1, run.count + 1)",
-        "range(1, run.count + 1)",
-    ),
-    flower(
-        "server_model",
-        "an aggregate is left out",
-        "range((have if same else 0) + 1, run.count + 1)",
-        "range((have if same else 0) + 2, run.count + 1)",
-    ),
-    flower("server_model", "an update of any size", "        if elements > most:\n", "        if False:\n"),
-    flower("attendance", "a quorum below the minimum", "max(share, self._minimum)", "share"),
-    flower(
         "attendance",
         "a deadline is not kept",
         "(seconds if self._deadline is None else min(seconds, self._deadline))",
         "seconds",
     ),
-    flower(
-        "attendance",
-        "late answers are not told of",
-        "            record.late.append(node)\n",
-        "",
-    ),
-    flower(
-        "attendance", "the SuperLink's word is a late answer", "or reply.metadata.src_node_id != node:", "or False:"
-    ),
+    flower("attendance", "late answers are not told of", "            record.late.append(node)\n", ""),
     flower(
         "replies", "all replies are asked for in one call", "self._together = any(", "self._together = True or any("
     ),
@@ -265,8 +138,260 @@ MUTANTS = (
         "Error(code=CODE,",
         "Error(code=CODE if isinstance(error, FedcipherError) else 5,",
     ),
-    flower("refusal", "the log has lines of the server's", '" ".join(str(error).split())', "str(error)"),
     flower("numbers", "a number is used twice", '{"next": first + count}', '{"next": first}'),
+    flower(
+        "client", "an allowed type's reply is not checked", "only_metrics(call_next(msg, ctxt))", "call_next(msg, ctxt)"
+    ),
+    flower(
+        "client",
+        "a message of another type reaches the app",
+        "if msg.metadata.message_type != charter.types[purpose] or record is None:",
+        "if record is None:",
+    ),
+    flower(
+        "client",
+        "nobody compares what an app is told with the charter",
+        "        check_told(msg.content, charter, purpose, settings.index, without=frozenset([charter.record]))\n",
+        "",
+    ),
+    flower("client", "a round is claimed after the app has computed", "        model.claim(purpose)\n", ""),
+    flower(
+        "client",
+        "metrics leave in the clear because the charter says so",
+        "allowed = {name: value for name, value in clear.items() if name in party.clear}",
+        "allowed = clear",
+    ),
+    flower(
+        "client", "updates are not bound to their position", "model=self._model.binding(self._purpose),", 'model=b"",'
+    ),
+    flower(
+        "client",
+        "an update counts with no weight",
+        "share = self._lanes.weight(tally.examples) / self._charter.largest_weight",
+        "share = 1.0",
+    ),
+    flower(
+        "client",
+        "an overflow is an exception where the app says so",
+        '    return np.errstate(all="ignore")',
+        "    return np.errstate()",
+    ),
+    flower(
+        "client_model", "another charter's digest is taken", "if charter.digest != self._settings.charter:", "if False:"
+    ),
+    flower(
+        "client_model",
+        "a charter of other keys or of another scheme",
+        "if (charter.key_set, charter.scheme) != ours:",
+        "if False:",
+    ),
+    flower(
+        "client_model", "reports under a common key", "if charter.reports and not self.scheme.fixes_sets:", "if False:"
+    ),
+    flower("client_model", "a missing step is skipped", "if number != self._chain.at.steps + 1:", "if False:"),
+    flower(
+        "client_model",
+        "other sums than the message's chain",
+        "if (self._chain.at.steps, self._chain.at.last) != (self._settings.steps, self._settings.last):",
+        "if False:",
+    ),
+    flower("client_model", "sums beside a model that the server sets", "if steps or not initial:", "if not initial:"),
+    flower(
+        "client_model",
+        "a second step is taken back from one position",
+        "if before and before[0] == now[0] and before != now:",
+        "if False:",
+    ),
+    flower(
+        "client_model",
+        "two steps are taken back",
+        "if earlier is None or earlier.steps != kept.steps - 1:",
+        "if earlier is None:",
+    ),
+    flower(
+        "client_model", "a round is answered twice", 'if settings.round <= int(facts.get("answered", 0)):', "if False:"
+    ),
+    flower("client_model", "a position is evaluated twice", "if position in evaluated:", "if False:"),
+    flower("client_model", "what an update lost to NaN is no number", "        if any(odd):\n", "        if False:\n"),
+    flower("client_model", "a model of other names", "if initial and initial != self.charter.names:", "if False:"),
+    flower("outgoing", "arrays under any name leave", "fit = keys == {protocol.UPDATE}", "fit = True"),
+    flower(
+        "outgoing",
+        "any metric leaves",
+        "fit = isinstance(record, MetricRecord) and keys <= PHASES",
+        "fit = isinstance(record, MetricRecord)",
+    ),
+    flower(
+        "outgoing",
+        "a frame of another round leaves",
+        "if (kind, found, its, len(contributions)) != (_UPDATE_KIND, scheme, number, 1):",
+        "if (kind, found, len(contributions)) != (_UPDATE_KIND, scheme, 1):",
+    ),
+    flower(
+        "outgoing",
+        "an aggregate leaves as an update",
+        "if (kind, found, its, len(contributions)) != (_UPDATE_KIND, scheme, number, 1):",
+        "if (found, its, len(contributions)) != (scheme, number, 1):",
+    ),
+    flower(
+        "outgoing",
+        "bytes leave",
+        '        else:\n            raise PlaintextError(f"{key!r} of',
+        '        elif not isinstance(value, bytes):\n            raise PlaintextError(f"{key!r} of',
+    ),
+    flower("settings", "fields that there are not", "        if unknown:\n", "        if False:\n"),
+    flower("settings", "numbers out of range", "if not least <= value <= most:", "if False:"),
+    flower(
+        "settings",
+        "digests of any length",
+        "if len(made.charter) != _DIGEST or len(made.last) not in (0, _DIGEST):",
+        "if False:",
+    ),
+    flower(
+        "work",
+        "an app that raises is refused",
+        "    except BaseException as error:\n        _log.traceback",
+        "    except OSError as error:\n        _log.traceback",
+    ),
+    flower("work", "arrays of another shape", "if made.shape != given.shape:", "if False:"),
+    flower("work", "several ArrayRecords in a reply", "if len(records) != 1:", "if not records:"),
+    flower("reports", "a report that the charter has not", "if not charter.reports:", "if False:"),
+    flower("reports", "one reader's word is a report", "if count > self._corrupt]", "if count > 0]"),
+    flower("analytics", "a revoked client's answer is used", "if client in self._revoked:", "if False:"),
+    flower("analytics", "answers of any length", "            if elements != lanes:\n", "            if False:\n"),
+    flower(
+        "strategy",
+        "sizes are not checked",
+        "                self._running.check_size(elements, 0 if lanes is None else lanes.count, measured=measured)\n",
+        "",
+    ),
+    flower(
+        "strategy",
+        "parties are not checked",
+        "                self._parties.check(node, named, revoked, self._nodes)\n",
+        "",
+    ),
+    flower("server_model", "an update of any size", "        if elements > values + lanes:\n", "        if False:\n"),
+    flower(
+        "attendance",
+        "a quorum below the minimum",
+        "max(math.ceil(self._quorum * len(made.asked)), self._minimum)",
+        "math.ceil(self._quorum * len(made.asked))",
+    ),
+    flower(
+        "attendance",
+        "the SuperLink's word is a late answer",
+        "            if node != asked:\n",
+        "            if False:\n",
+    ),
+    federation(
+        "store", "an earlier run's charter is taken", 'if charter.run <= int(facts.get("run", 0)):', "if False:"
+    ),
+    federation("store", "no policy judges a charter", "        policy.judge(charter, signature)\n", ""),
+    federation(
+        "store",
+        "runs are not counted",
+        "        if counts and policy.runs and not policy.vouched(charter, signature):\n",
+        "        if False:\n",
+    ),
+    federation("store", "a run of next year", "        _check_date(charter.run)\n", ""),
+    federation(
+        "policy",
+        "the server sets models without leave",
+        "(charter.sets_models and not self.server_sets_models,",
+        "(False,",
+    ),
+    federation("policy", "any optimiser", "(not self._optimiser_allowed(charter.optimiser),", "(False,"),
+    federation("policy", "any number of numbers", "(numbers > self.most_numbers,", "(False,"),
+    federation("policy", "any weights", "not {charter.weighted_by, ANY} & set(self.weighted_by),", "False,"),
+    federation("policy", "coordinates of each client", "(coordinates and not self.per_client_top,", "(False,"),
+    federation(
+        "policy",
+        "anybody's signature",
+        "_native.charter_signature_holds(base64.b64decode(key), charter.digest, signature)",
+        "True",
+    ),
+    federation("canonical", "another encoding", "    if encode(document) != content:\n", "    if False:\n"),
+    federation("canonical", "a field twice", "    if len(made) != len(pairs):\n", "    if False:\n"),
+    federation(
+        "chain", "another first model", "        if digest.hex() != self.charter.first:\n", "        if False:\n"
+    ),
+    federation(
+        "chain",
+        "a client in two sums of a step",
+        "        if len(set(clients)) != len(clients):\n",
+        "        if False:\n",
+    ),
+    federation(
+        "chain",
+        "a position does not know what led to it",
+        "            before.position,\n            last,\n",
+        "            before.position,\n",
+    ),
+    federation(
+        "chain",
+        "a position does not know the moments",
+        '            b"".join(arrays_digest([str(k)], [x]) for k, x in enumerate(flat)),\n',
+        "",
+    ),
+    federation(
+        "chain",
+        "sums at models of the server's count apart",
+        '        if self.charter.sets_models:\n            return b"\\x01"',
+        '        if False:\n            return b"\\x01"',
+    ),
+    federation(
+        "chain",
+        "histograms and updates of one model count apart",
+        "        if self.at_first_model:\n            return",
+        "        if self.at.steps == 0:\n            return",
+    ),
+    federation(
+        "chain",
+        "an aggregate opens at any position",
+        '            model=self.binding("train", index),\n            memory',
+        "            memory",
+    ),
+    federation("answers", "a lane's sum of any size", "if not 0 <= number <= clients * most:", "if False:"),
+    federation(
+        "answers",
+        "an answer out of range is refused, not cut",
+        "    if abs(value) >= answer.largest:\n",
+        "    if False:\n",
+    ),
+    federation(
+        "ranges",
+        "histograms of more clients than there are",
+        "            if sum(histogram) != clients or min(histogram) < 0:\n",
+        "            if False:\n",
+    ),
+    federation(
+        "ranges",
+        "one client of many sets the scale",
+        "        return bins.ranked(histogram, min(clients // _LEFT_OUT, moved - 1))",
+        "        return bins.ranked(histogram, 0)",
+    ),
+    federation(
+        "coding",
+        "every value to the nearest step",
+        "return self.rotated[t] and not self.always_at_random and size >= _NEAREST_FROM * self.steps[t]",
+        "return True",
+    ),
+    federation(
+        "coding",
+        "what is beyond a range is lost",
+        "        beyond = None if over is None else over * np.float32(self.scales[t])\n",
+        "        beyond = None\n",
+    ),
+    federation(
+        "coding", "noise is applied as it is", "            if part > _DROWNED * whole:\n", "            if False:\n"
+    ),
+    federation(
+        "coding",
+        "zeros are rotated with others",
+        "is_float and x.size > 0 and moved and peak > most",
+        "is_float and x.size > 0 and peak > most",
+    ),
 )
 
 
@@ -274,7 +399,7 @@ class Recorder:
     """What of the sources each test has run, and how long it took: a plug-in of pytest."""
 
     def __init__(self, tree: Path) -> None:
-        self._coverage = coverage.Coverage(data_file=None, source=[str(tree / SOURCES)])
+        self._coverage = coverage.Coverage(data_file=None, source=[str(tree / folder) for folder in SOURCES])
         self._seconds: dict[str, float] = {}
 
     @pytest.hookimpl(wrapper=True)
