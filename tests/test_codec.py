@@ -107,7 +107,7 @@ def test_aciq_minimises_the_error_it_claims_to(rng):
 
 
 def test_bad_codecs():
-    for bad in ({"bits": 2}, {"bits": 25}, {"bits": [8, 30]}, {"bits": 8.5}, {"margin": 0}, {"floor": float("nan")}):
+    for bad in ({"bits": 1}, {"bits": 25}, {"bits": [8, 30]}, {"bits": 8.5}, {"margin": 0}, {"floor": float("nan")}):
         with pytest.raises(errors.ParameterError):
             Codec(**bad)
     # The last two are numbers, and no float32.

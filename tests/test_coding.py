@@ -1,6 +1,8 @@
 """Updates as the values of frames and back: nothing is lost, and the noise is what public numbers say."""
 
 import dataclasses
+import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 SEED = bytes(range(16))
+DRAWS = partial(os.urandom, 16)
 SHAPES = [(40, 50), (3000,), (7,), (60, 60)]
 LIKE = [np.zeros(shape, np.float32) for shape in SHAPES]
 LEVELS = Levels()
@@ -56,7 +59,7 @@ def test_arrays_with_high_peaks_are_rotated_together_and_others_have_their_peaks
     ranges.observe(ranges.counted(spiked, 1.0))
     code = coding_of(ranges, few, [4, 4], LEVELS)
     assert not any(code.rotated)
-    coded = code.encode(spiked, SEED)
+    coded = code.encode(spiked, SEED, DRAWS())
     assert coded.clipped == 0 and coded.kept == [1.0] * 3
 
 
@@ -69,7 +72,7 @@ def test_nothing_is_lost_on_average(rng, bits, factor):
     total = [np.zeros(x.shape) for x in update]
     for frame in range(100):
         seed = frame.to_bytes(16, "little")
-        coded = code.encode(update, seed)
+        coded = code.encode(update, seed, DRAWS())
         for sum_, x in zip(total, code.decode(coded.values, seed), strict=True):
             sum_ += x.astype(np.float64) / 100
     # The third array has seven values.
@@ -80,7 +83,7 @@ def test_nothing_is_lost_on_average(rng, bits, factor):
 def test_what_is_coded_and_what_is_cut_are_the_update(rng):
     ranges, _ = followed([drawn(rng)])
     code, update = coding(ranges, 16), drawn(rng, factor=3.0)
-    coded = code.encode(update, SEED)
+    coded = code.encode(update, SEED, DRAWS())
     back = code.decode(coded.values, SEED)
     assert coded.clipped >= sum(x.size for x in update) / 2
     lost = along = 0.0
@@ -100,7 +103,7 @@ def test_zeros_stay_zeros_and_whole_numbers_are_left_alone(rng):
     code = coding_of(ranges, like, [12] * 3, LEVELS)
     assert code.rotated == (True, False, False) and code.floats == (True, True, False)
     assert code.ranges[2] >= np.abs(update[2]).max()
-    coded = code.encode(update, SEED)
+    coded = code.encode(update, SEED, DRAWS())
     assert not coded.values[1].any() and coded.values[2] is update[2]
     back = code.decode(coded.values, SEED)
     assert not back[1].any() and np.array_equal(back[2], update[2])
@@ -116,7 +119,9 @@ def test_noise_is_what_public_numbers_say(rng, bits, shares):
     error, fine = [np.zeros(x.shape) for x in LIKE], dataclasses.replace(code, steps=(1e-6,) * 4)
     for share, update in zip(beside, updates, strict=True):
         weighed = [x * np.float32(share) for x in update]
-        pairs = zip(error, code.encode(weighed, SEED).values, fine.encode(weighed, SEED).values, strict=True)
+        pairs = zip(
+            error, code.encode(weighed, SEED, DRAWS()).values, fine.encode(weighed, SEED, DRAWS()).values, strict=True
+        )
         for sum_, got, want in pairs:
             sum_ += got - want
     said = code.noise(ranges, lanes, sum(beside), [x.size for x in LIKE])
@@ -136,7 +141,7 @@ def test_zeros_of_most_clients_are_no_noise(rng):
         ranges.observe(lanes)
     code = coding_of(ranges, like, [3], LEVELS)
     assert not code.rotated[0]
-    errors = [code.encode(moved, SEED).values[0] - moved[0] / code.scales[0] for _ in range(50)]
+    errors = [code.encode(moved, SEED, DRAWS()).values[0] - moved[0] / code.scales[0] for _ in range(50)]
     true = 2 * float(np.mean(np.square(errors))) / 20**2
     assert 0.5 < code.noise(ranges, lanes, 20.0, [500])[0] / true < 2
 
@@ -150,7 +155,9 @@ def test_a_mean_that_is_mostly_noise_moves_the_model_by_a_part_of_it(rng):
     code = coding(ranges, 4)
     means = [np.zeros(x.shape, np.float32) for x in LIKE]
     for update in updates:
-        for sum_, y in zip(means, code.encode([x * np.float32(1e-3) for x in update], SEED).values, strict=True):
+        for sum_, y in zip(
+            means, code.encode([x * np.float32(1e-3) for x in update], SEED, DRAWS()).values, strict=True
+        ):
             sum_ += y / np.float32(3e-3)
     noise = code.noise(ranges, lanes, 3e-3 / ranges.omega, [x.size for x in LIKE])
     made, found = code.damped(means, noise)
@@ -160,7 +167,7 @@ def test_a_mean_that_is_mostly_noise_moves_the_model_by_a_part_of_it(rng):
     ranges, lanes = followed(updates)
     code = coding(ranges, 12)
     noise = code.noise(ranges, lanes, 3.0, [x.size for x in LIKE])
-    assert code.damped(code.encode(updates[0], SEED).values, noise)[1] == []
+    assert code.damped(code.encode(updates[0], SEED, DRAWS()).values, noise)[1] == []
 
 
 def test_rounding_is_to_the_nearest_where_the_clients_own_values_are_large_enough(rng):
@@ -170,7 +177,7 @@ def test_rounding_is_to_the_nearest_where_the_clients_own_values_are_large_enoug
         code = coding(ranges, bits)
         for factor in (1.0, 0.1, 1e-2, 1e-4):
             update = drawn(rng, factor=factor)
-            twice = [code.encode(update, SEED).values for _ in range(2)]
+            twice = [code.encode(update, SEED, DRAWS()).values for _ in range(2)]
             root = np.sqrt(np.mean([np.mean(np.square(y)) for t, y in enumerate(twice[0]) if code.rotated[t]]))
             for t, (a, b) in enumerate(zip(*twice, strict=True)):
                 same, step = np.array_equal(a, b), code.steps[t]
@@ -181,7 +188,9 @@ def test_rounding_is_to_the_nearest_where_the_clients_own_values_are_large_enoug
                 np.testing.assert_allclose(a / step, np.rint(a / step), atol=1e-4)
     code = coding(ranges, 8, at_random=True)
     update = drawn(rng)
-    assert not np.array_equal(code.encode(update, SEED).values[0], code.encode(update, SEED).values[0])
+    assert not np.array_equal(
+        code.encode(update, SEED, DRAWS()).values[0], code.encode(update, SEED, DRAWS()).values[0]
+    )
 
 
 def test_an_array_of_whole_numbers_that_grows_is_cut_where_its_frame_cuts_it(rng):
@@ -191,13 +200,13 @@ def test_an_array_of_whole_numbers_that_grows_is_cut_where_its_frame_cuts_it(rng
         ranges.observe(np.sum([ranges.counted([rng.integers(-2, 3, 5000)], 1.0)] * 3, axis=0).tolist())
     code = coding_of(ranges, like, [12], LEVELS)
     grown = rng.integers(-40, 41, 5000)
-    coded = code.encode([grown], SEED)
+    coded = code.encode([grown], SEED, DRAWS())
     assert coded.values[0] is grown and (coded.clipped, coded.kept) == (0, [1.0, 1.0])
     for size in (10**5, 2**62):
         far = np.full(5000, size)
-        assert code.encode([far], SEED).clipped == 5000 and code.encode([far], SEED).kept[1] < 0.1
+        assert code.encode([far], SEED, DRAWS()).clipped == 5000 and code.encode([far], SEED, DRAWS()).kept[1] < 0.1
     ranges.observe(np.sum([ranges.counted([np.full(5000, 2**62)], 1.0)] * 3, axis=0).tolist())
-    assert coding_of(ranges, like, [12], LEVELS).encode([grown], SEED).clipped == 0
+    assert coding_of(ranges, like, [12], LEVELS).encode([grown], SEED, DRAWS()).clipped == 0
 
 
 @settings(deadline=None, max_examples=50)
@@ -209,7 +218,7 @@ def test_no_update_makes_values_that_are_no_numbers(size, spike, bits, at_random
     with np.errstate(all="ignore"):
         update = [np.clip(heavy(rng, x.shape, 1) * 10.0**size, -3e38, 3e38).astype(np.float32) for x in LIKE]
     update[0][3, 3] = np.float32(10.0**spike)
-    coded = code.encode(update, SEED)
+    coded = code.encode(update, SEED, DRAWS())
     for y, end, rest in zip(coded.values, code.ranges, coded.rest, strict=True):
         assert np.isfinite(y).all() and np.abs(y).max() <= end * (1 + 1e-6)
         assert rest is None or np.isfinite(rest).all()

@@ -20,7 +20,7 @@ from page import written
 
 ROOT = Path(__file__).resolve().parents[1]
 HELD, PAGE = ROOT / "docs" / "results" / "bits.json", ROOT / "docs" / "bits.md"
-BITS, REFERENCE = (3, 4, 6, 12, 24), 24
+BITS, REFERENCE = (2, 3, 4, 6, 12, 24), 24
 VALUES = 1_200_000
 FRAMES = [("flashe", {}), ("bfv", {}), ("oneshot", {"members": 5})]
 
@@ -69,7 +69,7 @@ def frames() -> str:
     update = [np.random.default_rng(1).uniform(-1, 1, VALUES).astype(np.float32)]
     heads = [f"`{name}`, {clients} clients" for name, _ in FRAMES for clients in (10, 100)]
     lines = [f"| bits | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
-    for bits in (3, 4, 6, 8, 12, 16):
+    for bits in (2, 3, 4, 6, 8, 12, 16):
         cells = [str(bits)]
         for name, params in FRAMES:
             for clients in (10, 100):

@@ -56,8 +56,7 @@ _GAUSS_MIN_ELEMENTS = 32
 _BLOCK = 1 << 18
 # Beyond these a step is no float32 any more: keys would be made that no update can be encrypted with.
 _LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
-# The core takes 2 bits too: their noise is more than what few clients send, and their models learn nothing.
-LEAST_BITS, MOST_BITS = 3, 24
+LEAST_BITS, MOST_BITS = 2, 24
 _OF_BITS = Levels()
 
 
@@ -68,7 +67,7 @@ class Codec:
     Parameters
     ----------
     bits
-        Bits of a value, 3 to 24: one number, or one per tensor. A value has at least the ``2^bits - 1`` steps of its
+        Bits of a value, 2 to 24: one number, or one per tensor. A value has at least the ``2^bits - 1`` steps of its
         bits, and as many more as the field of a sum has room for.
     clip
         Largest magnitude kept. A number; one per tensor; ``"auto"``: ``margin`` times the largest

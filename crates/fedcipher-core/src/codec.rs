@@ -6,7 +6,7 @@
 
 use crate::bounds::Levels;
 use crate::memory::zeros;
-use crate::prf::{CHUNK_BLOCKS, Prf};
+use crate::prf::{CHUNK_BLOCKS, Prf, round_client};
 use crate::wire::Reader;
 use crate::{Error, Result};
 use multiversion::multiversion;
@@ -331,13 +331,15 @@ fn quantise_nearest(x: &[f32], alpha: f32, scale: f64, out: &mut [u32]) -> (u64,
 }
 
 /// Makes finite `values` whole steps: the nearest, or at random one of the two beside, which is unbiased. Both take the
-/// same work, because which of them a client takes depends on its values.
-pub fn whole_steps(values: &mut [f32], step: f64, at_random: bool) -> Result<()> {
+/// same work, because which of them a client takes depends on its values. Draws are those of `stream` under a `seed`
+/// that need not be secret, so that a run can be made again to the bit.
+pub fn whole_steps(values: &mut [f32], step: f64, at_random: bool, seed: [u8; 16], stream: u32) -> Result<()> {
     const LANES: usize = CHUNK_BLOCKS * 4;
-    let prf = Prf::new(crate::prf::random_bytes::<16>()?.as_slice())?;
+    let prf = Prf::new(&seed)?;
+    let prefix = round_client(0, stream);
     values.par_chunks_mut(LANES).enumerate().for_each(|(k, values)| {
         let mut blocks = [[0u8; 16]; CHUNK_BLOCKS];
-        prf.blocks([0; 12], (k * CHUNK_BLOCKS) as u32, &mut blocks);
+        prf.blocks(prefix, (k * CHUNK_BLOCKS) as u32, &mut blocks);
         to_steps(values, blocks.as_flattened().as_chunks::<4>().0, step, if at_random { 1.0 } else { 0.0 });
     });
     Ok(())

@@ -585,16 +585,18 @@ fn rotated<'py>(
     Ok(made.map_err(raise)?.into_pyarray(py))
 }
 
-/// Values as whole steps, the nearest or one beside at random; both take the same work.
+/// Values as whole steps, the nearest or one beside at random, by a stream of draws; both take the same work.
 #[pyfunction]
 fn whole_steps<'py>(
     py: Python<'py>,
     values: PyReadonlyArray1<'py, f32>,
     step: f64,
     at_random: bool,
+    seed: [u8; 16],
+    stream: u32,
 ) -> PyResult<Bound<'py, PyArray1<f32>>> {
     let mut values = values.as_slice()?.to_vec();
-    let made = at_work(py, || codec::whole_steps(&mut values, step, at_random).map(|()| values));
+    let made = at_work(py, || codec::whole_steps(&mut values, step, at_random, seed, stream).map(|()| values));
     Ok(made.map_err(raise)?.into_pyarray(py))
 }
 

@@ -263,8 +263,12 @@ class Chain:
         return coding_of(self._ranges, like, bits, self.scheme.levels, at_random=at_random)
 
     def seed(self, index: int) -> bytes:
-        """What the rotation of round ``index`` is drawn from: known to all clients, and only with the model."""
-        return digest_of(b"fedcipher rotation 1", self.binding("train", index))[:16]
+        """What the rotation of round ``index`` is drawn from: public, and the same in runs from one first model."""
+        return digest_of(b"fedcipher rotation 1", bytes.fromhex(self.charter.first), index.to_bytes(8, "little"))[:16]
+
+    def draws(self, index: int, client: int) -> bytes:
+        """What the rounding of ``client`` in round ``index`` is drawn from: so a run can be made again to the bit."""
+        return digest_of(b"fedcipher rounding 1", self.seed(index), client.to_bytes(8, "little"))[:16]
 
     def binding(self, purpose: Purpose, index: int) -> bytes:
         """What a frame that is computed here names."""

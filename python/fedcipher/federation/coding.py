@@ -71,16 +71,20 @@ class Coding:
         parts = zip(self.ranges, self.scales, self.floats, strict=True)
         return [end * (scale if is_float else 1.0) for end, scale, is_float in parts]
 
-    def encode(self, update: Sequence[Array], seed: bytes) -> Coded:
-        """An ``update`` of finite values, of shapes that all clients have."""
+    def encode(self, update: Sequence[Array], seed: bytes, draws: bytes) -> Coded:
+        """An ``update`` of finite values, of shapes that all clients have.
+
+        ``seed`` is the rotation's; ``draws`` seeds the rounding, for each client another.
+        """
         sizes = [root_mean_square(x) for x in update]
         parts = [self._part(t, size) for t, size in enumerate(sizes)]
         beside = [self._beside(t, x, size) for t, (x, size) in enumerate(zip(update, sizes, strict=True))]
         values = list(beside)
         self._rotate(values, seed, back=False)
         values, over = self._in_range(values)
-        clipped = sum(int(np.count_nonzero(x)) for x in over if x is not None)
-        clipped += sum(x.size for x, part in zip(update, parts, strict=True) if 0 < part < 1)
+        clipped = 0
+        for x, part, beyond in zip(update, parts, over, strict=True):
+            clipped += x.size if 0 < part < 1 else 0 if beyond is None else int(np.count_nonzero(beyond))
         if any(x is not None for t, x in enumerate(over) if self.rotated[t]):
             turned = [np.zeros_like(y) if x is None else x for x, y in zip(over, beside, strict=True)]
             self._rotate(turned, seed, back=True)
@@ -92,7 +96,7 @@ class Coding:
         squares = [x.size * size**2 for x, size in zip(update, sizes, strict=True)]
         whole = sum(squares)
         together = sum(part * square for part, square in zip(kept, squares, strict=True)) / whole if whole else 1.0
-        return Coded(self._rounded(values), rest, [together, *kept], clipped)
+        return Coded(self._rounded(values, draws), rest, [together, *kept], clipped)
 
     def _part(self, t: int, size: float) -> float:
         """How much of array t is left when one of this root mean square is shortened to its scale."""
@@ -145,7 +149,7 @@ class Coding:
         for t, part in zip(places, np.split(turned, ends), strict=True):
             values[t] = part.reshape(values[t].shape)
 
-    def _rounded(self, values: Sequence[Array]) -> list[Array]:
+    def _rounded(self, values: Sequence[Array], draws: bytes) -> list[Array]:
         """Whole steps, which the encryptor finds again. Both ways take the same work: a client chooses by its data."""
         turned = [t for t, there in enumerate(self.rotated) if there]
         squares = [root_mean_square(values[t]) ** 2 for t in turned]
@@ -153,7 +157,7 @@ class Coding:
         made = list(values)
         for t, (y, step) in enumerate(zip(values, self.steps, strict=True)):
             if self.floats[t]:
-                flat = _native.whole_steps(y.reshape(-1), step, not self._nearest(t, size))
+                flat = _native.whole_steps(y.reshape(-1), step, not self._nearest(t, size), draws, t)
                 made[t] = flat.reshape(y.shape)
         return made
 

@@ -284,7 +284,8 @@ class ClientModel:
         coding = self._running.coding
         if coding is None:
             return update, self._counts(update)
-        coded = coding.encode(update, self._running.seed(self._settings.index))
+        index, chain = self._settings.index, self._running
+        coded = coding.encode(update, chain.seed(index), chain.draws(index, self._party.client))
         if counts and not self.charter.sets_models:
             rest = [None if x is None else x.astype(np.float64) / share for x in coded.rest]
             self._waiting.keep(rest, coding.scales, self._settings.index)
