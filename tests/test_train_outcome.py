@@ -150,7 +150,7 @@ def test_bits_by_layer(text, found):
 
 
 @pytest.mark.parametrize(
-    "text", ["conv1", "conv1=", "conv1=2", "conv1=8,conv1=9", "conv1=8,9,10", "=8", "0", "conv 1=8"]
+    "text", ["conv1", "conv1=", "conv1=1", "conv1=8,conv1=9", "conv1=8,9,10", "=8", "0", "conv 1=8"]
 )
 def test_bits_that_are_none_are_refused(text):
     with pytest.raises(argparse.ArgumentTypeError):
