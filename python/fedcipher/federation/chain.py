@@ -267,7 +267,7 @@ class Chain:
         return digest_of(b"fedcipher rotation 1", bytes.fromhex(self.charter.first), index.to_bytes(8, "little"))[:16]
 
     def draws(self, index: int, client: int) -> bytes:
-        """What the rounding of ``client`` in round ``index`` is drawn from: so a run can be made again to the bit."""
+        """What the rounding of ``client`` is drawn from in a simulation: it can be made again to the bit."""
         return digest_of(b"fedcipher rounding 1", self.seed(index), client.to_bytes(8, "little"))[:16]
 
     def binding(self, purpose: Purpose, index: int) -> bytes:
