@@ -151,8 +151,8 @@ class Killed(BaseException):
     """As far as any code is concerned the process is gone."""
 
 
-def test_a_server_that_dies_between_the_two_goes_on_from_its_histograms(tmp_path, monkeypatch):
-    here = Federation(tmp_path)
+def killed_with_histograms(here, monkeypatch, **options):
+    """The server of ``here`` dies when it has kept its first sum."""
     real = RunFolder.append
 
     def dying(folder, frames, index):
@@ -161,8 +161,13 @@ def test_a_server_that_dies_between_the_two_goes_on_from_its_histograms(tmp_path
 
     monkeypatch.setattr(RunFolder, "append", dying)
     with pytest.raises(Killed):
-        here.run(1)
+        here.run(1, **options)
     monkeypatch.undo()
+
+
+def test_a_server_that_dies_between_the_two_goes_on_from_its_histograms(tmp_path, monkeypatch):
+    here = Federation(tmp_path)
+    killed_with_histograms(here, monkeypatch)
     here.check(here.run(1, resume=True), range(4))
     assert here.trained == [[1]] * 4, "the same training as its histograms"
     assert here.strategy._running.steps == 2
@@ -254,16 +259,7 @@ def test_false_histograms_of_a_server_that_died_are_withdrawn(tmp_path, monkeypa
     encryptor = party_of(here.grid.contexts[1007]).encryptor()
     honest = encryptor._seal
     encryptor._seal = lambda layout, arrays, said, bound=b"": honest(layout, arrays, said, b"a lie")
-    real = RunFolder.append
-
-    def dying(folder, frames, index):
-        real(folder, frames, index)
-        raise Killed
-
-    monkeypatch.setattr(RunFolder, "append", dying)
-    with pytest.raises(Killed):
-        here.run(1, opener="client-0.key")
-    monkeypatch.undo()
+    killed_with_histograms(here, monkeypatch, opener="client-0.key")
     here.run(6, opener="client-0.key", resume=True, may_lose=4)
     assert here.strategy.rounds[-1].unfinished is None and set(here.strategy._searching.found) <= {7}
 

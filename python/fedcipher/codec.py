@@ -82,7 +82,7 @@ class Codec:
         step of at most 2^-11, less below 12 bits, at least 0.25. Other deltas have none but float32's, since in a range
         of 1 with 12 bits nothing is left of an update of 1e-4.
     start
-        The range of a delta's tensors while there is no reference for them, and the smallest of whole weights
+        For deltas: the range of each tensor until there is a reference. For whole weights: the smallest range
         (`first_ranges`). ``None``: where ranges follow (`fedcipher.federation.ranges.follows`) a run begins with a sum
         of histograms that finds them; elsewhere 1.
     rounding

@@ -1,4 +1,4 @@
-//! Randomised Hadamard rotations: what few values hold is spread over many, so that all have nearly one size.
+//! Randomised Hadamard rotations. Each spreads every value over many others, so that all have nearly one size.
 //!
 //! Signs at random, then the orthonormal transform of strided blocks: of `c * block` values, block k has the values k,
 //! k + c, k + 2c and so on. The last `block` values are turned once more, so that those behind the last whole block take
@@ -132,7 +132,7 @@ fn hadamard(rows: &mut [Row], scale: f32) {
     rows.as_flattened_mut().iter_mut().for_each(|value| *value *= scale);
 }
 
-/// The levels of strides `stride` to `stride * R / 2`: what is added is the same as one level after another.
+/// The levels of strides `stride` to `stride * R / 2`. Sums are those of one level after another.
 #[inline(always)]
 fn butterflies<const R: usize>(rows: &mut [Row], stride: usize) {
     for group in rows.chunks_exact_mut(R * stride) {

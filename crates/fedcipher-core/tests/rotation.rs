@@ -1,4 +1,4 @@
-//! The rotation against its definition, one value at a time, and against what it is for.
+//! Compares the rotation with its definition, value by value, and checks that it spreads large values.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use fedcipher_core::prf::Prf;

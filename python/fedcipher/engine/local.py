@@ -104,7 +104,7 @@ def await_address(service: Service, begin: int = 0) -> str:
     """Where ``service`` listens, from what its log says after byte ``begin``."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
-        # Before its log is read: what it says last is there then.
+        # Asked first, so that the log below has the last words of a process that has ended.
         ended = service.process.poll() is not None
         text = read_file(service.log, MAX_LOG)[begin:].decode(errors="replace")
         if address := _said(text, "listening on "):

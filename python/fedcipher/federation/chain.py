@@ -212,8 +212,8 @@ class Chain:
     def reference(self) -> Arrays | None:
         """The public reference that an update's clip ranges are fitted to.
 
-        It is the last step's mean; before there is one, what stands for `Codec.first_ranges`. Where there is a `coding`
-        it stands for the ranges of that.
+        It is the last step's mean. Before the first step it stands for `Codec.first_ranges`. Where there is a `coding`
+        it stands for that coding's ranges.
         """
         codec, model = self._codec, self.whole.without(self.at.model)
         coding = self.coding
@@ -263,11 +263,11 @@ class Chain:
         return coding_of(self._ranges, like, bits, self.scheme.levels, at_random=at_random)
 
     def seed(self, index: int) -> bytes:
-        """What the rotation of round ``index`` is drawn from: public, and the same in runs from one first model."""
+        """The public seed of the rotation of round ``index``. Runs from one first model have the same."""
         return digest_of(b"fedcipher rotation 1", bytes.fromhex(self.charter.first), index.to_bytes(8, "little"))[:16]
 
     def draws(self, index: int, client: int) -> bytes:
-        """What the rounding of ``client`` is drawn from in a simulation: it can be made again to the bit."""
+        """The seed of a simulated ``client``'s rounding. Elsewhere it is secret."""
         return digest_of(b"fedcipher rounding 1", self.seed(index), client.to_bytes(8, "little"))[:16]
 
     def binding(self, purpose: Purpose, index: int) -> bytes:

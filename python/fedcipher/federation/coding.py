@@ -13,7 +13,7 @@ compute with it is the same to the bit on all machines.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ _SPREADS = ((6, 2.5), (14, 3.0), (40, 3.5), (126, 4.0), (510, 4.5), (4094, 5.3))
 are together least."""
 _WIDEST = 6.0
 _NEAREST_FROM = 0.67
-"""Steps: values that are normal and so large are rounded to the nearest without bias."""
+"""Steps: normally distributed values that are so large are rounded to the nearest without bias."""
 _LEAST_ROTATED = 256
 """Fewer values together are not rotated: they would not be normal."""
 _DROWNED = 0.5
@@ -64,6 +64,16 @@ class Coding:
     rotated: tuple[bool, ...]
     always_at_random: bool
     """As the codec says; else rotated values are rounded to the nearest step where that is unbiased."""
+
+    @property
+    def _turned(self) -> list[int]:
+        """The arrays that are rotated together."""
+        return [t for t, turned in enumerate(self.rotated) if turned]
+
+    def _together(self, squares: Sequence[float], sizes: Sequence[int]) -> float:
+        """The mean square of all rotated values, of arrays with these mean squares and so many values each."""
+        turned = self._turned
+        return math.fsum(sizes[t] * squares[t] for t in turned) / max(1, sum(sizes[t] for t in turned))
 
     @property
     def limits(self) -> list[float]:
@@ -140,7 +150,7 @@ class Coding:
 
     def _rotate(self, values: list[Array], seed: bytes, *, back: bool) -> None:
         """Turn the arrays that are rotated, in place of ``values``."""
-        places = [t for t, turned in enumerate(self.rotated) if turned]
+        places = self._turned
         if not places:
             return
         flat = np.concatenate([values[t].reshape(-1) for t in places])
@@ -151,9 +161,8 @@ class Coding:
 
     def _rounded(self, values: Sequence[Array], draws: bytes) -> list[Array]:
         """Whole steps, which the encryptor finds again. Both ways take the same work: a client chooses by its data."""
-        turned = [t for t, there in enumerate(self.rotated) if there]
-        squares = [root_mean_square(values[t]) ** 2 for t in turned]
-        size = math.sqrt(_mean_square(squares, [values[t].size for t in turned]))
+        squares = [root_mean_square(y) ** 2 if turned else 0.0 for y, turned in zip(values, self.rotated, strict=True)]
+        size = math.sqrt(self._together(squares, [y.size for y in values]))
         made = list(values)
         for t, (y, step) in enumerate(zip(values, self.steps, strict=True)):
             if self.floats[t]:
@@ -183,15 +192,15 @@ class Coding:
         """
         middles = ranges.middles(lanes)
         beside = [min(1.0, size / scale) for (size, _), scale in zip(middles, self.scales, strict=True)]
-        turned = [t for t, there in enumerate(self.rotated) if there]
-        together = math.sqrt(_mean_square([beside[t] ** 2 for t in turned], [sizes[t] for t in turned]))
+        together = math.sqrt(self._together([size**2 for size in beside], sizes))
+        shares = ranges.shares(lanes)
+        clients = max(1, sum(count for count, _ in shares))
         found: list[float] = []
         for t, step in enumerate(self.steps):
             size = together if self.rotated[t] else beside[t]
-            each = [count * self._variance(t, step, size * share) for count, share in ranges.shares(lanes)]
-            clients = sum(count for count, _ in ranges.shares(lanes))
+            each = [count * self._variance(t, step, size * share) for count, share in shares]
             # Zeros are coded exactly where they are not rotated with others.
-            part = 1.0 if self.rotated[t] else middles[t][1] / max(1, clients)
+            part = 1.0 if self.rotated[t] else middles[t][1] / clients
             found.append(min(1.0, part) * math.fsum(each) / total**2 if total and size and self.floats[t] else 0.0)
         return found
 
@@ -201,10 +210,9 @@ class Coding:
 
     def damped(self, means: Sequence[Array], noise: Sequence[float]) -> tuple[list[Array], list[tuple[int, float]]]:
         """``means`` of frames' values, less where ``noise`` is most of them; and which arrays count how much."""
-        squares = [_native.mean_square(y.reshape(-1)) if is_float else 0.0 for y, is_float in self._with_kind(means)]
-        turned = [t for t, there in enumerate(self.rotated) if there]
-        sizes = [means[t].size for t in turned]
-        both = [_mean_square([held[t] for t in turned], sizes) for held in (squares, noise)]
+        kinds = zip(means, self.floats, strict=True)
+        squares = [_native.mean_square(y.reshape(-1)) if is_float else 0.0 for y, is_float in kinds]
+        both = [self._together(held, [y.size for y in means]) for held in (squares, noise)]
         made, found = list(means), list[tuple[int, float]]()
         for t, y in enumerate(means):
             whole, part = both if self.rotated[t] else (squares[t], noise[t])
@@ -213,9 +221,6 @@ class Coding:
                 made[t] = np.asarray(y * np.float32(factor))
                 found.append((t, factor))
         return made, found
-
-    def _with_kind(self, arrays: Sequence[Array]) -> Iterable[tuple[Array, bool]]:
-        return zip(arrays, self.floats, strict=True)
 
 
 def _along(x: Array, y: Array) -> float:
@@ -254,8 +259,3 @@ def coding_of(
 
 def _spread(levels: int) -> float:
     return next((end for most, end in _SPREADS if levels <= most), _WIDEST)
-
-
-def _mean_square(squares: Sequence[float], sizes: Sequence[int]) -> float:
-    """Of values of which so many have each mean square."""
-    return math.fsum(n * square for n, square in zip(sizes, squares, strict=True)) / max(1, sum(sizes))

@@ -109,7 +109,7 @@ PEAKS = Bins(range(12), ends=True)
 WEIGHTS = Bins((edge for edge in _NEAR_EDGES if edge <= 0), ends=True)
 """Of weights beside the charter's largest."""
 _MARGIN = 2
-"""Bins by which a range is larger than the largest magnitude that counts."""
+"""Quarter octaves by which a scale is larger than the bin that counts as the largest."""
 _LEFT_OUT = 16
 """One client of so many is left out."""
 _ABOVE_MEDIAN = 4 * _OCTAVE

@@ -196,21 +196,23 @@ def losses(sums: Sums | None, purpose: Purpose, elements: int) -> list[str]:
 
 def drowned_text(arrays: Sequence[tuple[str, float]]) -> str:
     """A warning: the means of these ``arrays`` were mostly noise, and moved the model by so much of themselves."""
-    worst = sorted(arrays, key=lambda pair: pair[1])[:3]
-    said = ", ".join(f"{100 * part:.0f}% of {quoted(name, MAX_NAME)}" for name, part in worst)
     return (
         f"the means of {len(arrays)} arrays are mostly the noise of rounding, so only a part of them is applied "
-        f"({said}). More bits or more clients a round end that. It passes by itself where a start in the Codec is far "
-        "from the updates' size, or only clients of small weight have come"
+        f"({_worst(arrays)}). More bits or more clients a round end that. It passes by itself where a start in the "
+        "Codec is far from the updates' size, or only clients of small weight have come"
     )
+
+
+def _worst(arrays: Sequence[tuple[str, float]]) -> str:
+    """The three of which least is left."""
+    worst = sorted(arrays, key=lambda pair: pair[1])[:3]
+    return ", ".join(f"{100 * part:.0f}% of {quoted(name, MAX_NAME)}" for name, part in worst)
 
 
 def thin_text(arrays: Sequence[tuple[str, float]]) -> str:
     """A warning: of the updates of these ``arrays`` coding kept so much."""
-    worst = sorted(arrays, key=lambda pair: pair[1])[:3]
-    said = ", ".join(f"{100 * part:.0f}% of {quoted(name, MAX_NAME)}" for name, part in worst)
     return (
-        f"coding kept less than {100 * ENOUGH:.0f}% of the updates of {len(arrays)} arrays ({said}): the "
+        f"coding kept less than {100 * ENOUGH:.0f}% of the updates of {len(arrays)} arrays ({_worst(arrays)}): the "
         "rest of that training is lost. clip='auto' without a start gives each array the range that it needs; with a "
         "number as clip take more bits, or a range nearer the updates' size"
     )
