@@ -494,3 +494,20 @@ def test_a_charter_of_an_earlier_run_is_refused_after_state_context_and_process_
     assert all(refused(attack.send(hostile, record(initial()), client=k, kind="train")) for k in range(CLIENTS))
     assert caplog.text.count("ends an earlier one for ever") == CLIENTS
     assert _native.inspect(frame_of(attack.grid.received[0][1]))[0] == 1
+
+
+@pytest.mark.parametrize("sites", [True, False])
+def test_at_a_site_nobody_else_knows_the_draws_that_round_an_update(tmp_path, rng, monkeypatch, sites):
+    """With the draws of all clients a sum tells which client has moved an array, and how far."""
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    scheme = fedcipher.scheme("flashe", clients=CLIENTS, codec=fedcipher.Codec(bits=4))
+    folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
+    goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
+    grid = LocalGrid(make_app(goals, [10] * CLIENTS), CLIENTS, folder, sites=sites)
+    known, used = Chain.draws, []
+    monkeypatch.setattr(Chain, "draws", lambda *given: used.append(given) or known(*given))
+    strategy = SecureStrategy(FedAvg(**ALL, fraction_evaluate=0), folder, out=tmp_path / "run")
+    strategy.start(grid, record(initial()), num_rounds=1)
+    assert strategy.rounds[0].accepted == CLIENTS
+    # A simulation is made again to the bit.
+    assert len(used) == (0 if sites else CLIENTS)

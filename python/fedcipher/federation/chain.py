@@ -267,7 +267,7 @@ class Chain:
         return digest_of(b"fedcipher rotation 1", bytes.fromhex(self.charter.first), index.to_bytes(8, "little"))[:16]
 
     def draws(self, index: int, client: int) -> bytes:
-        """The seed of a simulated ``client``'s rounding. Elsewhere it is secret."""
+        """The seed of a ``client``'s rounding that everybody knows (`Policy.repeatable`)."""
         return digest_of(b"fedcipher rounding 1", self.seed(index), client.to_bytes(8, "little"))[:16]
 
     def binding(self, purpose: Purpose, index: int) -> bytes:

@@ -64,6 +64,9 @@ class Policy:
         Whether this client may send coordinates of its own choice, which the server sees.
     privacy_evaluation
         Whether evaluation may be answered under differential privacy: no noise covers these answers.
+    repeatable
+        Whether updates are rounded by draws that everybody knows, so that a run can be made again to the bit. Readers
+        of sums can then find this client's part in them.
     least_rate, most_rate, most_tau, most_momentum
         Limits on an optimiser's numbers. A model that hardly moves is one model in every round.
     most_numbers
@@ -80,6 +83,7 @@ class Policy:
     clear: tuple[str, ...] = ()
     per_client_top: bool = False
     privacy_evaluation: bool = False
+    repeatable: bool = False
     least_rate: float = 1e-3
     most_rate: float = 10.0
     most_tau: float = 0.1
@@ -205,6 +209,7 @@ SIMULATED = Policy(
     clear=(ANY,),
     per_client_top=True,
     privacy_evaluation=True,
+    repeatable=True,
     most_numbers=1 << 16,
     runs=0,
     queries=0,

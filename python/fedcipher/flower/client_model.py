@@ -286,8 +286,8 @@ class ClientModel:
         if coding is None:
             return update, self._counts(update)
         index, chain = self._settings.index, self._running
-        # Whoever knew the draws would find one client's part in a sum. A simulation has no site to protect.
-        draws = chain.draws(index, self._party.client) if self._party.simulated else os.urandom(16)
+        # Whoever knew the draws would find one client's part in a sum.
+        draws = chain.draws(index, self._party.client) if self._party.policy().repeatable else os.urandom(16)
         coded = coding.encode(update, chain.seed(index), draws)
         if counts and not self.charter.sets_models:
             rest = [None if x is None else x.astype(np.float64) / share for x in coded.rest]
