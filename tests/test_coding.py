@@ -42,6 +42,14 @@ def coding(ranges, bits=4, **given):
     return coding_of(ranges, LIKE, [bits] * len(LIKE), LEVELS, **given)
 
 
+def noise(code, ranges, lanes, total):
+    return code.noise(ranges, lanes, total, [x.size for x in LIKE])
+
+
+def decoded(code, values, seed=SEED):
+    return code.decode(values, seed, [0.0] * len(values))[0]
+
+
 def kept(got, want):
     return float(got.reshape(-1).astype(np.float64) @ want.reshape(-1) / (want.astype(np.float64) ** 2).sum())
 
@@ -49,8 +57,8 @@ def kept(got, want):
 def test_arrays_with_high_peaks_are_rotated_together_and_others_have_their_peaks_range(rng):
     ranges, _ = followed([drawn(rng)])
     code = coding(ranges)
-    assert code.rotated == (True, True, False, True)
-    assert set(np.array(code.ranges)[list(code.rotated)]) == {3.0}
+    assert code.rotated == (1, 1, 0, 1)
+    assert {end for end, group in zip(code.ranges, code.rotated, strict=True) if group} == {3.0}
     assert 1 <= code.ranges[2] <= 7**0.5
     # Too few values to be normal.
     few = [np.zeros(5, np.float32), np.array([1.0] * 249, np.float32)]
@@ -73,7 +81,7 @@ def test_nothing_is_lost_on_average(rng, bits, factor):
     for frame in range(400):
         seed = frame.to_bytes(16, "little")
         coded = code.encode(update, seed, DRAWS())
-        for sum_, x in zip(total, code.decode(coded.values, seed), strict=True):
+        for sum_, x in zip(total, decoded(code, coded.values, seed), strict=True):
             sum_ += x.astype(np.float64) / 400
     # The third array has seven values.
     for got, want, most in zip(total, update, [0.05, 0.05, 0.3, 0.05], strict=True):
@@ -84,7 +92,7 @@ def test_what_is_coded_and_what_is_cut_are_the_update(rng):
     ranges, _ = followed([drawn(rng)])
     code, update = coding(ranges, 16), drawn(rng, factor=3.0)
     coded = code.encode(update, SEED, DRAWS())
-    back = code.decode(coded.values, SEED)
+    back = decoded(code, coded.values)
     assert coded.clipped >= sum(x.size for x in update) / 2
     lost = along = 0.0
     for got, rest, want, part in zip(back, coded.rest, update, coded.kept[1:], strict=True):
@@ -95,18 +103,32 @@ def test_what_is_coded_and_what_is_cut_are_the_update(rng):
     assert coded.kept[0] == pytest.approx(1 - lost / along, abs=1e-6)
 
 
-def test_zeros_stay_zeros_and_whole_numbers_are_left_alone(rng):
-    like = [np.zeros(4000, np.float32), np.zeros(500, np.float32), np.zeros(5000, np.int64)]
-    update = [heavy(rng, 4000, 1e-3), np.zeros(500, np.float32), rng.integers(-50, 50, 5000)]
-    ranges = Ranges([1.0] * 3, weighted=False, measuring=True)
+def test_zeros_stay_zeros(rng):
+    like = [np.zeros(4000, np.float32), np.zeros(500, np.float32)]
+    update = [heavy(rng, 4000, 1e-3), np.zeros(500, np.float32)]
+    ranges = Ranges([1.0] * 2, weighted=False, measuring=True)
     ranges.observe(ranges.counted(update, 1.0))
-    code = coding_of(ranges, like, [12] * 3, LEVELS)
-    assert code.rotated == (True, False, False) and code.floats == (True, True, False)
-    assert code.ranges[2] >= np.abs(update[2]).max()
+    code = coding_of(ranges, like, [12] * 2, LEVELS)
     coded = code.encode(update, SEED, DRAWS())
-    assert not coded.values[1].any() and coded.values[2] is update[2]
-    back = code.decode(coded.values, SEED)
-    assert not back[1].any() and np.array_equal(back[2], update[2])
+    assert not coded.values[1].any()
+    assert not decoded(code, coded.values)[1].any()
+
+
+def test_after_a_round_of_zeros_an_array_is_coded_as_before(rng):
+    """Of one array, and of all: nobody lost a range by standing still."""
+    updates = [drawn(rng) for _ in range(3)]
+    for still in ([0], [1, 3], [0, 1, 2, 3]):
+        ranges, _ = followed(updates)
+        before = coding(ranges, 4)
+        zeros = [[x * np.float32(t not in still) for t, x in enumerate(update)] for update in updates]
+        coded = coding(ranges, 4).encode(zeros[0], SEED, DRAWS())
+        ranges.observe(np.sum([ranges.counted(u, 1.0) for u in zeros], axis=0).tolist())
+        after = coding(ranges, 4)
+        assert after.ranges == before.ranges
+        assert all(after.rotated[t] == 2 for t in still if before.rotated[t])
+        # In a group of its own what stands still gets nothing of the others.
+        coded = after.encode(zeros[1], SEED, DRAWS())
+        assert all(not coded.values[t].any() for t in still)
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 6, 12])
@@ -124,11 +146,11 @@ def test_noise_is_what_public_numbers_say(rng, bits, shares):
         )
         for sum_, got, want in pairs:
             sum_ += got - want
-    said = code.noise(ranges, lanes, sum(beside), [x.size for x in LIKE])
+    said = noise(code, ranges, lanes, sum(beside))
     for t in range(len(LIKE)):
         true = float(np.mean(error[t] ** 2)) / sum(beside) ** 2
         # Of seven values much is chance.
-        low, high = (0.5, 2.5) if LIKE[t].size > 7 else (0.1, 20)
+        low, high = (0.5, 3) if LIKE[t].size > 7 else (0.1, 20)
         assert low < said[t] / true < high, (t, said[t], true)
 
 
@@ -159,15 +181,30 @@ def test_a_mean_that_is_mostly_noise_moves_the_model_by_a_part_of_it(rng):
             means, code.encode([x * np.float32(1e-3) for x in update], SEED, DRAWS()).values, strict=True
         ):
             sum_ += y / np.float32(3e-3)
-    noise = code.noise(ranges, lanes, 3e-3 / ranges.omega, [x.size for x in LIKE])
-    made, found = code.damped(means, noise)
+    made, found = code.decode(means, SEED, noise(code, ranges, lanes, 3e-3 / ranges.omega))
     assert {t for t, _ in found} == {0, 1, 2, 3} and all(0 <= part < 0.5 for _, part in found)
-    assert all(np.linalg.norm(a) <= np.linalg.norm(b) for a, b in zip(made, means, strict=True))
+    assert all(np.linalg.norm(a) <= np.linalg.norm(b) for a, b in zip(made, decoded(code, means), strict=True))
     # Where it is not, nothing is taken away.
     ranges, lanes = followed(updates)
     code = coding(ranges, 12)
-    noise = code.noise(ranges, lanes, 3.0, [x.size for x in LIKE])
-    assert code.damped(code.encode(updates[0], SEED, DRAWS()).values, noise)[1] == []
+    values = code.encode(updates[0], SEED, DRAWS()).values
+    assert code.decode(values, SEED, noise(code, ranges, lanes, 3.0))[1] == []
+
+
+def test_one_array_that_drowns_among_rotated_ones_is_named(rng):
+    """Its clients pull in opposite directions; the others' agree."""
+    update, updates = drawn(rng), list[list[np.ndarray]]()
+    for sign in (1, -1) * 8:
+        updates.append([x * np.float32(sign if t == 3 else 1) for t, x in enumerate(update)])
+    ranges, lanes = followed(updates)
+    # To the nearest step, clients that are so alike would all be off alike.
+    code = coding(ranges, 3, at_random=True)
+    assert code.rotated[3] and code.rotated[0]
+    frames = [code.encode(u, SEED, DRAWS()).values for u in updates]
+    means = [np.mean([frame[t] for frame in frames], axis=0, dtype=np.float32) for t in range(len(LIKE))]
+    made, found = code.decode(means, SEED, noise(code, ranges, lanes, 16.0))
+    assert [t for t, _ in found] == [3]
+    assert kept(made[0], update[0]) == pytest.approx(1, abs=0.1)
 
 
 def test_rounding_is_to_the_nearest_where_the_clients_own_values_are_large_enough(rng):
@@ -193,20 +230,21 @@ def test_rounding_is_to_the_nearest_where_the_clients_own_values_are_large_enoug
     )
 
 
-def test_an_array_of_whole_numbers_that_grows_is_cut_where_its_frame_cuts_it(rng):
-    like = [np.zeros(5000, np.int64)]
+@pytest.mark.parametrize("bits", [3, 4, 6, 8])
+@pytest.mark.parametrize("height", np.linspace(20, 64, 6))
+def test_one_spike_in_a_block_is_coded_without_bias(rng, bits, height):
+    """Rotated, it is one number with either sign, which the nearest step would shorten or stretch in all values."""
+    like = [np.zeros(4096, np.float32)]
+    update = [(rng.standard_normal(4096) * 1e-3).astype(np.float32)]
+    update[0][77] = height
     ranges = Ranges([1.0], weighted=False, measuring=True)
     for _ in range(2):
-        ranges.observe(np.sum([ranges.counted([rng.integers(-2, 3, 5000)], 1.0)] * 3, axis=0).tolist())
-    code = coding_of(ranges, like, [12], LEVELS)
-    grown = rng.integers(-40, 41, 5000)
-    coded = code.encode([grown], SEED, DRAWS())
-    assert coded.values[0] is grown and (coded.clipped, coded.kept) == (0, [1.0, 1.0])
-    for size in (10**5, 2**62):
-        far = np.full(5000, size)
-        assert code.encode([far], SEED, DRAWS()).clipped == 5000 and code.encode([far], SEED, DRAWS()).kept[1] < 0.1
-    ranges.observe(np.sum([ranges.counted([np.full(5000, 2**62)], 1.0)] * 3, axis=0).tolist())
-    assert coding_of(ranges, like, [12], LEVELS).encode([grown], SEED, DRAWS()).clipped == 0
+        ranges.observe(np.sum([ranges.counted(update, 1.0), ranges.counted([update[0] * 1.4], 1.0)], axis=0).tolist())
+    code = coding_of(ranges, like, [bits], LEVELS)
+    assert code.rotated == (1,)
+    frames = [k.to_bytes(16, "little") for k in range(60)]
+    means = np.mean([decoded(code, code.encode(update, seed, DRAWS()).values, seed)[0] for seed in frames], axis=0)
+    assert means[77] == pytest.approx(height, rel=0.02)
 
 
 @settings(deadline=None, max_examples=50)
@@ -222,4 +260,4 @@ def test_no_update_makes_values_that_are_no_numbers(size, spike, bits, at_random
     for y, end, rest in zip(coded.values, code.ranges, coded.rest, strict=True):
         assert np.isfinite(y).all() and np.abs(y).max() <= end * (1 + 1e-6)
         assert rest is None or np.isfinite(rest).all()
-    assert all(np.isfinite(x).all() for x in code.decode(coded.values, SEED)) and np.isfinite(coded.kept).all()
+    assert all(np.isfinite(x).all() for x in decoded(code, coded.values)) and np.isfinite(coded.kept).all()

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from fedcipher import keys
 from fedcipher.codec import Codec
+from fedcipher.federation.store import Store
 from fedcipher.flower import SecureStrategy
+from fedcipher.flower.waiting import Waiting
 from fedcipher.schemes.base import state_dir
 from flower_harness import LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
@@ -47,7 +49,7 @@ class Federation:
 
 
 def cut_files():
-    return list(state_dir().rglob("cut.bin"))
+    return list(state_dir().rglob("cut-*.bin"))
 
 
 @pytest.mark.parametrize("name", ["flashe", "bfv"])
@@ -68,6 +70,32 @@ def test_what_a_client_is_left_out_with_does_not_wait(tmp_path):
     # The three others' rest comes in round 3, where the last client has none, nor had it a part in round 2.
     np.testing.assert_allclose(model[0], sum(sizes) - (0.05 - here_range(0.01)) / CLIENTS, rtol=2e-3)
     assert not cut_files()
+
+
+def test_what_went_with_an_update_that_is_in_no_sum_goes_with_the_next(tmp_path):
+    sizes = [0.01, 0.05, 0.01, 0.01, 0.01]
+    here = Federation(tmp_path, sizes, away=[3])
+    model = here.run()
+    # The three others' rest makes up round 3's mean alone; a fourth's comes in round 4, as a quarter of that mean.
+    np.testing.assert_allclose(model[0], sum(sizes) + (0.05 - here_range(0.01)) / CLIENTS, rtol=2e-3)
+    assert not cut_files()
+
+
+def test_a_round_that_is_asked_for_again_takes_the_same_along(tmp_path):
+    waiting, like = Waiting(Store(tmp_path, "somebody")), [np.zeros(3, np.float32)]
+    (tmp_path / "identities" / "somebody").mkdir(parents=True)
+    waiting.keep([np.array([1.0, 2.0, 3.0])], [4.0], 5)
+    waiting.stepped(5, included=True)
+    for _ in range(2):
+        (taken,) = waiting.taken(6, like)
+        assert taken.tolist() == [1, 2, 3]
+        waiting.keep([np.array([0.0, 0.0, 7.0])], [8.0], 6)
+    # A killed server's other groups: this client is not in them.
+    waiting.stepped(6, included=False)
+    assert waiting.taken(7, like)[0].tolist() == [1, 2, 3]
+    waiting.keep([None], [4.0], 7)
+    waiting.stepped(7, included=True)
+    assert waiting.taken(8, like) == [] and not list(tmp_path.rglob("cut-*.bin"))
 
 
 def test_what_is_older_than_four_rounds_is_forgotten(tmp_path):
@@ -110,7 +138,7 @@ def test_a_large_client_after_eight_rounds_without_one_is_cut_and_sent_later(tmp
 
 @pytest.mark.parametrize("damage", [b"", b"no arrays"])
 def test_damaged_rests_are_left_out(tmp_path, monkeypatch, caplog, damage):
-    monkeypatch.setattr("fedcipher.federation.store.Store.cut", lambda store: damage)
+    monkeypatch.setattr("fedcipher.federation.store.Store.cut", lambda store, slot: damage)
     here = Federation(tmp_path, [0.01, 0.05, 0.01])
     here.run()
     assert all(r.unfinished is None and r.accepted == CLIENTS for r in here.strategy.rounds)

@@ -361,6 +361,29 @@ pub fn mean_square(values: &[f32]) -> f64 {
     sums.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
+/// Mean squares of `values`, of their nearest whole steps, and of what lies between; to the bit as [`mean_square`] is.
+#[must_use]
+pub fn nearest_squares(values: &[f32], step: f64) -> [f64; 3] {
+    let sums: Vec<[f64; 3]> = values.par_chunks(1 << 16).map(|values| step_squares(values, step)).collect();
+    [0, 1, 2].map(|k| sums.iter().map(|sum| sum[k]).sum::<f64>() / values.len().max(1) as f64)
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+fn step_squares(values: &[f32], step: f64) -> [f64; 3] {
+    const LANES: usize = 16;
+    let mut sums = [[0f64; LANES]; 3];
+    for group in values.chunks(LANES) {
+        for (lane, value) in group.iter().enumerate() {
+            let value = f64::from(*value);
+            let nearest = (value / step + 0.5).floor() * step;
+            sums[0][lane] += value * value;
+            sums[1][lane] += nearest * nearest;
+            sums[2][lane] += (nearest - value) * (nearest - value);
+        }
+    }
+    sums.map(|lanes| lanes.iter().sum())
+}
+
 #[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
 fn square_sum(values: &[f32]) -> f64 {
     const LANES: usize = 16;

@@ -607,6 +607,13 @@ fn mean_square(py: Python<'_>, values: PyReadonlyArray1<'_, f32>) -> PyResult<f6
     at_work(py, || Ok(codec::mean_square(values))).map_err(raise)
 }
 
+/// Mean squares of values, of their nearest whole steps, and of what lies between, added in one order.
+#[pyfunction]
+fn nearest_squares(py: Python<'_>, values: PyReadonlyArray1<'_, f32>, step: f64) -> PyResult<[f64; 3]> {
+    let values = values.as_slice()?;
+    at_work(py, || Ok(codec::nearest_squares(values, step))).map_err(raise)
+}
+
 /// The public header of any frame: (kind, scheme, epoch, round, contributions, elements, payload bytes,
 /// keyed tag of the memory that its sum counts in).
 #[pyfunction]
@@ -673,6 +680,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(rotated, m)?)?;
     m.add_function(wrap_pyfunction!(whole_steps, m)?)?;
     m.add_function(wrap_pyfunction!(mean_square, m)?)?;
+    m.add_function(wrap_pyfunction!(nearest_squares, m)?)?;
     m.add_function(wrap_pyfunction!(bench::bench_flashe, m)?)?;
     m.add_function(wrap_pyfunction!(bench::bench_aes, m)?)?;
     m.add_function(wrap_pyfunction!(bench::bench_ntt, m)?)?;

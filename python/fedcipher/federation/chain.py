@@ -199,8 +199,8 @@ class Chain:
     def shaped(self) -> Arrays:
         """Arrays of an update's shapes and types, without values of their own."""
         model = self.whole.without(self.at.model)
-        if not self.charter.equal_weights:
-            # Shares of the largest weight are no whole numbers.
+        if self._ranges is not None or not self.charter.equal_weights:
+            # What is coded, and a share of the largest weight, is no whole number.
             types = [np.dtype(np.float32) for _ in model]
         elif self._codec.target == "weights":
             return model
@@ -343,8 +343,7 @@ class Chain:
                 for s in sums
             )
             noise = coding.noise(self._ranges, lanes, total, [x.size for x in arrays])
-            arrays, drowned = coding.damped(arrays, noise)
-            arrays = coding.decode(arrays, self.seed(index))
+            arrays, drowned = coding.decode(arrays, self.seed(index), noise)
             self._ranges.observe(lanes)
             ranges = self._ranges.export()
         for t, mean in self.whole.means(sums).items():

@@ -118,6 +118,8 @@ _REMEMBERED = 8
 """Rounds of which the largest weight counts."""
 _LEAST, _LARGEST = -99 * _OCTAVE, 99 * _OCTAVE
 """Steps of ranges between these are float32 numbers that are not subnormal."""
+_STATE = 0x5E02
+"""Begins what `Ranges.export` gives; no exponent is so large."""
 _QUARTERS = tuple(float(np.float32(2.0 ** (k / _OCTAVE))) for k in range(_OCTAVE))
 
 
@@ -258,15 +260,16 @@ class Ranges:
 
     def export(self) -> bytes:
         """For `restore`."""
-        return np.array([*self._scales, *self._peaks, *self._moved, *self._weights], "<i2").tobytes()
+        return np.array([_STATE, *self._scales, *self._peaks, *self._moved, *self._weights], "<i2").tobytes()
 
     def restore(self, state: bytes) -> None:
         """Take up what `export` gave, for as many tensors; nothing where that is empty. Raises `StateError`."""
         if not state:
             return
-        held: NDArray[np.int16] = np.frombuffer(state[: len(state) // 2 * 2], "<i2")
-        tensors = len(self._scales)
-        if len(state) % 2 or not 3 * tensors <= held.size <= 3 * tensors + _REMEMBERED:
+        begin: NDArray[np.int16] = np.frombuffer(state[: len(state) // 2 * 2], "<i2")
+        tensors, held = len(self._scales), begin[1:]
+        known = not len(state) % 2 and begin.size and begin[0] == _STATE
+        if not known or not 3 * tensors <= held.size <= 3 * tensors + _REMEMBERED:
             raise StateError("the ranges that are kept are of another model or build; begin a new run")
         parts = [part.tolist() for part in np.split(held, [tensors, 2 * tensors, 3 * tensors])]
         self._scales, self._peaks, self._moved, self._weights = parts

@@ -2,7 +2,8 @@
 
 One folder an identity: facts in ``facts.json``, the model's position in ``standing.bin``, the one before it in
 ``earlier.bin``, what an app has made before the ranges for it are known in ``work.bin``, what was cut from an update
-in ``cut.bin``. Each file is written whole and is on disk before anything that depends on it leaves the client.
+in ``cut-0.bin`` and ``cut-1.bin``. Each file is written whole, and is on disk before anything that depends on it
+leaves the client.
 ``site.json``, in the state folder itself, counts over all identities of the site.
 """
 
@@ -34,7 +35,7 @@ _WAIT_SECONDS = 600.0
 _DATED, _MOST_AHEAD = 1 << 40, 86_400
 """Of a run's number, as of a round's (``ledger::DATED``, ``ledger::MOST_AHEAD``)."""
 _FACTS, _STANDING, _EARLIER, _SITE = "facts.json", "standing.bin", "earlier.bin", "site.json"
-_WORK, _CUT = "work.bin", "cut.bin"
+_WORK, _CUT = "work.bin", ("cut-0.bin", "cut-1.bin")
 _REMEDY = "what this identity has taken part in is no longer known; use new keys, and leave this folder to its backup"
 
 
@@ -93,7 +94,7 @@ class Store:
         self.remember(
             run=charter.run, charter=digest, answered=0, index=0, evaluated=[], withdrawn=[], opened=None, waiting=None
         )
-        for name in (_STANDING, _EARLIER, _WORK, _CUT):
+        for name in (_STANDING, _EARLIER, _WORK, *_CUT):
             (self._folder / name).unlink(missing_ok=True)
         for path in self._folder.glob(_charter_name("*")):
             if path.name != _charter_name(digest):
@@ -153,18 +154,18 @@ class Store:
 
     # --- what a clip range has cut -----------------------------------------------------------
 
-    def keep_cut(self, content: bytes) -> None:
-        """What was cut from an update of this run."""
-        write_whole(self._folder / _CUT, content)
+    def keep_cut(self, slot: int, content: bytes) -> None:
+        """What was cut from an update of this run; two may be kept, in ``slot`` 0 and 1."""
+        write_whole(self._folder / _CUT[slot], content)
 
-    def cut(self) -> bytes:
+    def cut(self, slot: int) -> bytes:
         """What `keep_cut` was given; empty where that is not there any more."""
-        path = self._folder / _CUT
+        path = self._folder / _CUT[slot]
         return _bytes(path) if path.exists() else b""
 
-    def drop_cut(self) -> None:
+    def drop_cut(self, slot: int) -> None:
         """It is not needed any more."""
-        (self._folder / _CUT).unlink(missing_ok=True)
+        (self._folder / _CUT[slot]).unlink(missing_ok=True)
 
     # --- what an app has made, before it is encoded -------------------------------------------
 

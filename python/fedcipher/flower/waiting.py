@@ -1,14 +1,16 @@
 """What was cut from a client's update waits, and goes with the next update.
 
 Only what was cut: what rounding takes is unbiased, and feeding it back as well grows stale where clients are sampled.
-It waits for at most four rounds, and only where the round's sum has this client in it: else the update is in no model,
-and the next one is made without it.
+It waits for at most four rounds, from a round whose sum has this client in it; an update that is in no sum leaves
+nothing behind. It is gone when a sum has the update that took it along. A client that is asked for the same round
+again takes the same along.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,55 +39,76 @@ class Waiting:
 
     def stepped(self, index: int, *, included: bool) -> None:
         """The chain has made the step of the run's round ``index``, whose sum may have this client in it."""
-        facts = self._store.recall().get("waiting")
-        if facts is None or facts["committed"]:
+        facts = self._facts
+        made = facts["made"]
+        if made is None or index < made["index"]:
             return
-        if facts["index"] == index and included:
-            self._store.remember(waiting={**facts, "committed": True})
-        elif index >= facts["index"]:
-            self.forget()
+        if made["index"] == index and included:
+            # What went with that update is in the model.
+            facts["ready"] = None if made["nothing"] else made
+        self._remember(facts["ready"], None)
 
     def forget(self) -> None:
         """Nothing waits any more."""
-        self._store.remember(waiting=None)
-        self._store.drop_cut()
+        self._remember(None, None)
 
     def taken(self, index: int, like: Sequence[Array]) -> list[NDArray[np.float32]]:
-        """What goes with the update of round ``index``, of the shapes ``like``; empty where nothing waits."""
-        facts = self._store.recall().get("waiting")
-        if facts is None:
+        """What goes with the update of round ``index``, of the shapes ``like``; empty where nothing waits.
+
+        The same again, where that round is asked for once more.
+        """
+        facts = self._facts
+        ready = facts["ready"]
+        if ready is None:
             return []
-        if not facts["committed"] or index - facts["index"] > _ROUNDS:
-            self.forget()
-            return []
-        try:
-            held = read_npz(self._store.cut(), MAX_MODEL)
-            arrays = [held[f"arr_{k}"] for k in range(len(held))]
-        except (ValueError, KeyError) as error:
-            _log.warning("what was cut from an update is damaged, and is left out: %s", error)
-            arrays = []
+        arrays: list[NDArray[np.float32]] = []
+        if index - ready["index"] <= _ROUNDS:
+            arrays = self._read(ready["slot"])
         if len(arrays) != len(like) or any(x.size and x.shape != y.shape for x, y in zip(arrays, like, strict=True)):
-            self.forget()
+            self._remember(None, facts["made"])
             return []
         return arrays
 
     def keep(self, rest: Sequence[NDArray[np.float64] | None], most: Sequence[float], index: int) -> None:
         """The ``rest`` of an update of round ``index``; of array t at most `_MOST` times ``most[t]`` waits."""
-        if all(x is None for x in rest):
-            if self._store.recall().get("waiting") is not None:
-                self.forget()
-            return
-        rest = [np.zeros(0) if x is None else x for x in rest]
-        kept = [_shortened(x, min(_MOST * end, _LARGEST)) for x, end in zip(rest, most, strict=True)]
-        packed = io.BytesIO()
-        np.savez(packed, *kept)
+        ready = self._facts["ready"]
+        made = {"index": index, "slot": 1 - ready["slot"] if ready else 0, "nothing": all(x is None for x in rest)}
+        if not made["nothing"]:
+            try:
+                self._store.keep_cut(made["slot"], _packed(rest, most))
+            except RunError as error:
+                _log.warning("round %s: what was cut from the update is lost: %s", index, error)
+                made["nothing"] = True
+        if ready or not made["nothing"] or self._facts["made"]:
+            self._remember(ready, made)
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """``ready`` goes with the next update. ``made`` is of an update that may be in a sum yet to come."""
+        return dict(self._store.recall().get("waiting") or {"ready": None, "made": None})
+
+    def _remember(self, ready: dict[str, Any] | None, made: dict[str, Any] | None) -> None:
+        held = {facts["slot"] for facts in (ready, made) if facts is not None and not facts["nothing"]}
+        if {"ready": ready, "made": made} != self._facts:
+            self._store.remember(waiting={"ready": ready, "made": made} if ready or made else None)
+        for slot in {0, 1} - held:
+            self._store.drop_cut(slot)
+
+    def _read(self, slot: int) -> list[NDArray[np.float32]]:
         try:
-            self._store.keep_cut(packed.getvalue())
-        except RunError as error:
-            _log.warning("round %s: what was cut from the update is lost: %s", index, error)
-            self.forget()
-            return
-        self._store.remember(waiting={"index": index, "committed": False})
+            held = read_npz(self._store.cut(slot), MAX_MODEL)
+            return [held[f"arr_{k}"] for k in range(len(held))]
+        except (ValueError, KeyError) as error:
+            _log.warning("what was cut from an update is damaged, and is left out: %s", error)
+            return []
+
+
+def _packed(rest: Sequence[NDArray[np.float64] | None], most: Sequence[float]) -> bytes:
+    pairs = zip(rest, most, strict=True)
+    kept = [np.zeros(0, np.float32) if x is None else _shortened(x, min(_MOST * end, _LARGEST)) for x, end in pairs]
+    packed = io.BytesIO()
+    np.savez(packed, *kept)
+    return packed.getvalue()
 
 
 def _shortened(x: NDArray[np.float64], most: float) -> NDArray[np.float32]:
