@@ -374,8 +374,14 @@ MUTANTS = (
     federation(
         "coding",
         "every value to the nearest step",
-        "return self.rotated[t] and not self.always_at_random and size >= _NEAREST_FROM * self.steps[t]",
-        "return True",
+        "nearest = bool(self.rotated[t]) and not self.always_at_random and _unbiased(flat, step)",
+        "nearest = True",
+    ),
+    federation(
+        "coding",
+        "no look at the errors of the nearest steps",
+        "return abs(along - square) <= _BIAS * square and abs(12 * error / (step * step) - 1) <= _EVEN",
+        "return square > step * step / 2",
     ),
     federation(
         "coding",
@@ -384,13 +390,25 @@ MUTANTS = (
         "        beyond = None\n",
     ),
     federation(
-        "coding", "noise is applied as it is", "            if part > _DROWNED * whole:\n", "            if False:\n"
+        "coding", "noise is applied as it is", "            if added > _DROWNED * whole:\n", "            if False:\n"
     ),
     federation(
         "coding",
         "zeros are rotated with others",
-        "is_float and x.size > 0 and moved and peak > most",
-        "is_float and x.size > 0 and peak > most",
+        "peak <= most else 1 if moved else 2",
+        "peak <= most else 1",
+    ),
+    federation(
+        "coding",
+        "what stood still is not rotated",
+        "peak <= most else 1 if moved else 2",
+        "peak <= most or not moved else 1",
+    ),
+    flower(
+        "waiting",
+        "what waits is gone when a round is asked for again",
+        "            self._remember(ready, made)\n",
+        "            self._remember(None, made)\n",
     ),
 )
 
