@@ -230,6 +230,22 @@ def test_attack_15_another_resolution_is_another_query_and_a_refused_one_is_spen
     assert "65 numbers, 64 are allowed" in caplog.text
 
 
+def test_attack_15_the_twenty_first_query_is_refused_counted_over_two_key_sets(tmp_path, caplog):
+    """Each set's clients have answered ten: a second set of keys is no second budget."""
+    sets = [federation(tmp_path / name, [{"n": 1}] * CLIENTS) for name in ("one", "two")]
+    for grid, folder, _ in sets:
+        for k, context in enumerate(grid.contexts.values()):
+            context.node_config["fedcipher-key"] = str(folder / f"client-{k}.key")
+    for number in range(20):
+        grid, folder, _ = sets[number % 2]
+        assert secure_sum(grid, QUESTION, folder, answers=["n"]).clients == [0, 1, 2, 3]
+    for grid, folder, asked in sets:
+        with pytest.raises(errors.StrategyError, match="0 usable answers"):
+            secure_sum(grid, QUESTION, folder, answers=["n"])
+        assert len(asked) == 10 * CLIENTS, "the app is not asked"
+    assert caplog.text.count("this site has had 20 queries in key epoch 1") == 2 * CLIENTS
+
+
 def test_privacy_does_not_cover_sums(tmp_path):
     codec = fedcipher.Codec(bits=16, privacy=Privacy(clip=1.0, noise_multiplier=1.0, rounds=3, delta=1e-5))
     grid, folder, _ = federation(tmp_path, [{"n": 1}] * CLIENTS, codec=codec)

@@ -1,22 +1,30 @@
 """A server that chooses models, ranges, settings and optimisers learns nothing of one client (13 to 17, 31)."""
 
 import logging
-from contextlib import ExitStack
+import os
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import fedcipher
 import numpy as np
 import pytest
+from attack_harness import Federation
 from fedcipher import _native, errors, keys
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import Charter, Settings, arrays_digest
+from fedcipher.federation.store import Store
 from fedcipher.flower import SecureStrategy, open_run, protocol
 from fedcipher.flower.party import _parties
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.settings import RoundSettings
+from fedcipher.schemes.base import state_dir
 from flower_harness import NAMES, LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.serde import message_to_proto
 from flwr.serverapp.strategy import FedAdam, FedAvg
 from test_ledger import engine
 
@@ -511,3 +519,95 @@ def test_at_a_site_nobody_else_knows_the_draws_that_round_an_update(tmp_path, rn
     assert strategy.rounds[0].accepted == CLIENTS
     # A simulation is made again to the bit.
     assert len(used) == (0 if sites else CLIENTS)
+
+
+# --- two processes at once ----------------------------------------------------------------------
+
+PROCESS = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from fedcipher.federation import store
+from flower_harness import LocalGrid, initial, make_app
+from flwr.common.serde import message_from_proto
+from flwr.proto.message_pb2 import Message
+read = store._read
+# Between what is read and what is written there is room for the other process.
+store._read = lambda path: (read(path), time.sleep(0.02))[0]
+grid = LocalGrid(make_app([initial()], [10]), 1, Path(sys.argv[1]), sites=True)
+print("ready", flush=True)
+for _ in sys.stdin:
+    made = message_from_proto(Message.FromString(Path(sys.argv[2]).read_bytes()))
+    reply = grid.app(made, grid.contexts[1000])
+    print("refused" if reply.has_error() else "trained", flush=True)
+"""
+
+
+@contextmanager
+def at_once(folder, *key_folders):
+    """Two processes of client 0; the function sends each a message at the same moment, and says what came of it."""
+    program = PROCESS.format(tests=str(Path(__file__).parent))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": os.environ}
+    places = [folder / f"message-{k}" for k in range(len(key_folders))]
+    with ExitStack() as stack:
+        commands = [[sys.executable, "-c", program, *map(str, pair)] for pair in zip(key_folders, places, strict=True)]
+        processes = [stack.enter_context(subprocess.Popen(command, **pipes)) for command in commands]
+        assert [process.stdout.readline() for process in processes] == ["ready\n"] * len(processes)
+
+        def send(*contents):
+            for place, content in zip(places, contents, strict=True):
+                made = Message(content, dst_node_id=1000, message_type="train")
+                place.write_bytes(message_to_proto(made).SerializeToString())
+            for process in processes:
+                process.stdin.write("now\n")
+                process.stdin.flush()
+            return [process.stdout.readline().strip() for process in processes]
+
+        yield send
+
+
+def policy_file(tmp_path, monkeypatch, text):
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "policy.json").write_text(text)
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+def test_of_two_processes_with_one_key_and_two_charters_one_trains(tmp_path, rng, monkeypatch, apart):
+    """Their runs have one number, or the second one's is ``apart`` from it and ends the first for ever."""
+    policy_file(tmp_path, monkeypatch, '{"fedcipher_policy": 1, "runs": 0}')
+    federation = Federation(tmp_path, "flashe", rng)
+    store, rounds, numbers = Store(state_dir(), f"{federation.charter.key_set}-0"), iter(range(1, 1000)), [0]
+
+    def content(charter):
+        return federation.content(federation.settings(charter=charter, round=federation.run + next(rounds)))
+
+    with at_once(tmp_path, federation.folder, federation.folder) as send:
+        for repetition in range(10):
+            begins = federation.run + 10 * (repetition + 1)
+            pair = [federation.make_charter(run=begins + k * apart, rounds=50 + k) for k in range(2)]
+            first = send(*map(content, pair))
+            if not apart:
+                assert sorted(first) == ["refused", "trained"], repetition
+            newest = first.index("trained") if not apart else 1
+            assert first[newest] == "trained", repetition
+            # What was taken goes on, and the other never does.
+            again = send(*map(content, pair))
+            assert again == [("refused", "trained")[k == newest] for k in range(2)], repetition
+            numbers.append(store.recall()["run"])
+            assert numbers[-1] == pair[newest].run > numbers[-2] and store.accepted() == pair[newest]
+
+
+def test_two_processes_with_two_key_sets_share_the_runs_of_their_site(tmp_path, rng, monkeypatch):
+    """Without a policy file a site has three runs an epoch, also where two processes begin theirs at once."""
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    both = [Federation(tmp_path / name, "flashe", rng) for name in ("one", "two")]
+    found = []
+    with at_once(tmp_path, *(federation.folder for federation in both)) as send:
+        for number in range(1, 4):
+            charters = [federation.make_charter(run=federation.run + number) for federation in both]
+            settings = [f.settings(number, charter=charter) for f, charter in zip(both, charters, strict=True)]
+            settings = [ConfigRecord({**said, "index": 1}) for said in settings]
+            found += send(*(f.content(said) for f, said in zip(both, settings, strict=True)))
+    assert found[:2] == ["trained"] * 2 and sorted(found[2:4]) == ["refused", "trained"]
+    assert found[4:] == ["refused"] * 2

@@ -3,17 +3,24 @@
 A client's number is its signature's: nobody is displaced, and one key fills no sum.
 """
 
+import base64
+import re
 import struct
+from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 
 import blake3
+import ed25519_reference as ed
 import fedcipher
+import numpy as np
 import pytest
 import wire_tools
 from attack_harness import ALL, CLIENTS, Federation
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from fedcipher import errors, keys
+from fedcipher import _native, errors, keys
+from fedcipher.federation.policy import Policy
 from fedcipher.flower import SecureStrategy, protocol
 from fedcipher.flower.sums import RoundSums
 from fedcipher.schemes import base
@@ -179,21 +186,159 @@ def test_attack_18_one_client_takes_up_one_kind_of_sum(tmp_path, rng, monkeypatc
     assert len(sums.largest()[1]) == CLIENTS
 
 
-def test_an_updates_signature_is_what_the_protocol_page_says():
-    """By another library, from the bytes of docs/protocol.md and the key in the server's file."""
-    scheme = fedcipher.scheme("flashe", clients=CLIENTS)
-    made = scheme.keygen(CLIENTS)
-    frame = scheme.encryptor(made.client(3)).encrypt(initial(), round=7, model=b"a model", memory=b"a memory")
+def signed(frame, number):
+    """What an update's signature covers, under a common key in round ``number``: the bytes of docs/protocol.md."""
     start = wire_tools.payload_start(frame)
     (layout_len,) = struct.unpack_from("<I", frame, wire_tools.LAYOUT)
     scheme_params_key, epoch_round_elements = frame[8:56], frame[56 : wire_tools.MODEL]
     model_memory, layout = frame[wire_tools.MODEL : wire_tools.CLIENTS], frame[start - layout_len : start]
     common = scheme_params_key + model_memory + epoch_round_elements + struct.pack("<Q", layout_len) + layout
     own, payload = frame[wire_tools.FIXED : start - layout_len], wire_tools.payload(frame)
-    body, tag, signature = payload[:-80], payload[-80:-64], payload[-64:]
-    said = b"fedcipher update 1\0" + bytes(32) + struct.pack("<Q", 7) + model_memory + sha256(common).digest()
-    said += own + tag + blake3.blake3(body).digest()
+    body, tag = payload[:-80], payload[-80:-64]
+    said = b"fedcipher update 1\0" + bytes(32) + struct.pack("<Q", number) + model_memory + sha256(common).digest()
+    return said + own + tag + blake3.blake3(body).digest()
+
+
+def test_an_updates_signature_is_what_the_protocol_page_says():
+    """By another library, from the bytes of docs/protocol.md and the key in the server's file."""
+    scheme = fedcipher.scheme("flashe", clients=CLIENTS)
+    made = scheme.keygen(CLIENTS)
+    frame = scheme.encryptor(made.client(3)).encrypt(initial(), round=7, model=b"a model", memory=b"a memory")
+    said, signature = signed(frame, 7), wire_tools.payload(frame)[-64:]
     key = wire_tools.payload(made.server().to_bytes())[3 * 32 : 4 * 32]
     Ed25519PublicKey.from_public_bytes(key).verify(signature, said)
     with pytest.raises(InvalidSignature):
         Ed25519PublicKey.from_public_bytes(key).verify(signature, said[:-1] + b"x")
+
+
+# --- edge cases of Ed25519 ----------------------------------------------------------------------
+
+VECTORS = Path(__file__).resolve().parents[1] / "crates" / "fedcipher-core" / "tests" / "speccheck.in"
+"""The published vectors, with whether ZIP 215 takes each and whether its key is one."""
+NOT_CANONICAL = (ed.P + 1).to_bytes(32, "little")
+"""The neutral element, not as RFC 8032 encodes it."""
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A signature R = rB + torsion, S = r + ka under the key A = aB + torsion, made as the published ones are."""
+
+    a: int = 77
+    r: int = 5
+    torsion: tuple[int, int] = (0, 0)
+    """Multiples of a point of order 8 in A and in R."""
+    encoded: tuple[bytes | None, bytes | None] = (None, None)
+    """A and R in place of their own encodings."""
+    orders: int = 0
+    """How often the order is added to S."""
+
+    @property
+    def key(self) -> bytes:
+        return self.encoded[0] or self._point(self.a, self.torsion[0])
+
+    def sign(self, message: bytes) -> bytes:
+        r = self.encoded[1] or self._point(self.r, self.torsion[1])
+        s = (self.r + ed.challenge(r, self.key, message) * self.a) % ed.L + self.orders * ed.L
+        return r + s.to_bytes(32, "little")
+
+    @staticmethod
+    def _point(scalar: int, torsion: int) -> bytes:
+        return ed.encoded(ed.add(ed.times(scalar, ed.BASE), ed.times(torsion, ed.EIGHT)))
+
+
+ODD = {
+    "plain": (Odd(), True),
+    "mixed A": (Odd(torsion=(1, 0)), True),
+    "mixed R": (Odd(torsion=(0, 3)), True),
+    "mixed A and R": (Odd(torsion=(5, 2)), True),
+    "small R": (Odd(r=0, torsion=(0, 1)), True),
+    "small R and mixed A": (Odd(r=0, torsion=(7, 1)), True),
+    "R not canonical": (Odd(r=0, encoded=(None, NOT_CANONICAL)), True),
+    "small A": (Odd(a=0, torsion=(1, 0)), False),
+    "small A and R": (Odd(a=0, r=0, torsion=(1, 1)), False),
+    "neutral A": (Odd(a=0), False),
+    "A not canonical": (Odd(a=0, encoded=(NOT_CANONICAL, None)), False),
+    "S beyond the order": (Odd(orders=1), False),
+    "S far beyond the order": (Odd(orders=8), False),
+}
+
+
+@pytest.fixture(scope="module")
+def charter(tmp_path_factory):
+    """Of a client that asks its policy whether a coordinator has signed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        federation = Federation(tmp_path_factory.mktemp("charter"), "plain", np.random.default_rng(1))
+        return federation.make_charter()
+
+
+def client_takes(odd, charter):
+    """Whether a client takes the signature for its coordinator's."""
+    signature = odd.sign(b"fedcipher charter 1\0" + charter.digest)
+    vouched = Policy(coordinators=(base64.b64encode(odd.key).decode(),)).vouched(charter, signature)
+    assert _native.charter_signature_holds(odd.key, charter.digest, signature) is vouched
+    return vouched
+
+
+def server_takes(odd):
+    """Whether an aggregator takes the signature for its client 3's; none takes it whose keys are refused."""
+    scheme = fedcipher.scheme("plain", clients=CLIENTS)
+    made = scheme.keygen(CLIENTS)
+    frame = scheme.encryptor(made.client(3)).encrypt(initial(), round=7)
+    payload = wire_tools.payload(frame)
+    frame = wire_tools.with_payload(frame, payload[:-64] + odd.sign(signed(frame, 7)))
+    key = made.server().to_bytes()
+    cohort = wire_tools.payload(key)
+    changed = wire_tools.with_payload(key, cohort[: 3 * 32] + odd.key + cohort[4 * 32 :])
+    try:
+        server = _native.ServerKey.from_bytes(changed)
+    except errors.KeyFormatError:
+        assert not ed.is_key(odd.key)
+        return False
+    try:
+        return scheme.aggregator(server, round=7).add(frame).client == 3
+    except errors.SignatureError:
+        return False
+
+
+def is_in_a_roster(key):
+    """Whether parties make a roster of this key, by which a committee's members check."""
+    cards = []
+    for number in range(3):
+        verify, sealing = _native.Identity.generate().public()
+        cards.append((number, f"party-{number}", (True, True, True), key if number == 1 else verify, sealing))
+    try:
+        return bool(_native.Roster(cards))
+    except errors.ParameterError:
+        return False
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_signature_is_the_same_to_client_server_and_a_second_implementation(name, charter):
+    odd, taken = ODD[name]
+    by_reference = ed.is_key(odd.key) and ed.holds(odd.key, b"any message", odd.sign(b"any message"))
+    assert [by_reference, client_takes(odd, charter), server_takes(odd)] == [taken] * 3
+    assert is_in_a_roster(odd.key) is ed.is_key(odd.key)
+
+
+def test_the_published_edge_cases_are_those_of_a_second_implementation():
+    """Rust's tests check them alone and in batches; a key that is refused vouches for nothing."""
+    vector = r'"([0-9a-f]*)",\s*"([0-9a-f]{64})",\s*"([0-9a-f]{128})",\s*(true|false),\s*(true|false)'
+    found = re.findall(vector, VECTORS.read_text())
+    assert len(found) == 15
+    for message, key, signature, *expected in found:
+        message, key, signature = map(bytes.fromhex, (message, key, signature))
+        held = [ed.holds(key, message, signature), ed.is_key(key)]
+        assert held == [said == "true" for said in expected], key.hex()
+        assert is_in_a_roster(key) is held[1], key.hex()
+        # Under some keys of small order one signature would hold for every message.
+        assert not _native.charter_signature_holds(key, message, signature)
+
+
+def test_no_roster_has_a_key_that_is_not_canonical_or_of_small_order():
+    """Each y from p on, with either sign, and the eight points of small order: one party would have two keys."""
+    beyond = [((ed.P + y) | sign << 255).to_bytes(32, "little") for y in range(19) for sign in (0, 1)]
+    small = [ed.encoded(ed.times(number, ed.EIGHT)) for number in range(8)]
+    assert sum(ed.decoded(key) is not None for key in beyond) > 8
+    assert not any(ed.is_key(key) or is_in_a_roster(key) for key in [*beyond, *small])
+    assert ed.is_key(ed.encoded(ed.BASE)) and is_in_a_roster(ed.encoded(ed.BASE))

@@ -6,17 +6,21 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 
 import fedcipher
 import numpy as np
 import pytest
+from attack_harness import Federation, says_nothing
 from fedcipher import Codec, _native, cli, errors, keys
 from fedcipher.dp import Privacy, grid
+from fedcipher.federation.answers import Answer
+from fedcipher.federation.policy import Policy
 from fedcipher.flower import SecureStrategy, protocol
 from fedcipher.flower.analytics import secure_sum
 from flower_harness import LocalGrid, initial, make_app, record
-from flwr.app import RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -287,6 +291,8 @@ def opened(made, updates, round=1):
     encryptors = [made.encryptor(issued.client(j)) for j in range(len(updates))]
     for encryptor, update in zip(encryptors, updates, strict=True):
         aggregator.add(encryptor.encrypt(update, round=round))
+    for member, request in aggregator.requests().items():
+        aggregator.answer(made.member(issued.client(member)).answer(request))
     sums = made.decryptor(issued.client(0)).sums(aggregator.finish()).astype(np.int64)
     half = 2 ** (made.codec.bit_widths[0] - 1) - 1
     return sums - len(updates) * half, encryptors
@@ -329,6 +335,21 @@ def told(monkeypatch):
 
     monkeypatch.setattr(_native, "add_noise", recorded)
     return given
+
+
+@pytest.mark.parametrize(("corrupt", "shares"), [(0, 4), (1, 4), (2, 3), (3, 2)])
+def test_without_the_noise_of_all_who_may_be_corrupt_the_smallest_group_has_enough(told, corrupt, shares):
+    """A group of the fewest clients that are summed: what ``corrupt`` of them have added, they can take off again."""
+    count, fewest = 5000, 5
+    made = scheme("oneshot", bits=12, clients=6, min_contributions=fewest, members=5, corrupt=corrupt, preset="fast")
+    assert made.noise_shares == shares
+    sums, _ = opened(made, [[np.zeros(count, np.float32)] for _ in range(fewest)])
+    chosen = grid(PRIVACY, 12, count, shares)
+    own = [np.rint(flat.astype(np.float64) / chosen.step).astype(np.int64) for flat, _, _ in told]
+    # A reader knows its own, also where nobody is corrupt.
+    left = sums - sum(own[: max(1, corrupt)])
+    guaranteed = (PRIVACY.noise_multiplier * chosen.sensitivity) ** 2
+    assert abs(np.mean(left.astype(float) ** 2) / guaranteed - 1) < 6 * math.sqrt(2 / count) + 1e-5
 
 
 @pytest.mark.parametrize("name", ["flashe", "bfv", "bfv-lib"])
@@ -578,6 +599,48 @@ def test_a_budget_refuses_before_the_client_trains():
         encryptor.precompute([np.zeros(5, np.float32)], round=4)
 
 
+@pytest.mark.parametrize("name", ["flashe", "bfv"])
+def test_what_became_of_a_frame_changes_nothing_of_the_budget(name):
+    """A frame that is lost, one that is spoilt and so refused, and one whose sum nobody opens: each was noise spent."""
+    made = scheme(name)
+    issued, update = made.keygen(CLIENTS), [np.zeros(5, np.float32)]
+    encryptors = [made.encryptor(issued.client(k)) for k in range(CLIENTS)]
+    encryptors[0].encrypt(update, round=1)
+    spoilt, sums = bytearray(encryptors[0].encrypt(update, round=2)), made.aggregator(issued.server(), round=2)
+    spoilt[-20] ^= 1
+    with pytest.raises(errors.FedcipherError):
+        sums.add(bytes(spoilt))
+    sums = made.aggregator(issued.server(), round=3)
+    for encryptor in encryptors:
+        sums.add(encryptor.encrypt(update, round=3))
+    sums.finish()
+    for again in (encryptors[0], made.encryptor(issued.client(0))):
+        with pytest.raises(errors.PrivacyBudgetError, match="3 updates"):
+            again.encrypt(update, round=4)
+    # The others have given one.
+    encryptors[1].encrypt(update, round=4)
+
+
+def test_new_keys_are_a_new_budget_and_leave_the_old_one_spent(tmp_path):
+    """docs/dp.md: the epsilons of both add up."""
+    made, update = scheme(), [np.zeros(5, np.float32)]
+    folders = [keys.save(made.keygen(2, epoch=epoch), made, tmp_path / f"keys-{epoch}") for epoch in (1, 2)]
+
+    def spends(folder, *rounds):
+        found, key = keys.open_client(folder / "client-0.key")
+        for number in rounds:
+            found.encryptor(key).encrypt(update, round=number)
+
+    spends(folders[0], 1, 2, 3)
+    spends(folders[1], 4, 5)
+    with pytest.raises(errors.PrivacyBudgetError):
+        spends(folders[0], 6)
+    spends(folders[1], 6)
+    for folder in folders:
+        with pytest.raises(errors.PrivacyBudgetError):
+            spends(folder, 7)
+
+
 # --- Flower -----------------------------------------------------------------------------------------------------------
 
 QUIET = Privacy(clip=20.0, noise_multiplier=0.01, rounds=3, delta=1e-5)
@@ -648,6 +711,77 @@ def test_a_server_cannot_weight_by_examples(tmp_path, caplog):
         strategy.start(local, record(initial()), num_rounds=1)
     assert caplog.text.count("it weights by examples, and the noise") == CLIENTS
     assert seen == []
+
+
+@pytest.mark.parametrize("fate", ["lost", "refused"])
+def test_rounds_that_a_clients_frames_are_not_in_count_against_its_budget(tmp_path, caplog, fate):
+    local, strategy = deployed(tmp_path)
+
+    def tamper(message, reply, client):
+        if client or reply.has_error():
+            return reply
+        if fate == "lost":
+            return None
+        frame = bytearray(protocol.frame_bytes(reply.content["arrays"][protocol.UPDATE]))
+        frame[len(frame) // 2] ^= 1
+        content = RecordDict({**reply.content, "arrays": protocol.wire_record({protocol.UPDATE: bytes(frame)})})
+        return Message(content, reply_to=message)
+
+    local.tamper = tamper
+    strategy.start(local, record(initial()), num_rounds=3)
+    assert [made.accepted for made in strategy.rounds] == [CLIENTS - 1] * 3
+    local.tamper = None
+    with caplog.at_level(logging.WARNING, "fedcipher.flower"), pytest.raises(errors.StrategyError, match="no"):
+        strategy.start(local, record(initial()), num_rounds=1)
+    assert caplog.text.count("PrivacyBudgetError") == CLIENTS
+
+
+RANGES = {"clip": 9.0, "start": 2.0, "margin": 3.0, "bits": 12, "privacy": None}
+
+
+def test_a_charter_under_privacy_brings_no_range(tmp_path, rng, caplog):
+    """What noise is for follows from the key file's parameters: with another range an update would have less of it."""
+    federation = Federation(tmp_path, "flashe", rng, codec=Codec(bits=16, privacy=QUIET), sites=True)
+    charter = federation.make_charter()
+    codec, trained = charter.scheme["codec"], []
+    federation.app = make_app(federation.goals, [10] * 5, seen=trained)
+    codecs = [{**codec, name: value} for name, value in RANGES.items()]
+    codecs += [{**codec, "privacy": {**codec["privacy"], name: 9.0}} for name in ("clip", "noise_multiplier")]
+    fewer = {**charter.scheme, "params": {**charter.scheme["params"], "min_contributions": 2}}
+    for hostile in [{**charter.scheme, "codec": other} for other in codecs] + [fewer]:
+        caplog.clear()
+        other = replace(charter, scheme=hostile)
+        assert says_nothing(federation.send(federation.content(federation.settings(charter=other)))), hostile
+        assert "of other keys or another scheme than this client's" in caplog.text
+    # Nor does a message beside its charter.
+    for extra in ({"ranges": [9.0, 9.0]}, {"clip": 9.0}, {"unit": 9.0}):
+        assert says_nothing(federation.send(federation.content(federation.settings(charter=charter, **extra))))
+    assert not trained
+    assert not federation.send(federation.content(federation.settings(charter=charter))).has_error() and trained
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "lifted"),
+    [
+        ({"equal_weights": False}, "it weights by examples", {}),
+        ({"answers": {"train": [Answer("loss")], "evaluate": []}}, "answers of training", {}),
+        ({"answers": {"train": [], "evaluate": [Answer("loss")]}}, "an evaluation", {"privacy_evaluation": True}),
+    ],
+)
+def test_a_site_refuses_under_privacy_what_no_noise_covers(tmp_path, rng, caplog, changes, why, lifted):
+    for privacy in (QUIET, None):
+        codec = Codec(bits=16, privacy=privacy)
+        federation = Federation(tmp_path / str(bool(privacy)), "flashe", rng, codec=codec, sites=True)
+        charter = replace(federation.make_charter(), **changes)
+        caplog.clear()
+        reply = federation.send(federation.content(federation.settings(charter=charter)))
+        assert says_nothing(reply) if privacy else not reply.has_error()
+        assert (why in caplog.text) is bool(privacy)
+        if lifted:
+            Policy(**lifted).judge(charter)
+        elif privacy:
+            with pytest.raises(errors.CharterError, match=why):
+                Policy(privacy_evaluation=True).judge(charter)
 
 
 def test_a_model_with_whole_numbers_is_refused_before_anybody_trains(tmp_path):

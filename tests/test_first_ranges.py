@@ -1,5 +1,8 @@
 """The first ranges of a run: a sum of histograms, then the updates of the same training."""
 
+import ast
+import re
+
 import fedcipher
 import numpy as np
 import pytest
@@ -151,7 +154,7 @@ class Killed(BaseException):
     """As far as any code is concerned the process is gone."""
 
 
-def killed_with_histograms(here, monkeypatch, **options):
+def killed_with_histograms(here, monkeypatch, rounds=1, **options):
     """The server of ``here`` dies when it has kept its first sum."""
     real = RunFolder.append
 
@@ -159,10 +162,37 @@ def killed_with_histograms(here, monkeypatch, **options):
         real(folder, frames, index)
         raise Killed
 
-    monkeypatch.setattr(RunFolder, "append", dying)
-    with pytest.raises(Killed):
-        here.run(1, **options)
-    monkeypatch.undo()
+    # The test's own state folder stays: `undo` would leave it for the user's.
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RunFolder, "append", dying)
+        here.run(rounds, **options)
+
+
+def sat_out(text):
+    """Whom each line of the log says to sit a round out."""
+    return [ast.literal_eval(found) for found in re.findall(r"clients (\[[^]]*\]) sit this round out", text)]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot"])
+def test_attack_32_a_second_run_while_a_client_is_away_goes_on_and_says_who_sits_out(
+    tmp_path, monkeypatch, caplog, name, killed
+):
+    """Its first sums count beside those of the run before, which had the client; later ones have all who are there."""
+    here = Federation(tmp_path, clients=6, name=name)
+    here.run(2)
+    assert not sat_out(caplog.text)
+    here.grid.tamper = lambda message, reply, client: None if client == 5 else reply
+    here.out = tmp_path / "second"
+    if killed:
+        killed_with_histograms(here, monkeypatch, 3, resume=True)
+    here.run(3, resume=True)
+    assert [made.unfinished for made in here.strategy.rounds if made.round > 1 or not killed] == [None] * (3 - killed)
+    there = set(range(5))
+    # Histograms and updates of the first position, then the other two rounds.
+    assert [len(here.clients_of(step)) for step in range(1, 5)] == [3, 3, 5, 5]
+    assert sat_out(caplog.text) == [sorted(there - set(here.clients_of(step))) for step in (1, 2)]
+    assert all(set(here.clients_of(step)) <= there for step in range(1, 5))
 
 
 def test_a_server_that_dies_between_the_two_goes_on_from_its_histograms(tmp_path, monkeypatch):

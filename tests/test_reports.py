@@ -1,20 +1,28 @@
 """Under `oneshot` a server without a key has the curves: readers report answers, and enough of them say the same."""
 
+import os
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import fedcipher
 import numpy as np
 import pytest
+import wire_tools
 from attack_harness import ALL, CLIENTS, Federation, says_nothing
-from fedcipher import keys
+from fedcipher import errors, keys
 from fedcipher.errors import StrategyError
 from fedcipher.federation.answers import Answer
+from fedcipher.federation.chain import Chain
 from fedcipher.flower import SecureStrategy, client_mod, open_run, protocol
 from fedcipher.flower.journal import read_journal
+from fedcipher.flower.run_folder import read_run
 from flower_harness import LocalGrid, initial, record
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.serde import message_to_proto
 from flwr.serverapp.strategy import FedAvg
 
 LOSSES = [0.5, 1.25, 3.0, 4.5, 0.125]
@@ -151,6 +159,33 @@ def test_attack_13_under_a_common_key_no_client_reports(tmp_path, rng, name):
             assert says_nothing(federation.send(content, kind))
 
 
+READER = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from attack_harness import CLIENTS
+from flower_harness import LocalGrid
+from flwr.common.serde import message_from_proto
+from flwr.proto.message_pb2 import Message
+from test_reports import app_of, said
+grid = LocalGrid(app_of(), CLIENTS, Path(sys.argv[1]))
+for path in sys.argv[2:]:
+    message = message_from_proto(Message.FromString(Path(path).read_bytes()))
+    reply = grid.app(message, grid.contexts[message.metadata.dst_node_id])
+    print("refused" if reply.has_error() else said(reply).decode(), flush=True)
+"""
+
+
+def restarted(folder, messages):
+    """What readers say to ``messages`` in a new process, which has their keys and their state folder: None refuses."""
+    places = [folder / f"asked-{k}" for k in range(len(messages))]
+    for place, message in zip(places, messages, strict=True):
+        place.write_bytes(message_to_proto(message).SerializeToString())
+    command = [sys.executable, "-c", READER.format(tests=str(Path(__file__).parent)), folder / "keys", *places]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, env=os.environ)
+    return [None if line == "refused" else line.encode() for line in done.stdout.splitlines()]
+
+
 def test_attack_13_a_reader_reports_the_committees_one_sum_of_its_position(tmp_path, rng):
     run = Run(tmp_path)
     (honest,) = {reply.content[protocol.REPORT]["report"] for _, reply in run.reports if b"error" in said(reply)}
@@ -159,15 +194,17 @@ def test_attack_13_a_reader_reports_the_committees_one_sum_of_its_position(tmp_p
     client = next(k for k, _ in sent if sum(k == other for other, _ in sent) == 2)
     (_, earlier), (_, content) = [(k, c) for k, c in sent if k == client]
 
-    def ask(**changes):
+    def asked(**changes):
         made = RecordDict({**dict(content.items()), protocol.CONFIG: ConfigRecord(dict(content[protocol.CONFIG]))})
         for name, value in changes.items():
             made[name.replace("_", ".")] = value
         kind = "evaluate" if made[protocol.REPORT].get("purpose") == "evaluate" else "train"
-        node = 1000 + client
-        return run.grid.app(Message(made, dst_node_id=node, message_type=kind), run.grid.contexts[node])
+        return Message(made, dst_node_id=1000 + client, message_type=kind)
 
-    # The same bytes again bring the same report, after a restart too.
+    def ask(**changes):
+        return run.grid.app(asked(**changes), run.grid.contexts[1000 + client])
+
+    # The same bytes again bring the same report.
     assert said(ask()) == honest
     update = next(
         protocol.frame_bytes(array)
@@ -176,10 +213,16 @@ def test_attack_13_a_reader_reports_the_committees_one_sum_of_its_position(tmp_p
         for key, array in held.items()
         if key == protocol.UPDATE
     )
-    flipped = bytearray(protocol.frame_bytes(content[protocol.EVALUATION][protocol.EVALUATION]))
-    flipped[len(flipped) // 2] ^= 1
-    for frame in (protocol.frame_bytes(earlier[protocol.EVALUATION][protocol.EVALUATION]), update, bytes(flipped), b""):
-        assert says_nothing(ask(fedcipher_evaluation=protocol.wire_record({protocol.EVALUATION: frame})))
+    good = protocol.frame_bytes(content[protocol.EVALUATION][protocol.EVALUATION])
+    # With a checksum that is right again, so that the tag refuses it.
+    flipped = wire_tools.with_flip(good, len(good) // 2, 1)
+    frames = (protocol.frame_bytes(earlier[protocol.EVALUATION][protocol.EVALUATION]), update, flipped, b"")
+    others = [{"fedcipher_evaluation": protocol.wire_record({protocol.EVALUATION: frame})} for frame in frames]
+    assert all(says_nothing(ask(**other)) for other in others)
+    # After a restart too, whatever comes first.
+    again = [asked(), *(asked(**other) for other in others), asked()]
+    assert restarted(tmp_path, again) == [honest, *[None] * len(others), honest]
+    assert restarted(tmp_path, again[1:]) == [*[None] * len(others), honest]
     assert says_nothing(ask(fedcipher_evaluation=ArrayRecord({})))
     for purpose in ({"purpose": "query"}, {"purpose": 1}, {}):
         assert says_nothing(ask(fedcipher_report=ConfigRecord(purpose)))
@@ -253,16 +296,71 @@ def test_a_step_that_a_reader_has_opened_and_refused_is_not_reported(tmp_path):
     here = first.content[protocol.CONFIG]["last"]
     assert second.content[protocol.CONFIG]["last"] != here
 
-    def ask(message, arrays, **changes):
+    def asked(message, arrays, **changes):
         config = {**message.content[protocol.CONFIG], **changes}
         if not arrays:
             config.pop("indices", None)
         content = RecordDict(dict(message.content.items()))
         content["arrays"], content[protocol.CONFIG] = ArrayRecord(arrays), ConfigRecord(config)
-        return grid.app(Message(content, dst_node_id=node, message_type="train"), grid.contexts[node])
+        return Message(content, dst_node_id=node, message_type="train")
 
-    told = said(ask(first, dict(first.content["arrays"].items())))
+    def ask(*given, **changes):
+        return grid.app(asked(*given, **changes), grid.contexts[node])
+
+    whole = dict(first.content["arrays"].items())
+    told = said(ask(first, whole))
     assert said(ask(first, {})) == told
-    assert says_nothing(ask(second, {protocol.aggregate_key(1): sum_}, last=here))
+    # A process that begins anew has opened that sum and no other one.
+    other = {protocol.aggregate_key(1): sum_}
+    (only,) = restarted(tmp_path, [asked(first, {})])
+    assert only == told
+    assert restarted(tmp_path, [asked(second, other, last=here)]) == [None]
+    assert says_nothing(ask(second, other, last=here))
     again = ask(first, {})
     assert again.has_error() or said(again) == told
+    assert set(restarted(tmp_path, [asked(first, {}), asked(first, whole)])) <= {None, told}
+
+
+OPENER = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from test_reports import opened_again
+print("".join(opened_again(Path(sys.argv[1]))))
+"""
+
+
+def opened_again(folder):
+    """What a server's opener does with sums of the run's first position: "o" for each that opens, "r" for a refusal."""
+    scheme, key = keys.load_client(folder / "keys" / "client-0.key")
+    run = read_run(folder / "run")
+    for path in sorted(folder.glob("sum-*")):
+        chain = Chain(run.charter, scheme, run.context, first=run.first())
+        try:
+            # As a strategy's opener, which has its memory in the state folder.
+            chain.step(scheme.decryptor(key), [path.read_bytes()], 1)
+            yield "o"
+        except errors.FedcipherError:
+            yield "r"
+
+
+@pytest.mark.parametrize("name", ["flashe", "bfv"])
+def test_an_opener_opens_and_reports_one_list_of_a_position_after_a_restart_too(tmp_path, name):
+    """A sum without one client, beside the sum that the opener has reported, would tell of this client alone."""
+    scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=12, clip=1.0))
+    made = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys", examples_per_weight=100)
+    grid = LocalGrid(app_of(), CLIENTS, made)
+    given = {"opener": "client-0.key", "train_answers": ["loss"]}
+    strategy = SecureStrategy(FedAvg(**ALL, fraction_evaluate=0), made, out=tmp_path / "run", **given)
+    result = strategy.start(grid, record(initial()), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(MEAN, abs=1e-6)
+    sent = [protocol.frame_bytes(reply.content["arrays"][protocol.UPDATE]) for _, reply in grid.received]
+    for number, clients in enumerate((range(CLIENTS), range(CLIENTS - 1), range(1, CLIENTS), range(CLIENTS))):
+        aggregator = scheme.aggregator(strategy._key, round=strategy.rounds[0].number)
+        for client in clients:
+            aggregator.add(sent[client])
+        (tmp_path / f"sum-{number}").write_bytes(aggregator.finish())
+    command = [sys.executable, "-c", OPENER.format(tests=str(Path(__file__).parent)), str(tmp_path)]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+        assert done.stdout == "orro\n"
