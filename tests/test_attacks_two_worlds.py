@@ -6,9 +6,9 @@ its kind, its records and their keys, its frame's length and head, refusals, and
 ciphertexts and what is random or a time: tags and signatures, references of refusals, seconds. Nor are the ratios that
 a reader reports of a sum, which differ where the sums do. Tags of models are compared by which of them are equal.
 
-All replies are compared as the bytes that travel, too, with zeros in place of what is not compared: by one digest. With
-ideal sealing every frame is of zeros and counts nothing, as the functionality sees a record that is in no sum. Then sums
-are the same in both worlds, so that ratios and the server's log are compared whole.
+The bytes of all replies, as they travel, are compared too, by one digest, with zeros for what is not compared. With
+ideal sealing every frame is of zeros and counts nothing. Sums are then the same in both worlds, so that ratios and the
+server's log are compared whole.
 """
 
 import dataclasses
