@@ -5,28 +5,36 @@ charters, settings, orders, forks of the chain, lost state. Of each reply everyt
 its kind, its records and their keys, its frame's length and head, refusals, and their order. Not compared are
 ciphertexts and what is random or a time: tags and signatures, references of refusals, seconds. Nor are the ratios that
 a reader reports of a sum, which differ where the sums do. Tags of models are compared by which of them are equal.
+
+The bytes of all replies, as they travel, are compared too, by one digest, with zeros for what is not compared. With
+ideal sealing every frame is of zeros and counts nothing. Sums are then the same in both worlds, so that ratios and the
+server's log are compared whole.
 """
 
 import dataclasses
+import hashlib
+import logging
 import random
 import re
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import fedcipher
 import numpy as np
 import pytest
-from attack_harness import TRIES, Interrupted, Left, in_parts
+from attack_harness import TRIES, Interrupted, Left, in_parts, masked
 from fedcipher import _native, keys
-from fedcipher.federation.answers import Answer
+from fedcipher.federation.answers import Answer, Lanes, Tally
 from fedcipher.federation.charter import Charter, Settings, arrays_digest
 from fedcipher.flower import SecureStrategy, client_mod, protocol
 from fedcipher.flower.party import _parties
 from fedcipher.flower.refusal import TEXT
 from fedcipher.flower.settings import RoundSettings
+from fedcipher.schemes.base import KernelEncryptor
 from flower_harness import NAMES, LocalGrid, initial, record
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.serde import message_to_proto
 from flwr.serverapp.strategy import FedAvg
 
 CLIENTS = 4
@@ -97,6 +105,58 @@ def app_of(world):
     return app
 
 
+class ServerLog(logging.Handler):
+    """What the server's process writes while no client's code runs, without its folders and without times."""
+
+    LOGGERS = ("flwr", "fedcipher")
+
+    def __init__(self, folder):
+        super().__init__()
+        self.lines, self._folder, self._elsewhere = [], str(folder), False
+
+    def emit(self, record):
+        if not self._elsewhere:
+            line = record.getMessage().replace(self._folder, "")
+            self.lines.append((record.name, record.levelname, re.sub(r"\b\d+(\.\d+)? ?s\b", "seconds", line)))
+
+    def apart_from(self, app):
+        """The ``app``, whose lines are at its client and not here."""
+
+        def at_its_client(message, context):
+            self._elsewhere = True
+            try:
+                return app(message, context)
+            finally:
+                self._elsewhere = False
+
+        return at_its_client
+
+    @contextmanager
+    def reading(self):
+        loggers = [logging.getLogger(name) for name in self.LOGGERS]
+        levels = [logger.level for logger in loggers]
+        for logger in loggers:
+            logger.addHandler(self)
+            logger.setLevel(logging.DEBUG)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.removeHandler(self)
+                logger.setLevel(level)
+
+
+def seal_ideally(monkeypatch):
+    """Every frame is of zeros that count nothing, whatever its client has computed."""
+    encrypt, encode = KernelEncryptor.encrypt, Lanes.encode
+
+    def nothing(self, update, **said):
+        return encrypt(self, [np.zeros_like(array) for array in update], **said)
+
+    monkeypatch.setattr(KernelEncryptor, "encrypt", nothing)
+    monkeypatch.setattr(Lanes, "encode", lambda self, tally: encode(self, Tally(False, 0, {})))
+
+
 class World:
     """One world's clients, and the honest run that a server began with them."""
 
@@ -115,10 +175,13 @@ class World:
         )
         # Flower samples by this.
         random.seed(1)
+        self.log = ServerLog(self.folder)
+        app, self.grid.app = self.grid.app, self.log.apart_from(self.grid.app)
         # A run that goes on: of one that has ended clients answer nothing.
-        with suppress(Left):
+        with suppress(Left), self.log.reading():
             stopped = Interrupted(self.grid, HONEST, range(CLIENTS))
             self.strategy.start(stopped, model_record(MODEL), num_rounds=2 * HONEST)
+        self.grid.app = app
         self.view = [seen(reply) for _, reply in self.grid.received]
         self._ended = {node: RecordDict(dict(context.state.items())) for node, context in self.grid.contexts.items()}
         shutil.copytree(self.folder / "state", self.folder / "ended")
@@ -166,6 +229,55 @@ def seen(reply):
         else:
             said.append((name, tuple((key, held[key]) for key in sorted(held))))
     return tuple(said)
+
+
+def as_sent(reply, ideal):
+    """The bytes of a reply as they travel, with zeros for ciphertexts, times and what is random; else for ratios."""
+    if reply.has_error():
+        return masked(reply)
+    content = RecordDict()
+    for name, held in reply.content.items():
+        if isinstance(held, ArrayRecord):
+            content[name] = ArrayRecord({key: sealed_ideally(array) for key, array in held.items()})
+        elif name == protocol.METRICS or (name == protocol.REPORT and not ideal):
+            content[name] = type(held)({key: zero_of(value, key) for key, value in held.items()})
+        else:
+            content[name] = held
+    reply.metadata.created_at = reply.metadata.ttl = 1.0
+    return message_to_proto(Message(content, metadata=reply.metadata)).SerializeToString(deterministic=True)
+
+
+def sealed_ideally(array):
+    """An array whose frame keeps its length and its head, with zeros for tags, ciphertext and checksum."""
+    frame, tags = protocol.frame_bytes(array), _tags_at()
+    head = frame[: len(frame) - 8 - _native.inspect(frame)[6]]
+    zeros = head[: tags[0]] + bytes(tags[1] - tags[0]) + head[tags[1] :] + bytes(len(frame) - len(head))
+    return Array(array.dtype, array.shape, array.stype, bytes(array.data).replace(frame, zeros))
+
+
+def zero_of(value, key):
+    """A metric's value where it is a number of bytes; of seconds and ratios as many zeros."""
+    if key.endswith("_bytes"):
+        return value
+    return [type(one)() for one in value] if isinstance(value, list) else type(value)()
+
+
+def digest_of(replies, ideal):
+    """Of all ``replies``, each behind its length."""
+    digest = hashlib.sha256()
+    for reply in replies:
+        sent = as_sent(reply, ideal)
+        digest.update(len(sent).to_bytes(8, "little") + sent)
+    return digest.hexdigest()
+
+
+def logged(world, ideal):
+    """The server's lines; of those with ratios that readers have reported, only which these are, as of reports."""
+
+    def without_ratios(line):
+        return re.findall("'([^']+)'", line) if "Aggregated MetricRecord" in line else line
+
+    return [(name, level, line if ideal else without_ratios(line)) for name, level, line in world.log.lines]
 
 
 def untagged(frame, payload):
@@ -269,7 +381,7 @@ def tag_classes(frames):
     return [tuple(order.setdefault(f[at : at + 16], len(order)) for at in (start, end - 16)) for f in frames]
 
 
-def two_worlds(folder, scheme, key_sets, seed, monkeypatch):
+def two_worlds(folder, scheme, key_sets, seed, monkeypatch, ideal):
     """The clients of one world and of the other, after an honest run in each, and the server."""
     # Both worlds have the server's numbers alike.
     monkeypatch.setattr("fedcipher.flower.strategy.reserve", lambda count: seed[-1] << 21)
@@ -279,40 +391,49 @@ def two_worlds(folder, scheme, key_sets, seed, monkeypatch):
         for world in ("one", "other")
     )
     assert one.view == other.view, "the honest run"
+    honest = [digest_of([reply for _, reply in world.grid.received], ideal) for world in (one, other)]
+    assert honest[0] == honest[1], "the honest run's bytes"
+    assert one.log.lines and logged(one, ideal) == logged(other, ideal)
     charter = one.strategy._running.charter
     assert charter.digest == other.strategy._running.charter.digest
     return one, other, Charter.decode(charter.encode())
 
 
-def look_alike(worlds, server, monkeypatch):
+def look_alike(worlds, server, monkeypatch, ideal):
     """Whether all that the server gets for `A_RUN` messages is the same in all ``worlds``."""
-    frames = [[] for _ in worlds]
+    frames, replies = [[] for _ in worlds], [[] for _ in worlds]
     for _ in range(A_RUN):
         make = server.message()
         views = []
-        for world, made in zip(worlds, frames, strict=True):
+        for world, made, given in zip(worlds, frames, replies, strict=True):
             world.enter(monkeypatch)
             message, client = make(world)
             reply = world.grid.app(message, world.grid.contexts[1000 + client])
             views.append(seen(reply))
+            given.append(reply)
             if not reply.has_error():
                 made += [protocol.frame_bytes(a) for r in reply.content.array_records.values() for a in r.values()]
         assert views[0] == views[1]
     assert tag_classes(frames[0]) == tag_classes(frames[1])
+    assert digest_of(replies[0], ideal) == digest_of(replies[1], ideal)
 
 
 @in_parts
+@pytest.mark.parametrize("sealing", ["real", "ideal"])
 @pytest.mark.parametrize("name", SCHEMES)
-def test_attack_two_worlds_look_alike_to_any_randomised_server(tmp_path, name, part, monkeypatch):
+def test_attack_two_worlds_look_alike_to_any_randomised_server(tmp_path, name, sealing, part, monkeypatch):
+    ideal = sealing == "ideal"
+    if ideal:
+        seal_ideally(monkeypatch)
     committee = {"members": CLIENTS} if name == "oneshot" else {}
     scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16), **committee)
     key_sets = scheme.keygen(CLIENTS)
     for run in range(-(-TRIES // (A_RUN * RUNS))):
         folder = tmp_path / str(run)
-        *worlds, charter = two_worlds(folder, scheme, key_sets, (name, part, 1 + run), monkeypatch)
+        *worlds, charter = two_worlds(folder, scheme, key_sets, (name, part, 1 + run), monkeypatch, ideal)
         base = max(w.strategy._number for w in worlds)
         for again in range(-(-min(TRIES - run * A_RUN * RUNS, A_RUN * RUNS) // A_RUN)):
             for world in worlds:
                 world.begin_anew()
-            look_alike(worlds, Server(f"{name} {part} {run} {again}", charter, base + 1), monkeypatch)
+            look_alike(worlds, Server(f"{name} {part} {run} {again}", charter, base + 1), monkeypatch, ideal)
         shutil.rmtree(folder)
