@@ -181,7 +181,7 @@ test-long: $(TESTED)
 	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py tests/test_watch.py \
 		tests/test_deployment.py tests/test_baselines.py tests/test_scale.py tests/test_apps.py \
 		tests/test_hybrid.py tests/test_flower_models.py tests/test_engine.py tests/test_flower.py \
-		tests/test_data_and_models.py
+		tests/test_data_and_models.py tests/test_weights.py
 
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, sets at memories of sets,
 # messages at a ClientApp, and the same messages at clients of two worlds with other data.

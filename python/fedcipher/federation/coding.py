@@ -34,8 +34,8 @@ _EVEN = 0.1
 """The most that the errors of the nearest steps may be off those of values that lie evenly between steps."""
 _LEAST_ROTATED = 256
 """Fewer values together are not rotated: they would not be normal."""
-_DROWNED = 0.5
-"""Of a mean's square, the part from which on noise damps it."""
+_DROWNED = 0.75
+"""Of a mean's square, the part from which on noise damps it. Less noise has no bias, and damping has."""
 _LOST = 2.0**-20
 """Of the least scale: what is smaller is nothing in single precision beside other values of an update."""
 _MOST = float(np.finfo(np.float32).max)
@@ -161,7 +161,7 @@ class Coding:
     ) -> tuple[list[Array], list[tuple[int, float]]]:
         """The mean update behind ``means`` of frames' values, and which arrays count by which part.
 
-        It is all of an array, but where more than half of its square is ``noise``, which is one number an array.
+        ``noise`` is one number an array. Where it is more than three quarters of the mean square, a part counts.
         """
         values = list(means)
         self._rotate(values, seed, back=True)
