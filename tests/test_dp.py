@@ -646,11 +646,13 @@ def test_new_keys_are_a_new_budget_and_leave_the_old_one_spent(tmp_path):
 QUIET = Privacy(clip=20.0, noise_multiplier=0.01, rounds=3, delta=1e-5)
 
 
-def deployed(tmp_path, privacy=QUIET, far=1.0, seen=None, bits=16):
+def deployed(tmp_path, privacy=QUIET, far=1.0, seen=None, bits=16, sites=False):
     made = scheme(privacy=privacy, bits=bits)
     folder = keys.save(made.keygen(CLIENTS), made, tmp_path / "keys")
     targets = [[np.full_like(a, far * (k + 1)) for a in initial()] for k in range(CLIENTS)]
-    local = LocalGrid(make_app(targets, [10 * (k + 1) for k in range(CLIENTS)], seen=seen), CLIENTS, folder)
+    local = LocalGrid(
+        make_app(targets, [10 * (k + 1) for k in range(CLIENTS)], seen=seen), CLIENTS, folder, sites=sites
+    )
     inner = FedAvg(min_train_nodes=CLIENTS, min_available_nodes=CLIENTS, min_evaluate_nodes=CLIENTS)
     return local, SecureStrategy(inner, folder, opener="client-0.key")
 
@@ -675,6 +677,28 @@ def test_rounds_with_noise_through_flower(tmp_path, caplog):
     assert caplog.text.count("PrivacyBudgetError") == CLIENTS
     refusals = [reply.error.reason for _, reply in local.received if reply.has_error()]
     assert len(refusals) == CLIENTS and not any("rivacy" in reason for reason in refusals)
+
+
+def test_a_site_spends_one_budget_over_all_of_its_keys(tmp_path, caplog, monkeypatch):
+    """A server that brings new keys gets no second budget, unless the site has said so."""
+
+    def rounds(name, number):
+        local, strategy = deployed(tmp_path / name, seen=seen, sites=True)
+        strategy.start(local, record(initial()), num_rounds=number)
+
+    seen = []
+    rounds("first", 2)
+    rounds("second", 1)
+    asked = len(seen)
+    with caplog.at_level(logging.WARNING, "fedcipher.flower"), pytest.raises(errors.StrategyError, match="no"):
+        rounds("third", 1)
+    assert caplog.text.count("has spent its 1 budgets") == CLIENTS and len(seen) == asked
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"fedcipher_policy": 1, "privacy_budgets": 2, "runs": 0}')
+    monkeypatch.setenv("FEDCIPHER_POLICY", str(policy))
+    rounds("fourth", 3)
+    with pytest.raises(errors.StrategyError):
+        rounds("fifth", 1)
 
 
 def test_nothing_that_is_sent_says_whether_an_update_was_clipped(tmp_path, caplog):

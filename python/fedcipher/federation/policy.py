@@ -73,6 +73,8 @@ class Policy:
         Numbers that all answers of an evaluation or a training have together.
     runs, queries
         Charters and queries an epoch, counted over all keys of the site; 0: no limit.
+    privacy_budgets
+        Budgets of differential privacy that this site spends in all, whatever its keys; 0: no limit.
     """
 
     accept: tuple[str, ...] = ()
@@ -91,6 +93,7 @@ class Policy:
     most_numbers: int = 64
     runs: int = 3
     queries: int = 20
+    privacy_budgets: int = 1
 
     def __post_init__(self) -> None:
         for key in self.coordinators:
@@ -213,6 +216,7 @@ SIMULATED = Policy(
     most_numbers=1 << 16,
     runs=0,
     queries=0,
+    privacy_budgets=0,
 )
 """Where the run itself names every client's keys, as a simulation does: there is no site to protect."""
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedcipher import _native
 from fedcipher._files import drop_drafts, locked, make_private_folder, write_whole
-from fedcipher.errors import CharterError, RunError, StateError
+from fedcipher.errors import CharterError, PrivacyBudgetError, RunError, StateError
 from fedcipher.federation.chain import Standing
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.policy import Policy
@@ -114,6 +115,26 @@ class Store:
                     "for the next epoch, or see `fedcipher policy`"
                 )
             held.append(digest)
+            write_whole(path, json.dumps(site).encode())
+
+    def spend(self, key_set: str, client: int, updates: int, budgets: int) -> None:
+        """Count a frame of ``client``'s, one of so many ``updates`` that are a budget of differential privacy.
+
+        The keys of a site spend one after the other; clients of one key set hold different data. Raises
+        `PrivacyBudgetError` where more than the site's ``budgets`` would be spent.
+        """
+        with _lock(self._site / f"{_SITE}.lock"):
+            path = self._site / _SITE
+            site = _read(path)
+            spent: dict[str, Any] = site.setdefault("privacy", {})
+            frames: dict[str, int] = spent.setdefault(key_set, {"updates": updates, "frames": {}})["frames"]
+            frames[str(client)] = frames.get(str(client), 0) + 1
+            if sum(Fraction(max(held["frames"].values()), held["updates"]) for held in spent.values()) > budgets:
+                raise PrivacyBudgetError(
+                    f"this site has spent its {budgets} budgets of differential privacy, over all of its keys: every "
+                    "update under new keys would tell more of the same data. `privacy_budgets` of the policy allows "
+                    "more, and the epsilons add up"
+                )
             write_whole(path, json.dumps(site).encode())
 
     # --- positions ---------------------------------------------------------------------------

@@ -203,6 +203,7 @@ class ClientModel:
         facts, settings = self._store.recall(), self._settings
         if settings.round <= int(facts.get("answered", 0)):
             raise NonceReuseError(f"round {settings.round} is not after round {facts['answered']}, answered already")
+        self._spend()
         if purpose == "evaluate":
             position = self._at.position.hex()
             evaluated: list[str] = facts.get("evaluated", [])
@@ -215,6 +216,13 @@ class ClientModel:
         if settings.index < int(facts.get("index", 0)):
             raise NonceReuseError(f"round {settings.index} of the run is before round {facts['index']}")
         self._store.remember(answered=settings.round, index=settings.index)
+
+    def _spend(self) -> None:
+        """A frame under differential privacy, of every purpose, spends of what this site has, whatever its keys."""
+        privacy, budgets = self._codec.privacy, self._party.policy().privacy_budgets
+        if privacy is not None and budgets:
+            key_set = f"{self.charter.key_set}-{self.charter.epoch}"
+            self._store.spend(key_set, self._party.client, privacy.rounds, budgets)
 
     @property
     def _running(self) -> Chain:
