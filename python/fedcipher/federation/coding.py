@@ -34,8 +34,9 @@ _EVEN = 0.1
 """The most that the errors of the nearest steps may be off those of values that lie evenly between steps."""
 _LEAST_ROTATED = 256
 """Fewer values together are not rotated: they would not be normal."""
-_DROWNED = 0.75
-"""Of a mean's square, the part from which on noise damps it. Less noise has no bias, and damping has."""
+_DROWNED = 0.5
+"""Of a mean's square, the part from which on noise damps it: there by nothing, and to nothing where all is noise.
+Less noise has no bias, and damping has."""
 _LOST = 2.0**-20
 """Of the least scale: what is smaller is nothing in single precision beside other values of an update."""
 _MOST = float(np.finfo(np.float32).max)
@@ -161,7 +162,7 @@ class Coding:
     ) -> tuple[list[Array], list[tuple[int, float]]]:
         """The mean update behind ``means`` of frames' values, and which arrays count by which part.
 
-        ``noise`` is one number an array. Where it is more than three quarters of the mean square, a part counts.
+        ``noise`` is one number an array. Where it is more than half of the mean square, a part counts.
         """
         values = list(means)
         self._rotate(values, seed, back=True)
@@ -169,7 +170,7 @@ class Coding:
         for t, (y, scale, added) in enumerate(zip(values, self.scales, noise, strict=True)):
             whole, part = _native.mean_square(y.reshape(-1)), 1.0
             if added > _DROWNED * whole:
-                part = max(0.0, 1 - added / whole) if whole else 0.0
+                part = max(0.0, 1 - added / whole) / (1 - _DROWNED) if whole else 0.0
                 drowned.append((t, part))
             made.append(np.asarray(np.clip(y.astype(np.float64) * (part * scale), -_MOST, _MOST), np.float32))
         return made, drowned
