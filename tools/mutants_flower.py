@@ -404,6 +404,7 @@ MUTANTS = (
         "peak <= most else 1 if moved else 2",
         "peak <= most or not moved else 1",
     ),
+    flower("client_model", "every key has a budget of privacy", "        self._spend()\n", ""),
     flower(
         "waiting",
         "what waits is gone when a round is asked for again",
