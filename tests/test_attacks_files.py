@@ -505,10 +505,12 @@ def test_attack_28_nothing_is_read_that_is_no_file(tmp_path, name, how):
 @pytest.mark.parametrize("how", SPOILT)
 def test_attack_28_a_servers_memory_of_sets_is_a_file(tmp_path, monkeypatch, how):
     monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path))
-    key = fedcipher.scheme("flashe", clients=3).keygen(3).server()
-    spoil(tmp_path / f"sets-{key.fingerprint}-queries.bin", how)
-    with at_once(), pytest.raises(errors.RunError):
-        ServerSets("queries", key, 3)
+    for name, key_set in (("flashe", None), ("oneshot", "identities")):
+        scheme = fedcipher.scheme(name, clients=5)
+        key = scheme.keygen(5).server()
+        spoil(tmp_path / f"sets-{key_set or key.fingerprint}-queries.bin", how)
+        with at_once(), pytest.raises(errors.RunError):
+            ServerSets("queries", scheme, key)
 
 
 @pytest.mark.parametrize("how", SPOILT)

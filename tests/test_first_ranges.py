@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 
 import fedcipher
 import numpy as np
@@ -13,6 +14,7 @@ from fedcipher.flower.party import _parties, party_of
 from fedcipher.flower.run_folder import RunFolder
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.schemes.base import state_dir
+from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import NAMES, LocalGrid, record
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -38,10 +40,21 @@ class Federation:
         more = {"members": 3, "corrupt": 0} if name == "oneshot" else {}
         codec = codec or fedcipher.Codec(bits=12)
         scheme = fedcipher.scheme(name, clients=clients, min_contributions=minimum, codec=codec, **more)
-        self.keys = keys.save(scheme.keygen(clients), scheme, folder / "keys")
+        self.scheme, self.keys = scheme, keys.save(scheme.keygen(clients), scheme, folder / "keys")
         self.grid, self.clients = LocalGrid(self.app, clients, self.keys, self.lose), clients
         self.lost = lost
         self.out, self.rng = folder / "run", np.random.default_rng(7)
+
+    def new_roster(self, identities, numbers):
+        """Key files of a roster that gives these parties, in the order of their nodes, these numbers."""
+        parties = [Party(number, f"site-{k}", member=k < 3) for k, number in enumerate(numbers)]
+        listed = roster([Card.of(own, party) for own, party in zip(identities, parties, strict=True)])
+        shutil.rmtree(self.keys)
+        self.keys.mkdir(mode=0o700)
+        keys.save_server(self.scheme.roster_key(listed), self.scheme, self.keys / "server.key")
+        for k, own in enumerate(identities):
+            keys.save_client(self.scheme.join(listed, own), self.scheme, keys.client_file(self.keys, k))
+        _parties.clear()
 
     def train(self, msg, ctxt):
         k = ctxt.node_config["partition-id"]
@@ -193,6 +206,21 @@ def test_attack_32_a_second_run_while_a_client_is_away_goes_on_and_says_who_sits
     assert [len(here.clients_of(step)) for step in range(1, 5)] == [3, 3, 5, 5]
     assert sat_out(caplog.text) == [sorted(there - set(here.clients_of(step))) for step in (1, 2)]
     assert all(set(here.clients_of(step)) <= there for step in range(1, 5))
+
+
+def test_attack_32_a_run_under_another_roster_goes_on_while_a_client_is_away(tmp_path, caplog):
+    """Members and readers remember parties by identity, and so does a server that asks for sums which they open."""
+    here, own = Federation(tmp_path, clients=6, name="oneshot"), [_native.Identity.generate() for _ in range(6)]
+    here.new_roster(own, range(6))
+    here.run(1)
+    # Node 5 is away, whose number another has now.
+    here.new_roster(own, [3, 4, 5, 0, 1, 2])
+    here.grid.tamper = lambda message, reply, client: None if client == 5 else reply
+    here.out = tmp_path / "second"
+    here.run(2)
+    assert [made.unfinished for made in here.strategy.rounds] == [None, None]
+    assert [len(here.clients_of(step)) for step in range(1, 4)] == [3, 3, 5]
+    assert sat_out(caplog.text) == [sorted({0, 1, 3, 4, 5} - set(here.clients_of(step))) for step in (1, 2)]
 
 
 def test_a_server_that_dies_between_the_two_goes_on_from_its_histograms(tmp_path, monkeypatch):

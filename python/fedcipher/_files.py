@@ -8,6 +8,7 @@ import re
 import secrets
 import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import IO
 
@@ -24,11 +25,13 @@ __all__ = [
     "make_private_folder",
     "own_target",
     "refusal",
+    "wait_locked",
     "writable_folder",
     "write_whole",
 ]
 
 _MAX_LINKS = 40
+_WAIT_SECONDS = 10.0
 _CLOSED = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"))
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSED
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND
@@ -189,6 +192,16 @@ def locked(path: Path) -> IO[bytes] | None:
     except OSError as error:
         raise RunError(f"{path} cannot be opened: {error}; choose another place") from error
     return _locked(file)
+
+
+def wait_locked(path: Path) -> IO[bytes]:
+    """As `locked`, once another process that has the file has let go of it. Raises `RunError`."""
+    until = time.monotonic() + _WAIT_SECONDS
+    while (lock := locked(path)) is None:
+        if time.monotonic() > until:
+            raise RunError(f"{path} stays locked: end the process that has it")
+        time.sleep(0.01)
+    return lock
 
 
 def _locked(file: IO[bytes]) -> IO[bytes] | None:

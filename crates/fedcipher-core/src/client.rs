@@ -3,7 +3,7 @@
 use crate::admission::{Rules, check_weight, layout_of};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeyTag};
-use crate::ledger::{Holder, Ledger, Openings, Sum};
+use crate::ledger::{Holder, Ledger, Openings};
 use crate::mac::coordinates::CoordinateMac;
 use crate::mac::{MacKey, Stamp, Tag, Verifier};
 use crate::scheme::{Expect, Terms};
@@ -153,13 +153,14 @@ pub fn check_aggregate(head: &Head, tag: &KeyTag, rules: &Rules, round: Option<u
 impl Receiver {
     /// `state` is the folder that remembers which aggregates were opened; without it this object does.
     pub fn new(key: &ClientKey, rules: Rules, state: Option<&Path>) -> Result<Self> {
-        Self::of(key, None, rules, state)
+        let holder = Holder { key, roster: None, minimum: rules.bounds.min_contributions };
+        Self::of(&holder, rules, state)
     }
 
-    /// As [`Self::new`]; which sets were opened is remembered by the holder's `identity`, over all its keys.
-    pub fn of(key: &ClientKey, identity: Option<&[u8; 32]>, rules: Rules, state: Option<&Path>) -> Result<Self> {
-        let holder = Holder { key, identity, minimum: rules.bounds.min_contributions };
-        Ok(Receiver { tag: key.tag.clone(), rules, mac: key.mac()?, openings: Openings::open(&holder, state)? })
+    /// As [`Self::new`], of this holder.
+    pub fn of(holder: &Holder<'_>, rules: Rules, state: Option<&Path>) -> Result<Self> {
+        let key = holder.key;
+        Ok(Receiver { tag: key.tag.clone(), rules, mac: key.mac()?, openings: Openings::open(holder, state)? })
     }
 
     /// An aggregate's head against this key, its round, the bounds, the model and the memory.
@@ -198,7 +199,7 @@ impl Receiver {
         let head = Head { header, payload_len: payload.len() };
         let layout = self.check(&head, expect)?;
         let (payload, tag) = Tag::split(payload)?;
-        self.openings.claim(&Sum::of(&head.header, expect.memory), blake3::hash(frame).as_bytes())?;
+        self.openings.claim(&self.openings.sum(&head.header)?, blake3::hash(frame).as_bytes())?;
         Ok((head, layout, payload, tag))
     }
 

@@ -10,26 +10,36 @@ use crate::wire::Reader;
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+/// What a client is known by: its number where only the key set gives it one, else [`name`] of what it signs with.
+pub type Name = u128;
+
+/// The name of a client that signs with `verify`, under whichever number.
+#[must_use]
+pub fn name(verify: &[u8; 32]) -> Name {
+    let digest = blake3::derive_key("fedcipher v1 name of a client", verify);
+    digest.first_chunk().copied().map(Name::from_le_bytes).unwrap_or_default()
+}
+
 /// The sets of one memory, as the groups that they make: what is in the same sets stays together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetMemory {
     k: u64,
     /// Each client's group, called by its lowest client.
-    groups: BTreeMap<u32, u32>,
+    groups: BTreeMap<Name, Name>,
     /// Clients with a proven lie: whoever knows theirs knows it already, so that they hide nobody.
-    exempt: BTreeSet<u32>,
+    exempt: BTreeSet<Name>,
 }
 
 /// One side of a group that a set divides.
 struct Part {
     /// Its lowest client.
-    name: u32,
+    name: Name,
     /// Clients that count.
     clients: u64,
 }
 
 /// By the group that a part was of, and whether it is inside of the set.
-type Parts = HashMap<(Option<u32>, bool), Part>;
+type Parts = HashMap<(Option<Name>, bool), Part>;
 
 impl SetMemory {
     /// An empty memory, whose groups are to have `k` clients or more.
@@ -40,9 +50,14 @@ impl SetMemory {
         Ok(SetMemory { k, groups: BTreeMap::new(), exempt: BTreeSet::new() })
     }
 
+    /// The same groups, where those that are made from here on have `k` clients or more.
+    pub fn with_minimum(self, k: u64) -> Result<Self> {
+        Ok(SetMemory { k: Self::new(k)?.k, ..self })
+    }
+
     /// Remembers `set`, or refuses it and remembers nothing; the same set again changes nothing. The `exempt`, now and
     /// from here on, count in no group, and a group of theirs alone is none.
-    pub fn admit(&mut self, set: &[u32], exempt: &[u32]) -> Result<()> {
+    pub fn admit(&mut self, set: &[Name], exempt: &[Name]) -> Result<()> {
         if set.is_empty() {
             return Err(Error::EmptyCohort);
         }
@@ -54,7 +69,7 @@ impl SetMemory {
     }
 
     /// Remembers a set that was admitted before, under whatever rule; whether it changes anything.
-    pub(crate) fn remember(&mut self, set: &[u32]) -> bool {
+    pub(crate) fn remember(&mut self, set: &[Name]) -> bool {
         let (groups, _) = self.refined(set, &self.exempt);
         let changes = groups != self.groups;
         self.groups = groups;
@@ -62,7 +77,7 @@ impl SetMemory {
     }
 
     /// Whether [`Self::admit`] would take all of `sets`, one after the other.
-    pub fn would_admit(&self, sets: &[&[u32]], exempt: &[u32]) -> Result<()> {
+    pub fn would_admit(&self, sets: &[&[Name]], exempt: &[Name]) -> Result<()> {
         let mut tried = self.clone();
         sets.iter().try_for_each(|set| tried.admit(set, exempt))
     }
@@ -70,15 +85,15 @@ impl SetMemory {
     /// The clients of `wanted` that can be in a sum now; the others must sit out. Of a group those that are wanted, as
     /// many as leave `k` or nobody behind, the lowest first; those that are in no group yet if they are `k` or more.
     #[must_use]
-    pub fn largest_fitting(&self, wanted: &[u32], exempt: &[u32]) -> Vec<u32> {
-        let counts = |client: &u32| !self.exempt.contains(client) && !exempt.contains(client);
-        let wanted: BTreeSet<u32> = wanted.iter().copied().collect();
-        let group = |client: &u32| self.groups.get(client).copied();
-        let mut whole = HashMap::<Option<u32>, u64>::new();
-        let mut asked = HashMap::<Option<u32>, u64>::new();
+    pub fn largest_fitting(&self, wanted: &[Name], exempt: &[Name]) -> Vec<Name> {
+        let counts = |client: &Name| !self.exempt.contains(client) && !exempt.contains(client);
+        let wanted: BTreeSet<Name> = wanted.iter().copied().collect();
+        let group = |client: &Name| self.groups.get(client).copied();
+        let mut whole = HashMap::<Option<Name>, u64>::new();
+        let mut asked = HashMap::<Option<Name>, u64>::new();
         self.groups.keys().filter(|c| counts(c)).for_each(|c| *whole.entry(group(c)).or_default() += 1);
         wanted.iter().filter(|c| counts(c)).for_each(|c| *asked.entry(group(c)).or_default() += 1);
-        let fits = |(group, asked): (Option<u32>, u64)| {
+        let fits = |(group, asked): (Option<Name>, u64)| {
             let most = match whole.get(&group) {
                 Some(whole) if *whole > asked => asked.min(whole.saturating_sub(self.k)),
                 _ => asked,
@@ -86,8 +101,8 @@ impl SetMemory {
             let undivided = group.is_some() && whole.get(&group) == Some(&asked);
             (group, if undivided || most >= self.k { most } else { 0 })
         };
-        let mut room: HashMap<Option<u32>, u64> = asked.into_iter().map(fits).collect();
-        let mut sits = |client: &u32| match room.get_mut(&group(client)) {
+        let mut room: HashMap<Option<Name>, u64> = asked.into_iter().map(fits).collect();
+        let mut sits = |client: &Name| match room.get_mut(&group(client)) {
             _ if !counts(client) => true,
             Some(left) if *left > 0 => {
                 *left -= 1;
@@ -100,8 +115,8 @@ impl SetMemory {
 
     /// The groups, each in order and by their lowest clients.
     #[must_use]
-    pub fn groups(&self) -> Vec<Vec<u32>> {
-        let mut groups = BTreeMap::<u32, Vec<u32>>::new();
+    pub fn groups(&self) -> Vec<Vec<Name>> {
+        let mut groups = BTreeMap::<Name, Vec<Name>>::new();
         for (client, name) in &self.groups {
             groups.entry(*name).or_default().push(*client);
         }
@@ -109,9 +124,9 @@ impl SetMemory {
     }
 
     /// The groups after `set`, and the sides that it has of each group before, or of none.
-    fn refined(&self, set: &[u32], exempt: &BTreeSet<u32>) -> (BTreeMap<u32, u32>, Parts) {
-        let inside: BTreeSet<u32> = set.iter().copied().collect();
-        let all: BTreeSet<u32> = self.groups.keys().chain(&inside).copied().collect();
+    fn refined(&self, set: &[Name], exempt: &BTreeSet<Name>) -> (BTreeMap<Name, Name>, Parts) {
+        let inside: BTreeSet<Name> = set.iter().copied().collect();
+        let all: BTreeSet<Name> = self.groups.keys().chain(&inside).copied().collect();
         let (mut groups, mut parts) = (BTreeMap::new(), Parts::new());
         for client in all {
             let side = (self.groups.get(&client).copied(), inside.contains(&client));
@@ -135,14 +150,15 @@ impl SetMemory {
         Ok(())
     }
 
-    /// `k u64 | exempt u32 | each | groups u32 | of each: clients u32 | each`, in order: one encoding.
+    /// `k u64 | exempt u32 | each u128 | groups u32 | of each: clients u32 | each u128`, in order: one encoding.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let list = |clients: &[u32]| -> Vec<u8> {
-            [clients.len() as u32].iter().chain(clients).flat_map(|number| number.to_le_bytes()).collect()
+        let list = |clients: &[Name]| -> Vec<u8> {
+            let names = clients.iter().flat_map(|name| name.to_le_bytes());
+            (clients.len() as u32).to_le_bytes().into_iter().chain(names).collect()
         };
         let groups = self.groups();
-        let exempt: Vec<u32> = self.exempt.iter().copied().collect();
+        let exempt: Vec<Name> = self.exempt.iter().copied().collect();
         let mut out = [self.k.to_le_bytes().as_slice(), &list(&exempt), &(groups.len() as u32).to_le_bytes()].concat();
         groups.iter().for_each(|group| out.extend(list(group)));
         out
@@ -163,8 +179,8 @@ impl SetMemory {
     }
 }
 
-fn list(r: &mut Reader<'_>) -> Result<Vec<u32>> {
+fn list(r: &mut Reader<'_>) -> Result<Vec<Name>> {
     let len = r.u32()? as usize;
-    let (clients, _) = r.bytes(len.saturating_mul(4))?.as_chunks::<4>();
-    Ok(clients.iter().map(|client| u32::from_le_bytes(*client)).collect())
+    let (clients, _) = r.bytes(len.saturating_mul(16))?.as_chunks::<16>();
+    Ok(clients.iter().map(|client| Name::from_le_bytes(*client)).collect())
 }

@@ -33,11 +33,11 @@ fn dated(seconds_from_now: i64) -> u64 {
 }
 
 fn opener(key: &ClientKey, state: Option<&Path>) -> Result<Openings, Error> {
-    Openings::open(&Holder { key, identity: None, minimum: 3 }, state)
+    Openings::open(&Holder { key, roster: None, minimum: 3 }, state)
 }
 
 fn answers(key: &ClientKey, state: &Path) -> Result<Openings, Error> {
-    Openings::of_answers(&Holder { key, identity: None, minimum: 3 }, Some(state))
+    Openings::of_answers(&Holder { key, roster: None, minimum: 3 }, Some(state))
 }
 
 /// A claim as after a restart.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use fedcipher_core::Error;
-use fedcipher_core::sets::SetMemory;
+use fedcipher_core::sets::{Name, SetMemory};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -12,9 +12,9 @@ fn tries() -> u64 {
 }
 
 /// The rank over the rationals of `sets` as rows, without the columns of `without`: elimination without fractions.
-fn rank(sets: &[Vec<u32>], clients: u32, without: &[u32]) -> usize {
-    let columns: Vec<u32> = (0..clients).filter(|client| !without.contains(client)).collect();
-    let row = |set: &Vec<u32>| columns.iter().map(|client| i128::from(set.contains(client))).collect();
+fn rank(sets: &[Vec<Name>], clients: Name, without: &[Name]) -> usize {
+    let columns: Vec<Name> = (0..clients).filter(|client| !without.contains(client)).collect();
+    let row = |set: &Vec<Name>| columns.iter().map(|client| i128::from(set.contains(client))).collect();
     let mut rows: Vec<Vec<i128>> = sets.iter().map(row).collect();
     let (mut rank, mut last) = (0, 1);
     for column in 0..columns.len() {
@@ -33,7 +33,7 @@ fn rank(sets: &[Vec<u32>], clients: u32, without: &[u32]) -> usize {
 }
 
 /// Each way to choose `size` of `from`.
-fn choices(from: &[u32], size: usize) -> Vec<Vec<u32>> {
+fn choices(from: &[Name], size: usize) -> Vec<Vec<Name>> {
     let Some((first, rest)) = from.split_first().filter(|_| size > 0) else {
         return if size == 0 { vec![Vec::new()] } else { Vec::new() };
     };
@@ -42,18 +42,18 @@ fn choices(from: &[u32], size: usize) -> Vec<Vec<u32>> {
 }
 
 /// Fewer than `k` clients, the exempt aside, that some sum of multiples of `sets` speaks of and of nobody else.
-fn set_apart(sets: &[Vec<u32>], clients: u32, k: u64, exempt: &[u32]) -> Option<Vec<u32>> {
-    let honest: Vec<u32> = (0..clients).filter(|client| !exempt.contains(client)).collect();
+fn set_apart(sets: &[Vec<Name>], clients: Name, k: u64, exempt: &[Name]) -> Option<Vec<Name>> {
+    let honest: Vec<Name> = (0..clients).filter(|client| !exempt.contains(client)).collect();
     let whole = rank(sets, clients, exempt);
     let few = (k as usize - 1).min(honest.len());
     choices(&honest, few).into_iter().find(|few| rank(sets, clients, &[few.as_slice(), exempt].concat()) < whole)
 }
 
-fn random_set(random: &mut StdRng, clients: u32, near: Option<&Vec<u32>>) -> Vec<u32> {
-    let mut set: Vec<u32> = match near {
+fn random_set(random: &mut StdRng, clients: Name, near: Option<&Vec<Name>>) -> Vec<Name> {
+    let mut set: Vec<Name> = match near {
         // A set that was asked for, with some in or out: a retry, a late client, one that lied.
         Some(near) => {
-            let changed: Vec<u32> = (0..random.random_range(0..5)).map(|_| random.random_range(0..clients)).collect();
+            let changed: Vec<Name> = (0..random.random_range(0..5)).map(|_| random.random_range(0..clients)).collect();
             (0..clients).filter(|client| near.contains(client) != changed.contains(client)).collect()
         }
         None => {
@@ -70,13 +70,13 @@ fn random_set(random: &mut StdRng, clients: u32, near: Option<&Vec<u32>>) -> Vec
 #[test]
 fn three_sets_whose_pairs_differ_enough_still_give_one_client() {
     let mut memory = SetMemory::new(3).unwrap();
-    let sets: [&[u32]; 3] = [&[1, 2, 3, 7], &[1, 2, 3, 4, 5, 6], &[4, 5, 6]];
+    let sets: [&[Name]; 3] = [&[1, 2, 3, 7], &[1, 2, 3, 4, 5, 6], &[4, 5, 6]];
     // Any two of them differ by three clients or more but for the first and the second, and 1 - 2 + 3 is client 7.
     memory.admit(sets[1], &[]).unwrap();
     memory.admit(sets[2], &[]).unwrap();
     assert!(matches!(memory.admit(sets[0], &[]), Err(Error::Set { found: 1, minimum: 3 })));
     assert!(matches!(SetMemory::new(3).unwrap().would_admit(&sets, &[]), Err(Error::Set { .. })));
-    let vectors: Vec<Vec<u32>> = sets.iter().map(|set| set.to_vec()).collect();
+    let vectors: Vec<Vec<Name>> = sets.iter().map(|set| set.to_vec()).collect();
     let apart = set_apart(&vectors, 8, 3, &[]).unwrap();
     assert!(apart.contains(&7), "the reference finds client 7 too: {apart:?}");
     assert_eq!(set_apart(&vectors[1..], 8, 3, &[]), None);
@@ -90,7 +90,7 @@ fn attack_32_no_sequence_of_requests_sets_apart_fewer_than_k_clients() {
     let (mut accepted, mut refused) = (0, 0);
     for _ in 0..tries() {
         let (clients, k) = (random.random_range(2..=11), random.random_range(1..=4));
-        let exempt: Vec<u32> = (0..clients).filter(|_| random.random_bool(0.1)).collect();
+        let exempt: Vec<Name> = (0..clients).filter(|_| random.random_bool(0.1)).collect();
         let mut memory = SetMemory::new(k).unwrap();
         let mut sets = Vec::new();
         for _ in 0..random.random_range(1..12) {
@@ -119,26 +119,26 @@ fn attack_32_no_sequence_of_requests_sets_apart_fewer_than_k_clients() {
 
 #[test]
 fn what_fits_is_admitted_and_keeps_a_run_going() {
-    let memory = |sets: &[&[u32]]| {
+    let memory = |sets: &[&[Name]]| {
         let mut memory = SetMemory::new(3).unwrap();
         sets.iter().for_each(|set| memory.admit(set, &[]).unwrap());
         memory
     };
-    let ten: Vec<u32> = (0..10).collect();
+    let ten: Vec<Name> = (0..10).collect();
     // A run that begins again with one client away, and with one more.
     assert_eq!(memory(&[&ten]).largest_fitting(&ten[..9], &[]), (0..7).collect::<Vec<_>>());
     assert_eq!(memory(&[&ten[..9]]).largest_fitting(&ten, &[]), (0..9).collect::<Vec<_>>());
     assert_eq!(memory(&[&ten[..7]]).largest_fitting(&ten, &[]), ten);
     // A liar that is proven one: its group need not sit out.
     assert_eq!(memory(&[&ten]).largest_fitting(&ten[1..], &[0]), ten[1..]);
-    assert_eq!(memory(&[&ten[..5]]).largest_fitting(&ten[..4], &[]), [] as [u32; 0]);
-    assert_eq!(memory(&[]).largest_fitting(&ten[..2], &[]), [] as [u32; 0]);
+    assert_eq!(memory(&[&ten[..5]]).largest_fitting(&ten[..4], &[]), [] as [Name; 0]);
+    assert_eq!(memory(&[]).largest_fitting(&ten[..2], &[]), [] as [Name; 0]);
     let mut random = StdRng::seed_from_u64(33);
     for _ in 0..2000 {
         let mut memory = SetMemory::new(random.random_range(1..5)).unwrap();
         for _ in 0..8 {
             let wanted = random_set(&mut random, 20, None);
-            let exempt: Vec<u32> = (0..20).filter(|_| random.random_bool(0.02)).collect();
+            let exempt: Vec<Name> = (0..20).filter(|_| random.random_bool(0.02)).collect();
             let fitting = memory.largest_fitting(&wanted, &exempt);
             assert!(fitting.iter().all(|client| wanted.contains(client)));
             if memory.admit(&wanted, &exempt).is_ok() {
@@ -177,21 +177,34 @@ fn a_memory_has_one_encoding() {
         assert!(SetMemory::from_bytes(&bytes[..len]).is_err());
     }
     assert!(SetMemory::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
-    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-    // k, no exempt, then: groups out of order, a client out of order, in two groups, twice; nobody; four billion.
+    let listed = |clients: &[Name]| {
+        let names = clients.iter().flat_map(|client| client.to_le_bytes());
+        (clients.len() as u32).to_le_bytes().into_iter().chain(names).collect::<Vec<u8>>()
+    };
+    let of = |k: u64, groups: &[&[Name]]| {
+        let groups =
+            std::iter::once((groups.len() as u32).to_le_bytes().to_vec()).chain(groups.iter().map(|g| listed(g)));
+        [&k.to_le_bytes()[..], &listed(&[]), &groups.collect::<Vec<_>>().concat()].concat()
+    };
+    let four_billion = |before: &[u8]| [before, &u32::MAX.to_le_bytes()].concat();
+    let none = of(2, &[]);
+    SetMemory::from_bytes(&none).unwrap();
     for wrong in [
-        &[2, 2, 3, 4, 2, 1, 2][..],
-        &[1, 2, 2, 1],
-        &[2, 2, 1, 2, 2, 2, 3],
-        &[1, 2, 1, 1],
-        &[1, 0],
-        &[1, u32::MAX],
-        &[u32::MAX],
+        of(2, &[&[3, 4], &[1, 2]]),
+        of(2, &[&[2, 1]]),
+        of(2, &[&[1, 2], &[2, 3]]),
+        of(2, &[&[1, 1]]),
+        of(2, &[&[]]),
+        four_billion(&of(2, &[&[]])[..16]),
+        four_billion(&none[..12]),
     ] {
-        let bytes = words(&[&[2, 0, 0][..], wrong].concat());
-        assert_eq!(SetMemory::from_bytes(&bytes).unwrap_err().class(), "FrameError", "{wrong:?}");
+        assert_eq!(SetMemory::from_bytes(&wrong).unwrap_err().class(), "FrameError", "{wrong:?}");
     }
-    assert!(SetMemory::from_bytes(&words(&[0, 0, 0, 0])).is_err(), "k of 0");
+    assert!(SetMemory::from_bytes(&of(0, &[])).is_err(), "k of 0");
     assert!(matches!(SetMemory::new(0), Err(Error::Parameter { .. })));
     assert!(matches!(memory.admit(&[], &[]), Err(Error::EmptyCohort)));
+    // Groups that were made under a smaller minimum stay; what is made of them is not.
+    let mut stricter = memory.with_minimum(3).unwrap();
+    stricter.admit(&[1, 3, 4, 9], &[]).unwrap();
+    assert!(matches!(stricter.admit(&[10, 11], &[]), Err(Error::Set { found: 2, minimum: 3 })));
 }

@@ -524,7 +524,7 @@ where
         let expect = expected(begin);
         let done = match party.decryptor()?.opener(&head, &expect, prefix)? {
             Some(opening) => {
-                let sum = Sum::of(&head.header, expect.memory);
+                let sum = party.decryptor()?.openings().sum(&head.header)?;
                 self.decrypt_pieces(party, opening, output, buffer, (head_len, &head), sum).await?
             }
             None => self.decrypt_whole(Arc::clone(party), begin.clone(), output, buffer, head_len, &head).await?,

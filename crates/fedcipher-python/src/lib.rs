@@ -13,6 +13,7 @@ use fedcipher_core::bounds::{Bounds, Levels as Core};
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::rotation::Rotation;
 use fedcipher_core::scheme::{self, Expect, Request};
+use fedcipher_core::sets::Name;
 use fedcipher_core::{Error, keys, memory, noise, prf, registry, sparse, wire};
 use forked::{at_work, at_work_on};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
@@ -20,6 +21,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rayon::prelude::*;
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -177,6 +179,12 @@ impl ServerKey {
     #[getter]
     fn cohort(&self) -> Vec<u32> {
         self.0.cohort.keys().copied().collect()
+    }
+
+    /// What each client is known by under every number that a key set gives it.
+    #[getter]
+    fn names(&self) -> BTreeMap<u32, Name> {
+        self.0.cohort.iter().map(|(client, key)| (*client, fedcipher_core::sets::name(key))).collect()
     }
 
     #[getter]

@@ -1,7 +1,7 @@
 //! The rule of sets.
 
 use crate::raise;
-use fedcipher_core::sets;
+use fedcipher_core::sets::{self, Name};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -17,9 +17,15 @@ impl SetMemory {
         sets::SetMemory::new(k).map(SetMemory).map_err(raise)
     }
 
+    /// `k`: how many clients a group has from here on; those that there are may have fewer.
     #[staticmethod]
-    fn from_bytes(data: &[u8]) -> PyResult<Self> {
-        sets::SetMemory::from_bytes(data).map(SetMemory).map_err(raise)
+    #[pyo3(signature = (data, k = None))]
+    fn from_bytes(data: &[u8], k: Option<u64>) -> PyResult<Self> {
+        let memory = sets::SetMemory::from_bytes(data).map_err(raise)?;
+        match k {
+            Some(k) => memory.with_minimum(k).map(SetMemory).map_err(raise),
+            None => Ok(SetMemory(memory)),
+        }
     }
 
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
@@ -29,27 +35,27 @@ impl SetMemory {
     /// Remembers `set`, or raises `SetRuleError` and remembers nothing.
     #[pyo3(signature = (set, exempt = Vec::new()))]
     #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
-    fn admit(&mut self, set: Vec<u32>, exempt: Vec<u32>) -> PyResult<()> {
+    fn admit(&mut self, set: Vec<Name>, exempt: Vec<Name>) -> PyResult<()> {
         self.0.admit(&set, &exempt).map_err(raise)
     }
 
     /// Raises what `admit` of one of `sets`, one after the other, would.
     #[pyo3(signature = (sets, exempt = Vec::new()))]
     #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
-    fn would_admit(&self, sets: Vec<Vec<u32>>, exempt: Vec<u32>) -> PyResult<()> {
-        let sets: Vec<&[u32]> = sets.iter().map(Vec::as_slice).collect();
+    fn would_admit(&self, sets: Vec<Vec<Name>>, exempt: Vec<Name>) -> PyResult<()> {
+        let sets: Vec<&[Name]> = sets.iter().map(Vec::as_slice).collect();
         self.0.would_admit(&sets, &exempt).map_err(raise)
     }
 
     /// Those of `wanted` that can be in a sum now; the others sit out.
     #[pyo3(signature = (wanted, exempt = Vec::new()))]
     #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
-    fn largest_fitting(&self, wanted: Vec<u32>, exempt: Vec<u32>) -> Vec<u32> {
+    fn largest_fitting(&self, wanted: Vec<Name>, exempt: Vec<Name>) -> Vec<Name> {
         self.0.largest_fitting(&wanted, &exempt)
     }
 
     /// Clients that are in the same sets.
-    fn groups(&self) -> Vec<Vec<u32>> {
+    fn groups(&self) -> Vec<Vec<Name>> {
         self.0.groups()
     }
 }

@@ -254,7 +254,7 @@ class _Asking:
         self._sums = RoundSums(lambda: scheme.aggregator(key, round=asked.round))
         self._client_of: dict[int, int] = {}
         self._frames: dict[int, bytes] = {}
-        self._memory = ServerSets("queries", key, scheme.min_contributions)
+        self._memory = ServerSets("queries", scheme, key)
         self._left_out: dict[int, str] = {}
 
     def run(

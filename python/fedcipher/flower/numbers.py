@@ -11,7 +11,7 @@ import json
 import time
 from pathlib import Path
 
-from fedcipher._files import drop_drafts, locked, make_private_folder, write_whole
+from fedcipher._files import drop_drafts, make_private_folder, wait_locked, write_whole
 from fedcipher.errors import RunError
 from fedcipher.foreign_files import MAX_NOTE, read_json
 from fedcipher.foreign_text import quoting_log
@@ -23,7 +23,6 @@ _log = quoting_log("fedcipher.flower")
 _FILE = "round-numbers.json"
 _A_SECOND = 20
 """Bits: more rounds than a server can ask for in one."""
-_WAIT_SECONDS = 10.0
 _MOST_AHEAD = 86_400 << _A_SECOND
 """Clients refuse rounds further ahead of their own clocks (``ledger::MOST_AHEAD``), and none of those was used."""
 
@@ -51,12 +50,7 @@ def asked_after(end: int) -> bool:
 
 def _reserved(folder: Path, now: int, count: int) -> int:
     make_private_folder(folder)
-    until = time.monotonic() + _WAIT_SECONDS
-    while (lock := locked(folder / f"{_FILE}.lock")) is None:
-        if time.monotonic() > until:
-            raise RunError(f"{folder / _FILE} stays locked: end the process that has it")
-        time.sleep(0.01)
-    with lock:
+    with wait_locked(folder / f"{_FILE}.lock"):
         drop_drafts(folder)
         path = folder / _FILE
         kept = _kept(path)

@@ -892,7 +892,7 @@ class SecureStrategy(Strategy):
         model, measuring = self._running, self._running.measuring
         said = f"is left out of round {record.round}"
         remembers = model.at_first_model and not model.charter.sets_models
-        first = ServerSets("first", self._key, self._minimum) if remembers else None
+        first = ServerSets("first", self.scheme, self._key) if remembers else None
         kept = self._searching.under_way(self._key.cohort) or bool(first and first.groups)
         added = self._added("train", replies, record.clients, number, said, kept=kept)
         self._note_opened(record.clients, added.unopened)

@@ -94,6 +94,7 @@ mod tests {
     use super::disk::ends;
     use super::*;
     use crate::bounds::Bounds;
+    use crate::mac::memory::MemoryId;
     use crate::plain::Plain;
     use crate::scheme::Scheme;
 
@@ -110,20 +111,18 @@ mod tests {
             |key, state, round| openings(key, state)?.claim(&Sum::alone(round), &[99; 32]),
         ),
         (
-            |key, state, round| openings(key, state)?.claim(&of_all(key, round), &[round as u8; 32]),
-            |key, state, round| openings(key, state)?.claim(&of_all(key, round), &[99; 32]),
+            |key, state, round| openings(key, state)?.claim(&of_all(round), &[round as u8; 32]),
+            |key, state, round| openings(key, state)?.claim(&of_all(round), &[99; 32]),
         ),
     ];
 
     fn openings(key: &ClientKey, state: &Path) -> Result<Openings> {
-        Openings::open(&Holder { key, identity: None, minimum: 2 }, Some(state))
+        Openings::open(&Holder { key, roster: None, minimum: 2 }, Some(state))
     }
 
     /// A sum of both clients that counts in the memory of its round.
-    fn of_all(key: &ClientKey, round: u64) -> Sum {
-        let contributions = [0, 1].map(|client| crate::wire::Contribution { client, weight: 1 }).to_vec();
-        let header = key.tag.header(crate::wire::Kind::Aggregate, round, contributions);
-        Sum::of(&crate::wire::Header { memory: [round as u8; 16], ..header }, None)
+    fn of_all(round: u64) -> Sum {
+        Sum::new([0; 16], round, Some(MemoryId::of(&[round as u8])), vec![0, 1])
     }
 
     /// The most steps that a claim takes, after one that was broken off.

@@ -7,16 +7,20 @@ use super::memories::{Entry, Memories, Sum};
 use super::slots::Newest;
 use super::stamp::{self, LEN, Magic, Stamp};
 use super::{check_date, disk, failed, locked, lost};
-use crate::keys::ClientKey;
+use crate::keys::{ClientKey, Cohort};
+use crate::mac::memory::MemoryKey;
+use crate::sets::{self, Name};
+use crate::wire::{Contribution, Header};
 use crate::{Error, Result, os};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) const MAGIC: Magic = *b"FEDOPEN2";
 const ANSWERS: Magic = *b"FEDANSW2";
-const OPENED_SETS: Magic = *b"FEDSETS1";
-const ANSWERED_SETS: Magic = *b"FEDSETS2";
+const OPENED_SETS: Magic = *b"FEDSETS3";
+const ANSWERED_SETS: Magic = *b"FEDSETS4";
 
 /// `round u64 | digest | index u64 | counts in a memory u64 | checksum`. A power of two: none crosses a disk sector.
 const RECORD: usize = 64;
@@ -70,8 +74,9 @@ impl Opening {
 #[derive(Debug, Clone, Copy)]
 pub struct Holder<'a> {
     pub key: &'a ClientKey,
-    /// What the holder signs with, where that is known: the sets are remembered by it, over all keys.
-    pub identity: Option<&'a [u8; 32]>,
+    /// What the holder signs with, and each client, where that is known: the sets are remembered by these, over all
+    /// keys.
+    pub roster: Option<(&'a [u8; 32], &'a Cohort)>,
     /// Clients that every group of the rule of sets must have.
     pub minimum: u64,
 }
@@ -83,6 +88,10 @@ pub struct Holder<'a> {
 #[derive(Debug, Default)]
 pub struct Openings {
     files: Option<(Place, Journal)>,
+    /// None where nothing is claimed.
+    memory: Option<MemoryKey>,
+    /// What the clients are known by; by their numbers where they have no names.
+    names: BTreeMap<u32, Name>,
     minimum: u64,
     /// Whether each is kept with what was answered.
     answers: bool,
@@ -116,14 +125,30 @@ impl Openings {
         let open = |state: &Path| {
             let folder = Folder::open(state)?;
             let mut stamp = Stamp::of(sets_magic, folder.identity(), holder.key, 0);
-            if let Some(identity) = holder.identity {
+            if let Some((identity, _)) = holder.roster {
                 let name = blake3::derive_key("fedcipher ledger of an identity", identity);
                 (stamp.key_id, stamp.client) = (name.first_chunk().copied().unwrap_or_default(), 0);
             }
             Ok((place_as(&folder, holder.key, suffix, magic)?, Journal::open(&folder, sets, stamp)?))
         };
         let files = state.map(open).transpose()?;
-        Ok(Openings { files, minimum: holder.minimum, answers, seen: Mutex::default() })
+        let memory = Some(MemoryKey::new(&holder.key.root)?);
+        let clients = holder.roster.into_iter().flat_map(|(_, cohort)| cohort);
+        let names = clients.map(|(client, key)| (*client, sets::name(key))).collect();
+        Ok(Openings { files, memory, names, minimum: holder.minimum, answers, seen: Mutex::default() })
+    }
+
+    /// The sum that an aggregate, or a request, is of. Refuses a tag of a memory that no holder of the key has made, and
+    /// clients that the roster does not have.
+    pub fn sum(&self, header: &Header) -> Result<Sum> {
+        let memory = self.memory.as_ref().map(|key| key.read(header.memory, header.round)).transpose()?.flatten();
+        let name = |of: &Contribution| match self.names.get(&of.client) {
+            Some(name) => Ok(*name),
+            None if self.names.is_empty() => Ok(Name::from(of.client)),
+            None => Err(Error::UnknownClient { client: of.client }),
+        };
+        let clients = header.contributions.iter().map(name).collect::<Result<_>>()?;
+        Ok(Sum::new(header.key_id, header.round, memory, clients))
     }
 
     /// Claims the opening of the aggregate `digest`, which is of `sum`, durably: of a round later than all before, or

@@ -4,8 +4,8 @@
 //! p = 2^127 - 1, of its plaintext words m_u, and a pad F(u) that is used once. The server adds tags as it adds
 //! ciphertexts, without a key; whoever decrypts computes `h_r` of the sums and the pads of the clients that the
 //! header names. r and the pads come from the cohort's secret, the round, everything its clients must agree on
-//! (parameters, epoch, layout, the global model they trained from, the memory their sum counts in) and, for a pad, who the client is and what it
-//! weighs. So an aggregate opens only if it is the sum of what exactly these clients sent, in this round, from one
+//! (parameters, epoch, layout, the global model they trained from, the memory their sum counts in) and, for a pad, who
+//! the client is and what it weighs. So an aggregate opens only if it is the sum of what exactly these clients sent, in this round, from one
 //! model. Construction: Agrawal and Boneh, "Homomorphic MACs" (ACNS 2009), with the one-time mask of Catalano and
 //! Fiore (Eurocrypt 2013).
 //!
@@ -18,6 +18,7 @@ pub mod coordinates;
 mod dot;
 pub mod field;
 pub mod hash;
+pub mod memory;
 
 use crate::bounds::{Bounds, Levels};
 use crate::codec::{Layout, Segment};
@@ -28,6 +29,7 @@ use field::Element;
 use hash::{Hasher, Powers};
 use hkdf::Hkdf;
 use hmac::{Hmac, KeyInit, Mac};
+use memory::MemoryKey;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
@@ -119,7 +121,7 @@ pub struct MacKey {
     polynomial: Zeroizing<[u8; 32]>,
     pad: Zeroizing<[u8; 32]>,
     model: Zeroizing<[u8; 32]>,
-    memory: Zeroizing<[u8; 32]>,
+    memory: MemoryKey,
     coordinates: Zeroizing<[u8; 32]>,
 }
 
@@ -157,7 +159,7 @@ impl MacKey {
             polynomial: derive(root, "fedcipher v2 mac polynomial")?,
             pad: derive(root, "fedcipher v2 mac pad")?,
             model: derive(root, "fedcipher v2 model")?,
-            memory: derive(root, "fedcipher v2 memory")?,
+            memory: MemoryKey::new(root)?,
             coordinates: derive(root, "fedcipher v2 mac coordinates")?,
         })
     }
@@ -180,7 +182,7 @@ impl MacKey {
     /// What a header says of the memory of the rule of sets that a sum counts in: zeros where there is none.
     #[must_use]
     pub fn memory_tag(&self, memory: &[u8]) -> MemoryTag {
-        if memory.is_empty() { MemoryTag::default() } else { prf(&self.memory, &[memory]) }
+        self.memory.tag(memory)
     }
 
     /// Refuses an aggregate that counts in another memory than `memory`.

@@ -8,7 +8,7 @@ use super::{Place, Setting};
 use crate::client::{Digest, Receiver, check_aggregate};
 use crate::codec::SumSink;
 use crate::keys::{ClientKey, ServerKey};
-use crate::ledger::{Openings, Sum};
+use crate::ledger::Openings;
 use crate::mac::RoundMac;
 use crate::rlwe::decrypt::CipherOpener;
 use crate::scheme::{Decryptor, Expect, Opening, Summary};
@@ -30,8 +30,7 @@ pub struct OneshotDecryptor {
 impl OneshotDecryptor {
     pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "reader", |roles| roles.reader)?;
-        let identity = place.identity.verify_key();
-        let receiver = Receiver::of(key, Some(&identity), setting.params.rules(), state)?;
+        let receiver = place.as_holder(key, &setting, |holder| Receiver::of(holder, setting.params.rules(), state))?;
         Ok(OneshotDecryptor { setting, place, own: key.client, receiver })
     }
 }
@@ -88,7 +87,8 @@ impl Decryptor for OneshotDecryptor {
         digest.update(&header.head(0));
         digest.update(&payload[prefix..]);
         digest.update(&tag.to_bytes());
-        self.receiver.openings().claim(&Sum::of(header, expect.memory), &digest.finish())?;
+        let openings = self.receiver.openings();
+        openings.claim(&openings.sum(header)?, &digest.finish())?;
         let verifier = self.receiver.verifier(header, &layout, expect.bound);
         let Place { identity, roster, digest } = &self.place;
         let own = Some((identity, self.own));

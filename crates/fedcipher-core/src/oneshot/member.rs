@@ -7,7 +7,7 @@ use super::statement::{RoundContext, share_info};
 use super::{Place, Setting};
 use crate::admission::check_weight;
 use crate::keys::{ClientKey, KeyTag};
-use crate::ledger::{Holder, Openings, Sum};
+use crate::ledger::Openings;
 use crate::mac::{TAG_LEN, Tag};
 use crate::scheme::Member;
 use crate::sign::{Purpose, SIGNATURE_LEN, Signed, refused};
@@ -43,9 +43,7 @@ impl CommitteeMember {
     pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "member", |roles| roles.member)?;
         let index = place.roster.members().take_while(|member| member.id != key.client).count();
-        let identity = place.identity.verify_key();
-        let minimum = setting.params.bounds.min_contributions;
-        let answered = Openings::of_answers(&Holder { key, identity: Some(&identity), minimum }, state)?;
+        let answered = place.as_holder(key, &setting, |holder| Openings::of_answers(holder, state))?;
         Ok(CommitteeMember { setting, place, tag: key.tag.clone(), own: key.client, index, answered })
     }
 
@@ -124,7 +122,7 @@ impl Member for CommitteeMember {
     fn answer(&self, request: &[u8]) -> Result<Vec<u8>> {
         let Frame { header, payload } = wire::parse_kind(request, Kind::Request)?;
         let (context, asked) = self.check(&header, payload)?;
-        let (set, digest) = (Sum::of(&header, None), *blake3::hash(request).as_bytes());
+        let (set, digest) = (self.answered.sum(&header)?, *blake3::hash(request).as_bytes());
         if let Some(answer) = self.answered.answered(&set, &digest)? {
             return Ok(answer);
         }

@@ -27,6 +27,7 @@ use crate::admission::Rules;
 use crate::bounds::{Bounds, Levels};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
+use crate::ledger::Holder;
 use crate::mac::Weighting;
 use crate::rlwe::params::{Derived, Params as Ring, Preset};
 use crate::rlwe::ring::Binomial;
@@ -196,6 +197,17 @@ impl Place {
             return Ok(());
         }
         Err(Error::Key { reason: format!("party {own} of the roster is no {name}") })
+    }
+
+    /// Makes a ledger of what this party, whose key is `key`, opens or answers for.
+    fn as_holder<T>(
+        &self,
+        key: &ClientKey,
+        setting: &Setting,
+        make: impl FnOnce(&Holder<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let (identity, cohort) = (self.identity.verify_key(), self.roster.cohort());
+        make(&Holder { key, roster: Some((&identity, &cohort)), minimum: setting.params.bounds.min_contributions })
     }
 }
 
