@@ -13,6 +13,7 @@ from fedcipher.flower import SecureStrategy, open_run, protocol
 from fedcipher.flower.party import _parties, party_of
 from fedcipher.flower.run_folder import RunFolder
 from fedcipher.flower.settings import RoundSettings
+from fedcipher.keys import store
 from fedcipher.schemes.base import state_dir
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import NAMES, LocalGrid, record
@@ -51,9 +52,9 @@ class Federation:
         listed = roster([Card.of(own, party) for own, party in zip(identities, parties, strict=True)])
         shutil.rmtree(self.keys)
         self.keys.mkdir(mode=0o700)
-        keys.save_server(self.scheme.roster_key(listed), self.scheme, self.keys / "server.key")
+        store.save_server(self.scheme.roster_key(listed), self.scheme, self.keys / "server.key")
         for k, own in enumerate(identities):
-            keys.save_client(self.scheme.join(listed, own), self.scheme, keys.client_file(self.keys, k))
+            store.save_client(self.scheme.join(listed, own), self.scheme, store.client_file(self.keys, k))
         _parties.clear()
 
     def train(self, msg, ctxt):
