@@ -96,8 +96,29 @@ MUTANTS = (
     Mutant(
         "a round may be opened twice",
         CORE + "client.rs",
-        "self.openings.claim(&Sum::of(&head.header, expect.memory), blake3::hash(frame).as_bytes())?;",
+        "self.openings.claim(&self.openings.sum(&head.header)?, blake3::hash(frame).as_bytes())?;",
         "",
+    ),
+    Mutant(
+        "clients are known by the numbers that a roster gives them",
+        CORE + "ledger/openings.rs",
+        "Some(name) => Ok(*name),",
+        "Some(_) => Ok(Name::from(of.client)),",
+        "ledger_sets",
+    ),
+    Mutant(
+        "a memory is known by its tag",
+        CORE + "mac/memory.rs",
+        "MemoryId::parse(block.into()).map(Some).ok_or(Error::Memory { round })",
+        "Ok(Some(MemoryId(tag)))",
+        "ledger_sets",
+    ),
+    Mutant(
+        "a memory of another secret is taken",
+        CORE + "mac/memory.rs",
+        "(bytes[0] <= 1 && bytes[1..=ZEROS].iter().all(|byte| *byte == 0)).then_some(MemoryId(bytes))",
+        "Some(MemoryId(bytes))",
+        "ledger_sets",
     ),
     Mutant(
         "what cannot be carried is allocated",
