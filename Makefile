@@ -189,7 +189,7 @@ TRIES ?= 100000
 attack: build
 	FEDCIPHER_ATTACK_TRIES=$(TRIES) cargo test --release -p fedcipher-core --features hhe --test attacks --test sets
 	FEDCIPHER_LONG=1 FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest -n auto --dist worksteal -k randomised \
-		tests/test_attacks_two_worlds.py tests/test_attacks_flower.py tests/test_attacks_oneshot.py \
+		tests/test_attacks_two_worlds.py tests/test_attacks_sets.py tests/test_attacks_flower.py tests/test_attacks_oneshot.py \
 		tests/test_attacks_baselines.py
 
 # A cluster with engines under each scheme, and every kind of process killed in mid-run: two clusters at a time, since
