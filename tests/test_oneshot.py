@@ -195,7 +195,7 @@ def test_rosters_that_cannot_be_are_refused_by_name():
         roster([Card(Party(0, "a"), b"short", b"short")])
     with pytest.raises(errors.ParameterError, match=r"2 members, the scheme 5"):
         made().roster_key(roster([Card.of(i, Party(k, str(k), member=True)) for k, i in enumerate(identities)]))
-    for damaged in (b"", b"FEDROST1", roster([cards[0]]).to_bytes()[:-1], roster([cards[0]]).to_bytes() + b"x"):
+    for damaged in (b"", b"FEDROST2", roster([cards[0]]).to_bytes()[:-1], roster([cards[0]]).to_bytes() + b"x"):
         with pytest.raises(errors.ParameterError):
             _native.Roster.from_bytes(damaged)
 

@@ -8,7 +8,8 @@ use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Sums};
 use fedcipher_core::keys::KeySet;
-use fedcipher_core::oneshot::roster::Roster;
+use fedcipher_core::oneshot::identity::Identity;
+use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::oneshot::sealing::{OVERHEAD, SECRET_LEN};
 use fedcipher_core::oneshot::{Oneshot, Params, Reveal};
 use fedcipher_core::rlwe::params::Preset;
@@ -329,6 +330,33 @@ fn committees_that_could_be_split_are_refused_with_the_cure() {
     refused(Params { preset: Preset::FedbitPaper, ..params(8) }, "\"compact\"");
     let scheme = Oneshot::new(params(8)).unwrap();
     assert!(scheme.keygen(&[0, 1, 2], 1).unwrap_err().to_string().contains("committee of 5"));
+}
+
+/// A roster's maker that seals another secret to one party: that party would know memories of the rule of sets by other
+/// names, and so no earlier sum.
+#[test]
+fn attack_32_a_secret_that_is_not_the_rosters_is_not_joined() {
+    let identities: Vec<Identity> = (0..5).map(|_| Identity::generate().unwrap()).collect();
+    let roles = Roles { client: true, member: true, reader: true };
+    let make = || {
+        let cards = identities.iter().zip(0u32..).map(|(own, id)| Card::of(own, id, &format!("site-{id}"), roles));
+        Roster::new(cards.collect()).unwrap().to_bytes().to_vec()
+    };
+    let (listed, other, sealed) = (make(), make(), 32 + OVERHEAD);
+    let each = (listed.len() - 44) / 5;
+    let scheme = Oneshot::new(params(8)).unwrap();
+    for (party, own) in identities.iter().enumerate() {
+        let join = |bytes: &[u8]| scheme.join(&Roster::parse(bytes).unwrap(), own, 1);
+        let end = 44 + (party + 1) * each;
+        let mut spliced = listed.clone();
+        spliced[end - sealed..end].copy_from_slice(&other[end - sealed..end]);
+        let refused = join(&spliced).unwrap_err().to_string();
+        assert!(refused.contains("another secret") && refused.contains(&format!("site-{party}")), "{refused}");
+        let mut digest = listed.clone();
+        digest[8] ^= 1;
+        assert!(join(&digest).unwrap_err().to_string().contains("another secret"));
+        join(&listed).unwrap();
+    }
 }
 
 /// Client `id`'s update, changed by itself: its signature is that of what it sends.

@@ -1,11 +1,14 @@
-//! What a header says of the memory of the rule of sets that a sum counts in.
+//! The memory of the rule of sets that a sum counts in, as headers carry it.
 //!
-//! A party knows a memory by a digest of the memory's id. Headers carry this digest enciphered: to whoever lacks the
-//! cohort's secret they say which sums of one key count in one memory, and nothing else. Whoever has the secret reads
-//! the digest, and so knows a memory again under another roster or epoch, whose secret is another.
+//! Parties name a memory by a digest of its id. A header carries this digest, enciphered under the cohort's secret.
+//! Without the secret, a reader of headers learns which sums of one key count in the same memory, and nothing else.
+//! With it, a party deciphers the digest. So it finds the same memory under another roster or epoch, although these
+//! have other secrets.
 //!
-//! Assumption: AES-256 is a PRP. The digest is enciphered with zeros (encode-then-encipher: Bellare and Rogaway,
-//! Asiacrypt 2000): of what was enciphered under another secret, or drawn, one in 2^39 can be read.
+//! Assumption: AES-256 is a PRP. The digest is enciphered with zeros beside it (encode-then-encipher: Bellare and
+//! Rogaway, Asiacrypt 2000). A tag that was drawn at random, or made under an independent secret, deciphers to a memory
+//! with probability 2^-39. A secret can be searched for under which a given tag does: a roster fixes its secret
+//! ([`crate::oneshot::roster`]), so that all its parties have the same one.
 
 use super::derive;
 use crate::wire::MemoryTag;
@@ -18,7 +21,7 @@ const PINNED: u8 = 1;
 /// Bytes of zeros after the byte that says whether it is pinned.
 const ZEROS: usize = 4;
 
-/// A memory, as whoever holds the cohort's secret knows it: `pinned u8 | zeros 4 | digest of the id 11`.
+/// The name of a memory: `pinned u8 | zeros 4 | digest of the id 11`. Every holder of the cohort's secret can decipher it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MemoryId([u8; 16]);
 
@@ -67,7 +70,7 @@ impl MemoryKey {
         Aes256::new_from_slice(key.as_slice()).map(MemoryKey).map_err(|e| Error::Key { reason: e.to_string() })
     }
 
-    /// What a header says of the memory that `id` names: zeros where that is empty, for none.
+    /// The tag in the headers of sums that count in the memory `id`; zeros for no memory, where `id` is empty.
     #[must_use]
     pub fn tag(&self, id: &[u8]) -> MemoryTag {
         if id.is_empty() {
@@ -78,7 +81,8 @@ impl MemoryKey {
         block.into()
     }
 
-    /// The memory that a header's tag says, if any. Refuses a tag that nobody with this secret has made, of `round`.
+    /// The memory that a header's tag deciphers to, or None for zeros. `Error::Memory` names `round` where it deciphers to
+    /// no memory.
     pub fn read(&self, tag: MemoryTag, round: u64) -> Result<Option<MemoryId>> {
         if tag == MemoryTag::default() {
             return Ok(None);

@@ -1,5 +1,8 @@
 //! Who takes part: identities by number and name, and what each does. Public; everybody of a round has the same one,
 //! since its digest names the key set and is in all that is signed.
+//!
+//! It has a digest of the cohort's secret too. Without that, its maker could seal another secret to some parties: these
+//! would decipher memories of the rule of sets to others ([`crate::mac::memory`]), and know no earlier sum.
 
 use super::identity::Identity;
 use super::sealing::{self, Public};
@@ -12,7 +15,7 @@ use crate::{Error, Result};
 use std::collections::BTreeSet;
 use zeroize::Zeroizing;
 
-const MAGIC: [u8; 8] = *b"FEDROST1";
+const MAGIC: [u8; 8] = *b"FEDROST2";
 const ROOT_LEN: usize = 32;
 const SEALED_ROOT: usize = ROOT_LEN + sealing::OVERHEAD;
 const MOST_PARTIES: usize = 1 << 20;
@@ -86,6 +89,8 @@ impl Card {
 /// All parties, by increasing number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roster {
+    /// The digest of the cohort's secret.
+    root: [u8; 32],
     parties: Vec<Party>,
     bytes: Vec<u8>,
 }
@@ -96,6 +101,11 @@ fn invalid(reason: impl Into<String>) -> Error {
 
 fn root_info(id: u32) -> Vec<u8> {
     [b"fedcipher oneshot v1 root".as_slice(), &id.to_le_bytes()].concat()
+}
+
+/// Hides `root`, which has 256 bits of a random generator.
+fn root_digest(root: &[u8; ROOT_LEN]) -> [u8; 32] {
+    sha256(&[b"fedcipher oneshot v2 digest of the root", root])
 }
 
 impl Roster {
@@ -113,8 +123,8 @@ impl Roster {
             Ok(Party { id, name, roles, verify, sealing, root: sealed })
         };
         let parties: Vec<Party> = cards.into_iter().map(party).collect::<Result<_>>()?;
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&(parties.len() as u32).to_le_bytes());
+        let root = root_digest(&root);
+        let mut bytes = [&MAGIC[..], &root, &(parties.len() as u32).to_le_bytes()].concat();
         for party in &parties {
             let name = party.name.as_bytes();
             let length = u8::try_from(name.len()).map_err(|_| invalid(format!("{:?} is too long", party.name)))?;
@@ -124,7 +134,7 @@ impl Roster {
                 bytes.extend_from_slice(part);
             }
         }
-        Roster::checked(parties, bytes)
+        Roster::checked(root, parties, bytes)
     }
 
     pub fn parse(bytes: &[u8]) -> Result<Self> {
@@ -133,13 +143,14 @@ impl Roster {
         if r.array::<8>().map_err(cut)? != MAGIC {
             return Err(invalid("this is no roster of this version"));
         }
+        let root = r.array().map_err(cut)?;
         let count = r.u32().map_err(cut)? as usize;
         let mut parties = Vec::new();
         for _ in 0..count.min(MOST_PARTIES) {
             parties.push(Roster::party(&mut r).map_err(cut)?);
         }
         r.finish().map_err(cut)?;
-        Roster::checked(parties, bytes.to_vec())
+        Roster::checked(root, parties, bytes.to_vec())
     }
 
     fn party(r: &mut Reader<'_>) -> Result<Party> {
@@ -157,7 +168,7 @@ impl Roster {
         })
     }
 
-    fn checked(parties: Vec<Party>, bytes: Vec<u8>) -> Result<Self> {
+    fn checked(root: [u8; 32], parties: Vec<Party>, bytes: Vec<u8>) -> Result<Self> {
         if let Some(pair) = parties.windows(2).find(|pair| pair[0].id >= pair[1].id) {
             return Err(invalid(format!("number {} is given to two parties, or out of order", pair[1].id)));
         }
@@ -173,7 +184,7 @@ impl Roster {
                 return Err(invalid(format!("{:?} has the keys of another party", party.name)));
             }
         }
-        Ok(Roster { parties, bytes })
+        Ok(Roster { root, parties, bytes })
     }
 
     #[must_use]
@@ -212,7 +223,7 @@ impl Roster {
         self.parties.iter().filter(|party| party.roles.client).map(|party| (party.id, party.verify)).collect()
     }
 
-    /// The cohort's secret for tags, as sealed to `identity`, and the number of its party.
+    /// The number of the party of `identity`, and the cohort's secret as it was sealed to this party.
     pub fn join(&self, identity: &Identity) -> Result<(u32, Zeroizing<[u8; ROOT_LEN]>)> {
         let own = identity.verify_key();
         let party =
@@ -223,6 +234,13 @@ impl Roster {
         let root = root.and_then(|root| <[u8; ROOT_LEN]>::try_from(root.as_slice()).ok()).ok_or_else(|| {
             invalid(format!("what it holds for {:?} was sealed to other keys; have it made anew", party.name))
         })?;
-        Ok((party.id, Zeroizing::new(root)))
+        let root = Zeroizing::new(root);
+        if root_digest(&root) != self.root {
+            return Err(invalid(format!(
+                "its maker has sealed another secret to {:?} than it says; do not join, and ask its maker why",
+                party.name
+            )));
+        }
+        Ok((party.id, root))
     }
 }
