@@ -181,7 +181,7 @@ impl ServerKey {
         self.0.cohort.keys().copied().collect()
     }
 
-    /// What each client is known by under every number that a key set gives it.
+    /// The name of each client in a `SetMemory`, by its number: it follows from the client's key for signatures alone.
     #[getter]
     fn names(&self) -> BTreeMap<u32, Name> {
         self.0.cohort.iter().map(|(client, key)| (*client, fedcipher_core::sets::name(key))).collect()

@@ -118,10 +118,12 @@ class Store:
             write_whole(path, json.dumps(site).encode())
 
     def spend(self, key_set: str, client: int, updates: int, budgets: int) -> None:
-        """Count a frame of ``client``'s, one of so many ``updates`` that are a budget of differential privacy.
+        """Count one frame of ``client`` against the site's budgets of differential privacy.
 
-        The keys of a site spend one after the other; clients of one key set hold different data. Raises
-        `PrivacyBudgetError` where more than the site's ``budgets`` would be spent.
+        ``updates``: how many frames of a client one budget of ``key_set`` has. ``budgets``: how many budgets the site
+        may spend in all. Key sets add up, since their frames may tell of the same data. The clients of one key set hold
+        different data, so the client with the most frames counts. Raises `PrivacyBudgetError`, and counts nothing,
+        where the frame would go beyond ``budgets``.
         """
         with _lock(self._site / f"{_SITE}.lock"):
             path = self._site / _SITE

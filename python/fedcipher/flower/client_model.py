@@ -218,7 +218,7 @@ class ClientModel:
         self._store.remember(answered=settings.round, index=settings.index)
 
     def _spend(self) -> None:
-        """A frame under differential privacy, of every purpose, spends of what this site has, whatever its keys."""
+        """Count the next frame, of any purpose, against the site's budgets of differential privacy."""
         privacy, budgets = self._codec.privacy, self._party.policy().privacy_budgets
         if privacy is not None and budgets:
             key_set = f"{self.charter.key_set}-{self.charter.epoch}"

@@ -3,10 +3,10 @@
 //! Per round, client u sends `tag_u = h_r(m_u) + F(u)`, with `h_r(m) = sum r^(i+1) m_i` over F_p,
 //! p = 2^127 - 1, of its plaintext words m_u, and a pad F(u) that is used once. The server adds tags as it adds
 //! ciphertexts, without a key; whoever decrypts computes `h_r` of the sums and the pads of the clients that the
-//! header names. r and the pads come from the cohort's secret, the round, everything its clients must agree on
-//! (parameters, epoch, layout, the global model they trained from, the memory their sum counts in) and, for a pad, who
-//! the client is and what it weighs. So an aggregate opens only if it is the sum of what exactly these clients sent, in this round, from one
-//! model. Construction: Agrawal and Boneh, "Homomorphic MACs" (ACNS 2009), with the one-time mask of Catalano and
+//! header names. r and the pads come from the cohort's secret, the round, and everything its clients must agree on:
+//! parameters, epoch, layout, the global model they trained from, the memory their sum counts in. A pad also comes from
+//! its client and that client's weight. So an aggregate opens only if it is the sum of what exactly these clients sent,
+//! in this round, from one model. Construction: Agrawal and Boneh, "Homomorphic MACs" (ACNS 2009), with the one-time mask of Catalano and
 //! Fiore (Eurocrypt 2013).
 //!
 //! Assumption: HMAC-SHA256 is a PRF, and no client makes two tags in one round ([`crate::ledger`]). Then a forgery is

@@ -199,7 +199,7 @@ impl Place {
         Err(Error::Key { reason: format!("party {own} of the roster is no {name}") })
     }
 
-    /// Makes a ledger of what this party, whose key is `key`, opens or answers for.
+    /// Calls `make` with this party as the holder of a ledger. `key` is the party's key.
     fn as_holder<T>(
         &self,
         key: &ClientKey,
