@@ -11,6 +11,8 @@ from fedcipher.federation.answers import Answer
 from fedcipher.flower import protocol
 from fedcipher.flower.analytics import QUERY, EncryptedSum, query_mod, secure_sum
 from fedcipher.flower.refusal import reference_of
+from fedcipher.flower.set_memory import ServerSets
+from fedcipher.keys.provider import server_keys
 from flower_harness import LocalGrid
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -244,6 +246,25 @@ def test_attack_15_the_twenty_first_query_is_refused_counted_over_two_key_sets(t
             secure_sum(grid, QUESTION, folder, answers=["n"])
         assert len(asked) == 10 * CLIENTS, "the app is not asked"
     assert caplog.text.count("this site has had 20 queries in key epoch 1") == 2 * CLIENTS
+
+
+def test_attack_32_a_query_that_fits_none_before_says_why_and_what_helps(tmp_path):
+    """Four clients and a minimum of three: without one of them, or beside another query meanwhile, there is no sum."""
+    grid, folder, _ = federation(tmp_path, [{"n": 1}] * CLIENTS)
+    provider, others = server_keys(folder), []
+
+    def another(message, reply, client):
+        if not others:
+            others.append(ServerSets("queries", provider.scheme, provider.current()))
+            others[0].remember(range(3))
+        return reply
+
+    grid.tamper = another
+    with pytest.raises(errors.StrategyError, match="another query has summed other clients meanwhile"):
+        secure_sum(grid, QUESTION, folder, answers=["n"])
+    grid.tamper = lambda message, reply, client: None if client == 0 else reply
+    with pytest.raises(errors.StrategyError, match=r"no sum of these 3 answers.*groups of at least 3.*new identities"):
+        secure_sum(grid, QUESTION, folder, answers=["n"])
 
 
 def test_privacy_does_not_cover_sums(tmp_path):

@@ -341,6 +341,18 @@ def test_sets_of_other_rounds_count_where_the_server_sets_the_models():
     assert plan.groups == (tuple(range(5)),) and plan.waiting == (5, 6, 7, 8)
 
 
+def test_a_larger_minimum_of_earlier_sums_holds_for_a_position():
+    finder = FaultFinder(corrupt_clients=0, min_contributions=2, seed=1)
+    plan = finder.plan(range(5), [range(6)], 3)
+    assert len(plan.waiting) == 2 and len(plan.groups[0]) == 3
+    finder = FaultFinder.restore(json.loads(json.dumps(finder.export())))
+    assert not finder.summed(plan.groups[0][:2]), "two are fewer than three"
+    finder.drop()
+    assert "groups of at least 3" in finder.plan(range(4), [range(5)], 3).end
+    # Another position, whose sums were under nothing else.
+    assert finder.plan(range(5), [range(7)]).groups == (tuple(range(5)),)
+
+
 # The cost of liars.
 
 
@@ -529,7 +541,7 @@ def test_the_same_seed_and_history_give_the_same_groups_after_a_restart():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("format", 2),
+        ("format", 1),
         ("corrupt_clients", 9),
         ("min_contributions", -1),
         ("seed", "1"),

@@ -12,6 +12,8 @@ from fedcipher.federation.chain import Chain, lanes_of
 from fedcipher.flower import SecureStrategy, open_run, protocol
 from fedcipher.flower.party import _parties, party_of
 from fedcipher.flower.run_folder import RunFolder
+from fedcipher.flower.search import Search
+from fedcipher.flower.set_memory import ServerSets
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.keys import store
 from fedcipher.schemes.base import state_dir
@@ -40,14 +42,16 @@ class Federation:
         self.app.train()(self.train)
         more = {"members": 3, "corrupt": 0} if name == "oneshot" else {}
         codec = codec or fedcipher.Codec(bits=12)
-        scheme = fedcipher.scheme(name, clients=clients, min_contributions=minimum, codec=codec, **more)
+        self.given = dict(name=name, clients=clients, min_contributions=minimum, codec=codec, **more)
+        scheme = fedcipher.scheme(**self.given)
         self.scheme, self.keys = scheme, keys.save(scheme.keygen(clients), scheme, folder / "keys")
         self.grid, self.clients = LocalGrid(self.app, clients, self.keys, self.lose), clients
         self.lost = lost
         self.out, self.rng = folder / "run", np.random.default_rng(7)
 
-    def new_roster(self, identities, numbers):
+    def new_roster(self, identities, numbers, **changes):
         """Key files of a roster that gives these parties, in the order of their nodes, these numbers."""
+        self.scheme = fedcipher.scheme(**{**self.given, **changes})
         parties = [Party(number, f"site-{k}", member=k < 3) for k, number in enumerate(numbers)]
         listed = roster([Card.of(own, party) for own, party in zip(identities, parties, strict=True)])
         shutil.rmtree(self.keys)
@@ -222,6 +226,46 @@ def test_attack_32_a_run_under_another_roster_goes_on_while_a_client_is_away(tmp
     assert [made.unfinished for made in here.strategy.rounds] == [None, None]
     assert [len(here.clients_of(step)) for step in range(1, 4)] == [3, 3, 5]
     assert sat_out(caplog.text) == [sorted({0, 1, 3, 4, 5} - set(here.clients_of(step))) for step in (1, 2)]
+
+
+def test_attack_32_a_run_under_a_roster_with_a_smaller_minimum_keeps_to_the_larger_one(tmp_path, caplog):
+    """Its members have promised three to clients of the run before, so sums of four of these six are not asked for."""
+    here, own = Federation(tmp_path, clients=6, name="oneshot"), [_native.Identity.generate() for _ in range(6)]
+    here.new_roster(own, range(6))
+    here.run(1)
+    here.new_roster(own, range(6), min_contributions=2)
+    here.grid.tamper = lambda message, reply, client: None if client == 5 else reply
+    here.out = tmp_path / "second"
+    here.run(2)
+    assert [made.unfinished for made in here.strategy.rounds] == [None, None]
+    assert [len(here.clients_of(step)) for step in range(1, 4)] == [3, 3, 5]
+
+
+def test_attack_32_a_run_that_another_run_comes_before_makes_no_sum_and_goes_on(tmp_path, monkeypatch):
+    """Another server remembers a sum when this one has chosen its own, of all six, which does not fit beside it."""
+    here, chosen = Federation(tmp_path, clients=6), Search.sets
+
+    def sets(search, *arguments):
+        found = chosen(search, *arguments)
+        ServerSets("first", here.strategy.scheme, here.strategy._key).remember(range(5))
+        return found
+
+    monkeypatch.setattr(Search, "sets", sets)
+    here.run(2, may_lose=1)
+    assert "another run has summed other clients meanwhile" in here.strategy.rounds[0].unfinished
+    assert here.strategy.rounds[1].unfinished is None
+    assert here.clients_of(1) == here.clients_of(2) == list(range(5)), "the sixth alone would be set apart"
+
+
+@pytest.mark.parametrize("name", ["flashe", "oneshot"])
+def test_a_run_that_no_sum_is_left_for_says_why_and_what_helps(tmp_path, name):
+    """Five clients and a minimum of three: without one of them no group is left whole."""
+    here = Federation(tmp_path, clients=5, name=name)
+    here.run(1)
+    here.grid.tamper = lambda message, reply, client: None if client == 4 else reply
+    here.out = tmp_path / "second"
+    with pytest.raises(fedcipher.errors.StrategyError, match=r"groups of at least 3.*new identities"):
+        here.run(1)
 
 
 def test_a_server_that_dies_between_the_two_goes_on_from_its_histograms(tmp_path, monkeypatch):

@@ -121,6 +121,27 @@ MUTANTS = (
         "ledger_sets",
     ),
     Mutant(
+        "a smaller minimum divides what a larger one made",
+        CORE + "sets.rs",
+        "let minimum = part.group.least.max(self.k);",
+        "let minimum = self.k;",
+        "sets",
+    ),
+    Mutant(
+        "a set is remembered without its minimum",
+        CORE + "ledger/memories.rs",
+        "*minimum = sum.minimum.max(*minimum);",
+        "*minimum = 1;",
+        "ledger_sets",
+    ),
+    Mutant(
+        "a secret that is not the roster's is joined",
+        CORE + "oneshot/roster.rs",
+        "if root_digest(&root) != self.root {",
+        "if false {",
+        "oneshot",
+    ),
+    Mutant(
         "what cannot be carried is allocated",
         CORE + "admission.rs",
         "if layout.elements() as f64 * density / 4.0 > payload_len as f64 {",

@@ -2,18 +2,19 @@
 //!
 //! A *memory* is what the sums have in common whose differences would tell of single clients: one model, the first
 //! models of a window, its queries. Group the clients of a memory's sets by which of these sets they are in: *every
-//! group has at least k clients*. All that follows from the sums is then constant on groups, so a difference of sums, a
-//! sum of differences and so on speak of at least k clients. Differences of two sets are not enough to look at: {1, 2, 3,
-//! 7}, {1, 2, 3, 4, 5, 6} and {4, 5, 6} give client 7.
+//! group has at least k clients*, where k is the largest that a sum with these clients was made under. All that follows
+//! from the sums is then constant on groups, so a difference of sums, a sum of differences and so on speak of at least k
+//! clients. Differences of two sets are not enough to look at: {1, 2, 3, 7}, {1, 2, 3, 4, 5, 6} and {4, 5, 6} give
+//! client 7.
 
 use crate::wire::Reader;
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// What a client is known by: its number where only the key set gives it one, else [`name`] of what it signs with.
+/// The name of a client in a memory: [`name`] of its key for signatures, or its number in a key set without such keys.
 pub type Name = u128;
 
-/// The name of a client that signs with `verify`, under whichever number.
+/// The name of the client whose signatures `verify` checks. Its number in a roster does not matter.
 #[must_use]
 pub fn name(verify: &[u8; 32]) -> Name {
     let digest = blake3::derive_key("fedcipher v1 name of a client", verify);
@@ -24,16 +25,24 @@ pub fn name(verify: &[u8; 32]) -> Name {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetMemory {
     k: u64,
-    /// Each client's group, called by its lowest client.
-    groups: BTreeMap<Name, Name>,
+    /// The group of each client.
+    groups: BTreeMap<Name, Group>,
     /// Clients with a proven lie: whoever knows theirs knows it already, so that they hide nobody.
     exempt: BTreeSet<Name>,
 }
 
-/// One side of a group that a set divides.
-struct Part {
+/// Clients that are in the same sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Group {
     /// Its lowest client.
     name: Name,
+    /// The largest k of the sets that these clients are in.
+    least: u64,
+}
+
+/// One side of a group that a set divides.
+struct Part {
+    group: Group,
     /// Clients that count.
     clients: u64,
 }
@@ -50,7 +59,7 @@ impl SetMemory {
         Ok(SetMemory { k, groups: BTreeMap::new(), exempt: BTreeSet::new() })
     }
 
-    /// The same groups, where those that are made from here on have `k` clients or more.
+    /// The same memory, where `k` is that of the sets from here on. It does not lower what groups must have already.
     pub fn with_minimum(self, k: u64) -> Result<Self> {
         Ok(SetMemory { k: Self::new(k)?.k, ..self })
     }
@@ -62,15 +71,15 @@ impl SetMemory {
             return Err(Error::EmptyCohort);
         }
         let exempt = self.exempt.iter().chain(exempt).copied().collect();
-        let (groups, parts) = self.refined(set, &exempt);
+        let (groups, parts) = self.refined(set, self.k, &exempt);
         self.check(&parts)?;
         (self.groups, self.exempt) = (groups, exempt);
         Ok(())
     }
 
-    /// Remembers a set that was admitted before, under whatever rule; whether it changes anything.
-    pub(crate) fn remember(&mut self, set: &[Name]) -> bool {
-        let (groups, _) = self.refined(set, &self.exempt);
+    /// Remembers a set that was admitted under `k`; whether it changes anything.
+    pub(crate) fn remember(&mut self, set: &[Name], k: u64) -> bool {
+        let (groups, _) = self.refined(set, k, &self.exempt);
         let changes = groups != self.groups;
         self.groups = groups;
         changes
@@ -82,27 +91,38 @@ impl SetMemory {
         sets.iter().try_for_each(|set| tried.admit(set, exempt))
     }
 
+    /// How many clients a group must have that has one of `clients`, at most.
+    #[must_use]
+    pub fn least(&self, clients: &[Name]) -> u64 {
+        let groups = clients.iter().filter_map(|client| self.groups.get(client));
+        groups.map(|group| group.least).fold(self.k, u64::max)
+    }
+
     /// The clients of `wanted` that can be in a sum now; the others must sit out. Of a group those that are wanted, as
-    /// many as leave `k` or nobody behind, the lowest first; those that are in no group yet if they are `k` or more.
+    /// many as leave enough or nobody behind, the lowest first; those that are in no group yet if they are `k` or more.
     #[must_use]
     pub fn largest_fitting(&self, wanted: &[Name], exempt: &[Name]) -> Vec<Name> {
         let counts = |client: &Name| !self.exempt.contains(client) && !exempt.contains(client);
         let wanted: BTreeSet<Name> = wanted.iter().copied().collect();
         let group = |client: &Name| self.groups.get(client).copied();
-        let mut whole = HashMap::<Option<Name>, u64>::new();
-        let mut asked = HashMap::<Option<Name>, u64>::new();
-        self.groups.keys().filter(|c| counts(c)).for_each(|c| *whole.entry(group(c)).or_default() += 1);
-        wanted.iter().filter(|c| counts(c)).for_each(|c| *asked.entry(group(c)).or_default() += 1);
-        let fits = |(group, asked): (Option<Name>, u64)| {
-            let most = match whole.get(&group) {
-                Some(whole) if *whole > asked => asked.min(whole.saturating_sub(self.k)),
-                _ => asked,
-            };
-            let undivided = group.is_some() && whole.get(&group) == Some(&asked);
-            (group, if undivided || most >= self.k { most } else { 0 })
+        let name = |client: &Name| group(client).map(|group| group.name);
+        let mut whole = HashMap::<Name, u64>::new();
+        let mut asked = HashMap::<Option<Name>, (u64, u64)>::new();
+        for (_, group) in self.groups.iter().filter(|(client, _)| counts(client)) {
+            *whole.entry(group.name).or_default() += 1;
+        }
+        for client in wanted.iter().filter(|client| counts(client)) {
+            let least = group(client).map_or(self.k, |group| group.least.max(self.k));
+            asked.entry(name(client)).or_insert((0, least)).0 += 1;
+        }
+        let fits = |(name, (asked, least)): (Option<Name>, (u64, u64))| {
+            let whole = name.and_then(|name| whole.get(&name));
+            let most =
+                whole.filter(|whole| **whole > asked).map_or(asked, |whole| asked.min(whole.saturating_sub(least)));
+            (name, if whole == Some(&asked) || most >= least { most } else { 0 })
         };
         let mut room: HashMap<Option<Name>, u64> = asked.into_iter().map(fits).collect();
-        let mut sits = |client: &Name| match room.get_mut(&group(client)) {
+        let mut sits = |client: &Name| match room.get_mut(&name(client)) {
             _ if !counts(client) => true,
             Some(left) if *left > 0 => {
                 *left -= 1;
@@ -116,23 +136,30 @@ impl SetMemory {
     /// The groups, each in order and by their lowest clients.
     #[must_use]
     pub fn groups(&self) -> Vec<Vec<Name>> {
-        let mut groups = BTreeMap::<Name, Vec<Name>>::new();
-        for (client, name) in &self.groups {
-            groups.entry(*name).or_default().push(*client);
-        }
-        groups.into_values().collect()
+        self.listed().into_values().map(|(_, clients)| clients).collect()
     }
 
-    /// The groups after `set`, and the sides that it has of each group before, or of none.
-    fn refined(&self, set: &[Name], exempt: &BTreeSet<Name>) -> (BTreeMap<Name, Name>, Parts) {
+    /// By its lowest client, how many clients each group must have, and which it has.
+    fn listed(&self) -> BTreeMap<Name, (u64, Vec<Name>)> {
+        let mut groups = BTreeMap::<Name, (u64, Vec<Name>)>::new();
+        for (client, group) in &self.groups {
+            groups.entry(group.name).or_insert((group.least, Vec::new())).1.push(*client);
+        }
+        groups
+    }
+
+    /// The groups after `set`, which is made under `k`, and the sides that it has of each group before, or of none.
+    fn refined(&self, set: &[Name], k: u64, exempt: &BTreeSet<Name>) -> (BTreeMap<Name, Group>, Parts) {
         let inside: BTreeSet<Name> = set.iter().copied().collect();
         let all: BTreeSet<Name> = self.groups.keys().chain(&inside).copied().collect();
         let (mut groups, mut parts) = (BTreeMap::new(), Parts::new());
         for client in all {
-            let side = (self.groups.get(&client).copied(), inside.contains(&client));
-            let part = parts.entry(side).or_insert(Part { name: client, clients: 0 });
+            let (before, within) = (self.groups.get(&client), inside.contains(&client));
+            let least = before.map_or(0, |group| group.least).max(if within { k } else { 0 });
+            let part = parts.entry((before.map(|group| group.name), within));
+            let part = part.or_insert(Part { group: Group { name: client, least }, clients: 0 });
             part.clients += u64::from(!exempt.contains(&client));
-            groups.insert(client, part.name);
+            groups.insert(client, part.group);
         }
         (groups, parts)
     }
@@ -143,24 +170,29 @@ impl SetMemory {
             // A group that is not divided has its other side empty, or of the exempt alone.
             let other = parts.get(&(*group, !within)).map_or(0, |other| other.clients);
             let divided = group.is_none() || other > 0;
-            if divided && (1..self.k).contains(&part.clients) {
-                return Err(Error::Set { found: part.clients, minimum: self.k });
+            let minimum = part.group.least.max(self.k);
+            if divided && (1..minimum).contains(&part.clients) {
+                return Err(Error::Set { found: part.clients, minimum });
             }
         }
         Ok(())
     }
 
-    /// `k u64 | exempt u32 | each u128 | groups u32 | of each: clients u32 | each u128`, in order: one encoding.
+    /// `k u64 | exempt | groups u32 | of each: least u64 | its clients`, in order: one encoding. Clients are
+    /// `count u32 | each u128`.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let list = |clients: &[Name]| -> Vec<u8> {
             let names = clients.iter().flat_map(|name| name.to_le_bytes());
             (clients.len() as u32).to_le_bytes().into_iter().chain(names).collect()
         };
-        let groups = self.groups();
+        let groups = self.listed();
         let exempt: Vec<Name> = self.exempt.iter().copied().collect();
         let mut out = [self.k.to_le_bytes().as_slice(), &list(&exempt), &(groups.len() as u32).to_le_bytes()].concat();
-        groups.iter().for_each(|group| out.extend(list(group)));
+        for (least, clients) in groups.values() {
+            out.extend(least.to_le_bytes());
+            out.extend(list(clients));
+        }
         out
     }
 
@@ -170,9 +202,10 @@ impl SetMemory {
         let mut memory = SetMemory::new(r.u64()?)?;
         memory.exempt = list(&mut r)?.into_iter().collect();
         for _ in 0..r.u32()? {
-            let group = list(&mut r)?;
-            let name = group.first().copied().ok_or_else(|| Error::frame("a group of nobody"))?;
-            memory.groups.extend(group.into_iter().map(|client| (client, name)));
+            let (least, clients) = (r.u64()?, list(&mut r)?);
+            let name = clients.first().copied().filter(|_| least > 0);
+            let group = Group { name: name.ok_or_else(|| Error::frame("a group of nobody"))?, least };
+            memory.groups.extend(clients.into_iter().map(|client| (client, group)));
         }
         r.finish()?;
         if memory.to_bytes() == bytes { Ok(memory) } else { Err(Error::frame("groups that are not in their order")) }

@@ -21,7 +21,7 @@ fn key() -> ClientKey {
 /// The sum of `clients` in `round`, which counts in the memory of this number; 0 for none.
 fn sum(key: &ClientKey, round: u64, memory: u8, clients: &[u32]) -> Sum {
     let memory = (memory > 0).then(|| MemoryId::of(&[1, memory]));
-    Sum::new(key.tag.key_id, round, memory, clients.iter().map(|client| Name::from(*client)).collect())
+    Sum::new(key.tag.key_id, round, 3, memory, clients.iter().map(|client| Name::from(*client)).collect())
 }
 
 fn digest(sum: &Sum) -> [u8; 32] {
@@ -118,7 +118,38 @@ fn a_memory_outlives_keys_and_numbers_of_one_identity() {
     open(&new, 8, &second, 3, here, &[1, 2, 3, 4, 5]).unwrap();
 }
 
-/// A tag that no holder of the key has made is of no memory: whoever deals other secrets to a member is found.
+/// A later roster with a smaller minimum: clients of sums under the larger one keep the larger one.
+#[test]
+fn attack_32_a_smaller_minimum_divides_no_group_that_a_larger_one_made() {
+    for folder in [true, false] {
+        let (state, key) = (tempfile::tempdir().unwrap(), key());
+        let state = folder.then(|| state.path());
+        let of = |minimum| Openings::open(&Holder { key: &key, roster: None, minimum }, state).unwrap();
+        let (strict, lax) = (of(3), of(2));
+        let claim = |openings: &Openings, minimum: u64, round: u64, clients: &[u32]| {
+            let clients = clients.iter().map(|client| Name::from(*client)).collect();
+            let sum = Sum::new(key.tag.key_id, round, minimum, Some(MemoryId::of(&[1, 1])), clients);
+            openings.claim(&sum, &digest(&sum))
+        };
+        // Without a folder one object remembers: what it is asked for says which minimum.
+        let lax = if folder { &lax } else { &strict };
+        claim(&strict, 3, 1, &[0, 1, 2, 3, 4, 5]).unwrap();
+        for (round, few) in [&[0, 1, 2, 3][..], &[0, 1], &[0, 1, 2, 3, 6, 7], &[0, 1, 2, 3, 4]].iter().enumerate() {
+            let refused = claim(lax, 2, 2 + round as u64, few);
+            assert!(matches!(refused, Err(Error::Set { minimum: 3, .. })), "{few:?}: {refused:?}");
+        }
+        // Others have agreed to two; and where they were in a sum of the strict, they are of them.
+        claim(lax, 2, 10, &[6, 7]).unwrap();
+        claim(lax, 2, 11, &[0, 1, 2, 6, 7]).unwrap();
+        claim(lax, 2, 12, &[8, 9, 10, 11, 12, 13]).unwrap();
+        claim(lax, 2, 13, &[8, 9]).unwrap();
+        claim(&strict, 3, 14, &[10, 11, 12, 13]).unwrap();
+        assert!(is_set(claim(lax, 2, 15, &[10, 11])), "halves of four");
+        assert!(is_set(claim(&strict, 3, 16, &[8, 9, 14])), "one more under three");
+    }
+}
+
+/// A tag that was made under an independent secret, or drawn, deciphers to no memory.
 #[test]
 fn a_memory_of_another_secret_is_refused() {
     let (old, new) = (key(), key());
@@ -128,7 +159,7 @@ fn a_memory_of_another_secret_is_refused() {
         assert!(matches!(openings.sum(&header(foreign)), Err(Error::Memory { round: 1 })));
     }
     let own = openings.sum(&header(new.mac().unwrap().memory_tag(b"here"))).unwrap();
-    assert_eq!(own, Sum::new(new.tag.key_id, 1, Some(MemoryId::of(b"here")), Vec::new()));
+    assert_eq!(own, Sum::new(new.tag.key_id, 1, 3, Some(MemoryId::of(b"here")), Vec::new()));
     assert!(!openings.sum(&header([0; 16])).unwrap().has_memory());
 }
 
@@ -140,7 +171,7 @@ fn pinned_memories_are_never_forgotten_and_of_the_others_the_newest_stay() {
         let openings = Openings::open(&holder, folder).unwrap();
         let claim = |round: u64, id: &[u8], clients: &[u32]| {
             let clients = clients.iter().map(|client| Name::from(*client)).collect();
-            let sum = Sum::new(key.tag.key_id, round, Some(MemoryId::of(id)), clients);
+            let sum = Sum::new(key.tag.key_id, round, 3, Some(MemoryId::of(id)), clients);
             openings.claim(&sum, &digest(&sum))
         };
         let (all, fewer): (Vec<u32>, Vec<u32>) = ((0..10).collect(), (0..9).collect());

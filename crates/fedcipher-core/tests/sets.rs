@@ -83,6 +83,65 @@ fn three_sets_whose_pairs_differ_enough_still_give_one_client() {
     assert_eq!(memory.groups(), [vec![1, 2, 3], vec![4, 5, 6]], "a refusal changes nothing");
 }
 
+/// A client that has `least` in a set, and fewer clients with it that some sum of multiples of `sets` speaks of alone.
+fn promise_broken(sets: &[(u64, Vec<Name>)], clients: Name, exempt: &[Name]) -> Option<(Name, Vec<Name>)> {
+    let vectors: Vec<Vec<Name>> = sets.iter().map(|(_, set)| set.clone()).collect();
+    let honest: Vec<Name> = (0..clients).filter(|client| !exempt.contains(client)).collect();
+    let mut found = honest.iter().flat_map(|client| {
+        let least = sets.iter().filter(|(_, set)| set.contains(client)).map(|(k, _)| *k).max().unwrap_or(1);
+        let others: Vec<Name> = honest.iter().copied().filter(|other| other != client).collect();
+        let few = (least as usize).saturating_sub(2).min(others.len());
+        let beside = if least < 2 { Vec::new() } else { choices(&others, few) };
+        beside.into_iter().map(|beside| (*client, beside))
+    });
+    found.find(|(client, beside)| {
+        let without = [beside.as_slice(), exempt].concat();
+        rank(&vectors, clients, &[&without[..], &[*client]].concat()) < rank(&vectors, clients, &without)
+    })
+}
+
+/// As over rosters, of which each may have another k: a client keeps the largest of its sums.
+#[test]
+fn attack_32_no_sequence_of_requests_under_many_k_breaks_what_one_has_promised() {
+    let seed = std::env::var("FEDCIPHER_ATTACK_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(rand::random);
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut accepted, mut refused) = (0, 0);
+    for _ in 0..tries() {
+        let clients = random.random_range(2..=10);
+        let exempt: Vec<Name> = (0..clients).filter(|_| random.random_bool(0.1)).collect();
+        let mut memory = SetMemory::new(1).unwrap();
+        let mut sets: Vec<(u64, Vec<Name>)> = Vec::new();
+        for _ in 0..random.random_range(1..10) {
+            let k = random.random_range(1..=4);
+            memory = memory.with_minimum(k).unwrap();
+            let near = sets.last().map(|(_, set)| set).filter(|_| random.random_bool(0.6));
+            let wanted = random_set(&mut random, clients, near);
+            let set = if random.random_bool(0.3) { memory.largest_fitting(&wanted, &exempt) } else { wanted };
+            match memory.admit(&set, &exempt) {
+                Ok(()) => {
+                    sets.push((k, set));
+                    accepted += 1;
+                }
+                Err(_) => refused += 1,
+            }
+            memory = SetMemory::from_bytes(&memory.to_bytes()).unwrap();
+        }
+        let broken = promise_broken(&sets, clients, &exempt);
+        // A group that was whole under a smaller k is smaller than a later sum with it asks for: nothing divides it.
+        let small: Vec<Name> = memory
+            .groups()
+            .into_iter()
+            .filter(|group| {
+                let honest = group.iter().filter(|client| !exempt.contains(client)).count();
+                (honest as u64) < memory.least(group)
+            })
+            .flatten()
+            .collect();
+        assert!(broken.is_none_or(|(client, _)| small.contains(&client)), "seed {seed}: {sets:?}, {exempt:?} exempt");
+    }
+    assert!(accepted > tries() && refused > tries(), "{accepted} {refused}");
+}
+
 #[test]
 fn attack_32_no_sequence_of_requests_sets_apart_fewer_than_k_clients() {
     let seed = std::env::var("FEDCIPHER_ATTACK_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(rand::random);
@@ -182,9 +241,9 @@ fn a_memory_has_one_encoding() {
         (clients.len() as u32).to_le_bytes().into_iter().chain(names).collect::<Vec<u8>>()
     };
     let of = |k: u64, groups: &[&[Name]]| {
-        let groups =
-            std::iter::once((groups.len() as u32).to_le_bytes().to_vec()).chain(groups.iter().map(|g| listed(g)));
-        [&k.to_le_bytes()[..], &listed(&[]), &groups.collect::<Vec<_>>().concat()].concat()
+        let group = |group: &&[Name]| [&k.to_le_bytes()[..], &listed(group)].concat();
+        let head = (groups.len() as u32).to_le_bytes();
+        [&k.to_le_bytes()[..], &listed(&[]), &head, &groups.iter().map(group).collect::<Vec<_>>().concat()].concat()
     };
     let four_billion = |before: &[u8]| [before, &u32::MAX.to_le_bytes()].concat();
     let none = of(2, &[]);
@@ -195,7 +254,8 @@ fn a_memory_has_one_encoding() {
         of(2, &[&[1, 2], &[2, 3]]),
         of(2, &[&[1, 1]]),
         of(2, &[&[]]),
-        four_billion(&of(2, &[&[]])[..16]),
+        [&none[..12], &of(0, &[&[1, 2]])[12..]].concat(),
+        four_billion(&of(2, &[&[]])[..24]),
         four_billion(&none[..12]),
     ] {
         assert_eq!(SetMemory::from_bytes(&wrong).unwrap_err().class(), "FrameError", "{wrong:?}");
@@ -203,8 +263,24 @@ fn a_memory_has_one_encoding() {
     assert!(SetMemory::from_bytes(&of(0, &[])).is_err(), "k of 0");
     assert!(matches!(SetMemory::new(0), Err(Error::Parameter { .. })));
     assert!(matches!(memory.admit(&[], &[]), Err(Error::EmptyCohort)));
-    // Groups that were made under a smaller minimum stay; what is made of them is not.
+}
+
+#[test]
+fn a_group_keeps_the_largest_minimum_of_its_sums() {
+    let mut memory = SetMemory::new(2).unwrap();
+    memory.admit(&[0, 1, 2, 3, 4, 5, 6], &[]).unwrap();
+    memory.admit(&[0, 1], &[]).unwrap();
+    // A larger minimum is for what its sums divide, and leaves a small group whole.
     let mut stricter = memory.with_minimum(3).unwrap();
-    stricter.admit(&[1, 3, 4, 9], &[]).unwrap();
+    stricter.admit(&[0, 1, 2, 3, 4, 5, 6], &[]).unwrap();
     assert!(matches!(stricter.admit(&[10, 11], &[]), Err(Error::Set { found: 2, minimum: 3 })));
+    assert!(matches!(stricter.admit(&[2, 3], &[]), Err(Error::Set { minimum: 3, .. })));
+    // What it has made keeps it under a smaller one, and beside it others have the smaller one.
+    let mut lax = SetMemory::from_bytes(&stricter.to_bytes()).unwrap().with_minimum(2).unwrap();
+    assert!(matches!(lax.admit(&[2, 3], &[]), Err(Error::Set { minimum: 3, .. })));
+    assert_eq!(lax.largest_fitting(&[2, 3, 4, 10, 11], &[]), [10, 11]);
+    assert_eq!((lax.least(&[2, 10]), lax.least(&[10])), (3, 2));
+    lax.admit(&[0, 1, 10, 11], &[]).unwrap();
+    assert_eq!(lax.largest_fitting(&[10, 11], &[]), [10, 11]);
+    assert_eq!(lax.groups(), [vec![0, 1], vec![2, 3, 4, 5, 6], vec![10, 11]]);
 }

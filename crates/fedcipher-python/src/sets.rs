@@ -17,7 +17,7 @@ impl SetMemory {
         sets::SetMemory::new(k).map(SetMemory).map_err(raise)
     }
 
-    /// `k`: how many clients a group has from here on; those that there are may have fewer.
+    /// `k`: of the sets from here on, in place of what `data` has; it lowers nothing for groups that exist.
     #[staticmethod]
     #[pyo3(signature = (data, k = None))]
     fn from_bytes(data: &[u8], k: Option<u64>) -> PyResult<Self> {
@@ -52,6 +52,12 @@ impl SetMemory {
     #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
     fn largest_fitting(&self, wanted: Vec<Name>, exempt: Vec<Name>) -> Vec<Name> {
         self.0.largest_fitting(&wanted, &exempt)
+    }
+
+    /// How many clients a group must have that has one of `clients`, at most.
+    #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
+    fn least(&self, clients: Vec<Name>) -> u64 {
+        self.0.least(&clients)
     }
 
     /// Clients that are in the same sets.

@@ -65,7 +65,7 @@ from typing import Any
 
 from fedcipher.errors import ParameterError, RunError
 
-__all__ = ["FaultFinder", "Outcome", "Plan", "cells"]
+__all__ = ["FaultFinder", "Outcome", "Plan", "cells", "no_part"]
 
 _MAX_FRAMES = 2
 """Frames that a client gives from one position."""
@@ -83,7 +83,7 @@ _MAX_EVIDENCE = 1000
 """Failed groups that are kept. The largest are dropped first: they prove least."""
 _MAX_DOUBLINGS = 16
 """Of the rounds in which clients stay in groups after a search."""
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,15 @@ def cells(sets: Iterable[Collection[int]]) -> list[frozenset[int]]:
     for client, mark in member_of.items():
         grouped.setdefault(mark, set()).add(client)
     return sorted((frozenset(cell) for cell in grouped.values()), key=min)
+
+
+def no_part(least: int) -> str:
+    """Why the rule of sets allows no sum of some clients, beside earlier sums, and what helps."""
+    return (
+        f"Clients that were always summed together can be divided only into groups of at least {least}. Wait for those "
+        "that are away, or let more clients take part. If some never come back, make new keys, or new identities where "
+        "a roster lists them"
+    )
 
 
 @dataclass
@@ -350,7 +359,7 @@ class FaultFinder:
                 "honest clients, so min_contributions must be at least corrupt_clients + 2"
             )
         self._corrupt = corrupt_clients
-        self._least = min_contributions
+        self._minimum = self._least = min_contributions
         self._seed = seed
         self._round = 0
         self._position = _Position()
@@ -377,13 +386,16 @@ class FaultFinder:
         """Whether `plan` would divide ``clients``: the sums of this position failed, or some clients are suspects."""
         return bool(self._position.failed) or self._searching(clients)
 
-    def plan(self, present: Collection[int], remembered: Iterable[Collection[int]] = ()) -> Plan:
+    def plan(self, present: Collection[int], remembered: Iterable[Collection[int]] = (), least: int = 0) -> Plan:
         """The groups of the next round, of the clients that are ``present``.
 
         ``remembered`` are sets of other rounds that the rule of sets counts to this position: of the first positions
-        of other runs, or of all rounds of a run whose models the server sets.
+        of other runs, or of all rounds of a run whose models the server sets. ``least`` is the largest
+        ``min_contributions`` that such sums of clients that are present were made under: no set of this position may
+        go below it.
         """
         self._round += 1
+        self._least = max(self._minimum, least)
         self._elsewhere = [frozenset(clients) for clients in remembered]
         clients = sorted(set(present) - self._proofs.keys())
         end = self._too_many_lies()
@@ -538,10 +550,14 @@ class FaultFinder:
 
     def _no_sum(self, clients: Collection[int]) -> str:
         failed = self._position.failed
+        if not failed and self._elsewhere and len(clients) >= self._least:
+            return f"{len(clients)} clients are present, and no sum of them fits the sums of earlier runs. " + no_part(
+                self._least
+            )
         if not failed:
             return (
                 f"{len(clients)} clients are present, and those that can still send at this position make no sum of "
-                f"{self._least}: let more clients take part, or begin a new run with a smaller min_contributions"
+                f"{self._least}: let more clients take part"
             )
         if len(failed) == 1:
             return (
@@ -560,7 +576,8 @@ class FaultFinder:
         return {
             "format": _FORMAT,
             "corrupt_clients": self._corrupt,
-            "min_contributions": self._least,
+            "min_contributions": self._minimum,
+            "least": self._least,
             "seed": self._seed,
             "round": self._round,
             "searches": self._searches,
@@ -596,6 +613,7 @@ class FaultFinder:
             corrupt_clients=corrupt, min_contributions=_number(data["min_contributions"]), seed=_integer(data["seed"])
         )
         finder._round, finder._searches, finder._quiet = (_number(data[key]) for key in ("round", "searches", "quiet"))
+        finder._least = max(finder._minimum, _number(data["least"]))
         frames = {_number(client): _number(count) for client, count in data["frames"]}
         finder._position = _Position(_sets(data["sets"]), _sets(data["failed_here"]), frames)
         finder._elsewhere, finder._planned = _sets(data["elsewhere"]), _sets(data["planned"])

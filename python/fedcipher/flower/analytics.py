@@ -28,9 +28,11 @@ from fedcipher.errors import (
     PlaintextError,
     RevokedError,
     RoundError,
+    SetRuleError,
     StrategyError,
 )
 from fedcipher.federation.answers import Answer, Tally
+from fedcipher.federation.fault_finder import no_part
 from fedcipher.federation.query import Query, query_lanes
 from fedcipher.flower import protocol
 from fedcipher.flower.client import client_mod
@@ -287,16 +289,25 @@ class _Asking:
         away = Committee(committee_timeout).ask(grid, aggregator, self._asked.type, clients)
         if away is not None:
             raise StrategyError(f"the answers cannot be added: {away}")
-        self._memory.remember(clients)
+        try:
+            self._memory.remember(clients)
+        except SetRuleError as error:
+            raise StrategyError(f"another query has summed other clients meanwhile: {error}. Ask again") from error
         context = self._sums.alike
         assert isinstance(context, bytes)
         return EncryptedSum(aggregator.finish(), self._asked, context, sorted(clients), self._left_out)
 
     def _fitting(self, aggregator: Aggregator, clients: dict[int, int]) -> tuple[Aggregator, dict[int, int]]:
-        """The sum of those ``clients`` (with their nodes) that fits the sets of the key's queries before."""
+        """The sum of those ``clients`` (with their nodes) that fits the sets of the key's queries before.
+
+        Raises `StrategyError` where these are too few.
+        """
         fitting = self._memory.fitting(clients)
-        if len(fitting) == len(clients) or len(fitting) < self._scheme.min_contributions:
-            return aggregator, clients if len(fitting) == len(clients) else {}
+        if len(fitting) == len(clients):
+            return aggregator, clients
+        if len(fitting) < self._scheme.min_contributions:
+            why = no_part(self._memory.least(clients))
+            raise StrategyError(f"no sum of these {len(clients)} answers fits the queries before. {why}")
         made = self._scheme.aggregator(self._key, round=self._asked.round)
         for client in fitting:
             made.add(self._frames[clients[client]])

@@ -57,10 +57,13 @@ class Search:
         return self._finder.searching(clients)
 
     def sets(
-        self, arrived: Collection[int], remembered: Sequence[Collection[int]] = ()
+        self, arrived: Collection[int], remembered: Sequence[Collection[int]] = (), least: int = 0
     ) -> tuple[tuple[frozenset[int], ...], str]:
-        """The sets of ``arrived`` that may be summed beside those ``remembered``; where there are none, why."""
-        plan = self._finder.plan(arrived, remembered)
+        """The sets of ``arrived`` that may be summed beside those ``remembered``; where there are none, why.
+
+        Arguments as for `FaultFinder.plan`.
+        """
+        plan = self._finder.plan(arrived, remembered, least)
         if plan.waiting or plan.left_out:
             _log.warning(
                 "clients %s sit this round out, so that no sums differ by too few clients; %s are left out of the run",

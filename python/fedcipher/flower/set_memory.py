@@ -26,29 +26,39 @@ class ServerSets:
     """
 
     def __init__(self, kind: str, scheme: Scheme, key: _native.ServerKey) -> None:
-        identified = scheme.fixes_sets
-        self._path: Path = state_dir() / f"sets-{'identities' if identified else key.fingerprint}-{kind}.bin"
-        self._names = key.names if identified else {client: client for client in key.cohort}
+        self._identified = scheme.fixes_sets
+        of = "identities" if self._identified else key.fingerprint
+        self._path: Path = state_dir() / f"sets-{of}-{kind}.bin"
+        self._names = key.names if self._identified else {client: client for client in key.cohort}
         self._numbers = {name: client for client, name in self._names.items()}
         self._minimum = scheme.min_contributions
         self._memory = self._kept()
 
     @property
     def groups(self) -> list[list[int]]:
-        """Clients by which of the sets they have been in; who is not of this key keeps another number."""
+        """Clients by which of the sets they have been in. A client that this key does not have is an unknown number."""
         return [[self._numbers.get(name, name) for name in group] for group in self._memory.groups()]
+
+    def least(self, clients: Collection[int]) -> int:
+        """How many clients a group must have that has one of ``clients``: the most that a sum with them was under."""
+        return self._memory.least(self._named(clients))
 
     def fitting(self, clients: Collection[int]) -> list[int]:
         """The largest part of ``clients`` that may be summed."""
         return sorted(self._numbers[name] for name in self._memory.largest_fitting(self._named(clients)))
 
-    def remember(self, clients: Collection[int]) -> None:
-        """A sum of ``clients`` leaves this server. Raises what `SetMemory.admit` raises."""
+    def remember(self, *sets: Collection[int]) -> None:
+        """Sums of these ``sets`` are to leave this server.
+
+        Raises `SetRuleError`, and remembers none of them, where the server of another run has remembered sets meanwhile
+        that these do not fit: then no sum may leave.
+        """
         make_private_folder(self._path.parent)
-        # Servers of other runs may have remembered sets meanwhile.
         with wait_locked(self._path.with_suffix(".lock")):
             self._memory = self._kept()
-            self._memory.admit(self._named(clients), [])
+            self._memory.would_admit([self._named(clients) for clients in sets])
+            for clients in sets:
+                self._memory.admit(self._named(clients))
             write_whole(self._path, self._memory.to_bytes())
 
     def _kept(self) -> _native.SetMemory:
@@ -57,7 +67,8 @@ class ServerSets:
         try:
             return _native.SetMemory.from_bytes(read_file(self._path, MAX_INDEX), self._minimum)
         except (OSError, FedcipherError) as error:
-            raise RunError(f"{self._path} is damaged: {error}; use new keys, and remove it") from error
+            made = "identities" if self._identified else "keys"
+            raise RunError(f"{self._path} is damaged: {error}; make new {made}, then remove it") from error
 
     def _named(self, clients: Collection[int]) -> list[int]:
         return sorted(self._names[client] for client in clients)

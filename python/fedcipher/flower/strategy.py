@@ -28,6 +28,7 @@ from fedcipher.errors import (
     LayoutError,
     LostRoundsError,
     PlaintextError,
+    SetRuleError,
     StrategyError,
     WorkersError,
 )
@@ -1006,7 +1007,8 @@ class SecureStrategy(Strategy):
         ``first`` remembers the sets of all first positions.
         """
         clients = [self._parties.client_of[reply.metadata.src_node_id] for reply in added.replies]
-        sets, why = self._searching.sets(clients, first.groups if first else ())
+        groups, least = (first.groups, first.least(clients)) if first else ((), 0)
+        sets, why = self._searching.sets(clients, groups, least)
         if not sets:
             away = sorted(set(self._measured_clients) - set(clients))
             if why and away and not self._searching.under_way(self._key.cohort):
@@ -1018,23 +1020,20 @@ class SecureStrategy(Strategy):
             if why:
                 self._ends = why
             return why or "no set of clients fits the rule of sets"
-        frames: list[bytes] = []
         if len(sets) == 1 and sets[0] == frozenset(clients):
             frame = self._summed("train", added.aggregator, record)
-            if isinstance(frame, str):
-                return frame
-            frames.append(frame)
+            made = frame if isinstance(frame, str) else [frame]
         elif not added.frames:
-            return "its clients do not fit the rule of sets beside the sums before"
+            made = "its clients do not fit the rule of sets beside the sums before"
         else:
             made = self._summed_groups(sets, clients, added, record, number)
-            if isinstance(made, str):
-                return made
-            frames = made
-        if first is not None:
-            for group in sets:
-                first.remember(group)
-        return frames
+        if first is None or isinstance(made, str):
+            return made
+        try:
+            first.remember(*sets)
+        except SetRuleError as error:
+            return f"another run has summed other clients meanwhile: {error}. The next round chooses again"
+        return made
 
     def _summed_groups(
         self, sets: Iterable[frozenset[int]], clients: list[int], added: Added, record: RoundRecord, number: int

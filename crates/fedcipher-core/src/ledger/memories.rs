@@ -19,6 +19,8 @@ const NONE: [u8; 32] = [0; 32];
 pub struct Sum {
     pub key: [u8; 16],
     pub round: u64,
+    /// Clients that every group of the rule of sets must have, if one of `clients` is in it.
+    minimum: u64,
     /// None where it counts in no memory.
     memory: Option<MemoryId>,
     /// In order.
@@ -27,15 +29,15 @@ pub struct Sum {
 
 impl Sum {
     #[must_use]
-    pub fn new(key: [u8; 16], round: u64, memory: Option<MemoryId>, mut clients: Vec<Name>) -> Self {
+    pub fn new(key: [u8; 16], round: u64, minimum: u64, memory: Option<MemoryId>, mut clients: Vec<Name>) -> Self {
         clients.sort_unstable();
-        Sum { key, round, memory, clients }
+        Sum { key, round, minimum, memory, clients }
     }
 
     /// Of a round, in no memory.
     #[must_use]
     pub fn alone(round: u64) -> Self {
-        Sum::new([0; 16], round, None, Vec::new())
+        Sum::new([0; 16], round, 1, None, Vec::new())
     }
 
     /// Whether the rule of sets is for it.
@@ -60,12 +62,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// `key | round | memory, or zeros | digest | runs u32 | of each: first name u128, names u32 | answer`.
+    /// `key | round | minimum u64 | memory, or zeros | digest | runs u32 | of each: first name u128, names u32 | answer`.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let Sum { key, round, memory, clients } = &self.sum;
+        let Sum { key, round, minimum, memory, clients } = &self.sum;
         let memory = memory.map_or([0; 16], MemoryId::to_bytes);
-        let mut out = [&key[..], &round.to_le_bytes(), &memory, &self.digest].concat();
+        let mut out = [&key[..], &round.to_le_bytes(), &minimum.to_le_bytes(), &memory, &self.digest].concat();
         let runs: Vec<&[Name]> = clients.chunk_by(|a, b| a.checked_add(1) == Some(*b)).collect();
         out.extend_from_slice(&(runs.len() as u32).to_le_bytes());
         for run in runs {
@@ -79,7 +81,8 @@ impl Entry {
     /// From bytes whose checksum is right.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new(bytes);
-        let (key, round, memory, digest) = (r.array()?, r.u64()?, r.array()?, r.array()?);
+        let (key, round, minimum) = (r.array()?, r.u64()?, r.u64()?);
+        let (memory, digest) = (r.array()?, r.array()?);
         let damaged = || Error::frame("a memory that nobody names so");
         let memory = (memory != [0; 16]).then(|| MemoryId::parse(memory).ok_or_else(damaged)).transpose()?;
         let runs = r.u32()? as usize;
@@ -89,15 +92,15 @@ impl Entry {
             let (first, len) = (Name::from_le_bytes(run.array()?), run.u32()?);
             clients.extend((0..len).map_while(|n| first.checked_add(Name::from(n))));
         }
-        Ok(Entry { sum: Sum::new(key, round, memory, clients), digest, answer: r.rest().to_vec() })
+        Ok(Entry { sum: Sum::new(key, round, minimum, memory, clients), digest, answer: r.rest().to_vec() })
     }
 }
 
 /// The sets of one memory.
 #[derive(Debug, Default)]
 struct Memory {
-    /// Different ones.
-    sets: Vec<Vec<Name>>,
+    /// Each with the largest minimum that it was admitted under.
+    sets: BTreeMap<Vec<Name>, u64>,
     /// Number of its last entry.
     newest: u64,
 }
@@ -118,9 +121,8 @@ impl Memories {
         if let Some(id) = sum.memory {
             let memory = self.memories.entry(id).or_default();
             memory.newest = self.entries;
-            if !memory.sets.contains(&sum.clients) {
-                memory.sets.push(sum.clients.clone());
-            }
+            let minimum = memory.sets.entry(sum.clients.clone()).or_default();
+            *minimum = sum.minimum.max(*minimum);
         }
         // Kept for its memory only.
         if entry.digest == NONE {
@@ -140,19 +142,19 @@ impl Memories {
         newest.iter().find(|entry| entry.sum.round == sum.round && entry.digest == *digest)
     }
 
-    /// Refuses a sum of which a client is in another sum of the round already, or whose set breaks the rule: every group
-    /// of clients that are in the same sets has at least `minimum`. `begun`: whether its round has other sums.
-    pub fn check(&self, sum: &Sum, digest: &[u8; 32], begun: bool, minimum: u64) -> Result<()> {
+    /// Refuses a sum of which a client is in another sum of the round already, or whose set breaks the rule of sets.
+    /// `begun`: whether its round has other sums.
+    pub fn check(&self, sum: &Sum, digest: &[u8; 32], begun: bool) -> Result<()> {
         let others = self.rounds.get(&sum.key).map(|(_, newest)| newest.as_slice()).unwrap_or_default();
         let mut others = others.iter().filter(|entry| entry.sum.round == sum.round).peekable();
         let unknown = begun && others.peek().is_none();
         if unknown || others.any(|entry| entry.digest != *digest && entry.sum.shares_a_client(sum)) {
             return Err(Error::Opened { round: sum.round, last: sum.round });
         }
-        let mut memory = SetMemory::new(minimum.max(1))?;
+        let mut memory = SetMemory::new(sum.minimum)?;
         let own = sum.memory.and_then(|id| self.memories.get(&id));
-        for set in own.into_iter().flat_map(|memory| &memory.sets) {
-            memory.remember(set);
+        for (set, minimum) in own.into_iter().flat_map(|memory| &memory.sets) {
+            memory.remember(set, *minimum);
         }
         memory.admit(&sum.clients, &[])
     }
@@ -195,12 +197,9 @@ impl Memory {
     /// As few entries as say which sets the memory `id` has; of no key's round.
     fn entries(&self, id: MemoryId) -> Vec<Entry> {
         let mut groups = SetMemory::new(1).ok();
-        let mut says = |set: &&Vec<Name>| groups.as_mut().is_none_or(|groups| groups.remember(set));
-        let entry = |set: &Vec<Name>| Entry {
-            sum: Sum::new([0; 16], 0, Some(id), set.clone()),
-            digest: NONE,
-            answer: Vec::new(),
-        };
-        self.sets.iter().filter(|set| says(set)).map(entry).collect()
+        let mut says = |set: &[Name], minimum| groups.as_mut().is_none_or(|groups| groups.remember(set, minimum));
+        let sets = self.sets.iter().filter(|(set, minimum)| says(set, **minimum));
+        let sum = |(set, minimum): (&Vec<Name>, &u64)| Sum::new([0; 16], 0, *minimum, Some(id), set.clone());
+        sets.map(|set| Entry { sum: sum(set), digest: NONE, answer: Vec::new() }).collect()
     }
 }

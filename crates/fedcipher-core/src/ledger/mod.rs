@@ -122,7 +122,7 @@ mod tests {
 
     /// A sum of both clients that counts in the memory of its round.
     fn of_all(round: u64) -> Sum {
-        Sum::new([0; 16], round, Some(MemoryId::of(&[round as u8])), vec![0, 1])
+        Sum::new([0; 16], round, 2, Some(MemoryId::of(&[round as u8])), vec![0, 1])
     }
 
     /// The most steps that a claim takes, after one that was broken off.

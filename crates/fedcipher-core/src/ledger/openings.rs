@@ -19,8 +19,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) const MAGIC: Magic = *b"FEDOPEN2";
 const ANSWERS: Magic = *b"FEDANSW2";
-const OPENED_SETS: Magic = *b"FEDSETS3";
-const ANSWERED_SETS: Magic = *b"FEDSETS4";
+const OPENED_SETS: Magic = *b"FEDSETS5";
+const ANSWERED_SETS: Magic = *b"FEDSETS6";
 
 /// `round u64 | digest | index u64 | counts in a memory u64 | checksum`. A power of two: none crosses a disk sector.
 const RECORD: usize = 64;
@@ -74,8 +74,8 @@ impl Opening {
 #[derive(Debug, Clone, Copy)]
 pub struct Holder<'a> {
     pub key: &'a ClientKey,
-    /// What the holder signs with, and each client, where that is known: the sets are remembered by these, over all
-    /// keys.
+    /// The holder's own key for signatures, and those of all clients, where a roster lists them. The sets are then
+    /// remembered under these keys, over all rosters and epochs.
     pub roster: Option<(&'a [u8; 32], &'a Cohort)>,
     /// Clients that every group of the rule of sets must have.
     pub minimum: u64,
@@ -90,7 +90,7 @@ pub struct Openings {
     files: Option<(Place, Journal)>,
     /// None where nothing is claimed.
     memory: Option<MemoryKey>,
-    /// What the clients are known by; by their numbers where they have no names.
+    /// The name of each client; empty where clients are known by their numbers.
     names: BTreeMap<u32, Name>,
     minimum: u64,
     /// Whether each is kept with what was answered.
@@ -138,8 +138,8 @@ impl Openings {
         Ok(Openings { files, memory, names, minimum: holder.minimum, answers, seen: Mutex::default() })
     }
 
-    /// The sum that an aggregate, or a request, is of. Refuses a tag of a memory that no holder of the key has made, and
-    /// clients that the roster does not have.
+    /// The sum that the aggregate or request with this header is of. Refuses a tag that deciphers to no memory, and
+    /// clients that are not in the roster.
     pub fn sum(&self, header: &Header) -> Result<Sum> {
         let memory = self.memory.as_ref().map(|key| key.read(header.memory, header.round)).transpose()?.flatten();
         let name = |of: &Contribution| match self.names.get(&of.client) {
@@ -148,7 +148,7 @@ impl Openings {
             None => Err(Error::UnknownClient { client: of.client }),
         };
         let clients = header.contributions.iter().map(name).collect::<Result<_>>()?;
-        Ok(Sum::new(header.key_id, header.round, memory, clients))
+        Ok(Sum::new(header.key_id, header.round, self.minimum.max(1), memory, clients))
     }
 
     /// Claims the opening of the aggregate `digest`, which is of `sum`, durably: of a round later than all before, or
@@ -243,7 +243,7 @@ impl Openings {
     }
 
     fn check(&self, memories: &Memories, entry: &Entry, begun: bool) -> Result<()> {
-        if entry.sum.has_memory() { memories.check(&entry.sum, &entry.digest, begun, self.minimum) } else { Ok(()) }
+        if entry.sum.has_memory() { memories.check(&entry.sum, &entry.digest, begun) } else { Ok(()) }
     }
 
     /// What is to be answered where a claim stands.
