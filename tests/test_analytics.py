@@ -248,22 +248,30 @@ def test_attack_15_the_twenty_first_query_is_refused_counted_over_two_key_sets(t
     assert caplog.text.count("this site has had 20 queries in key epoch 1") == 2 * CLIENTS
 
 
-def test_attack_32_a_query_that_fits_none_before_says_why_and_what_helps(tmp_path):
-    """Four clients and a minimum of three: without one of them, or beside another query meanwhile, there is no sum."""
-    grid, folder, _ = federation(tmp_path, [{"n": 1}] * CLIENTS)
-    provider, others = server_keys(folder), []
+@pytest.mark.parametrize("name", ["flashe", "oneshot"])
+def test_attack_32_a_query_beside_others_sums_what_fits_or_says_why_and_what_helps(tmp_path, monkeypatch, name):
+    """Four clients and a minimum of three; the server of another query remembers a sum of the first three."""
+    params = {"corrupt": 0} if name == "oneshot" else {}
+    grid, folder, _ = federation(tmp_path, [{"n": 1}] * CLIENTS, name=name, **params)
+    provider, fitting = server_keys(folder), ServerSets.fitting
 
-    def another(message, reply, client):
-        if not others:
-            others.append(ServerSets("queries", provider.scheme, provider.current()))
-            others[0].remember(range(3))
-        return reply
+    def another():
+        ServerSets("queries", provider.scheme, provider.current()).remember(range(3))
 
-    grid.tamper = another
-    with pytest.raises(errors.StrategyError, match="another query has summed other clients meanwhile"):
-        secure_sum(grid, QUESTION, folder, answers=["n"])
+    def chosen(memory, clients):
+        found = fitting(memory, clients)
+        another()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerSets, "fitting", chosen)
+        with pytest.raises(errors.StrategyError, match="another query has summed other clients meanwhile"):
+            secure_sum(grid, QUESTION, folder, answers=["n"])
+    # While the answers come in it is soon enough.
+    grid.tamper = lambda message, reply, client: another() or reply
+    assert secure_sum(grid, QUESTION, folder, answers=["n"]).clients == [0, 1, 2]
     grid.tamper = lambda message, reply, client: None if client == 0 else reply
-    with pytest.raises(errors.StrategyError, match=r"no sum of these 3 answers.*groups of at least 3.*new identities"):
+    with pytest.raises(errors.StrategyError, match=r"no sum of these 3.*groups of at least 3.*left out: .*no answer"):
         secure_sum(grid, QUESTION, folder, answers=["n"])
 
 

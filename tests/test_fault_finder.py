@@ -5,13 +5,15 @@ import math
 import os
 import random
 import time
+from contextlib import suppress
 from fractions import Fraction
 from functools import cache
 from itertools import combinations, pairwise
 
 import pytest
-from fedcipher.errors import ParameterError, RunError
+from fedcipher.errors import ParameterError, RunError, SetRuleError
 from fedcipher.federation.fault_finder import FaultFinder, cells
+from fedcipher.schemes import SetMemory
 
 LONG = "FEDCIPHER_LONG" in os.environ
 
@@ -330,27 +332,66 @@ def test_clients_sit_out_beside_those_that_are_away():
 
 def test_sets_of_other_rounds_count_where_the_server_sets_the_models():
     finder = FaultFinder(corrupt_clients=1, min_contributions=3, seed=1)
-    plan = finder.plan(range(9), remembered=[range(10)])
+    plan = finder.plan(range(9), remembered=[(range(10), 3)])
     assert len(plan.waiting) == 2 and len(plan.groups[0]) == 7
-    plan = finder.plan(range(10), remembered=[range(10)])
+    plan = finder.plan(range(10), remembered=[(range(10), 3)])
     assert plan.groups == (tuple(range(10)),)
     # Two groups at the first of these rounds: a later one may sum both, and not a part of one and all of the other.
-    plan = finder.plan(range(10), remembered=[range(5), range(5, 10)])
+    plan = finder.plan(range(10), remembered=[(range(5), 3), (range(5, 10), 3)])
     assert plan.groups == (tuple(range(10)),)
-    plan = finder.plan(range(9), remembered=[range(5), range(5, 10)])
+    plan = finder.plan(range(9), remembered=[(range(5), 3), (range(5, 10), 3)])
     assert plan.groups == (tuple(range(5)),) and plan.waiting == (5, 6, 7, 8)
 
 
-def test_a_larger_minimum_of_earlier_sums_holds_for_a_position():
+def test_a_larger_minimum_of_earlier_sums_holds_for_its_clients_and_no_others():
     finder = FaultFinder(corrupt_clients=0, min_contributions=2, seed=1)
-    plan = finder.plan(range(5), [range(6)], 3)
+    plan = finder.plan(range(5), [(range(6), 3)])
     assert len(plan.waiting) == 2 and len(plan.groups[0]) == 3
     finder = FaultFinder.restore(json.loads(json.dumps(finder.export())))
     assert not finder.summed(plan.groups[0][:2]), "two are fewer than three"
     finder.drop()
-    assert "groups of at least 3" in finder.plan(range(4), [range(5)], 3).end
-    # Another position, whose sums were under nothing else.
-    assert finder.plan(range(5), [range(7)]).groups == (tuple(range(5)),)
+    assert "groups of at least 3" in finder.plan(range(4), [(range(5), 3)]).end
+    # Beside them two others are enough; and all of a group, as large as it was made.
+    assert finder.plan([0, 6, 7], [(range(6), 3)]).groups == ((6, 7),)
+    assert sorted(finder.plan(range(8), [(range(6), 3)]).groups[0]) == list(range(8))
+    assert sorted(finder.plan(range(4), [(range(2), 2), (range(2, 4), 2)]).groups[0]) == list(range(4))
+    # Two are too few for a sum that promises three.
+    strict = FaultFinder(corrupt_clients=0, min_contributions=3, seed=1)
+    assert strict.plan(range(5), [(range(2), 2), (range(2, 5), 2)]).groups == ((2, 3, 4),)
+
+
+def test_the_finder_has_a_sum_of_as_many_clients_as_fit():
+    """Beside sets of other runs, under other minimums: what `SetMemory` says that fits."""
+    draw = random.Random(36)
+    for _ in range(3000):
+        k, clients = draw.randint(2, 4), draw.randint(4, 12)
+        memory = SetMemory(1)
+        for _ in range(draw.randint(0, 4)):
+            memory = SetMemory.from_bytes(memory.to_bytes(), draw.randint(2, 4))
+            with suppress(SetRuleError):
+                memory.admit(draw.sample(range(clients), draw.randint(1, clients)))
+        memory = SetMemory.from_bytes(memory.to_bytes(), k)
+        groups = [(group, memory.least(group)) for group in memory.groups()]
+        present = draw.sample(range(clients), draw.randint(1, clients))
+        finder = FaultFinder(corrupt_clients=0, min_contributions=k, seed=draw.randrange(99))
+        plan = finder.plan(present, groups)
+        fitting = memory.largest_fitting(present)
+        assert sum(map(len, plan.groups)) == len(fitting) and bool(plan.end) == (not fitting), (k, groups, present)
+        memory.would_admit([list(group) for group in plan.groups])
+        arrived = [client for client in present if draw.random() < 0.9]
+        memory.would_admit([list(group) for group in finder.summed(arrived)])
+
+
+def test_sets_that_a_committee_was_asked_for_count_although_no_sum_came():
+    finder = FaultFinder(corrupt_clients=0, min_contributions=3, seed=1)
+    for present, summed in ((5, 5), (6, 5), (5, 5)):
+        plan = finder.plan(range(present))
+        assert [len(group) for group in plan.groups] == [summed]
+        finder.summed(range(present))
+        finder.drop(asked=True)
+    finder.plan(range(5))
+    finder.summed(range(5))
+    finder.drop()
 
 
 # The cost of liars.

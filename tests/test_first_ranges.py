@@ -241,9 +241,10 @@ def test_attack_32_a_run_under_a_roster_with_a_smaller_minimum_keeps_to_the_larg
     assert [len(here.clients_of(step)) for step in range(1, 4)] == [3, 3, 5]
 
 
-def test_attack_32_a_run_that_another_run_comes_before_makes_no_sum_and_goes_on(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["flashe", "oneshot"])
+def test_attack_32_a_run_that_another_run_comes_before_makes_no_sum_and_goes_on(tmp_path, monkeypatch, name):
     """Another server remembers a sum when this one has chosen its own, of all six, which does not fit beside it."""
-    here, chosen = Federation(tmp_path, clients=6), Search.sets
+    here, chosen = Federation(tmp_path, clients=6, name=name), Search.sets
 
     def sets(search, *arguments):
         found = chosen(search, *arguments)
@@ -255,6 +256,19 @@ def test_attack_32_a_run_that_another_run_comes_before_makes_no_sum_and_goes_on(
     assert "another run has summed other clients meanwhile" in here.strategy.rounds[0].unfinished
     assert here.strategy.rounds[1].unfinished is None
     assert here.clients_of(1) == here.clients_of(2) == list(range(5)), "the sixth alone would be set apart"
+
+
+def test_attack_32_a_set_whose_answers_were_lost_counts_for_the_server_as_for_members(tmp_path):
+    """Members have answered for five, and their answers come too late: a sum of all six would set the sixth apart."""
+    here, done = Federation(tmp_path, clients=6, name="oneshot"), []
+
+    def lost(message, reply, client):
+        return None if not done and (client == 5 or "fedcipher.committee" in message.content) else reply
+
+    here.grid.tamper = lost
+    here.run(3, may_lose=1, committee_timeout=1.0, on_round=done.append)
+    assert [bool(made.unfinished) for made in here.strategy.rounds] == [True, False, False]
+    assert [here.clients_of(step) for step in (1, 2, 3)] == [list(range(5)), list(range(5)), list(range(6))]
 
 
 @pytest.mark.parametrize("name", ["flashe", "oneshot"])

@@ -123,8 +123,8 @@ MUTANTS = (
     Mutant(
         "a smaller minimum divides what a larger one made",
         CORE + "sets.rs",
-        "let minimum = part.group.least.max(self.k);",
-        "let minimum = self.k;",
+        "let minimum = part.group.least;",
+        "let minimum = 1;",
         "sets",
     ),
     Mutant(

@@ -3,7 +3,7 @@
 //! A *memory* is what the sums have in common whose differences would tell of single clients: one model, the first
 //! models of a window, its queries. Group the clients of a memory's sets by which of these sets they are in: *every
 //! group has at least k clients*, where k is the largest that a sum with these clients was made under. All that follows
-//! from the sums is then constant on groups, so a difference of sums, a sum of differences and so on speak of at least k
+//! from the sums is then constant on groups. So a difference of sums, a sum of differences and so on speak of at least k
 //! clients. Differences of two sets are not enough to look at: {1, 2, 3, 7}, {1, 2, 3, 4, 5, 6} and {4, 5, 6} give
 //! client 7.
 
@@ -91,15 +91,16 @@ impl SetMemory {
         sets.iter().try_for_each(|set| tried.admit(set, exempt))
     }
 
-    /// How many clients a group must have that has one of `clients`, at most.
+    /// The largest minimum of the groups of `clients`; 0 where they are in none.
     #[must_use]
     pub fn least(&self, clients: &[Name]) -> u64 {
         let groups = clients.iter().filter_map(|client| self.groups.get(client));
-        groups.map(|group| group.least).fold(self.k, u64::max)
+        groups.map(|group| group.least).max().unwrap_or_default()
     }
 
-    /// The clients of `wanted` that can be in a sum now; the others must sit out. Of a group those that are wanted, as
-    /// many as leave enough or nobody behind, the lowest first; those that are in no group yet if they are `k` or more.
+    /// The clients of `wanted` that can be in a sum now; the others must sit out. Of a group: as many of those that are
+    /// wanted as leave enough or nobody behind, the lowest first, if they are enough themselves. Of those that are in no
+    /// group yet: all, if they are `k` or more.
     #[must_use]
     pub fn largest_fitting(&self, wanted: &[Name], exempt: &[Name]) -> Vec<Name> {
         let counts = |client: &Name| !self.exempt.contains(client) && !exempt.contains(client);
@@ -107,19 +108,23 @@ impl SetMemory {
         let group = |client: &Name| self.groups.get(client).copied();
         let name = |client: &Name| group(client).map(|group| group.name);
         let mut whole = HashMap::<Name, u64>::new();
-        let mut asked = HashMap::<Option<Name>, (u64, u64)>::new();
+        let mut asked = HashMap::<Option<Name>, (Option<Group>, u64)>::new();
         for (_, group) in self.groups.iter().filter(|(client, _)| counts(client)) {
             *whole.entry(group.name).or_default() += 1;
         }
         for client in wanted.iter().filter(|client| counts(client)) {
-            let least = group(client).map_or(self.k, |group| group.least.max(self.k));
-            asked.entry(name(client)).or_insert((0, least)).0 += 1;
+            asked.entry(name(client)).or_insert((group(client), 0)).1 += 1;
         }
-        let fits = |(name, (asked, least)): (Option<Name>, (u64, u64))| {
-            let whole = name.and_then(|name| whole.get(&name));
-            let most =
-                whole.filter(|whole| **whole > asked).map_or(asked, |whole| asked.min(whole.saturating_sub(least)));
-            (name, if whole == Some(&asked) || most >= least { most } else { 0 })
+        let fits = |(name, (group, asked)): (Option<Name>, (Option<Group>, u64))| {
+            let least = group.map_or(self.k, |group| group.least.max(self.k));
+            let behind = group.and_then(|group| Some((*whole.get(&group.name)?, group.least)));
+            let most = match behind {
+                Some((whole, left)) if whole > asked => asked.min(whole.saturating_sub(left)),
+                // Whole and as before: however few its exempt have left of it.
+                Some(_) if group.is_some_and(|group| group.least == least) => return (name, asked),
+                _ => asked,
+            };
+            (name, if most >= least { most } else { 0 })
         };
         let mut room: HashMap<Option<Name>, u64> = asked.into_iter().map(fits).collect();
         let mut sits = |client: &Name| match room.get_mut(&name(client)) {
@@ -164,14 +169,17 @@ impl SetMemory {
         (groups, parts)
     }
 
-    /// Refuses a set that makes a group too small. Groups that it leaves whole are as they were.
+    /// Refuses a set that makes a group too small. Groups that it leaves whole are as they were, unless it asks for more.
     fn check(&self, parts: &Parts) -> Result<()> {
         for ((group, within), part) in parts {
             // A group that is not divided has its other side empty, or of the exempt alone.
             let other = parts.get(&(*group, !within)).map_or(0, |other| other.clients);
             let divided = group.is_none() || other > 0;
-            let minimum = part.group.least.max(self.k);
-            if divided && (1..minimum).contains(&part.clients) {
+            // As large a group as a smaller k asked for is not enough for a larger one.
+            let raised =
+                group.and_then(|name| self.groups.get(&name)).is_some_and(|before| part.group.least > before.least);
+            let minimum = part.group.least;
+            if (divided || raised) && (1..minimum).contains(&part.clients) {
                 return Err(Error::Set { found: part.clients, minimum });
             }
         }

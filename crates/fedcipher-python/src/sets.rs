@@ -54,7 +54,7 @@ impl SetMemory {
         self.0.largest_fitting(&wanted, &exempt)
     }
 
-    /// How many clients a group must have that has one of `clients`, at most.
+    /// The largest minimum of the groups of `clients`; 0 where they are in none.
     #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
     fn least(&self, clients: Vec<Name>) -> u64 {
         self.0.least(&clients)

@@ -91,7 +91,7 @@ class Plan:
     """The groups of the next round, and the clients that are in none."""
 
     groups: tuple[tuple[int, ...], ...]
-    """Disjoint, each of at least `min_contributions` clients."""
+    """Disjoint, each of at least as many clients as its clients were promised: `min_contributions` or more."""
     second_try: bool
     """The sums of this position have failed; these groups refine them, and the model has not moved."""
     waiting: tuple[int, ...]
@@ -133,9 +133,13 @@ def no_part(least: int) -> str:
     """Why the rule of sets allows no sum of some clients, beside earlier sums, and what helps."""
     return (
         f"Clients that were always summed together can be divided only into groups of at least {least}. Wait for those "
-        "that are away, or let more clients take part. If some never come back, make new keys, or new identities where "
-        "a roster lists them"
+        "that are away. If some never come back, make new keys, or new identities where a roster lists them"
     )
+
+
+def _promised(cell: frozenset[int], counted: Iterable[tuple[frozenset[int], int]]) -> int:
+    """How many clients a cell of these sets must have: the largest minimum of the sets that it is in."""
+    return max(least for clients, least in counted if cell <= clients)
 
 
 @dataclass
@@ -359,11 +363,11 @@ class FaultFinder:
                 "honest clients, so min_contributions must be at least corrupt_clients + 2"
             )
         self._corrupt = corrupt_clients
-        self._minimum = self._least = min_contributions
+        self._least = min_contributions
         self._seed = seed
         self._round = 0
         self._position = _Position()
-        self._elsewhere: list[frozenset[int]] = []
+        self._elsewhere: list[tuple[frozenset[int], int]] = []
         self._planned: list[frozenset[int]] = []
         self._sums: list[frozenset[int]] | None = None
         self._arrived = frozenset[int]()
@@ -386,17 +390,15 @@ class FaultFinder:
         """Whether `plan` would divide ``clients``: the sums of this position failed, or some clients are suspects."""
         return bool(self._position.failed) or self._searching(clients)
 
-    def plan(self, present: Collection[int], remembered: Iterable[Collection[int]] = (), least: int = 0) -> Plan:
+    def plan(self, present: Collection[int], remembered: Iterable[tuple[Collection[int], int]] = ()) -> Plan:
         """The groups of the next round, of the clients that are ``present``.
 
         ``remembered`` are sets of other rounds that the rule of sets counts to this position: of the first positions
-        of other runs, or of all rounds of a run whose models the server sets. ``least`` is the largest
-        ``min_contributions`` that such sums of clients that are present were made under: no set of this position may
-        go below it.
+        of other runs, or of all rounds of a run whose models the server sets. Each comes with the
+        ``min_contributions`` that it was made under, which its clients keep where it is the larger one.
         """
         self._round += 1
-        self._least = max(self._minimum, least)
-        self._elsewhere = [frozenset(clients) for clients in remembered]
+        self._elsewhere = [(frozenset(clients), least) for clients, least in remembered]
         clients = sorted(set(present) - self._proofs.keys())
         end = self._too_many_lies()
         groups = [] if end else self._groups(clients)
@@ -428,12 +430,13 @@ class FaultFinder:
         self._sums, self._arrived = sums, frozenset(arrived)
         return tuple(sums)
 
-    def drop(self) -> None:
-        """The sets of `summed` were not made: no sum of them has left the server."""
+    def drop(self, *, asked: bool = False) -> None:
+        """There are no sums of `summed`. ``asked``: a committee was asked for them, and remembers their sets."""
         if self._sums is None:
             raise ParameterError("no sets of this round are fixed: call summed first")
         there = frozenset[int]().union(*self._planned) & self._arrived
-        del self._position.sets[len(self._position.sets) - len(self._sums) :]
+        if not asked:
+            del self._position.sets[len(self._position.sets) - len(self._sums) :]
         for client in there:
             self._position.frames[client] -= 1
         self._planned, self._sums = [], None
@@ -490,34 +493,40 @@ class FaultFinder:
     def _groups(self, clients: list[int]) -> list[list[int]]:
         parts = list(self._parts(clients))
         if not self._position.failed and not self._searching(clients):
-            whole = [client for part in parts for client in part]
+            whole = [client for part, _ in parts for client in part]
             return [whole] if whole else []
-        groups = [group for part in parts for group in self._divide(part)]
+        groups = [group for part, least in parts for group in self._divide(part, least)]
         tried = set(self._position.failed)
         fresh = [group for group in groups if frozenset(group) not in tried]
         # Of several groups that all failed a liar may leave one alone; a single sum is not tried again.
         return fresh or (groups if len(groups) > 1 else [])
 
-    def _parts(self, clients: list[int]) -> Iterator[list[int]]:
-        """Clients that may be grouped at will among themselves, so that every cell keeps at least ``least``."""
-        sets = [*self._elsewhere, *self._position.sets]
+    def _parts(self, clients: list[int]) -> Iterator[tuple[list[int], int]]:
+        """Clients that may be grouped at will among themselves, and how many a group of them must have."""
+        counted = self._counted()
         able = [client for client in self._by_lot(clients) if self._position.may_send(client)]
-        for cell in cells(sets):
+        for cell in cells(clients for clients, _ in counted):
             there = [client for client in able if client in cell]
+            promised = _promised(cell, counted)
             missing = len(cell) - len(there)
-            waiting = max(self._least - missing, 0) if missing else 0
+            waiting = max(promised - missing, 0) if missing else 0
             there.sort(key=lambda client: self._doubts[client])
-            if len(there) - waiting >= self._least:
-                yield there[: len(there) - waiting]
-        known = frozenset[int]().union(*sets)
+            least = max(promised, self._least)
+            if len(there) - waiting >= least:
+                yield there[: len(there) - waiting], least
+        known = frozenset[int]().union(*(clients for clients, _ in counted))
         new = [client for client in able if client not in known]
         if len(new) >= self._least:
-            yield new
+            yield new, self._least
 
-    def _divide(self, part: Sequence[int]) -> list[list[int]]:
+    def _counted(self, sums: Iterable[frozenset[int]] = ()) -> list[tuple[frozenset[int], int]]:
+        """All sets that count to this position, with ``sums``, and the minimum that each is made under."""
+        return [*self._elsewhere, *((clients, self._least) for clients in [*self._position.sets, *sums])]
+
+    def _divide(self, part: Sequence[int], least: int) -> list[list[int]]:
         division = _Division(
             self._by_lot(part),
-            least=self._least,
+            least=least,
             corrupt=self._corrupt,
             doubts=self._doubts,
             evidence=self._evidence,
@@ -532,7 +541,8 @@ class FaultFinder:
         return sorted(clients, key=lot)
 
     def _fits(self, sums: Iterable[frozenset[int]]) -> bool:
-        return all(len(cell) >= self._least for cell in cells([*self._elsewhere, *self._position.sets, *sums]))
+        counted = self._counted(sums)
+        return all(len(cell) >= _promised(cell, counted) for cell in cells(clients for clients, _ in counted))
 
     def _too_many_lies(self) -> str:
         groups = self._evidence.too_many()
@@ -550,10 +560,10 @@ class FaultFinder:
 
     def _no_sum(self, clients: Collection[int]) -> str:
         failed = self._position.failed
-        if not failed and self._elsewhere and len(clients) >= self._least:
-            return f"{len(clients)} clients are present, and no sum of them fits the sums of earlier runs. " + no_part(
-                self._least
-            )
+        counted = self._counted()
+        if not failed and counted and len(clients) >= self._least:
+            least = max(_promised(cell, counted) for cell in cells(clients for clients, _ in counted))
+            return f"{len(clients)} clients are present, and no sum of them fits the sums before. {no_part(least)}"
         if not failed:
             return (
                 f"{len(clients)} clients are present, and those that can still send at this position make no sum of "
@@ -576,8 +586,7 @@ class FaultFinder:
         return {
             "format": _FORMAT,
             "corrupt_clients": self._corrupt,
-            "min_contributions": self._minimum,
-            "least": self._least,
+            "min_contributions": self._least,
             "seed": self._seed,
             "round": self._round,
             "searches": self._searches,
@@ -585,7 +594,7 @@ class FaultFinder:
             "sets": _plain(self._position.sets),
             "failed_here": _plain(self._position.failed),
             "frames": [list(pair) for pair in sorted(self._position.frames.items())],
-            "elsewhere": _plain(self._elsewhere),
+            "elsewhere": [[sorted(clients), least] for clients, least in self._elsewhere],
             "planned": _plain(self._planned),
             "sums": None if self._sums is None else _plain(self._sums),
             "doubts": [list(pair) for pair in self._doubts.items()],
@@ -613,10 +622,10 @@ class FaultFinder:
             corrupt_clients=corrupt, min_contributions=_number(data["min_contributions"]), seed=_integer(data["seed"])
         )
         finder._round, finder._searches, finder._quiet = (_number(data[key]) for key in ("round", "searches", "quiet"))
-        finder._least = max(finder._minimum, _number(data["least"]))
         frames = {_number(client): _number(count) for client, count in data["frames"]}
         finder._position = _Position(_sets(data["sets"]), _sets(data["failed_here"]), frames)
-        finder._elsewhere, finder._planned = _sets(data["elsewhere"]), _sets(data["planned"])
+        finder._elsewhere = [(_set(clients), _number(least)) for clients, least in data["elsewhere"]]
+        finder._planned = _sets(data["planned"])
         finder._sums = None if data["sums"] is None else _sets(data["sums"])
         finder._doubts = _Doubts({_number(client): _chance(value) for client, value in data["doubts"]})
         finder._evidence = _Evidence(corrupt, _sets(data["failed"]))
@@ -628,8 +637,12 @@ def _plain(sets: Iterable[frozenset[int]]) -> list[list[int]]:
     return [sorted(clients) for clients in sets]
 
 
+def _set(data: Iterable[Any]) -> frozenset[int]:
+    return frozenset(_number(client) for client in data)
+
+
 def _sets(data: Iterable[Iterable[Any]]) -> list[frozenset[int]]:
-    return [frozenset(_number(client) for client in clients) for clients in data]
+    return [_set(clients) for clients in data]
 
 
 def _integer(data: Any) -> int:

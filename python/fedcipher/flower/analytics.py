@@ -280,19 +280,20 @@ class _Asking:
             why = ModelMismatchError("the client was asked, or its app was told, something else than most were")
             self._leave_out(reply.metadata.src_node_id, why)
         clients = {self._client_of[reply.metadata.src_node_id]: reply.metadata.src_node_id for reply in accepted}
-        if len(clients) >= least:
-            aggregator, clients = self._fitting(aggregator, clients)
         heard = {*self._left_out, *clients.values()}
         self._left_out.update({node: "no answer" for node in chosen if node not in heard})
+        if len(clients) >= least:
+            aggregator, clients = self._fitting(aggregator, clients)
         if len(clients) < least:
             raise StrategyError(f"{len(clients)} usable answers, a sum needs {least}; left out: {self._left_out}")
-        away = Committee(committee_timeout).ask(grid, aggregator, self._asked.type, clients)
-        if away is not None:
-            raise StrategyError(f"the answers cannot be added: {away}")
         try:
+            # Before the committee is asked: its members remember what they have answered for.
             self._memory.remember(clients)
         except SetRuleError as error:
             raise StrategyError(f"another query has summed other clients meanwhile: {error}. Ask again") from error
+        away = Committee(committee_timeout).ask(grid, aggregator, self._asked.type, clients)
+        if away is not None:
+            raise StrategyError(f"the answers cannot be added: {away.why}")
         context = self._sums.alike
         assert isinstance(context, bytes)
         return EncryptedSum(aggregator.finish(), self._asked, context, sorted(clients), self._left_out)
@@ -302,12 +303,15 @@ class _Asking:
 
         Raises `StrategyError` where these are too few.
         """
+        self._memory.refresh()
         fitting = self._memory.fitting(clients)
         if len(fitting) == len(clients):
             return aggregator, clients
         if len(fitting) < self._scheme.min_contributions:
             why = no_part(self._memory.least(clients))
-            raise StrategyError(f"no sum of these {len(clients)} answers fits the queries before. {why}")
+            raise StrategyError(
+                f"no sum of these {len(clients)} answers fits the queries before. {why}; left out: {self._left_out}"
+            )
         made = self._scheme.aggregator(self._key, round=self._asked.round)
         for client in fitting:
             made.add(self._frames[clients[client]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
@@ -21,7 +22,7 @@ from fedcipher.flower.replies import Gathering
 from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.schemes import Aggregator
 
-__all__ = ["Committee", "answer", "is_for_member"]
+__all__ = ["Committee", "NoSum", "answer", "is_for_member"]
 
 _log = quoting_log("fedcipher.flower")
 
@@ -31,6 +32,14 @@ _ANSWER = protocol.PREFIX + "answer"
 _PARTY = "party"
 _LEAST = 1.0
 """Seconds that members have at least."""
+
+
+@dataclass(frozen=True)
+class NoSum:
+    """``why`` there is no sum of some clients; ``asked``: a member may have answered for it, and remembers it."""
+
+    why: str
+    asked: bool = False
 
 
 def is_for_member(msg: Message) -> bool:
@@ -60,7 +69,7 @@ class Committee:
         self._patience = patience
         self._nodes: dict[int, int] = {}
 
-    def ask(self, grid: Grid, aggregator: Aggregator, message_type: str, known: dict[int, int]) -> str | None:
+    def ask(self, grid: Grid, aggregator: Aggregator, message_type: str, known: dict[int, int]) -> NoSum | None:
         """Fix who is in the sum and collect the members' answers; why there are too few of them, if so.
 
         ``message_type`` is that of the round's training messages; ``known`` maps parties to the nodes that their
@@ -78,7 +87,7 @@ class Committee:
         sent = {self._nodes[m]: (m, frame) for m, frame in requests.items() if m in self._nodes}
         asked = {node: protocol.wire_record({_REQUEST: frame}) for node, (_, frame) in sent.items()}
         messages = [_message(node, message_type, record) for node, record in asked.items()]
-        silent = set(requests)
+        silent, refused, needed = set(requests), set[int](), aggregator.missing
         replies = Gathering(
             grid,
             messages,
@@ -94,19 +103,22 @@ class Committee:
                 reference = reference_of(reply)
                 # Its node may be another's by now.
                 self._nodes.pop(member if member is not None else -1, None)
+                refused.update([] if member is None else [member])
                 _log.warning(
                     "member %s of the committee: %s",
                     member,
                     f"it refused; its own log has the cause, reference {reference}" if reference else error,
                 )
-        if aggregator.missing and aggregator.accused:
-            return f"clients {aggregator.accused} have sealed to the committee what is no share of theirs"
-        if aggregator.missing:
-            return (
-                f"{len(requests) - len(silent)} of {len(requests)} members of the committee have answered within "
-                f"{self._patience:g} s, {aggregator.missing} more must; without: {sorted(silent)}"
-            )
-        return None
+        if not aggregator.missing:
+            return None
+        asked = aggregator.missing < needed or bool(silent - refused)
+        if aggregator.accused:
+            return NoSum(f"clients {aggregator.accused} have sealed to the committee what is no share of theirs", asked)
+        return NoSum(
+            f"{len(requests) - len(silent)} of {len(requests)} members of the committee have answered within "
+            f"{self._patience:g} s, {aggregator.missing} more must; without: {sorted(silent)}",
+            asked,
+        )
 
     def _missing(self, requests: Collection[int]) -> bool:
         return any(member not in self._nodes for member in requests)

@@ -57,13 +57,13 @@ class Search:
         return self._finder.searching(clients)
 
     def sets(
-        self, arrived: Collection[int], remembered: Sequence[Collection[int]] = (), least: int = 0
+        self, arrived: Collection[int], remembered: Sequence[tuple[Collection[int], int]] = ()
     ) -> tuple[tuple[frozenset[int], ...], str]:
         """The sets of ``arrived`` that may be summed beside those ``remembered``; where there are none, why.
 
         Arguments as for `FaultFinder.plan`.
         """
-        plan = self._finder.plan(arrived, remembered, least)
+        plan = self._finder.plan(arrived, remembered)
         if plan.waiting or plan.left_out:
             _log.warning(
                 "clients %s sit this round out, so that no sums differ by too few clients; %s are left out of the run",
@@ -74,10 +74,10 @@ class Search:
         self._keep()
         return sums, plan.end or ("" if sums else "no group of clients is complete")
 
-    def drop(self) -> None:
-        """No sum was made of the last `sets`."""
+    def drop(self, *, asked: bool) -> None:
+        """No sum was made of the last `sets`. ``asked``: a committee was asked for it."""
         if self.pending:
-            self._finder.drop()
+            self._finder.drop(asked=asked)
         self.pending = ()
         self._keep()
 

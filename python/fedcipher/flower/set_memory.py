@@ -35,31 +35,39 @@ class ServerSets:
         self._memory = self._kept()
 
     @property
-    def groups(self) -> list[list[int]]:
-        """Clients by which of the sets they have been in. A client that this key does not have is an unknown number."""
-        return [[self._numbers.get(name, name) for name in group] for group in self._memory.groups()]
+    def groups(self) -> list[tuple[list[int], int]]:
+        """Clients by which of the sets they have been in, with the minimum that these were made under.
+
+        A client that this key does not have is an unknown number.
+        """
+        groups = self._memory.groups()
+        return [([self._numbers.get(name, name) for name in group], self._memory.least(group)) for group in groups]
 
     def least(self, clients: Collection[int]) -> int:
-        """How many clients a group must have that has one of ``clients``: the most that a sum with them was under."""
-        return self._memory.least(self._named(clients))
+        """The largest minimum that ``clients`` keep: the scheme's, or that of an earlier sum."""
+        return max(self._minimum, self._memory.least(self._named(clients)))
+
+    def refresh(self) -> None:
+        """Read again: servers of other runs may have remembered sets meanwhile."""
+        self._memory = self._kept()
 
     def fitting(self, clients: Collection[int]) -> list[int]:
         """The largest part of ``clients`` that may be summed."""
         return sorted(self._numbers[name] for name in self._memory.largest_fitting(self._named(clients)))
 
     def remember(self, *sets: Collection[int]) -> None:
-        """Sums of these ``sets`` are to leave this server.
+        """Sums of these ``sets`` are about to be made, or a committee is about to be asked for them.
 
-        Raises `SetRuleError`, and remembers none of them, where the server of another run has remembered sets meanwhile
-        that these do not fit: then no sum may leave.
+        Raises `SetRuleError`, and remembers none of them, where they do not fit what servers of other runs have
+        remembered since `refresh`.
         """
         make_private_folder(self._path.parent)
         with wait_locked(self._path.with_suffix(".lock")):
-            self._memory = self._kept()
-            self._memory.would_admit([self._named(clients) for clients in sets])
+            memory = self._kept()
             for clients in sets:
-                self._memory.admit(self._named(clients))
-            write_whole(self._path, self._memory.to_bytes())
+                memory.admit(self._named(clients))
+            write_whole(self._path, memory.to_bytes())
+        self._memory = memory
 
     def _kept(self) -> _native.SetMemory:
         if not self._path.exists():
@@ -68,7 +76,9 @@ class ServerSets:
             return _native.SetMemory.from_bytes(read_file(self._path, MAX_INDEX), self._minimum)
         except (OSError, FedcipherError) as error:
             made = "identities" if self._identified else "keys"
-            raise RunError(f"{self._path} is damaged: {error}; make new {made}, then remove it") from error
+            raise RunError(
+                f"{self._path} is damaged, or of another build: {error}; make new {made}, then remove it"
+            ) from error
 
     def _named(self, clients: Collection[int]) -> list[int]:
         return sorted(self._names[client] for client in clients)

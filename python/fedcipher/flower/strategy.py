@@ -39,7 +39,7 @@ from fedcipher.federation.charter import Charter, Purpose, arrays_digest
 from fedcipher.federation.ranges import follows
 from fedcipher.flower import protocol
 from fedcipher.flower.attendance import Attendance
-from fedcipher.flower.committee import Committee
+from fedcipher.flower.committee import Committee, NoSum
 from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.numbers import asked_after, reserve
@@ -905,9 +905,9 @@ class SecureStrategy(Strategy):
             self._leave_unfinished(record.round, why)
             return None
         frames = self._summed_in_sets(added, record, first, number)
-        if isinstance(frames, str):
-            self._searching.drop()
-            self._leave_unfinished(record.round, frames)
+        if isinstance(frames, NoSum):
+            self._searching.drop(asked=frames.asked)
+            self._leave_unfinished(record.round, frames.why)
             return None
         model.append(frames, record.round, added.context)
         return added, frames
@@ -1001,43 +1001,43 @@ class SecureStrategy(Strategy):
 
     def _summed_in_sets(
         self, added: Added, record: RoundRecord, first: ServerSets | None, number: int
-    ) -> list[bytes] | str:
+    ) -> list[bytes] | NoSum:
         """The round's sums: one, or while a liar is searched one of each group; or why there is none.
 
         ``first`` remembers the sets of all first positions.
         """
         clients = [self._parties.client_of[reply.metadata.src_node_id] for reply in added.replies]
-        groups, least = (first.groups, first.least(clients)) if first else ((), 0)
-        sets, why = self._searching.sets(clients, groups, least)
+        if first is not None:
+            first.refresh()
+        sets, why = self._searching.sets(clients, first.groups if first else ())
         if not sets:
             away = sorted(set(self._measured_clients) - set(clients))
             if why and away and not self._searching.under_way(self._key.cohort):
                 # They may come back: the next round asks for its updates again.
-                return (
+                return NoSum(
                     f"clients {away} were in the sum of histograms and have sent no update, and a sum without them "
                     f"would set them apart: {why}"
                 )
             if why:
                 self._ends = why
-            return why or "no set of clients fits the rule of sets"
-        if len(sets) == 1 and sets[0] == frozenset(clients):
+            return NoSum(why or "no set of clients fits the rule of sets")
+        together = len(sets) == 1 and sets[0] == frozenset(clients)
+        if not together and not added.frames:
+            return NoSum("its clients do not fit the rule of sets beside the sums before")
+        if first is not None:
+            try:
+                # Before a committee is asked: its members remember what they have answered for.
+                first.remember(*sets)
+            except SetRuleError as error:
+                return NoSum(f"another run has summed other clients meanwhile: {error}. The next round chooses again")
+        if together:
             frame = self._summed("train", added.aggregator, record)
-            made = frame if isinstance(frame, str) else [frame]
-        elif not added.frames:
-            made = "its clients do not fit the rule of sets beside the sums before"
-        else:
-            made = self._summed_groups(sets, clients, added, record, number)
-        if first is None or isinstance(made, str):
-            return made
-        try:
-            first.remember(*sets)
-        except SetRuleError as error:
-            return f"another run has summed other clients meanwhile: {error}. The next round chooses again"
-        return made
+            return frame if isinstance(frame, NoSum) else [frame]
+        return self._summed_groups(sets, clients, added, record, number)
 
     def _summed_groups(
         self, sets: Iterable[frozenset[int]], clients: list[int], added: Added, record: RoundRecord, number: int
-    ) -> list[bytes] | str:
+    ) -> list[bytes] | NoSum:
         """A sum of each of ``sets``, or why there is none."""
         frames: list[bytes] = []
         for group in sets:
@@ -1046,8 +1046,8 @@ class SecureStrategy(Strategy):
                 if client in group:
                     aggregator.add(frame)
             summed = self._summed("train", aggregator, record)
-            if isinstance(summed, str):
-                return summed
+            if isinstance(summed, NoSum):
+                return replace(summed, asked=summed.asked or bool(frames))
             frames.append(summed)
         return frames
 
@@ -1059,7 +1059,7 @@ class SecureStrategy(Strategy):
         for lost in losses(sums, purpose, record.elements):
             _log.warning("round %s: %s", record.round, lost)
 
-    def _summed(self, purpose: Purpose, aggregator: Aggregator, record: RoundRecord) -> bytes | str:
+    def _summed(self, purpose: Purpose, aggregator: Aggregator, record: RoundRecord) -> bytes | NoSum:
         """The sum of all updates, or why there is none: too few of a committee have answered."""
         if self._grid is not None:
             message_type = self._running.charter.types[purpose]
@@ -1213,8 +1213,8 @@ class SecureStrategy(Strategy):
                 )
             return None
         frame = self._summed("evaluate", added.aggregator, record)
-        if isinstance(frame, str):
-            _log.warning("round %s has no evaluation: %s", record.round, frame)
+        if isinstance(frame, NoSum):
+            _log.warning("round %s has no evaluation: %s", record.round, frame.why)
             return None
         model = self._running
         if context != model.folder.context:

@@ -21,7 +21,7 @@ const PINNED: u8 = 1;
 /// Bytes of zeros after the byte that says whether it is pinned.
 const ZEROS: usize = 4;
 
-/// The name of a memory: `pinned u8 | zeros 4 | digest of the id 11`. Every holder of the cohort's secret can decipher it.
+/// The name of a memory: `pinned u8 | zeros 4 | digest of the id 11`. Holders of the cohort's secret decipher it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MemoryId([u8; 16]);
 
@@ -81,8 +81,8 @@ impl MemoryKey {
         block.into()
     }
 
-    /// The memory that a header's tag deciphers to, or None for zeros. `Error::Memory` names `round` where it deciphers to
-    /// no memory.
+    /// The memory that a header's tag deciphers to, or None for zeros. `Error::Memory` names `round` where it deciphers
+    /// to no memory.
     pub fn read(&self, tag: MemoryTag, round: u64) -> Result<Option<MemoryId>> {
         if tag == MemoryTag::default() {
             return Ok(None);

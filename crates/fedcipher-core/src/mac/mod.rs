@@ -6,8 +6,8 @@
 //! header names. r and the pads come from the cohort's secret, the round, and everything its clients must agree on:
 //! parameters, epoch, layout, the global model they trained from, the memory their sum counts in. A pad also comes from
 //! its client and that client's weight. So an aggregate opens only if it is the sum of what exactly these clients sent,
-//! in this round, from one model. Construction: Agrawal and Boneh, "Homomorphic MACs" (ACNS 2009), with the one-time mask of Catalano and
-//! Fiore (Eurocrypt 2013).
+//! in this round, from one model. Construction: Agrawal and Boneh, "Homomorphic MACs" (ACNS 2009), with the one-time mask
+//! of Catalano and Fiore (Eurocrypt 2013).
 //!
 //! Assumption: HMAC-SHA256 is a PRF, and no client makes two tags in one round ([`crate::ledger`]). Then a forgery is
 //! accepted with probability at most (fields of the update + 1) / p, below 2^-90; each client tries one aggregate a round
