@@ -172,6 +172,7 @@ class Federation:
             "equal_weights": True,
             "weighted_by": "num-examples",
             "largest_weight": 1000,
+            "weighs_each_round": False,
             "answers": {"train": [], "evaluate": []},
             "clear": {"train": [], "evaluate": []},
             "types": {"train": "train", "evaluate": "evaluate"},

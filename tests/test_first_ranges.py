@@ -34,8 +34,9 @@ def settings_of(content):
 class Federation:
     """Clients whose every training gives another update; ``trained`` has the rounds that their app was asked for."""
 
-    def __init__(self, folder, *, clients=4, minimum=3, name="flashe", codec=None, lost=None):
+    def __init__(self, folder, *, clients=4, minimum=3, name="flashe", codec=None, lost=None, examples=None):
         _parties.clear()
+        self.examples = examples or [10] * clients
         self.trained = [[] for _ in range(clients)]
         self.updates = [[] for _ in range(clients)]
         self.app = ClientApp(mods=[fedcipher.flower.client_mod])
@@ -44,7 +45,8 @@ class Federation:
         codec = codec or fedcipher.Codec(bits=12)
         self.given = dict(name=name, clients=clients, min_contributions=minimum, codec=codec, **more)
         scheme = fedcipher.scheme(**self.given)
-        self.scheme, self.keys = scheme, keys.save(scheme.keygen(clients), scheme, folder / "keys")
+        weights = {"examples_per_weight": max(examples)} if examples else {}
+        self.scheme, self.keys = scheme, keys.save(scheme.keygen(clients), scheme, folder / "keys", **weights)
         self.grid, self.clients = LocalGrid(self.app, clients, self.keys, self.lose), clients
         self.lost = lost
         self.out, self.rng = folder / "run", np.random.default_rng(7)
@@ -67,7 +69,7 @@ class Federation:
         update = [self.rng.normal(0.5, 1, x.shape).astype(np.float32) * np.float32(SIZE) for x in FIRST]
         self.updates[k].append(update)
         arrays = [a + u for a, u in zip(msg.content["arrays"].to_numpy_ndarrays(), update, strict=True)]
-        metrics = MetricRecord({"num-examples": 10, "loss": float(k)})
+        metrics = MetricRecord({"num-examples": self.examples[k], "loss": float(k)})
         return Message(RecordDict({"arrays": record(arrays), "metrics": metrics}), reply_to=msg)
 
     def lose(self, message, reply, client):
@@ -105,7 +107,7 @@ def test_a_run_begins_with_histograms_and_each_app_trains_once_a_round(tmp_path,
     (first,), (second,) = here.frames(1), here.frames(2)
     # The first frame has no values of the update.
     charter, scheme = here.strategy._running.charter, here.strategy.scheme
-    lanes = [lanes_of(charter, scheme, "train", measured=m).count for m in (True, False)]
+    lanes = [lanes_of(charter, scheme, "train", steps).count for steps in (0, 1)]
     assert [first[5], second[5]] == [lanes[0], 23 + lanes[1]] and len(first[4]) == len(second[4]) == 4
     assert [r.unfinished for r in here.strategy.rounds] == [None, None]
     assert all(set(c.phases) >= {"upload_bytes", "encrypt_seconds"} for c in here.strategy.rounds[0].clients)

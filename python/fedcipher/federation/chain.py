@@ -26,7 +26,15 @@ from fedcipher.federation.charter import Charter, Purpose, arrays_digest, digest
 from fedcipher.federation.coding import Coding, coding_of
 from fedcipher.federation.kept import ENOUGH, KEPT, kept_answer, kept_means
 from fedcipher.federation.optimiser_step import Optimiser, Steps, apply_delta, saturated
-from fedcipher.federation.ranges import HISTOGRAMS, Ranges, follows, histogram_lanes, measures
+from fedcipher.federation.ranges import (
+    HISTOGRAMS,
+    REMEMBERED,
+    Ranges,
+    follows,
+    histogram_lanes,
+    measured_at,
+    measures_at,
+)
 from fedcipher.federation.whole_numbers import WHOLE, WholeNumbers
 from fedcipher.schemes import Decrypted, Decryptor, Scheme
 
@@ -48,21 +56,23 @@ _COUNTERS: dict[Purpose, tuple[Answer, ...]] = {
 to nothing, values that were no finite number, and the seconds of its app."""
 
 
-def lanes_of(charter: Charter, scheme: Scheme, purpose: Purpose, *, measured: bool = False) -> Lanes | None:
+def lanes_of(charter: Charter, scheme: Scheme, purpose: Purpose, steps: int = 0) -> Lanes | None:
     """The lanes of a frame of ``purpose``; none where privacy leaves no room for them.
 
-    ``measured``: of the frame before the first update, which has histograms alone.
+    ``steps`` of the chain say whether a frame of training has histograms alone; that one carries no answers.
     """
     if purpose == "train" and scheme.codec.privacy is not None:
         return None
-    counters = () if measured else _COUNTERS[purpose]
+    measuring = purpose == "train" and measures_at(scheme, charter, steps)
+    counters = () if measuring else _COUNTERS[purpose]
     if purpose == "train" and follows(scheme):
-        lanes = histogram_lanes(len(charter.arrays), weighted=not charter.equal_weights, measuring=measured)
+        weighted = not charter.equal_weights
+        lanes = histogram_lanes(len(charter.arrays), weighted=weighted, measuring=measuring and not steps)
         counters = (*counters, Answer(HISTOGRAMS, lanes, 1.0, 1.0, "sum"))
-    if purpose == "train" and not measured:
+    if purpose == "train" and not measuring:
         counters = (*counters, *WholeNumbers(charter, scheme).answers, *kept_answer(charter, scheme))
     return Lanes(
-        () if measured else charter.answers[purpose],
+        () if measuring else charter.answers[purpose],
         largest_weight=charter.largest_weight,
         width=limb_width(max(scheme.codec.bit_widths), int(scheme.params()["clients"])),
         counters=counters,
@@ -82,6 +92,8 @@ class Standing:
     steps: int
     last: bytes = b""
     """Names the last step, see `Chain.last_of`."""
+    moved: bytes = b""
+    """The position at which the model was first this one: a sum of histograms leaves it."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +151,6 @@ class Chain:
         self._ranges: Ranges | None = None
         self._steps = Steps(None if charter.optimiser is None else Optimiser(*charter.optimiser))
         self.whole = WholeNumbers(charter, scheme)
-        self._measures = measures(scheme, sets_models=charter.sets_models)
         if standing is None:
             self.at = self._begun([np.array(x) for x in first or ()])
         else:
@@ -154,14 +165,16 @@ class Chain:
         if digest.hex() != self.charter.first:
             raise CharterError("the first model is not the one that the charter names")
         position = digest_of(b"fedcipher position 1", b"", self.charter.digest, self._context, digest, b"", b"")
-        return Standing(model, None, [], b"", position, 0)
+        return Standing(model, None, [], b"", position, 0, moved=position)
 
     def _take_up(self) -> None:
         """Ranges and moments of the standing."""
         if follows(self.scheme):
             first = self._codec.first_ranges(self.at.model)
             weighted = not self.charter.equal_weights
-            self._ranges = Ranges(first, weighted=weighted, measuring=self.measuring)
+            begins = self.measuring and not self.at.steps
+            remembered = 1 if self.charter.weighs_each_round else REMEMBERED
+            self._ranges = Ranges(first, weighted=weighted, measuring=begins, remembered=remembered)
             self._ranges.restore(self.at.ranges)
         self._steps.moments = self.at.moments
 
@@ -177,23 +190,23 @@ class Chain:
 
     @property
     def measuring(self) -> bool:
-        """Whether training here sends histograms alone, since nobody knows yet how large updates are."""
-        return self._measures and not self.at.steps
+        """Whether training here sends histograms alone."""
+        return measures_at(self.scheme, self.charter, self.at.steps)
 
     @property
     def measured(self) -> bool:
         """Whether a sum of histograms, and nothing else, has led here."""
-        return self._measures and self.at.steps == 1
+        return measured_at(self.scheme, self.charter, self.at.steps)
 
     @property
     def at_first_model(self) -> bool:
         """Whether no update has been summed yet."""
-        return self.at.steps == 0 or self.measured
+        return self.at.steps == int(self.measured)
 
     @property
     def lanes(self) -> Lanes | None:
         """Of a frame of training from here."""
-        return lanes_of(self.charter, self.scheme, "train", measured=self.measuring)
+        return lanes_of(self.charter, self.scheme, "train", self.at.steps)
 
     @property
     def shaped(self) -> Arrays:
@@ -283,7 +296,7 @@ class Chain:
             return b"\x01" + digest_of(b"run", purpose.encode(), self.charter.digest)
         if self.at_first_model:
             return b"\x01" + digest_of(b"first", purpose.encode())
-        return b"\x00" + digest_of(b"position", purpose.encode(), self.at.position)
+        return b"\x00" + digest_of(b"position", purpose.encode(), self.at.moved)
 
     @staticmethod
     def last_of(frames: Sequence[bytes], index: int) -> bytes:
@@ -331,7 +344,7 @@ class Chain:
         if self.measuring and self._ranges is not None:
             self._ranges.observe(_counts(sums))
             before = self.at
-            self._go(before.model, None, before.moments, self._ranges.export(), last)
+            self._go(before.model, before.delta, before.moments, self._ranges.export(), last, moved=before.moved)
             return Opened(sums, groups, failed, measured=True)
         arrays = _together(opened, equal=self.charter.equal_weights)
         ranges, drowned = b"", list[tuple[int, float]]()
@@ -367,7 +380,17 @@ class Chain:
             model = self._steps.step(before.model, mean, index)
         self._go(model, mean, self._steps.moments, ranges, last)
 
-    def _go(self, model: Arrays, mean: Arrays | None, moments: list[Arrays], ranges: bytes, last: bytes) -> None:
+    def _go(
+        self,
+        model: Arrays,
+        mean: Arrays | None,
+        moments: list[Arrays],
+        ranges: bytes,
+        last: bytes,
+        *,
+        moved: bytes = b"",
+    ) -> None:
+        """Go to the next position; ``moved``: where the model was first this one, where it stays."""
         before = self.at
         flat = [array for moment in moments for array in moment]
         position = digest_of(
@@ -378,7 +401,7 @@ class Chain:
             ranges,
             b"".join(arrays_digest([str(k)], [x]) for k, x in enumerate(flat)),
         )
-        self.at = Standing(model, mean, moments, ranges, position, before.steps + 1, last)
+        self.at = Standing(model, mean, moments, ranges, position, before.steps + 1, last, moved or position)
 
     def open(self, decryptor: Decryptor, frame: bytes, index: int) -> tuple[Decrypted, Sums | None]:
         """Open a sum of updates of round ``index`` from this position: the mean, and the answers' sums."""
@@ -413,7 +436,7 @@ class Chain:
 
     def open_answers(self, decryptor: Decryptor, frame: bytes, index: int) -> Sums:
         """Open a sum of evaluations of this position in round ``index``."""
-        lanes = lanes_of(self.charter, self.scheme, "evaluate")
+        lanes = lanes_of(self.charter, self.scheme, "evaluate", self.at.steps)
         assert lanes is not None
         opened = decryptor.open(frame, model=self.binding("evaluate", index), memory=self.memory("evaluate"), like=())
         return lanes.decode(opened.lanes, len(opened.contributions))

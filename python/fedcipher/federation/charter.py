@@ -122,7 +122,8 @@ class Charter:
     ``record`` names the ArrayRecord of the model, ``arrays`` its arrays as (name, NumPy type, shape), ``first`` the
     digest of the first model. ``optimiser`` is (kind, numbers), none where the mean is the next model.
     ``weighted_by`` is the metric that counts examples, empty where all clients weigh the same; ``largest_weight`` is
-    the largest number of examples that counts. ``answers`` are summed, ``clear`` leaves each client in the clear.
+    the largest number of examples that counts. ``weighs_each_round``: every round begins with a sum of histograms, of
+    weights among others. ``answers`` are summed, ``clear`` leaves each client in the clear.
     ``reader`` says who opens means, models and answers. ``reports``: clients that open answers tell the server their
     ratios. ``sets_models``: the server sets the models.
     """
@@ -138,6 +139,7 @@ class Charter:
     equal_weights: bool
     weighted_by: str
     largest_weight: int
+    weighs_each_round: bool
     answers: Mapping[Purpose, Sequence[Answer]]
     clear: Mapping[Purpose, Sequence[str]]
     types: Mapping[Purpose, str]
@@ -169,7 +171,12 @@ class Charter:
                 "arrays": [[name, dtype, list(shape)] for name, dtype, shape in self.arrays],
                 "first": self.first,
                 "optimiser": None if self.optimiser is None else [self.optimiser[0], list(self.optimiser[1])],
-                "weights": {"equal": self.equal_weights, "by": self.weighted_by, "largest": self.largest_weight},
+                "weights": {
+                    "equal": self.equal_weights,
+                    "by": self.weighted_by,
+                    "largest": self.largest_weight,
+                    "each_round": self.weighs_each_round,
+                },
                 "answers": {p: [answer.to_values() for answer in self.answers[p]] for p in PURPOSES},
                 "clear": {p: list(self.clear[p]) for p in PURPOSES},
                 "types": dict(self.types),
@@ -248,7 +255,7 @@ def _plain(value: Any) -> Any:
 
 
 def _parse(fields: dict[str, Any]) -> Charter:
-    weights = _keys(fields["weights"], "weights", ("equal", "by", "largest"))
+    weights = _keys(fields["weights"], "weights", ("equal", "by", "largest", "each_round"))
     arrays = [_array(given) for given in _list(fields["arrays"], "arrays", _MOST_NAMES)]
     if not arrays or len({name for name, _, _ in arrays}) != len(arrays):
         raise CharterError(f"the charter's {len(arrays)} arrays do not have 1 to {_MOST_NAMES} different names")
@@ -270,6 +277,7 @@ def _parse(fields: dict[str, Any]) -> Charter:
         equal_weights=_truth(weights["equal"], "weights"),
         weighted_by=_text(weights["by"], "weights"),
         largest_weight=_whole(weights["largest"], "largest weight", 1, 1 << 40),
+        weighs_each_round=_truth(weights["each_round"], "weights"),
         answers={p: [parse_answer(a) for a in _list(by_purpose["answers"][p], "answers", 4096)] for p in PURPOSES},
         clear={p: [_text(n, "clear") for n in _list(by_purpose["clear"][p], "clear", 4096)] for p in PURPOSES},
         types={p: _text(by_purpose["types"][p], "types") for p in PURPOSES},

@@ -14,7 +14,9 @@ has shown. Where the codec has a ``start``, the run begins with that range inste
 
 Sizes are those of the update itself. An update then travels times its client's weight, beside the largest weight
 that was opened lately, which a histogram of weights tells in the same way: nine clients of 60 examples lose nothing to
-one of 60,000 that the charter allows for.
+one of 60,000 that the charter allows for. They do lose to noise where such a client was there in the last rounds and is
+away now. A charter can have every round begin with a sum of histograms (``weighs_each_round``): updates are then beside
+the largest weight of their own round.
 
 Exponents are whole quarter octaves, so that every machine has the same ranges to the bit.
 """
@@ -29,6 +31,7 @@ from numpy.typing import NDArray
 
 from fedcipher.codec import Array, largest_magnitude, root_mean_square
 from fedcipher.errors import ForgedAggregateError, StateError
+from fedcipher.federation.charter import Charter
 from fedcipher.schemes import Scheme
 
 __all__ = [
@@ -37,13 +40,16 @@ __all__ = [
     "LEAST_SCALE",
     "MAGNITUDES",
     "PEAKS",
+    "REMEMBERED",
     "WEIGHTS",
     "Bins",
     "Ranges",
     "exponent_of",
     "follows",
     "histogram_lanes",
+    "measured_at",
     "measures",
+    "measures_at",
     "power_of",
 ]
 
@@ -114,7 +120,7 @@ _LEFT_OUT = 16
 """One client of so many is left out."""
 _ABOVE_MEDIAN = 4 * _OCTAVE
 """So much, and no more, is the largest of fewer clients above their median."""
-_REMEMBERED = 8
+REMEMBERED = 8
 """Rounds of which the largest weight counts."""
 _LEAST, _LARGEST = -99 * _OCTAVE, 99 * _OCTAVE
 """Steps of ranges between these are float32 numbers that are not subnormal."""
@@ -143,6 +149,18 @@ def measures(scheme: Scheme, *, sets_models: bool) -> bool:
     return follows(scheme) and scheme.codec.start is None and not sets_models
 
 
+def measures_at(scheme: Scheme, charter: Charter, steps: int) -> bool:
+    """Whether training sends histograms alone after so many ``steps`` of the chain: they are the next step."""
+    if not measures(scheme, sets_models=charter.sets_models):
+        return False
+    return steps % 2 == 0 if charter.weighs_each_round else steps == 0
+
+
+def measured_at(scheme: Scheme, charter: Charter, steps: int) -> bool:
+    """Whether the last of so many ``steps`` was a sum of histograms, so that the model is that of the step before."""
+    return steps > 0 and measures_at(scheme, charter, steps - 1)
+
+
 def power_of(exponent: int) -> float:
     """2^(exponent / 4), the same float32 number on every machine."""
     return math.ldexp(_QUARTERS[exponent % _OCTAVE], exponent // _OCTAVE)
@@ -163,11 +181,14 @@ class Ranges:
     """The scales and peaks of a run's next round; the same on all clients that have opened the same sums.
 
     ``first`` are the ranges of the first round, one a tensor. With ``weighted`` there is a histogram of weights too.
-    While it is ``measuring``, counts are beside 1, and not beside scales that nobody knows yet.
+    While it is ``measuring``, counts are beside 1, and not beside scales that nobody knows yet. The largest weight of
+    the last ``remembered`` sums counts.
     """
 
-    def __init__(self, first: Sequence[float], *, weighted: bool, measuring: bool = False) -> None:
-        self._weighted, self._measuring = weighted, measuring
+    def __init__(
+        self, first: Sequence[float], *, weighted: bool, measuring: bool = False, remembered: int = REMEMBERED
+    ) -> None:
+        self._weighted, self._measuring, self._remembered = weighted, measuring, remembered
         self._scales = [min(max(exponent_of(value), _LEAST), _LARGEST) for value in first]
         # A range that was given holds all values: a peak of 1.
         self._peaks = [0] * len(self._scales)
@@ -256,7 +277,7 @@ class Ranges:
                 self._peaks[t] = highest
         self._measuring = False
         if self._weighted and sum(weights[1:]):
-            self._weights = [*self._weights, WEIGHTS.ranked(weights, 0)][-_REMEMBERED:]
+            self._weights = [*self._weights, WEIGHTS.ranked(weights, 0)][-self._remembered :]
 
     def export(self) -> bytes:
         """For `restore`."""
@@ -269,7 +290,7 @@ class Ranges:
         begin: NDArray[np.int16] = np.frombuffer(state[: len(state) // 2 * 2], "<i2")
         tensors, held = len(self._scales), begin[1:]
         known = not len(state) % 2 and begin.size and begin[0] == _STATE
-        if not known or not 3 * tensors <= held.size <= 3 * tensors + _REMEMBERED:
+        if not known or not 3 * tensors <= held.size <= 3 * tensors + REMEMBERED:
             raise StateError("the ranges that are kept are of another model or build; begin a new run")
         parts = [part.tolist() for part in np.split(held, [tensors, 2 * tensors, 3 * tensors])]
         self._scales, self._peaks, self._moved, self._weights = parts

@@ -263,6 +263,7 @@ def _packed(standing: Standing, charter: str) -> bytes:
         "position": standing.position.hex(),
         "steps": standing.steps,
         "last": standing.last.hex(),
+        "moved": standing.moved.hex(),
         "ranges": standing.ranges.hex(),
         "delta": standing.delta is not None,
         "arrays": [[[x.dtype.str, list(x.shape)] for x in group] for group in groups],
@@ -300,6 +301,7 @@ def _unpacked(content: bytes, path: Path, charter: str) -> Standing | None:
             position=bytes.fromhex(said["position"]),
             steps=int(said["steps"]),
             last=bytes.fromhex(said["last"]),
+            moved=bytes.fromhex(said["moved"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(f"{path} is damaged; {_REMEDY}") from error

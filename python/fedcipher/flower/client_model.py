@@ -396,7 +396,7 @@ class ClientModel:
         return self._running.lanes
 
     def keep_work(self, work: Work, names: Collection[str]) -> None:
-        """Keep what the app has made of the first model, and of its metrics ``names``, for the frame that follows."""
+        """Keep what the app has made of this model, and of its metrics ``names``, for the frame that follows."""
         try:
             self._store.keep_work(self._work_name, work.to_bytes(names))
         except (RunError, ValueError, TypeError) as error:
@@ -419,8 +419,8 @@ class ClientModel:
 
     @property
     def _work_name(self) -> bytes:
-        """The charter says what the app was told in a round; there is one first model."""
-        return digest_of(b"work", self.context, self._settings.index.to_bytes(8, "little"))
+        """The charter says what the app was told in a round."""
+        return digest_of(b"work", self.context, self._settings.index.to_bytes(8, "little"), self._at.moved)
 
     @property
     def unsent(self) -> bytes:

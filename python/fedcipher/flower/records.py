@@ -199,7 +199,8 @@ def drowned_text(arrays: Sequence[tuple[str, float]]) -> str:
     return (
         f"the means of {len(arrays)} arrays are mostly the noise of rounding, so only a part of them is applied "
         f"({_worst(arrays)}). More bits or more clients a round end that. It passes by itself where a start in the "
-        "Codec is far from the updates' size, or only clients of small weight have come"
+        "Codec is far from the updates' size. Where only clients of small weight have come, "
+        "SecureStrategy(weigh_each_round=True) ends it"
     )
 
 

@@ -14,7 +14,7 @@ from fedcipher.federation.answers import Sums
 from fedcipher.federation.chain import Chain, Opened, Standing
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.optimiser_step import in_type_of
-from fedcipher.federation.ranges import measures
+from fedcipher.federation.ranges import measured_at, measures_at
 from fedcipher.flower import protocol
 from fedcipher.flower.run_folder import RunFolder
 from fedcipher.schemes import Decryptor, Scheme
@@ -43,7 +43,6 @@ class ServerModel:
         self.folder, self._scheme, self._opens = folder, scheme, opener is not None
         self.charter: Charter = folder.charter
         self.names = self.charter.names
-        self._measures = measures(scheme, sets_models=self.charter.sets_models)
         self._chain: Chain | None = None
         self._set: list[NumpyArray] | None = folder.set_model()
         # Of each step: the digest that clients know it by, and whose updates are in it.
@@ -65,7 +64,7 @@ class ServerModel:
                     self._step(opener, frames, folder.round_of(number), without=folder.left_out(number))
                 except (DecryptError, ForgedAggregateError):
                     # A server that was killed before it opened the histograms has not seen that they are false.
-                    if not self._measures or folder.count > 1:
+                    if number < folder.count or not self.measured:
                         raise
                     self.false_start = True
                     self.withdraw()
@@ -92,18 +91,25 @@ class ServerModel:
 
     @property
     def measuring(self) -> bool:
-        """Whether clients send histograms alone, which set the first ranges."""
-        return self._measures and not self.folder.count
+        """Whether clients send histograms alone."""
+        return measures_at(self._scheme, self.charter, self.folder.count)
+
+    @property
+    def measured(self) -> bool:
+        """Whether the newest step is a sum of histograms."""
+        return measured_at(self._scheme, self.charter, self.folder.count)
 
     @property
     def at_first_model(self) -> bool:
         """Whether no update has been summed yet."""
-        return self.folder.count < 1 + self._measures
+        return self.folder.count == int(self.measured)
 
     @property
-    def last_clients(self) -> list[int]:
-        """Whose updates are in the newest step."""
-        return self._steps[-1][1] if self._steps else []
+    def measured_sets(self) -> list[list[int]]:
+        """Whose histograms are in each sum of the newest step, where no update has followed."""
+        if not self.measured:
+            return []
+        return [Chain.clients_of([frame]) for frame in self.folder.step(self.folder.count)]
 
     @property
     def arrays(self) -> list[NumpyArray]:

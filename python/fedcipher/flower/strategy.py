@@ -36,7 +36,7 @@ from fedcipher.federation.answers import Answer, Report, Sums
 from fedcipher.federation.canonical import encode
 from fedcipher.federation.chain import Opened, lanes_of
 from fedcipher.federation.charter import Charter, Purpose, arrays_digest
-from fedcipher.federation.ranges import follows
+from fedcipher.federation.ranges import follows, measures
 from fedcipher.flower import protocol
 from fedcipher.flower.attendance import Attendance
 from fedcipher.flower.committee import Committee, NoSum
@@ -128,6 +128,10 @@ class SecureStrategy(Strategy):
         The largest weight is so many examples times the scheme's ``max_weight``: a client of n examples counts n, at
         most that. ``None``: what the keys were made for (``fedcipher keygen --examples``), else all clients weigh the
         same.
+    weigh_each_round
+        Whether every round begins with a sum of histograms, as the first does, in a message of its own. For clients
+        whose numbers of examples differ more than about eight times, where the largest are not in every round: a small
+        client's update then is beside the largest of its own round. Needs weights, and ranges that follow the updates.
     train_answers, evaluate_answers
         The metrics that clients answer with, by name or as `fedcipher.federation.answers.Answer`. They travel
         encrypted beside the update, and only their sums are opened, by whoever may open means. What a client's app
@@ -191,6 +195,7 @@ class SecureStrategy(Strategy):
         out: str | Path | None = None,
         resume: bool = False,
         examples_per_weight: float | None = None,
+        weigh_each_round: bool = False,
         train_answers: Answers = (),
         evaluate_answers: Answers = (),
         clear: Iterable[str] = (),
@@ -246,6 +251,12 @@ class SecureStrategy(Strategy):
             raise StrategyError(
                 "examples_per_weight and privacy: weights say how many examples a client has, which no noise covers; "
                 "weigh all clients the same"
+            )
+        self._weighs_each_round = weigh_each_round
+        if weigh_each_round and not (self._unit > 0 and measures(self.scheme, sets_models=sets_models)):
+            raise StrategyError(
+                "weigh_each_round=True needs clients of different weights (examples_per_weight) and ranges that follow "
+                'the updates: Codec(target="delta", clip="auto") without start, and no sets_models'
             )
         self._watchers = list(on_round) if isinstance(on_round, Iterable) else [on_round] if on_round else []
         self._on_progress, self._workers = on_progress, workers
@@ -490,7 +501,7 @@ class SecureStrategy(Strategy):
     @property
     def _measured_clients(self) -> list[int]:
         """Clients of the sum of histograms, where no update has been summed since."""
-        return self._running.last_clients if self._running.steps == 1 and self._running.at_first_model else []
+        return [client for clients in self._running.measured_sets for client in clients]
 
     @property
     def _largest(self) -> int:
@@ -516,6 +527,7 @@ class SecureStrategy(Strategy):
             equal_weights=not self._unit,
             weighted_by=self.weighted_by,
             largest_weight=self._largest,
+            weighs_each_round=self._weighs_each_round,
             answers=self._answers,
             clear={"train": self._clear, "evaluate": self._clear},
             types=found.types,
@@ -894,7 +906,7 @@ class SecureStrategy(Strategy):
         said = f"is left out of round {record.round}"
         remembers = model.at_first_model and not model.charter.sets_models
         first = ServerSets("first", self.scheme, self._key) if remembers else None
-        kept = self._searching.under_way(self._key.cohort) or bool(first and first.groups)
+        kept = self._searching.under_way(self._key.cohort) or bool(first.groups if first else model.measured)
         added = self._added("train", replies, record.clients, number, said, kept=kept)
         self._note_opened(record.clients, added.unopened)
         for node in self._attendance.silent(record, record.clients, training=True):
@@ -1004,12 +1016,14 @@ class SecureStrategy(Strategy):
     ) -> list[bytes] | NoSum:
         """The round's sums: one, or while a liar is searched one of each group; or why there is none.
 
-        ``first`` remembers the sets of all first positions.
+        ``first`` remembers the sets of all first positions. Elsewhere updates count beside their round's histograms.
         """
         clients = [self._parties.client_of[reply.metadata.src_node_id] for reply in added.replies]
+        remembered = [(measured, self._minimum) for measured in self._running.measured_sets]
         if first is not None:
             first.refresh()
-        sets, why = self._searching.sets(clients, first.groups if first else ())
+            remembered = first.groups
+        sets, why = self._searching.sets(clients, remembered)
         if not sets:
             away = sorted(set(self._measured_clients) - set(clients))
             if why and away and not self._searching.under_way(self._key.cohort):
@@ -1104,7 +1118,7 @@ class SecureStrategy(Strategy):
         sums = RoundSums(lambda: self.scheme.aggregator(self._key, round=number))
         revoked, record = self._keys.revoked(), self.rounds[-1]
         measured = purpose == "train" and self._running.measuring
-        lanes = lanes_of(self._running.charter, self.scheme, purpose, measured=measured)
+        lanes = lanes_of(self._running.charter, self.scheme, purpose, self._running.steps)
         frames: dict[int, bytes] = {}
         unopened: dict[int, list[int]] = {}
         for reply in replies:
