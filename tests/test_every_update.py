@@ -4,7 +4,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import Codec, keys
-from fedcipher.flower import SecureStrategy, client_mod
+from fedcipher.flower import SecureStrategy, client_mod, open_run
 from flower_harness import LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -97,3 +97,31 @@ def test_a_rate_that_jumps_tenfold_loses_nothing_once_ranges_have_followed(tmp_p
     params = {"members": 4, "corrupt": 0} if name == "oneshot" else {}
     found = lost(tmp_path, name, params, rounds=7, rate=lambda number: 1.0 if number < 3 else jump)
     assert all(abs(part) < 0.01 for part in found.values()), found
+
+
+@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot"])
+@pytest.mark.parametrize("clients", [5, 18])
+def test_a_client_that_sends_a_thousand_times_its_update_costs_the_others_nothing(tmp_path, caplog, name, clients):
+    """Its own update is shortened, and its log says so; of what the others have in common nothing is lost."""
+    rng, app, rounds = np.random.default_rng(5), ClientApp(mods=[client_mod]), 4
+    common = rng.normal(0, 1e-4, COUNT)
+
+    @app.train()
+    def train(msg, ctxt):
+        own = rng.normal(0, 1e-4, COUNT)
+        own -= common * (own @ common) / (common @ common)
+        update = own * 1000 if ctxt.node_config["partition-id"] == 0 else common + own
+        (old,) = msg.content["arrays"].to_numpy_ndarrays()
+        content = {"arrays": record([(old + update).astype(np.float32)], ["x"])}
+        return Message(RecordDict({**content, "metrics": MetricRecord({"num-examples": 10})}), reply_to=msg)
+
+    params = {"members": 4, "corrupt": 0} if name == "oneshot" else {}
+    scheme = fedcipher.scheme(name, clients=clients, codec=Codec(bits=8), **params)
+    made = keys.save(scheme.keygen(clients), scheme, tmp_path / "keys")
+    inner = FedAvg(min_train_nodes=clients, min_available_nodes=clients, fraction_evaluate=0.0)
+    strategy = SecureStrategy(inner, made, out=tmp_path / "run")
+    strategy.start(LocalGrid(app, clients, made), record([np.zeros(COUNT, np.float32)], ["x"]), num_rounds=rounds)
+    got = open_run(tmp_path / "run", made / "client-1.key")["x"].astype(np.float64)
+    wanted = rounds * (clients - 1) / clients * (common @ common)
+    assert got @ common / wanted == pytest.approx(1, abs=0.05)
+    assert "were cut to their clip range" in caplog.text
