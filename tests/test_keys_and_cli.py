@@ -7,6 +7,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
+from fedcipher.federation.ranges import follows
 from fedcipher.keys.provider import FileKeys, server_keys
 
 
@@ -93,6 +94,25 @@ def test_keygen_asks_how_clients_weigh_and_where_keys_go(tmp_path, capsys, monke
     for bad in ("--examples=0", "--examples=nan", "--examples=-3"):
         assert cli.main(["keygen", "--clients", "2", bad, "--name", "bad"]) == 2
     assert cli.main(["keygen", "--clients", "2", "--equal", "--name", "../bad"]) == 2
+
+
+USUAL = [
+    (["--scheme", "flashe"], 6),
+    (["--scheme", "bfv"], 6),
+    (["--scheme", "flashe", "--clip", "0.5"], 16),
+    (["--scheme", "bfv", "--target", "weights"], 12),
+    (["--scheme", "flashe", "--top", "0.1"], 16),
+    (["--scheme", "flashe", "--set", "per_client_top=0.1"], 16),
+    (["--scheme", "flashe", "--clip", "aciq"], 16),
+    (["--scheme", "bfv", "--bits", "9"], 9),
+]
+
+
+@pytest.mark.parametrize(("asked", "bits"), USUAL)
+def test_keygen_takes_six_bits_where_ranges_follow_the_updates(tmp_path, asked, bits):
+    assert cli.main(["keygen", *asked, "--clients", "3", "--equal", "--out", str(tmp_path / "keys")]) == 0
+    made = FileKeys(tmp_path / "keys").scheme
+    assert made.codec.bits == bits and follows(made) == (bits in (6, 9))
 
 
 @pytest.mark.parametrize("asked", ["keys", "./keys", "keys/server.key", "..", ""])

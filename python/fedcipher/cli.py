@@ -43,7 +43,7 @@ from fedcipher.watch.commands import require_dashboard
 __all__ = ["main"]
 
 _OWN_OPTIONS = {"clients": "--per-round", "max_weight": "--max-weight", "codec": "--bits, --clip and so on"}
-_DEFAULT_BITS = {"flashe": 16}
+_FOLLOWING_BITS, _DEFAULT_BITS = 6, {"flashe": 16}
 _DELTA, _CLIP = 1e-5, 1.0
 _CLIENTS = 2**20
 _EPOCHS = 2**63 - 1
@@ -386,7 +386,7 @@ def _scheme_options(
     parser: argparse.ArgumentParser, target: str = "delta", scheme: str = "flashe", *, layers: bool = False
 ) -> None:
     parser.add_argument("--scheme", default=scheme, choices=scheme_names(), help=f"default: {scheme}")
-    usual = "bits of a value (default: 16 for flashe, else 12)"
+    usual = "bits of a value (default: 6 where ranges follow the updates, else 16 for flashe and 12)"
     if layers:
         named = "; of a layer's values: conv1=8,fc=12,10, the last of all others"
         parser.add_argument("--bits", type=bits_option, help=usual + named)
@@ -421,7 +421,7 @@ def _made(options: argparse.Namespace, clients: int, max_weight: int, privacy: P
     if not isinstance(clip, list) and clip not in ("auto", "aciq"):
         clip = _range(clip)
     codec = Codec(
-        bits=options.bits or _usual_bits(options),
+        bits=options.bits or _usual_bits(options, privacy),
         clip=clip,
         target=options.target,
         rounding=options.rounding,
@@ -432,7 +432,11 @@ def _made(options: argparse.Namespace, clients: int, max_weight: int, privacy: P
     return scheme(options.scheme, clients=clients, max_weight=max_weight, codec=codec, **extra)
 
 
-def _usual_bits(options: argparse.Namespace) -> int:
+def _usual_bits(options: argparse.Namespace, privacy: Privacy | None) -> int:
+    """Six lose nothing where ranges follow the updates (docs/bits.md); a range that does not fit needs more."""
+    parts = options.top is not None or any(text.startswith("per_client_top=") for text in options.set)
+    if options.clip == "auto" and options.target == "delta" and privacy is None and not parts:
+        return _FOLLOWING_BITS
     return _DEFAULT_BITS.get(options.scheme, 12)
 
 
@@ -675,7 +679,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
     if isinstance(options.bits, LayerBits) or isinstance(options.clip, LayerClips):
         names = tensor_names(settings.dataset, settings.data_dir, settings.model)
         if isinstance(options.bits, LayerBits):
-            options.bits = options.bits.of(names, _usual_bits(options))
+            options.bits = options.bits.of(names, _usual_bits(options, privacy))
         if isinstance(options.clip, LayerClips):
             options.clip = options.clip.of(names)
     made = _made(options, settings.per_round, 1, privacy)
