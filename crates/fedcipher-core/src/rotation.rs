@@ -15,6 +15,8 @@ pub const MOST_BLOCK: usize = 4096;
 /// Blocks that are transformed side by side: a cache line of values.
 const COLUMNS: usize = 16;
 type Row = [f32; COLUMNS];
+/// Columns that a thread takes up at once: several cache lines of a page, where rows are a page or more apart.
+const TILE: usize = 4 * COLUMNS;
 const SIGNS: usize = CHUNK_BLOCKS * 128;
 
 /// Which values the signs of a stream are for.
@@ -95,25 +97,29 @@ fn transform(values: &mut [f32], block: usize, columns: usize) {
         return;
     }
     let scale = (block as f64).sqrt().recip() as f32;
-    let tiles: Vec<Vec<Row>> = (0..columns.div_ceil(COLUMNS))
-        .into_par_iter()
-        .map(|tile| {
-            let mut rows = vec![[0f32; COLUMNS]; block];
-            for (row, from) in rows.iter_mut().zip(values.chunks(columns)) {
-                let from = &from[tile * COLUMNS..columns.min((tile + 1) * COLUMNS)];
-                row[..from.len()].copy_from_slice(from);
+    // Each tile has a few neighbours of every row.
+    let mut tiles: Vec<Vec<&mut [f32]>> = Vec::new();
+    tiles.resize_with(columns.div_ceil(TILE), || Vec::with_capacity(block));
+    for row in values.chunks_mut(columns) {
+        tiles.iter_mut().zip(row.chunks_mut(TILE)).for_each(|(tile, part)| tile.push(part));
+    }
+    tiles.par_iter_mut().for_each_init(
+        || vec![[0f32; COLUMNS]; block * (TILE / COLUMNS)],
+        |rows, tile| {
+            let parts = tile.first().map_or(0, |part| part.len().div_ceil(COLUMNS));
+            for (k, part) in tile.iter().enumerate() {
+                for (p, from) in part.chunks(COLUMNS).enumerate() {
+                    rows[p * block + k][..from.len()].copy_from_slice(from);
+                }
             }
-            hadamard(&mut rows, scale);
-            rows
-        })
-        .collect();
-    values.par_chunks_mut(columns * 64).enumerate().for_each(|(k, values)| {
-        for (row, to) in values.chunks_mut(columns).enumerate() {
-            for (tile, to) in tiles.iter().zip(to.chunks_mut(COLUMNS)) {
-                to.copy_from_slice(&tile[k * 64 + row][..to.len()]);
+            rows.chunks_exact_mut(block).take(parts).for_each(|rows| hadamard(rows, scale));
+            for (k, part) in tile.iter_mut().enumerate() {
+                for (p, to) in part.chunks_mut(COLUMNS).enumerate() {
+                    to.copy_from_slice(&rows[p * block + k][..to.len()]);
+                }
             }
-        }
-    });
+        },
+    );
 }
 
 /// The transform along the rows, as many as a power of two, times `scale`.
