@@ -108,11 +108,16 @@ impl Digest {
     #[must_use]
     pub fn of(bytes: &[u8]) -> [u8; 32] {
         let mut digest = Digest::default();
-        match Threads::for_bytes(bytes.len()) {
-            Threads::One => digest.update(bytes),
-            Threads::All => digest.update_by_all(bytes),
-        }
+        digest.update_by_many(bytes);
         digest.finish()
+    }
+
+    /// [`Self::update`] by as many threads as the number of `bytes` is worth.
+    pub fn update_by_many(&mut self, bytes: &[u8]) {
+        match Threads::for_bytes(bytes.len()) {
+            Threads::One => self.update(bytes),
+            Threads::All => self.update_by_all(bytes),
+        }
     }
 
     /// [`Self::update`] by all of rayon's threads.
@@ -199,7 +204,7 @@ impl Receiver {
         let head = Head { header, payload_len: payload.len() };
         let layout = self.check(&head, expect)?;
         let (payload, tag) = Tag::split(payload)?;
-        self.openings.claim(&self.openings.sum(&head.header)?, blake3::hash(frame).as_bytes())?;
+        self.openings.claim(&self.openings.sum(&head.header)?, &Digest::of(frame))?;
         Ok((head, layout, payload, tag))
     }
 

@@ -3,6 +3,11 @@
 //! Fresh memory costs a fault for every 4 KiB of it, which for an update of 250 MB is a third of an encryption and
 //! most of a sum's first addition.
 
+use crate::stream::Threads;
+use rayon::prelude::*;
+
+/// Values that a thread copies at a time.
+const SHARED: usize = 1 << 18;
 /// Huge pages of x86-64, and of aarch64 with pages of 4 KiB.
 const HUGE: usize = 2 << 20;
 /// As numpy: smaller arrays rarely hold a whole huge page.
@@ -13,6 +18,20 @@ pub fn zeros<T: Copy + Default>(len: usize) -> Vec<T> {
     let mut fresh = vec![T::default(); len];
     huge_pages(&mut fresh);
     fresh
+}
+
+/// The same values in memory of their own.
+pub fn copied<T: Copy + Default + Send + Sync>(values: &[T]) -> Vec<T> {
+    match Threads::for_bytes(size_of_val(values)) {
+        // Smaller memory may be had without fresh pages.
+        Threads::One => values.to_vec(),
+        Threads::All => {
+            let mut fresh = zeros(values.len());
+            let parts = fresh.par_chunks_mut(SHARED).zip(values.par_chunks(SHARED));
+            parts.for_each(|(to, from)| to.copy_from_slice(from));
+            fresh
+        }
+    }
 }
 
 /// Asks for huge pages under what has not been written yet. The system may say no, and nobody needs to know.

@@ -200,8 +200,8 @@ pub fn seal_all(sealer: &dyn Sealer, update: &Update<'_>, place: &mut dyn Place,
     })
 }
 
-/// Pieces a thread decrypts before their sums go to the sink: bounds memory for large models.
-const BATCH: usize = 4;
+/// Shares of the pieces that a thread takes up at least once: each begins with a buffer of its own.
+const SHARES: usize = 8;
 
 /// A whole payload's sums into `sink`, which are to be thrown away on an error: the tag is checked last.
 pub fn open_all(
@@ -228,19 +228,26 @@ pub fn open_all(
             sink.put(piece.start, &sums[..piece.len])?;
         }
     } else {
-        // One buffer for all batches: fresh pages cost more than what is computed into them.
-        let batch = BATCH * rayon::current_num_threads();
-        let mut sums = vec![0u64; longest * batch.min(opener.pieces().len())];
-        for (number, group) in opener.pieces().chunks(batch).enumerate() {
-            let slots = sums.par_chunks_mut(longest.max(1));
-            let opened = group.par_iter().zip(slots).enumerate();
-            total += opened
-                .map(|(k, (piece, slot))| open(number * batch + k, piece, &mut slot[..piece.len]))
-                .sum::<Result<Hash>>()?;
-            for (piece, slot) in group.iter().zip(sums.chunks(longest.max(1))) {
-                sink.put(piece.start, &slot[..piece.len])?;
-            }
-        }
+        let pieces = opener.pieces();
+        let takers = sink.split(&mut pieces.iter().map(|piece| piece.len))?;
+        // What a thread opens it hands on while that is in its cache. A taker's memory may be touched for the first
+        // time then, which takes as long as opening.
+        let share = pieces.len().div_ceil(SHARES * rayon::current_num_threads());
+        total = takers
+            .into_par_iter()
+            .zip(pieces)
+            .enumerate()
+            .with_min_len(share)
+            .map_init(
+                || vec![0u64; longest],
+                |sums, (index, (take, piece))| {
+                    let sums = &mut sums[..piece.len];
+                    let hash = open(index, piece, sums)?;
+                    take(sums);
+                    Ok(hash)
+                },
+            )
+            .sum::<Result<Hash>>()?;
     }
     verifier.check(total, tag)
 }

@@ -16,7 +16,7 @@ use fedcipher_core::scheme::{self, Expect, Request};
 use fedcipher_core::sets::Name;
 use fedcipher_core::{Error, keys, memory, noise, prf, registry, sparse, wire};
 use forked::{at_work, at_work_on};
-use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -580,8 +580,9 @@ fn rotated<'py>(
     seed: [u8; 16],
     back: bool,
 ) -> PyResult<Bound<'py, PyArray1<f32>>> {
-    let mut values = values.as_slice()?.to_vec();
+    let values = values.as_slice()?;
     let made = at_work(py, || {
+        let mut values = memory::copied(values);
         let rotation = Rotation::new(seed, values.len())?;
         if back {
             rotation.back(&mut values)
@@ -591,6 +592,20 @@ fn rotated<'py>(
         Ok(values)
     });
     Ok(made.map_err(raise)?.into_pyarray(py))
+}
+
+/// Multiplies values in place by `factor`, and then each run of these `lengths` by its range.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
+fn scale(
+    py: Python<'_>,
+    mut values: PyReadwriteArray1<'_, f32>,
+    factor: f64,
+    lengths: Vec<usize>,
+    ranges: Vec<f64>,
+) -> PyResult<()> {
+    let values = values.as_slice_mut()?;
+    at_work(py, || codec::scale(values, factor as f32, &lengths, &ranges)).map_err(raise)
 }
 
 /// Values as whole steps, the nearest or one beside at random, by a stream of draws; both take the same work.
@@ -603,8 +618,11 @@ fn whole_steps<'py>(
     seed: [u8; 16],
     stream: u32,
 ) -> PyResult<Bound<'py, PyArray1<f32>>> {
-    let mut values = values.as_slice()?.to_vec();
-    let made = at_work(py, || codec::whole_steps(&mut values, step, at_random, seed, stream).map(|()| values));
+    let values = values.as_slice()?;
+    let made = at_work(py, || {
+        let mut values = memory::copied(values);
+        codec::whole_steps(&mut values, step, at_random, seed, stream).map(|()| values)
+    });
     Ok(made.map_err(raise)?.into_pyarray(py))
 }
 
@@ -686,6 +704,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(common_set, m)?)?;
     m.add_function(wrap_pyfunction!(add_noise, m)?)?;
     m.add_function(wrap_pyfunction!(rotated, m)?)?;
+    m.add_function(wrap_pyfunction!(scale, m)?)?;
     m.add_function(wrap_pyfunction!(whole_steps, m)?)?;
     m.add_function(wrap_pyfunction!(mean_square, m)?)?;
     m.add_function(wrap_pyfunction!(nearest_squares, m)?)?;

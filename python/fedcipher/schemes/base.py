@@ -766,15 +766,13 @@ class _NativeAggregator(Aggregator):
         return self._native.finish(progress)
 
 
-def _to_ranges(layout: Layout, flat: NDArray[np.float32], ranges: Sequence[float]) -> None:
-    """Values within one, in place, as values within their ranges. Raises `LayoutError`."""
+def _scale(layout: Layout, flat: NDArray[np.float32], factor: float, ranges: Sequence[float] | None) -> None:
+    """Multiply values by ``factor``, and those within one by the ranges that they are of. Raises `LayoutError`."""
     sizes = [math.prod(shape) for _, _, _, shape in layout.tensors]
-    if len(sizes) != len(ranges):
-        raise LayoutError(f"{len(ranges)} ranges for the {len(sizes)} arrays of an aggregate")
-    at = 0
-    for size, alpha in zip(sizes, ranges, strict=True):
-        flat[at : at + size] *= np.float32(alpha)
-        at += size
+    held = [1.0] * len(sizes) if ranges is None else ranges
+    if len(sizes) != len(held):
+        raise LayoutError(f"{len(held)} ranges for the {len(sizes)} arrays of an aggregate")
+    _native.scale(flat, factor, sizes, list(held))
 
 
 class KernelDecryptor(Decryptor):
@@ -801,10 +799,9 @@ class KernelDecryptor(Decryptor):
         layout, found, contributions, flat, counts, wrong = self._native.decrypt(frame, round, model, memory, bound)
         clients = [Contribution(*c) for c in contributions]
         layout, flat, lanes = without_lanes(layout, flat, len(clients))
-        if rescale is not None:
-            flat *= np.float32(rescale(lanes, len(clients)))
-        if ranges is not None and layout is not None:
-            _to_ranges(layout, flat, ranges)
+        factor = 1.0 if rescale is None else rescale(lanes, len(clients))
+        if layout is not None and (factor != 1 or ranges is not None):
+            _scale(layout, flat, factor, ranges)
         if part is not None and layout is not None:
             layout, flat = part.scattered(layout), part.scatter(flat)
         if wrong:

@@ -85,7 +85,7 @@ impl Decryptor for OneshotDecryptor {
         // Readers are sent their own keys only, so what "the same aggregate" is does not depend on these.
         let mut digest = Digest::default();
         digest.update(&header.head(0));
-        digest.update(&payload[prefix..]);
+        digest.update_by_many(&payload[prefix..]);
         digest.update(&tag.to_bytes());
         let openings = self.receiver.openings();
         openings.claim(&openings.sum(header)?, &digest.finish())?;
