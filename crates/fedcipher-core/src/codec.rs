@@ -5,7 +5,7 @@
 //! Clipping and quantisation follow FLASHE, section 5.2: Executor Details, and FedBit, section V: FEDBIT FRAMEWORK.
 
 use crate::bounds::Levels;
-use crate::memory::zeros;
+use crate::memory::{SHARED, runs, zeros};
 use crate::prf::{CHUNK_BLOCKS, Prf, round_client};
 use crate::stream::Threads;
 use crate::wire::Reader;
@@ -21,8 +21,6 @@ pub const BITS: std::ops::RangeInclusive<u32> = 2..=24;
 /// rounded to the nearest whatever the rounding of the others, so that their sums are exact.
 pub const WHOLE: u8 = 12;
 const MAX_DIMS: usize = 8;
-/// Values that a thread scales at a time.
-const SHARED: usize = 1 << 18;
 /// 32 GiB of float32. A list of an update's pieces, made before its data have come, stays under 100 MB.
 const MAX_ELEMENTS: usize = 1 << 33;
 
@@ -424,7 +422,7 @@ fn quantise_stochastic(x: &[f32], alpha: f32, scale: f64, prf: &Prf, start: usiz
     (clipped, finite)
 }
 
-/// Takes the sums of one run of elements.
+/// Takes the sums of one run of elements, on whichever thread has opened them.
 pub type TakeSums<'a> = Box<dyn FnOnce(&[u64]) + Send + 'a>;
 
 /// Takes the decrypted sums of one round, in order.
@@ -433,8 +431,8 @@ pub trait SumSink {
     fn begin(&mut self, layout: &Layout, levels: Levels, total_weight: u64) -> Result<()>;
     /// Sums of elements `start..start + sums.len()`.
     fn put(&mut self, start: usize, sums: &[u64]) -> Result<()>;
-    /// The same for several threads: of each run of elements what takes its sums. The runs have these `lengths` and
-    /// follow each other from element 0 on.
+    /// One taker for each run of elements, for several threads at once. The runs have these `lengths` and follow each
+    /// other from element 0 on.
     fn split(&mut self, lengths: &mut dyn Iterator<Item = usize>) -> Result<Vec<TakeSums<'_>>>;
     /// [`Self::put`] where clients of the total weight `sent[k]` sent element `start + k`; from the others it is in
     /// its sum as zero.
@@ -459,7 +457,7 @@ impl SumSink for Sums {
     }
 
     fn split(&mut self, lengths: &mut dyn Iterator<Item = usize>) -> Result<Vec<TakeSums<'_>>> {
-        let take = |(_, own): (usize, _)| -> TakeSums<'_> { Box::new(move |sums| <[u64]>::copy_from_slice(own, sums)) };
+        let take = |own| -> TakeSums<'_> { Box::new(move |sums| <[u64]>::copy_from_slice(own, sums)) };
         Ok(runs(&mut self.0, lengths).map(take).collect())
     }
 }
@@ -492,10 +490,13 @@ impl SumSink for Means {
         let Some((layout, levels)) = &self.layout else {
             return Err(Error::layout("sums arrived before their layout"));
         };
-        let weight = self.weight;
-        let take =
-            |(start, own)| -> TakeSums<'_> { Box::new(move |sums| means(layout, *levels, weight, start, sums, own)) };
-        Ok(runs(&mut self.values, lengths).map(take).collect())
+        let (weight, mut end) = (self.weight, 0);
+        let takers = runs(&mut self.values, lengths).map(|own| {
+            let start = end;
+            end += own.len();
+            Box::new(move |sums: &[u64]| means(layout, *levels, weight, start, sums, own)) as TakeSums<'_>
+        });
+        Ok(takers.collect())
     }
 
     /// The mean over those who sent an element (FLASHE algorithm 1, line 25), zero where nobody did.
@@ -506,19 +507,6 @@ impl SumSink for Means {
         }
         Ok(())
     }
-}
-
-/// Runs of these lengths, each with where it begins.
-fn runs<'a, T>(
-    mut rest: &'a mut [T],
-    lengths: &mut dyn Iterator<Item = usize>,
-) -> impl Iterator<Item = (usize, &'a mut [T])> {
-    let mut start = 0;
-    lengths.map(move |length| {
-        let (own, behind) = std::mem::take(&mut rest).split_at_mut(length);
-        (rest, start) = (behind, start + length);
-        (start - length, own)
-    })
 }
 
 /// The weighted means behind the sums of elements `start..start + sums.len()`.
@@ -535,19 +523,17 @@ pub fn means(layout: &Layout, levels: Levels, total_weight: u64, start: usize, s
 }
 
 /// Multiplies `values` by `factor`, and then each run of these `lengths` by its range.
-pub fn scale(mut values: &mut [f32], factor: f32, lengths: &[usize], ranges: &[f64]) -> Result<()> {
+pub fn scale(values: &mut [f32], factor: f32, lengths: &[usize], ranges: &[f64]) -> Result<()> {
     let expected = lengths.iter().try_fold(0usize, |all, length| all.checked_add(*length));
     if expected != Some(values.len()) || ranges.len() != lengths.len() {
         return Err(Error::layout(format!("{} values are not of arrays of {lengths:?}", values.len())));
     }
-    for (length, range) in lengths.iter().zip(ranges) {
-        let (own, rest) = std::mem::take(&mut values).split_at_mut(*length);
+    for (own, range) in runs(values, lengths.iter().copied()).zip(ranges) {
         let multiply = |some: &mut [f32]| some.iter_mut().for_each(|value| *value = *value * factor * *range as f32);
         match Threads::for_bytes(size_of_val(own)) {
             Threads::One => multiply(own),
             Threads::All => own.par_chunks_mut(SHARED).for_each(multiply),
         }
-        values = rest;
     }
     Ok(())
 }

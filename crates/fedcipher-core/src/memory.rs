@@ -6,8 +6,8 @@
 use crate::stream::Threads;
 use rayon::prelude::*;
 
-/// Values that a thread copies at a time.
-const SHARED: usize = 1 << 18;
+/// Values that a thread copies, or scales, at a time.
+pub(crate) const SHARED: usize = 1 << 18;
 /// Huge pages of x86-64, and of aarch64 with pages of 4 KiB.
 const HUGE: usize = 2 << 20;
 /// As numpy: smaller arrays rarely hold a whole huge page.
@@ -18,6 +18,15 @@ pub fn zeros<T: Copy + Default>(len: usize) -> Vec<T> {
     let mut fresh = vec![T::default(); len];
     huge_pages(&mut fresh);
     fresh
+}
+
+/// Runs of these lengths, which follow each other in `rest`.
+pub fn runs<T>(mut rest: &mut [T], lengths: impl Iterator<Item = usize>) -> impl Iterator<Item = &mut [T]> {
+    lengths.map(move |length| {
+        let (run, behind) = std::mem::take(&mut rest).split_at_mut(length);
+        rest = behind;
+        run
+    })
 }
 
 /// The same values in memory of their own.

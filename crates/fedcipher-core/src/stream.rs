@@ -7,6 +7,7 @@
 use crate::client::Digest;
 use crate::codec::{SumSink, Update};
 use crate::mac::{Hash, Stamp, TAG_LEN, Tag};
+use crate::memory::runs;
 use crate::scheme::Opening;
 use crate::statement::END_LEN;
 use crate::wire::{Header, Place};
@@ -163,14 +164,8 @@ impl Threads {
 }
 
 /// The bytes of each of `pieces`, which lie in a row in `out`.
-pub fn slots<'a>(pieces: &[Piece], mut out: &'a mut [u8]) -> Vec<&'a mut [u8]> {
-    let mut slots = Vec::with_capacity(pieces.len());
-    for piece in pieces {
-        let (slot, rest) = out.split_at_mut(piece.bytes);
-        slots.push(slot);
-        out = rest;
-    }
-    slots
+pub fn slots<'a>(pieces: &[Piece], out: &'a mut [u8]) -> Vec<&'a mut [u8]> {
+    runs(out, pieces.iter().map(|piece| piece.bytes)).collect()
 }
 
 /// A whole update to a whole frame.
@@ -230,8 +225,8 @@ pub fn open_all(
     } else {
         let pieces = opener.pieces();
         let takers = sink.split(&mut pieces.iter().map(|piece| piece.len))?;
-        // What a thread opens it hands on while that is in its cache. A taker's memory may be touched for the first
-        // time then, which takes as long as opening.
+        // Each thread hands its sums on while its cache has them. The memory that they go to may be fresh, and its first
+        // use takes as long as opening.
         let share = pieces.len().div_ceil(SHARES * rayon::current_num_threads());
         total = takers
             .into_par_iter()

@@ -6,6 +6,7 @@ use super::sealing::OVERHEAD;
 use super::statement::{RoundContext, share_info};
 use super::{Place, Setting};
 use crate::admission::check_weight;
+use crate::client::Digest;
 use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::Openings;
 use crate::mac::{TAG_LEN, Tag};
@@ -122,7 +123,7 @@ impl Member for CommitteeMember {
     fn answer(&self, request: &[u8]) -> Result<Vec<u8>> {
         let Frame { header, payload } = wire::parse_kind(request, Kind::Request)?;
         let (context, asked) = self.check(&header, payload)?;
-        let (set, digest) = (self.answered.sum(&header)?, *blake3::hash(request).as_bytes());
+        let (set, digest) = (self.answered.sum(&header)?, Digest::of(request));
         if let Some(answer) = self.answered.answered(&set, &digest)? {
             return Ok(answer);
         }
