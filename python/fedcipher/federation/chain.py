@@ -436,7 +436,7 @@ class Chain:
 
     def open_answers(self, decryptor: Decryptor, frame: bytes, index: int) -> Sums:
         """Open a sum of evaluations of this position in round ``index``."""
-        lanes = lanes_of(self.charter, self.scheme, "evaluate", self.at.steps)
+        lanes = lanes_of(self.charter, self.scheme, "evaluate")
         assert lanes is not None
         opened = decryptor.open(frame, model=self.binding("evaluate", index), memory=self.memory("evaluate"), like=())
         return lanes.decode(opened.lanes, len(opened.contributions))

@@ -137,9 +137,10 @@ def no_part(least: int) -> str:
     )
 
 
-def _promised(cell: frozenset[int], counted: Iterable[tuple[frozenset[int], int]]) -> int:
-    """How many clients a cell of these sets must have: the largest minimum of the sets that it is in."""
-    return max(least for clients, least in counted if cell <= clients)
+def _promises(counted: Sequence[tuple[frozenset[int], int]]) -> Iterator[tuple[frozenset[int], int]]:
+    """Each cell of these sets, and how many clients it must have: the largest minimum of the sets that it is in."""
+    for cell in cells(clients for clients, _ in counted):
+        yield cell, max(least for clients, least in counted if cell <= clients)
 
 
 @dataclass
@@ -431,7 +432,7 @@ class FaultFinder:
         return tuple(sums)
 
     def drop(self, *, asked: bool = False) -> None:
-        """There are no sums of `summed`. ``asked``: a committee was asked for them, and remembers their sets."""
+        """No sum of `summed` was made. ``asked``: its sets still count, since a committee remembers them."""
         if self._sums is None:
             raise ParameterError("no sets of this round are fixed: call summed first")
         there = frozenset[int]().union(*self._planned) & self._arrived
@@ -505,9 +506,8 @@ class FaultFinder:
         """Clients that may be grouped at will among themselves, and how many a group of them must have."""
         counted = self._counted()
         able = [client for client in self._by_lot(clients) if self._position.may_send(client)]
-        for cell in cells(clients for clients, _ in counted):
+        for cell, promised in _promises(counted):
             there = [client for client in able if client in cell]
-            promised = _promised(cell, counted)
             missing = len(cell) - len(there)
             waiting = max(promised - missing, 0) if missing else 0
             there.sort(key=lambda client: self._doubts[client])
@@ -541,8 +541,7 @@ class FaultFinder:
         return sorted(clients, key=lot)
 
     def _fits(self, sums: Iterable[frozenset[int]]) -> bool:
-        counted = self._counted(sums)
-        return all(len(cell) >= _promised(cell, counted) for cell in cells(clients for clients, _ in counted))
+        return all(len(cell) >= promised for cell, promised in _promises(self._counted(sums)))
 
     def _too_many_lies(self) -> str:
         groups = self._evidence.too_many()
@@ -562,7 +561,7 @@ class FaultFinder:
         failed = self._position.failed
         counted = self._counted()
         if not failed and counted and len(clients) >= self._least:
-            least = max(_promised(cell, counted) for cell in cells(clients for clients, _ in counted))
+            least = max(promised for _, promised in _promises(counted))
             return f"{len(clients)} clients are present, and no sum of them fits the sums before. {no_part(least)}"
         if not failed:
             return (

@@ -45,8 +45,8 @@ class ServerModel:
         self.names = self.charter.names
         self._chain: Chain | None = None
         self._set: list[NumpyArray] | None = folder.set_model()
-        # Of each step: the digest that clients know it by, and whose updates are in it.
-        self._steps: list[tuple[bytes, list[int]]] = []
+        # Of each step: the digest that clients know it by, and whose updates are in each of its sums.
+        self._steps: list[tuple[bytes, list[list[int]]]] = []
         self._before: Standing | None = None
         self.false_start = False
         """Whether the sum of histograms that was there did not open, and is withdrawn."""
@@ -72,7 +72,7 @@ class ServerModel:
             self._expected = [protocol.named(self.names, self.arrays)]
 
     def _note(self, frames: Sequence[bytes], index: int) -> None:
-        self._steps.append((Chain.last_of(frames, index), Chain.clients_of(frames)))
+        self._steps.append((Chain.last_of(frames, index), [Chain.clients_of([frame]) for frame in frames]))
 
     @property
     def expected(self) -> ArrayRecord:
@@ -107,9 +107,7 @@ class ServerModel:
     @property
     def measured_sets(self) -> list[list[int]]:
         """Whose histograms are in each sum of the newest step, where no update has followed."""
-        if not self.measured:
-            return []
-        return [Chain.clients_of([frame]) for frame in self.folder.step(self.folder.count)]
+        return self._steps[-1][1] if self.measured else []
 
     @property
     def arrays(self) -> list[NumpyArray]:
@@ -217,11 +215,11 @@ class ServerModel:
         """Without the last step; whose updates were in it."""
         self.folder.withdraw()
         self._set = self.folder.set_model()
-        _, clients = self._steps.pop()
+        _, sets = self._steps.pop()
         self._delivered = {node: min(have, self.folder.count) for node, have in self._delivered.items()}
         if self._chain is not None and self._before is not None and self._chain.at.steps > self.folder.count:
             self._go_back(self._before)
-        return clients
+        return sorted(client for clients in sets for client in clients)
 
     def _returned(self, record: ArrayRecord) -> ArrayRecord:
         self._expected = [self._expected[0], record]

@@ -1019,8 +1019,9 @@ class SecureStrategy(Strategy):
         ``first`` remembers the sets of all first positions. Elsewhere updates count beside their round's histograms.
         """
         clients = [self._parties.client_of[reply.metadata.src_node_id] for reply in added.replies]
-        remembered = [(measured, self._minimum) for measured in self._running.measured_sets]
-        if first is not None:
+        if first is None:
+            remembered = [(measured, self._minimum) for measured in self._running.measured_sets]
+        else:
             first.refresh()
             remembered = first.groups
         sets, why = self._searching.sets(clients, remembered)
@@ -1040,7 +1041,7 @@ class SecureStrategy(Strategy):
             return NoSum("its clients do not fit the rule of sets beside the sums before")
         if first is not None:
             try:
-                # Before a committee is asked: its members remember what they have answered for.
+                # Not later: members of a committee remember each set that they answer for.
                 first.remember(*sets)
             except SetRuleError as error:
                 return NoSum(f"another run has summed other clients meanwhile: {error}. The next round chooses again")
