@@ -397,7 +397,7 @@ def too_few(taken):
 
 
 def no_few_follow(kind, name, between, folder, rng, monkeypatch):
-    """Nothing that follows from the sums that one party has taken in one memory is of fewer than `LEAST` clients."""
+    """Nothing that follows from one party's sums of one memory is of fewer clients than one of them was promised."""
     runs, seed, tally = Runs(folder, rng), random.SystemRandom().randrange(2**32), [0, 0]
     for number in range(-(-TRIES // HISTORY)):
         # An identity of its own each, so that none is asked for ever.

@@ -59,7 +59,7 @@ impl SetMemory {
         Ok(SetMemory { k, groups: BTreeMap::new(), exempt: BTreeSet::new() })
     }
 
-    /// The same memory, where `k` is that of the sets from here on. It does not lower what groups must have already.
+    /// The same memory, whose next sets are made under `k`. Groups keep the minimum that they have.
     pub fn with_minimum(self, k: u64) -> Result<Self> {
         Ok(SetMemory { k: Self::new(k)?.k, ..self })
     }

@@ -131,14 +131,14 @@ fn attack_32_a_smaller_minimum_divides_no_group_that_a_larger_one_made() {
             let sum = Sum::new(key.tag.key_id, round, minimum, Some(MemoryId::of(&[1, 1])), clients);
             openings.claim(&sum, &digest(&sum))
         };
-        // Without a folder one object remembers: what it is asked for says which minimum.
+        // Without a folder only one object remembers. It is given sums of both minimums.
         let lax = if folder { &lax } else { &strict };
         claim(&strict, 3, 1, &[0, 1, 2, 3, 4, 5]).unwrap();
         for (round, few) in [&[0, 1, 2, 3][..], &[0, 1], &[0, 1, 2, 3, 6, 7], &[0, 1, 2, 3, 4]].iter().enumerate() {
             let refused = claim(lax, 2, 2 + round as u64, few);
             assert!(matches!(refused, Err(Error::Set { minimum: 3, .. })), "{few:?}: {refused:?}");
         }
-        // Others have agreed to two; and where they were in a sum of the strict, they are of them.
+        // Clients 6 and 7 have agreed to two. Clients of a sum under three keep three.
         claim(lax, 2, 10, &[6, 7]).unwrap();
         claim(lax, 2, 11, &[0, 1, 2, 6, 7]).unwrap();
         claim(lax, 2, 12, &[8, 9, 10, 11, 12, 13]).unwrap();

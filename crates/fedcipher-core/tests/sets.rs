@@ -11,6 +11,12 @@ fn tries() -> u64 {
     std::env::var("FEDCIPHER_ATTACK_TRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(3000)
 }
 
+/// A seed, for a failure's message, and what it draws.
+fn seeded() -> (u64, StdRng) {
+    let seed = std::env::var("FEDCIPHER_ATTACK_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(rand::random);
+    (seed, StdRng::seed_from_u64(seed))
+}
+
 /// The rank over the rationals of `sets` as rows, without the columns of `without`: elimination without fractions.
 fn rank(sets: &[Vec<Name>], clients: Name, without: &[Name]) -> usize {
     let columns: Vec<Name> = (0..clients).filter(|client| !without.contains(client)).collect();
@@ -103,8 +109,7 @@ fn promise_broken(sets: &[(u64, Vec<Name>)], clients: Name, exempt: &[Name]) -> 
 /// As over rosters, of which each may have another k: a client keeps the largest of its sums.
 #[test]
 fn attack_32_no_sequence_of_requests_under_many_k_breaks_what_one_has_promised() {
-    let seed = std::env::var("FEDCIPHER_ATTACK_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(rand::random);
-    let mut random = StdRng::seed_from_u64(seed);
+    let (seed, mut random) = seeded();
     let (mut accepted, mut refused) = (0, 0);
     for _ in 0..tries() {
         let clients = random.random_range(2..=10);
@@ -137,8 +142,7 @@ fn attack_32_no_sequence_of_requests_under_many_k_breaks_what_one_has_promised()
 
 #[test]
 fn attack_32_no_sequence_of_requests_sets_apart_fewer_than_k_clients() {
-    let seed = std::env::var("FEDCIPHER_ATTACK_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(rand::random);
-    let mut random = StdRng::seed_from_u64(seed);
+    let (seed, mut random) = seeded();
     let (mut accepted, mut refused) = (0, 0);
     for _ in 0..tries() {
         let (clients, k) = (random.random_range(2..=11), random.random_range(1..=4));
@@ -271,7 +275,7 @@ fn a_group_keeps_the_largest_minimum_of_its_sums() {
     }
     assert_eq!(stricter.largest_fitting(&[0, 1, 2, 3, 4, 5, 6], &[]), [2, 3, 4, 5, 6]);
     stricter.admit(&[2, 3, 4, 5, 6], &[]).unwrap();
-    // What it has made keeps it under a smaller one, and beside it others have the smaller one.
+    // Groups of a sum under three keep three in sums under two. Other clients need two.
     let mut lax = SetMemory::from_bytes(&stricter.to_bytes()).unwrap().with_minimum(2).unwrap();
     assert!(matches!(lax.admit(&[2, 3], &[]), Err(Error::Set { minimum: 3, .. })));
     assert_eq!(lax.largest_fitting(&[2, 3, 4, 10, 11], &[]), [10, 11]);

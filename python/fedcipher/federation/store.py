@@ -121,8 +121,8 @@ class Store:
         """Count one frame of ``client`` against the site's budgets of differential privacy.
 
         ``updates``: how many frames of a client one budget of ``key_set`` has. ``budgets``: how many budgets the site
-        may spend in all. Key sets add up, since their frames may tell of the same data. The clients of one key set hold
-        different data, so the client with the most frames counts. Raises `PrivacyBudgetError`, and counts nothing,
+        may spend in all. Key sets add up: their frames may tell of the same data. Clients of one key set hold different
+        data, so only the client with the most frames counts. Raises `PrivacyBudgetError`, and counts nothing,
         where the frame would go beyond ``budgets``.
         """
         with _lock(self._site / f"{_SITE}.lock"):

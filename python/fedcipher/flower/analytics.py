@@ -287,7 +287,7 @@ class _Asking:
         if len(clients) < least:
             raise StrategyError(f"{len(clients)} usable answers, a sum needs {least}; left out: {self._left_out}")
         try:
-            # Before the committee is asked: its members remember what they have answered for.
+            # Not later: members of a committee remember each set that they answer for.
             self._memory.remember(clients)
         except SetRuleError as error:
             raise StrategyError(f"another query has summed other clients meanwhile: {error}. Ask again") from error

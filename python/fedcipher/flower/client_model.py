@@ -396,7 +396,7 @@ class ClientModel:
         return self._running.lanes
 
     def keep_work(self, work: Work, names: Collection[str]) -> None:
-        """Keep what the app has made of this model, and of its metrics ``names``, for the frame that follows."""
+        """Keep the app's ``work`` for the frame that follows, with the metrics ``names`` alone."""
         try:
             self._store.keep_work(self._work_name, work.to_bytes(names))
         except (RunError, ValueError, TypeError) as error:

@@ -36,7 +36,7 @@ _LEAST = 1.0
 
 @dataclass(frozen=True)
 class NoSum:
-    """``why`` there is no sum of some clients; ``asked``: a member may have answered for it, and remembers it."""
+    """A sum that was not made, and ``why``. ``asked``: some member may have answered for its set, and remember it."""
 
     why: str
     asked: bool = False

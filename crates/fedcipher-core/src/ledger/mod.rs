@@ -3,9 +3,8 @@
 //! Both are files of one state folder ([`Folder`]), which has an identity and an index with the newest counter of each
 //! ledger. A claim is on disk in the ledger first and then in the index, before anything comes of it. So a file that
 //! was deleted, cut or put back from a copy, be it a ledger or the index, does not fit the other. A checksum tells damage
-//! from data. It is no defence against somebody with write access to the folder, because that one has the user's rights
-//! anyway. A copy of the *whole* folder is a second user of its keys and cannot be told apart: never restore one from a
-//! backup, rotate the keys instead.
+//! from data. It does not stop a person with write access to the folder, who has the user's rights. A copy of the *whole*
+//! folder is a second user of its keys and cannot be told apart: never restore one from a backup, rotate the keys instead.
 
 mod disk;
 mod folder;
