@@ -572,6 +572,27 @@ fn add_noise<'py>(
     Ok((values.into_pyarray(py), cut, norm))
 }
 
+/// So many blocks of AES-CTR under a seed that need not be secret, from block `first` on: what rotations and rounding
+/// draw from.
+#[pyfunction]
+fn key_stream<'py>(
+    py: Python<'py>,
+    seed: [u8; 16],
+    prefix: [u8; 12],
+    first: u32,
+    blocks: usize,
+) -> PyResult<Bound<'py, PyArray1<u8>>> {
+    let made = at_work(py, || {
+        let prf = prf::Prf::new(&seed)?;
+        let mut stream = memory::zeros(16 * blocks);
+        stream.par_chunks_mut(16 * prf::CHUNK_BLOCKS).enumerate().for_each(|(k, stream)| {
+            prf.blocks(prefix, first.wrapping_add((k * prf::CHUNK_BLOCKS) as u32), stream.as_chunks_mut().0);
+        });
+        Ok(stream)
+    });
+    Ok(made.map_err(raise)?.into_pyarray(py))
+}
+
 /// Turns values in place by the rotation that a public seed draws for so many, or turns them back.
 #[pyfunction]
 fn rotate(py: Python<'_>, mut values: PyReadwriteArray1<'_, f32>, seed: [u8; 16], back: bool) -> PyResult<()> {
@@ -746,6 +767,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(key_files::hold_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(common_set, m)?)?;
     m.add_function(wrap_pyfunction!(add_noise, m)?)?;
+    m.add_function(wrap_pyfunction!(key_stream, m)?)?;
     m.add_function(wrap_pyfunction!(rotate, m)?)?;
     m.add_function(wrap_pyfunction!(divided, m)?)?;
     m.add_function(wrap_pyfunction!(cut, m)?)?;

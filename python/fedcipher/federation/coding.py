@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from fedcipher import _native
-from fedcipher.codec import Array, Levels, root_mean_square
+from fedcipher.codec import Array, Levels
+from fedcipher.federation.kernels import Kernels, kernels_of, split
 from fedcipher.federation.ranges import LEAST_SCALE, PEAKS, Ranges
+from fedcipher.tensors import with_numpy
 
 __all__ = ["Coded", "Coding", "coding_of"]
 
@@ -85,33 +86,34 @@ class Coding:
         """About the largest magnitude of each array's update that is not cut."""
         return [end * scale for end, scale in zip(self.ranges, self.scales, strict=True)]
 
-    def encode(self, update: Sequence[Array], seed: bytes, draws: bytes) -> Coded:
-        """An ``update`` of finite values, of shapes that all clients have.
+    def encode(self, update: Sequence[Any], seed: bytes, draws: bytes) -> Coded:
+        """An ``update`` of finite float32 values, of shapes that all clients have; on a GPU the work is done there.
 
         ``seed`` is the rotation's; ``draws`` seeds the rounding, for each client another.
         """
-        flat = [x.reshape(-1) for x in update]
-        sizes = [root_mean_square(x) for x in flat]
+        kernels, arrays = kernels_of(update)
+        flat = [kernels.flat(x) for x in arrays]
+        sizes = [math.sqrt(kernels.mean_square(x)) for x in flat]
         parts = [self._part(t, size) for t, size in enumerate(sizes)]
         # An array that is larger than its scale is shortened to it, not bent.
         divisors = [max(size, scale) for size, scale in zip(sizes, self.scales, strict=True)]
-        values, over = list[Array](flat), list[Array | None]([None] * len(flat))
+        values, over = list[Any](flat), list[Any]([None] * len(flat))
         clipped = 0
         for places in self._rows:
-            row = _native.divided([flat[t] for t in places], [divisors[t] for t in places])
-            for t, made, count, cut in self._in_range(places, row, [flat[t].size for t in places], seed):
-                clipped += made.size if 0 < parts[t] < 1 else count
-                self._round(t, made, draws)
-                values[t], over[t] = made.reshape(update[t].shape), cut
+            row = kernels.divided([flat[t] for t in places], [divisors[t] for t in places])
+            for t, made, count, cut in self._in_range(kernels, places, row, [len(flat[t]) for t in places], seed):
+                clipped += len(made) if 0 < parts[t] < 1 else count
+                values[t], over[t] = self._rounded(kernels, t, made, draws), cut
+        squares = [len(x) * size**2 for x, size in zip(flat, sizes, strict=True)]
         kept = [
-            part if cut is None or not size else part * (1 - _native.dot(cut, x) * divisor / (x.size * size * size))
-            for x, size, part, divisor, cut in zip(flat, sizes, parts, divisors, over, strict=True)
+            part if cut is None or not square else part * (1 - kernels.dot(cut, x) * divisor / square)
+            for x, square, part, divisor, cut in zip(flat, squares, parts, divisors, over, strict=True)
         ]
-        rest = [self._rest(t, x, parts[t], over[t]) for t, x in enumerate(update)]
-        squares = [x.size * size**2 for x, size in zip(flat, sizes, strict=True)]
+        rest = [self._rest(kernels, t, x, parts[t], over[t]) for t, x in enumerate(flat)]
         whole = sum(squares)
         together = sum(part * square for part, square in zip(kept, squares, strict=True)) / whole if whole else 1.0
-        return Coded(values, rest, [together, *kept], clipped)
+        shapes = [tuple(x.shape) for x in update]
+        return Coded(_shaped(values, shapes), _shaped(rest, shapes), [together, *kept], clipped)
 
     def _part(self, t: int, size: float) -> float:
         """How much of array t is left when one of this root mean square is shortened to its scale."""
@@ -123,36 +125,37 @@ class Coding:
         return min(1.0, scale / size)
 
     def _in_range(
-        self, places: Sequence[int], row: Array, lengths: Sequence[int], seed: bytes
-    ) -> Iterator[tuple[int, Array, int, Array | None]]:
+        self, kernels: Kernels, places: Sequence[int], row: Any, lengths: Sequence[int], seed: bytes
+    ) -> Iterator[tuple[int, Any, int, Any]]:
         """Of each array of a ``row``: its place, its values in their range, how many were beyond, and what was.
 
         None was beyond where none of the row was. What was beyond is turned back.
         """
         turned = bool(self.rotated[places[0]])
         if turned:
-            _native.rotate(row, seed, back=False)
-        beyond, over = _native.cut(row, list(lengths), [self.ranges[t] for t in places])
+            row = kernels.rotated(row, seed, back=False)
+        row, beyond, over = kernels.cut(row, lengths, [self.ranges[t] for t in places])
         if over is not None and turned:
-            _native.rotate(over, seed, back=True)
-        cut = [None] * len(places) if over is None else _split(over, lengths)
-        return zip(places, _split(row, lengths), beyond, cut, strict=True)
+            over = kernels.rotated(over, seed, back=True)
+        cut = [None] * len(places) if over is None else split(over, lengths)
+        return zip(places, split(row, lengths), beyond, cut, strict=True)
 
-    def _rest(self, t: int, x: Array, part: float, over: Array | None) -> Array | None:
+    def _rest(self, kernels: Kernels, t: int, x: Any, part: float, over: Any) -> Any:
         """What is cut from ``x``: all but a ``part``, and what is ``over`` the range beside its scale."""
         if over is not None:
-            _native.multiply(over, self.scales[t])
-            over = over.reshape(x.shape)
+            over = kernels.multiplied(over, self.scales[t])
         if part in (0.0, 1.0):
             return over
-        shortened = x * np.float32(1 - part)
+        shortened = x * float(np.float32(1 - part))
         return shortened if over is None else shortened + over
 
-    def _round(self, t: int, values: Array, draws: bytes) -> None:
-        """Make ``values`` whole steps, which the encryptor finds again."""
+    def _rounded(self, kernels: Kernels, t: int, values: Any, draws: bytes) -> Any:
+        """Whole steps, which the encryptor finds again."""
+        step = self.steps[t]
         # All clients look; both ways take the same work. So time does not tell which one the data have chosen.
-        nearest = bool(self.rotated[t]) and not self.always_at_random and _unbiased(values, self.steps[t])
-        _native.whole_steps(values, self.steps[t], not nearest, draws, t)
+        squares = kernels.nearest_squares(values, step)
+        nearest = bool(self.rotated[t]) and not self.always_at_random and _unbiased(squares, step)
+        return kernels.whole_steps(values, step, at_random=not nearest, draws=draws, stream=t)
 
     def decode(
         self, means: Sequence[Array], seed: bytes, noise: Sequence[float]
@@ -161,18 +164,18 @@ class Coding:
 
         ``noise`` is one number an array. Where it is more than half of the mean square, a part counts.
         """
+        kernels, means = kernels_of(means)
         made, drowned = list[Array](means), list[tuple[int, float]]()
         for places in self._rows:
-            row = _native.divided([means[t].reshape(-1) for t in places], [1.0] * len(places))
+            row = kernels.divided([kernels.flat(means[t]) for t in places], [1.0] * len(places))
             if self.rotated[places[0]]:
-                _native.rotate(row, seed, back=True)
-            for t, values in zip(places, _split(row, [means[t].size for t in places]), strict=True):
-                whole, part = _native.mean_square(values), 1.0
+                row = kernels.rotated(row, seed, back=True)
+            for t, values in zip(places, split(row, [means[t].size for t in places]), strict=True):
+                whole, part = kernels.mean_square(values), 1.0
                 if noise[t] > _DROWNED * whole:
                     part = max(0.0, 1 - noise[t] / whole) / (1 - _DROWNED) if whole else 0.0
                     drowned.append((t, part))
-                _native.multiply(values, part * self.scales[t])
-                made[t] = values.reshape(means[t].shape)
+                made[t] = kernels.multiplied(values, part * self.scales[t]).reshape(means[t].shape)
         return made, sorted(drowned)
 
     def noise(self, ranges: Ranges, lanes: Sequence[int], total: float, values: Sequence[int]) -> list[float]:
@@ -201,9 +204,12 @@ class Coding:
         return found
 
 
-def _unbiased(y: Array, step: float) -> bool:
-    """Whether the nearest whole steps of ``y`` are on average as long, and off as if ``y`` lay evenly between steps."""
-    square, coded, error = _native.nearest_squares(y, step)
+def _unbiased(squares: Sequence[float], step: float) -> bool:
+    """Whether the nearest whole steps are on average as long as their values, and as far off as evenly spread ones.
+
+    ``squares`` are those of `Kernels.nearest_squares`.
+    """
+    square, coded, error = squares
     along = (square + coded - error) / 2
     return abs(along - square) <= _BIAS * square and abs(12 * error / (step * step) - 1) <= _EVEN
 
@@ -213,10 +219,10 @@ def _variance(step: float, size: float) -> float:
     return min(step * step / 6, 0.8 * step * size)
 
 
-def _split(row: Array, lengths: Sequence[int]) -> list[Array]:
-    """The arrays of a row, where they lie."""
-    ends = np.cumsum([0, *lengths])
-    return [row[start:end] for start, end in pairwise(ends)]
+def _shaped(arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """``arrays`` of numpy in their shapes; none stays none."""
+    here = with_numpy(arrays)
+    return [x if x is None else x.reshape(shape) for x, shape in zip(here, shapes, strict=True)]
 
 
 def coding_of(

@@ -35,6 +35,7 @@ from fedcipher.errors import FrameError, LayoutError, ParameterError, UnknownCli
 from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes.noise import Mechanism
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
+from fedcipher.tensors import with_numpy
 
 __all__ = [
     "Aggregator",
@@ -192,6 +193,8 @@ class Encryptor(ABC):
         hide_ranges: bool = False,
     ) -> bytes:
         """Encrypt ``update`` (float arrays of any shape) for ``round``.
+
+        Arrays are numpy's, or tensors of PyTorch, JAX or another framework with DLPack, on a GPU too.
 
         ``weight`` is the client's integer weight in the mean; ``reference`` the public arrays that
         clip ranges, and with ``Codec(top=...)`` the coordinates of the round, are fitted to; ``plan`` what the
@@ -620,6 +623,7 @@ class KernelEncryptor(Encryptor):
         unbiased: bool = False,
         hide_ranges: bool = False,
     ) -> bytes:
+        update = with_numpy(update)
         stochastic = unbiased or self._codec.rounding == "stochastic"
         said = _Said(round, weight, plan, model, memory, stochastic, hide_ranges)
         if not len(update):
@@ -717,6 +721,7 @@ class KernelEncryptor(Encryptor):
         lanes: int = 0,
         hide_ranges: bool = False,
     ) -> None:
+        update = with_numpy(update)
         layout = self._noise.layout(update) if self._noise else self._codec.layout(update, reference, self._levels)
         if self._codec.top is not None:
             layout = CommonSet(update, reference, round, self._codec.top).gathered(layout)
