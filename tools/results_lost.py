@@ -153,8 +153,10 @@ def kept_in_file(rows: list[Row]) -> None:
 
 def percent(rows: list[Row]) -> str:
     """The mean of all seeds, and each of them."""
-    found = [100 * row["lost"] for row in rows]
-    return f"{np.mean(found):.2f} ({', '.join(f'{each:.2f}' for each in found)})" if found else ""
+    found = [100 * row["lost"] for row in sorted(rows, key=lambda row: row["seed"])]
+    # Nothing below zero that rounds to it.
+    shown = [f"{round(each, 2) + 0.0:.2f}" for each in (np.mean(found), *found)] if found else []
+    return f"{shown[0]} ({', '.join(shown[1:])})" if shown else ""
 
 
 def table(rows: list[Row], works: list[Workload]) -> str:
