@@ -43,9 +43,9 @@ class Workload:
 
 BATCH = 32
 RATES = ((0.1, 0.9), (0.1, 0.0), (0.0005, 0.9), (1e-5, 0.9))
-"""Learning rates and momenta. The app's own are 0.1 and 0.9. Together they are chaos: in which order FedAvg adds ten
-float32 models changes where this training goes by a tenth. Without momentum it is no chaos, so there the figures tell
-of the coding."""
+"""Learning rates and momenta. The app's own are 0.1 and 0.9. Together they are chaos: a start that is 1e-6 away leads
+a tenth of the way elsewhere, and so the order in which FedAvg adds models matters. Without momentum it is a hundredth,
+so that the figures tell of the coding."""
 SLOW = frozenset(["pasta-bfv", "paillier"])
 """They take minutes for one run of 62,006 values."""
 BATCHES = (4, 8, 12)
