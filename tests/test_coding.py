@@ -46,8 +46,12 @@ def noise(code, ranges, lanes, total):
     return code.noise(ranges, lanes, total, [x.size for x in LIKE])
 
 
+def parts(code, ranges, lanes, total):
+    return code.parts(ranges, lanes, total, [x.size for x in LIKE])
+
+
 def decoded(code, values, seed=SEED):
-    return code.decode(values, seed, [0.0] * len(values))[0]
+    return code.decode(values, seed, [1.0] * len(values))
 
 
 def kept(got, want):
@@ -181,30 +185,36 @@ def test_a_mean_that_is_mostly_noise_moves_the_model_by_a_part_of_it(rng):
             means, code.encode([x * np.float32(1e-3) for x in update], SEED, DRAWS()).values, strict=True
         ):
             sum_ += y / np.float32(3e-3)
-    made, found = code.decode(means, SEED, noise(code, ranges, lanes, 3e-3 / ranges.omega))
-    assert {t for t, _ in found} == {0, 1, 2, 3} and all(0 <= part < 0.5 for _, part in found)
-    assert all(np.linalg.norm(a) <= np.linalg.norm(b) for a, b in zip(made, decoded(code, means), strict=True))
+    counting = parts(code, ranges, lanes, 3e-3 / ranges.omega)
+    assert all(0 < part < 0.1 for part in counting)
+    made = code.decode(means, SEED, counting)
+    for got, whole, part in zip(made, decoded(code, means), counting, strict=True):
+        np.testing.assert_allclose(got, whole * part, rtol=1e-6)
+    # What is left of the noise is less than one client's update, whose size a bin tells to an octave.
+    left = [n * p * p for n, p in zip(noise(code, ranges, lanes, 3e-3 / ranges.omega), counting, strict=True)]
+    size = [np.sqrt(np.mean(np.square(x))) / scale for x, scale in zip(updates[0], code.scales, strict=True)]
+    assert all(n < 4 * s * s for n, s in zip(left, size, strict=True))
     # Where it is not, nothing is taken away.
     ranges, lanes = followed(updates)
     code = coding(ranges, 12)
-    values = code.encode(updates[0], SEED, DRAWS()).values
-    assert code.decode(values, SEED, noise(code, ranges, lanes, 3.0))[1] == []
+    assert parts(code, ranges, lanes, 3.0) == [1.0] * 4
 
 
-def test_one_array_that_drowns_among_rotated_ones_is_named(rng):
-    """Its clients pull in opposite directions; the others' agree."""
-    update, updates = drawn(rng), list[list[np.ndarray]]()
-    for sign in (1, -1) * 8:
-        updates.append([x * np.float32(sign if t == 3 else 1) for t, x in enumerate(update)])
+def test_means_that_are_mostly_noise_count_whole_where_one_clients_update_is_more(rng):
+    """Clients that pull apart, at the fewest bits: to take a part of their mean away would lose training."""
+    updates = [drawn(rng) for _ in range(8)]
     ranges, lanes = followed(updates)
-    # To the nearest step, clients that are so alike would all be off alike.
-    code = coding(ranges, 3, at_random=True)
-    assert code.rotated[3] and code.rotated[0]
-    frames = [code.encode(u, SEED, DRAWS()).values for u in updates]
-    means = [np.mean([frame[t] for frame in frames], axis=0, dtype=np.float32) for t in range(len(LIKE))]
-    made, found = code.decode(means, SEED, noise(code, ranges, lanes, 16.0))
-    assert [t for t, _ in found] == [3]
-    assert kept(made[0], update[0]) == pytest.approx(1, abs=0.1)
+    code = coding(ranges, 2)
+    # The third array has seven values, and so the range of one that has all of them.
+    assert parts(code, ranges, lanes, 8.0)[:2] == [1.0] * 2
+    means = [np.zeros(x.shape, np.float32) for x in LIKE]
+    for update in updates:
+        for sum_, y in zip(means, code.encode(update, SEED, DRAWS()).values, strict=True):
+            sum_ += y / 8
+    for got, true in zip(
+        decoded(code, means), [np.mean(each, axis=0) for each in zip(*updates, strict=True)], strict=True
+    ):
+        assert np.linalg.norm(got - true) > 0.7 * np.linalg.norm(true)
 
 
 def test_rounding_is_to_the_nearest_where_the_clients_own_values_are_large_enough(rng):

@@ -65,7 +65,7 @@ def timed(values: int, times: int) -> None:
         "coded on the GPU, and fetched": seconds(lambda: made.encode([update], SEED, DRAWS), times),
         "fetched by .cpu()": seconds(lambda: update.cpu().numpy(), times),
         "fetched pinned": seconds(lambda: with_numpy([update]), times),
-        "decoded": seconds(lambda: made.decode([host], SEED, [0.0]), times),
+        "decoded": seconds(lambda: made.decode([host], SEED, [1.0]), times),
     }
     for name, bits in (("flashe", 6), ("flashe", 16), ("bfv", 6)):
         if name == "flashe" or values <= 100_000_000:

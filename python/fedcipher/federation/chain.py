@@ -355,8 +355,9 @@ class Chain:
                 s.counted if self.charter.equal_weights else s.examples / self.charter.largest_weight / self.omega
                 for s in sums
             )
-            noise = coding.noise(self._ranges, lanes, total, [x.size for x in arrays])
-            arrays, drowned = coding.decode(arrays, self.seed(index), noise)
+            parts = coding.parts(self._ranges, lanes, total, [x.size for x in arrays])
+            arrays = coding.decode(arrays, self.seed(index), parts)
+            drowned = [(t, part) for t, part in enumerate(parts) if part < 1]
             self._ranges.observe(lanes)
             ranges = self._ranges.export()
         for t, mean in self.whole.means(sums).items():

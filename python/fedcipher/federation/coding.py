@@ -34,11 +34,13 @@ _BIAS = 0.01
 """The most that the nearest steps may be longer or shorter than their values, along these."""
 _EVEN = 0.1
 """The most that the errors of the nearest steps may be off those of values that lie evenly between steps."""
+_NEAREST = 0.67
+"""Of a step: from this root mean square on the nearest steps of rotated values are unbiased."""
 _LEAST_ROTATED = 256
 """Fewer values together are not rotated: they would not be normal."""
-_DROWNED = 0.5
-"""Of a mean's square, the part from which on noise damps it: there by nothing, and to nothing where all is noise.
-Less noise has no bias, and damping has."""
+_DROWNED = 1.0
+"""Noise is damped from so many times the mean square of one client's update on. Less has no bias, and damping has:
+means that are half noise train as well as others."""
 _LOST = 2.0**-20
 """Of the least scale: what is smaller is nothing in single precision beside other values of an update."""
 
@@ -157,51 +159,66 @@ class Coding:
         nearest = bool(self.rotated[t]) and not self.always_at_random and _unbiased(squares, step)
         return kernels.whole_steps(values, step, at_random=not nearest, draws=draws, stream=t)
 
-    def decode(
-        self, means: Sequence[Array], seed: bytes, noise: Sequence[float]
-    ) -> tuple[list[Array], list[tuple[int, float]]]:
-        """The mean update behind ``means`` of frames' values, and which arrays count by which part.
-
-        ``noise`` is one number an array. Where it is more than half of the mean square, a part counts.
-        """
+    def decode(self, means: Sequence[Array], seed: bytes, parts: Sequence[float]) -> list[Array]:
+        """The mean update behind ``means`` of frames' values, of which each array counts by its part."""
         kernels, means = kernels_of(means)
-        made, drowned = list[Array](means), list[tuple[int, float]]()
+        made = list[Array](means)
         for places in self._rows:
             row = kernels.divided([kernels.flat(means[t]) for t in places], [1.0] * len(places))
             if self.rotated[places[0]]:
                 row = kernels.rotated(row, seed, back=True)
             for t, values in zip(places, split(row, [means[t].size for t in places]), strict=True):
-                whole, part = kernels.mean_square(values), 1.0
-                if noise[t] > _DROWNED * whole:
-                    part = max(0.0, 1 - noise[t] / whole) / (1 - _DROWNED) if whole else 0.0
-                    drowned.append((t, part))
-                made[t] = kernels.multiplied(values, part * self.scales[t]).reshape(means[t].shape)
-        return made, sorted(drowned)
+                made[t] = kernels.multiplied(values, parts[t] * self.scales[t]).reshape(means[t].shape)
+        return made
+
+    def parts(self, ranges: Ranges, lanes: Sequence[int], total: float, values: Sequence[int]) -> list[float]:
+        """The part of its mean that each array counts by, given as `noise` is: 1 but where rounding drowns it.
+
+        Noise that is no larger than one client's update takes nothing away: a later round's is another. Where it is
+        larger, the part is as much smaller.
+        """
+        moves = self._moves(ranges, lanes)
+        noise = self.noise(ranges, lanes, total, values)
+        return [
+            1.0 if added <= _DROWNED * (single := part * size * size) else _DROWNED * single / added
+            for (size, part), added in zip(moves, noise, strict=True)
+        ]
 
     def noise(self, ranges: Ranges, lanes: Sequence[int], total: float, values: Sequence[int]) -> list[float]:
-        """The mean square of what rounding at random adds to a value of the mean of each array, beside its scale.
+        """The mean square of what rounding adds to a value of the mean of each array, beside its scale.
 
         It follows from the sums of all clients' ``lanes`` of histograms; ``total`` is the sum of their weights, beside
-        `Ranges.omega`. An array has so many ``values``. To the nearest step it is less.
+        `Ranges.omega`. An array has so many ``values``.
         """
-        middles = ranges.middles(lanes)
-        sizes = [min(1.0, size / scale) for (size, _), scale in zip(middles, self.scales, strict=True)]
-        moved = [clients for _, clients in middles]
+        moves = self._moves(ranges, lanes)
         for places in self._groups:
             # Rotated values have one size, and a client that moves one array moves all values.
-            squares = math.fsum(values[t] * sizes[t] * sizes[t] for t in places)
+            squares = math.fsum(values[t] * moves[t][0] ** 2 for t in places)
             together = math.sqrt(squares / sum(values[t] for t in places))
-            most = max(moved[t] for t in places)
+            most = max(moves[t][1] for t in places)
             for t in places:
-                sizes[t], moved[t] = together, most
+                moves[t] = (together, most)
         shares = ranges.shares(lanes)
-        clients = sum(count for count, _ in shares)
         found: list[float] = []
-        for step, size, movers in zip(self.steps, sizes, moved, strict=True):
-            each = [count * _variance(step, size * share) for count, share in shares]
-            part = min(1.0, movers / clients) if clients else 0.0
+        for t, (size, part) in enumerate(moves):
+            each = [count * self._variance(t, size * share) for count, share in shares]
             found.append(part * math.fsum(each) / (total * total) if total else 0.0)
         return found
+
+    def _moves(self, ranges: Ranges, lanes: Sequence[int]) -> list[tuple[float, float]]:
+        """Of each array: a client's size beside the scale, and which part of the clients have moved it."""
+        clients = sum(count for count, _ in ranges.shares(lanes))
+        return [
+            (min(1.0, size / scale), min(1.0, movers / clients) if clients else 0.0)
+            for (size, movers), scale in zip(ranges.middles(lanes), self.scales, strict=True)
+        ]
+
+    def _variance(self, t: int, size: float) -> float:
+        """What rounding adds to the square of a client's value of array t, of this root mean square."""
+        step = self.steps[t]
+        if self.rotated[t] and not self.always_at_random and size >= _NEAREST * step:
+            return step * step / 12
+        return min(step * step / 6, 0.8 * step * size)
 
 
 def _unbiased(squares: Sequence[float], step: float) -> bool:
@@ -212,11 +229,6 @@ def _unbiased(squares: Sequence[float], step: float) -> bool:
     square, coded, error = squares
     along = (square + coded - error) / 2
     return abs(along - square) <= _BIAS * square and abs(12 * error / (step * step) - 1) <= _EVEN
-
-
-def _variance(step: float, size: float) -> float:
-    """What rounding at random adds to the square of a client's value of this root mean square."""
-    return min(step * step / 6, 0.8 * step * size)
 
 
 def _shaped(arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
