@@ -19,6 +19,8 @@ from unittest import mock
 
 # As `fedcipher train` sets it: one thread a client.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+# Steps of small models take less time than to wake another thread for them.
+os.environ.setdefault("JAX_CPU_ENABLE_ASYNC_DISPATCH", "false")
 
 import fedcipher
 import flax.linen as nn

@@ -67,15 +67,15 @@ def beside(rows: list[dict[str, Any]], task: Task, bits: int, last: int) -> list
 
 def accuracy(rows: list[dict[str, Any]]) -> str:
     """Of the last round by task and bits, beside the same seeds at `REFERENCE` bits."""
-    heads = ["task", "clients a round", "rounds", "bits", "levels", "accuracy, %", "loss", "by seed, last round"]
-    heads += [f"by seed, mean of {LAST} rounds", "up, bytes a client and round"]
+    heads = ["task", "clients a round", "rounds", "bits", "levels", "accuracy, %", "loss"]
+    heads += ["points by seed, last round", f"points by seed, mean of {LAST} rounds", "up, bytes a client and round"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for task in TASKS:
         for bits in task.bits:
             same = [row for row in rows if (row["task"], row["bits"]) == (task.name, bits)]
             if same:
                 lines.append(f"| {' | '.join(accuracy_cells(rows, same, task, bits))} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", spread(rows)])
 
 
 def accuracy_cells(rows: list[dict[str, Any]], same: list[dict[str, Any]], task: Task, bits: int) -> list[str]:
@@ -85,10 +85,9 @@ def accuracy_cells(rows: list[dict[str, Any]], same: list[dict[str, Any]], task:
     cells.append(f"{np.mean([points(row, 1) for row in same]):.2f}")
     losses = [row["loss"][-1] for row in same if "loss" in row]
     cells.append(f"{np.mean(losses):.4f}" if losses else "")
-    for last in (1, LAST):
-        cells.append(
-            ", ".join(f"{found:+.2f}" for found in beside(rows, task, bits, last)) if bits != REFERENCE else ""
-        )
+    # The reference beside itself says nothing.
+    pairs = [beside(rows, task, bits, last) if bits != REFERENCE else [] for last in (1, LAST)]
+    cells += [", ".join(f"{found:+.2f}" for found in pair) for pair in pairs]
     return [*cells, f"{max(round(row['up']) for row in same):,}"]
 
 
@@ -110,27 +109,39 @@ def frames() -> str:
     return "\n".join(lines)
 
 
-def worst(rows: list[dict[str, Any]]) -> str:
-    """How far runs of few bits ended from their pairs, for README.md."""
-    pairs = {task.name: beside(rows, task, FEW, 1) for task in TASKS}
-    found = [each for pair in pairs.values() for each in pair]
-    said = f"{len(found)} pairs of runs on {len([pair for pair in pairs.values() if pair])} tasks"
-    return f"{said} ended {min(found):+.2f} to {max(found):+.2f} points of accuracy from {REFERENCE} bits"
+def few(rows: list[dict[str, Any]]) -> list[float]:
+    """Points of all runs with the fewest bits, in the last round."""
+    return [found for task in TASKS for found in beside(rows, task, FEW, 1)]
+
+
+def spread(rows: list[dict[str, Any]]) -> str:
+    """The sentence under the table of accuracy."""
+    found = few(rows)
+    said = (
+        f"At {FEW} bits, the last rounds of {len(found)} pairs differ by {min(found):+.2f} to {max(found):+.2f} points."
+    )
+    return f"{said} Their mean is {np.mean(found):+.2f}, their standard deviation {np.std(found, ddof=1):.2f}."
 
 
 def cost(rows: list[dict[str, Any]]) -> str:
     """README.md's line."""
-    sizes = {clients: [frame_bits(*frame, clients, FEW) for frame in FRAMES[:2]] for clients in (10, 100)}
-    said = [
-        f"{flashe:.2f} under `flashe` and {bfv:.2f} under `bfv` with {n} clients" for n, (flashe, bfv) in sizes.items()
+    (near, near_bfv), (far, far_bfv) = (
+        [frame_bits(*frame, clients, FEW) for frame in FRAMES[:2]] for clients in (10, 100)
+    )
+    found = few(rows)
+    tasks = len({task.name for task in TASKS if beside(rows, task, FEW, 1)})
+    lines = [
+        f"With `--bits {FEW}` and 10 clients a round, a value costs {near:.2f} bits of an upload under `flashe` and",
+        f"{near_bfv:.2f} under `bfv`. With 100 clients a round it costs {far:.2f} and {far_bfv:.2f}. A float32 has 32.",
+        f"In {len(found)} pairs of short runs on {tasks} tasks, accuracy at {FEW} bits ended {min(found):+.2f} to",
+        f"{max(found):+.2f} points from that of the same seed at {REFERENCE} bits",
+        "([each pair](docs/bits.md#what-few-bits-cost-in-accuracy)).",
     ]
-    lines = [f"With `--bits {FEW}` a value costs this many bits of an upload: {', '.join(said)}. A float32 has 32."]
-    lines.append(f"At {FEW} bits, {worst(rows)} ([each pair](docs/bits.md#what-few-bits-cost-in-accuracy)).")
     return "\n".join(lines)
 
 
 def others() -> str:
-    """An upload of as many values by other means, beside the fewest bits that lose nothing here."""
+    """An upload of as many values by other means, beside frames of few bits."""
     values = np.random.default_rng(1).uniform(-1, 1, VALUES).astype(np.float32)
     sizes = {"float32": 4 * VALUES, "bfloat16": 2 * VALUES}
     for name, bits, params in [*((name, FEW, params) for name, params in FRAMES), ("ckks", 24, {})]:
