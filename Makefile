@@ -325,7 +325,7 @@ results-study: build tfhe
 results-published: build concrete
 	DATA=$(DATA) tools/results_published.sh
 
-# Accuracy by bits, and what a value costs on the wire: docs/bits.md. Goes on where it was stopped; half an hour.
+# Accuracy by bits, and what a value costs on the wire: docs/bits.md. Goes on where it was stopped; two hours.
 results-bits: build
 	$(BIN)/python tools/results_bits.py --data $(DATA)
 
