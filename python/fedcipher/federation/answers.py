@@ -141,7 +141,7 @@ class Sums:
     numbers: Mapping[str, list[float]]
     """Sums by name, in the answers' own units; of a mean, the sum of value times examples."""
     drowned: tuple[tuple[str, float], ...] = ()
-    """Arrays whose mean was mostly the noise of rounding, and by how much of it they were moved."""
+    """Arrays whose noise of rounding was larger than a client's update, and the part of their mean that was applied."""
     kept: float | None = None
     """How much of their updates the clients' coding kept, where frames say so (`fedcipher.federation.kept`)."""
     thin: tuple[tuple[str, float], ...] = ()

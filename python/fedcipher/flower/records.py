@@ -195,11 +195,11 @@ def losses(sums: Sums | None, purpose: Purpose, elements: int) -> list[str]:
 
 
 def drowned_text(arrays: Sequence[tuple[str, float]]) -> str:
-    """A warning: the means of these ``arrays`` were mostly noise, and moved the model by so much of themselves."""
+    """A warning: much noise has hidden the means of these ``arrays``, and so much of them was applied."""
     return (
-        f"the means of {len(arrays)} arrays are mostly the noise of rounding, so only a part of them is applied "
-        f"({_worst(arrays)}). More bits or more clients a round end that. It passes by itself where a start in the "
-        "Codec is far from the updates' size. Where only clients of small weight have come, "
+        f"in {len(arrays)} arrays the noise of rounding is larger than a client's update, so only a part of their "
+        f"means is applied ({_worst(arrays)}). More bits or more clients a round end that. It passes by itself where a "
+        "start in the Codec is far from the updates' size. Where only clients of small weight have come, "
         "SecureStrategy(weigh_each_round=True) ends it"
     )
 
