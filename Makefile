@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe concrete test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom check-features test test-rust test-python test-long attack fuzz \
-	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-second bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results results-examples results-hhe results-study results-published results-train published scale limits docs build clean \
+	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-second bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results results-examples results-hhe results-lost results-study results-published results-train published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds
 
 build: $(VENV)/.built $(VENV)/.engine
@@ -308,7 +308,8 @@ bench-lora: build
 
 # The committed reports and the README's tables, made anew: two hours. Its parts can be made one by one; each study
 # alone is a command of its script.
-results: results-examples results-hhe results-study results-published results-train results-bits
+results: results-examples results-hhe results-study results-published results-train results-bits \
+	results-lost
 	$(BIN)/python tools/readme_tables.py
 	$(BIN)/python tools/published_page.py
 
@@ -327,6 +328,12 @@ results-published: build concrete
 # Accuracy by bits, and what a value costs on the wire: docs/bits.md. Goes on where it was stopped; half an hour.
 results-bits: build
 	$(BIN)/python tools/results_bits.py --data $(DATA)
+
+# What training loses by coding, PyTorch's and JAX's: docs/bits.md. Goes on where it was stopped; half an hour, and the
+# gigabytes of PyTorch.
+results-lost: build
+	$(INSTALL) torch
+	$(BIN)/python tools/results_lost.py --data $(DATA)
 
 results-train: build
 	DATA=$(DATA) tools/results_train.sh

@@ -84,12 +84,12 @@ def test_what_went_with_an_update_that_is_in_no_sum_goes_with_the_next(tmp_path)
 def test_a_round_that_is_asked_for_again_takes_the_same_along(tmp_path):
     waiting, like = Waiting(Store(tmp_path, "somebody")), [np.zeros(3, np.float32)]
     (tmp_path / "identities" / "somebody").mkdir(parents=True)
-    waiting.keep([np.array([1.0, 2.0, 3.0])], [4.0], 5)
+    waiting.keep([np.array([1.0, 2.0, 3.0], np.float32)], [4.0], 5)
     waiting.stepped(5, included=True)
     for _ in range(2):
         (taken,) = waiting.taken(6, like)
         assert taken.tolist() == [1, 2, 3]
-        waiting.keep([np.array([0.0, 0.0, 7.0])], [8.0], 6)
+        waiting.keep([np.array([0.0, 0.0, 7.0], np.float32)], [8.0], 6)
     # A killed server's other groups: this client is not in them.
     waiting.stepped(6, included=False)
     assert waiting.taken(7, like)[0].tolist() == [1, 2, 3]
@@ -136,9 +136,16 @@ def test_a_large_client_after_eight_rounds_without_one_is_cut_and_sent_later(tmp
     np.testing.assert_allclose(model[0], sum(sizes), rtol=0.02)
 
 
-@pytest.mark.parametrize("damage", [b"", b"no arrays"])
+@pytest.mark.parametrize("damage", [lambda held: b"", lambda held: b"no arrays", lambda held: held[:-1] + b"?"])
 def test_damaged_rests_are_left_out(tmp_path, monkeypatch, caplog, damage):
-    monkeypatch.setattr("fedcipher.federation.store.Store.cut", lambda store, slot: damage)
+    kept = Store.keep_cut
+
+    def damaged(store, slot, arrays):
+        kept(store, slot, arrays)
+        for path in cut_files():
+            path.write_bytes(damage(path.read_bytes()))
+
+    monkeypatch.setattr(Store, "keep_cut", damaged)
     here = Federation(tmp_path, [0.01, 0.05, 0.01])
     here.run()
     assert all(r.unfinished is None and r.accepted == CLIENTS for r in here.strategy.rounds)

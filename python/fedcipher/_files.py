@@ -25,6 +25,7 @@ __all__ = [
     "make_private_folder",
     "own_target",
     "refusal",
+    "same_content",
     "wait_locked",
     "writable_folder",
     "write_whole",
@@ -74,8 +75,10 @@ def writable_folder(folder: Path) -> None:
         raise ReportError(f"cannot write to {refusal(error, folder)}, with --out") from error
 
 
-def write_whole(path: Path, content: bytes, *, follow: bool = False) -> None:
-    """Write a file that only this user can read, whole or not at all, also where the power fails. Raises `RunError`.
+def write_whole(path: Path, *parts: bytes | memoryview, follow: bool = False) -> None:
+    """Write a file of ``parts`` that only this user can read, whole or not at all, also where the power fails.
+
+    Raises `RunError`.
 
     A link at ``path`` is replaced; with ``follow``, for a path that the user has named, it is followed where it is this
     user's or root's. What is no ordinary file (a device, a pipe, a folder) is refused, and stays as it is.
@@ -87,7 +90,7 @@ def write_whole(path: Path, content: bytes, *, follow: bool = False) -> None:
         # Not one that is there, by chance or because somebody has put it there.
         with os.fdopen(os.open(draft, _NEW, 0o600), "wb") as file:
             try:
-                file.write(content)
+                file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
                 draft.rename(target)
@@ -97,6 +100,27 @@ def write_whole(path: Path, content: bytes, *, follow: bool = False) -> None:
                 raise
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error}; make room, or choose another place") from error
+
+
+def same_content(path: Path, beside: Path) -> None:
+    """Give a file that `write_whole` has written a second name; the next one at ``path`` leaves this one.
+
+    Where the file system has no links it is copied. Raises `RunError`.
+    """
+    draft = beside.with_name(f".{beside.name}.{secrets.token_hex(8)}.draft")
+    try:
+        os.link(path, draft)
+    except OSError:
+        write_whole(beside, path.read_bytes())
+        return
+    try:
+        draft.rename(beside)
+        # Renaming one name of a file to another of its names leaves both.
+        draft.unlink(missing_ok=True)
+        flush_folder(beside.parent)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise RunError(f"{beside} cannot be written: {error}; make room, or choose another place") from error
 
 
 def _refuse_others(target: Path, path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcipher import _native
 from fedcipher._native import Layout, Levels
 from fedcipher.dp import Privacy
 from fedcipher.errors import CodecError, LayoutError, ParameterError
@@ -50,8 +51,6 @@ _SHORT = 128
 """Lanes of a tensor where each client chooses its coordinates: FLASHE sends short tensors whole."""
 
 _GAUSS_MIN_ELEMENTS = 32
-# Values that are copied at a time.
-_BLOCK = 1 << 18
 # Beyond these a step is no float32 any more: keys would be made that no update can be encrypted with.
 _LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
 LEAST_BITS, MOST_BITS = 2, 24
@@ -339,12 +338,11 @@ def largest_magnitude(x: Array) -> float:
 
 def root_mean_square(x: Array) -> float:
     """Of finite numbers; 0 where there are none. In double, which holds the squares of all float32."""
-    flat = x.reshape(-1)
-    total = 0.0
-    for at in range(0, flat.size, _BLOCK):
-        part = flat[at : at + _BLOCK].astype(np.float64)
-        total += float(part @ part)
-    return math.sqrt(total / flat.size) if flat.size else 0.0
+    flat = np.asarray(x).reshape(-1)
+    if flat.dtype != np.float32:
+        # Whole numbers, and floats that no frame has yet: few, or of a model that is not large.
+        return float(np.sqrt(np.mean(np.square(flat.astype(np.float64))))) if flat.size else 0.0
+    return math.sqrt(_native.mean_square(np.ascontiguousarray(flat)))
 
 
 def vanished(layout: Layout, flat: Sequence[NDArray[np.float32]], levels: Levels = _OF_BITS) -> list[int]:

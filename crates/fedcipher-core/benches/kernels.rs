@@ -12,9 +12,10 @@ use fedcipher_core::mac::hash::{Hasher, Powers};
 use fedcipher_core::prf::Prf;
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params, Preset};
+use fedcipher_core::rotation::Rotation;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::sign::{Purpose, Signed, SigningKey, refused};
-use fedcipher_core::{bits, wire};
+use fedcipher_core::{bits, steps, wire};
 use std::hint::black_box;
 
 /// Encrypts `values` as client 3; `each` sees them as they are taken.
@@ -161,5 +162,19 @@ fn signatures(c: &mut Criterion) {
     group.bench_function("verify 256 together", |b| b.iter(|| assert!(refused(black_box(&all)).unwrap().is_empty())));
 }
 
-criterion_group!(benches, masks, tags, rounds, additions, ciphertexts, signatures);
+fn coding(c: &mut Criterion) {
+    let mut group = c.benchmark_group("coding");
+    for len in [1_200_000, 20_000_000] {
+        let mut values: Vec<f32> = (0..len).map(|k: u32| (k.wrapping_mul(2_654_435_761) >> 8) as f32 - 8e6).collect();
+        let rotation = Rotation::new([7; 16], len as usize).unwrap();
+        group.throughput(Throughput::Bytes(4 * u64::from(len)));
+        group.bench_function(format!("rotation/{len}"), |b| b.iter(|| rotation.forward(&mut values)));
+        group.bench_function(format!("nearest_squares/{len}"), |b| b.iter(|| steps::nearest_squares(&values, 0.1)));
+        group.bench_function(format!("whole_steps/{len}"), |b| {
+            b.iter(|| steps::whole_steps(&mut values, 0.1, false, [7; 16], 0).unwrap());
+        });
+    }
+}
+
+criterion_group!(benches, coding, masks, tags, rounds, additions, ciphertexts, signatures);
 criterion_main!(benches);

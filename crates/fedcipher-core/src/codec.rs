@@ -6,7 +6,7 @@
 
 use crate::bounds::Levels;
 use crate::memory::{SHARED, runs, zeros};
-use crate::prf::{CHUNK_BLOCKS, Prf, round_client};
+use crate::prf::Prf;
 use crate::stream::Threads;
 use crate::wire::Reader;
 use crate::{Error, Result};
@@ -330,76 +330,6 @@ fn quantise_nearest(x: &[f32], alpha: f32, scale: f64, out: &mut [u32]) -> (u64,
         finite &= bad == 0;
     }
     (clipped, finite)
-}
-
-/// Makes finite `values` whole steps: the nearest, or at random one of the two beside, which is unbiased. Both take the
-/// same work, because which of them a client takes depends on its values. Draws are those of `stream` under a `seed`
-/// that need not be secret, so that a run can be made again to the bit.
-pub fn whole_steps(values: &mut [f32], step: f64, at_random: bool, seed: [u8; 16], stream: u32) -> Result<()> {
-    const LANES: usize = CHUNK_BLOCKS * 4;
-    let prf = Prf::new(&seed)?;
-    let prefix = round_client(0, stream);
-    values.par_chunks_mut(LANES).enumerate().for_each(|(k, values)| {
-        let mut blocks = [[0u8; 16]; CHUNK_BLOCKS];
-        prf.blocks(prefix, (k * CHUNK_BLOCKS) as u32, &mut blocks);
-        to_steps(values, blocks.as_flattened().as_chunks::<4>().0, step, if at_random { 1.0 } else { 0.0 });
-    });
-    Ok(())
-}
-
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2+fma"))]
-fn to_steps(values: &mut [f32], draws: &[[u8; 4]], step: f64, share: f64) {
-    for (value, draw) in values.iter_mut().zip(draws) {
-        // The draw over 2^32 lies in [0, 1).
-        let shift = f64::from(u32::from_le_bytes(*draw)) / 4_294_967_296.0 * share + 0.5 * (1.0 - share);
-        *value = ((f64::from(*value) / step + shift).floor() * step) as f32;
-    }
-}
-
-/// The mean square of `values`, to the bit the same on every machine: added in one order.
-#[must_use]
-pub fn mean_square(values: &[f32]) -> f64 {
-    let sums: Vec<f64> = values.par_chunks(1 << 16).map(square_sum).collect();
-    sums.iter().sum::<f64>() / values.len().max(1) as f64
-}
-
-/// Mean squares of `values`, of their nearest whole steps, and of what lies between; to the bit as [`mean_square`] is.
-#[must_use]
-pub fn nearest_squares(values: &[f32], step: f64) -> [f64; 3] {
-    let sums: Vec<[f64; 3]> = values.par_chunks(1 << 16).map(|values| step_squares(values, step)).collect();
-    [0, 1, 2].map(|k| sums.iter().map(|sum| sum[k]).sum::<f64>() / values.len().max(1) as f64)
-}
-
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
-fn step_squares(values: &[f32], step: f64) -> [f64; 3] {
-    const LANES: usize = 16;
-    let mut sums = [[0f64; LANES]; 3];
-    for group in values.chunks(LANES) {
-        for (lane, value) in group.iter().enumerate() {
-            let value = f64::from(*value);
-            let nearest = (value / step + 0.5).floor() * step;
-            sums[0][lane] += value * value;
-            sums[1][lane] += nearest * nearest;
-            sums[2][lane] += (nearest - value) * (nearest - value);
-        }
-    }
-    sums.map(|lanes| lanes.iter().sum())
-}
-
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
-fn square_sum(values: &[f32]) -> f64 {
-    const LANES: usize = 16;
-    let mut sums = [0f64; LANES];
-    let (groups, rest) = values.as_chunks::<LANES>();
-    for group in groups {
-        for (sum, value) in sums.iter_mut().zip(group) {
-            *sum += f64::from(*value) * f64::from(*value);
-        }
-    }
-    for (sum, value) in sums.iter_mut().zip(rest) {
-        *sum += f64::from(*value) * f64::from(*value);
-    }
-    sums.iter().sum()
 }
 
 /// Element d takes lane `d % 4` of block `d / 4`, so the result does not depend on chunking.

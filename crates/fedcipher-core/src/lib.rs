@@ -33,6 +33,7 @@ pub mod sign;
 mod simd;
 pub mod sparse;
 pub mod statement;
+pub mod steps;
 pub mod stream;
 pub mod wire;
 

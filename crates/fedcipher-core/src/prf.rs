@@ -57,6 +57,15 @@ impl Prf {
     }
 }
 
+/// The counter block `prefix || index`, for [`Prf::permute`].
+#[must_use]
+pub fn counter(prefix: [u8; 12], index: u32) -> [u8; 16] {
+    let mut block = [0u8; 16];
+    block[..12].copy_from_slice(&prefix);
+    block[12..].copy_from_slice(&index.to_be_bytes());
+    block
+}
+
 /// Counter blocks `first..first + out.len()` of `template`, whose last word is zero. Where this goes block by block, it
 /// takes longer than the cipher does on 512-bit vectors.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]

@@ -6,7 +6,7 @@
 //! ends a block: all machines agree to the bit. Nothing here is secret.
 
 use crate::Result;
-use crate::prf::{CHUNK_BLOCKS, Prf};
+use crate::prf::{Prf, counter};
 use multiversion::multiversion;
 use rayon::prelude::*;
 
@@ -15,15 +15,24 @@ pub const MOST_BLOCK: usize = 4096;
 /// Blocks that are transformed side by side: a cache line of values.
 const COLUMNS: usize = 16;
 type Row = [f32; COLUMNS];
-/// Columns that a thread takes up at once: several cache lines of a page, where rows are a page or more apart.
-const TILE: usize = 4 * COLUMNS;
-const SIGNS: usize = CHUNK_BLOCKS * 128;
+/// Rows that are transformed at once: the square root of the longest block.
+const HELD: usize = 64;
+/// Groups of `COLUMNS` that a thread takes up at once, at most: several cache lines of a page, where rows are a page or
+/// more apart. Their signs are the bits of a word.
+const MOST_GROUPS: usize = 4;
 
 /// Which values the signs of a stream are for.
 #[derive(Clone, Copy)]
 enum Part {
     Blocks,
     Last,
+}
+
+/// When signs are flipped.
+#[derive(Clone, Copy)]
+enum Side {
+    Before,
+    After,
 }
 
 /// The rotation of so many values that a public seed draws.
@@ -45,11 +54,9 @@ impl Rotation {
     /// Rotates finite `values`, as many as it is for.
     pub fn forward(&self, values: &mut [f32]) {
         let (whole, last) = self.parts(values.len());
-        self.flip(&mut values[..whole], Part::Blocks);
-        transform(&mut values[..whole], self.block, self.columns);
+        self.transform(&mut values[..whole], Part::Blocks, Side::Before);
         if whole < self.len {
-            self.flip(&mut values[last..], Part::Last);
-            transform(&mut values[last..], self.block, 1);
+            self.transform(&mut values[last..], Part::Last, Side::Before);
         }
     }
 
@@ -57,11 +64,9 @@ impl Rotation {
     pub fn back(&self, values: &mut [f32]) {
         let (whole, last) = self.parts(values.len());
         if whole < self.len {
-            transform(&mut values[last..], self.block, 1);
-            self.flip(&mut values[last..], Part::Last);
+            self.transform(&mut values[last..], Part::Last, Side::After);
         }
-        transform(&mut values[..whole], self.block, self.columns);
-        self.flip(&mut values[..whole], Part::Blocks);
+        self.transform(&mut values[..whole], Part::Blocks, Side::After);
     }
 
     /// Where the whole blocks end, and where the last one begins that is turned once more.
@@ -70,61 +75,95 @@ impl Rotation {
         (self.columns * self.block, self.len.saturating_sub(self.block))
     }
 
-    fn flip(&self, values: &mut [f32], part: Part) {
-        values.par_chunks_mut(SIGNS).enumerate().for_each(|(k, values)| {
-            let mut signs = [[0u8; 16]; CHUNK_BLOCKS];
-            let signs = &mut signs[..values.len().div_ceil(128)];
-            let mut prefix = [0u8; 12];
-            prefix[0] = part as u8;
-            self.signs.blocks(prefix, (k * CHUNK_BLOCKS) as u32, signs);
-            flip(signs.as_flattened(), values);
+    /// Transforms blocks whose values are strided, and flips signs before or after.
+    fn transform(&self, values: &mut [f32], part: Part, side: Side) {
+        let columns = values.len() / self.block;
+        // As wide as keeps all threads at work.
+        let groups = columns.div_ceil(COLUMNS * 4 * rayon::current_num_threads()).clamp(1, MOST_GROUPS);
+        let width = groups * COLUMNS;
+        // Each tile has a few neighbours of every row.
+        let mut tiles: Vec<Vec<&mut [f32]>> = Vec::new();
+        tiles.resize_with(columns.div_ceil(width), || Vec::with_capacity(self.block));
+        for row in values.chunks_mut(columns.max(1)) {
+            tiles.iter_mut().zip(row.chunks_mut(width)).for_each(|(tile, part)| tile.push(part));
+        }
+        let room = || (vec![[0f32; COLUMNS]; self.block * groups], Vec::new(), vec![0u64; self.block]);
+        tiles.par_iter_mut().enumerate().for_each_init(room, |(rows, blocks, signs), (k, tile)| {
+            self.signs(part, columns, k * width, blocks, signs);
+            transform_tile(tile, rows, signs, side);
         });
     }
-}
 
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-fn flip(signs: &[u8], values: &mut [f32]) {
-    for (byte, values) in signs.iter().zip(values.chunks_mut(8)) {
-        for (k, value) in values.iter_mut().enumerate() {
-            *value = f32::from_bits(value.to_bits() ^ u32::from(byte >> k & 1) << 31);
+    /// The signs of 64 values of each row, from a column on.
+    fn signs(&self, part: Part, columns: usize, from: usize, blocks: &mut Vec<[u8; 16]>, signs: &mut [u64]) {
+        let mut prefix = [0u8; 12];
+        prefix[0] = part as u8;
+        let first = |row: usize| row * columns + from;
+        blocks.clear();
+        blocks.extend((0..signs.len()).flat_map(|row| {
+            let index = (first(row) / 128) as u32;
+            [counter(prefix, index), counter(prefix, index.wrapping_add(1))]
+        }));
+        self.signs.permute(blocks);
+        for (row, (word, pair)) in signs.iter_mut().zip(blocks.as_chunks::<2>().0).enumerate() {
+            let [low, high] = pair.map(u128::from_le_bytes);
+            let skip = first(row) % 128;
+            *word = (low >> skip | high.checked_shl(128 - skip as u32).unwrap_or(0)) as u64;
         }
     }
 }
 
-/// Transforms `columns` blocks, whose values are strided.
-fn transform(values: &mut [f32], block: usize, columns: usize) {
-    if block < 2 {
-        return;
+/// Transforms the columns of a tile in `rows`, a memory of their own.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+fn transform_tile(tile: &mut [&mut [f32]], rows: &mut [Row], signs: &[u64], side: Side) {
+    let block = tile.len();
+    let groups = tile.first().map_or(0, |part| part.len().div_ceil(COLUMNS));
+    let before = |word: u64| if matches!(side, Side::Before) { word } else { 0 };
+    let after = |word: u64| if matches!(side, Side::After) { word } else { 0 };
+    for (k, (part, word)) in tile.iter().zip(signs).enumerate() {
+        for (group, from) in part.chunks(COLUMNS).enumerate() {
+            flipped(from, (before(*word) >> (group * COLUMNS)) as u32, &mut rows[group * block + k][..from.len()]);
+        }
     }
     let scale = (block as f64).sqrt().recip() as f32;
-    // Each tile has a few neighbours of every row.
-    let mut tiles: Vec<Vec<&mut [f32]>> = Vec::new();
-    tiles.resize_with(columns.div_ceil(TILE), || Vec::with_capacity(block));
-    for row in values.chunks_mut(columns) {
-        tiles.iter_mut().zip(row.chunks_mut(TILE)).for_each(|(tile, part)| tile.push(part));
+    rows.chunks_exact_mut(block).take(groups).for_each(|rows| hadamard(rows, scale));
+    for (k, (part, word)) in tile.iter_mut().zip(signs).enumerate() {
+        for (group, to) in part.chunks_mut(COLUMNS).enumerate() {
+            let from = &rows[group * block + k][..to.len()];
+            flipped(from, (after(*word) >> (group * COLUMNS)) as u32, to);
+        }
     }
-    tiles.par_iter_mut().for_each_init(
-        || vec![[0f32; COLUMNS]; block * (TILE / COLUMNS)],
-        |rows, tile| {
-            let parts = tile.first().map_or(0, |part| part.len().div_ceil(COLUMNS));
-            for (k, part) in tile.iter().enumerate() {
-                for (p, from) in part.chunks(COLUMNS).enumerate() {
-                    rows[p * block + k][..from.len()].copy_from_slice(from);
-                }
-            }
-            rows.chunks_exact_mut(block).take(parts).for_each(|rows| hadamard(rows, scale));
-            for (k, part) in tile.iter_mut().enumerate() {
-                for (p, to) in part.chunks_mut(COLUMNS).enumerate() {
-                    to.copy_from_slice(&rows[p * block + k][..to.len()]);
-                }
-            }
-        },
-    );
 }
 
-/// The transform along the rows, as many as a power of two, times `scale`.
+/// `from` with the signs flipped that a bit of `word` says.
+#[inline(always)]
+fn flipped(from: &[f32], word: u32, to: &mut [f32]) {
+    for (k, (to, from)) in to.iter_mut().zip(from).enumerate() {
+        *to = f32::from_bits(from.to_bits() ^ (word << (31 - k)) & 1 << 31);
+    }
+}
+
+/// The transform along the rows, as many as a power of two up to `HELD` squared, times `scale`.
+///
+/// Every `HELD` neighbours first, then those that are as far apart: each lot fits into the first cache.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 fn hadamard(rows: &mut [Row], scale: f32) {
+    for lot in rows.chunks_mut(HELD) {
+        levels(lot);
+    }
+    let mut held = [[0f32; COLUMNS]; HELD];
+    let apart = rows.len() / HELD;
+    for at in 0..if apart > 1 { HELD } else { 0 } {
+        let held = &mut held[..apart];
+        held.iter_mut().zip(rows[at..].iter().step_by(HELD)).for_each(|(to, from)| *to = *from);
+        levels(held);
+        held.iter().zip(rows[at..].iter_mut().step_by(HELD)).for_each(|(from, to)| *to = *from);
+    }
+    rows.as_flattened_mut().iter_mut().for_each(|value| *value *= scale);
+}
+
+#[inline(always)]
+fn levels(rows: &mut [Row]) {
     let mut stride = 1;
     while rows.len() / stride >= 8 {
         butterflies::<8>(rows, stride);
@@ -135,7 +174,6 @@ fn hadamard(rows: &mut [Row], scale: f32) {
         2 => butterflies::<2>(rows, stride),
         _ => {}
     }
-    rows.as_flattened_mut().iter_mut().for_each(|value| *value *= scale);
 }
 
 /// The levels of strides `stride` to `stride * R / 2`. Sums are those of one level after another.

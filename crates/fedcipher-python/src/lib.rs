@@ -14,7 +14,7 @@ use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::rotation::Rotation;
 use fedcipher_core::scheme::{self, Expect, Request};
 use fedcipher_core::sets::Name;
-use fedcipher_core::{Error, keys, memory, noise, prf, registry, sparse, wire};
+use fedcipher_core::{Error, keys, memory, noise, prf, registry, sparse, steps, wire};
 use forked::{at_work, at_work_on};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::exceptions::PyValueError;
@@ -577,26 +577,93 @@ fn add_noise<'py>(
     Ok((values.into_pyarray(py), cut, norm))
 }
 
-/// Values turned by the rotation that a public seed draws for so many, or turned back.
+/// So many blocks of AES-CTR under a seed that need not be secret, from block `first` on: what rotations and rounding
+/// draw from.
 #[pyfunction]
-fn rotated<'py>(
+fn key_stream<'py>(
     py: Python<'py>,
-    values: PyReadonlyArray1<'py, f32>,
     seed: [u8; 16],
-    back: bool,
-) -> PyResult<Bound<'py, PyArray1<f32>>> {
-    let values = values.as_slice()?;
+    prefix: [u8; 12],
+    first: u32,
+    blocks: usize,
+) -> PyResult<Bound<'py, PyArray1<u8>>> {
     let made = at_work(py, || {
-        let mut values = memory::copied(values);
-        let rotation = Rotation::new(seed, values.len())?;
-        if back {
-            rotation.back(&mut values)
-        } else {
-            rotation.forward(&mut values)
-        }
-        Ok(values)
+        let prf = prf::Prf::new(&seed)?;
+        let mut stream = memory::zeros(16 * blocks);
+        stream.par_chunks_mut(16 * prf::CHUNK_BLOCKS).enumerate().for_each(|(k, stream)| {
+            prf.blocks(prefix, first.wrapping_add((k * prf::CHUNK_BLOCKS) as u32), stream.as_chunks_mut().0);
+        });
+        Ok(stream)
     });
     Ok(made.map_err(raise)?.into_pyarray(py))
+}
+
+/// Turns values in place by the rotation that a public seed draws for so many, or turns them back.
+#[pyfunction]
+fn rotate(py: Python<'_>, mut values: PyReadwriteArray1<'_, f32>, seed: [u8; 16], back: bool) -> PyResult<()> {
+    let values = values.as_slice_mut()?;
+    at_work(py, || {
+        let rotation = Rotation::new(seed, values.len())?;
+        if back {
+            rotation.back(values);
+        } else {
+            rotation.forward(values);
+        }
+        Ok(())
+    })
+    .map_err(raise)
+}
+
+/// All arrays in a row, each divided by its own number.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
+fn divided<'py>(
+    py: Python<'py>,
+    arrays: Vec<PyReadonlyArray1<'py, f32>>,
+    divisors: Vec<f32>,
+) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    let slices = slices(&arrays)?;
+    Ok(at_work(py, || steps::divided(&slices, &divisors)).map_err(raise)?.into_pyarray(py))
+}
+
+/// How many values of each run of these lengths are beyond the run's end, of either sign, and what is: it is cut from
+/// the values, in place. None where nothing is.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
+fn cut<'py>(
+    py: Python<'py>,
+    mut values: PyReadwriteArray1<'py, f32>,
+    lengths: Vec<usize>,
+    ends: Vec<f32>,
+) -> PyResult<(Vec<usize>, Option<Bound<'py, PyArray1<f32>>>)> {
+    let values = values.as_slice_mut()?;
+    let made = at_work(py, || {
+        let beyond = steps::beyond(values, &lengths, &ends)?;
+        let some = beyond.iter().any(|count| *count > 0);
+        let over = some.then(|| steps::cut(values, &lengths, &ends)).transpose()?;
+        Ok((beyond, over))
+    });
+    let (beyond, over) = made.map_err(raise)?;
+    Ok((beyond, over.map(|over| over.into_pyarray(py))))
+}
+
+/// Multiplies values in place, in double precision; what is beyond single precision ends where that does.
+#[pyfunction]
+fn multiply(py: Python<'_>, mut values: PyReadwriteArray1<'_, f32>, factor: f64) -> PyResult<()> {
+    let values = values.as_slice_mut()?;
+    at_work(py, || {
+        steps::multiply(values, factor);
+        Ok(())
+    })
+    .map_err(raise)
+}
+
+/// The sum of products, added in one order on every machine.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
+fn dot(py: Python<'_>, x: PyReadonlyArray1<'_, f32>, y: PyReadonlyArray1<'_, f32>) -> PyResult<f64> {
+    let (x, y) = (x.as_slice()?, y.as_slice()?);
+    at_work(py, || steps::dot(x, y)).map_err(raise)
 }
 
 /// Multiplies values in place by `factor`, and then each run of these `lengths` by its range.
@@ -613,36 +680,33 @@ fn scale(
     at_work(py, || codec::scale(values, factor as f32, &lengths, &ranges)).map_err(raise)
 }
 
-/// Values as whole steps, the nearest or one beside at random, by a stream of draws; both take the same work.
+/// Makes values whole steps in place, the nearest or one beside at random, by a stream of draws; both take the same
+/// work.
 #[pyfunction]
-fn whole_steps<'py>(
-    py: Python<'py>,
-    values: PyReadonlyArray1<'py, f32>,
+fn whole_steps(
+    py: Python<'_>,
+    mut values: PyReadwriteArray1<'_, f32>,
     step: f64,
     at_random: bool,
     seed: [u8; 16],
     stream: u32,
-) -> PyResult<Bound<'py, PyArray1<f32>>> {
-    let values = values.as_slice()?;
-    let made = at_work(py, || {
-        let mut values = memory::copied(values);
-        codec::whole_steps(&mut values, step, at_random, seed, stream).map(|()| values)
-    });
-    Ok(made.map_err(raise)?.into_pyarray(py))
+) -> PyResult<()> {
+    let values = values.as_slice_mut()?;
+    at_work(py, || steps::whole_steps(values, step, at_random, seed, stream)).map_err(raise)
 }
 
 /// The mean square, added in one order on every machine.
 #[pyfunction]
 fn mean_square(py: Python<'_>, values: PyReadonlyArray1<'_, f32>) -> PyResult<f64> {
     let values = values.as_slice()?;
-    at_work(py, || Ok(codec::mean_square(values))).map_err(raise)
+    at_work(py, || Ok(steps::mean_square(values))).map_err(raise)
 }
 
 /// Mean squares of values, of their nearest whole steps, and of what lies between, added in one order.
 #[pyfunction]
 fn nearest_squares(py: Python<'_>, values: PyReadonlyArray1<'_, f32>, step: f64) -> PyResult<[f64; 3]> {
     let values = values.as_slice()?;
-    at_work(py, || Ok(codec::nearest_squares(values, step))).map_err(raise)
+    at_work(py, || Ok(steps::nearest_squares(values, step))).map_err(raise)
 }
 
 /// The public header of any frame: (kind, scheme, epoch, round, contributions, elements, payload bytes,
@@ -708,7 +772,12 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(key_files::hold_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(common_set, m)?)?;
     m.add_function(wrap_pyfunction!(add_noise, m)?)?;
-    m.add_function(wrap_pyfunction!(rotated, m)?)?;
+    m.add_function(wrap_pyfunction!(key_stream, m)?)?;
+    m.add_function(wrap_pyfunction!(rotate, m)?)?;
+    m.add_function(wrap_pyfunction!(divided, m)?)?;
+    m.add_function(wrap_pyfunction!(cut, m)?)?;
+    m.add_function(wrap_pyfunction!(multiply, m)?)?;
+    m.add_function(wrap_pyfunction!(dot, m)?)?;
     m.add_function(wrap_pyfunction!(scale, m)?)?;
     m.add_function(wrap_pyfunction!(whole_steps, m)?)?;
     m.add_function(wrap_pyfunction!(mean_square, m)?)?;

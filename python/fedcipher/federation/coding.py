@@ -13,14 +13,16 @@ compute with it is the same to the bit on all machines.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from fedcipher import _native
-from fedcipher.codec import Array, Levels, largest_magnitude, root_mean_square
+from fedcipher.codec import Array, Levels
+from fedcipher.federation.kernels import Kernels, kernels_of, split
 from fedcipher.federation.ranges import LEAST_SCALE, PEAKS, Ranges
+from fedcipher.tensors import with_numpy
 
 __all__ = ["Coded", "Coding", "coding_of"]
 
@@ -39,7 +41,6 @@ _DROWNED = 0.5
 Less noise has no bias, and damping has."""
 _LOST = 2.0**-20
 """Of the least scale: what is smaller is nothing in single precision beside other values of an update."""
-_MOST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -76,36 +77,43 @@ class Coding:
         return [[t for t, number in enumerate(self.rotated) if number == group] for group in numbers]
 
     @property
+    def _rows(self) -> list[list[int]]:
+        """All arrays: those that are rotated together, and each of the others by itself."""
+        return [*self._groups, *([t] for t, number in enumerate(self.rotated) if not number)]
+
+    @property
     def limits(self) -> list[float]:
         """About the largest magnitude of each array's update that is not cut."""
         return [end * scale for end, scale in zip(self.ranges, self.scales, strict=True)]
 
-    def encode(self, update: Sequence[Array], seed: bytes, draws: bytes) -> Coded:
-        """An ``update`` of finite values, of shapes that all clients have.
+    def encode(self, update: Sequence[Any], seed: bytes, draws: bytes) -> Coded:
+        """An ``update`` of finite float32 values, of shapes that all clients have; on a GPU the work is done there.
 
         ``seed`` is the rotation's; ``draws`` seeds the rounding, for each client another.
         """
-        sizes = [root_mean_square(x) for x in update]
+        kernels, arrays = kernels_of(update)
+        flat = [kernels.flat(x) for x in arrays]
+        sizes = [math.sqrt(kernels.mean_square(x)) for x in flat]
         parts = [self._part(t, size) for t, size in enumerate(sizes)]
-        beside = [self._beside(t, x, size) for t, (x, size) in enumerate(zip(update, sizes, strict=True))]
-        values = list(beside)
-        self._rotate(values, seed, back=False)
-        values, over = self._in_range(values)
+        # An array that is larger than its scale is shortened to it, not bent.
+        divisors = [max(size, scale) for size, scale in zip(sizes, self.scales, strict=True)]
+        values, over = list[Any](flat), list[Any]([None] * len(flat))
         clipped = 0
-        for x, part, beyond in zip(update, parts, over, strict=True):
-            clipped += x.size if 0 < part < 1 else 0 if beyond is None else int(np.count_nonzero(beyond))
-        if any(x is not None for t, x in enumerate(over) if self.rotated[t]):
-            turned = [np.zeros_like(y) if x is None else x for x, y in zip(over, beside, strict=True)]
-            self._rotate(turned, seed, back=True)
-            over = [x if self.rotated[t] else over[t] for t, x in enumerate(turned)]
+        for places in self._rows:
+            row = kernels.divided([flat[t] for t in places], [divisors[t] for t in places])
+            for t, made, count, cut in self._in_range(kernels, places, row, [len(flat[t]) for t in places], seed):
+                clipped += len(made) if 0 < parts[t] < 1 else count
+                values[t], over[t] = self._rounded(kernels, t, made, draws), cut
+        squares = [len(x) * size**2 for x, size in zip(flat, sizes, strict=True)]
         kept = [
-            part if x is None else part * (1 - _along(x, y)) for part, x, y in zip(parts, over, beside, strict=True)
+            part if cut is None or not square else part * (1 - kernels.dot(cut, x) * divisor / square)
+            for x, square, part, divisor, cut in zip(flat, squares, parts, divisors, over, strict=True)
         ]
-        rest = [self._rest(t, x, part, over[t]) for t, (x, part) in enumerate(zip(update, parts, strict=True))]
-        squares = [x.size * size**2 for x, size in zip(update, sizes, strict=True)]
+        rest = [self._rest(kernels, t, x, parts[t], over[t]) for t, x in enumerate(flat)]
         whole = sum(squares)
         together = sum(part * square for part, square in zip(kept, squares, strict=True)) / whole if whole else 1.0
-        return Coded(self._rounded(values, draws), rest, [together, *kept], clipped)
+        shapes = [tuple(x.shape) for x in update]
+        return Coded(_shaped(values, shapes), _shaped(rest, shapes), [together, *kept], clipped)
 
     def _part(self, t: int, size: float) -> float:
         """How much of array t is left when one of this root mean square is shortened to its scale."""
@@ -116,46 +124,38 @@ class Coding:
             return 0.0
         return min(1.0, scale / size)
 
-    def _beside(self, t: int, x: Array, size: float) -> Array:
-        """``x`` beside its scale; one that is larger is shortened to it, not bent."""
-        return x / np.float32(max(size, self.scales[t]))
+    def _in_range(
+        self, kernels: Kernels, places: Sequence[int], row: Any, lengths: Sequence[int], seed: bytes
+    ) -> Iterator[tuple[int, Any, int, Any]]:
+        """Of each array of a ``row``: its place, its values in their range, how many were beyond, and what was.
 
-    def _rest(self, t: int, x: Array, part: float, over: Array | None) -> Array | None:
+        None was beyond where none of the row was. What was beyond is turned back.
+        """
+        turned = bool(self.rotated[places[0]])
+        if turned:
+            row = kernels.rotated(row, seed, back=False)
+        row, beyond, over = kernels.cut(row, lengths, [self.ranges[t] for t in places])
+        if over is not None and turned:
+            over = kernels.rotated(over, seed, back=True)
+        cut = [None] * len(places) if over is None else split(over, lengths)
+        return zip(places, split(row, lengths), beyond, cut, strict=True)
+
+    def _rest(self, kernels: Kernels, t: int, x: Any, part: float, over: Any) -> Any:
         """What is cut from ``x``: all but a ``part``, and what is ``over`` the range beside its scale."""
-        beyond = None if over is None else over * np.float32(self.scales[t])
+        if over is not None:
+            over = kernels.multiplied(over, self.scales[t])
         if part in (0.0, 1.0):
-            return beyond
-        shortened = x * np.float32(1 - part)
-        return shortened if beyond is None else shortened + beyond
+            return over
+        shortened = x * float(np.float32(1 - part))
+        return shortened if over is None else shortened + over
 
-    def _in_range(self, values: Sequence[Array]) -> tuple[list[Array], list[Array | None]]:
-        """``values`` in their ranges, and what was beyond; none where nothing was."""
-        made: list[Array] = []
-        over: list[Array | None] = []
-        for y, end in zip(values, self.ranges, strict=True):
-            beyond = largest_magnitude(y) > end
-            made.append(np.clip(y, -np.float32(end), np.float32(end)) if beyond else y)
-            over.append(y - made[-1] if beyond else None)
-        return made, over
-
-    def _rotate(self, values: list[Array], seed: bytes, *, back: bool) -> None:
-        """Turn the arrays that are rotated, in place of ``values``."""
-        for places in self._groups:
-            flat = np.concatenate([values[t].reshape(-1) for t in places])
-            turned = _native.rotated(flat.astype(np.float32, copy=False), seed, back)
-            ends = np.cumsum([values[t].size for t in places])[:-1]
-            for t, part in zip(places, np.split(turned, ends), strict=True):
-                values[t] = part.reshape(values[t].shape)
-
-    def _rounded(self, values: Sequence[Array], draws: bytes) -> list[Array]:
+    def _rounded(self, kernels: Kernels, t: int, values: Any, draws: bytes) -> Any:
         """Whole steps, which the encryptor finds again."""
-        made: list[Array] = []
-        for t, (y, step) in enumerate(zip(values, self.steps, strict=True)):
-            flat = y.reshape(-1)
-            # All clients look; both ways take the same work. So time does not tell which one the data have chosen.
-            nearest = bool(self.rotated[t]) and not self.always_at_random and _unbiased(flat, step)
-            made.append(_native.whole_steps(flat, step, not nearest, draws, t).reshape(y.shape))
-        return made
+        step = self.steps[t]
+        # All clients look; both ways take the same work. So time does not tell which one the data have chosen.
+        squares = kernels.nearest_squares(values, step)
+        nearest = bool(self.rotated[t]) and not self.always_at_random and _unbiased(squares, step)
+        return kernels.whole_steps(values, step, at_random=not nearest, draws=draws, stream=t)
 
     def decode(
         self, means: Sequence[Array], seed: bytes, noise: Sequence[float]
@@ -164,16 +164,19 @@ class Coding:
 
         ``noise`` is one number an array. Where it is more than half of the mean square, a part counts.
         """
-        values = list(means)
-        self._rotate(values, seed, back=True)
-        made, drowned = list[Array](), list[tuple[int, float]]()
-        for t, (y, scale, added) in enumerate(zip(values, self.scales, noise, strict=True)):
-            whole, part = _native.mean_square(y.reshape(-1)), 1.0
-            if added > _DROWNED * whole:
-                part = max(0.0, 1 - added / whole) / (1 - _DROWNED) if whole else 0.0
-                drowned.append((t, part))
-            made.append(np.asarray(np.clip(y.astype(np.float64) * (part * scale), -_MOST, _MOST), np.float32))
-        return made, drowned
+        kernels, means = kernels_of(means)
+        made, drowned = list[Array](means), list[tuple[int, float]]()
+        for places in self._rows:
+            row = kernels.divided([kernels.flat(means[t]) for t in places], [1.0] * len(places))
+            if self.rotated[places[0]]:
+                row = kernels.rotated(row, seed, back=True)
+            for t, values in zip(places, split(row, [means[t].size for t in places]), strict=True):
+                whole, part = kernels.mean_square(values), 1.0
+                if noise[t] > _DROWNED * whole:
+                    part = max(0.0, 1 - noise[t] / whole) / (1 - _DROWNED) if whole else 0.0
+                    drowned.append((t, part))
+                made[t] = kernels.multiplied(values, part * self.scales[t]).reshape(means[t].shape)
+        return made, sorted(drowned)
 
     def noise(self, ranges: Ranges, lanes: Sequence[int], total: float, values: Sequence[int]) -> list[float]:
         """The mean square of what rounding at random adds to a value of the mean of each array, beside its scale.
@@ -201,9 +204,12 @@ class Coding:
         return found
 
 
-def _unbiased(y: Array, step: float) -> bool:
-    """Whether the nearest whole steps of ``y`` are on average as long, and off as if ``y`` lay evenly between steps."""
-    square, coded, error = _native.nearest_squares(y, step)
+def _unbiased(squares: Sequence[float], step: float) -> bool:
+    """Whether the nearest whole steps are on average as long as their values, and as far off as evenly spread ones.
+
+    ``squares`` are those of `Kernels.nearest_squares`.
+    """
+    square, coded, error = squares
     along = (square + coded - error) / 2
     return abs(along - square) <= _BIAS * square and abs(12 * error / (step * step) - 1) <= _EVEN
 
@@ -213,10 +219,10 @@ def _variance(step: float, size: float) -> float:
     return min(step * step / 6, 0.8 * step * size)
 
 
-def _along(x: Array, y: Array) -> float:
-    """<x, y> / <y, y>."""
-    square = float(np.vdot(y, y))
-    return float(np.vdot(x, y)) / square if square else 0.0
+def _shaped(arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """``arrays`` of numpy in their shapes; none stays none."""
+    here = with_numpy(arrays)
+    return [x if x is None else x.reshape(shape) for x, shape in zip(here, shapes, strict=True)]
 
 
 def coding_of(

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
-from fedcipher._files import drop_drafts, locked, make_private_folder, write_whole
+from fedcipher._files import drop_drafts, locked, make_private_folder, same_content, write_whole
 from fedcipher.errors import CharterError, PrivacyBudgetError, RunError, StateError
 from fedcipher.federation.chain import Standing
 from fedcipher.federation.charter import Charter
@@ -37,6 +37,7 @@ _DATED, _MOST_AHEAD = 1 << 40, 86_400
 """Of a run's number, as of a round's (``ledger::DATED``, ``ledger::MOST_AHEAD``)."""
 _FACTS, _STANDING, _EARLIER, _SITE = "facts.json", "standing.bin", "earlier.bin", "site.json"
 _WORK, _CUT = "work.bin", ("cut-0.bin", "cut-1.bin")
+Arrays = list[NDArray[Any]]
 _REMEDY = "what this identity has taken part in is no longer known; use new keys, and leave this folder to its backup"
 
 
@@ -152,8 +153,14 @@ class Store:
     def keep(self, standing: Standing, *, earlier: Standing | None = None) -> None:
         """Make ``standing`` the newest position."""
         if earlier is not None:
-            write_whole(self._folder / _EARLIER, _packed(earlier, self._charter_digest()))
-        write_whole(self._folder / _STANDING, _packed(standing, self._charter_digest()))
+            write_whole(self._folder / _EARLIER, *_packed(earlier, self._charter_digest()))
+        write_whole(self._folder / _STANDING, *_packed(standing, self._charter_digest()))
+
+    def follow(self, standing: Standing) -> None:
+        """Make ``standing`` the newest position, and what `standing` has given the one before it."""
+        # One more name for the same file: a model is written once a round.
+        same_content(self._folder / _STANDING, self._folder / _EARLIER)
+        self.keep(standing)
 
     def _standing(self, name: str) -> Standing | None:
         path = self._folder / name
@@ -177,14 +184,14 @@ class Store:
 
     # --- what a clip range has cut -----------------------------------------------------------
 
-    def keep_cut(self, slot: int, content: bytes) -> None:
+    def keep_cut(self, slot: int, arrays: Arrays) -> None:
         """What was cut from an update of this run; two may be kept, in ``slot`` 0 and 1."""
-        write_whole(self._folder / _CUT[slot], content)
+        write_whole(self._folder / _CUT[slot], *_with_arrays({}, [arrays]))
 
-    def cut(self, slot: int) -> bytes:
-        """What `keep_cut` was given; empty where that is not there any more."""
+    def cut(self, slot: int) -> Arrays:
+        """What `keep_cut` was given; none where that is not there any more. Raises `StateError` where it is damaged."""
         path = self._folder / _CUT[slot]
-        return _bytes(path) if path.exists() else b""
+        return _arrays_in(_bytes(path), path)[1][0] if path.exists() else []
 
     def drop_cut(self, slot: int) -> None:
         """It is not needed any more."""
@@ -255,9 +262,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise StateError(f"{path} is damaged; {_REMEDY}") from error
 
 
-def _packed(standing: Standing, charter: str) -> bytes:
-    """A line with the SHA-256 of the rest, a line of JSON, then the arrays' bytes."""
-    groups = [standing.model, standing.delta or [], *standing.moments]
+def _packed(standing: Standing, charter: str) -> list[bytes | memoryview]:
     head = {
         "charter": charter,
         "position": standing.position.hex(),
@@ -266,32 +271,15 @@ def _packed(standing: Standing, charter: str) -> bytes:
         "moved": standing.moved.hex(),
         "ranges": standing.ranges.hex(),
         "delta": standing.delta is not None,
-        "arrays": [[[x.dtype.str, list(x.shape)] for x in group] for group in groups],
     }
-    flat = [x for group in groups for x in group]
-    rest = b"".join([json.dumps(head).encode(), b"\n", *(np.ascontiguousarray(x).tobytes() for x in flat)])
-    return hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    return _with_arrays(head, [standing.model, standing.delta or [], *standing.moments])
 
 
 def _unpacked(content: bytes, path: Path, charter: str) -> Standing | None:
-    digest, _, whole = content.partition(b"\n")
-    if hashlib.sha256(whole).hexdigest().encode() != digest:
-        raise StateError(f"{path} is damaged; {_REMEDY}")
-    head, _, rest = whole.partition(b"\n")
+    said, groups = _arrays_in(content, path)
     try:
-        said = parse_json(head)
         if said["charter"] != charter:
             return None
-        groups: list[list[NDArray[Any]]] = []
-        at = 0
-        for group in said["arrays"]:
-            made: list[NDArray[Any]] = []
-            for dtype, shape in group:
-                count = int(np.prod(shape, dtype=np.int64))
-                held = np.frombuffer(rest, dtype, count, at) if count else np.zeros(0, dtype)
-                made.append(held.reshape(shape))
-                at += count * np.dtype(dtype).itemsize
-            groups.append(made)
         model, delta, *moments = groups
         return Standing(
             model=[np.array(x) for x in model],
@@ -303,5 +291,38 @@ def _unpacked(content: bytes, path: Path, charter: str) -> Standing | None:
             last=bytes.fromhex(said["last"]),
             moved=bytes.fromhex(said["moved"]),
         )
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{path} is damaged; {_REMEDY}") from error
+
+
+def _with_arrays(head: dict[str, Any], groups: list[Arrays]) -> list[bytes | memoryview]:
+    """A file of arrays: a line with the SHA-256 of the rest, a line of JSON, then the arrays' bytes."""
+    said = {**head, "arrays": [[[x.dtype.str, list(x.shape)] for x in group] for group in groups]}
+    flat = [np.ascontiguousarray(x).reshape(-1) for group in groups for x in group]
+    rest = [json.dumps(said).encode() + b"\n", *(x.view(np.uint8).data for x in flat)]
+    digest = hashlib.sha256()
+    for part in rest:
+        digest.update(part)
+    return [digest.hexdigest().encode() + b"\n", *rest]
+
+
+def _arrays_in(content: bytes, path: Path) -> tuple[dict[str, Any], list[Arrays]]:
+    """The head and the groups of arrays of what `_with_arrays` has made."""
+    begin = content.find(b"\n") + 1
+    end = content.find(b"\n", begin) + 1
+    if hashlib.sha256(memoryview(content)[begin:]).hexdigest().encode() != content[: begin - 1]:
+        raise StateError(f"{path} is damaged; {_REMEDY}")
+    try:
+        said: dict[str, Any] = parse_json(content[begin : end - 1])
+        groups: list[Arrays] = []
+        for group in said["arrays"]:
+            made: Arrays = []
+            for dtype, shape in group:
+                count = int(np.prod(shape, dtype=np.int64))
+                held = np.frombuffer(content, dtype, count, end) if count else np.zeros(0, dtype)
+                made.append(held.reshape(shape))
+                end += held.nbytes
+            groups.append(made)
+        return said, groups
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(f"{path} is damaged; {_REMEDY}") from error

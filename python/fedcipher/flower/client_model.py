@@ -105,7 +105,11 @@ class ClientModel:
                 _log.warning("step %s: %s of its %s sums do not open", number, len(opened.failed), len(frames))
         if (self._chain.at.steps, self._chain.at.last) != (self._settings.steps, self._settings.last):
             raise StateError("this client has opened other sums than the message's chain has")
-        if self._chain.at is not self._kept:
+        if self._chain.at is self._kept:
+            return
+        if earlier is not None and earlier is self._kept:
+            self._store.follow(self._chain.at)
+        else:
             self._store.keep(self._chain.at, earlier=earlier)
 
     def _note(self, number: int, opened: Opened) -> None:
@@ -298,8 +302,7 @@ class ClientModel:
         draws = chain.draws(index, self._party.client) if self._party.policy().repeatable else os.urandom(16)
         coded = coding.encode(update, chain.seed(index), draws)
         if counts and not self.charter.sets_models:
-            rest = [None if x is None else x.astype(np.float64) / share for x in coded.rest]
-            self._waiting.keep(rest, coding.scales, self._settings.index)
+            self._waiting.keep(coded.rest, coding.scales, self._settings.index, share=share)
         return coded.values, self._kept_counts(coded.kept, clipped=coded.clipped, vanished=0)
 
     @property

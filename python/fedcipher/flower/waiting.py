@@ -8,17 +8,16 @@ again takes the same along.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcipher import _native
 from fedcipher.codec import Array, root_mean_square
-from fedcipher.errors import RunError
+from fedcipher.errors import RunError, StateError
 from fedcipher.federation.store import Store
-from fedcipher.foreign_files import MAX_MODEL, read_npz
 from fedcipher.foreign_text import quoting_log
 
 __all__ = ["Waiting", "with_waiting"]
@@ -69,13 +68,18 @@ class Waiting:
             return []
         return arrays
 
-    def keep(self, rest: Sequence[NDArray[np.float64] | None], most: Sequence[float], index: int) -> None:
-        """The ``rest`` of an update of round ``index``; of array t at most `_MOST` times ``most[t]`` waits."""
+    def keep(
+        self, rest: Sequence[NDArray[np.float32] | None], most: Sequence[float], index: int, *, share: float = 1.0
+    ) -> None:
+        """The ``rest`` of an update of round ``index``, which was ``share`` times its own size. It is changed.
+
+        Of array t at most `_MOST` times ``most[t]`` waits.
+        """
         ready = self._facts["ready"]
         made = {"index": index, "slot": 1 - ready["slot"] if ready else 0, "nothing": all(x is None for x in rest)}
         if not made["nothing"]:
             try:
-                self._store.keep_cut(made["slot"], _packed(rest, most))
+                self._store.keep_cut(made["slot"], _shortened(rest, most, share))
             except RunError as error:
                 _log.warning("round %s: what was cut from the update is lost: %s", index, error)
                 made["nothing"] = True
@@ -96,26 +100,25 @@ class Waiting:
 
     def _read(self, slot: int) -> list[NDArray[np.float32]]:
         try:
-            held = read_npz(self._store.cut(slot), MAX_MODEL)
-            return [held[f"arr_{k}"] for k in range(len(held))]
-        except (ValueError, KeyError) as error:
+            return self._store.cut(slot)
+        except StateError as error:
             _log.warning("what was cut from an update is damaged, and is left out: %s", error)
             return []
 
 
-def _packed(rest: Sequence[NDArray[np.float64] | None], most: Sequence[float]) -> bytes:
-    pairs = zip(rest, most, strict=True)
-    kept = [np.zeros(0, np.float32) if x is None else _shortened(x, min(_MOST * end, _LARGEST)) for x, end in pairs]
-    packed = io.BytesIO()
-    np.savez(packed, *kept)
-    return packed.getvalue()
-
-
-def _shortened(x: NDArray[np.float64], most: float) -> NDArray[np.float32]:
-    """``x``, no larger than float32, and shortened where its root mean square is above ``most``."""
-    x = np.clip(x, -_LARGEST, _LARGEST)
-    size = root_mean_square(x)
-    return (x * (most / size) if size > most else x).astype(np.float32)
+def _shortened(
+    rest: Sequence[NDArray[np.float32] | None], most: Sequence[float], share: float
+) -> list[NDArray[np.float32]]:
+    """``rest`` over ``share``, each array shortened where its root mean square is then above `_MOST` times its own."""
+    made: list[NDArray[np.float32]] = []
+    for x, end in zip(rest, most, strict=True):
+        if x is None:
+            made.append(np.zeros(0, np.float32))
+            continue
+        size, flat = root_mean_square(x) / share, np.ascontiguousarray(x).reshape(-1)
+        _native.multiply(flat, min(1.0, _MOST * end / size) / share if size else 1.0)
+        made.append(flat.reshape(x.shape))
+    return made
 
 
 def with_waiting(update: Array, waiting: NDArray[np.float32]) -> Array:

@@ -33,6 +33,7 @@ from fedcipher.errors import FrameError, LayoutError, ParameterError, UnknownCli
 from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes.noise import Mechanism
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
+from fedcipher.tensors import with_numpy
 
 __all__ = [
     "Aggregator",
@@ -193,6 +194,8 @@ class Encryptor(ABC):
         hide_ranges: bool = False,
     ) -> bytes:
         """Encrypt ``update`` (float arrays of any shape) for ``round``.
+
+        Arrays are numpy's, or tensors of PyTorch, JAX or another framework with DLPack, on a GPU too.
 
         ``weight`` is the client's integer weight in the mean; ``reference`` the public arrays that
         clip ranges, and with ``Codec(top=...)`` the coordinates of the round, are fitted to; ``plan`` what the
@@ -649,6 +652,7 @@ class KernelEncryptor(Encryptor):
     ) -> bytes:
         if lanes is not None and weight != 1:
             raise ParameterError(f"weight={weight} with lanes, whose sums would be weighted; weigh the update before")
+        update = with_numpy(update)
         stochastic = unbiased or self._codec.rounding == "stochastic"
         said = _Said(round, weight, plan, model, memory, stochastic, hide_ranges)
         if not len(update):
@@ -748,6 +752,7 @@ class KernelEncryptor(Encryptor):
         counts: int = 0,
         hide_ranges: bool = False,
     ) -> None:
+        update = with_numpy(update)
         layout = self._noise.layout(update) if self._noise else self._codec.layout(update, reference, self._levels)
         if self._codec.top is not None:
             layout = CommonSet(update, reference, round, self._codec.top).gathered(layout)
