@@ -16,7 +16,7 @@ from fedcipher.app.settings import Settings
 from fedcipher.data import load
 from fedcipher.dp import Privacy
 from fedcipher.errors import ParameterError
-from fedcipher.federation.answers import Lanes, Tally, limb_width
+from fedcipher.federation.answers import Lanes, Tally
 from fedcipher.flower.curves import Curves
 from fedcipher.flower.inner import metrics_of
 from fedcipher.models import Learner
@@ -111,7 +111,7 @@ def test_the_evaluation_of_many_classes_is_pooled_as_one_from_its_encrypted_sums
     confusions = [rng.integers(0, 5, (65, 65)) for _ in range(2)]
     data = replace(load("digits"), classes=65)
     answers = evaluate_answers(Settings("keys"), replace(data, test_y=np.zeros(100_000, np.int32)))
-    lanes = Lanes(answers, largest_weight=1 << 20, width=limb_width(12, 2))
+    lanes = Lanes(answers, largest_weight=1 << 20, largest_digit=2047)
     frames = []
     for found in confusions:
         counts = dict(zip(COUNTS, (np.diag(found), found.sum(1), found.sum(0)), strict=True))

@@ -352,7 +352,12 @@ MUTANTS = (
         '            model=self.binding("train", index),\n            memory',
         "            memory",
     ),
-    federation("answers", "a lane's sum of any size", "if not 0 <= number <= clients * most:", "if False:"),
+    federation(
+        "answers",
+        "a lane's sum of any size",
+        "        if not all(clients * least <= number <= clients * most for least, number, most in found):\n",
+        "        if False:\n",
+    ),
     federation(
         "answers",
         "an answer out of range is refused, not cut",

@@ -23,16 +23,14 @@ __all__ = [
     "MOST_BITS",
     "Array",
     "Codec",
+    "LaneCodec",
     "Layout",
     "Levels",
     "flat_float32",
-    "lane_tensors",
     "largest_magnitude",
     "restore",
     "root_mean_square",
-    "split_lanes",
     "vanished",
-    "with_lanes",
     "without_lanes",
     "without_ranges",
 ]
@@ -47,10 +45,10 @@ _DTYPES = (
 )
 
 # On the wire the code of lanes beside an update: whole numbers whose sums come out exact. The core rounds none of them
-# at random (``codec::WHOLE``).
+# at random, and what it opens is no mean but the sum (``codec::WHOLE``).
 _WHOLE = 12
-_LANES_A_TENSOR = 128
-"""FLASHE sends short tensors whole where each client chooses its coordinates."""
+_SHORT = 128
+"""Lanes of a tensor where each client chooses its coordinates: FLASHE sends short tensors whole."""
 
 _GAUSS_MIN_ELEMENTS = 32
 # Beyond these a step is no float32 any more: keys would be made that no update can be encrypted with.
@@ -392,17 +390,39 @@ def flat_float32(update: Sequence[Array]) -> list[NDArray[np.float32]]:
 _Described = list[tuple[int, int, float, list[int]]]
 
 
-def lane_tensors(codec: Codec, count: int, levels: Levels) -> _Described:
-    """The tensors of ``count`` lanes: of the widest bits, in steps of one."""
-    bits = max(codec.bit_widths)
-    half = float(levels.of(bits) // 2)
-    sizes = [min(_LANES_A_TENSOR, count - at) for at in range(0, count, _LANES_A_TENSOR)]
-    return [(_WHOLE, bits, half, [size]) for size in sizes]
+@dataclass(frozen=True)
+class LaneCodec:
+    """How whole numbers travel beside an update: first counts, which are 0 or 1, then digits of larger numbers.
 
+    ``bits`` are those of a count and of a digit, ``levels`` the scheme's. ``short``: in many short tensors.
+    """
 
-def with_lanes(layout: Layout, codec: Codec, count: int, levels: Levels) -> Layout:
-    """``layout`` with ``count`` lanes behind it."""
-    return Layout([*layout.tensors, *lane_tensors(codec, count, levels)]) if count else layout
+    bits: tuple[int, int]
+    levels: Levels
+    short: bool = False
+
+    def _runs(self, lanes: int, counts: int) -> list[tuple[int, int]]:
+        """(bits, lanes) of each tensor."""
+        made: list[tuple[int, int]] = []
+        for bits, size in zip(self.bits, (counts, lanes - counts), strict=True):
+            step = _SHORT if self.short else max(1, size)
+            made += [(bits, min(step, size - at)) for at in range(0, size, step)]
+        return made
+
+    def tensors(self, lanes: int, counts: int) -> _Described:
+        """Those of so many ``lanes``, ``counts`` of them counts, in steps of one."""
+        return [(_WHOLE, bits, float(self.levels.of(bits) // 2), [size]) for bits, size in self._runs(lanes, counts)]
+
+    def beside(self, layout: Layout, lanes: int, counts: int) -> Layout:
+        """``layout`` with the lanes behind it."""
+        return Layout([*layout.tensors, *self.tensors(lanes, counts)]) if lanes else layout
+
+    def split(self, lanes: NDArray[np.float32] | None, counts: int) -> list[NDArray[np.float32]]:
+        """The arrays of `tensors`."""
+        if lanes is None:
+            return []
+        ends = np.cumsum([size for _, size in self._runs(lanes.size, counts)])
+        return np.split(lanes, ends[:-1]) if lanes.size else []
 
 
 def without_ranges(layout: Layout) -> Layout:
@@ -410,26 +430,15 @@ def without_ranges(layout: Layout) -> Layout:
     return Layout([(code, bits, 1.0, shape) for code, bits, _, shape in layout.tensors])
 
 
-def split_lanes(lanes: NDArray[np.float32] | None) -> list[NDArray[np.float32]]:
-    """The arrays of `lane_tensors`."""
-    if lanes is None:
-        return []
-    return [lanes[at : at + _LANES_A_TENSOR] for at in range(0, lanes.size, _LANES_A_TENSOR)]
-
-
-def without_lanes(
-    layout: Layout, flat: NDArray[np.float32], clients: int
-) -> tuple[Layout | None, NDArray[np.float32], list[int]]:
-    """An opened mean of ``clients`` without its lanes, and their exact sums; no layout where there was nothing else."""
+def without_lanes(layout: Layout, flat: NDArray[np.float32]) -> tuple[Layout | None, NDArray[np.float32], list[int]]:
+    """An opened mean without its lanes, and their exact sums; no layout where there was nothing else."""
     tensors = layout.tensors
-    count = sum(shape[0] for code, _, _, shape in tensors if code == _WHOLE)
+    count = sum(math.prod(shape) for code, _, _, shape in tensors if code == _WHOLE)
     if not count:
         return layout, flat, []
     rest = [tensor for tensor in tensors if tensor[0] != _WHOLE]
     means, lanes = flat[: flat.size - count], flat[flat.size - count :]
-    # Sums stay below 2^22, so that the nearest whole number to a float32 mean times the clients is the sum.
-    sums = np.rint(lanes.astype(np.float64) * clients).astype(np.int64)
-    return Layout(rest) if rest else None, means, [int(n) for n in sums]
+    return Layout(rest) if rest else None, means, [int(n) for n in lanes]
 
 
 def restore(layout: Layout, flat: NDArray[np.float32]) -> list[Array]:

@@ -193,6 +193,29 @@ impl Levels {
     }
 }
 
+/// Bits of the lanes of whole numbers that travel beside an update, whatever bits its values have.
+///
+/// Counts are 0 or 1 a client: fields hold the fewest bits that there are. Larger numbers travel as digits of up to 16
+/// bits, so that in cohorts of hundreds four carry 64 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneBits {
+    pub count: u32,
+    pub digit: u32,
+}
+
+/// Sums of whole numbers are no larger than this, beside zero: float32 has all of these exactly.
+const MOST_EXACT: u128 = 1 << 24;
+
+impl LaneBits {
+    /// The widest digits whose sums over all clients are exact, of the bits that `fits` says there are fields for.
+    #[must_use]
+    pub fn widest(bounds: Bounds, levels: Levels, fits: impl Fn(u32) -> bool) -> Self {
+        let exact = |bits: u32| u128::from(bounds.clients) * u128::from(levels.of(bits) / 2) <= MOST_EXACT;
+        let digit = (2..=16).rev().find(|bits| fits(*bits) && exact(*bits));
+        LaneBits { count: 2, digit: digit.unwrap_or(2) }
+    }
+}
+
 /// The largest value of `bits` bits where a field holds one. It is even, so that zero is exactly half of it.
 #[must_use]
 pub fn max_level(bits: u32) -> u64 {

@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Fewest and most bits a value is quantised to.
 pub const BITS: std::ops::RangeInclusive<u32> = 2..=24;
 /// The element type of whole numbers that travel beside an update, the only one that means something here: they are
-/// rounded to the nearest whatever the rounding of the others, so that their sums are exact.
+/// rounded to the nearest whatever the rounding of the others, and what comes out is their sum and no mean. So it is
+/// exact, where float32 has it ([`crate::bounds::LaneBits`]).
 pub const WHOLE: u8 = 12;
 const MAX_DIMS: usize = 8;
 /// 32 GiB of float32. A list of an update's pieces, made before its data have come, stays under 100 MB.
@@ -392,7 +393,8 @@ impl SumSink for Sums {
     }
 }
 
-/// Turns the sums into weighted means: `(S - W L / 2) * 2 alpha / (L W)`.
+/// Turns the sums into weighted means: `(S - W L / 2) * 2 alpha / (L W)`; those of [`WHOLE`] into `(S - W L / 2) * 2
+/// alpha / L`.
 #[derive(Debug, Default)]
 pub struct Means {
     layout: Option<(Layout, Levels)>,
@@ -432,21 +434,32 @@ impl SumSink for Means {
     /// The mean over those who sent an element (FLASHE algorithm 1, line 25), zero where nobody did.
     fn put_sent(&mut self, start: usize, sums: &[u64], sent: &[u64]) -> Result<()> {
         self.put(start, sums)?;
-        for (value, sent) in self.values[start..start + sums.len()].iter_mut().zip(sent) {
-            *value = if *sent == 0 { 0.0 } else { (f64::from(*value) * (self.weight as f64 / *sent as f64)) as f32 };
+        let Some((layout, _)) = &self.layout else { return Ok(()) };
+        let mut done = 0;
+        for (i, _, len) in layout.pieces(start, sums.len()) {
+            let (values, sent) = (&mut self.values[start + done..start + done + len], &sent[done..done + len]);
+            done += len;
+            if layout.tensors[i].dtype == WHOLE {
+                continue;
+            }
+            for (value, sent) in values.iter_mut().zip(sent) {
+                let mean = || (f64::from(*value) * (self.weight as f64 / *sent as f64)) as f32;
+                *value = if *sent == 0 { 0.0 } else { mean() };
+            }
         }
         Ok(())
     }
 }
 
-/// The weighted means behind the sums of elements `start..start + sums.len()`.
+/// The weighted means behind the sums of elements `start..start + sums.len()`, of [`WHOLE`] the sums.
 pub fn means(layout: &Layout, levels: Levels, total_weight: u64, start: usize, sums: &[u64], out: &mut [f32]) {
     let mut done = 0;
     for (i, _, len) in layout.pieces(start, sums.len()) {
         let tensor = &layout.tensors[i];
         let levels = levels.of(tensor.bits);
         let zero = total_weight.wrapping_mul(levels / 2);
-        let step = 2.0 * f64::from(tensor.alpha) / (levels as f64 * total_weight as f64);
+        let divisor = if tensor.dtype == WHOLE { 1.0 } else { total_weight as f64 };
+        let step = 2.0 * f64::from(tensor.alpha) / (levels as f64 * divisor);
         dequantise(&sums[done..done + len], zero, step, &mut out[done..done + len]);
         done += len;
     }

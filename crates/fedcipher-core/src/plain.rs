@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::admission::{self, Admission, Rules};
 use crate::bits;
-use crate::bounds::{Bounds, Levels, MAX_FIELD_BITS};
+use crate::bounds::{Bounds, LaneBits, Levels, MAX_FIELD_BITS};
 use crate::client::{Receiver, Sender};
 use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
@@ -58,6 +58,11 @@ impl Scheme for Plain {
 
     fn levels(&self) -> Levels {
         self.bounds.levels()
+    }
+
+    fn lane_bits(&self) -> Option<LaneBits> {
+        let fits = |bits| self.bounds.field_bits(bits) <= MAX_FIELD_BITS;
+        Some(LaneBits::widest(self.bounds, self.levels(), fits))
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The one interface of all schemes: three objects made from keys, speaking frames.
 
-use crate::bounds::Levels;
+use crate::bounds::{LaneBits, Levels};
 use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, ServerKey};
 use crate::ledger::Openings;
@@ -227,6 +227,9 @@ pub trait Scheme: Send + Sync {
 
     /// How many levels the values of an update have.
     fn levels(&self) -> Levels;
+
+    /// Bits of the lanes of whole numbers beside an update; none where all values of a frame have lanes of one width.
+    fn lane_bits(&self) -> Option<LaneBits>;
 
     /// Fails, naming the cure, when a round of these values could overflow.
     fn check_layout(&self, layout: &Layout) -> Result<()>;

@@ -13,7 +13,7 @@ use crate::memory::zeros;
 use crate::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"FEDC";
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 const FIXED: usize = 128;
 /// A scheme id: its ASCII name padded with zeros.
 pub type SchemeId = [u8; 16];

@@ -355,7 +355,7 @@ fn attack_02_a_chosen_ciphertext_is_refused() {
     let bfv = Bfv::new(params).unwrap();
     let keys = bfv.keygen(&[0, 1, 2], 1).unwrap();
     let d = bfv.derived();
-    let fields = d.fields(12).unwrap();
+    let fields = d.packing(12).unwrap().fields;
     let layout = layout(&[(d.ring.n * fields.count, 12)]);
     let three = (0..3).map(|client| Contribution { client, weight: 1 }).collect();
     let header =
@@ -368,11 +368,11 @@ fn attack_02_a_chosen_ciphertext_is_refused() {
         out
     };
     let q = d.ring.log_q();
-    let (c0, c1) = (polynomial(q, &|_| d.delta), polynomial(q, &|k| if k == 0 { d.delta } else { 0 }));
+    let (c0, c1) = (polynomial(q, &|_| d.values.delta), polynomial(q, &|k| if k == 0 { d.values.delta } else { 0 }));
     let error = refused(&bfv, &keys.clients[0], &header.frame(&[&[1], &c0[..], &c1[..], &[0; 16]].concat()));
     assert!(matches!(error, Error::Frame { .. }), "{error}");
     // In the one form there is, of seeds: nobody has made a tag of it.
-    let c0 = polynomial(d.down_bits, &|_| d.delta);
+    let c0 = polynomial(d.values.down_bits, &|_| d.values.delta);
     let error = refused(&bfv, &keys.clients[0], &header.frame(&[&[7; 96], &c0[..], &[0; 16]].concat()));
     assert!(matches!(error, Error::Tag | Error::Decrypt { .. }), "{error}");
 }
@@ -393,7 +393,7 @@ fn attack_03_no_change_of_a_ciphertext_is_too_small_to_be_seen() {
             aggregator.add(&common::encrypt(&bfv, &keys, &layout, 1, client, &[])).unwrap();
         }
         let aggregate = aggregator.finish().unwrap();
-        let (bits, top) = (bfv.derived().down_bits, 1u128 << bfv.derived().down_bits);
+        let (bits, top) = (bfv.derived().values.down_bits, 1u128 << bfv.derived().values.down_bits);
         let changed = |by: u128| {
             reframe(&aggregate, |_, payload| {
                 let end = payload.len() - 16;
@@ -415,7 +415,7 @@ fn attack_03_no_change_of_a_ciphertext_is_too_small_to_be_seen() {
             decryptor.decrypt(frame, &Expect::default(), &mut sums).map(|_| sums.0)
         };
         assert_eq!(open(&changed(0)).unwrap(), expected(bfv.levels(), &layout, &clients));
-        for by in [1, 2, 40, top - 1, top - 3, bfv.derived().delta, top / 2] {
+        for by in [1, 2, 40, top - 1, top - 3, bfv.derived().values.delta, top / 2] {
             assert!(open(&changed(by)).is_err(), "{preset:?}: a coefficient changed by {by}");
         }
     }

@@ -569,6 +569,44 @@ proptest! {
         }
     }
 
+    /// Layouts of any widths and lengths, those that a scheme has no fields for too, before payloads that do not fit:
+    /// of any length, or of the right one.
+    #[test]
+    fn every_layout_is_opened_or_refused(
+        sizes in prop::collection::vec((0usize..5000, prop::sample::select(vec![2u32, 5, 12, 12, 16, 24])), 1..7),
+        noise in prop::collection::vec(any::<u8>(), 1..3000),
+        which in any::<prop::sample::Index>(),
+    ) {
+        let layout = layout(&sizes);
+        let (scheme, keys, update, aggregate) = which.get(hostile_cases());
+        let (scheme, key) = (scheme.as_ref(), &keys.clients[0]);
+        let mut frames = vec![update.clone(), aggregate.clone()];
+        if scheme.check_layout(&layout).is_ok() && layout.elements() > 0 {
+            let update = encrypt(scheme, keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[]);
+            let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+            aggregator.add(&update).unwrap();
+            frames.extend([aggregator.finish().unwrap(), update]);
+        }
+        for frame in frames {
+            let parsed = wire::parse(&frame).unwrap();
+            let mut header = parsed.header.clone();
+            (header.layout, header.elements) = (layout.encode(), layout.elements() as u64);
+            let mixed = parsed.payload.iter().zip(noise.iter().cycle()).map(|(a, b)| a ^ b).collect();
+            for mut payload in [noise.clone(), mixed] {
+                // A tag that is a field element, and what takes a signature.
+                payload.truncate(payload.len().saturating_sub(80));
+                payload.extend([0; 80]);
+                let bytes = header.frame(&payload);
+                if header.kind == Kind::Update {
+                    let _ = scheme.aggregator(&keys.server, None).unwrap().add(&common::resigned(&key.sign, &bytes));
+                } else {
+                    let opened = scheme.decryptor(key, None).unwrap().decrypt(&bytes, &Expect::default(), &mut Sums::default());
+                    prop_assert!(opened.is_err());
+                }
+            }
+        }
+    }
+
     /// Hostile payloads behind a sound header and checksum: errors, never panics, for every scheme.
     #[test]
     fn every_payload_parser_survives_anything(
@@ -603,10 +641,16 @@ type Hostile = (Box<dyn Scheme>, fedcipher_core::keys::KeySet, Vec<u8>, Vec<u8>)
 fn hostile_cases() -> &'static Vec<Hostile> {
     static CASES: std::sync::OnceLock<Vec<Hostile>> = std::sync::OnceLock::new();
     CASES.get_or_init(|| {
-        let layout = layout(&[(40, 12), (0, 12), (3, 12)]);
+        let of = |scheme: &dyn Scheme| {
+            let other = scheme.lane_bits().map_or([12, 12], |lanes| [lanes.count, lanes.digit]);
+            [layout(&[(40, 12), (0, 12), (3, 12)]), layout(&[(40, 12), (0, 12), (9, other[0]), (3, other[1]), (1, 12)])]
+        };
         all_schemes()
             .into_iter()
-            .map(|scheme| {
+            .chain(all_schemes())
+            .enumerate()
+            .map(|(k, scheme)| {
+                let layout = of(scheme.as_ref())[usize::from(k >= all_schemes().len())].clone();
                 let keys = scheme.keygen(&[0, 1], 1).unwrap();
                 let update = encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[]);
                 let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();

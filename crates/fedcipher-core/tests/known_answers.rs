@@ -219,23 +219,23 @@ fn bfv_ciphertext_matches_a_schoolbook_reference() {
         let [p0, p1] = [d.ring.primes[0], d.ring.primes[1]].map(BigUint::from);
         let q = &p0 * &p1;
         let inverse = p1.modpow(&(&p0 - 2u32), &p0);
-        let wire_bits = d.wire_bits(d.up_drop);
-        let fields = d.fields(12).unwrap();
+        let wire_bits = d.values.up_bits;
+        let fields = d.packing(12).unwrap().fields;
         let ints = integers(scheme.levels(), &layout, &client.2);
         for (k, packed) in ints.chunks(fields.count).enumerate() {
             // CRT: x = r1 + p1 * ((r0 - r1) p1^-1 mod p0).
             let (r0, r1) = (BigUint::from(products[0][k]), BigUint::from(products[1][k]));
             let difference = (&r0 + &p0 * 4u32 - &r1) % &p0;
             let a_s = &r1 + &p1 * (difference * &inverse % &p0);
-            let c0 = BigUint::from(bits::read_bits(c0, k * wire_bits as usize, wire_bits)) << d.up_drop;
+            let c0 = BigUint::from(bits::read_bits(c0, k * wire_bits as usize, wire_bits)) << d.values.up_drop;
             let noisy = (c0 + &q * 2u32 - a_s) % &q;
             let mut m = BigUint::ZERO;
             for (i, v) in packed.iter().enumerate() {
                 m += BigUint::from(*v) << (i * fields.width as usize);
             }
-            let e = (noisy + &q - m * BigUint::from(d.delta)) % &q;
+            let e = (noisy + &q - m * BigUint::from(d.values.delta)) % &q;
             let magnitude = e.clone().min(&q - &e);
-            let bound = 21u32 + if d.up_drop > 0 { 1 << (d.up_drop - 1) } else { 0 };
+            let bound = 21u32 + if d.values.up_drop > 0 { 1 << (d.values.up_drop - 1) } else { 0 };
             assert!(magnitude <= BigUint::from(bound), "coefficient {k}: error {magnitude}");
         }
     }
@@ -313,7 +313,7 @@ fn fhe_rs_decrypts_a_fedbit_paper_ciphertext() {
     let plaintext: Plaintext = key.try_decrypt(&ciphertext).unwrap();
     let got = Vec::<u64>::try_decode(&plaintext, Encoding::poly()).unwrap();
     // One field a coefficient at these parameters: 31 bits hold one of 16.
-    let fields = d.fields(12).unwrap();
+    let fields = d.packing(12).unwrap().fields;
     let want: Vec<u64> = integers(scheme.levels(), &layout, &client.2)
         .chunks(fields.count)
         .map(|f| f.iter().enumerate().map(|(i, v)| v << (i as u32 * fields.width)).sum())

@@ -239,6 +239,11 @@ impl Scheme {
         Levels(self.0.levels())
     }
 
+    /// Bits of the lanes beside an update, of counts and of digits; None where all values have lanes of one width.
+    fn lane_bits(&self) -> Option<(u32, u32)> {
+        self.0.lane_bits().map(|bits| (bits.count, bits.digit))
+    }
+
     fn check_layout(&self, layout: &Layout) -> PyResult<()> {
         self.0.check_layout(&layout.0).map_err(raise)
     }

@@ -2,8 +2,10 @@
 
 A charter names every answer with its length, resolution and largest magnitude. A client turns its values into whole
 numbers of the resolution, whatever its app returned: a missing value is zero, a surplus one stays on the client, a
-value out of range saturates, NaN is zero. Each number is cut into limbs that a codec carries exactly, so the sum of
-all clients' numbers comes out exact. The number of lanes follows from the charter alone.
+value out of range saturates, NaN is zero. Each number is cut into digits that a lane carries exactly, so the sum of
+all clients' numbers comes out exact: of radix R = 2 m + 1 where a lane holds magnitudes of m, and from -m to m, so that
+a negative number needs no sign. Counts, which are 0 or 1, have lanes of their own. The number of lanes follows from
+the charter alone.
 
 A mean is a ratio of two sums: each client multiplies its value by its number of examples, and the sum of these is
 divided by the sum of examples.
@@ -23,15 +25,12 @@ from numpy.typing import NDArray
 
 from fedcipher.errors import CharterError, ForgedAggregateError, ParameterError
 
-__all__ = ["Answer", "Lanes", "Report", "Sums", "Tally", "limb_width", "parse_answer"]
+__all__ = ["Answer", "Lanes", "Report", "Sums", "Tally", "parse_answer"]
 
 _MOST_LENGTH = 1 << 20
 _MOST_BITS: dict[str, int] = {"mean": 40, "sum": 64}
 """Of a magnitude in steps: that of a mean is multiplied by a weight."""
 _MOST_NAME = 1024
-_EXACT_BITS = 22
-"""A sum of limbs below 2^22 is found again from its float32 mean."""
-_WIDEST = 16
 
 
 @dataclass(frozen=True)
@@ -113,11 +112,6 @@ def parse_answer(value: object) -> Answer:
         raise CharterError(f"the charter: {error}") from error
 
 
-def limb_width(bits: int, clients: int) -> int:
-    """Bits of one limb, for a codec of ``bits`` and sums of at most ``clients``."""
-    return max(1, min(bits - 1, _WIDEST, _EXACT_BITS - max(0, clients - 1).bit_length()))
-
-
 @dataclass(frozen=True)
 class Tally:
     """What one client says beside an update or an evaluation, before it becomes lanes."""
@@ -174,32 +168,44 @@ class Report:
 class Lanes:
     """The lanes of a charter's answers for one purpose, behind those that every frame has.
 
-    ``largest_weight`` is the largest number of examples that counts; ``counters`` are sums that Fedcipher itself
-    carries, such as values cut to their range.
+    ``largest_weight`` is the largest number of examples that counts, ``largest_digit`` the largest magnitude of a lane
+    (`Scheme.largest_digit`); ``counters`` are sums that Fedcipher itself carries, such as values cut to their range,
+    and ``counts`` those of which each is 0 or 1.
     """
 
     def __init__(
-        self, answers: Sequence[Answer], *, largest_weight: int, width: int, counters: Sequence[Answer] = ()
+        self,
+        answers: Sequence[Answer],
+        *,
+        largest_weight: int,
+        largest_digit: int,
+        counters: Sequence[Answer] = (),
+        counts: Sequence[Answer] = (),
     ) -> None:
         self.answers = list(answers)
         self._weight = largest_weight
-        self._width = width
-        self._all = [*counters, *answers]
-        names = [answer.name for answer in self._all]
+        self._counts, self._others = list(counts), [*counters, *answers]
+        names = [answer.name for answer in [*self._counts, *self._others]]
         if len(set(names)) != len(names):
             raise ParameterError(f"two answers have one name: {sorted(names)}")
-        # (offset, numbers): a number lies in 0..2 offset, and travels in so many limbs.
-        self._plan = [(0, 1, 1), (0, largest_weight, 1)]
-        self._plan += [(self._offset(a), 2 * self._offset(a), a.count) for a in self._all]
-        self._limbs = [max(1, -(-most.bit_length() // width)) for _, most, _ in self._plan]
+        self._radix = 2 * largest_digit + 1
+        # The least and the most that a number is, and how many there are: those that are digits.
+        self._plan = [(0, largest_weight, 1)]
+        self._plan += [(-self._most(a), self._most(a), a.count) for a in self._others]
+        self._digits = [_digits_of(most, self._radix) for _, most, _ in self._plan]
 
-    def _offset(self, answer: Answer) -> int:
+    def _most(self, answer: Answer) -> int:
         return answer.steps * (self._weight if answer.how == "mean" else 1)
 
     @property
+    def counts(self) -> int:
+        """Lanes of a frame that are 0 or 1: the first."""
+        return 1 + sum(answer.count for answer in self._counts)
+
+    @property
     def count(self) -> int:
-        """Limbs of a frame."""
-        return sum(limbs * count for limbs, (_, _, count) in zip(self._limbs, self._plan, strict=True))
+        """Lanes of a frame."""
+        return self.counts + sum(d * count for d, (_, _, count) in zip(self._digits, self._plan, strict=True))
 
     def weight(self, examples: float) -> int:
         """The number of examples that counts: whole, at least 0, at most the largest."""
@@ -208,47 +214,65 @@ class Lanes:
         return min(max(0, round(examples)), self._weight)
 
     def encode(self, tally: Tally) -> NDArray[np.float32]:
-        """One client's limbs, float32 whole numbers from 0 to below 2^width."""
+        """One client's lanes, float32 whole numbers: counts, then digits."""
         weight = self.weight(tally.examples) if tally.counted else 0
-        numbers = [int(tally.counted), weight]
-        for answer in self._all:
-            offset = self._offset(answer)
+        lanes = [int(tally.counted)]
+        for answer in self._counts:
+            lanes += [min(max(0, steps), 1) for steps in self._given(answer, tally)]
+        numbers = [weight]
+        for answer in self._others:
             factor = weight if answer.how == "mean" else 1
-            given = list(tally.values.get(answer.name, ())) if tally.counted else []
-            held = (given + [0.0] * answer.count)[: answer.count]
-            numbers += [factor * _steps(value, answer) + offset for value in held]
-        limbs: list[int] = []
-        mask = (1 << self._width) - 1
-        for number, count in zip(numbers, self._counts(), strict=True):
-            limbs += [(number >> (self._width * k)) & mask for k in range(count)]
-        return np.array(limbs, np.float32)
+            numbers += [factor * steps for steps in self._given(answer, tally)]
+        kinds = zip(self._digits, self._plan, strict=True)
+        lengths = [digits for digits, (_, _, count) in kinds for _ in range(count)]
+        half = self._radix // 2
+        for number, digits in zip(numbers, lengths, strict=True):
+            rest = number
+            for _ in range(digits):
+                above, digit = divmod(rest + half, self._radix)
+                lanes.append(digit - half)
+                rest = above
+        return np.array(lanes, np.float32)
 
-    def _counts(self) -> list[int]:
-        return [limbs for limbs, (_, _, count) in zip(self._limbs, self._plan, strict=True) for _ in range(count)]
+    @staticmethod
+    def _given(answer: Answer, tally: Tally) -> list[int]:
+        """A client's values of ``answer`` in its steps, as many as it has."""
+        given = list(tally.values.get(answer.name, ())) if tally.counted else []
+        return [_steps(value, answer) for value in (given + [0.0] * answer.count)[: answer.count]]
 
     def decode(self, sums: Sequence[int], clients: int) -> Sums:
-        """The sums of numbers from the sums of limbs of ``clients`` frames.
+        """The sums of numbers from the sums of lanes of ``clients`` frames.
 
         Raises `ForgedAggregateError` for sums that honest clients cannot have made.
         """
         if len(sums) != self.count:
             raise ForgedAggregateError(f"a sum of {len(sums)} lanes, the charter's answers have {self.count}")
-        found: list[int] = []
-        at = 0
-        for limbs, (offset, most, count) in zip(self._limbs, self._plan, strict=True):
+        counted, *counts = [int(n) for n in sums[: self.counts]]
+        found = [(0, n, 1) for n in (counted, *counts)]
+        at = self.counts
+        for digits, (least, most, count) in zip(self._digits, self._plan, strict=True):
             for _ in range(count):
-                number = sum(int(sums[at + k]) << (self._width * k) for k in range(limbs))
-                if not 0 <= number <= clients * most:
-                    raise ForgedAggregateError("a lane's sum is more than its clients can have sent")
-                found.append(number - clients * offset)
-                at += limbs
-        counted, examples, *rest = found
+                number = sum(int(sums[at + k]) * self._radix**k for k in range(digits))
+                found.append((least, number, most))
+                at += digits
+        if not all(clients * least <= number <= clients * most for least, number, most in found):
+            raise ForgedAggregateError("a lane's sum is more than its clients can have sent")
+        examples, *rest = [number for _, number, _ in found[self.counts :]]
         numbers: dict[str, list[float]] = {}
-        at = 0
-        for answer in self._all:
-            numbers[answer.name] = [_value(n, answer) for n in rest[at : at + answer.count]]
-            at += answer.count
+        for answers, held in ((self._counts, counts), (self._others, rest)):
+            at = 0
+            for answer in answers:
+                numbers[answer.name] = [_value(n, answer) for n in held[at : at + answer.count]]
+                at += answer.count
         return Sums(clients, counted, examples, numbers)
+
+
+def _digits_of(most: int, radix: int) -> int:
+    """Digits of numbers of at most this magnitude."""
+    digits = 1
+    while (radix**digits - 1) // 2 < most:
+        digits += 1
+    return digits
 
 
 def _steps(value: int | float, answer: Answer) -> int:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedcipher import _native
 from fedcipher.codec import Layout
 from fedcipher.errors import CharterError, DecryptError, ForgedAggregateError, LayoutError
-from fedcipher.federation.answers import Answer, Lanes, Sums, limb_width
+from fedcipher.federation.answers import Answer, Lanes, Sums
 from fedcipher.federation.charter import Charter, Purpose, arrays_digest, digest_of
 from fedcipher.federation.coding import Coding, coding_of
 from fedcipher.federation.kept import ENOUGH, KEPT, kept_answer, kept_means
@@ -65,17 +65,19 @@ def lanes_of(charter: Charter, scheme: Scheme, purpose: Purpose, steps: int = 0)
         return None
     measuring = purpose == "train" and measures_at(scheme, charter, steps)
     counters = () if measuring else _COUNTERS[purpose]
+    counts = ()
     if purpose == "train" and follows(scheme):
         weighted = not charter.equal_weights
         lanes = histogram_lanes(len(charter.arrays), weighted=weighted, measuring=measuring and not steps)
-        counters = (*counters, Answer(HISTOGRAMS, lanes, 1.0, 1.0, "sum"))
+        counts = (Answer(HISTOGRAMS, lanes, 1.0, 1.0, "sum"),)
     if purpose == "train" and not measuring:
         counters = (*counters, *WholeNumbers(charter, scheme).answers, *kept_answer(charter, scheme))
     return Lanes(
         () if measuring else charter.answers[purpose],
         largest_weight=charter.largest_weight,
-        width=limb_width(max(scheme.codec.bit_widths), int(scheme.params()["clients"])),
+        largest_digit=scheme.largest_digit,
         counters=counters,
+        counts=counts,
     )
 
 

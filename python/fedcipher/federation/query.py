@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from fedcipher.errors import CharterError
-from fedcipher.federation.answers import Answer, Lanes, limb_width, parse_answer
+from fedcipher.federation.answers import Answer, Lanes, parse_answer
 from fedcipher.federation.canonical import decode, encode
 from fedcipher.federation.charter import digest_of
 from fedcipher.schemes import Scheme
@@ -87,5 +87,4 @@ class Query:
 
 def query_lanes(answers: Sequence[Answer], scheme: Scheme) -> Lanes:
     """The lanes of an answer to a query."""
-    clients = int(scheme.params()["clients"])
-    return Lanes(answers, largest_weight=1, width=limb_width(max(scheme.codec.bit_widths), clients))
+    return Lanes(answers, largest_weight=1, largest_digit=scheme.largest_digit)

@@ -1,7 +1,7 @@
 """Arrays of whole numbers and truth values: they travel in lanes of the frame, and their sums are exact.
 
 A quantised counter is a counter with another value: steps of 17 examples of a range of 69,000. So what a model counts
-(the batches that a batch norm has seen, say) is sent as answers are: in limbs that a codec carries exactly.
+(the batches that a batch norm has seen, say) is sent as answers are: in digits that a lane carries exactly.
 """
 
 from __future__ import annotations

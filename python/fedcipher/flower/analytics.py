@@ -105,9 +105,15 @@ def _answered(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Mess
         if missing and not work.failed:
             _log.warning("query: the app's answers %s are missing or of another length, and count as zeros", missing)
         values = {answer.name: numbers_of(work.metrics.get(answer.name)) for answer in query.answers}
-        lanes = query_lanes(query.answers, party.scheme).encode(Tally(not work.failed, 1, values))
+        lanes = query_lanes(query.answers, party.scheme)
         frame = encryptor.encrypt(
-            [], round=query.round, plan=plan, model=query.binding(context), memory=query.memory(), lanes=lanes
+            [],
+            round=query.round,
+            plan=plan,
+            model=query.binding(context),
+            memory=query.memory(),
+            lanes=lanes.encode(Tally(not work.failed, 1, values)),
+            counts=lanes.counts,
         )
     content = RecordDict({_RECORD: protocol.wire_record({protocol.UPDATE: frame})})
     content[protocol.CONTEXT] = ConfigRecord({"digest": context})

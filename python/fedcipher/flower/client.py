@@ -188,6 +188,7 @@ class _Sealed:
             reference=self._model.reference,
             plan=self._settings.plan,
             lanes=0 if self._lanes is None else self._lanes.count,
+            counts=0 if self._lanes is None else self._lanes.counts,
             hide_ranges=self._model.hides_ranges,
         )
         self.phases["offline_seconds"] = time.perf_counter() - began
@@ -212,6 +213,7 @@ class _Sealed:
             model=self._model.binding(self._purpose),
             memory=self._model.memory(self._purpose),
             lanes=lanes,
+            counts=0 if self._lanes is None else self._lanes.counts,
             unbiased=trains and self._model.at_random,
             hide_ranges=self._model.hides_ranges,
         )

@@ -20,14 +20,12 @@ from fedcipher._optional import require_feature
 from fedcipher.codec import (
     Array,
     Codec,
+    LaneCodec,
     Layout,
     Levels,
     flat_float32,
-    lane_tensors,
     restore,
-    split_lanes,
     vanished,
-    with_lanes,
     without_lanes,
     without_ranges,
 )
@@ -60,6 +58,8 @@ __all__ = [
 ]
 
 _log = quoting_log("fedcipher")
+_MOST_EXACT = 1 << 24
+"""Float32 has all whole numbers of this magnitude: sums of lanes come out as such."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,7 @@ class Encryptor(ABC):
         model: bytes = b"",
         memory: bytes = b"",
         lanes: NDArray[np.float32] | None = None,
+        counts: int = 0,
         unbiased: bool = False,
         hide_ranges: bool = False,
     ) -> bytes:
@@ -201,9 +202,10 @@ class Encryptor(ABC):
         server announced for the round; ``model`` a digest of the global model it was trained from: updates of
         different ones do not add up to anything that opens; ``memory`` names the memory of the rule of sets that the
         sum counts in, empty for none: all updates of a sum agree on it. ``lanes`` are whole numbers that travel beside
-        the update in lanes of their own, each from 0 to below 2^(bits - 1) of the widest codec bits; their sums come
-        out exact (`Decrypted.lanes`). ``unbiased`` rounds at random, also where the codec rounds to the nearest.
-        ``hide_ranges`` keeps the clip ranges out of the frame, for readers that know them. Sets ``stats``.
+        an update of weight 1 in lanes of their own: first so many ``counts``, which are 0 or 1, then numbers of at most
+        `Scheme.largest_digit`, positive or negative; their sums come out exact (`Decrypted.lanes`). ``unbiased`` rounds
+        at random, also where the codec rounds to the nearest. ``hide_ranges`` keeps the clip ranges out of the frame,
+        for readers that know them. Sets ``stats``.
 
         With ``Codec(privacy=...)`` the update is clipped and gets noise, and ``reference`` is not used.
 
@@ -218,9 +220,13 @@ class Encryptor(ABC):
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
         lanes: int = 0,
+        counts: int = 0,
         hide_ranges: bool = False,
     ) -> None:
-        """Do ahead what does not depend on the data, for an update shaped like ``update`` and so many ``lanes``."""
+        """Do ahead what does not depend on the data, for an update shaped like ``update`` and so many ``lanes``.
+
+        So many ``counts`` of them are counts, as in `encrypt`.
+        """
 
     def export_state(self) -> bytes:
         """State to carry to another process (error feedback); secret to this client."""
@@ -400,6 +406,21 @@ class Scheme(ABC):
         """How many steps a value has, by its bits: as many as the fields of a sum have room for."""
 
     @property
+    def lane_bits(self) -> tuple[int, int]:
+        """Bits of a count and of a digit beside an update, as the codec counts them.
+
+        Those of its widest value, where all values of a frame have lanes of one width.
+        """
+        widest = max(self.codec.bit_widths)
+        return widest, widest
+
+    @property
+    def largest_digit(self) -> int:
+        """The largest magnitude of a whole number beside an update, of which all clients' sum is exact."""
+        held = self.levels.of(self.lane_bits[1]) // 2
+        return min(held, _MOST_EXACT // int(self.params()["clients"]))
+
+    @property
     def noise_shares(self) -> int:
         """With privacy: of how many clients there is noise in every sum that a reader does not know.
 
@@ -492,6 +513,10 @@ class NativeScheme(Scheme):
     @property
     def levels(self) -> Levels:
         return self._native.levels()
+
+    @property
+    def lane_bits(self) -> tuple[int, int]:
+        return self._native.lane_bits() or super().lane_bits
 
     def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
         clients, server = self._native.keygen(cohort_of(cohort, epoch), epoch)
@@ -605,6 +630,7 @@ class KernelEncryptor(Encryptor):
         self._native = native
         self._codec = codec = made_by.codec
         self._levels = made_by.levels
+        self._lanes = LaneCodec(made_by.lane_bits, made_by.levels, short=made_by.sends_parts)
         self._noise = codec.privacy and Mechanism(codec, codec.privacy, made_by.noise_shares)
         self._feedback = Feedback()
         self.stats = EncryptStats()
@@ -620,25 +646,28 @@ class KernelEncryptor(Encryptor):
         model: bytes = b"",
         memory: bytes = b"",
         lanes: NDArray[np.float32] | None = None,
+        counts: int = 0,
         unbiased: bool = False,
         hide_ranges: bool = False,
     ) -> bytes:
+        if lanes is not None and weight != 1:
+            raise ParameterError(f"weight={weight} with lanes, whose sums would be weighted; weigh the update before")
         update = with_numpy(update)
         stochastic = unbiased or self._codec.rounding == "stochastic"
         said = _Said(round, weight, plan, model, memory, stochastic, hide_ranges)
         if not len(update):
-            return self._encrypt_lanes(said, lanes)
+            return self._encrypt_lanes(said, lanes, counts)
         if self._codec.top is not None:
-            return self._encrypt_part(self._codec.top, update, said, reference, lanes)
+            return self._encrypt_part(self._codec.top, update, said, reference, (lanes, counts))
         if self._noise:
             return self._encrypt_noisy(self._noise, update, said, lanes)
         began = time.perf_counter()
         plain = self._codec.layout(update, reference, self._levels)
         flat = flat_float32(update)
         layout, shown = said.shown(plain, flat)
-        layout = with_lanes(layout, self._codec, 0 if lanes is None else lanes.size, self._levels)
+        layout = self._lanes.beside(layout, 0 if lanes is None else lanes.size, counts)
         prepared = time.perf_counter()
-        frame, clipped, quantising = self._seal(layout, [*shown, *split_lanes(lanes)], said)
+        frame, clipped, quantising = self._seal(layout, [*shown, *self._lanes.split(lanes, counts)], said)
         self._note(began, prepared, quantising, clipped[: len(flat)], layout, frame)
         if not said.stochastic and not isinstance(self._codec.clip, str):
             self.stats.vanished_by_tensor = vanished(plain, flat, self._levels)
@@ -651,12 +680,12 @@ class KernelEncryptor(Encryptor):
         named = said.plan, said.model, said.memory
         return self._native.encrypt(layout, arrays, said.round, said.weight, *named, bound, stochastic)
 
-    def _encrypt_lanes(self, said: _Said, lanes: NDArray[np.float32] | None) -> bytes:
+    def _encrypt_lanes(self, said: _Said, lanes: NDArray[np.float32] | None, counts: int) -> bytes:
         if lanes is None or not lanes.size:
             raise LayoutError("there is nothing to encrypt: no update and no lanes")
         began = time.perf_counter()
-        layout = Layout(lane_tensors(self._codec, lanes.size, self._levels))
-        frame, clipped, quantising = self._seal(layout, split_lanes(lanes), said)
+        layout = Layout(self._lanes.tensors(lanes.size, counts))
+        frame, clipped, quantising = self._seal(layout, self._lanes.split(lanes, counts), said)
         self._note(began, began, quantising, clipped, layout, frame)
         return frame
 
@@ -680,9 +709,10 @@ class KernelEncryptor(Encryptor):
         update: Sequence[Array],
         said: _Said,
         reference: Sequence[Array] | None,
-        lanes: NDArray[np.float32] | None,
+        beside: tuple[NDArray[np.float32] | None, int],
     ) -> bytes:
         began = time.perf_counter()
+        lanes, counts = beside
         part = CommonSet(update, reference, said.round, top)
         layout = part.gathered(self._codec.layout(update, reference, self._levels))
         corrected = self._feedback.corrected(update)
@@ -690,9 +720,9 @@ class KernelEncryptor(Encryptor):
         # The kernel is given what the integers stand for, so that what it sends is what error feedback takes off.
         sent = dequantised(layout, integers, self._levels)
         layout, flat = said.shown(layout, np.split(sent, np.cumsum(part.counts)[:-1]))
-        layout = with_lanes(layout, self._codec, 0 if lanes is None else lanes.size, self._levels)
+        layout = self._lanes.beside(layout, 0 if lanes is None else lanes.size, counts)
         prepared = time.perf_counter()
-        frame, _, quantising = self._seal(layout, [*flat, *split_lanes(lanes)], said, part.digest)
+        frame, _, quantising = self._seal(layout, [*flat, *self._lanes.split(lanes, counts)], said, part.digest)
         self._feedback.keep(corrected, part.index, sent)
         self._note(began, prepared, quantising, clipped, layout, frame)
         return frame
@@ -719,6 +749,7 @@ class KernelEncryptor(Encryptor):
         reference: Sequence[Array] | None = None,
         plan: bytes = b"",
         lanes: int = 0,
+        counts: int = 0,
         hide_ranges: bool = False,
     ) -> None:
         update = with_numpy(update)
@@ -727,7 +758,7 @@ class KernelEncryptor(Encryptor):
             layout = CommonSet(update, reference, round, self._codec.top).gathered(layout)
         if hide_ranges and not self._noise:
             layout = without_ranges(layout)
-        self._native.precompute(round, with_lanes(layout, self._codec, lanes, self._levels), plan)
+        self._native.precompute(round, self._lanes.beside(layout, lanes, counts), plan)
 
     def export_state(self) -> bytes:
         return self._native.export_state() if self._codec.top is None else self._feedback.export()
@@ -803,7 +834,9 @@ class KernelDecryptor(Decryptor):
         bound = b"" if part is None else part.digest
         layout, found, contributions, flat, counts, wrong = self._native.decrypt(frame, round, model, memory, bound)
         clients = [Contribution(*c) for c in contributions]
-        layout, flat, lanes = without_lanes(layout, flat, len(clients))
+        layout, flat, lanes = without_lanes(layout, flat)
+        if lanes and any(c.weight != 1 for c in clients):
+            raise LayoutError("a sum of lanes of clients of different weights")
         factor = 1.0 if rescale is None else rescale(lanes, len(clients))
         if layout is not None and (factor != 1 or ranges is not None):
             _scale(layout, flat, factor, ranges)

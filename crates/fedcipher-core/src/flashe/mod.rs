@@ -16,7 +16,7 @@ mod positions;
 mod sparse;
 
 use crate::admission::Rules;
-use crate::bounds::{Bounds, Levels, MAX_FIELD_BITS};
+use crate::bounds::{Bounds, LaneBits, Levels, MAX_FIELD_BITS};
 use crate::client::{Receiver, Sender};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
@@ -155,6 +155,11 @@ impl Scheme for Flashe {
 
     fn levels(&self) -> Levels {
         self.params.bounds.levels()
+    }
+
+    fn lane_bits(&self) -> Option<LaneBits> {
+        let widest = || LaneBits::widest(self.params.bounds, self.levels(), |bits| self.params.width(bits).is_ok());
+        self.params.per_client_top.is_none().then(widest)
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {

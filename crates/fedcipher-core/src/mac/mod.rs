@@ -234,6 +234,24 @@ impl RoundMac {
         Hasher::new(&self.noise, u64::BITS, start)
     }
 
+    /// The polynomial of the sums from `start` on, of one segment or more; they begin where a scheme may cut.
+    #[must_use]
+    pub fn hash_run(&self, start: usize, sums: &[u64]) -> Hash {
+        let first = self.segments.partition_point(|s| s.start + s.len <= start);
+        let (mut rest, mut at, mut hash) = (sums, start, Hash::default());
+        for segment in &self.segments[first..] {
+            let (own, behind) = rest.split_at(rest.len().min(segment.start + segment.len - at));
+            if own.is_empty() {
+                break;
+            }
+            let mut hasher = self.hasher(at);
+            hasher.sums(own);
+            hash += hasher.hash();
+            (rest, at) = (behind, at + own.len());
+        }
+        hash
+    }
+
     /// The polynomial of all fields of an update, at once.
     #[must_use]
     pub fn hash_fields(&self, fields: &[u32]) -> Hash {
@@ -330,9 +348,7 @@ impl Verifier {
     /// The polynomial of a piece's sums.
     #[must_use]
     pub fn hash(&self, start: usize, sums: &[u64]) -> Hash {
-        let mut hasher = self.mac.hasher(start);
-        hasher.sums(sums);
-        hasher.hash()
+        self.mac.hash_run(start, sums)
     }
 
     pub fn check(&self, hash: Hash, tag: Tag) -> Result<()> {

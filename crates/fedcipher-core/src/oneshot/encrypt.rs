@@ -4,13 +4,13 @@ use super::sealing::Public;
 use super::statement::share_info;
 use super::{Place, Setting, signed};
 use crate::Result;
-use crate::bits::packed_len;
 use crate::client::{Digest, Sender};
 use crate::codec::{Layout, Update};
 use crate::keys::ClientKey;
 use crate::mac::{Hash, Stamp};
 use crate::prf::Stream;
 use crate::rlwe::encrypt::{CipherSealer, cut};
+use crate::rlwe::params::Block;
 use crate::rlwe::ring::SecretNtt;
 use crate::scheme::{Encryptor, Request, Terms};
 use crate::statement::{END_LEN, sha256};
@@ -81,7 +81,7 @@ impl OneshotEncryptor {
             Some(ready) => ready,
             None => self.fresh(terms.round)?,
         };
-        let pieces = cut(&blocks, shares.len(), |block| packed_len(block.used, d.wire_bits(d.up_drop)));
+        let pieces = cut(&blocks, shares.len(), Block::up_bytes);
         let seed = stamp.signer.context.seed();
         let (prefix, masks) = (shares, Vec::new());
         let inner =

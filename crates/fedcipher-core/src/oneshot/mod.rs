@@ -24,7 +24,7 @@ pub mod sharing;
 pub mod statement;
 
 use crate::admission::Rules;
-use crate::bounds::{Bounds, Levels};
+use crate::bounds::{Bounds, LaneBits, Levels};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::ledger::Holder;
@@ -257,6 +257,10 @@ impl Scheme for Oneshot {
         self.setting.params.rules().levels
     }
 
+    fn lane_bits(&self) -> Option<LaneBits> {
+        Some(self.setting.derived.lanes)
+    }
+
     fn check_layout(&self, layout: &Layout) -> Result<()> {
         self.setting.derived.shape(layout).map(drop)
     }
@@ -343,8 +347,8 @@ impl Scheme for Oneshot {
             ("preset".into(), format!("{:?}", p.preset)),
             ("N".into(), d.ring.n.to_string()),
             ("log q".into(), d.ring.log_q().to_string()),
-            ("wire bits up".into(), d.wire_bits(d.up_drop).to_string()),
-            ("wire bits down".into(), d.down_bits.to_string()),
+            ("wire bits up".into(), d.values.up_bits.to_string()),
+            ("wire bits down".into(), d.values.down_bits.to_string()),
             ("committee".into(), format!("{} of {} members answer", s.needed(), p.members)),
             ("withstands".into(), format!("{} corrupt clients and members with the server", p.corrupt)),
             ("shares modulo".into(), s.field.p().to_string()),

@@ -16,7 +16,7 @@ use super::piece;
 use super::secret::Secret;
 use super::transcipher::EvaluationKeys;
 use crate::admission::Rules;
-use crate::bounds::{Bounds, Levels};
+use crate::bounds::{Bounds, LaneBits, Levels};
 use crate::client::{Receiver, Sender};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
@@ -143,10 +143,14 @@ impl Shared {
         i64::from(q) - i64::from(used) - if folded { i64::from(fold) } else { 0 }
     }
 
+    fn fits(&self, bits: u32) -> bool {
+        self.params.bounds.max_sum(bits) < u128::from(self.context.field.p())
+    }
+
     pub fn check_layout(&self, layout: &Layout) -> Result<()> {
-        let (bounds, p) = (self.params.bounds, self.context.field.p());
+        let bounds = self.params.bounds;
         for segment in layout.segments() {
-            if bounds.max_sum(segment.bits) >= u128::from(p) {
+            if !self.fits(segment.bits) {
                 // The largest power of two below p fits always; name what would.
                 bounds.checked_field_bits(segment.bits, self.context.field.bits() - 1)?;
             }
@@ -175,6 +179,10 @@ impl Scheme for PastaBfv {
 
     fn levels(&self) -> Levels {
         self.shared.params.rules().levels
+    }
+
+    fn lane_bits(&self) -> Option<LaneBits> {
+        Some(LaneBits::widest(self.shared.params.bounds, self.levels(), |bits| self.shared.fits(bits)))
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The server's side: c0 added mod q. It never has c1.
 
-use super::params::Derived;
+use super::params::{Block, Derived, Modulus, Part};
 use crate::admission::Admission;
 use crate::bits::{BitWriter, check_stream, packed_len, unpack_wide};
 use crate::codec::Layout;
@@ -27,10 +27,10 @@ impl BfvAggregator {
     }
 }
 
-/// A running sum of c0, one vector a ciphertext.
+/// A running sum of c0, one vector a part of a ciphertext.
 pub(crate) struct CipherSum {
     derived: Arc<Derived>,
-    sum: Vec<Vec<u128>>,
+    sum: Vec<(Part, Vec<u128>)>,
 }
 
 impl CipherSum {
@@ -42,52 +42,52 @@ impl CipherSum {
     /// changes nothing.
     pub fn add(&mut self, layout: &Layout, mut reader: Reader<'_>, factor: u64) -> Result<()> {
         let d = &self.derived;
-        let blocks = d.shape(layout)?;
-        let wire_bits = d.wire_bits(d.up_drop);
-        let mut parts = Vec::with_capacity(blocks.len());
-        for block in &blocks {
-            let bytes = reader.bytes(packed_len(block.used, wire_bits))?;
-            check_stream(bytes, block.used, wire_bits)?;
-            parts.push(bytes);
+        let parts: Vec<Part> = d.shape(layout)?.into_iter().flat_map(|Block { parts }| parts).collect();
+        let mut sent = Vec::with_capacity(parts.len());
+        for part in &parts {
+            let bytes = reader.bytes(part.up_bytes())?;
+            check_stream(bytes, part.used, part.packing.modulus.up_bits)?;
+            sent.push(bytes);
         }
         reader.finish()?;
-        let limit = d.most_sent();
         let reason = || Error::Frame { reason: "a ciphertext coefficient is not below q".into() };
-        let below = |some: &[u128]| some.iter().fold(true, |below, sent| below & (*sent <= limit));
+        let below = |limit: u128, some: &[u128]| some.iter().fold(true, |below, sent| below & (*sent <= limit));
         let threads = Threads::for_elements(layout.elements());
-        threads.map(&parts, |k, bytes| {
-            let check = |_, some: &[u128]| below(some).then_some(()).ok_or_else(reason);
-            read(bytes, wire_bits, blocks[k].used, check)
+        threads.map(&sent, |k, bytes| {
+            let (modulus, used) = (&parts[k].packing.modulus, parts[k].used);
+            let limit = modulus.most_sent();
+            read(bytes, modulus.up_bits, used, |_, some| below(limit, some).then_some(()).ok_or_else(reason))
         })?;
         if self.sum.is_empty() {
-            self.sum = blocks.iter().map(|b| vec![0; b.used]).collect();
+            self.sum = parts.iter().map(|part| (part.clone(), vec![0; part.used])).collect();
         }
-        let add = |(sum, bytes): (&mut Vec<u128>, &&[u8])| {
-            read(bytes, wire_bits, sum.len(), |at, some| {
+        let add = |((part, sum), bytes): (&mut (Part, Vec<u128>), &&[u8])| {
+            let modulus: &Modulus = &part.packing.modulus;
+            read(bytes, modulus.up_bits, sum.len(), |at, some| {
                 let sum = sum[at..].iter_mut().zip(some);
                 // A loop each: one that asks for every coefficient takes a third longer.
-                match (d.sums_whole(), factor) {
+                match (modulus.sums_whole(), factor) {
                     // The sum of all clients at their largest weights stays below q.
                     (true, _) => sum.for_each(|(slot, sent)| *slot += *sent * u128::from(factor)),
-                    (false, 1) => sum.for_each(|(slot, sent)| *slot = d.ring.add(*slot, d.expand(*sent))),
+                    (false, 1) => sum.for_each(|(slot, sent)| *slot = d.ring.add(*slot, modulus.expand(*sent))),
                     (false, _) => sum.for_each(|(slot, sent)| {
-                        *slot = d.ring.add(*slot, d.ring.scale(d.expand(*sent), factor));
+                        *slot = d.ring.add(*slot, d.ring.scale(modulus.expand(*sent), factor));
                     }),
                 }
                 Ok(())
             })
         };
         match threads {
-            Threads::One => self.sum.iter_mut().zip(&parts).try_for_each(add),
-            Threads::All => self.sum.par_iter_mut().zip(&parts).try_for_each(add),
+            Threads::One => self.sum.iter_mut().zip(&sent).try_for_each(add),
+            Threads::All => self.sum.par_iter_mut().zip(&sent).try_for_each(add),
         }
     }
 
-    /// The sums as they are broadcast, ciphertext by ciphertext; none are left.
+    /// The sums as they are broadcast, part by part; none are left.
     pub fn take(&mut self) -> Result<Vec<Vec<u8>>> {
-        let (sum, bits) = (std::mem::take(&mut self.sum), self.derived.down_bits);
-        let threads = Threads::for_elements(sum.iter().map(Vec::len).sum());
-        threads.map(&sum, |_, c0| Ok(pack(c0.iter().copied(), bits)))
+        let sum = std::mem::take(&mut self.sum);
+        let threads = Threads::for_elements(sum.iter().map(|(part, _)| part.used).sum());
+        threads.map(&sum, |_, (part, c0)| Ok(pack(c0.iter().copied(), part.packing.modulus.down_bits)))
     }
 }
 

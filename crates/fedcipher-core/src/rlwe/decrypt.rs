@@ -2,11 +2,11 @@
 
 use super::accelerator::{Decoded, Session, SumJob};
 use super::aggregate::{prefix_len, seeds};
-use super::encrypt::cut;
+use super::encrypt::{cut, device};
 use super::params::{Block, Derived};
 use super::ring::SecretNtt;
 use crate::admission::check_sums;
-use crate::bits::{check_stream, packed_len, unpack_wide};
+use crate::bits::{check_stream, unpack_wide};
 use crate::client::Receiver;
 use crate::codec::{Layout, SumSink};
 use crate::keys::ClientKey;
@@ -41,8 +41,8 @@ pub(crate) struct CipherOpener {
     seeds: Vec<([u8; 32], u64)>,
     prefix: usize,
     weight: u64,
-    /// Most noise of the sum.
-    offset: u128,
+    /// Ciphertexts in the sum.
+    terms: u128,
 }
 
 impl BfvDecryptor {
@@ -85,19 +85,33 @@ impl CipherOpener {
         prefix: usize,
     ) -> Result<Self> {
         let blocks = derived.shape(layout)?;
-        let pieces = cut(&blocks, prefix, |block| packed_len(block.used, derived.down_bits));
-        let (weight, offset) = (header.total_weight(), terms * derived.fresh_noise());
-        let derived = Arc::clone(derived);
-        Ok(CipherOpener { derived, secret, session: None, blocks, pieces, mac, seeds, prefix, weight, offset })
+        let pieces = cut(&blocks, prefix, Block::down_bytes);
+        let (weight, derived) = (header.total_weight(), Arc::clone(derived));
+        Ok(CipherOpener { derived, secret, session: None, blocks, pieces, mac, seeds, prefix, weight, terms })
+    }
+
+    /// The coefficients of a sum mod q, from the bytes of its parts.
+    fn coefficients(&self, block: &Block, mut c0: &[u8]) -> Result<Vec<u128>> {
+        let mut sums = vec![0; block.used()];
+        for part in &block.parts {
+            let modulus = &part.packing.modulus;
+            let short = || Error::frame("a ciphertext ends before its last part");
+            let (own, behind) = c0.split_at_checked(part.down_bytes()).ok_or_else(short)?;
+            check_stream(own, part.used, modulus.down_bits)?;
+            let sums = &mut sums[part.first..part.first + part.used];
+            unpack_wide(own, modulus.down_bits, sums);
+            for sum in sums {
+                *sum = modulus.expand_sum(*sum)?;
+            }
+            c0 = behind;
+        }
+        Ok(sums)
     }
 
     /// Plaintext and noise of ciphertext `index`, by coefficient.
     fn decode(&self, index: usize, c0: &[u8]) -> Result<Decoded> {
         let (d, block) = (&self.derived, &self.blocks[index]);
-        let bits = d.down_bits;
-        check_stream(c0, block.used, bits)?;
-        let mut sums = vec![0; block.used];
-        unpack_wide(c0, bits, &mut sums);
+        let sums = self.coefficients(block, c0)?;
         let public = || -> Result<_> {
             let mut a = d.ring.zero();
             for (seed, scale) in &self.seeds {
@@ -105,28 +119,38 @@ impl CipherOpener {
             }
             Ok(a)
         };
-        if let Some(session) = &self.session {
-            let c0 = || sums.iter().map(|sum| d.expand_sum(*sum)).collect::<Result<_>>();
-            let job = || -> Result<_> { Ok(SumJob { a: public()?, c0: c0()? }) };
+        if let Some(session) = device(self.session.as_ref(), d, block) {
+            let job = || -> Result<_> { Ok(SumJob { a: public()?, c0: sums.clone() }) };
             if let Some(decoded) = session.decrypt(session.host(job)?)? {
                 return Ok(decoded);
             }
         }
-        let a = public()?;
-        let product = d.ring.times_secret(a, &self.secret, block.used);
-        let coefficient = |(a_s, sum): (&u128, &u128)| d.decode(d.ring.sub(d.expand_sum(*sum)?, *a_s));
-        Ok(Zeroizing::new(product.iter().zip(&sums).map(coefficient).collect::<Result<_>>()?))
+        let product = d.ring.times_secret(public()?, &self.secret, block.used());
+        let mut decoded = Zeroizing::new(Vec::with_capacity(block.used()));
+        for part in &block.parts {
+            let own = part.first..part.first + part.used;
+            for (a_s, sum) in product[own.clone()].iter().zip(&sums[own]) {
+                decoded.push(part.packing.modulus.decode(d.ring.sub(*sum, *a_s))?);
+            }
+        }
+        Ok(decoded)
     }
 
     /// The noise's part of the tag. Without it, whether a changed aggregate opens would tell how large its noise is.
     fn noise(&self, index: usize, decoded: &[(u128, i128)]) -> Result<Hash> {
-        let too_large =
-            || Error::Decrypt { reason: "a coefficient carries more noise than its clients' together".into() };
-        let word = |(_, noise): &(u128, i128)| {
-            let shifted = u128::try_from(*noise + self.offset as i128).ok().filter(|n| *n <= 2 * self.offset);
-            shifted.and_then(|n| u64::try_from(n).ok()).ok_or_else(too_large)
-        };
-        let words = Zeroizing::new(decoded.iter().map(word).collect::<Result<Vec<u64>>>()?);
+        let mut words = Zeroizing::new(Vec::with_capacity(decoded.len()));
+        for part in &self.blocks[index].parts {
+            let offset = self.terms * part.packing.modulus.fresh_noise;
+            let word = |noise: i128| {
+                let shifted = u128::try_from(noise + offset as i128).ok().filter(|n| *n <= 2 * offset);
+                shifted.and_then(|n| u64::try_from(n).ok())
+            };
+            for (_, noise) in &decoded[part.first..part.first + part.used] {
+                words.push(word(*noise).ok_or_else(|| Error::Decrypt {
+                    reason: "a coefficient carries more noise than its clients' together".into(),
+                })?);
+            }
+        }
         let Some(mac) = &self.mac else { return Ok(Hash::default()) };
         let mut hasher = mac.noise_hasher(index * self.derived.ring.n);
         hasher.sums(&words);
@@ -144,13 +168,17 @@ impl Opener for CipherOpener {
     }
 
     fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash> {
-        let block = &self.blocks[index];
-        let decoded = self.decode(index, bytes)?;
-        for ((m, _), fields) in decoded.iter().zip(sums.chunks_mut(block.fields.count)) {
-            block.fields.check(*m)?;
-            block.fields.unpack(*m, fields);
+        let (decoded, levels) = (self.decode(index, bytes)?, self.derived.params.bounds.levels());
+        let mut rest = sums;
+        for part in &self.blocks[index].parts {
+            let (fields, (own, behind)) = (part.packing.fields, rest.split_at_mut(part.len));
+            for ((m, _), own) in decoded[part.first..].iter().zip(own.chunks_mut(fields.count)) {
+                fields.check(*m)?;
+                fields.unpack(*m, own);
+            }
+            check_sums(own, self.weight, levels.of(part.packing.bits))?;
+            rest = behind;
         }
-        check_sums(sums, self.weight, self.derived.params.bounds.levels().of(block.bits))?;
         self.noise(index, &decoded)
     }
 }

@@ -2,8 +2,8 @@
 //! pack, one scaled addition, bits to the wire.
 
 use super::accelerator::{MaskJob, Session};
-use super::params::{Block, Derived};
-use super::ring::SecretNtt;
+use super::params::{Block, Derived, Modulus, Part};
+use super::ring::{Ring, SecretNtt};
 use crate::bits::{BitWriter, check_stream, pack_first, packed_len, unpack_wide};
 use crate::client::Sender;
 use crate::codec::{Layout, Update};
@@ -62,10 +62,10 @@ fn mask(
     errors: Option<&[i8]>,
 ) -> Result<Mask> {
     let ring = &d.ring;
-    let mut sum = ring.times_secret(public(d, seed, index)?, secret, block.used);
+    let mut sum = ring.times_secret(public(d, seed, index)?, secret, block.used());
     let errors = match errors {
         Some(errors) => Zeroizing::new(errors.to_vec()),
-        None => d.error.draws(&mut Stream::from_os()?, block.used),
+        None => d.error.draws(&mut Stream::from_os()?, block.used()),
     };
     for (c, e) in sum.iter_mut().zip(errors.iter()) {
         *c = ring.add(*c, ring.lift(*e));
@@ -92,14 +92,14 @@ impl BfvEncryptor {
         let fits = |o: &Offline| {
             o.process == std::process::id()
                 && o.masks.len() == blocks.len()
-                && o.masks.iter().zip(&blocks).all(|(m, b)| m.errors.len() == b.used)
+                && o.masks.iter().zip(&blocks).all(|(m, b)| m.errors.len() == b.used())
         };
         let (seed, masks) = match self.ready.take().filter(fits) {
             Some(ready) => (ready.seed, ready.masks.into_iter().map(|mask| Mutex::new(Some(mask))).collect()),
             None => (*random_bytes::<32>()?, Vec::new()),
         };
         let (secret, session, prefix) = (Arc::clone(&self.secret), self.session.clone(), seed.to_vec());
-        let pieces = cut(&blocks, prefix.len(), |block| packed_len(block.used, d.wire_bits(d.up_drop)));
+        let pieces = cut(&blocks, prefix.len(), Block::up_bytes);
         Ok(CipherSealer { derived: d, secret, session, header, stamp, seed, prefix, masks, blocks, pieces })
     }
 }
@@ -141,30 +141,73 @@ impl Sealer for CipherSealer {
 
     fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
         let (d, block) = (&self.derived, &self.blocks[index]);
-        if let Some(session) = &self.session {
+        if let Some(session) = device(self.session.as_ref(), d, block) {
             return self.seal_on(session, index, update, out);
         }
-        let weight = self.stamp.weight();
-        let mut hasher = self.stamp.mac.hasher(block.start);
         let mask = match self.ready(index)? {
             Some(mask) => mask,
             None => mask(d, &self.secret, &self.seed, index, block, None)?,
         };
-        let wire_bits = d.wire_bits(d.up_drop);
         let mut noises = self.noises(index);
-        let mut ints = Zeroizing::new(vec![0u32; block.fields.count * RUN]);
+        let (mut fields, mut rest) = (Hash::default(), out);
+        for part in &block.parts {
+            let (own, behind) = rest.split_at_mut(part.up_bytes());
+            fields += self.seal_part(part, &mask, update, &mut noises, own)?;
+            rest = behind;
+        }
+        Ok(self.hash(fields, noises.hash()))
+    }
+}
+
+/// c0 of packed fields and their mask, without the bits that are dropped, and the noise that the tag is of.
+#[multiversion(targets("x86_64+bmi1+bmi2+adx"))]
+fn cover(
+    (ring, modulus): (&Ring, &Modulus),
+    packed: &[u128],
+    (sums, errors): (&[u128], &[i8]),
+    noise: &mut [u32],
+    wire: &mut [[u8; 16]],
+) {
+    let (delta, drop) = (modulus.delta, modulus.up_drop);
+    // What dropping bits adds is half a unit less the bits that go; the whole is shifted to be no less than zero.
+    let half = (1u32 << drop) >> 1;
+    let (low, most) = ((1u32 << drop) - 1, modulus.fresh_noise as u32 + half);
+    for ((((m, sum), error), noise), wire) in packed.iter().zip(sums).zip(errors).zip(noise).zip(wire) {
+        let c0 = ring.add(*sum, delta.wrapping_mul(*m));
+        let gone = (c0 as u32).wrapping_add(half) & low;
+        *noise = most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone);
+        *wire = modulus.compress(c0).to_le_bytes();
+    }
+}
+
+impl CipherSealer {
+    /// The elements of `part` under their coefficients of `mask`, and their part of the tag.
+    fn seal_part(
+        &self,
+        part: &Part,
+        mask: &Mask,
+        update: &Update<'_>,
+        noises: &mut Hasher<'_>,
+        out: &mut [u8],
+    ) -> Result<Hash> {
+        let (fields, modulus) = (part.packing.fields, &part.packing.modulus);
+        let (weight, wire_bits, step) = (self.stamp.weight(), modulus.up_bits, fields.count * RUN);
+        let mut hasher = self.stamp.mac.hasher(part.start);
+        let mut ints = Zeroizing::new(vec![0u32; step.min(part.len)]);
         let mut packed = Zeroizing::new([0u128; RUN]);
         let mut noise = Zeroizing::new([0u32; RUN]);
         let mut wire = [[0u8; 16]; RUN];
-        let (step, mut done, mut made) = (block.fields.count * RUN, 0, 0);
-        while done < block.len {
-            let n = step.min(block.len - done);
+        let (mut done, mut made) = (0, 0);
+        while done < part.len {
+            let n = step.min(part.len - done);
             let ints = &mut ints[..n];
-            update.quantise(self.stamp.levels, block.start + done, ints)?;
+            update.quantise(self.stamp.levels, part.start + done, ints)?;
             hasher.fields(ints);
-            block.fields.pack(ints, weight, &mut *packed);
-            let run = &packed[..block.fields.coefficients(n)];
-            cover(d, run, (&mask.sum[made..], &mask.errors[made..]), &mut *noise, &mut wire);
+            fields.pack(ints, weight, &mut *packed);
+            let run = &packed[..fields.coefficients(n)];
+            let own = part.first + made;
+            let under = (&mask.sum[own..], &mask.errors[own..]);
+            cover((&self.derived.ring, modulus), run, under, &mut *noise, &mut wire);
             noises.fields(&noise[..run.len()]);
             // A run begins on a byte.
             let end = packed_len(made + run.len(), wire_bits);
@@ -172,26 +215,9 @@ impl Sealer for CipherSealer {
             done += n;
             made += run.len();
         }
-        Ok(self.hash(hasher.hash(), noises.hash()))
+        Ok(hasher.hash())
     }
-}
 
-/// c0 of packed fields and their mask, without the bits that are dropped, and the noise that the tag is of.
-#[multiversion(targets("x86_64+bmi1+bmi2+adx"))]
-fn cover(d: &Derived, packed: &[u128], (sums, errors): (&[u128], &[i8]), noise: &mut [u32], wire: &mut [[u8; 16]]) {
-    let (ring, delta, drop) = (&d.ring, d.delta, d.up_drop);
-    // What dropping bits adds is half a unit less the bits that go; the whole is shifted to be no less than zero.
-    let half = (1u32 << drop) >> 1;
-    let (low, most) = ((1u32 << drop) - 1, d.fresh_noise() as u32 + half);
-    for ((((m, sum), error), noise), wire) in packed.iter().zip(sums).zip(errors).zip(noise).zip(wire) {
-        let c0 = ring.add(*sum, delta.wrapping_mul(*m));
-        let gone = (c0 as u32).wrapping_add(half) & low;
-        *noise = most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone);
-        *wire = d.compress(c0, drop).to_le_bytes();
-    }
-}
-
-impl CipherSealer {
     /// The mask that was made ahead, where any were.
     fn ready(&self, index: usize) -> Result<Option<Mask>> {
         let Some(place) = self.masks.get(index) else { return Ok(None) };
@@ -218,24 +244,28 @@ impl CipherSealer {
         let plaintext = || -> Result<_> {
             let errors = match self.ready(index)? {
                 Some(mask) => mask.errors,
-                None => d.error.draws(&mut Stream::from_os()?, block.used),
+                None => d.error.draws(&mut Stream::from_os()?, block.used()),
             };
-            let mut hasher = self.stamp.mac.hasher(block.start);
-            let mut plain = Zeroizing::new(vec![0; block.used]);
-            let mut ints = Zeroizing::new(vec![0u32; block.len]);
-            update.quantise(self.stamp.levels, block.start, &mut ints)?;
-            hasher.fields(&ints);
-            block.fields.pack(&ints, self.stamp.weight(), &mut plain);
-            Ok((errors, hasher, plain))
+            let mut fields = Hash::default();
+            let mut plain = Zeroizing::new(vec![0; block.used()]);
+            for part in &block.parts {
+                let mut hasher = self.stamp.mac.hasher(part.start);
+                let mut ints = Zeroizing::new(vec![0u32; part.len]);
+                update.quantise(self.stamp.levels, part.start, &mut ints)?;
+                hasher.fields(&ints);
+                part.packing.fields.pack(&ints, self.stamp.weight(), &mut plain[part.first..]);
+                fields += hasher.hash();
+            }
+            Ok((errors, fields, plain))
         };
-        let (errors, hasher, plain) = session.host(plaintext)?;
+        let (errors, fields, plain) = session.host(plaintext)?;
 
         let job = || Ok(MaskJob { a: public(d, &self.seed, index)?, e: errors.clone() });
         let made = session.encrypt(&self.seed, index, plain.clone(), job)?;
         let noise = session.host(|| self.write_sums(made, index, &errors, &plain, out))?;
         let mut noises = self.noises(index);
         noises.fields(&noise);
-        Ok(self.hash(hasher.hash(), noises.hash()))
+        Ok(self.hash(fields, noises.hash()))
     }
 
     /// c0 from a device, or the core's where it made none, to the wire; what the noise tag is made of.
@@ -245,45 +275,53 @@ impl CipherSealer {
         index: usize,
         errors: &[i8],
         plain: &[u128],
-        out: &mut [u8],
+        mut out: &mut [u8],
     ) -> Result<Zeroizing<Vec<u32>>> {
-        let (d, block) = (&self.derived, &self.blocks[index]);
+        let (d, block, modulus) = (&self.derived, &self.blocks[index], &self.derived.values);
         let bits = d.ring.log_q();
         let sums: Vec<u128> = match made {
             Some(bytes) => {
-                check_stream(&bytes, block.used, bits)?;
-                let mut sums = vec![0; block.used];
+                check_stream(&bytes, block.used(), bits)?;
+                let mut sums = vec![0; block.used()];
                 unpack_wide(&bytes, bits, &mut sums);
                 sums
             }
             None => {
                 let mask = mask(d, &self.secret, &self.seed, index, block, Some(errors))?;
-                mask.sum.iter().zip(plain.iter()).map(|(a, m)| d.ring.add(*a, d.delta.wrapping_mul(*m))).collect()
+                mask.sum.iter().zip(plain.iter()).map(|(a, m)| d.ring.add(*a, modulus.delta.wrapping_mul(*m))).collect()
             }
         };
-        let half = (1u32 << d.up_drop) >> 1;
-        let (low, most) = ((1u32 << d.up_drop) - 1, d.fresh_noise() as u32 + half);
-        let wire_bits = d.wire_bits(d.up_drop);
-        let mut writer = BitWriter::new(out);
-        let mut noise = Zeroizing::new(Vec::with_capacity(block.used));
-        for (c0, error) in sums.iter().zip(errors.iter()) {
-            if *c0 >= d.ring.q {
-                return Err(Error::Device { reason: "a coefficient that came back is not below q".into() });
-            }
-            let gone = (*c0 as u32).wrapping_add(half) & low;
-            noise.push(most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone));
-            writer.push(d.compress(*c0, d.up_drop), wire_bits);
+        if sums.iter().any(|c0| *c0 >= d.ring.q) {
+            return Err(Error::Device { reason: "a coefficient that came back is not below q".into() });
         }
-        writer.finish();
-        Ok(noise)
+        let half = (1u32 << modulus.up_drop) >> 1;
+        let (low, most) = ((1u32 << modulus.up_drop) - 1, modulus.fresh_noise as u32 + half);
+        let noise = |(c0, error): (&u128, &i8)| {
+            let gone = (*c0 as u32).wrapping_add(half) & low;
+            most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone)
+        };
+        for part in &block.parts {
+            let (own, behind) = out.split_at_mut(part.up_bytes());
+            let mut writer = BitWriter::new(own);
+            let sent = &sums[part.first..part.first + part.used];
+            sent.iter().for_each(|c0| writer.push(modulus.compress(*c0), modulus.up_bits));
+            writer.finish();
+            out = behind;
+        }
+        Ok(Zeroizing::new(sums.iter().zip(errors).map(noise).collect()))
     }
+}
+
+/// The device for a ciphertext: what has another plaintext modulus than values do is the core's.
+pub(crate) fn device<'a>(session: Option<&'a Arc<Session>>, d: &Derived, block: &Block) -> Option<&'a Arc<Session>> {
+    session.filter(|_| d.fits_device(block))
 }
 
 /// One piece a ciphertext, of `bytes(block)` bytes, behind `prefix` bytes.
 pub(crate) fn cut(blocks: &[Block], prefix: usize, bytes: impl Fn(&Block) -> usize) -> Vec<Piece> {
     let mut at = prefix;
     let piece = |block: &Block| {
-        let piece = Piece { start: block.start, len: block.len, at, bytes: bytes(block) };
+        let piece = Piece { start: block.start(), len: block.len(), at, bytes: bytes(block) };
         at += piece.bytes;
         piece
     };
@@ -312,14 +350,19 @@ impl Encryptor for BfvEncryptor {
             })?,
             Some(session) => {
                 self.sender.reserve(round)?;
-                let jobs = blocks.iter().enumerate();
-                let job = |(k, block): (usize, &Block)| {
-                    Ok(MaskJob { a: public(d, &seed, k)?, e: d.error.draws(&mut Stream::from_os()?, block.used) })
-                };
-                let jobs = session.host(|| jobs.map(job).collect::<Result<Vec<_>>>())?;
+                let (mut masks, mut jobs) = (Vec::with_capacity(blocks.len()), Vec::new());
+                for (k, block) in blocks.iter().enumerate() {
+                    if !d.fits_device(block) {
+                        masks.push(session.host(|| mask(d, secret, &seed, k, block, None))?);
+                        continue;
+                    }
+                    let errors = d.error.draws(&mut Stream::from_os()?, block.used());
+                    jobs.push(session.host(|| Ok::<_, Error>(MaskJob { a: public(d, &seed, k)?, e: errors.clone() }))?);
+                    masks.push(Mask { sum: Zeroizing::default(), errors });
+                }
                 // Where the device fails, the masks are made when they are needed.
                 session.prepare(&seed, &jobs)?;
-                jobs.into_iter().map(|job| Mask { sum: Zeroizing::default(), errors: job.e }).collect()
+                masks
             }
         };
         self.ready = Some(Offline { seed, masks, process: std::process::id() });

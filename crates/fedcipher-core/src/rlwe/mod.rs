@@ -16,7 +16,7 @@ pub mod ring;
 
 use crate::Result;
 use crate::admission::Rules;
-use crate::bounds::Levels;
+use crate::bounds::{LaneBits, Levels};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
@@ -78,6 +78,10 @@ impl Scheme for Bfv {
         self.derived.params.rules().levels
     }
 
+    fn lane_bits(&self) -> Option<LaneBits> {
+        Some(self.derived.lanes)
+    }
+
     fn check_layout(&self, layout: &Layout) -> Result<()> {
         self.derived.shape(layout).map(drop)
     }
@@ -109,14 +113,14 @@ impl Scheme for Bfv {
             ("preset".into(), format!("{:?}", d.params.preset)),
             ("N".into(), d.ring.n.to_string()),
             ("log q".into(), d.ring.log_q().to_string()),
-            ("log t".into(), d.capacity.to_string()),
-            ("wire bits up".into(), d.wire_bits(d.up_drop).to_string()),
-            ("wire bits down".into(), d.down_bits.to_string()),
+            ("log t".into(), d.values.capacity.to_string()),
+            ("wire bits up".into(), d.values.up_bits.to_string()),
+            ("wire bits down".into(), d.values.down_bits.to_string()),
             ("NTT".into(), ntt::BACKEND.into()),
         ];
         out.extend(d.params.bounds.describe());
         for bits in &d.params.bits {
-            if let Ok(f) = d.fields(*bits) {
+            if let Ok(f) = d.packing(*bits).map(|packing| packing.fields) {
                 out.push((format!("fields of {bits} bits"), format!("{} x {} bits", f.count, f.width)));
             }
         }

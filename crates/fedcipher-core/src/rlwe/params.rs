@@ -3,11 +3,13 @@
 use super::accelerator::Arithmetic;
 use super::divide::Divisor;
 use super::ring::{Binomial, Ring};
-use crate::bits::{down, up};
-use crate::bounds::Bounds;
+use crate::bits::{down, packed_len, up};
+use crate::bounds::{Bounds, LaneBits};
 use crate::codec::Layout;
+use crate::mac::hash::GROUP;
 use crate::packing::Fields;
 use crate::{Error, Result};
+use std::sync::Arc;
 
 /// N = 4096, log q = 106: the largest primes = 1 mod 8192 of 53 bits. The HE standard would allow 109 bits;
 /// `max_log_q` says why not.
@@ -40,6 +42,18 @@ pub struct Params {
 }
 
 /// Everything that follows from [`Params`].
+pub struct Derived {
+    pub params: Params,
+    pub ring: Ring,
+    /// What errors are drawn from.
+    pub error: Binomial,
+    /// That of the values of an update, whatever bits they have.
+    pub values: Modulus,
+    pub lanes: LaneBits,
+    packings: Vec<Arc<Packing>>,
+}
+
+/// A plaintext modulus, and how a coefficient of it travels. Coefficients of one ciphertext may have different ones.
 ///
 /// Correctness. A fresh ciphertext's c0 is `a s + e + delta M` with |e| <= B, 21 for `bfv`; dropping `up_drop`
 /// low bits with rounding adds at most `2^(up_drop-1)`. With S = the number of clients, or the
@@ -48,22 +62,32 @@ pub struct Params {
 /// recovers the sum exactly: with a bounded error distribution the failure probability is zero.
 /// Nothing more is dropped on the way down: tags cover the noise too ([`crate::mac`]), to its last bit.
 /// Security is that of the undropped ciphertext: dropping bits is public post-processing.
-pub struct Derived {
-    pub params: Params,
-    pub ring: Ring,
-    /// What errors are drawn from.
-    pub error: Binomial,
+#[derive(Debug, Clone, Copy)]
+pub struct Modulus {
     pub t: u128,
     pub delta: u128,
     /// floor(log2 t): bits of a coefficient that carry fields.
     pub capacity: u32,
     pub up_drop: u32,
+    /// Bits of a c0 coefficient as a client sends it.
+    pub up_bits: u32,
     /// Bits of a sum of c0 as it is broadcast: of whole numbers of `2^up_drop` where that is less than of q. Either
     /// way exact, to the last bit of the noise.
     pub down_bits: u32,
-    fields: Vec<(u32, Fields)>,
+    /// Most noise of one fresh ciphertext as it travels.
+    pub fresh_noise: u128,
+    q: u128,
+    log_q: u32,
     by_delta: Divisor,
     by_q: Divisor,
+}
+
+/// How values of some bits fill coefficients.
+#[derive(Debug, Clone, Copy)]
+pub struct Packing {
+    pub bits: u32,
+    pub fields: Fields,
+    pub modulus: Modulus,
 }
 
 /// A fresh ciphertext's noise fits a tag's word of 32 bits.
@@ -88,42 +112,31 @@ impl Derived {
         let bounds = params.bounds;
         // S of the proof above.
         let terms = u128::from(if params.server_weights { bounds.total_weight() } else { bounds.clients });
-        let (t, delta) = if params.preset == Preset::FedbitPaper {
-            (FEDBIT_T, ring.q / FEDBIT_T)
-        } else {
-            largest_t(&ring, &params, terms * error.bound())?
+        let (paper, room) = (params.preset == Preset::FedbitPaper, || noise_error(&params));
+        let most =
+            if paper { FEDBIT_T.ilog2() } else { most_capacity(&ring, terms * error.bound()).ok_or_else(room)? };
+        let modulus = |bits: &[u32]| -> Result<Modulus> {
+            let split = if paper { (FEDBIT_T, ring.q / FEDBIT_T) } else { trimmed(&ring, bounds, bits, most)? };
+            Modulus::new(&ring, split, terms, error, !paper).ok_or_else(room)
         };
-        let capacity = 127 - t.leading_zeros();
-        let half = delta / 2;
-        if terms * error.bound() >= half {
-            return Err(noise_error(&params));
+        let packing = |bits: u32, modulus: Modulus| -> Result<Arc<Packing>> {
+            Ok(Arc::new(Packing { bits, fields: Fields::new(bounds, bits, modulus.capacity)?, modulus }))
+        };
+        let values = modulus(&params.bits)?;
+        let mut packings = params.bits.iter().map(|b| packing(*b, values)).collect::<Result<Vec<_>>>()?;
+        // Lanes beside an update have moduli of their own: what suits many small fields would cost every value.
+        let lanes = LaneBits::widest(bounds, bounds.levels(), |bits| Fields::new(bounds, bits, most).is_ok());
+        for bits in [lanes.count, lanes.digit] {
+            if packings.iter().all(|p| p.bits != bits) {
+                packings.push(packing(bits, modulus(&[bits])?)?);
+            }
         }
-        let fields =
-            params.bits.iter().map(|b| Ok((*b, Fields::new(bounds, *b, capacity)?))).collect::<Result<Vec<_>>>()?;
-        let up_drop =
-            if params.preset == Preset::FedbitPaper { 0 } else { best_drop(terms, error, half, ring.log_q()) };
-        let q = ring.q;
-        let mut made = Derived {
-            params,
-            ring,
-            error,
-            t,
-            delta,
-            capacity,
-            up_drop,
-            down_bits: 0,
-            fields,
-            by_delta: Divisor::new(delta),
-            by_q: Divisor::new(q),
-        };
-        let whole = made.wire_bits(up_drop) + (128 - terms.leading_zeros());
-        made.down_bits = whole.min(made.ring.log_q());
-        Ok(made)
+        Ok(Derived { params, ring, error, values, lanes, packings })
     }
 
     /// The packing of `bits`-bit values.
-    pub fn fields(&self, bits: u32) -> Result<Fields> {
-        self.fields.iter().find(|(b, _)| *b == bits).map(|(_, f)| *f).ok_or_else(|| {
+    pub fn packing(&self, bits: u32) -> Result<&Arc<Packing>> {
+        self.packings.iter().find(|p| p.bits == bits).ok_or_else(|| {
             Error::parameter(
                 "bits",
                 format!("a layer has {bits} bits but the scheme was made for {:?}; list all widths", self.params.bits),
@@ -134,27 +147,80 @@ impl Derived {
     /// What a device has to be set to.
     #[must_use]
     pub fn arithmetic(&self) -> Arithmetic {
-        let ring = &self.ring;
+        let (ring, Modulus { t, delta, .. }) = (&self.ring, self.values);
         let (primes, bits) = (ring.primes.clone(), ring.log_q());
-        Arithmetic { n: ring.n, primes, q: ring.q, t: self.t, delta: self.delta, bits }
+        Arithmetic { n: ring.n, primes, q: ring.q, t, delta, bits }
     }
 
-    /// Bits of a c0 coefficient on the wire after dropping `drop` low bits.
+    /// Whether a device that is set to [`Self::arithmetic`] can work on this ciphertext.
     #[must_use]
-    pub fn wire_bits(&self, drop: u32) -> u32 {
-        128 - self.compress(self.ring.q - 1, drop).leading_zeros()
+    pub fn fits_device(&self, block: &Block) -> bool {
+        block.parts.iter().all(|part| part.packing.modulus.t == self.values.t)
     }
 
-    /// `round(x / 2^drop)`.
+    /// How a layout falls into ciphertexts: a segment goes on in the coefficient behind the one before it.
+    pub fn shape(&self, layout: &Layout) -> Result<Vec<Block>> {
+        let (n, segments) = (self.ring.n, layout.segments());
+        // Counted first: growing by doubling would hold the list of a large model three times over.
+        let most = segments.iter().map(|s| Ok(s.len.div_ceil(self.packing(s.bits)?.fields.count * n)));
+        let mut blocks = Vec::with_capacity(most.sum::<Result<usize>>()?);
+        let mut block = Block::default();
+        for segment in segments {
+            let packing = self.packing(segment.bits)?;
+            let (mut start, end) = (segment.start, segment.start + segment.len);
+            while start < end {
+                let first = block.used();
+                let len = packing.run(n - first, end - start);
+                if len == 0 {
+                    blocks.push(std::mem::take(&mut block));
+                    continue;
+                }
+                let used = packing.fields.coefficients(len);
+                block.parts.push(Part { start, len, first, used, packing: Arc::clone(packing) });
+                start += len;
+            }
+        }
+        if !block.parts.is_empty() {
+            blocks.push(block);
+        }
+        Ok(blocks)
+    }
+}
+
+impl Modulus {
+    /// None where the noise of `terms` ciphertexts has no room.
+    fn new(ring: &Ring, (t, delta): (u128, u128), terms: u128, error: Binomial, drops: bool) -> Option<Self> {
+        let (q, log_q, half) = (ring.q, ring.log_q(), delta / 2);
+        if terms * error.bound() >= half {
+            return None;
+        }
+        let up_drop = if drops { best_drop(terms, error, half, log_q) } else { 0 };
+        let up_bits = 128 - compress(q - 1, up_drop).leading_zeros();
+        Some(Modulus {
+            t,
+            delta,
+            capacity: 127 - t.leading_zeros(),
+            up_drop,
+            up_bits,
+            down_bits: (up_bits + (128 - terms.leading_zeros())).min(log_q),
+            fresh_noise: error.bound() + rounding_error(up_drop),
+            q,
+            log_q,
+            by_delta: Divisor::new(delta),
+            by_q: Divisor::new(q),
+        })
+    }
+
+    /// What is sent of a coefficient.
     #[must_use]
-    pub fn compress(&self, x: u128, drop: u32) -> u128 {
-        down(x + rounding_error(drop), drop)
+    pub fn compress(&self, x: u128) -> u128 {
+        compress(x, self.up_drop)
     }
 
     /// Whether sums travel as whole numbers of `2^up_drop`, below q, and not mod q.
     #[must_use]
     pub fn sums_whole(&self) -> bool {
-        self.down_bits < self.ring.log_q()
+        self.down_bits < self.log_q
     }
 
     /// A broadcast sum as a coefficient mod q.
@@ -163,12 +229,12 @@ impl Derived {
             let (mut x, mut left) = (value, self.up_drop);
             while left > 0 {
                 // What is divided has 127 bits at most.
-                let by = left.min(127 - self.ring.log_q());
+                let by = left.min(127 - self.log_q);
                 (x, left) = (self.by_q.divide(x << by).1, left - by);
             }
             return Ok(x);
         }
-        if value >= self.ring.q {
+        if value >= self.q {
             return Err(Error::Frame { reason: "a sum's coefficient is not below q".into() });
         }
         Ok(value)
@@ -177,20 +243,14 @@ impl Derived {
     /// The most that a sender can have made of a coefficient.
     #[must_use]
     pub fn most_sent(&self) -> u128 {
-        self.compress(self.ring.q - 1, self.up_drop)
+        self.compress(self.q - 1)
     }
 
     /// What a sender can have made of a coefficient, back to one mod q.
     #[must_use]
     pub fn expand(&self, sent: u128) -> u128 {
         let x = up(sent, self.up_drop);
-        if x >= self.ring.q { x - self.ring.q } else { x }
-    }
-
-    /// Most noise of one fresh ciphertext as it travels.
-    #[must_use]
-    pub fn fresh_noise(&self) -> u128 {
-        self.error.bound() + rounding_error(self.up_drop)
+        if x >= self.q { x - self.q } else { x }
     }
 
     /// The plaintext and the noise behind `delta M + noise mod q`.
@@ -199,41 +259,92 @@ impl Derived {
         let (m, noise) = self.by_delta.divide(x + half);
         if m < self.t {
             Ok((m, noise as i128 - half as i128))
-        } else if x >= self.ring.q - half {
-            Ok((0, x as i128 - self.ring.q as i128))
+        } else if x >= self.q - half {
+            Ok((0, x as i128 - self.q as i128))
         } else {
             Err(Error::Decrypt { reason: "a coefficient lies outside the plaintext space".into() })
         }
     }
+}
 
-    /// How a layout falls into ciphertexts.
-    pub fn shape(&self, layout: &Layout) -> Result<Vec<Block>> {
-        // Counted first: growing by doubling would hold the list of a large model three times over.
-        let count = layout.segments().into_iter().map(|s| Ok(s.len.div_ceil(self.fields(s.bits)?.count * self.ring.n)));
-        let mut blocks = Vec::with_capacity(count.sum::<Result<usize>>()?);
-        for segment in layout.segments() {
-            let fields = self.fields(segment.bits)?;
-            let per = fields.count * self.ring.n;
-            let mut start = segment.start;
-            let end = segment.start + segment.len;
-            while start < end {
-                let len = per.min(end - start);
-                blocks.push(Block { start, len, bits: segment.bits, fields, used: fields.coefficients(len) });
-                start += len;
-            }
-        }
-        Ok(blocks)
+impl Packing {
+    /// How many of `left` values go into a ciphertext that has `room` coefficients. Where that is not all of them, whole
+    /// groups of a tag's words.
+    fn run(&self, room: usize, left: usize) -> usize {
+        if left <= self.fields.count * room { left } else { self.fields.count * (room - room % GROUP) }
     }
 }
 
-/// One ciphertext: elements `start..start + len`, in the first `used` coefficients.
-#[derive(Debug, Clone, Copy)]
+/// One ciphertext.
+#[derive(Debug, Clone, Default)]
 pub struct Block {
+    /// In the order of their elements and of their coefficients; never empty in a [`Derived::shape`].
+    pub parts: Vec<Part>,
+}
+
+/// Elements `start..start + len`, of one packing, in `used` coefficients of a ciphertext from number `first` on. In a
+/// stream each part begins on a byte.
+#[derive(Debug, Clone)]
+pub struct Part {
     pub start: usize,
     pub len: usize,
-    pub bits: u32,
-    pub fields: Fields,
+    pub first: usize,
     pub used: usize,
+    pub packing: Arc<Packing>,
+}
+
+impl Block {
+    #[must_use]
+    pub fn start(&self) -> usize {
+        self.parts.first().map_or(0, |part| part.start)
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.len).sum()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Coefficients, from the first on.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.parts.last().map_or(0, |part| part.first + part.used)
+    }
+
+    /// Bytes of c0 as a client sends it.
+    #[must_use]
+    pub fn up_bytes(&self) -> usize {
+        self.parts.iter().map(Part::up_bytes).sum()
+    }
+
+    /// Bytes of a sum of c0 as it is broadcast.
+    #[must_use]
+    pub fn down_bytes(&self) -> usize {
+        self.parts.iter().map(Part::down_bytes).sum()
+    }
+}
+
+impl Part {
+    /// As of a [`Block`].
+    #[must_use]
+    pub fn up_bytes(&self) -> usize {
+        packed_len(self.used, self.packing.modulus.up_bits)
+    }
+
+    /// As of a [`Block`].
+    #[must_use]
+    pub fn down_bytes(&self) -> usize {
+        packed_len(self.used, self.packing.modulus.down_bits)
+    }
+}
+
+/// `round(x / 2^drop)`.
+fn compress(x: u128, drop: u32) -> u128 {
+    down(x + rounding_error(drop), drop)
 }
 
 fn noise_error(params: &Params) -> Error {
@@ -247,17 +358,20 @@ fn noise_error(params: &Params) -> Error {
     )
 }
 
-/// The largest power of two t, trimmed to whole fields, with room for the noise of the cohort.
-fn largest_t(ring: &Ring, params: &Params, noise: u128) -> Result<(u128, u128)> {
-    let log = ring.log_q() - 1;
+/// Most plaintext bits that leave room for `noise`; none where these are hardly any.
+fn most_capacity(ring: &Ring, noise: u128) -> Option<u32> {
     let noise_bits = 128 - (2 * (noise + 1)).leading_zeros();
-    let capacity = log.checked_sub(noise_bits).filter(|c| *c >= 8).ok_or_else(|| noise_error(params))?;
+    (ring.log_q() - 1).checked_sub(noise_bits).filter(|capacity| *capacity >= 8)
+}
+
+/// The largest power of two t, of at most `most` bits, trimmed to whole fields; and its delta.
+fn trimmed(ring: &Ring, bounds: Bounds, bits: &[u32], most: u32) -> Result<(u128, u128)> {
     let mut used = 0;
-    for bits in &params.bits {
-        let fields = Fields::new(params.bounds, *bits, capacity)?;
+    for bits in bits {
+        let fields = Fields::new(bounds, *bits, most)?;
         used = used.max(fields.width * fields.count as u32);
     }
-    Ok((1 << used, 1 << (log - used)))
+    Ok((1 << used, 1 << (ring.log_q() - 1 - used)))
 }
 
 /// The low bits of c0 to drop on the way up: as many as the noise leaves room for, and a tag's word.
