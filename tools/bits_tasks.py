@@ -105,7 +105,7 @@ def built_in(task: Task, seed: int, data: Path) -> Federation:
 
 @cache
 def base() -> Arrays:
-    """The frozen transformer of examples/lora, trained as its README says."""
+    """The frozen transformer of examples/lora, after fewer steps than there."""
     return train(make_base(), None, common_text()[:-100_000], steps=_BASE_STEPS, rate=2e-3, seed=0)[0]
 
 

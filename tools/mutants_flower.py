@@ -379,7 +379,7 @@ MUTANTS = (
     federation(
         "coding",
         "every value to the nearest step",
-        "nearest = bool(self.rotated[t]) and not self.always_at_random and _unbiased(flat, step)",
+        "nearest = bool(self.rotated[t]) and not self.always_at_random and _unbiased(squares, step)",
         "nearest = True",
     ),
     federation(
@@ -391,11 +391,14 @@ MUTANTS = (
     federation(
         "coding",
         "what is beyond a range is lost",
-        "        beyond = None if over is None else over * np.float32(self.scales[t])\n",
-        "        beyond = None\n",
+        "        if over is not None:\n            over = kernels.multiplied(over, self.scales[t])\n",
+        "        over = None\n",
     ),
     federation(
-        "coding", "noise is applied as it is", "            if added > _DROWNED * whole:\n", "            if False:\n"
+        "coding",
+        "noise is applied as it is",
+        "            1.0 if added <= _DROWNED *",
+        "            1.0 if True or added <= _DROWNED *",
     ),
     federation(
         "coding",

@@ -629,7 +629,7 @@ fn divided<'py>(
 /// How many values of each run of these lengths are beyond the run's end, of either sign, and what is: it is cut from
 /// the values, in place. None where nothing is.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
+#[allow(clippy::needless_pass_by_value, clippy::type_complexity, reason = "what PyO3 extracts and one thin call gives")]
 fn cut<'py>(
     py: Python<'py>,
     mut values: PyReadwriteArray1<'py, f32>,
