@@ -346,9 +346,10 @@ def test_attack_03_crafted_aggregates_bring_back_one_and_the_same_text(tmp_path,
         # A round has one try, so each is of the next; what names its position is in an honest update of it.
         asked = federation.settings(2, round=number)
         update = frame_of(federation.send(federation.content(asked, ArrayRecord({})), client=1))
-        # The form of the masking and the unused bits stay, every lane is the server's choice.
+        # The form of the masking and the unused bits behind each segment stay; the lanes of values are the server's.
+        chosen = rng.bytes(size // 2)
         crafted = wire_tools.with_payload(
-            aggregate, aggregate[start : start + 1] + rng.bytes(size - 18) + aggregate[-25:-8]
+            aggregate, aggregate[start : start + 1] + chosen + aggregate[start + 1 + len(chosen) : -8]
         )
         crafted = wire_tools.with_round(wire_tools.with_tags(crafted, update), number)
         last = Chain.last_of([crafted], 2)

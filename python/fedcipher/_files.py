@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from fedcipher.errors import ForeignFileError, ReportError, RunError
-from fedcipher.foreign_files import MAX_NOTE, open_file
+from fedcipher.foreign_files import MAX_MODEL, MAX_NOTE, open_file, read_file
 from fedcipher.foreign_text import MAX_LINE, quoted
 
 __all__ = [
@@ -111,7 +111,7 @@ def same_content(path: Path, beside: Path) -> None:
     try:
         os.link(path, draft)
     except OSError:
-        write_whole(beside, path.read_bytes())
+        write_whole(beside, read_file(path, MAX_MODEL))
         return
     try:
         draft.rename(beside)
