@@ -45,7 +45,7 @@ _DTYPES = (
 )
 
 # On the wire the code of lanes beside an update: whole numbers whose sums come out exact. The core rounds none of them
-# at random, and what it opens is no mean but the sum (``codec::WHOLE``).
+# at random. Opening gives their sum, and not their mean (``codec::WHOLE``).
 _WHOLE = 12
 _SHORT = 128
 """Lanes of a tensor where each client chooses its coordinates: FLASHE sends short tensors whole."""

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::sync::{Arc, Mutex};
 
-/// The core in a device's place; what it has done.
+/// Stands for a device: the core does its work, and it counts its jobs.
 #[derive(Default)]
 struct Counted(Mutex<Usage>);
 

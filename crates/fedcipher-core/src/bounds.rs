@@ -203,7 +203,7 @@ pub struct LaneBits {
     pub digit: u32,
 }
 
-/// Sums of whole numbers are no larger than this, beside zero: float32 has all of these exactly.
+/// The largest magnitude of a sum of whole numbers. Float32 holds every whole number up to it.
 const MOST_EXACT: u128 = 1 << 24;
 
 impl LaneBits {

@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Fewest and most bits a value is quantised to.
 pub const BITS: std::ops::RangeInclusive<u32> = 2..=24;
-/// The element type of whole numbers that travel beside an update, the only one that means something here: they are
-/// rounded to the nearest whatever the rounding of the others, and what comes out is their sum and no mean. So it is
-/// exact, where float32 has it ([`crate::bounds::LaneBits`]).
+/// The element type of whole numbers that travel beside an update, the only one that means something here. They are
+/// always rounded to the nearest. Opening gives their sum and not their mean, so the sum is exact
+/// ([`crate::bounds::LaneBits`]).
 pub const WHOLE: u8 = 12;
 const MAX_DIMS: usize = 8;
 /// 32 GiB of float32. A list of an update's pieces, made before its data have come, stays under 100 MB.

@@ -49,7 +49,7 @@ fn beyond_part(values: &[f32], end: f32) -> usize {
     values.iter().map(|value| u32::from(value.abs() > end)).sum::<u32>() as usize
 }
 
-/// Leaves of each run of these `lengths` what is within the run's end. Gives what is beyond.
+/// Cuts the values of each run of these `lengths` to the run's end, and returns what it has cut from each value.
 pub fn cut(values: &mut [f32], lengths: &[usize], ends: &[f32]) -> Result<Vec<f32>> {
     check(values.len(), lengths, ends)?;
     let mut over = zeros(values.len());

@@ -43,7 +43,7 @@ fn oneshot(clients: u64, bits: &[u32]) -> Box<dyn Scheme> {
     Box::new(Oneshot::new(params).unwrap())
 }
 
-/// What a round's aggregate is opened as, and its sums.
+/// Opens one round: the values that a reader gets, and the sums behind them.
 fn opened(scheme: &dyn Scheme, layout: &Layout, clients: &[Client]) -> (Vec<f32>, Vec<u64>) {
     let ids: Vec<u32> = (0..clients.len().max(5) as u32).collect();
     let keys = scheme.keygen(&ids, 1).unwrap();
@@ -105,7 +105,7 @@ fn a_field_of_a_prime_has_digits_as_wide_as_it_holds() {
     extremes(&scheme, 3, &[2, 3, 6, 12]);
 }
 
-/// Where each client chooses what it sends, all that is sent shares lanes of one width.
+/// A sparse scheme, whose clients choose their coordinates, has lanes of one width.
 #[test]
 fn sparse_updates_have_no_lanes_of_other_widths() {
     let bounds = Bounds::new(4, 1, Some(1)).unwrap();

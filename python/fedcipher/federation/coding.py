@@ -45,6 +45,9 @@ _LOST = 2.0**-20
 """Of the least scale: what is smaller is nothing in single precision beside other values of an update."""
 
 
+_Move = tuple[float, float]
+
+
 @dataclass(frozen=True)
 class Coded:
     """One update as the values of a frame."""
@@ -131,7 +134,7 @@ class Coding:
     ) -> Iterator[tuple[int, Any, int, Any]]:
         """Of each array of a ``row``: its place, its values in their range, how many were beyond, and what was.
 
-        None was beyond where none of the row was. What was beyond is turned back.
+        What was beyond is turned back. Where no value of the row was beyond, it is None.
         """
         turned = bool(self.rotated[places[0]])
         if turned:
@@ -178,7 +181,7 @@ class Coding:
         larger, the part is as much smaller.
         """
         moves = self._moves(ranges, lanes)
-        noise = self.noise(ranges, lanes, total, values)
+        noise = self._noise(moves, ranges.shares(lanes), total, values)
         return [
             1.0 if added <= _DROWNED * (single := part * size * size) else _DROWNED * single / added
             for (size, part), added in zip(moves, noise, strict=True)
@@ -190,7 +193,12 @@ class Coding:
         It follows from the sums of all clients' ``lanes`` of histograms; ``total`` is the sum of their weights, beside
         `Ranges.omega`. An array has so many ``values``.
         """
-        moves = self._moves(ranges, lanes)
+        return self._noise(self._moves(ranges, lanes), ranges.shares(lanes), total, values)
+
+    def _noise(
+        self, moves: Sequence[_Move], shares: Sequence[tuple[int, float]], total: float, values: Sequence[int]
+    ) -> list[float]:
+        moves = list(moves)
         for places in self._groups:
             # Rotated values have one size, and a client that moves one array moves all values.
             squares = math.fsum(values[t] * moves[t][0] ** 2 for t in places)
@@ -198,14 +206,13 @@ class Coding:
             most = max(moves[t][1] for t in places)
             for t in places:
                 moves[t] = (together, most)
-        shares = ranges.shares(lanes)
         found: list[float] = []
         for t, (size, part) in enumerate(moves):
             each = [count * self._variance(t, size * share) for count, share in shares]
             found.append(part * math.fsum(each) / (total * total) if total else 0.0)
         return found
 
-    def _moves(self, ranges: Ranges, lanes: Sequence[int]) -> list[tuple[float, float]]:
+    def _moves(self, ranges: Ranges, lanes: Sequence[int]) -> list[_Move]:
         """Of each array: a client's size beside the scale, and which part of the clients have moved it."""
         clients = sum(count for count, _ in ranges.shares(lanes))
         return [

@@ -312,7 +312,7 @@ impl CipherSealer {
     }
 }
 
-/// The device for a ciphertext: what has another plaintext modulus than values do is the core's.
+/// The device, where it can make this ciphertext. It has the plaintext modulus of values and no other.
 pub(crate) fn device<'a>(session: Option<&'a Arc<Session>>, d: &Derived, block: &Block) -> Option<&'a Arc<Session>> {
     session.filter(|_| d.fits_device(block))
 }

@@ -45,7 +45,7 @@ pub struct Params {
 pub struct Derived {
     pub params: Params,
     pub ring: Ring,
-    /// What errors are drawn from.
+    /// The distribution of errors.
     pub error: Binomial,
     /// That of the values of an update, whatever bits they have.
     pub values: Modulus,
