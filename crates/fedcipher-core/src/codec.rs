@@ -5,7 +5,7 @@
 //! Clipping and quantisation follow FLASHE, section 5.2: Executor Details, and FedBit, section V: FEDBIT FRAMEWORK.
 
 use crate::bounds::Levels;
-use crate::memory::{SHARED, runs, zeros};
+use crate::memory::{SHARED, check_runs, runs, zeros};
 use crate::prf::Prf;
 use crate::stream::Threads;
 use crate::wire::Reader;
@@ -467,10 +467,7 @@ pub fn means(layout: &Layout, levels: Levels, total_weight: u64, start: usize, s
 
 /// Multiplies `values` by `factor`, and then each run of these `lengths` by its range.
 pub fn scale(values: &mut [f32], factor: f32, lengths: &[usize], ranges: &[f64]) -> Result<()> {
-    let expected = lengths.iter().try_fold(0usize, |all, length| all.checked_add(*length));
-    if expected != Some(values.len()) || ranges.len() != lengths.len() {
-        return Err(Error::layout(format!("{} values are not of arrays of {lengths:?}", values.len())));
-    }
+    check_runs(values.len(), lengths, ranges.len())?;
     for (own, range) in runs(values, lengths.iter().copied()).zip(ranges) {
         let multiply = |some: &mut [f32]| some.iter_mut().for_each(|value| *value = *value * factor * *range as f32);
         match Threads::for_bytes(size_of_val(own)) {

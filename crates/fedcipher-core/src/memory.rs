@@ -4,6 +4,7 @@
 //! most of a sum's first addition.
 
 use crate::stream::Threads;
+use crate::{Error, Result};
 use rayon::prelude::*;
 
 /// Values that a thread copies, or scales, at a time.
@@ -27,6 +28,15 @@ pub fn runs<T>(mut rest: &mut [T], lengths: impl Iterator<Item = usize>) -> impl
         rest = behind;
         run
     })
+}
+
+/// Refuses `len` values that are not of runs of these `lengths`, or not so many runs.
+pub(crate) fn check_runs(len: usize, lengths: &[usize], count: usize) -> Result<()> {
+    let expected = lengths.iter().try_fold(0usize, |all, length| all.checked_add(*length));
+    if expected != Some(len) || count != lengths.len() {
+        return Err(Error::layout(format!("{len} values are not of arrays of {lengths:?}")));
+    }
+    Ok(())
 }
 
 /// The same values in memory of their own.

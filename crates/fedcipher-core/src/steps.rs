@@ -2,7 +2,7 @@
 //!
 //! Sums are added in one order, so that all machines have the same to the bit. Nothing here keeps a secret.
 
-use crate::memory::{SHARED, runs, zeros};
+use crate::memory::{SHARED, check_runs, runs, zeros};
 use crate::prf::{CHUNK_BLOCKS, Prf, round_client};
 use crate::{Error, Result};
 use multiversion::multiversion;
@@ -34,7 +34,7 @@ fn divide(from: &[f32], divisor: f32, to: &mut [f32]) {
 
 /// How many values of each run of these `lengths` are beyond the run's end, of either sign.
 pub fn beyond(values: &[f32], lengths: &[usize], ends: &[f32]) -> Result<Vec<usize>> {
-    check(values.len(), lengths, ends)?;
+    check_runs(values.len(), lengths, ends.len())?;
     let mut rest = values;
     let counted = lengths.iter().zip(ends).map(|(length, end)| {
         let (run, behind) = rest.split_at(*length);
@@ -51,7 +51,7 @@ fn beyond_part(values: &[f32], end: f32) -> usize {
 
 /// Cuts the values of each run of these `lengths` to the run's end, and returns what it has cut from each value.
 pub fn cut(values: &mut [f32], lengths: &[usize], ends: &[f32]) -> Result<Vec<f32>> {
-    check(values.len(), lengths, ends)?;
+    check_runs(values.len(), lengths, ends.len())?;
     let mut over = zeros(values.len());
     let runs = runs(values, lengths.iter().copied()).zip(runs(&mut over, lengths.iter().copied()));
     for ((values, over), end) in runs.zip(ends) {
@@ -67,14 +67,6 @@ fn cut_part(values: &mut [f32], end: f32, over: &mut [f32]) {
         let held = value.min(end).max(-end);
         (*over, *value) = (*value - held, held);
     }
-}
-
-fn check(len: usize, lengths: &[usize], ends: &[f32]) -> Result<()> {
-    let expected = lengths.iter().try_fold(0usize, |all, length| all.checked_add(*length));
-    if expected != Some(len) || ends.len() != lengths.len() {
-        return Err(Error::layout(format!("{len} values are not of arrays of {lengths:?}")));
-    }
-    Ok(())
 }
 
 /// Multiplies `values` in double precision; what is beyond single precision ends where that does.
