@@ -35,7 +35,7 @@ pub enum Preset {
 pub struct Params {
     pub bounds: Bounds,
     pub preset: Preset,
-    /// Bits of the values, one entry or one for each kind of layer; the fields of t are cut for these.
+    /// Bits of the values: one entry, one for each kind of layer, or those that a run chooses among.
     pub bits: Vec<u32>,
     /// Let the server multiply by the weights instead of the clients: noise grows by the weight.
     pub server_weights: bool,
@@ -47,7 +47,7 @@ pub struct Derived {
     pub ring: Ring,
     /// The distribution of errors.
     pub error: Binomial,
-    /// That of the values of an update, whatever bits they have.
+    /// That of values of the middle one of the cohort's widths, which a device is set to.
     pub values: Modulus,
     pub lanes: LaneBits,
     packings: Vec<Arc<Packing>>,
@@ -115,20 +115,18 @@ impl Derived {
         let (paper, room) = (params.preset == Preset::FedbitPaper, || noise_error(&params));
         let most =
             if paper { FEDBIT_T.ilog2() } else { most_capacity(&ring, terms * error.bound()).ok_or_else(room)? };
-        let modulus = |bits: &[u32]| -> Result<Modulus> {
+        // Each width has a modulus of its own: what suits many small fields would cost every larger one.
+        let packing = |bits: u32| -> Result<Arc<Packing>> {
             let split = if paper { (FEDBIT_T, ring.q / FEDBIT_T) } else { trimmed(&ring, bounds, bits, most)? };
-            Modulus::new(&ring, split, terms, error, !paper).ok_or_else(room)
-        };
-        let packing = |bits: u32, modulus: Modulus| -> Result<Arc<Packing>> {
+            let modulus = Modulus::new(&ring, split, terms, error, !paper).ok_or_else(room)?;
             Ok(Arc::new(Packing { bits, fields: Fields::new(bounds, bits, modulus.capacity)?, modulus }))
         };
-        let values = modulus(&params.bits)?;
-        let mut packings = params.bits.iter().map(|b| packing(*b, values)).collect::<Result<Vec<_>>>()?;
-        // Lanes beside an update have moduli of their own: what suits many small fields would cost every value.
+        let mut packings = params.bits.iter().map(|bits| packing(*bits)).collect::<Result<Vec<_>>>()?;
+        let values = packings[packings.len() / 2].modulus;
         let lanes = LaneBits::widest(bounds, bounds.levels(), |bits| Fields::new(bounds, bits, most).is_ok());
         for bits in [lanes.count, lanes.digit] {
             if packings.iter().all(|p| p.bits != bits) {
-                packings.push(packing(bits, modulus(&[bits])?)?);
+                packings.push(packing(bits)?);
             }
         }
         Ok(Derived { params, ring, error, values, lanes, packings })
@@ -365,12 +363,9 @@ fn most_capacity(ring: &Ring, noise: u128) -> Option<u32> {
 }
 
 /// The largest power of two t, of at most `most` bits, trimmed to whole fields; and its delta.
-fn trimmed(ring: &Ring, bounds: Bounds, bits: &[u32], most: u32) -> Result<(u128, u128)> {
-    let mut used = 0;
-    for bits in bits {
-        let fields = Fields::new(bounds, *bits, most)?;
-        used = used.max(fields.width * fields.count as u32);
-    }
+fn trimmed(ring: &Ring, bounds: Bounds, bits: u32, most: u32) -> Result<(u128, u128)> {
+    let fields = Fields::new(bounds, bits, most)?;
+    let used = fields.width * fields.count as u32;
     Ok((1 << used, 1 << (ring.log_q() - 1 - used)))
 }
 
