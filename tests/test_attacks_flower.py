@@ -846,9 +846,9 @@ def test_attack_12_what_a_frame_names_tells_models_apart(federation):
     ]
     assert len(set(different)) == len(different) and all(len(x) == 32 for x in different)
     assert names([np.asfortranarray(model[0]), model[1]]) == names()
-    # What is the server's to choose afresh in each message is no part of it.
+    # What the server chooses afresh in each message is no part of it. Bits are in the layout, which a tag names too.
     assert {*RoundSettings.__dataclass_fields__} == {
-        *("charter", "document", "signature", "round", "index", "steps", "last", "indices", "plan")
+        *("charter", "document", "signature", "round", "index", "steps", "last", "indices", "plan", "bits")
     }
 
 

@@ -7,6 +7,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
+from fedcipher.codec import AUTO_BITS
 from fedcipher.federation.ranges import follows
 from fedcipher.keys.provider import FileKeys, server_keys
 
@@ -97,8 +98,10 @@ def test_keygen_asks_how_clients_weigh_and_where_keys_go(tmp_path, capsys, monke
 
 
 USUAL = [
-    (["--scheme", "flashe"], 6),
-    (["--scheme", "bfv"], 6),
+    (["--scheme", "flashe"], AUTO_BITS),
+    (["--scheme", "bfv"], AUTO_BITS),
+    (["--scheme", "bfv", "--bits", "auto"], AUTO_BITS),
+    (["--scheme", "paillier"], 6),
     (["--scheme", "flashe", "--clip", "0.5"], 16),
     (["--scheme", "bfv", "--target", "weights"], 12),
     (["--scheme", "flashe", "--top", "0.1"], 16),
@@ -109,10 +112,14 @@ USUAL = [
 
 
 @pytest.mark.parametrize(("asked", "bits"), USUAL)
-def test_keygen_takes_six_bits_where_ranges_follow_the_updates(tmp_path, asked, bits):
+def test_keygen_leaves_bits_to_the_run_where_ranges_follow_the_updates(tmp_path, asked, bits):
     assert cli.main(["keygen", *asked, "--clients", "3", "--equal", "--out", str(tmp_path / "keys")]) == 0
     made = FileKeys(tmp_path / "keys").scheme
-    assert made.codec.bits == bits and follows(made) == (bits in (6, 9))
+    assert (
+        made.codec.bits == bits
+        and made.codec.adaptive == (bits == AUTO_BITS)
+        and follows(made) == (bits in (AUTO_BITS, 6, 9))
+    )
 
 
 @pytest.mark.parametrize("asked", ["keys", "./keys", "keys/server.key", "..", ""])

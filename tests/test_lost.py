@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from fedcipher import keys
 from fedcipher.flower import SecureStrategy, client_mod
+from fedcipher.schemes import following_bits
 from flower_harness import NAMES, LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -49,7 +50,7 @@ class Clients:
             return Message(RecordDict({"arrays": record(made), "metrics": metrics}), reply_to=msg)
 
         more = {"members": clients, "corrupt": 1} if name == "oneshot" else {}
-        scheme = fedcipher.scheme(name, clients=clients, codec=fedcipher.Codec(bits=6), **more)
+        scheme = fedcipher.scheme(name, clients=clients, codec=fedcipher.Codec(bits=following_bits(name)), **more)
         made = keys.save(scheme.keygen(clients), scheme, folder / "keys", examples_per_weight=max(EXAMPLES))
         averaging = FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
         opener = {} if name == "oneshot" else {"opener": made / "client-0.key"}

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -30,8 +30,10 @@ os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_paralleli
 
 import fedcipher
 import numpy as np
-from fedcipher import keys
+from fedcipher import _native, keys
+from fedcipher.codec import value_bits
 from fedcipher.flower import SecureStrategy, client_mod
+from fedcipher.schemes import following_bits
 from flower_harness import LocalGrid, record
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -41,9 +43,11 @@ from numpy.typing import NDArray
 from page import written
 
 HELD, PAGE = ROOT / "docs" / "results" / "lost.json", ROOT / "docs" / "bits.md"
-BITS, BESIDE = 6, "clear, begun 1e-6 away"
+BESIDE = "clear, begun 1e-6 away"
 SCHEMES = ("flashe", "bfv", "oneshot", "plain", "bfv-lib", "ckks", "pasta-bfv", "paillier")
-RUNS = {f"`{name}`": (name, BITS) for name in SCHEMES} | {f"`flashe`, {bits} bits": ("flashe", bits) for bits in (3, 2)}
+Bits = int | Literal["auto"]
+RUNS: dict[str, tuple[str, Bits]] = {f"`{name}`": (name, following_bits(name)) for name in SCHEMES}
+RUNS |= {f"`flashe`, {bits} bits": ("flashe", bits) for bits in (6, 3, 2)}
 """Schemes and bits. Without `tfhe`, to which 100 values of 12 clients are more than a minute's work."""
 Row = dict[str, Any]
 
@@ -80,22 +84,25 @@ def in_the_clear(work: Workload, seed: int, first: Model) -> Model:
     return {name: array.numpy() for name, array in result.arrays.items()}
 
 
-def under(name: str, bits: int, work: Workload, seed: int, first: Model) -> tuple[Model, Row]:
+def under(name: str, bits: Bits, work: Workload, seed: int, first: Model) -> tuple[Model, Row]:
     """What the ``first`` model becomes under a scheme, and what its rounds have counted."""
     more = {"members": work.clients, "corrupt": 1} if name == "oneshot" else {}
     scheme = fedcipher.scheme(name, clients=work.clients, codec=fedcipher.Codec(bits=bits), **more)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["FEDCIPHER_STATE_DIR"] = os.environ["FEDCIPHER_HOME"] = f"{folder}/state"
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["FEDCIPHER_STATE_DIR"] = os.environ["FEDCIPHER_HOME"] = f"{scratch}/state"
         issued = scheme.keygen(work.clients)
-        made = keys.save(issued, scheme, Path(folder) / "keys", examples_per_weight=float(work.most_examples))
+        made = keys.save(issued, scheme, Path(scratch) / "keys", examples_per_weight=float(work.most_examples))
         opener = {} if name == "oneshot" else {"opener": made / "client-0.key"}
-        strategy = SecureStrategy(averaging(work), made, out=Path(folder) / "run", **opener)
+        strategy = SecureStrategy(averaging(work), made, out=Path(scratch) / "run", **opener)
         grid = LocalGrid(app_of(work, seed, secure=True), work.clients, made)
         strategy.start(grid, recorded(first), num_rounds=work.rounds)
         _, key = keys.load_client(made / "client-1.key")
         arrays = strategy.open_model(scheme.decryptor(key, in_memory=True))
         kept = [round_.counted["kept"] for round_ in strategy.rounds if "kept" in round_.counted]
-    return dict(zip(strategy.names, arrays, strict=True)), {"levels": scheme.levels.of(bits), "kept": kept}
+        folder = strategy._running.folder
+        frames = [folder.step(step)[0] for step in range(1, folder.count + 1)]
+        levels = [scheme.levels.of(b) for f in frames for b in value_bits(_native.layout_of(f))]
+    return dict(zip(strategy.names, arrays, strict=True)), {"levels": levels, "kept": kept}
 
 
 def away(first: Model, seed: int) -> Model:

@@ -20,11 +20,11 @@ from fedcipher._files import refusal, writable_folder
 from fedcipher._optional import build, built, install, missing, require
 from fedcipher._options import positive, whole
 from fedcipher._signals import Told, heeded
-from fedcipher.app.layers import LayerBits, LayerClips, bits_option, clip_option, tensor_names
+from fedcipher.app.layers import LayerBits, LayerClips, bits_option, clip_option, one_bits_option, tensor_names
 from fedcipher.bench.commands import add_commands
 from fedcipher.cluster.commands import add_commands as add_cluster
 from fedcipher.cluster.services import add_services
-from fedcipher.codec import LEAST_BITS, MOST_BITS, Codec
+from fedcipher.codec import Codec
 from fedcipher.data import DATASETS
 from fedcipher.dp import Privacy
 from fedcipher.engine.accelerator import LIBRARY, Accelerator
@@ -36,14 +36,14 @@ from fedcipher.keys.roster import coordinator_of, new_identity
 from fedcipher.keys.roster import join as join_roster
 from fedcipher.keys.roster import make as make_roster
 from fedcipher.keys.store import home, named_folder
-from fedcipher.schemes import Scheme, scheme, scheme_class, scheme_names
+from fedcipher.schemes import Scheme, following_bits, scheme, scheme_class, scheme_names
 from fedcipher.watch.commands import add_commands as add_dashboard
 from fedcipher.watch.commands import require_dashboard
 
 __all__ = ["main"]
 
 _OWN_OPTIONS = {"clients": "--per-round", "max_weight": "--max-weight", "codec": "--bits, --clip and so on"}
-_FOLLOWING_BITS, _DEFAULT_BITS = 6, {"flashe": 16}
+_LAYER_BITS, _DEFAULT_BITS = 6, {"flashe": 16}
 _DELTA, _CLIP = 1e-5, 1.0
 _CLIENTS = 2**20
 _EPOCHS = 2**63 - 1
@@ -386,7 +386,10 @@ def _scheme_options(
     parser: argparse.ArgumentParser, target: str = "delta", scheme: str = "flashe", *, layers: bool = False
 ) -> None:
     parser.add_argument("--scheme", default=scheme, choices=scheme_names(), help=f"default: {scheme}")
-    usual = "bits of a value (default: 6 where ranges follow the updates, else 16 for flashe and 12)"
+    usual = (
+        "bits of a value, or auto: a run chooses 3, 5 or 8 by the noise of its sums (default where ranges follow the "
+        "updates: auto for flashe, bfv, oneshot and plain, else 6; elsewhere 16 for flashe, else 12)"
+    )
     if layers:
         named = "; of a layer's values: conv1=8,fc=12,10, the last of all others"
         parser.add_argument("--bits", type=bits_option, help=usual + named)
@@ -397,7 +400,7 @@ def _scheme_options(
             help="auto, aciq or a number; of a layer's values: conv1=2,fc=5,1, the last of all others",
         )
     else:
-        parser.add_argument("--bits", type=whole(LEAST_BITS, MOST_BITS), help=usual)
+        parser.add_argument("--bits", type=one_bits_option, help=usual)
         parser.add_argument("--clip", default="auto", help="auto, aciq or a number")
     parser.add_argument(
         "--target", default=target, choices=["delta", "weights"], help=f"what clients send (default: {target})"
@@ -432,11 +435,11 @@ def _made(options: argparse.Namespace, clients: int, max_weight: int, privacy: P
     return scheme(options.scheme, clients=clients, max_weight=max_weight, codec=codec, **extra)
 
 
-def _usual_bits(options: argparse.Namespace, privacy: Privacy | None) -> int:
-    """Six lose nothing where ranges follow the updates (docs/bits.md); a range that does not fit needs more."""
+def _usual_bits(options: argparse.Namespace, privacy: Privacy | None, *, layers: bool = False) -> Any:
+    """A range that does not fit needs more than one that follows the updates; ``layers``: a number."""
     parts = options.top is not None or any(text.startswith("per_client_top=") for text in options.set)
     if options.clip == "auto" and options.target == "delta" and privacy is None and not parts:
-        return _FOLLOWING_BITS
+        return _LAYER_BITS if layers else following_bits(options.scheme)
     return _DEFAULT_BITS.get(options.scheme, 12)
 
 
@@ -679,7 +682,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
     if isinstance(options.bits, LayerBits) or isinstance(options.clip, LayerClips):
         names = tensor_names(settings.dataset, settings.data_dir, settings.model)
         if isinstance(options.bits, LayerBits):
-            options.bits = options.bits.of(names, _usual_bits(options, privacy))
+            options.bits = options.bits.of(names, _usual_bits(options, privacy, layers=True))
         if isinstance(options.clip, LayerClips):
             options.clip = options.clip.of(names)
     made = _made(options, settings.per_round, 1, privacy)

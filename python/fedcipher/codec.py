@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedcipher.dp import Privacy
 from fedcipher.errors import CodecError, LayoutError, ParameterError
 
 __all__ = [
+    "AUTO_BITS",
     "LEAST_BITS",
     "MOST_BITS",
     "Array",
@@ -30,6 +31,7 @@ __all__ = [
     "largest_magnitude",
     "restore",
     "root_mean_square",
+    "value_bits",
     "vanished",
     "without_lanes",
     "without_ranges",
@@ -54,6 +56,8 @@ _GAUSS_MIN_ELEMENTS = 32
 # Beyond these a step is no float32 any more: keys would be made that no update can be encrypted with.
 _LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
 LEAST_BITS, MOST_BITS = 2, 24
+AUTO_BITS = (3, 5, 8)
+"""At least 6, 24 and 254 steps."""
 _OF_BITS = Levels()
 
 
@@ -64,7 +68,8 @@ class Codec:
     Parameters
     ----------
     bits
-        Bits of a value, 2 to 24: one number, or one per tensor. A value has at least the ``2^bits - 1`` steps of its
+        Bits of a value, 2 to 24: one number, one per tensor, or ``"auto"``: a run chooses among `AUTO_BITS` by the
+        noise of its opened sums (`fedcipher.federation.widths`). A value has at least the ``2^bits - 1`` steps of its
         bits, and as many more as the field of a sum has room for.
     clip
         Largest magnitude kept. A number; one per tensor; ``"auto"``: ``margin`` times the largest
@@ -94,9 +99,11 @@ class Codec:
     privacy
         `fedcipher.dp.Privacy`: updates are clipped and every client adds its share of noise. It chooses range and
         rounding itself. Needs one number of bits, ``clip="auto"``, ``target="delta"`` and no ``top``.
+    adaptive
+        Whether ``bits`` are those that a run chooses among, from few to many. ``bits="auto"`` sets it.
     """
 
-    bits: int | Sequence[int] = 16
+    bits: int | Sequence[int] | Literal["auto"] = 16
     clip: float | Sequence[float] | Literal["auto", "aciq"] = "auto"
     margin: float = 2.0
     floor: float | None = None
@@ -105,8 +112,12 @@ class Codec:
     target: Literal["weights", "delta"] = "delta"
     top: float | None = None
     privacy: Privacy | None = None
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
+        if self.bits == "auto":
+            object.__setattr__(self, "bits", AUTO_BITS)
+            object.__setattr__(self, "adaptive", True)
         self._check_ranges()
         if isinstance(self.clip, str) and self.clip not in ("auto", "aciq"):
             raise ParameterError(f"clip={self.clip!r} is not a number, 'auto' or 'aciq'")
@@ -132,6 +143,8 @@ class Codec:
             raise ParameterError(f"privacy={given!r} is no fedcipher.dp.Privacy")
         if self.privacy is not None:
             self._check_privacy()
+        if self.adaptive:
+            self._check_adaptive()
 
     def _check_ranges(self) -> None:
         for name, single in (("bits", int), ("clip", (int, float, str))):
@@ -161,6 +174,15 @@ class Codec:
         if len(self.bit_widths) != 1:
             raise ParameterError(f"bits={self.bits}: privacy needs one grid; give one number of bits for all tensors")
 
+    def _check_adaptive(self) -> None:
+        if (self.clip, self.target, self.top) != ("auto", "delta", None):
+            raise ParameterError(
+                'bits="auto" follows the noise of updates whose ranges follow too: clip="auto", target="delta" and no '
+                "top; or give a number of bits"
+            )
+        if isinstance(self.bits, int) or self.bit_widths != list(self.bits):
+            raise ParameterError(f"bits={self.bits}: a run chooses among bits that grow")
+
     @property
     def _start(self) -> float:
         return 1.0 if self.start is None else self.start
@@ -168,18 +190,36 @@ class Codec:
     @property
     def bit_widths(self) -> list[int]:
         """The distinct bit widths, which a scheme needs to cut its fields."""
-        return sorted({self.bits} if isinstance(self.bits, int) else set(self.bits))
+        return sorted({self.bits} if isinstance(self.bits, int) else {int(b) for b in self.bits})
+
+    def at(self, bits: int = 0) -> Codec:
+        """This codec with the ``bits`` that a run has chosen; 0 is what a run begins with.
+
+        Raises `ParameterError` for bits that are no choice.
+        """
+        if not self.adaptive:
+            if bits:
+                raise ParameterError(f"{bits} bits are chosen, and this codec leaves no choice")
+            return self
+        widths = self.bit_widths
+        chosen = bits or widths[len(widths) // 2]
+        if chosen not in widths:
+            raise ParameterError(f"{bits} bits are none of {widths}")
+        return replace(self, bits=chosen, adaptive=False)
 
     def bits_of(self, arrays: Sequence[Array]) -> list[int]:
         """Bits of a value of each of these tensors."""
-        return [self.bits] * len(arrays) if isinstance(self.bits, int) else list(self.bits)
+        bits = self.at().bits if self.adaptive else self.bits
+        return [bits] * len(arrays) if isinstance(bits, int) else [int(b) for b in bits]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a key file."""
         values = asdict(self)
+        # As before there was any: digests of models are over this.
         if self.privacy is None:
-            # As before there was any: digests of models are over this.
             del values["privacy"]
+        if not self.adaptive:
+            del values["adaptive"]
         return values
 
     def layout(
@@ -423,6 +463,11 @@ class LaneCodec:
             return []
         ends = np.cumsum([size for _, size in self._runs(lanes.size, counts)])
         return np.split(lanes, ends[:-1]) if lanes.size else []
+
+
+def value_bits(layout: Layout) -> list[int]:
+    """The distinct bits of values in ``layout``; its lanes have others."""
+    return sorted({bits for code, bits, _, _ in layout.tensors if code != _WHOLE})
 
 
 def without_ranges(layout: Layout) -> Layout:

@@ -731,6 +731,13 @@ fn inspect<'py>(
     ))
 }
 
+/// What a frame's head says of its arrays.
+#[pyfunction]
+fn layout_of(frame: &[u8]) -> PyResult<Layout> {
+    let frame = wire::parse(frame).map_err(raise)?;
+    codec::Layout::decode(&frame.header.layout).map(Layout).map_err(raise)
+}
+
 /// What this build has beyond the core, by the names that `cargo build --features` takes.
 const FEATURES: &[&str] = &[
     #[cfg(feature = "engine-client")]
@@ -764,6 +771,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<library::Receiver>()?;
     m.add_class::<library::Opened>()?;
     m.add_function(wrap_pyfunction!(inspect, m)?)?;
+    m.add_function(wrap_pyfunction!(layout_of, m)?)?;
     m.add_function(wrap_pyfunction!(committee::charter_signature_holds, m)?)?;
     m.add_function(wrap_pyfunction!(min_contributions, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::read_key_file, m)?)?;

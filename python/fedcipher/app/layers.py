@@ -10,13 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from fedcipher._options import whole
 from fedcipher.codec import LEAST_BITS, MOST_BITS
 from fedcipher.errors import ParameterError
 
-__all__ = ["LayerBits", "LayerClips", "bits_option", "clip_option", "tensor_names"]
+__all__ = ["LayerBits", "LayerClips", "bits_option", "clip_option", "one_bits_option", "tensor_names"]
 
 _V = TypeVar("_V", int, float)
 
@@ -71,9 +71,14 @@ class LayerClips(_ByLayer[float]):
         return [clip for clip in found if clip is not None]
 
 
-def bits_option(text: str) -> int | LayerBits:
-    """An argparse type: a number of bits, or ``LAYER=BITS`` with commas and a number for the rest."""
-    return LayerBits(*_parsed(text, _BITS, "BITS, as conv1=8")) if "=" in text else _BITS(text)
+def one_bits_option(text: str) -> int | Literal["auto"]:
+    """An argparse type: a number of bits, or ``auto``."""
+    return "auto" if text == "auto" else _BITS(text)
+
+
+def bits_option(text: str) -> int | Literal["auto"] | LayerBits:
+    """The same, or ``LAYER=BITS`` with commas and a number for the rest."""
+    return LayerBits(*_parsed(text, _BITS, "BITS, as conv1=8")) if "=" in text else one_bits_option(text)
 
 
 def clip_option(text: str) -> str | LayerClips:

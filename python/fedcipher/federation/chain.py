@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
-from fedcipher.codec import Layout
+from fedcipher.codec import Codec, Layout, root_mean_square, value_bits
 from fedcipher.errors import CharterError, DecryptError, ForgedAggregateError, LayoutError
 from fedcipher.federation.answers import Answer, Lanes, Sums
 from fedcipher.federation.charter import Charter, Purpose, arrays_digest, digest_of
@@ -36,6 +36,7 @@ from fedcipher.federation.ranges import (
     measures_at,
 )
 from fedcipher.federation.whole_numbers import WHOLE, WholeNumbers
+from fedcipher.federation.widths import Noise
 from fedcipher.schemes import Decrypted, Decryptor, Scheme
 
 __all__ = ["Chain", "Opened", "Standing", "lanes_of"]
@@ -111,6 +112,8 @@ class Opened:
     thin: tuple[tuple[str, float], ...] = ()
     measured: bool = False
     """Whether these were histograms alone, and the model is as before."""
+    advice: int = 0
+    """Whether more bits pay, or fewer do (`fedcipher.federation.widths`)."""
 
     @property
     def answers(self) -> Sums | None:
@@ -149,7 +152,7 @@ class Chain:
         standing: Standing | None = None,
     ) -> None:
         self.charter, self.scheme, self._context = charter, scheme, context
-        self._codec = scheme.codec
+        self._codec = scheme.codec.at()
         self._ranges: Ranges | None = None
         self._steps = Steps(None if charter.optimiser is None else Optimiser(*charter.optimiser))
         self.whole = WholeNumbers(charter, scheme)
@@ -268,14 +271,24 @@ class Chain:
             return None
         return [alpha for _, _, alpha, _ in self.layout.tensors]
 
+    def choose(self, bits: int) -> None:
+        """Values of frames that are made or opened from here on have these ``bits``, where the codec leaves a choice.
+
+        0: those that a run begins with. Raises `ParameterError` for bits that are no choice.
+        """
+        self._codec = self.scheme.codec.at(bits)
+
     @property
     def coding(self) -> Coding | None:
         """How an update from here becomes the values of a frame, where ranges follow; else they are its own."""
+        return self._coding(self._codec)
+
+    def _coding(self, codec: Codec) -> Coding | None:
         if self._ranges is None:
             return None
         like = self.shaped
-        bits, at_random = self._codec.bits_of(like), self._codec.rounding == "stochastic"
-        return coding_of(self._ranges, like, bits, self.scheme.levels, at_random=at_random)
+        at_random = codec.rounding == "stochastic"
+        return coding_of(self._ranges, like, codec.bits_of(like), self.scheme.levels, at_random=at_random)
 
     def seed(self, index: int) -> bytes:
         """The public seed of the rotation of round ``index``. Runs from one first model have the same."""
@@ -326,6 +339,7 @@ class Chain:
         clients = self.clients_of(frames)
         if len(set(clients)) != len(clients):
             raise ForgedAggregateError("a client is in two sums of one step")
+        self._choose_of(frames)
         opened: list[tuple[Decrypted, Sums | None]] = []
         failed: list[int] = []
         error: Exception | None = None
@@ -349,7 +363,7 @@ class Chain:
             self._go(before.model, before.delta, before.moments, self._ranges.export(), last, moved=before.moved)
             return Opened(sums, groups, failed, measured=True)
         arrays = _together(opened, equal=self.charter.equal_weights)
-        ranges, drowned = b"", list[tuple[int, float]]()
+        ranges, drowned, advice = b"", list[tuple[int, float]](), 0
         coding = self.coding
         if self._ranges is not None and coding is not None:
             lanes = _counts(sums)
@@ -360,6 +374,7 @@ class Chain:
             parts = coding.parts(self._ranges, lanes, total, [x.size for x in arrays])
             arrays = coding.decode(arrays, self.seed(index), parts)
             drowned = [(t, part) for t, part in enumerate(parts) if part < 1]
+            advice = self._advice(coding, lanes, total, arrays)
             self._ranges.observe(lanes)
             ranges = self._ranges.export()
         for t, mean in self.whole.means(sums).items():
@@ -370,7 +385,35 @@ class Chain:
         thin = tuple(
             (name, part) for name, part in zip(names, by_array, strict=False) if part is not None and part < ENOUGH
         )
-        return Opened(sums, groups, failed, tuple((names[t], factor) for t, factor in drowned), kept, thin)
+        slowed = tuple((names[t], factor) for t, factor in drowned)
+        return Opened(sums, groups, failed, slowed, kept, thin, advice=advice)
+
+    def _choose_of(self, frames: Sequence[bytes]) -> None:
+        """The bits that the values of ``frames`` have; their tags bind what their heads say. Raises `LayoutError`."""
+        if not self.scheme.codec.adaptive or self.measuring:
+            return
+        found = {bits for frame in frames for bits in value_bits(_native.layout_of(frame))}
+        if len(found) != 1 or not found <= set(self.scheme.codec.bit_widths):
+            raise LayoutError("the sums of one step have values of other bits than a run chooses among")
+        self.choose(found.pop())
+
+    def _advice(self, coding: Coding, lanes: Sequence[int], total: float, mean: Arrays) -> int:
+        """`Noise.advice` of an opened ``mean``; arguments as `Coding.noise`."""
+        codec, ranges = self.scheme.codec, self._ranges
+        if not codec.adaptive or ranges is None or not total:
+            return 0
+        told = ranges, lanes, total, [x.size for x in mean]
+        added = coding.total_noise(*told)
+        fewer = [bits for bits in codec.bit_widths if bits < self._codec.bit_widths[0]]
+        narrower = self._coding(codec.at(fewer[-1])) if fewer else None
+        square = max(0.0, math.fsum(x.size * root_mean_square(x) ** 2 for x in mean) - added)
+        clients = sum(count for count, _ in ranges.shares(lanes))
+        return Noise(
+            added,
+            None if narrower is None else narrower.total_noise(*told),
+            square,
+            max(0.0, coding.total_square(*told) - square / clients),
+        ).advice
 
     def _move(self, mean: Arrays, ranges: bytes, index: int, last: bytes) -> None:
         before = self.at

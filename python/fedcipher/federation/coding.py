@@ -195,6 +195,18 @@ class Coding:
         """
         return self._noise(self._moves(ranges, lanes), ranges.shares(lanes), total, values)
 
+    def total_noise(self, ranges: Ranges, lanes: Sequence[int], total: float, values: Sequence[int]) -> float:
+        """The square of all that rounding adds to the mean; arguments as `noise`."""
+        added = self.noise(ranges, lanes, total, values)
+        return math.fsum(n * (scale * scale) * part for n, scale, part in zip(values, self.scales, added, strict=True))
+
+    def total_square(self, ranges: Ranges, lanes: Sequence[int], total: float, values: Sequence[int]) -> float:
+        """The sum of the squares of all clients' parts of the mean; arguments as `noise`."""
+        moves = zip(values, self.scales, self._moves(ranges, lanes), strict=True)
+        square = math.fsum(n * part * (size * scale) ** 2 for n, scale, (size, part) in moves)
+        shares = math.fsum(count * share * share for count, share in ranges.shares(lanes))
+        return square * shares / (total * total) if total else 0.0
+
     def _noise(
         self, moves: Sequence[_Move], shares: Sequence[tuple[int, float]], total: float, values: Sequence[int]
     ) -> list[float]:

@@ -190,6 +190,7 @@ class _Sealed:
             lanes=0 if self._lanes is None else self._lanes.count,
             counts=0 if self._lanes is None else self._lanes.counts,
             hide_ranges=self._model.hides_ranges,
+            bits=self._settings.bits,
         )
         self.phases["offline_seconds"] = time.perf_counter() - began
 
@@ -216,6 +217,7 @@ class _Sealed:
             counts=0 if self._lanes is None else self._lanes.counts,
             unbiased=trains and self._model.at_random,
             hide_ranges=self._model.hides_ranges,
+            bits=self._settings.bits,
         )
         # What a client that counts nothing did not send still waits.
         if self._counts and self._scheme.sends_parts:

@@ -19,6 +19,7 @@ from fedcipher.federation.charter import Charter, Purpose, digest_of
 from fedcipher.federation.kept import ENOUGH, KEPT, kept_lanes, kept_parts, rounds_at_random
 from fedcipher.federation.optimiser_step import in_type_of
 from fedcipher.federation.ranges import follows
+from fedcipher.federation.widths import ADVICE
 from fedcipher.flower import protocol
 from fedcipher.flower.party import Party
 from fedcipher.flower.records import CLIPPED, drowned_text, thin_text
@@ -48,6 +49,8 @@ class ClientModel:
         self._chain: Chain | None = None
         self._kept: Standing | None = None
         self.charter = self._charter()
+        if settings.bits not in (self._codec.bit_widths if self._codec.adaptive else [0]):
+            raise RoundError(f"{settings.bits} bits of a value are no choice that the charter leaves")
 
     def _charter(self) -> Charter:
         """The run's charter, accepted before anything is computed."""
@@ -105,6 +108,7 @@ class ClientModel:
                 _log.warning("step %s: %s of its %s sums do not open", number, len(opened.failed), len(frames))
         if (self._chain.at.steps, self._chain.at.last) != (self._settings.steps, self._settings.last):
             raise StateError("this client has opened other sums than the message's chain has")
+        self._chain.choose(self._settings.bits)
         if self._chain.at is self._kept:
             return
         if earlier is not None and earlier is self._kept:
@@ -117,6 +121,8 @@ class ClientModel:
         told: dict[str, Any] = {"step": number, "last": self._running.at.last.hex(), "unopened": opened.failed}
         if self.charter.reports and opened.answers is not None:
             told["answers"] = _ratios(opened.answers, self.charter, "train")
+            if self._codec.adaptive:
+                told["answers"][ADVICE] = [float(opened.advice)]
         if len(told) > 3 or opened.failed or self._store.recall().get("opened"):
             self._store.remember(opened=told)
 
@@ -168,6 +174,7 @@ class ClientModel:
         nowhere = Standing(initial, None, [], b"", b"", 0)
         self._chain = Chain(self.charter, self.scheme, self.context, standing=nowhere)
         self._chain.set_model(initial)
+        self._chain.choose(self._settings.bits)
         _log.info("round %s: the server has set a model, position %s", self._settings.index, self._chain.position.hex())
 
     def _beginning(self, initial: list[NumpyArray], steps: dict[int, Any]) -> Chain:

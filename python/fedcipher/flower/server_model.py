@@ -15,6 +15,7 @@ from fedcipher.federation.chain import Chain, Opened, Standing
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.optimiser_step import in_type_of
 from fedcipher.federation.ranges import measured_at, measures_at
+from fedcipher.federation.widths import Widths
 from fedcipher.flower import protocol
 from fedcipher.flower.run_folder import RunFolder
 from fedcipher.schemes import Decryptor, Scheme
@@ -48,6 +49,7 @@ class ServerModel:
         # Of each step: the digest that clients know it by, and whose updates are in each of its sums.
         self._steps: list[tuple[bytes, list[list[int]]]] = []
         self._before: Standing | None = None
+        self.widths = Widths(scheme.codec)
         self.false_start = False
         """Whether the sum of histograms that was there did not open, and is withdrawn."""
         # How many steps each node has.
@@ -190,6 +192,8 @@ class ServerModel:
         self._chain = chain
         if self.charter.sets_models:
             self._set = chain.model
+        if not opened.measured:
+            self.widths.hear(opened.advice)
         return opened
 
     def open_answers(self, opener: Decryptor, frame: bytes, index: int) -> Sums:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord
 
+from fedcipher.codec import LEAST_BITS, MOST_BITS
 from fedcipher.errors import RoundError
 
 __all__ = ["RoundSettings"]
@@ -29,7 +30,8 @@ class RoundSettings:
     its coordinator's ``signature`` where there is one.
     ``round`` is the number that the key's ledgers count, ``index`` the run's own round, from 1. ``plan`` is
     `Scheme.plan`'s. The message's chain has ``steps`` steps, the last of which is named by ``last``; ``indices`` are
-    the rounds of the steps that the message brings.
+    the rounds of the steps that the message brings. ``bits`` are those of a value in this round, where the codec leaves
+    a choice.
     """
 
     charter: bytes
@@ -41,10 +43,13 @@ class RoundSettings:
     plan: bytes = b""
     last: bytes = b""
     indices: list[int] = field(default_factory=list[int])
+    bits: int = 0
 
     def to_record(self) -> ConfigRecord:
         """For the message. Flower cannot count the bytes of empty values, so these stay out."""
         values = {**vars(self), "indices": list(self.indices)}
+        if not self.bits:
+            del values["bits"]
         return ConfigRecord({key: value for key, value in values.items() if value not in (b"", [])})
 
     @classmethod
@@ -63,6 +68,7 @@ class RoundSettings:
             plan=_typed(record, "plan", bytes) if "plan" in record else b"",
             last=_typed(record, "last", bytes) if "last" in record else b"",
             indices=_typed(record, "indices", list) if "indices" in record else [],
+            bits=_number(record, "bits", LEAST_BITS, MOST_BITS) if "bits" in record else 0,
         )
         if len(made.charter) != _DIGEST or len(made.last) not in (0, _DIGEST):
             raise RoundError("a digest of the round's settings has another length than SHA-256's")

@@ -37,6 +37,7 @@ from fedcipher.federation.canonical import encode
 from fedcipher.federation.chain import Opened, lanes_of
 from fedcipher.federation.charter import Charter, Purpose, arrays_digest
 from fedcipher.federation.ranges import follows, measures
+from fedcipher.federation.widths import ADVICE, advice_answer
 from fedcipher.flower import protocol
 from fedcipher.flower.attendance import Attendance
 from fedcipher.flower.committee import Committee, NoSum
@@ -533,7 +534,7 @@ class SecureStrategy(Strategy):
             types=found.types,
             rounds=rounds if found.listed else _SPARE_ROUNDS * rounds,
             reader="server" if self._opener is not None else "clients",
-            reports=self._opener is None and self.scheme.fixes_sets and any(self._answers.values()),
+            reports=self._opener is None and self.scheme.fixes_sets and self._wants_reports,
             sets_models=self._sets_models,
             settings=found.settings,
         )
@@ -811,6 +812,7 @@ class SecureStrategy(Strategy):
             plan=plan,
             last=b"" if charter.sets_models else model.last,
             indices=brought.indices,
+            bits=model.widths.bits,
         ).to_record()
 
     def _check_told(self, message: Message, charter: Charter, purpose: Purpose, index: int, place: str) -> None:
@@ -948,21 +950,30 @@ class SecureStrategy(Strategy):
         messages = self._with_model(messages, record.round, record.number)
         return self._grid.send_and_receive(messages, timeout=self._timeout), before
 
+    @property
+    def _wants_reports(self) -> bool:
+        """Of answers, or of which bits pay."""
+        return any(self._answers.values()) or self.scheme.codec.adaptive
+
     def _reported(
         self, purpose: Purpose, accepted: Sequence[Message], index: int, frame: bytes | None = None
     ) -> Report | None:
         """What readers say of the answers in the newest sum; ``frame`` is that of an evaluation."""
         model, answers = self._running, self._answers[purpose]
-        if not model.charter.reports or not answers or self._grid is None:
+        # What the next bits are is asked beside the charter's answers.
+        beside = [advice_answer()] if purpose == "train" and model.widths.bits else []
+        if not model.charter.reports or not [*answers, *beside] or self._grid is None:
             return None
         readers = self.scheme.readers(self._key)
         nodes = [reply.metadata.src_node_id for reply in accepted]
         asked = [node for node in nodes if self._parties.client_of[node] in readers][: self._reports.wanted]
         messages = [self._report_message(purpose, node, index, frame) for node in asked]
-        said = self._reports.ask(self._grid, messages, answers)
+        said = self._reports.ask(self._grid, messages, [*answers, *beside])
         for node in self._reports.heard:
             model.delivered(node)
-        return said
+        if said is not None and beside:
+            model.widths.hear(round(said.values[ADVICE][0]))
+        return said if answers else None
 
     def _report_message(self, purpose: Purpose, node: int, index: int, frame: bytes | None) -> Message:
         charter, client = self._running.charter, self._parties.client_of[node]

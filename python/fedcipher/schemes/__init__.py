@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, Literal
 
 from fedcipher._native import SetMemory
 from fedcipher.codec import Codec
@@ -41,6 +41,7 @@ __all__ = [
     "Scheme",
     "SchemeInfo",
     "SetMemory",
+    "following_bits",
     "from_spec",
     "scheme",
     "scheme_class",
@@ -62,6 +63,11 @@ def scheme_class(name: str) -> type[Scheme]:
     if name not in _SCHEMES:
         raise ParameterError(f"scheme {name!r} is not one of {', '.join(_SCHEMES)}")
     return _SCHEMES[name]
+
+
+def following_bits(name: str) -> int | Literal["auto"]:
+    """The usual ``Codec(bits=)`` of a scheme whose ranges follow the updates; `ParameterError` as `scheme_class`."""
+    return "auto" if scheme_class(name).info.widths else 6
 
 
 def scheme(name: str, **params: Any) -> Scheme:

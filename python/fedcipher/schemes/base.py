@@ -79,6 +79,8 @@ class SchemeInfo:
     post_quantum: bool = True
     hides: bool = True
     """False for what only compares."""
+    widths: bool = False
+    """Whether values of fewer bits have narrower lanes, where a codec has several."""
     committee: bool = False
     """Whether a sum takes the answers of a committee."""
 
@@ -192,6 +194,7 @@ class Encryptor(ABC):
         counts: int = 0,
         unbiased: bool = False,
         hide_ranges: bool = False,
+        bits: int = 0,
     ) -> bytes:
         """Encrypt ``update`` (float arrays of any shape) for ``round``.
 
@@ -205,7 +208,7 @@ class Encryptor(ABC):
         an update of weight 1 in lanes of their own: first so many ``counts``, which are 0 or 1, then numbers of at most
         `Scheme.largest_digit`, positive or negative; their sums come out exact (`Decrypted.lanes`). ``unbiased`` rounds
         at random, also where the codec rounds to the nearest. ``hide_ranges`` keeps the clip ranges out of the frame,
-        for readers that know them. Sets ``stats``.
+        for readers that know them. ``bits`` are those that a run has chosen (`Codec.at`). Sets ``stats``.
 
         With ``Codec(privacy=...)`` the update is clipped and gets noise, and ``reference`` is not used.
 
@@ -222,10 +225,11 @@ class Encryptor(ABC):
         lanes: int = 0,
         counts: int = 0,
         hide_ranges: bool = False,
+        bits: int = 0,
     ) -> None:
         """Do ahead what does not depend on the data, for an update shaped like ``update`` and so many ``lanes``.
 
-        So many ``counts`` of them are counts, as in `encrypt`.
+        So many ``counts`` of them are counts, and values have ``bits``, as in `encrypt`.
         """
 
     def export_state(self) -> bytes:
@@ -405,6 +409,14 @@ class Scheme(ABC):
     def levels(self) -> Levels:
         """How many steps a value has, by its bits: as many as the fields of a sum have room for."""
 
+    @classmethod
+    def check_widths(cls, codec: Codec, *, sends_parts: bool = False) -> None:
+        """Raise `ParameterError` for a codec whose bits a run chooses, where they make no difference here."""
+        if codec.adaptive and (sends_parts or not cls.info.widths):
+            raise ParameterError(
+                f'bits="auto" needs lanes as wide as their values, which {cls.name} has not here; give a number of bits'
+            )
+
     @property
     def lane_bits(self) -> tuple[int, int]:
         """Bits of a count and of a digit beside an update, as the codec counts them.
@@ -499,6 +511,7 @@ class NativeScheme(Scheme):
     def __init__(self, codec: Codec, params: dict[str, Any]) -> None:
         require_feature(f"scheme {self.name!r}", self.info.feature)
         self.codec = codec
+        self.check_widths(codec, sends_parts=codec.top is not None or params.get("per_client_top") is not None)
         self.max_weight = params["max_weight"]
         self.min_contributions = _native.min_contributions(params["clients"], params["min_contributions"])
         self._params = {**params, "min_contributions": self.min_contributions}
@@ -649,6 +662,7 @@ class KernelEncryptor(Encryptor):
         counts: int = 0,
         unbiased: bool = False,
         hide_ranges: bool = False,
+        bits: int = 0,
     ) -> bytes:
         if lanes is not None and weight != 1:
             raise ParameterError(f"weight={weight} with lanes, whose sums would be weighted; weigh the update before")
@@ -662,7 +676,7 @@ class KernelEncryptor(Encryptor):
         if self._noise:
             return self._encrypt_noisy(self._noise, update, said, lanes)
         began = time.perf_counter()
-        plain = self._codec.layout(update, reference, self._levels)
+        plain = self._codec.at(bits).layout(update, reference, self._levels)
         flat = flat_float32(update)
         layout, shown = said.shown(plain, flat)
         layout = self._lanes.beside(layout, 0 if lanes is None else lanes.size, counts)
@@ -751,9 +765,11 @@ class KernelEncryptor(Encryptor):
         lanes: int = 0,
         counts: int = 0,
         hide_ranges: bool = False,
+        bits: int = 0,
     ) -> None:
         update = with_numpy(update)
-        layout = self._noise.layout(update) if self._noise else self._codec.layout(update, reference, self._levels)
+        codec = self._codec.at(bits)
+        layout = self._noise.layout(update) if self._noise else codec.layout(update, reference, self._levels)
         if self._codec.top is not None:
             layout = CommonSet(update, reference, round, self._codec.top).gathered(layout)
         if hide_ranges and not self._noise:

@@ -37,6 +37,7 @@ class Bfv(NativeScheme):
         cost="1.08x to 1.11x up, 1.11x to 1.23x down with `compact` (10 to 100 clients); an NTT pair per 4096"
         " coefficients, offline",
         source="FedBit; BFV",
+        widths=True,
     )
 
     def __init__(

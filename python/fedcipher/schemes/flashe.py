@@ -51,6 +51,7 @@ class Flashe(NativeScheme):
         broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
         cost="1.00x up and down; two AES blocks per 128/w values",
         source="FLASHE, arXiv 2109.00675",
+        widths=True,
     )
 
     def __init__(

@@ -84,6 +84,7 @@ class LibraryScheme(Scheme):
     def __init__(self, codec: Codec, params: dict[str, Any]) -> None:
         require(f"scheme {self.name!r}", self.info.extra, *self.info.packages)
         self.codec = codec
+        self.check_widths(codec)
         self.max_weight = params["max_weight"]
         self.min_contributions = _native.min_contributions(params["clients"], params["min_contributions"])
         self._params = {**params, "min_contributions": self.min_contributions}

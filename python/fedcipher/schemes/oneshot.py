@@ -52,6 +52,7 @@ class Oneshot(NativeScheme):
         cost="`bfv` and a share a member: 20 to 30 kB and a millisecond or two a client and round, whatever the model",
         source="LERNA, Willow, OPA, Flamingo",
         committee=True,
+        widths=True,
     )
 
     def __init__(
