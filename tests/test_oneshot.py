@@ -262,8 +262,8 @@ def test_what_goes_wrong_with_identities_is_said(tmp_path, capsys):
 class AdversaryC:
     """The server, and the keys of some parties: it forgets what ledgers remember, and asks whom it likes for what."""
 
-    def __init__(self, corrupt):
-        self.scheme = made(corrupt=2, threshold=4, min_contributions=4)
+    def __init__(self, corrupt, pack=1):
+        self.scheme = made(corrupt=2, threshold=4, min_contributions=4, pack=pack)
         self.keys = self.scheme.keygen(CLIENTS)
         self.corrupt = set(corrupt)
         self.honest = [m for m in range(5) if m not in self.corrupt]
@@ -326,10 +326,11 @@ class AdversaryC:
         return False
 
 
+@pytest.mark.parametrize("pack", [1, 2])
 @pytest.mark.parametrize("corrupt", [{0}, {0, 1}, {2, 4}])
-def test_adversary_c_reads_nobody(corrupt):
+def test_adversary_c_reads_nobody(corrupt, pack):
     """Up to two corrupt parties, members and readers at once, with everything that the server has recorded."""
-    assert not AdversaryC(corrupt).reads_the_victim()
+    assert not AdversaryC(corrupt, pack).reads_the_victim()
 
 
 def test_adversary_c_with_one_more_than_was_agreed_reads_the_victim():
