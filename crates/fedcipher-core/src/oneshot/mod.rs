@@ -7,9 +7,9 @@
 //!
 //! Lineage: LERNA (Li, Lin, Polychroniadou, Tessaro, Asiacrypt 2023), Willow (Bell-Clark et al., ePrint 2024/936),
 //! OPA (Karthikeyan and Polychroniadou, arXiv 2410.22303), and for the committee's one answer Flamingo (Ma et al.,
-//! IEEE S&P 2023). What is shown is the sum of secrets and, in the opened aggregate, of errors: with one other honest
-//! client in the sum these leave half the variance to each (Hint-RLWE: Kim, Lee, Seo, Song, Crypto 2023), so both are
-//! drawn with sigma 4.58, to be left with the 3.24 of `bfv`.
+//! IEEE S&P 2023). What is shown is the sum of secrets and, in the opened aggregate, of errors: Hint-RLWE (Kim, Lee, Seo,
+//! Song, Crypto 2023). Both are drawn with sigma 4.58. With one other honest client in the sum the theorem leaves 2.29;
+//! that half of the variance is left, the 3.24 of `bfv`, is a heuristic.
 
 mod aggregate;
 mod answer;
