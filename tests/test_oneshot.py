@@ -2,8 +2,12 @@
 
 import contextlib
 import itertools
+import re
+import shutil
 import struct
+import subprocess
 from hashlib import sha256
+from pathlib import Path
 
 import blake3
 import fedcipher
@@ -257,6 +261,21 @@ def test_what_goes_wrong_with_identities_is_said(tmp_path, capsys):
     assert "holds no roster" in run(*command, capsys=capsys, status=2)
     (tmp_path / "ada.identity").chmod(0o644)
     assert "chmod 600" in run(*command, capsys=capsys, status=2)
+
+
+def test_go_opens_what_is_sealed_to_a_party():
+    """A second implementation (tools/hpke.go) opens the secret of a roster, which ends each party's entry."""
+    go = shutil.which("go")
+    found = re.search(r"go1\.(\d+)", subprocess.check_output([go, "version"], text=True)) if go else None
+    if not found or int(found[1]) < 26:
+        pytest.skip("needs Go 1.26")
+    own = [_native.Identity.generate() for _ in range(3)]
+    cards = [(k, f"site-{k}", (True, True, True), *identity.public()) for k, identity in enumerate(own)]
+    sealed = _native.Roster(cards).to_bytes()[-(32 + 1120 + 16) :]
+    words = [own[2].to_bytes()[32:], b"fedcipher oneshot v1 root" + (2).to_bytes(4, "little"), sealed]
+    tool = Path(__file__).parents[1] / "tools" / "hpke.go"
+    opened = subprocess.run([go, "run", tool, *(w.hex() for w in words)], capture_output=True, text=True, check=False)
+    assert len(opened.stdout.strip()) == 64, opened.stderr
 
 
 class AdversaryC:
