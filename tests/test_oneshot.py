@@ -2,8 +2,12 @@
 
 import contextlib
 import itertools
+import re
+import shutil
 import struct
+import subprocess
 from hashlib import sha256
+from pathlib import Path
 
 import blake3
 import fedcipher
@@ -259,11 +263,26 @@ def test_what_goes_wrong_with_identities_is_said(tmp_path, capsys):
     assert "chmod 600" in run(*command, capsys=capsys, status=2)
 
 
+def test_go_opens_what_is_sealed_to_a_party():
+    """A second implementation (tools/hpke.go) opens the secret of a roster, which ends each party's entry."""
+    go = shutil.which("go")
+    found = re.search(r"go1\.(\d+)", subprocess.check_output([go, "version"], text=True)) if go else None
+    if not found or int(found[1]) < 26:
+        pytest.skip("needs Go 1.26")
+    own = [_native.Identity.generate() for _ in range(3)]
+    cards = [(k, f"site-{k}", (True, True, True), *identity.public()) for k, identity in enumerate(own)]
+    sealed = _native.Roster(cards).to_bytes()[-(32 + 1120 + 16) :]
+    words = [own[2].to_bytes()[32:], b"fedcipher oneshot v1 root" + (2).to_bytes(4, "little"), sealed]
+    tool = Path(__file__).parents[1] / "tools" / "hpke.go"
+    opened = subprocess.run([go, "run", tool, *(w.hex() for w in words)], capture_output=True, text=True, check=False)
+    assert len(opened.stdout.strip()) == 64, opened.stderr
+
+
 class AdversaryC:
     """The server, and the keys of some parties: it forgets what ledgers remember, and asks whom it likes for what."""
 
-    def __init__(self, corrupt):
-        self.scheme = made(corrupt=2, threshold=4, min_contributions=4)
+    def __init__(self, corrupt, pack=1):
+        self.scheme = made(corrupt=2, threshold=4, min_contributions=4, pack=pack)
         self.keys = self.scheme.keygen(CLIENTS)
         self.corrupt = set(corrupt)
         self.honest = [m for m in range(5) if m not in self.corrupt]
@@ -326,10 +345,11 @@ class AdversaryC:
         return False
 
 
+@pytest.mark.parametrize("pack", [1, 2])
 @pytest.mark.parametrize("corrupt", [{0}, {0, 1}, {2, 4}])
-def test_adversary_c_reads_nobody(corrupt):
+def test_adversary_c_reads_nobody(corrupt, pack):
     """Up to two corrupt parties, members and readers at once, with everything that the server has recorded."""
-    assert not AdversaryC(corrupt).reads_the_victim()
+    assert not AdversaryC(corrupt, pack).reads_the_victim()
 
 
 def test_adversary_c_with_one_more_than_was_agreed_reads_the_victim():

@@ -100,6 +100,13 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "packed shares count only from as many as open on",
+        CORE + "oneshot/committee.rs",
+        "(members + corrupt < 2 * threshold)",
+        "(members + corrupt < 2 * threshold + pack - 1)",
+        "oneshot",
+    ),
+    Mutant(
         "clients are known by the numbers that a roster gives them",
         CORE + "ledger/openings.rs",
         "Some(name) => Ok(*name),",

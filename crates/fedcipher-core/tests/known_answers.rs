@@ -8,12 +8,15 @@ use common::{Client, bfv, encrypt, floats, integers, layout};
 use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::codec::{Layout, Means, SumSink};
 use fedcipher_core::flashe::mask::{MaskMaker, Masking, encrypt_run};
+use fedcipher_core::oneshot::sealing::{Public, Secret};
 use fedcipher_core::prf::{Prf, round_client};
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params, Preset};
 use fedcipher_core::rlwe::ring::Binomial;
 use fedcipher_core::scheme::Scheme;
 use fedcipher_core::{bits, wire};
+use hpke::kem::XWing;
+use hpke::{Deserializable, Kem};
 use num_bigint::BigUint;
 use sha2::{Digest, Sha256};
 
@@ -383,4 +386,29 @@ fn bfv_never_repeats_a_seed() {
     let payloads: Vec<_> = frames.iter().map(|f| wire::parse(f).unwrap().payload).collect();
     assert_ne!(payloads[0][..32], payloads[1][..32]);
     assert_ne!(payloads[0][32..], payloads[1][32..]);
+}
+
+/// What shares are sealed with: X-Wing's own vectors, and what Go's crypto/hpke has sealed with just the parts used here.
+#[test]
+fn sealing_has_the_known_answers_of_x_wing_and_opens_what_go_sealed() {
+    let mut seen = [0; 2];
+    for line in include_str!("hpke.in").lines().filter(|line| !line.starts_with('#')) {
+        let (what, values) = line.split_once(' ').unwrap();
+        let v: Vec<_> = values.split(' ').map(unhex).collect();
+        let own = Secret::parse(&v[0]).unwrap();
+        if what == "x-wing" {
+            let key = <XWing as Kem>::PrivateKey::from_bytes(&v[0]).unwrap();
+            let encapped = <XWing as Kem>::EncappedKey::from_bytes(&v[2]).unwrap();
+            assert_eq!(own.public(), v[1]);
+            assert_eq!(XWing::decap(&key, None, &encapped).unwrap().0.as_slice(), v[3]);
+            seen[0] += 1;
+        } else {
+            assert_eq!(own.open(&v[1], &v[3]).unwrap().as_slice(), v[2]);
+            // What is sealed here opens by the same steps.
+            let sealed = Public::parse(&own.public()).unwrap().seal(&v[1], &v[2]).unwrap();
+            assert_eq!(own.open(&v[1], &sealed).unwrap().as_slice(), v[2]);
+            seen[1] += 1;
+        }
+    }
+    assert_eq!(seen, [4, 1]);
 }

@@ -167,15 +167,17 @@ fn who_comes_after_the_committee_was_asked_is_refused() {
 /// Two halves of the committee, each asked for another set: the difference of the two sums is one client's update.
 #[test]
 fn a_member_answers_for_one_set_a_round() {
-    let round = round(params(8), &[0, 1, 2, 3]);
-    let member = round.scheme.member(&round.keys.clients[0], None).unwrap();
-    let mut all = round.added();
-    let mut fewer = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
-    round.updates[..3].iter().for_each(|update| fewer.add(update).map(drop).unwrap());
-    let (first, second) = (all.requests().unwrap().swap_remove(0).1, fewer.requests().unwrap().swap_remove(0).1);
-    member.answer(&first).unwrap();
-    assert!(matches!(member.answer(&second), Err(Error::Opened { round: ROUND, .. })));
-    member.answer(&first).unwrap();
+    for pack in 1..=2 {
+        let round = round(Params { pack, ..params(8) }, &[0, 1, 2, 3]);
+        let member = round.scheme.member(&round.keys.clients[0], None).unwrap();
+        let mut all = round.added();
+        let mut fewer = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+        round.updates[..3].iter().for_each(|update| fewer.add(update).map(drop).unwrap());
+        let (first, second) = (all.requests().unwrap().swap_remove(0).1, fewer.requests().unwrap().swap_remove(0).1);
+        member.answer(&first).unwrap();
+        assert!(matches!(member.answer(&second), Err(Error::Opened { round: ROUND, .. })));
+        member.answer(&first).unwrap();
+    }
 }
 
 #[test]
@@ -297,17 +299,20 @@ fn a_changed_aggregate_does_not_open() {
 /// Adversary C: the server's frames and corrupt parties' keys.
 #[test]
 fn members_below_the_threshold_open_nothing_and_one_more_opens_the_sum() {
-    let round = round(params(8), &[0, 1, 2, 5]);
-    for count in 0..=5usize {
-        let mut aggregator = round.added();
-        let dead: Vec<u32> = (count as u32..5).collect();
-        asked(&round.scheme, &round.keys, aggregator.as_mut(), &dead);
-        match aggregator.finish() {
-            Ok(frame) => {
-                assert!(count >= 4);
-                assert_eq!(opened(&round.scheme, &round.keys, 5, &frame).unwrap(), round.sums());
+    for pack in 1..=2 {
+        let round = round(Params { pack, ..params(8) }, &[0, 1, 2, 5]);
+        let needed = 3 + pack;
+        for count in 0..=5usize {
+            let mut aggregator = round.added();
+            let dead: Vec<u32> = (count as u32..5).collect();
+            asked(&round.scheme, &round.keys, aggregator.as_mut(), &dead);
+            match aggregator.finish() {
+                Ok(frame) => {
+                    assert!(count >= needed);
+                    assert_eq!(opened(&round.scheme, &round.keys, 5, &frame).unwrap(), round.sums());
+                }
+                Err(error) => assert!(count < needed && matches!(error, Error::Committee { .. })),
             }
-            Err(error) => assert!(count < 4 && matches!(error, Error::Committee { .. })),
         }
     }
 }
@@ -318,15 +323,20 @@ fn committees_that_could_be_split_are_refused_with_the_cure() {
         let said = Oneshot::new(params).map_or_else(|error| error.to_string(), |_| "accepted".into());
         assert!(said.contains(cure), "{said}, where {cure} is wanted");
     };
-    refused(Params { threshold: 3, ..params(8) }, "take threshold=4");
-    refused(Params { threshold: 4, corrupt: 3, ..params(8) }, "take threshold=5");
-    refused(Params { threshold: 6, ..params(8) }, "take a threshold of 1..=5");
-    refused(
-        Params { members: 2, threshold: 2, corrupt: 2, bounds: Bounds::new(8, 1, Some(4)).unwrap(), ..params(8) },
-        "at least 5 members",
-    );
+    refused(Params { threshold: 3, ..params(8) }, "take members=5, threshold=4, pack=1");
+    refused(Params { threshold: 4, corrupt: 3, ..params(8) }, "take members=5, threshold=5, pack=1");
+    refused(Params { threshold: 6, ..params(8) }, "take members=5, threshold=4, pack=1");
+    refused(Params { members: 2, threshold: 2, corrupt: 2, ..params(8) }, "take members=3, threshold=3, pack=1");
     refused(Params { corrupt: 2, threshold: 4, ..params(8) }, "take 4");
-    refused(Params { pack: 3, ..params(8) }, "take pack=2");
+    let few = Bounds::new(3, 3, Some(3)).unwrap();
+    refused(Params { corrupt: 2, threshold: 4, bounds: few, ..params(8) }, "take 4 with clients=4");
+    refused(Params { pack: 3, ..params(8) }, "take members=5, threshold=4, pack=2");
+    // Three members could open one set of clients, and as many others all but say another (attack 21).
+    refused(
+        Params { members: 6, threshold: 3, corrupt: 0, pack: 2, ..params(8) },
+        "take members=6, threshold=4, pack=2",
+    );
+    refused(Params { pack: 0, ..params(8) }, "take members=5, threshold=4, pack=1");
     refused(Params { preset: Preset::FedbitPaper, ..params(8) }, "\"compact\"");
     let scheme = Oneshot::new(params(8)).unwrap();
     assert!(scheme.keygen(&[0, 1, 2], 1).unwrap_err().to_string().contains("committee of 5"));

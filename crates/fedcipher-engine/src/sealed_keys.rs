@@ -1,5 +1,5 @@
-//! A device's key on its way from the authority: HPKE (RFC 9180) to a public key that the engine makes for
-//! one call, with X-Wing (X25519 and ML-KEM-768), so that what is recorded today stays closed to a later
+//! A device's key on its way from the authority: HPKE (`fedcipher_core::oneshot::sealing`) to a public key that the engine
+//! makes for one call, with X-Wing (X25519 and ML-KEM-768), so that what is recorded today stays closed to a later
 //! quantum computer, as the ring-LWE schemes are.
 
 use crate::{Error, Result};

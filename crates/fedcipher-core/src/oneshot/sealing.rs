@@ -1,4 +1,5 @@
-//! Bytes for one party's eyes: HPKE (RFC 9180) with X-Wing (X25519 and ML-KEM-768) and AES-256-GCM.
+//! Bytes for one party's eyes: HPKE's base mode with X-Wing (X25519 and ML-KEM-768, draft-connolly-cfrg-xwing-kem-10),
+//! SHAKE256 (draft-ietf-hpke-pq-04) and AES-256-GCM.
 
 use crate::prf::{Draws, Stream};
 use crate::{Error, Result};

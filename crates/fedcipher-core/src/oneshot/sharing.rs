@@ -4,6 +4,7 @@
 //! `pack` coefficients lie at the points 0, -1, -2, ..., member j's share at j + 1. `threshold - 1` members draw theirs
 //! from a seed of 32 bytes, which fixes the polynomial together with what is shared; the others' follow from those.
 //! So `threshold - 1` shares say nothing (those of seeds: under AES-256 as a PRG) and `threshold + pack - 1` say all.
+//! Those between are equations in small numbers, and count as if they said all ([`super::committee`]).
 //! Shares add up: the members' sums are shares of the sum.
 
 use super::field::Field;
@@ -58,6 +59,12 @@ impl Sharing {
 
     fn secrets(&self) -> impl Iterator<Item = u64> {
         (0..self.pack as u64).map(|i| self.field.neg(i))
+    }
+
+    /// By how much what is shared, then the shares of seeds, count for member `member`'s share.
+    #[cfg(test)]
+    pub fn row(&self, member: usize) -> Vec<u64> {
+        self.field.lagrange(&self.nodes(), point(member))
     }
 
     /// Members that must answer.

@@ -108,22 +108,9 @@ impl Scheme for Bfv {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let d = &self.derived;
-        let mut out = vec![
-            ("preset".into(), format!("{:?}", d.params.preset)),
-            ("N".into(), d.ring.n.to_string()),
-            ("log q".into(), d.ring.log_q().to_string()),
-            ("log t".into(), d.values.capacity.to_string()),
-            ("wire bits up".into(), d.values.up_bits.to_string()),
-            ("wire bits down".into(), d.values.down_bits.to_string()),
-            ("NTT".into(), ntt::BACKEND.into()),
-        ];
-        out.extend(d.params.bounds.describe());
-        for bits in &d.params.bits {
-            if let Ok(f) = d.packing(*bits).map(|packing| packing.fields) {
-                out.push((format!("fields of {bits} bits"), format!("{} x {} bits", f.count, f.width)));
-            }
-        }
+        let mut out = self.derived.describe();
+        out.push(("NTT".into(), ntt::BACKEND.into()));
+        out.extend(self.derived.params.bounds.describe());
         out
     }
 }

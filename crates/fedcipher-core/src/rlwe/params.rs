@@ -142,6 +142,31 @@ impl Derived {
         })
     }
 
+    /// For people, and for the proofs of `tools/prove.py`.
+    #[must_use]
+    pub fn describe(&self) -> Vec<(String, String)> {
+        let (ring, values) = (&self.ring, &self.values);
+        let mut out = vec![
+            ("preset".into(), format!("{:?}", self.params.preset)),
+            ("N".into(), ring.n.to_string()),
+            ("q".into(), ring.q.to_string()),
+            ("log q".into(), ring.log_q().to_string()),
+            ("t".into(), values.t.to_string()),
+            ("log t".into(), values.capacity.to_string()),
+            ("delta".into(), values.delta.to_string()),
+            ("largest error".into(), self.error.bound().to_string()),
+            ("bits dropped".into(), values.up_drop.to_string()),
+            ("wire bits up".into(), values.up_bits.to_string()),
+            ("wire bits down".into(), values.down_bits.to_string()),
+        ];
+        for bits in &self.params.bits {
+            if let Ok(f) = self.packing(*bits).map(|packing| packing.fields) {
+                out.push((format!("fields of {bits} bits"), format!("{} x {} bits", f.count, f.width)));
+            }
+        }
+        out
+    }
+
     /// What a device has to be set to.
     #[must_use]
     pub fn arithmetic(&self) -> Arithmetic {

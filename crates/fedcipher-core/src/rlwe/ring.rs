@@ -28,7 +28,7 @@ pub struct Binomial(u32);
 impl Binomial {
     /// Errors under a secret that stays: sigma = 3.24 >= 3.19.
     pub const ERROR: Binomial = Binomial(21);
-    /// Secrets and errors of which a sum is shown: sigma = 4.58, half of whose variance is left (`crate::oneshot`).
+    /// Secrets and errors of which a sum is shown: sigma = 4.58, of which less is left (`crate::oneshot`).
     pub const SUMMED: Binomial = Binomial(42);
 
     /// Largest draw.

@@ -1,0 +1,209 @@
+//! Which committees a server cannot split.
+//!
+//! A server may ask some honest members for one set of clients and others for another; corrupt members give it their
+//! shares of both. Fewer than `threshold` shares of a sum say nothing. From `threshold` on they count as the whole sum,
+//! whatever `pack` is: they are equations in the packed coefficients, which are small
+//! (`threshold_shares_of_a_packed_sum_can_tell_it`). So no two sets may reach `threshold`.
+
+use super::MOST_MEMBERS;
+use crate::{Error, Result};
+
+/// Whether a committee can answer, but never for two sets that have a client in common, and corrupt members alone say
+/// nothing. `tools/prove.py` reads this expression from here and proves that: Python must be able to read it too.
+#[must_use]
+pub fn holds(members: usize, threshold: usize, corrupt: usize, pack: usize) -> bool {
+    (1 <= pack) & (threshold + pack <= members + 1) & (members + corrupt < 2 * threshold)
+}
+
+/// The first committee that holds of those with another threshold, then with less packed, then with more members.
+fn nearest(members: usize, corrupt: usize, pack: usize) -> Option<(usize, usize, usize)> {
+    let packs = |m| (1..=pack.clamp(1, m)).rev().map(move |p| (m, p));
+    let all = (members.max(1)..=MOST_MEMBERS).flat_map(packs).flat_map(|(m, p)| (1..=m).map(move |t| (m, t, p)));
+    all.into_iter().find(|(m, t, p)| holds(*m, *t, corrupt, *p))
+}
+
+/// Refuses a committee that does not hold, and names one that does.
+pub fn check(members: usize, threshold: usize, corrupt: usize, pack: usize) -> Result<()> {
+    let most = members.max(threshold).max(corrupt).max(pack);
+    if most <= MOST_MEMBERS && holds(members, threshold, corrupt, pack) {
+        return Ok(());
+    }
+    let Some((m, t, p)) = nearest(members, corrupt, pack).or_else(|| nearest(1, corrupt, pack)) else {
+        return Err(Error::parameter("corrupt", format!("no {MOST_MEMBERS} members withstand {corrupt} corrupt ones")));
+    };
+    let why = if threshold.saturating_add(pack) > members + 1 {
+        "needs more answers than there are members"
+    } else {
+        "could answer for two different sets of clients, or open one client's share"
+    };
+    Err(Error::parameter(
+        "threshold",
+        format!(
+            "{threshold} of {members} members, {corrupt} of them corrupt, with pack={pack} {why}; take members={m}, \
+             threshold={t}, pack={p}"
+        ),
+    ))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::super::sharing::Sharing;
+    use super::*;
+    use crate::prf::Stream;
+    use crate::rlwe::ring::Binomial;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    const CLIENTS: usize = 8;
+
+    /// What each member is asked for: a list of disjoint sets. Corrupt members, the first ones, tell of each client.
+    type Asked = Vec<Vec<Vec<usize>>>;
+
+    /// All that follows about secrets from what members say: rows of linear forms in each client's packed coefficients.
+    fn leaks(sharing: &Sharing, pack: usize, asked: &Asked) -> Vec<Vec<u64>> {
+        let f = sharing.field;
+        let known = sharing.needed();
+        // Of a client first what it draws, then what it shares.
+        let drawn = (known - pack) * CLIENTS;
+        let column = |client: usize, k: usize| {
+            if k < pack { drawn + client * pack + k } else { client * (known - pack) + k - pack }
+        };
+        let mut rows = Vec::new();
+        for (member, sets) in asked.iter().enumerate() {
+            let share = sharing.row(member);
+            for set in sets {
+                let mut row = vec![0; known * CLIENTS];
+                set.iter().for_each(|client| (0..known).for_each(|k| row[column(*client, k)] = share[k]));
+                rows.push(row);
+            }
+        }
+        // Gauss: what is left without anything drawn.
+        let mut done = 0;
+        for at in 0..known * CLIENTS {
+            let Some(pivot) = (done..rows.len()).find(|r| rows[*r][at] != 0) else { continue };
+            rows.swap(done, pivot);
+            let (above, below) = rows.split_at_mut(done + 1);
+            let first = f.inverse(above[done][at]);
+            for row in below.iter_mut().filter(|row| row[at] != 0) {
+                let by = f.neg(f.mul(row[at], first));
+                row.iter_mut().zip(&above[done]).for_each(|(v, p)| *v = f.add(*v, f.mul(*p, by)));
+            }
+            done += 1;
+        }
+        let none_drawn = rows.iter().filter(|row| row[..drawn].iter().all(|v| *v == 0));
+        none_drawn.map(|row| row[drawn..].to_vec()).filter(|row| row.iter().any(|v| *v != 0)).collect()
+    }
+
+    /// The fewest clients that no leak tells apart, of those that any leak is about.
+    fn fewest_alike(leaks: &[Vec<u64>], pack: usize) -> Option<usize> {
+        let of = |client: usize| leaks.iter().map(|row| &row[client * pack..(client + 1) * pack]).collect::<Vec<_>>();
+        let about = (0..CLIENTS).filter(|u| of(*u).iter().any(|v| v.iter().any(|x| *x != 0)));
+        about.map(|u| (0..CLIENTS).filter(|v| of(*v) == of(u)).count()).min()
+    }
+
+    fn sharing(members: usize, threshold: usize, pack: usize) -> Sharing {
+        Sharing::new(pack, 84 * 12 + 1, members, threshold, pack).unwrap()
+    }
+
+    /// Corrupt members' shares of each client, and of the others as `list` says.
+    fn asked(members: usize, corrupt: usize, list: impl Fn(usize) -> Vec<Vec<usize>>) -> Asked {
+        let each: Vec<_> = (0..CLIENTS).map(|u| vec![u]).collect();
+        (0..members).map(|m| if m < corrupt { each.clone() } else { list(m) }).collect()
+    }
+
+    fn committees(most: usize) -> impl Iterator<Item = (usize, usize, usize, usize)> {
+        (1..=most).flat_map(move |m| {
+            (1..=m).flat_map(move |t| (0..t).flat_map(move |c| (1..=m + 1 - t).map(move |p| (m, t, c, p))))
+        })
+    }
+
+    /// Half of the others are asked for all clients, half for all but the last.
+    fn halves(members: usize, corrupt: usize) -> Asked {
+        let all: Vec<usize> = (0..CLIENTS).collect();
+        asked(members, corrupt, |m| vec![all[..CLIENTS - (m - corrupt) % 2].to_vec()])
+    }
+
+    #[test]
+    fn a_committee_is_split_just_where_it_is_refused() {
+        for (m, t, c, p) in committees(7) {
+            let alike = fewest_alike(&leaks(&sharing(m, t, p), p, &halves(m, c)), p);
+            assert_eq!(alike.is_none_or(|alike| alike >= CLIENTS - 1), holds(m, t, c, p), "{t} of {m}, {c}, {p}");
+        }
+    }
+
+    proptest! {
+        /// Each honest member is asked for any list of disjoint sets: what all say together tells of no client apart
+        /// from `corrupt + 1` others.
+        #[test]
+        fn no_lists_of_sets_split_a_committee(
+            at: Index, lists in prop::collection::vec(prop::collection::vec(0usize..4, CLIENTS), 1..4),
+            victim in 0..CLIENTS, choice in prop::collection::vec(any::<Index>(), 7),
+        ) {
+            let safe: Vec<_> = committees(7).filter(|(m, t, c, p)| holds(*m, *t, *c, *p) && 2 * (c + 2) <= CLIENTS).collect();
+            let (m, t, c, p) = safe[at.index(safe.len())];
+            let partition = |which: &Vec<usize>| {
+                let sets = (0..3).map(|s| (0..CLIENTS).filter(|u| which[*u] == s).collect::<Vec<_>>());
+                sets.filter(|set| set.len() >= c + 2).collect::<Vec<_>>()
+            };
+            let mut lists: Vec<_> = lists.iter().map(partition).collect();
+            lists.push(vec![(0..CLIENTS).collect()]);
+            lists.push(vec![(0..CLIENTS).filter(|u| *u != victim).collect()]);
+            let said = asked(m, c, |m| choice[m].get(&lists).clone());
+            let alike = fewest_alike(&leaks(&sharing(m, t, p), p, &said), p);
+            prop_assert!(alike.is_none_or(|alike| alike >= c + 2), "{t} of {m}, {c}, {p}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn every_committee_that_an_error_names_is_taken() {
+        let mut refused = 0;
+        for (m, t) in (0..=12).flat_map(|m| (0..=13).map(move |t| (m, t))).chain([(64, 3), (65, 40), (64, usize::MAX)])
+        {
+            for (c, p) in (0..=9).chain([63]).flat_map(|c| (0..=9).chain([usize::MAX]).map(move |p| (c, p))) {
+                let Err(error) = check(m, t, c, p) else { continue };
+                let said = error.to_string();
+                let take = said.split("take ").nth(1).unwrap();
+                let named: Vec<usize> =
+                    take.split(", ").map(|of| of.split_once('=').unwrap().1.parse().unwrap()).collect();
+                check(named[0], named[1], c, named[2]).unwrap();
+                refused += 1;
+            }
+        }
+        assert!(refused > 1000 && check(64, 64, 64, 1).is_err() && check(64, 64, 63, 1).is_ok());
+    }
+
+    /// Ten members, threshold 5 and pack 2, of whom six must answer: five are asked for eight clients, the others for all
+    /// but one of them. Five shares are one equation for each two coefficients. In a field for a thousand clients only
+    /// one pair of small numbers solves it, so both sums are read, and with them the secret of the one.
+    #[test]
+    fn threshold_shares_of_a_packed_sum_can_tell_it() {
+        let n = 400;
+        let sharing = Sharing::new(n, 84 * 1000 + 1, 10, 5, 2).unwrap();
+        let f = sharing.field;
+        let mut stream = Stream::new(&[3; 32], [0; 12]).unwrap();
+        let secrets: Vec<_> = (0..CLIENTS).map(|_| Binomial::SUMMED.draws(&mut stream, n)).collect();
+        let shares: Vec<_> = secrets.iter().map(|secret| sharing.split(secret).unwrap()).collect();
+        let read = |clients: usize, members: [usize; 5]| {
+            // What the second coefficient is, given the first and the shares.
+            let nodes = [vec![0], members.map(|m| m as u64 + 1).to_vec()].concat();
+            let counts = f.lagrange(&nodes, f.neg(1));
+            let sums = members.map(|m| {
+                let mut sum = vec![0; n / 2];
+                shares[..clients].iter().for_each(|of| sharing.add(&mut sum, m, &of[m]).unwrap());
+                sum
+            });
+            let pair = |g: usize| {
+                let shared = (0..5).fold(0, |all, j| f.add(all, f.mul(counts[j + 1], sums[j][g])));
+                let other = |x: i64| f.centred(f.add(shared, f.mul(counts[0], f.lift(x))));
+                let (x, y) = (-90..=90).map(|x| (x, other(x))).min_by_key(|(x, y)| x * x + y * y).unwrap();
+                [x, y]
+            };
+            (0..n / 2).flat_map(pair).collect::<Vec<i64>>()
+        };
+        let (all, but_one) = (read(CLIENTS, [1, 3, 5, 7, 9]), read(CLIENTS - 1, [0, 2, 4, 6, 8]));
+        let victim = all.iter().zip(&but_one).map(|(a, b)| a - b);
+        assert!(victim.eq(secrets[CLIENTS - 1].iter().map(|s| i64::from(*s))));
+        assert!(!holds(10, 5, 0, 2));
+    }
+}
