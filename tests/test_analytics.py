@@ -1,5 +1,6 @@
 """Federated analytics: sums of what clients answer, and nothing else, are opened."""
 
+import json
 from dataclasses import replace
 
 import fedcipher
@@ -13,6 +14,8 @@ from fedcipher.flower.analytics import QUERY, EncryptedSum, query_mod, secure_su
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.set_memory import ServerSets
 from fedcipher.keys.provider import server_keys
+from fedcipher.keys.store import home
+from fedcipher.schemes.base import state_dir
 from flower_harness import LocalGrid
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -275,8 +278,58 @@ def test_attack_32_a_query_beside_others_sums_what_fits_or_says_why_and_what_hel
         secure_sum(grid, QUESTION, folder, answers=["n"])
 
 
-def test_privacy_does_not_cover_sums(tmp_path):
-    codec = fedcipher.Codec(bits=16, privacy=Privacy(clip=1.0, noise_multiplier=1.0, rounds=3, delta=1e-5))
-    grid, folder, _ = federation(tmp_path, [{"n": 1}] * CLIENTS, codec=codec)
-    with pytest.raises(errors.ParameterError, match="without privacy"):
+def private(rounds=3, noise=1.0, bits=16):
+    return fedcipher.Codec(bits=bits, privacy=Privacy(clip=0.5, noise_multiplier=noise, rounds=rounds, delta=1e-5))
+
+
+def policy_of(**allowed):
+    """A site's policy."""
+    home().mkdir(parents=True, exist_ok=True)
+    (home() / "policy.json").write_text(json.dumps({"fedcipher_policy": 1, **allowed}))
+    (home() / "policy.json").chmod(0o600)
+
+
+@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot", "plain"])
+def test_totals_under_privacy_have_the_noise_that_is_said(tmp_path, rng, name):
+    ages, table = rng.uniform(-120, 120, (CLIENTS, 1500)), rng.uniform(-2, 2, (CLIENTS, 500))
+    answers = [{"ages": a.tolist(), "table": t.tolist()} for a, t in zip(ages, table, strict=True)]
+    policy_of(most_numbers=2000)
+    grid, folder, _ = federation(tmp_path, answers, name=name, codec=private())
+    named = [Answer("ages", 1500, 1.0, 120.0, "sum"), Answer("table", 500, 1.0, 2.0, "sum")]
+    made = secure_sum(grid, QUESTION, folder, answers=named)
+    total, noise = made.open(folder / "client-1.key"), made.noise(keys.load_client(folder / "client-1.key")[0])
+    for answer, values, largest in (("ages", ages, 120.0), ("table", table, 2.0)):
+        off = np.array(total[answer]) - values.sum(axis=0)
+        assert 0.9 < off.std() / noise[answer] < 1.1 and abs(off.mean()) < 0.2 * noise[answer]
+        # One client can change all numbers at once by this length.
+        assert noise[answer] > largest * np.sqrt(2000)
+    assert made.noise(fedcipher.scheme("flashe", clients=4)) == {"ages": 0.0, "table": 0.0}
+
+
+def test_whatever_an_app_answers_is_within_its_largest(tmp_path):
+    """Small noise shows what the clients have sent: too large is cut, missing and NaN are zero."""
+    answers = [{"n": [1e300, 3.0, -4.0]}, {"n": [float("nan"), float("inf"), 1.0]}, {"n": 5}, {"m": 1}]
+    grid, folder, _ = federation(tmp_path, answers, codec=private(noise=1e-3, bits=24))
+    made = secure_sum(grid, QUESTION, folder, answers=[Answer("n", 3, 1.0, 10.0, "sum")])
+    assert made.open(folder / "client-1.key")["n"] == pytest.approx([15.0, 13.0, -3.0], abs=1)
+
+
+def test_a_query_spends_the_budget_of_updates(tmp_path):
+    """The key's, and over all keys the site's."""
+    policy_of(privacy_budgets=1)
+    grid, folder, asked = federation(tmp_path, [{"n": 1}] * CLIENTS, codec=private(rounds=2))
+    for _ in range(2):
         secure_sum(grid, QUESTION, folder, answers=["n"])
+    before = len(asked)
+    with pytest.raises(errors.StrategyError, match="usable answers"):
+        secure_sum(grid, QUESTION, folder, answers=["n"])
+    assert len(asked) == before, "refused before the app sees it"
+    (spent,) = json.loads(next(state_dir().rglob("site.json")).read_text())["privacy"].values()
+    assert spent["updates"] == 2 and max(spent["frames"].values()) == 2
+
+
+def test_a_query_of_more_numbers_than_the_noise_fits_is_not_asked(tmp_path):
+    grid, folder, asked = federation(tmp_path, [{"n": 1}] * CLIENTS, codec=private(bits=4))
+    with pytest.raises(errors.ParameterError, match="use Codec"):
+        secure_sum(grid, QUESTION, folder, answers=[Answer("n", 100, 1.0, 1.0, "sum")])
+    assert not asked

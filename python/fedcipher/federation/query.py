@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcipher.dp import Privacy
 from fedcipher.errors import CharterError
 from fedcipher.federation.answers import Answer, Lanes, parse_answer
 from fedcipher.federation.canonical import decode, encode
 from fedcipher.federation.charter import digest_of
 from fedcipher.schemes import Scheme
 
-__all__ = ["Query", "query_lanes"]
+__all__ = ["NoisyAnswers", "Query", "query_lanes"]
 
 _VERSION = 1
 _FIELDS = ("fedcipher_query", "round", "key_set", "epoch", "scheme", "type", "asked", "answers")
@@ -83,6 +88,43 @@ class Query:
     def memory() -> bytes:
         """All queries of a key count in one memory of the rule of sets, whatever they ask."""
         return b"\x01" + digest_of(b"queries")
+
+
+class NoisyAnswers:
+    """Answers to a query under differential privacy: one vector of floats that the encryptor clips and adds noise to.
+
+    Each number is divided by its answer's largest magnitude, and all of them together are as long as the ``privacy``
+    allows where each is the largest. So no answer is clipped, and the noise of a total is ``noise_multiplier`` times
+    the root of how many numbers there are times the largest magnitude.
+    """
+
+    def __init__(self, answers: Sequence[Answer], privacy: Privacy) -> None:
+        self._answers, self._count = answers, sum(answer.count for answer in answers)
+        # A little less than the norm: float32 rounds up too.
+        self._unit = privacy.clip / math.sqrt(self._count) * (1 - 2.0**-20)
+
+    @property
+    def shape(self) -> NDArray[np.float32]:
+        """A vector of as many zeros."""
+        return np.zeros(self._count, np.float32)
+
+    def encode(self, values: Mapping[str, Sequence[int | float]]) -> NDArray[np.float32]:
+        """One client's vector: what is missing or NaN is zero, what is beyond the largest magnitude is cut to it."""
+        made: list[float] = []
+        for answer in self._answers:
+            given = [float(value) for value in values.get(answer.name, ())][: answer.count]
+            made += [x / answer.largest for x in given + [0.0] * (answer.count - len(given))]
+        return (np.clip(np.nan_to_num(np.array(made), nan=0.0), -1, 1) * self._unit).astype(np.float32)
+
+    def totals(self, mean: NDArray[np.float32], clients: int) -> dict[str, list[float]]:
+        """The sums by name, from the ``mean`` of so many clients' vectors."""
+        ends = np.cumsum([answer.count for answer in self._answers])[:-1]
+        parts = np.split(mean.astype(np.float64) * (clients / self._unit), ends)
+        return {a.name: (part * a.largest).tolist() for a, part in zip(self._answers, parts, strict=True)}
+
+    def deviations(self, noise: float, clients: int) -> dict[str, float]:
+        """Of each total, where one client's vector has ``noise``, a standard deviation."""
+        return {a.name: noise * math.sqrt(clients) / self._unit * a.largest for a in self._answers}
 
 
 def query_lanes(answers: Sequence[Answer], scheme: Scheme) -> Lanes:

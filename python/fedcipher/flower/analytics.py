@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,13 +34,13 @@ from fedcipher.errors import (
 )
 from fedcipher.federation.answers import Answer, Tally
 from fedcipher.federation.fault_finder import no_part
-from fedcipher.federation.query import Query, query_lanes
+from fedcipher.federation.query import NoisyAnswers, Query, query_lanes
 from fedcipher.flower import protocol
 from fedcipher.flower.client import client_mod
 from fedcipher.flower.committee import Committee
 from fedcipher.flower.numbers import reserve
 from fedcipher.flower.outgoing import checked
-from fedcipher.flower.party import Party, party_of
+from fedcipher.flower.party import Party, party_of, spend
 from fedcipher.flower.refusal import reference_of, refuse
 from fedcipher.flower.replies import Gathering, answered
 from fedcipher.flower.set_memory import ServerSets
@@ -51,6 +52,7 @@ from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Aggregator, Decryptor, Scheme
+from fedcipher.schemes.noise import Mechanism
 
 if TYPE_CHECKING:
     # Only a type, and not everywhere in the Flower versions that work.
@@ -105,15 +107,16 @@ def _answered(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Mess
         if missing and not work.failed:
             _log.warning("query: the app's answers %s are missing or of another length, and count as zeros", missing)
         values = {answer.name: numbers_of(work.metrics.get(answer.name)) for answer in query.answers}
-        lanes = query_lanes(query.answers, party.scheme)
+        privacy = party.scheme.codec.privacy
+        if privacy is None:
+            lanes = query_lanes(query.answers, party.scheme)
+            tally = Tally(not work.failed, 1, values)
+            sent: dict[str, Any] = {"update": [], "lanes": lanes.encode(tally), "counts": lanes.counts}
+        else:
+            # An app that failed has sent nothing that noise would have to cover.
+            sent = {"update": [NoisyAnswers(query.answers, privacy).encode({} if work.failed else values)]}
         frame = encryptor.encrypt(
-            [],
-            round=query.round,
-            plan=plan,
-            model=query.binding(context),
-            memory=query.memory(),
-            lanes=lanes.encode(Tally(not work.failed, 1, values)),
-            counts=lanes.counts,
+            **sent, round=query.round, plan=plan, model=query.binding(context), memory=query.memory()
         )
     content = RecordDict({_RECORD: protocol.wire_record({protocol.UPDATE: frame})})
     content[protocol.CONTEXT] = ConfigRecord({"digest": context})
@@ -133,6 +136,7 @@ def _check(query: Query, msg: Message, party: Party) -> None:
         raise CharterError(f"query {query.round} is not after query {facts['queried']}, which was answered")
     if policy.queries and not party.simulated:
         party.store.count("queries", query.epoch, query.digest.hex(), policy.queries)
+    spend(party, query)
     party.store.remember(queried=query.round)
 
 
@@ -155,6 +159,8 @@ class EncryptedSum:
     def open(self, opener: Decryptor | str | Path, scheme: Scheme | None = None) -> _Totals:
         """The totals by name, exact in units of each answer's resolution: ints where that is 1, floats otherwise.
 
+        Under a scheme with privacy they are floats with the noise that `noise` tells.
+
         ``opener`` is the path of a client's key file, or a `Decryptor` (of an engine, say) and its ``scheme``. What it
         opens is checked to be the sum of the answers of ``clients`` to this very query. Raises what `Decryptor.open`
         raises, and `StrategyError` where no client's app has answered.
@@ -165,10 +171,15 @@ class EncryptedSum:
         if scheme is None:
             raise ParameterError("a Decryptor does not say of which scheme it is: pass scheme=... beside it")
         model, memory = self.query.binding(self.context), self.query.memory()
-        opened = opener.open(self.frame, round=self.query.round, model=model, memory=memory, like=())
+        privacy = scheme.codec.privacy
+        like = () if privacy is None else [NoisyAnswers(self.query.answers, privacy).shape]
+        opened = opener.open(self.frame, round=self.query.round, model=model, memory=memory, like=like)
         found = sorted(contribution.client for contribution in opened.contributions)
         if found != self.clients:
             raise FrameError(f"the sum is of the clients {found}, and it was said to be of {self.clients}")
+        if privacy is not None:
+            (mean,) = opened.arrays
+            return self._named(NoisyAnswers(self.query.answers, privacy).totals(mean, len(found)))
         sums = query_lanes(self.query.answers, scheme).decode(opened.lanes, len(found))
         if sums.counted < len(found):
             _log.warning(
@@ -176,8 +187,20 @@ class EncryptedSum:
             )
         if not sums.counted:
             raise StrategyError("no client's app has answered the query; the clients' logs have the cause")
-        held = {answer.name: (answer, sums.numbers[answer.name]) for answer in self.query.answers}
-        return {name: values if answer.length else values[0] for name, (answer, values) in held.items()}
+        return self._named(sums.numbers)
+
+    def _named(self, numbers: Mapping[str, list[Any]]) -> _Totals:
+        """Lists and single numbers, as the answers are."""
+        return {a.name: numbers[a.name] if a.length else numbers[a.name][0] for a in self.query.answers}
+
+    def noise(self, scheme: Scheme) -> dict[str, float]:
+        """The standard deviation of the noise in each total, by name; 0 under a ``scheme`` without privacy."""
+        privacy = scheme.codec.privacy
+        if privacy is None:
+            return {answer.name: 0.0 for answer in self.query.answers}
+        asked = NoisyAnswers(self.query.answers, privacy)
+        grid = Mechanism(scheme.codec, privacy, scheme.noise_shares).grid([asked.shape])
+        return asked.deviations(math.sqrt(grid.variance) * grid.step, len(self.clients))
 
     def save(self, path: str | Path) -> None:
         """Write it to a file, whole or not at all, to be opened where a key is. Raises `RunError`."""
@@ -226,7 +249,8 @@ def secure_sum(
 
     Every ClientApp needs `query_mod`. ``answers`` names the metrics that are summed: as `Answer` with ``how="sum"``,
     or by name, for one number of ``resolution`` and at most ``largest``. Each client rounds to the resolution and
-    saturates at the largest. ``keys`` as in `SecureStrategy`: ``server.key``, its folder, or an authority.
+    saturates at the largest. Keys with privacy give sums with noise, which grows with ``largest`` and with the root of
+    how many numbers are asked. ``keys`` as in `SecureStrategy`: ``server.key``, its folder, or an authority.
 
     The server gets no answer, only their sum, and that encrypted. Sums of nearly the same clients would show single
     answers, so clients remember of which sets sums were opened. Under one key rounds increase with time: do not ask
@@ -238,8 +262,6 @@ def secure_sum(
     """
     provider = server_keys(keys)
     scheme, key = provider.scheme, provider.current()
-    if scheme.codec.privacy is not None:
-        raise ParameterError("sums need a codec without privacy, whose noise does not cover them; make other keys")
     asked = Query(
         round=reserve(1),
         key_set=key.fingerprint,
@@ -264,6 +286,14 @@ class _Asking:
         self._frames: dict[int, bytes] = {}
         self._memory = ServerSets("queries", scheme, key)
         self._left_out: dict[int, str] = {}
+        privacy = scheme.codec.privacy
+        # Of an answer's frame.
+        self._elements = query_lanes(asked.answers, scheme).count
+        if privacy is not None:
+            # Refused here, where the bits hold no noise of so many numbers.
+            shape = NoisyAnswers(asked.answers, privacy).shape
+            Mechanism(scheme.codec, privacy, scheme.noise_shares).grid([shape])
+            self._elements = shape.size
 
     def run(
         self, query: RecordDict, nodes: Iterable[int] | None, timeout: float, committee_timeout: float
@@ -335,9 +365,8 @@ class _Asking:
             for client in named:
                 if client in self._revoked:
                     raise RevokedError(f"client {client} has been revoked; its answer is not used")
-            lanes = query_lanes(self._asked.answers, self._scheme).count
-            if elements != lanes:
-                raise LayoutError(f"an answer of {elements} lanes, the query has {lanes}")
+            if elements != self._elements:
+                raise LayoutError(f"an answer of {elements} values, the query has {self._elements}")
             self._client_of[node] = self._sums.add(frame, reply, named, context).client
             self._frames[node] = frame
         except FedcipherError as error:

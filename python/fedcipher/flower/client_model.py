@@ -21,7 +21,7 @@ from fedcipher.federation.optimiser_step import in_type_of
 from fedcipher.federation.ranges import follows
 from fedcipher.federation.widths import ADVICE
 from fedcipher.flower import protocol
-from fedcipher.flower.party import Party
+from fedcipher.flower.party import Party, spend
 from fedcipher.flower.records import CLIPPED, drowned_text, thin_text
 from fedcipher.flower.settings import RoundSettings
 from fedcipher.flower.waiting import Waiting, with_waiting
@@ -214,7 +214,7 @@ class ClientModel:
         facts, settings = self._store.recall(), self._settings
         if settings.round <= int(facts.get("answered", 0)):
             raise NonceReuseError(f"round {settings.round} is not after round {facts['answered']}, answered already")
-        self._spend()
+        spend(self._party, self.charter)
         if purpose == "evaluate":
             position = self._at.position.hex()
             evaluated: list[str] = facts.get("evaluated", [])
@@ -227,13 +227,6 @@ class ClientModel:
         if settings.index < int(facts.get("index", 0)):
             raise NonceReuseError(f"round {settings.index} of the run is before round {facts['index']}")
         self._store.remember(answered=settings.round, index=settings.index)
-
-    def _spend(self) -> None:
-        """Count the next frame, of any purpose, against the site's budgets of differential privacy."""
-        privacy, budgets = self._codec.privacy, self._party.policy().privacy_budgets
-        if privacy is not None and budgets:
-            key_set = f"{self.charter.key_set}-{self.charter.epoch}"
-            self._store.spend(key_set, self._party.client, privacy.rounds, budgets)
 
     @property
     def _running(self) -> Chain:

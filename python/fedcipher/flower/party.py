@@ -20,7 +20,7 @@ from fedcipher.keys.store import client_file, home, load_coordinator, locate, op
 from fedcipher.schemes import Decryptor, Encryptor, Member, Scheme
 from fedcipher.schemes.base import state_dir
 
-__all__ = ["Party", "party_of"]
+__all__ = ["Party", "party_of", "spend"]
 
 
 class Party(Protocol):
@@ -40,6 +40,16 @@ class Party(Protocol):
     def encryptor(self, epoch: int = 0) -> Encryptor: ...
     def decryptor(self) -> Decryptor: ...
     def member(self) -> Member: ...
+
+
+def spend(party: Party, charter: Charter | Query) -> None:
+    """Count the next frame, of any purpose, against the site's budgets of differential privacy.
+
+    Raises `PrivacyBudgetError`.
+    """
+    privacy, budgets = party.scheme.codec.privacy, party.policy().privacy_budgets
+    if privacy is not None and budgets:
+        party.store.spend(f"{charter.key_set}-{charter.epoch}", party.client, privacy.rounds, budgets)
 
 
 class _Site:
