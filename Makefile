@@ -108,6 +108,11 @@ test-containers: build containers
 test-dispatch: build
 	tools/dispatch.sh --features $(WHOLE)
 
+# For tools/without_avx512.sh.
+target/without_avx512.so: tools/without_avx512.c
+	mkdir -p target
+	$(CC) -O2 -Wall -Wextra -shared -fPIC -o $@ $<
+
 test-static: build engine-static
 	$(BIN)/python -m pytest tests/test_static.py
 

@@ -86,9 +86,13 @@ def openssl_rate(cipher: str) -> float:
     return float(out.strip().splitlines()[-1].split()[-1].rstrip("k")) * 1000
 
 
-def in_own_process(function: str, threads: int, script: str = "cases.py", *arguments: object) -> Any:
-    """Run ``benches/SCRIPT FUNCTION ARGUMENTS`` with this many native threads; its JSON."""
+def in_own_process(
+    function: str, threads: int, script: str = "cases.py", *arguments: object, processor: str | None = None
+) -> Any:
+    """Run ``benches/SCRIPT FUNCTION ARGUMENTS`` with this many native threads, as on ``processor`` if any; its JSON."""
     env = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
     command = [sys.executable, str(ROOT / "benches" / script), function, *map(str, arguments)]
+    if processor is not None:
+        command = [str(ROOT / "tools" / "without_avx512.sh"), processor, *command]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
     return json.loads(done.stdout.strip().splitlines()[-1], object_hook=_timed)

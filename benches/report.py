@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 from measure import ROOT, Times, in_own_process, machine
@@ -158,7 +159,8 @@ def flashe() -> str:
         "## FLASHE\n\nThe kernel alone, double masking, one thread.\n\n"
         + table(head, rows)
         + "\n\nThe limit is what the AES of the processor allows: two masks a value. Crate `aes` works on 512-bit"
-        " vectors where there are VAES and AVX-512. What binds at w = 16: two masks are added to each value, which"
+        " vectors where there are VAES and AVX-512, and on 256-bit ones where there is VAES alone. What binds at"
+        " w = 16: two masks are added to each value, which"
         f" leaves {limits[16] / bare:.0%} of the limit; the tag's polynomial takes the rest.\n\n"
         "### An update through the Python API, ten clients of 16-bit values (w = 20)\n\n"
         + table(["values", "one core", "two cores", "target"], api_rows)
@@ -331,16 +333,37 @@ def transforms() -> str:
     return "## NTT crates, N = 4096, 54-bit prime\n\n" + table(["crate", "forward", "product and inverse"], rows)
 
 
+def without_avx512() -> str:
+    """A client's paths as on processors without AVX-512, where this one has it and its CPUID traps."""
+    if not {"avx512f", "cpuid_fault"} <= set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split()):
+        return "## Without AVX-512\n\nNot measured: this processor has none, or does not let CPUID trap."
+    found = {name: in_own_process("paths", 1, "limits.py", processor=name) for name in (None, "AlderLake", "Haswell")}
+    paths = {"flashe": "FLASHE, w = 20, 1.2 M values", "bfv": "BFV `compact`, LeNet-5"}
+    rows: list[list[str]] = []
+    for scheme, name in paths.items():
+        for what in ("encrypt", "decrypt"):
+            wide, vaes, aes = (seconds[scheme][what] for seconds in found.values())
+            most = max(vaes, aes) / wide
+            ratios = [f"{ms(took)}, {took / wide:.2f}x" for took in (vaes, aes)]
+            rows.append([f"{name}: {what}", ms(wide), *ratios, f"at most 3x: {verdict(most <= 3)}"])
+    head = ["path", "this processor", "AVX2 and VAES", "AVX2 and AES-NI", "target"]
+    return (
+        "## Without AVX-512\n\nThe same processor, which says of itself that it lacks it (`tools/without_avx512.sh`),"
+        " ten clients, one core, through the Python API.\n\n" + table(head, rows)
+    )
+
+
 def main() -> None:
     parts = [
         "# Benchmarks",
         f"Written by `make bench` on {datetime.date.today()}: {machine()}. Medians, and in brackets the least (of rates"
-        " the best); ratios are of medians of this run. A machine without AVX-512 was not at hand: what there is for it"
-        " is tested (`make test-dispatch`), and its speed is not known.",
+        " the best); ratios are of medians of this run. A machine without AVX-512 was not at hand: this one plays it"
+        " ([below](#without-avx-512)), which is tested (`make test-dispatch`).",
         flashe(),
         bfv(),
         beside_secagg(),
         transforms(),
+        without_avx512(),
         "More kernels (masks by width, ciphertexts, frame parsing) are in criterion: `cargo bench -p fedcipher-core`.",
     ]
     text = "\n\n".join(parts) + "\n"

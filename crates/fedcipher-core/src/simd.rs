@@ -5,6 +5,14 @@
 use core::arch::x86_64::__m512i;
 
 pulp::simd_type! {
+    /// AVX2.
+    pub struct Narrow {
+        sse: "sse",
+        sse2: "sse2",
+        avx: "avx",
+        pub avx2: "avx2",
+    }
+
     /// AVX-512, its foundation alone.
     pub struct Wide {
         sse: "sse",

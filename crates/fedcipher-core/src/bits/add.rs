@@ -98,7 +98,9 @@ fn behind_the_last(mut tops: Vec<u64>) -> Vec<u64> {
 /// a lane (Warren, Hacker's Delight, section 2-18), but a lane may lie in two words, and then carries from one into the
 /// other.
 fn combine<const SUBTRACT: bool>(acc: &mut [u8], x: &[u8], tops: &[u64]) {
-    combine_by::<SUBTRACT>(acc, x, tops, vectors::combine::<SUBTRACT>);
+    combine_by::<SUBTRACT>(acc, x, tops, |acc, x, tops| {
+        vectors::by_avx512::<SUBTRACT>(acc, x, tops) || vectors::by_avx2::<SUBTRACT>(acc, x, tops)
+    });
 }
 
 /// The same, whole vectors by `vectors` where it says that it has made them.
@@ -198,7 +200,7 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
-    /// Whatever this processor has, against what every processor has.
+    /// Whatever this processor has, and AVX2 beside wider vectors, against what every processor has.
     #[test]
     fn words_side_by_side_are_words_by_blocks() {
         let mut rng = StdRng::seed_from_u64(7);
@@ -210,12 +212,15 @@ mod tests {
                     let (a, b) = (some(), some());
                     for tops in [tops(width), group_tops(width)] {
                         let (mut sum, mut wanted) = (a.clone(), a.clone());
+                        let mut narrow = a.clone();
                         combine::<false>(&mut sum, &b, tops);
+                        combine_by::<false>(&mut narrow, &b, tops, vectors::by_avx2::<false>);
                         combine_by::<false>(&mut wanted, &b, tops, |_, _, _| false);
-                        assert!(sum == wanted, "a sum of {len} bytes in lanes of {width} bits");
+                        assert!(sum == wanted && narrow == wanted, "a sum of {len} bytes in lanes of {width} bits");
                         combine::<true>(&mut sum, &a, tops);
+                        combine_by::<true>(&mut narrow, &a, tops, vectors::by_avx2::<true>);
                         combine_by::<true>(&mut wanted, &a, tops, |_, _, _| false);
-                        assert!(sum == wanted, "a difference of {len} bytes in lanes of {width} bits");
+                        assert!(sum == wanted && narrow == wanted, "a difference of {len} bytes, {width} bits a lane");
                     }
                 }
             }

@@ -24,7 +24,8 @@ pub fn group_scaled(values: &mut [u32], factor: u64, width: u32, groups: &mut [[
     by_lanes!(2 3 4 5 6 7 8 9 10 11 12 14 16 18 21 25 32 42 64 128);
 }
 
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+bmi2", "x86_64+avx2+bmi2"))]
+// Vectors of 512 bits take longer here.
+#[multiversion(targets("x86_64+avx2+bmi2"))]
 fn scaled<const LANES: usize>(values: &[u32], factor: u64, width: u32, groups: &mut [[u8; 16]]) {
     let mask = lane_mask(width);
     // Up to three lanes are those wider than 32 bits.

@@ -110,7 +110,10 @@ fn pack_lanes<T>(values: &[T], width: u32, out: &mut [u8], lane: impl Fn(&T) -> 
 
 /// Reads lanes `0..out.len()` of the stream.
 pub fn unpack(bytes: &[u8], width: u32, out: &mut [u64]) {
-    let done = regroup::lanes(bytes, width, out);
+    let mut done = regroup::lanes(bytes, width, out);
+    if done == 0 {
+        done = regroup::narrow_lanes(bytes, width, out);
+    }
     let (bytes, out) = (&bytes[done / 8 * width as usize..], &mut out[done..]);
     let mask = lane_mask(width);
     // Eight lanes begin on a byte, each in a word of its own from there on while width + 7 <= 64.
@@ -269,6 +272,8 @@ mod tests {
         let mut lanes = vec![0; len];
         unpack(&packed, width, &mut lanes);
         assert_eq!(&lanes, &a);
+        let done = regroup::narrow_lanes(&packed, width, &mut lanes);
+        assert_eq!(&lanes[..done], &a[..done]);
         add_assign(&mut out, &other, width);
         assert_eq!(&out, &stream(&both(u64::wrapping_add), width));
         out.copy_from_slice(&packed);

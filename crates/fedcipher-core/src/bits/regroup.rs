@@ -1,6 +1,6 @@
 //! Lanes into groups, groups into a stream and lanes out of it, whole vectors of AVX-512 at a time: every word of the
 //! result is made of a few words of what is moved, each shifted by a number of its own, and which and how far is the
-//! same every few vectors.
+//! same every few vectors. AVX2 gathers bytes in place of words, and only for lanes out of a stream.
 
 #[cfg(not(all(feature = "ntt-tfhe", target_arch = "x86_64")))]
 mod simd {
@@ -16,18 +16,22 @@ mod simd {
         0
     }
 
+    pub fn narrow_lanes(_: &[u8], _: u32, _: &mut [u64]) -> usize {
+        0
+    }
+
     pub fn wide_lanes(_: &[u8], _: u32, _: &mut [u128]) -> usize {
         0
     }
 }
 
-pub use simd::{group, join, lanes, wide_lanes};
+pub use simd::{group, join, lanes, narrow_lanes, wide_lanes};
 
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd {
     use crate::bits::lane_mask;
-    use crate::simd::Wide;
-    use core::arch::x86_64::__m512i;
+    use crate::simd::{Narrow, Wide};
+    use core::arch::x86_64::{__m256i, __m512i};
     use pulp::{as_arrays, as_arrays_mut, cast};
     use std::sync::OnceLock;
 
@@ -244,6 +248,53 @@ mod simd {
             },
         );
         8 * done
+    }
+
+    /// Of two lanes, which begin in 16 bytes: where these begin, the eight bytes of each, and how far they are shifted.
+    #[derive(Clone, Copy, Default)]
+    struct Pair {
+        at: usize,
+        from: [u8; 16],
+        by: [u64; 2],
+    }
+
+    /// Of eight lanes, which begin on a byte.
+    fn pairs(width: u32) -> [Pair; 4] {
+        std::array::from_fn(|k| {
+            let bits = [2 * k, 2 * k + 1].map(|lane| lane * width as usize);
+            let at = bits[0] / 8;
+            let from = std::array::from_fn(|i| (bits[i / 8] / 8 - at + i % 8) as u8);
+            Pair { at, from, by: bits.map(|bit| bit as u64 % 8) }
+        })
+    }
+
+    /// [`lanes`] by AVX2, where they have at most 57 bits and so lie in eight bytes wherever they begin.
+    pub fn narrow_lanes(bytes: &[u8], width: u32, out: &mut [u64]) -> usize {
+        const WINDOW: usize = 64 + 15;
+        let Some(simd) = Narrow::try_new().filter(|_| width <= 57) else { return 0 };
+        let [a, b, c, d] = pairs(width);
+        simd.vectorize(
+            #[inline(always)]
+            || {
+                let (v, mask) = (simd.avx2, cast([lane_mask(width); 4]));
+                let plan: [[__m256i; 2]; 2] =
+                    [[a, b], [c, d]].map(|two| [cast(two.map(|pair| pair.from)), cast(two.map(|pair| pair.by))]);
+                let mut done = 0;
+                for eight in as_arrays_mut::<8, u64>(out).0 {
+                    let Some(window) = bytes.get(done * width as usize..).and_then(|rest| rest.first_chunk::<WINDOW>())
+                    else {
+                        break;
+                    };
+                    let of = |pair: Pair| -> [u8; 16] { std::array::from_fn(|i| window[pair.at % 64 + i]) };
+                    let lanes = |words, [from, by]: [__m256i; 2]| {
+                        v._mm256_and_si256(v._mm256_srlv_epi64(v._mm256_shuffle_epi8(words, from), by), mask)
+                    };
+                    *eight = cast([lanes(cast([of(a), of(b)]), plan[0]), lanes(cast([of(c), of(d)]), plan[1])]);
+                    done += 1;
+                }
+                8 * done
+            },
+        )
     }
 
     /// The same of lanes of up to 120 bits.

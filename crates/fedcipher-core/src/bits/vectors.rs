@@ -1,24 +1,27 @@
-//! `add::combine` with the masks and the masked operations of AVX-512: what is carried from word to word is a bit of a
-//! mask, which moves on with a shift, so that every word is read once and the result stays where the sum was.
+//! `add::combine` by whole vectors, so that every word is read once and the result stays where the sum was. What is
+//! carried from word to word is a bit of a mask with AVX-512, which moves on with a shift, and a whole word with AVX2.
 
-/// Words of a vector.
+/// Words of the widest vector.
 pub const SIDE: usize = 8;
 
-/// The whole vectors of both streams, `tops` being those of a block of whole vectors. False, and nothing done, on
-/// another processor.
-#[cfg(not(all(feature = "ntt-tfhe", target_arch = "x86_64")))]
-pub fn combine<const SUBTRACT: bool>(_: &mut [u8], _: &[u8], _: &[u64]) -> bool {
-    false
-}
+pub use simd::{by_avx2, by_avx512};
 
-#[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
-pub use simd::combine;
+#[cfg(not(all(feature = "ntt-tfhe", target_arch = "x86_64")))]
+mod simd {
+    pub fn by_avx512<const SUBTRACT: bool>(_: &mut [u8], _: &[u8], _: &[u64]) -> bool {
+        false
+    }
+
+    pub fn by_avx2<const SUBTRACT: bool>(_: &mut [u8], _: &[u8], _: &[u64]) -> bool {
+        false
+    }
+}
 
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd {
     use super::SIDE;
-    use crate::simd::Wide;
-    use core::arch::x86_64::__m512i;
+    use crate::simd::{Narrow, Wide};
+    use core::arch::x86_64::{__m256i, __m512i};
     use pulp::{as_arrays, as_arrays_mut, cast};
 
     const BYTES: usize = 8 * SIDE;
@@ -54,7 +57,9 @@ mod simd {
         }
     }
 
-    pub fn combine<const SUBTRACT: bool>(acc: &mut [u8], x: &[u8], tops: &[u64]) -> bool {
+    /// The whole vectors of both streams, `tops` being those of a block of whole vectors. False, and nothing done, on
+    /// another processor.
+    pub fn by_avx512<const SUBTRACT: bool>(acc: &mut [u8], x: &[u8], tops: &[u64]) -> bool {
         let Some(simd) = Wide::try_new() else { return false };
         let (acc, x) = (as_arrays_mut::<BYTES, u8>(acc).0, as_arrays::<BYTES, u8>(x).0);
         let tops = as_arrays::<SIDE, u64>(tops).0;
@@ -68,6 +73,56 @@ mod simd {
                         let (part, carries) = simd.part::<SUBTRACT>(words[0], words[1], words[2]);
                         *a = cast(simd.whole::<SUBTRACT>(part, carries << 1 | carry, words));
                         carry = carries >> (SIDE - 1);
+                    }
+                }
+            },
+        );
+        true
+    }
+
+    impl Narrow {
+        /// Words of the result, and all ones in each that carries into the next, whose first is `carried` of the last
+        /// vector's. Where only signed numbers are compared, all have their sign turned.
+        #[inline(always)]
+        fn combine<const SUBTRACT: bool>(self, [a, b, top]: [__m256i; 3], carried: &mut __m256i) -> __m256i {
+            let (v, sign) = (self.avx2, cast([1u64 << 63; 4]));
+            let low = v._mm256_andnot_si256(top, b);
+            let (part, carries) = if SUBTRACT {
+                let a = v._mm256_xor_si256(v._mm256_or_si256(a, top), sign);
+                let part = v._mm256_sub_epi64(a, low);
+                (part, v._mm256_cmpgt_epi64(part, a))
+            } else {
+                let a = v._mm256_xor_si256(v._mm256_andnot_si256(top, a), sign);
+                let part = v._mm256_add_epi64(a, low);
+                (part, v._mm256_cmpgt_epi64(a, part))
+            };
+            let next = v._mm256_permute4x64_epi64::<0b10_01_00_11>(carries);
+            let into = v._mm256_blend_epi32::<0b11>(next, *carried);
+            *carried = next;
+            let turned = v._mm256_xor_si256(v._mm256_and_si256(v._mm256_xor_si256(a, b), top), sign);
+            if SUBTRACT {
+                v._mm256_xor_si256(v._mm256_add_epi64(part, into), v._mm256_xor_si256(turned, top))
+            } else {
+                v._mm256_xor_si256(v._mm256_sub_epi64(part, into), turned)
+            }
+        }
+    }
+
+    /// The same.
+    pub fn by_avx2<const SUBTRACT: bool>(acc: &mut [u8], x: &[u8], tops: &[u64]) -> bool {
+        let Some(simd) = Narrow::try_new() else { return false };
+        let (acc, x) = (as_arrays_mut::<BYTES, u8>(acc).0, as_arrays::<BYTES, u8>(x).0);
+        let tops = as_arrays::<SIDE, u64>(tops).0;
+        simd.vectorize(
+            #[inline(always)]
+            || {
+                let mut carried = cast([0u64; 4]);
+                for (acc, x) in acc.chunks_mut(tops.len()).zip(x.chunks(tops.len())) {
+                    for ((a, b), top) in acc.iter_mut().zip(x).zip(tops) {
+                        let [a0, a1]: [__m256i; 2] = cast(*a);
+                        let ([b0, b1], [top0, top1]): ([__m256i; 2], [__m256i; 2]) = (cast(*b), cast(*top));
+                        let first = simd.combine::<SUBTRACT>([a0, b0, top0], &mut carried);
+                        *a = cast([first, simd.combine::<SUBTRACT>([a1, b1, top1], &mut carried)]);
                     }
                 }
             },

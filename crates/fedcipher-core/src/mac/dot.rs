@@ -12,6 +12,12 @@ pub const WORDS: usize = 512;
 /// Words up to this width take powers in fewer limbs.
 const NARROW: u32 = 22;
 
+/// What holds a limb of up to 32 bits: vectors of x86 multiply the lower halves of words, those of ARM words of 32 bits.
+#[cfg(target_arch = "x86_64")]
+type Limb = u64;
+#[cfg(not(target_arch = "x86_64"))]
+type Limb = u32;
+
 /// Powers by limb, the lowest first, wiped when dropped.
 struct Table<T: DefaultIsZeroes>(AVec<[T; WORDS]>);
 
@@ -53,8 +59,8 @@ pub struct Powers {
     r: Element,
     run: usize,
     skip: Element,
-    narrow: OnceLock<Table<u32>>,
-    wide: OnceLock<Table<u32>>,
+    narrow: OnceLock<Table<Limb>>,
+    wide: OnceLock<Table<Limb>>,
     fused: OnceLock<Table<u64>>,
 }
 
@@ -75,7 +81,7 @@ impl Powers {
     }
 
     fn portable(&self, words: &[u32], width: u32) -> Element {
-        let of = |limbs| tabulate(limbs, self, |limb| limb as u32);
+        let of = |limbs| tabulate(limbs, self, |limb| limb as Limb);
         if width <= NARROW {
             value(dot_narrow(words, &self.narrow.get_or_init(|| of(NARROW_LIMBS)).0))
         } else {
@@ -95,14 +101,14 @@ impl Drop for Powers {
 macro_rules! dot_kernel {
     ($dot:ident, $limbs:ident, $($limb:ident $l:literal),+) => {
         #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
-        fn $dot(words: &[u32], table: &[[u32; WORDS]]) -> [u64; $limbs] {
+        fn $dot(words: &[u32], table: &[[Limb; WORDS]]) -> [u64; $limbs] {
             let n = words.len().min(WORDS);
             let words = &words[..n];
             $(let $limb = &table[$l][..n];)+
             let mut sums = [0u64; $limbs];
             for i in 0..n {
                 let word = u64::from(words[i]);
-                $(sums[$l] += word * u64::from($limb[i]);)+
+                $(sums[$l] += word * u64::from($limb[i] as u32);)+
             }
             sums
         }
@@ -224,7 +230,7 @@ mod tests {
     #[test]
     fn the_largest_sums_do_not_overflow() {
         let ones = |limbs: usize| lane_mask(limb_bits(limbs));
-        let table = |limbs: usize| vec![[ones(limbs) as u32; WORDS]; limbs];
+        let table = |limbs: usize| vec![[ones(limbs) as Limb; WORDS]; limbs];
         let want = |word: u32, limb: u64| WORDS as u128 * u128::from(word) * u128::from(limb);
         let narrow = dot_narrow(&[lane_mask(NARROW) as u32; WORDS], &table(NARROW_LIMBS));
         assert_eq!(narrow.map(u128::from), [want(lane_mask(NARROW) as u32, ones(NARROW_LIMBS)); NARROW_LIMBS]);
