@@ -18,7 +18,6 @@ from fedcipher.dp import Privacy, grid
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.policy import Policy
 from fedcipher.flower import SecureStrategy, protocol
-from fedcipher.flower.analytics import secure_sum
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
@@ -821,13 +820,6 @@ def test_too_few_bits_for_a_model_are_refused_before_anybody_trains(tmp_path):
     with pytest.raises(errors.ParameterError, match=r"use Codec\(bits="):
         strategy.start(local, record(initial()), num_rounds=1)
     assert not seen
-
-
-def test_statistics_take_keys_without_privacy(tmp_path):
-    local, _ = deployed(tmp_path)
-    with pytest.raises(errors.ParameterError, match="without privacy"):
-        secure_sum(local, RecordDict({}), tmp_path / "keys", answers=["count"])
-    assert local.sent == []
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
