@@ -12,6 +12,7 @@
 //! drawn with sigma 4.58, to be left with the 3.24 of `bfv`.
 
 mod aggregate;
+mod agree;
 mod answer;
 mod decrypt;
 mod encrypt;
