@@ -5,11 +5,13 @@
 
 import itertools
 import random
+import struct
 import time
 
 import fedcipher
 import numpy as np
 import pytest
+import wire_tools
 from attack_harness import TRIES, Federation, in_parts
 from engine_harness import flashe
 from fedcipher import Codec, _native, errors, keys
@@ -21,6 +23,7 @@ from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import initial
 from test_fault_finder import supports
 from test_ledger import engine
+from wire_tools import answered
 
 CLIENTS = 8
 ROUNDS = 8
@@ -59,9 +62,8 @@ class World:
 
     def total(self, number, clients, memory=MEMORY):
         aggregator = self.asked(number, clients, memory)
-        for member, request in aggregator.requests().items():
-            # Members that remember nothing: what is tried is who opens.
-            aggregator.answer(self.scheme._native.member(self.issued.client(member), None).answer(request))
+        # Members that remember nothing: what is tried is who opens.
+        answered(aggregator, lambda member: self.scheme._native.member(self.issued.client(member), None))
         return aggregator.finish()
 
     def open(self, number, clients, memory=MEMORY):
@@ -117,15 +119,20 @@ def test_attack_32_sets_are_refused_by_members():
     world = World("oneshot")
 
     def answered(number, clients, memory=MEMORY):
-        request = world.asked(number, clients, memory).requests()[1]
-        return world.scheme.member(world.issued.client(1)).answer(request)
+        aggregator = world.asked(number, clients, memory)
+        members = {k: world.scheme.member(world.issued.client(k)) for k in range(3)}
+        for k, request in aggregator.requests().items():
+            said = members[k].answer(request)
+            aggregator.answer(said)
+        return members[1].answer(aggregator.requests()[1]) if aggregator.agreeing else said
 
     first = answered(1, range(1, 7))
     assert answered(1, range(1, 7)) == first, "the same request gets the same bytes"
     with pytest.raises(errors.ReplayError):
-        answered(1, range(1, 6))
-    with pytest.raises(errors.SetRuleError):
-        answered(2, range(1, 6))
+        answered(1, (1, 2, 3))
+    for number in (1, 2):
+        with pytest.raises(errors.SetRuleError):
+            answered(number, range(1, 6))
     halves = answered(2, (1, 2, 3)), answered(2, (4, 5, 6))
     assert halves == (answered(2, (1, 2, 3)), answered(2, (4, 5, 6)))
     # A client that was in a sum of this round, and a set that would set clients apart: either is reason enough.
@@ -178,34 +185,134 @@ def test_openings_with_a_memory_that_nobody_names_count_in_it():
                 made.decryptor(issued.client(0)).decrypt(frame, memory=told)
 
 
-@pytest.mark.xfail(
-    raises=pytest.fail.Exception,
-    strict=True,
-    reason="each two sums have an honest member in common, and no member need have seen all of them",
-)
+class Five:
+    """A committee of five, of which three answer; clients send what the server asks for."""
+
+    def __init__(self, corrupt=0):
+        self.scheme = fedcipher.scheme(
+            "oneshot", clients=CLIENTS, min_contributions=3, members=5, corrupt=corrupt, preset="fast", codec=CODEC
+        )
+        self.issued = self.scheme.keygen(CLIENTS)
+        self.encryptors = [self.scheme.encryptor(self.issued.client(k)) for k in range(CLIENTS)]
+
+    def member(self, number):
+        """As in a new process."""
+        return self.scheme.member(self.issued.client(number))
+
+    def asking(self, number, clients, memory=MEMORY):
+        aggregator = self.scheme.aggregator(self.issued.server(), round=number)
+        for k in clients:
+            aggregator.add(self.encryptors[k].encrypt([np.full(3, k / 10, np.float32)], round=number, memory=memory))
+        return aggregator
+
+    def proposed(self, number, clients, asked, memory=MEMORY):
+        """An aggregator whose set these members have agreed on, or not."""
+        aggregator = self.asking(number, clients, memory)
+        for k, request in aggregator.requests().items():
+            if k in asked:
+                aggregator.answer(self.member(k).answer(request))
+        return aggregator
+
+    def answered(self, number, clients, asked=range(5), memory=MEMORY):
+        aggregator = self.asking(number, clients, memory)
+        answered(aggregator, self.member, asked)
+        assert not aggregator.missing and not aggregator.agreeing
+        opened = self.scheme.decryptor(self.issued.client(0), in_memory=True).decrypt(aggregator.finish())
+        np.testing.assert_allclose(opened[0], np.mean(list(clients)) / 10, atol=0.01)
+
+
 def test_attack_34_sums_of_different_members_set_no_client_apart():
     """Of five members three answer: the first three for seven clients, others for two parts of three each."""
-    scheme = fedcipher.scheme(
-        "oneshot", clients=CLIENTS, min_contributions=3, members=5, corrupt=0, preset="fast", codec=CODEC
-    )
-    issued = scheme.keygen(CLIENTS)
-    members = {k: scheme.member(issued.client(k)) for k in range(5)}
-    encryptors = [scheme.encryptor(issued.client(k)) for k in range(CLIENTS)]
-
-    def answered(number, clients, asked):
-        aggregator = scheme.aggregator(issued.server(), round=number)
-        for k in clients:
-            aggregator.add(encryptors[k].encrypt([np.full(3, k / 10, np.float32)], round=number, memory=MEMORY))
-        requests = aggregator.requests()
-        for member in asked:
-            aggregator.answer(members[member].answer(requests[member]))
-        assert not aggregator.missing
-
-    answered(1, range(7), (0, 1, 2))
-    answered(2, (0, 1, 2), (2, 3, 4))
+    five = Five()
+    five.answered(1, range(7), (0, 1, 2))
+    five.answered(2, (0, 1, 2), (2, 3, 4))
     # The first less the second and this one is client 6.
     with pytest.raises(errors.SetRuleError):
-        answered(3, (3, 4, 5), (0, 1, 3))
+        five.answered(3, (3, 4, 5), (0, 1, 3))
+
+
+def test_attack_34_what_one_member_remembers_binds_all_that_answer():
+    five = Five()
+    five.answered(1, range(6), (0, 1, 2))
+    # Member 2 alone knows of the first set: the others learn of it, and three answer.
+    five.answered(2, (0, 1, 2), (2, 3, 4))
+    five.answered(3, (3, 4, 5), (0, 3, 4))
+    # To members 3 and 4 it is the first set that has clients 6 and 7.
+    with pytest.raises(errors.SetRuleError):
+        five.answered(4, (0, 1, 2, 6), (3, 4, 1))
+
+
+def test_attack_34_a_member_answers_for_no_set_that_too_few_have_agreed_on():
+    """Without proposals, with signatures of too few, of one member twice, of another set, round or memory."""
+    five = Five()
+    plain = five.asking(1, range(3), b"")
+    asked = plain.requests()
+    assert not plain.agreeing and asked, "a sum that counts in no memory is the only one of its round"
+    few = five.proposed(2, range(3), (0, 1))
+    assert few.missing == 1 and few.agreeing
+    with pytest.raises(errors.CommitteeError):
+        few.finish()
+    agreed = five.proposed(3, range(3), range(5))
+    request = agreed.requests()[0]
+    assert not agreed.agreeing
+    begin, count = wire_tools.payload_start(request) + 32, struct.Struct("<I")
+    assert count.unpack_from(request, begin) == (5,)
+    one, rest = 4 + 64, request[begin + 4 + 5 * 68 : -8]
+    signed = [request[begin + 4 + k * one :][:one] for k in range(5)]
+
+    def sent(signatures):
+        body = request[:begin] + count.pack(len(signatures)) + b"".join(signatures) + rest
+        size = len(body) - wire_tools.payload_start(request)
+        return wire_tools.sealed(body[: wire_tools.PAYLOAD] + struct.pack("<Q", size) + body[wire_tools.PAYLOAD + 8 :])
+
+    other = five.proposed(4, range(3), range(5)).requests()[0]
+    elsewhere = five.proposed(5, range(3), range(5), OTHER).requests()[0]
+    wrong = [[], signed[:2], [signed[0]] * 3, signed[::-1], [*signed[:2], signed[2][:4] + signed[3][4:]]]
+    for foreign in (other, elsewhere):
+        at = wire_tools.payload_start(foreign) + 36
+        wrong.append([foreign[at + k * one :][:one] for k in range(5)])
+    for signatures in wrong:
+        with pytest.raises((errors.CommitteeError, errors.SignatureError, errors.FrameError)):
+            five.member(0).answer(sent(signatures))
+    # What it has agreed to since is another division, which nobody has signed.
+    five.proposed(6, range(3, 6), range(5))
+    with pytest.raises((errors.CommitteeError, errors.SignatureError)):
+        five.member(0).answer(sent(signed))
+    assert five.proposed(7, range(3), range(5)).requests()
+
+
+def test_a_server_that_was_killed_while_members_agreed_goes_on():
+    """Two members remember a set that nobody else was told of; a third another one."""
+    five = Five()
+    five.proposed(1, range(6), (0, 1))
+    five.proposed(2, (0, 1, 2), (4,))
+    five.answered(3, range(6))
+    five.answered(4, (3, 4, 5))
+    with pytest.raises(errors.SetRuleError):
+        five.answered(5, (2, 3, 4))
+
+
+def test_a_member_that_says_it_remembers_what_is_not_so_stops_nobody():
+    """Others are told of its sets only where without it too few agree."""
+    five = Five(corrupt=1)
+    liar = five.scheme._native.member(five.issued.client(4), None)
+    liar.answer(five.asking(1, (0, 1, 2)).requests()[4])
+    made = five.asking(2, (5, 6, 7))
+    answered(made, lambda k: liar if k == 4 else five.member(k))
+    assert not made.missing
+    # No honest member has heard of the first set, which this one breaks.
+    five.member(0).answer(five.asking(3, (0, 1, 3)).requests()[0])
+
+
+def test_proposals_are_of_updates_that_clients_have_signed():
+    """Else whoever knows the root fills a member's memory with sets of its own."""
+    five = Five()
+    frame = bytearray(five.asking(1, range(3)).requests()[0])
+    for at in range(wire_tools.payload_start(frame), len(frame) - 12, 7):
+        changed = bytearray(frame)
+        changed[at] ^= 1
+        with pytest.raises(errors.FedcipherError):
+            five.member(0).answer(wire_tools.sealed(changed[:-8]))
 
 
 # --- the randomised server: whatever it asks for, and whatever happens between its requests -----------------------
@@ -213,7 +320,6 @@ def test_attack_34_sums_of_different_members_set_no_client_apart():
 LEAST = 3
 HISTORY = 16
 """Requests to one party, which are about few memories."""
-ANSWER = 6
 
 
 class Runs:
@@ -288,10 +394,9 @@ class Identities:
 
     def total(self, number, clients, memory):
         aggregator = self.asked(number, clients, memory)
-        for member, request in aggregator.requests().items():
-            # Members that remember nothing: what is tried is who opens.
-            key = self.clients[self.numbers.index(member)]
-            aggregator.answer(self.scheme._native.member(key, None).answer(request))
+        # Members that remember nothing: what is tried is who opens.
+        key = {number: self.clients[place] for place, number in enumerate(self.numbers)}
+        answered(aggregator, lambda member: self.scheme._native.member(key[member], None))
         return aggregator.finish()
 
 
@@ -363,8 +468,12 @@ class AskedMember(Asked):
         self.member = self.parties.scheme.member(self.parties.clients[1])
 
     def ask(self, clients, memory):
-        request = self.parties.asked(self.number, clients, memory).requests()[self.parties.numbers[1]]
-        assert _native.inspect(self.member.answer(request))[0] == ANSWER
+        aggregator = self.parties.asked(self.number, clients, memory)
+        own, other = self.parties.numbers[1], self.parties.numbers[0]
+        # Two have to answer, and the other one works with the server.
+        forgetful = self.parties.scheme._native.member(self.parties.clients[0], None)
+        answered(aggregator, lambda number: self.member if number == own else forgetful, (own, other))
+        assert not aggregator.missing
 
 
 class AskedOpener(Asked):

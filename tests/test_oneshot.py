@@ -377,9 +377,9 @@ def test_a_member_that_is_away_is_not_waited_for_to_the_end(tmp_path, rng, monke
     monkeypatch.setattr(replies.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
     federation.start(2)
     assert [r.unfinished for r in federation.strategy.rounds] == [None, None]
-    # The committee is asked for the sums of updates and of evaluations: a wait each, as long as the least is.
+    # The committee agrees on the sums of updates and of evaluations, and answers: a wait each, as long as the least is.
     exchanges = len([k for k, content in federation.grid.sent if k == 1 and "fedcipher.committee" in content])
-    assert exchanges == 4 and clock["now"] < exchanges * 1.5 * committee._LEAST
+    assert exchanges == 8 and clock["now"] < exchanges * 1.5 * committee._LEAST
 
 
 def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path, rng, monkeypatch):
@@ -397,9 +397,9 @@ def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path,
     monkeypatch.setattr(replies.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
     federation.start(1)
     assert federation.strategy.rounds[0].unfinished is None
-    assert [c for c, reply in federation.grid.received if reply.has_content() and asks_member(reply)].count(0) == 3
-    # Of updates and of evaluations; and it was looked for once.
-    assert clock["now"] < 2 * 2 * committee._LEAST
+    assert [c for c, reply in federation.grid.received if reply.has_content() and asks_member(reply)].count(0) == 5
+    # It agrees and answers, for updates and for evaluations; and it was looked for once.
+    assert clock["now"] < 2 * 2 * 2 * committee._LEAST
 
 
 def test_a_false_answer_is_left_out_by_who_opens_and_its_member_named(tmp_path, monkeypatch, caplog):

@@ -66,3 +66,17 @@ def with_flip(frame, position, mask):
     body = bytearray(frame[:-8])
     body[position % len(body)] ^= mask
     return sealed(body)
+
+
+def answered(aggregator, member_of, asked=None):
+    """The committee's part: members agree on the set, and answer. ``asked``: those of them that are there."""
+    members = {}
+    for _ in range(4):
+        requests = aggregator.requests()
+        agreeing = aggregator.agreeing
+        for number, request in requests.items():
+            if asked is None or number in asked:
+                members.setdefault(number, member_of(number))
+                aggregator.answer(members[number].answer(request))
+        if not agreeing:
+            return

@@ -111,7 +111,7 @@ pub trait Aggregator: Send {
     /// Checks a frame and adds it. A refused frame changes nothing.
     fn add(&mut self, frame: &[u8]) -> Result<Contribution>;
 
-    /// Fixes who is in the sum: what to send to each member of the committee, whose answers [`Self::answer`] takes.
+    /// Fixes who is in the sum: what to send next to each member of the committee, whose answers [`Self::answer`] takes.
     /// None where the scheme has no committee.
     fn requests(&mut self) -> Result<Vec<(u32, Vec<u8>)>> {
         Ok(Vec::new())
@@ -128,7 +128,14 @@ pub trait Aggregator: Send {
         Vec::new()
     }
 
-    /// How many more answers [`Self::finish`] needs.
+    /// Whether [`Self::requests`] has more to send once no answer is missing: members agree on the set before they answer
+    /// for it.
+    fn agreeing(&self) -> bool {
+        false
+    }
+
+    /// How many more answers the next step needs: other requests where members are [`Self::agreeing`], else
+    /// [`Self::finish`].
     fn missing(&self) -> usize {
         0
     }

@@ -32,19 +32,23 @@ pub enum Purpose {
     Answer,
     /// A committee's member complains about clients that have sealed false shares to it.
     Complaint,
+    /// A committee's member has remembered sets of clients.
+    Sets,
     /// A run's coordinator vouches for the run's charter.
     Charter,
 }
 
 impl Purpose {
     /// All of them.
-    pub const ALL: [Purpose; 4] = [Purpose::Update, Purpose::Answer, Purpose::Complaint, Purpose::Charter];
+    pub const ALL: [Purpose; 5] =
+        [Purpose::Update, Purpose::Answer, Purpose::Complaint, Purpose::Sets, Purpose::Charter];
 
     fn domain(self) -> &'static [u8] {
         match self {
             Purpose::Update => b"fedcipher update 1\0",
             Purpose::Answer => b"fedcipher answer 1\0",
             Purpose::Complaint => b"fedcipher complaint 1\0",
+            Purpose::Sets => b"fedcipher sets 1\0",
             Purpose::Charter => b"fedcipher charter 1\0",
         }
     }

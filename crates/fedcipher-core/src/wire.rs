@@ -37,6 +37,9 @@ pub enum Kind {
     Request = 5,
     Answer = 6,
     Complaint = 7,
+    /// To a member of a committee, and back: a set that is to be answered for.
+    Proposal = 8,
+    Agreement = 9,
 }
 
 impl Kind {
@@ -49,6 +52,8 @@ impl Kind {
             5 => Ok(Kind::Request),
             6 => Ok(Kind::Answer),
             7 => Ok(Kind::Complaint),
+            8 => Ok(Kind::Proposal),
+            9 => Ok(Kind::Agreement),
             other => Err(Error::frame(format!("unknown frame kind {other}"))),
         }
     }

@@ -427,7 +427,13 @@ impl Aggregator {
         at_work_on(py, &self.0, |object| Ok(object.accused())).map_err(raise)
     }
 
-    /// How many more answers the sum needs.
+    /// Whether members agree on the set, before they are asked for their sums.
+    #[getter]
+    fn agreeing(&self, py: Python<'_>) -> PyResult<bool> {
+        at_work_on(py, &self.0, |object| Ok(object.agreeing())).map_err(raise)
+    }
+
+    /// How many more answers the next step needs.
     #[getter]
     fn missing(&self, py: Python<'_>) -> PyResult<usize> {
         at_work_on(py, &self.0, |object| Ok(object.missing())).map_err(raise)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
@@ -30,6 +30,8 @@ _RECORD = protocol.PREFIX + "committee"
 _REQUEST = protocol.PREFIX + "request"
 _ANSWER = protocol.PREFIX + "answer"
 _PARTY = "party"
+_PROPOSALS = 3
+"""So often members are asked to agree on one sum: as it is, with what more of them remember than lie, with all."""
 _LEAST = 1.0
 """Seconds that members have at least."""
 
@@ -76,12 +78,30 @@ class Committee:
         updates came from. At once where the scheme has no committee.
         Members have ``patience`` seconds; who is not heard of by then is away. Once as many have answered as the sum
         takes, the others have as long again: with more answers than it takes a false one is found.
+
+        Where the sum counts in a memory, members first agree that it may exist. Those that remember other sets say so,
+        and all are asked again with these.
         """
         requests = aggregator.requests()
         if not requests:
             return None
-        began = time.monotonic()
         self._nodes.update({party: node for party, node in known.items() if party in requests})
+        proposes, until, left = aggregator.agreeing, time.monotonic() + self._patience, _PROPOSALS
+        why: NoSum | None = None
+        while aggregator.agreeing:
+            if left == 0 or (why is not None and time.monotonic() >= until):
+                return why
+            why = self._exchange(grid, aggregator, message_type, requests)
+            requests, left = aggregator.requests(), left - 1
+        why = self._exchange(grid, aggregator, message_type, requests)
+        # Who has agreed remembers the set.
+        return why and replace(why, asked=why.asked or proposes)
+
+    def _exchange(
+        self, grid: Grid, aggregator: Aggregator, message_type: str, requests: dict[int, bytes]
+    ) -> NoSum | None:
+        """Send ``requests`` and take the answers, until none is missing; why one is, if so."""
+        began = time.monotonic()
         if self._missing(requests):
             self._find(grid, message_type, requests, until=began + self._patience / 2)
         sent = {self._nodes[m]: (m, frame) for m, frame in requests.items() if m in self._nodes}

@@ -252,9 +252,10 @@ class Aggregator(ABC):
         """
 
     def requests(self) -> dict[int, bytes]:
-        """Fix who is in the sum: what to send to each member of the committee; empty where there is none.
+        """Fix who is in the sum: what to send next to each member of the committee; empty where there is none.
 
-        From here on nothing more is added. The same requests may be asked for again.
+        From here on nothing more is added. Where members are `agreeing`, these are proposals, and once no answer is
+        `missing` the requests for their sums come next. The same may be asked for again.
         """
         return {}
 
@@ -271,8 +272,13 @@ class Aggregator(ABC):
         return []
 
     @property
+    def agreeing(self) -> bool:
+        """Whether members agree that the sum may exist, before they are asked for theirs."""
+        return False
+
+    @property
     def missing(self) -> int:
-        """How many more answers the sum needs."""
+        """How many more answers the next step needs."""
         return 0
 
     def parts(self) -> Parts | None:
@@ -802,6 +808,10 @@ class _NativeAggregator(Aggregator):
     @property
     def accused(self) -> list[int]:
         return self._native.accused
+
+    @property
+    def agreeing(self) -> bool:
+        return self._native.agreeing
 
     @property
     def missing(self) -> int:

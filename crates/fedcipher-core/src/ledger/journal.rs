@@ -188,6 +188,11 @@ impl Held<'_> {
         self.indexed.write(Newest::of(position.count, position.last))
     }
 
+    /// The same, durably.
+    pub fn settle(&mut self, position: &Position) -> Result<()> {
+        self.indexed.advance(Newest::of(position.count, position.last))
+    }
+
     /// Whether the file has grown so much that it may be worth rewriting.
     pub fn is_long(&self, position: &Position) -> bool {
         position.end > SHORT && position.end / 2 > position.kept

@@ -40,6 +40,11 @@ impl Sum {
         Sum::new([0; 16], round, 1, None, Vec::new())
     }
 
+    /// A set of the same memory, of no key's round.
+    fn beside(&self, minimum: u64, clients: Vec<Name>) -> Self {
+        Sum::new([0; 16], 0, minimum, self.memory, clients)
+    }
+
     /// Whether the rule of sets is for it.
     #[must_use]
     pub fn has_memory(&self) -> bool {
@@ -62,6 +67,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Of a set that is remembered, and was not answered for.
+    fn of_set(sum: Sum) -> Self {
+        Entry { sum, digest: NONE, answer: Vec::new() }
+    }
+
     /// `key | round | minimum u64 | memory, or zeros | digest | runs u32 | of each: first name u128, names u32 | answer`.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -142,6 +152,32 @@ impl Memories {
         newest.iter().find(|entry| entry.sum.round == sum.round && entry.digest == *digest)
     }
 
+    /// The groups that the sets of this sum's memory make; one encoding, whatever the order of the sets.
+    pub fn groups(&self, sum: &Sum) -> Result<SetMemory> {
+        let mut groups = SetMemory::new(1)?;
+        let own = sum.memory.and_then(|id| self.memories.get(&id));
+        for (set, minimum) in own.into_iter().flat_map(|memory| &memory.sets) {
+            groups.remember(set, *minimum);
+        }
+        Ok(groups)
+    }
+
+    /// What to remember so that the memory of `sum` has the sets `others`, each with its minimum, and that of `sum`.
+    /// Refuses what breaks the rule of sets.
+    pub fn missing(&self, sum: &Sum, others: Vec<(u64, Vec<Name>)>) -> Result<Vec<Entry>> {
+        let mut groups = self.groups(sum)?;
+        let mut entries = Vec::new();
+        for set in others.into_iter().map(|(minimum, clients)| sum.beside(minimum, clients)).chain([sum.clone()]) {
+            let before = groups.clone();
+            groups = groups.with_minimum(set.minimum)?;
+            groups.admit(&set.clients, &[])?;
+            if groups.clone().with_minimum(1)? != before.with_minimum(1)? {
+                entries.push(Entry::of_set(sum.beside(set.minimum, set.clients)));
+            }
+        }
+        Ok(entries)
+    }
+
     /// Refuses a sum of which a client is in another sum of the round already, or whose set breaks the rule of sets.
     /// `begun`: whether its round has other sums.
     pub fn check(&self, sum: &Sum, digest: &[u8; 32], begun: bool) -> Result<()> {
@@ -151,12 +187,7 @@ impl Memories {
         if unknown || others.any(|entry| entry.digest != *digest && entry.sum.shares_a_client(sum)) {
             return Err(Error::Opened { round: sum.round, last: sum.round });
         }
-        let mut memory = SetMemory::new(sum.minimum)?;
-        let own = sum.memory.and_then(|id| self.memories.get(&id));
-        for (set, minimum) in own.into_iter().flat_map(|memory| &memory.sets) {
-            memory.remember(set, *minimum);
-        }
-        memory.admit(&sum.clients, &[])
+        self.groups(sum)?.with_minimum(sum.minimum)?.admit(&sum.clients, &[])
     }
 
     /// Whether there are so many that [`Self::kept`] is a good part less.
@@ -200,6 +231,6 @@ impl Memory {
         let mut says = |set: &[Name], minimum| groups.as_mut().is_none_or(|groups| groups.remember(set, minimum));
         let sets = self.sets.iter().filter(|(set, minimum)| says(set, **minimum));
         let sum = |(set, minimum): (&Vec<Name>, &u64)| Sum::new([0; 16], 0, *minimum, Some(id), set.clone());
-        sets.map(|set| Entry { sum: sum(set), digest: NONE, answer: Vec::new() }).collect()
+        sets.map(|set| Entry::of_set(sum(set))).collect()
     }
 }

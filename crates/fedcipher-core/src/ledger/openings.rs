@@ -2,14 +2,14 @@
 //! the rule of sets it is one a round; with one, as many as have no client in common and keep to the rule.
 
 use super::folder::{Folder, Indexed, Place, read_stamp};
-use super::journal::{Journal, Position};
+use super::journal::{Held, Journal, Position};
 use super::memories::{Entry, Memories, Sum};
 use super::slots::Newest;
 use super::stamp::{self, LEN, Magic, Stamp};
 use super::{check_date, disk, failed, locked, lost};
 use crate::keys::{ClientKey, Cohort};
 use crate::mac::memory::MemoryKey;
-use crate::sets::{self, Name};
+use crate::sets::{self, Name, SetMemory};
 use crate::wire::{Contribution, Header};
 use crate::{Error, Result, os};
 use std::collections::BTreeMap;
@@ -187,6 +187,36 @@ impl Openings {
         }
     }
 
+    /// Remembers the set of `sum` beside the sets `others`, each with its minimum, durably and before anything is answered
+    /// for it: the groups that its memory has then. Refuses what breaks the rule of sets.
+    pub fn agree(&self, sum: &Sum, others: Vec<(u64, Vec<Name>)>) -> Result<SetMemory> {
+        check_date(sum.round)?;
+        let Seen { position, memories, .. } = &mut *self.seen();
+        let Some((_, journal)) = &self.files else {
+            memories.missing(sum, others)?.into_iter().for_each(|entry| memories.push(entry));
+            return memories.groups(sum);
+        };
+        let mut held = journal.hold(position, &mut |record| taken(memories, record))?;
+        for entry in memories.missing(sum, others)? {
+            held.append(position, &entry.to_bytes())?;
+            held.settle(position)?;
+            memories.push(entry);
+        }
+        let groups = memories.groups(sum);
+        shorten(held, position, memories)?;
+        groups
+    }
+
+    /// The groups that the memory of `sum` has now; none where its set is no part of them.
+    pub fn agreed(&self, sum: &Sum) -> Result<Option<SetMemory>> {
+        let Seen { position, memories, .. } = &mut *self.seen();
+        if let Some((_, journal)) = &self.files {
+            journal.hold(position, &mut |record| taken(memories, record))?;
+        }
+        let there = memories.missing(sum, Vec::new())?.is_empty();
+        if there { memories.groups(sum).map(Some) } else { Ok(None) }
+    }
+
     /// What was answered to the request `digest` before, if anything was.
     pub fn answered(&self, sum: &Sum, digest: &[u8; 32]) -> Result<Option<Vec<u8>>> {
         let seen = &mut *self.seen();
@@ -286,12 +316,18 @@ impl Openings {
             journal.note_durable(position);
         }
         let given = self.given(memories, &entry);
-        if held.is_long(position) || memories.overfull() {
-            let kept: Vec<Vec<u8>> = memories.kept().iter().map(Entry::to_bytes).collect();
-            held.rewrite(position, &kept)?;
-        }
+        shorten(held, position, memories)?;
         given
     }
+}
+
+/// Forgets what need not be remembered, where there is much of it.
+fn shorten(held: Held<'_>, position: &mut Position, memories: &Memories) -> Result<()> {
+    if !held.is_long(position) && !memories.overfull() {
+        return Ok(());
+    }
+    let kept: Vec<Vec<u8>> = memories.kept().iter().map(Entry::to_bytes).collect();
+    held.rewrite(position, &kept)
 }
 
 /// A journal's record, or that all records before are replaced.

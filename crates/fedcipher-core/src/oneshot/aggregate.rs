@@ -1,5 +1,6 @@
 //! The server's side: c0 added, sealed shares kept for their members, the committee's answers collected. No key.
 
+use super::agree::{Agreement, Agreements, Certificate, write_sets};
 use super::answer::{Answer, Complaint, read_all, write_all};
 use super::roster::{Party, Roster};
 use super::sealing::OVERHEAD;
@@ -11,7 +12,7 @@ use crate::keys::ServerKey;
 use crate::mac::Tag;
 use crate::rlwe::aggregate::CipherSum;
 use crate::scheme::{Aggregator, Progress};
-use crate::sign::SIGNATURE_LEN;
+use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
 use crate::statement::sha256;
 use crate::wire::{self, Contribution, Header, Kind, Place, Reader};
 use crate::{Error, Result};
@@ -28,10 +29,18 @@ pub struct OneshotAggregator {
     shares: BTreeMap<u32, Kept>,
     /// Set when the committee was asked: nobody joins the sum after that.
     asked: Option<Header>,
+    agreements: Agreements,
+    /// Of enough members, once there are so many.
+    agreed: Certificate,
+    /// Whether members were asked for their sums.
+    requested: bool,
     answers: BTreeMap<u32, Answer>,
     /// Clients, and the members that accuse them.
     accused: BTreeMap<u32, BTreeSet<u32>>,
 }
+
+/// The tag of a header whose sum counts in no memory.
+const NO_MEMORY: [u8; 16] = [0; 16];
 
 /// What members need of one update.
 struct Kept {
@@ -76,6 +85,9 @@ impl OneshotAggregator {
             sum,
             shares: BTreeMap::new(),
             asked: None,
+            agreements: Agreements::default(),
+            agreed: Certificate::default(),
+            requested: false,
             answers: BTreeMap::new(),
             accused: BTreeMap::new(),
         }
@@ -84,6 +96,34 @@ impl OneshotAggregator {
     fn member(&self, id: u32) -> Result<&Party> {
         let party = self.roster.get(id).filter(|party| party.roles.member);
         party.ok_or_else(|| Error::frame(format!("party {id} is no member of the committee")))
+    }
+
+    fn proposals(&mut self, header: &Header, common: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        let corrupt = self.setting.params.corrupt;
+        let mut payload = common.to_vec();
+        for kept in self.shares.values().take(corrupt + 1) {
+            payload.extend_from_slice(&kept.signature);
+            payload.extend_from_slice(&kept.tag.to_bytes());
+            payload.extend_from_slice(&kept.signed);
+        }
+        payload.extend(write_sets(self.agreements.again(corrupt)));
+        let frame = Header { kind: Kind::Proposal, ..header.clone() }.frame(&payload);
+        self.roster.members().map(|member| (member.id, frame.clone())).collect()
+    }
+
+    /// Keeps what a member says of a proposal.
+    fn agree(&mut self, context: &RoundContext, said: Agreement) -> Result<u32> {
+        let (party, member) = (self.member(said.member)?, said.member);
+        let message = context.sets(member, &said.digest);
+        let (key, signature) = (&party.verify, &said.signature);
+        Signed { party: member, key, purpose: Purpose::Sets, message: &message, signature }.check()?;
+        self.agreements.keep(said);
+        let found = self.agreements.certificate();
+        // Once members are asked for their sums, under one certificate, it is too late.
+        if !self.requested && found.0.len() >= self.setting.sharing.needed() {
+            self.agreed = found;
+        }
+        Ok(member)
     }
 
     /// Keeps whom a member accuses, which no proof comes with: see [`Aggregator::accused`].
@@ -123,8 +163,14 @@ impl Aggregator for OneshotAggregator {
         let aggregate = self.admission.aggregate_header()?;
         let common = sha256(&[&aggregate.common()]);
         let header = Header { kind: Kind::Request, layout: Vec::new(), ..aggregate.clone() };
+        self.asked = Some(aggregate);
+        if header.memory != NO_MEMORY && self.agreed.0.is_empty() {
+            return Ok(self.proposals(&header, &common));
+        }
+        self.requested = true;
+        let agreed = self.agreed.write();
         let request = |(place, member): (usize, &Party)| {
-            let mut payload = common.to_vec();
+            let mut payload = [common.as_slice(), &agreed].concat();
             for kept in self.shares.values() {
                 payload.extend_from_slice(&kept.signature);
                 payload.extend_from_slice(&kept.tag.to_bytes());
@@ -133,9 +179,9 @@ impl Aggregator for OneshotAggregator {
             }
             (member.id, header.frame(&payload))
         };
-        let requests = self.roster.members().enumerate().map(request).collect();
-        self.asked = Some(aggregate);
-        Ok(requests)
+        // Who has not agreed does not answer.
+        let asked = |member: &Party| self.agreed.0.is_empty() || self.agreed.0.contains_key(&member.id);
+        Ok(self.roster.members().enumerate().filter(|(_, member)| asked(member)).map(request).collect())
     }
 
     fn answer(&mut self, frame: &[u8]) -> Result<u32> {
@@ -148,6 +194,9 @@ impl Aggregator for OneshotAggregator {
         let context = RoundContext::of(self.digest, asked);
         if kind == Kind::Complaint {
             return Err(self.complained(&context, &Complaint::parse(found.payload)?));
+        }
+        if kind == Kind::Agreement {
+            return self.agree(&context, Agreement::parse(found.payload)?);
         }
         found.header.check_kind(Kind::Answer)?;
         let mut r = Reader::new(found.payload);
@@ -168,13 +217,20 @@ impl Aggregator for OneshotAggregator {
         self.accused.iter().filter(|(_, members)| sure(members)).map(|(client, _)| *client).collect()
     }
 
+    fn agreeing(&self) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.memory != NO_MEMORY) && !self.requested
+    }
+
     fn missing(&self) -> usize {
+        if self.agreeing() {
+            return self.setting.sharing.needed().saturating_sub(self.agreements.certificate().0.len());
+        }
         self.setting.sharing.needed().saturating_sub(self.answers.len())
     }
 
     fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
-        if self.missing() > 0 {
+        if self.agreeing() || self.missing() > 0 {
             return Err(Error::Committee { answers: self.answers.len(), needed: self.setting.sharing.needed() });
         }
         let answers: Vec<Answer> = std::mem::take(&mut self.answers).into_values().collect();

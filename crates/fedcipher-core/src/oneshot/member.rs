@@ -1,10 +1,11 @@
 //! A member of the committee: adds the shares of a set of clients, and answers for each client once a round, in sets that
 //! keep to the rule of their memory.
 
+use super::agree::{Agreement, Certificate, read_sets};
 use super::answer::{Answer, Complaint};
 use super::sealing::OVERHEAD;
 use super::statement::{RoundContext, share_info};
-use super::{Place, Setting};
+use super::{Params, Place, Setting};
 use crate::admission::check_weight;
 use crate::client::Digest;
 use crate::keys::{ClientKey, KeyTag};
@@ -48,17 +49,23 @@ impl CommitteeMember {
         Ok(CommitteeMember { setting, place, tag: key.tag.clone(), own: key.client, index, answered })
     }
 
-    /// Everything about a request that can be checked without a secret.
-    fn check<'a>(&self, header: &Header, payload: &'a [u8]) -> Result<(RoundContext, Vec<Asked<'a>>)> {
+    fn check_header(&self, header: &Header) -> Result<()> {
         let bounds = self.setting.params.bounds;
         self.tag.check(header)?;
         bounds.check_contributions(header.contributions.len())?;
         if header.contributions.len() as u64 > bounds.clients || !header.layout.is_empty() {
             return Err(Error::frame(format!("{} clients are more than the bound", header.contributions.len())));
         }
+        Ok(())
+    }
+
+    /// Everything about a request that can be checked without a secret.
+    fn check<'a>(&self, header: &Header, payload: &'a [u8]) -> Result<(RoundContext, Vec<Asked<'a>>)> {
+        self.check_header(header)?;
         let mut r = Reader::new(payload);
         let context = RoundContext::given(self.place.digest, header, r.array()?);
         let members = self.setting.params.members;
+        self.check_agreed(header, &context, &Certificate::read(&mut r, members)?)?;
         let share = self.setting.sharing.share_bytes(self.index) + OVERHEAD;
         let mut asked = Vec::with_capacity(header.contributions.len());
         for of in &header.contributions {
@@ -70,6 +77,43 @@ impl CommitteeMember {
         asked.par_iter().try_for_each(|asked| self.check_client(asked))?;
         self.check_signatures(&context, &asked)?;
         Ok((context, asked))
+    }
+
+    /// Refuses a set of a memory that enough members have not agreed on.
+    fn check_agreed(&self, header: &Header, context: &RoundContext, agreed: &Certificate) -> Result<()> {
+        let sum = self.answered.sum(header)?;
+        if !sum.has_memory() {
+            return Ok(());
+        }
+        let needed = self.setting.sharing.needed();
+        let groups = self.answered.agreed(&sum)?.ok_or(Error::Committee { answers: 0, needed })?;
+        agreed.check(&self.place.roster, context, &groups, needed)
+    }
+
+    /// The answer to a proposal. Some of its clients must have signed an update of this round and memory, one of them
+    /// honest: else whoever knows the root could fill what is remembered with memories that nobody uses.
+    fn agree(&self, header: &Header, payload: &[u8]) -> Result<Vec<u8>> {
+        self.check_header(header)?;
+        let mut r = Reader::new(payload);
+        let context = RoundContext::given(self.place.digest, header, r.array()?);
+        let Params { members, corrupt, .. } = self.setting.params;
+        let signed = header.contributions.iter().take(corrupt + 1).map(|of| {
+            let (signature, tag) = (r.array()?, Tag::parse(r.array::<TAG_LEN>()?)?);
+            Ok(Asked { of: *of, signature, tag, signed: r.bytes(32 * (1 + members))?, sealed: &[] })
+        });
+        let signed = signed.collect::<Result<Vec<_>>>()?;
+        let others = read_sets(&mut r)?;
+        r.finish()?;
+        self.check_signatures(&context, &signed)?;
+        let sum = self.answered.sum(header)?;
+        if !sum.has_memory() {
+            return Err(Error::frame("a proposal for a sum that counts in no memory"));
+        }
+        let groups = self.answered.agree(&sum, others)?;
+        let sign = |message: &[u8]| self.place.identity.sign(Purpose::Sets, message);
+        let minimum = self.setting.params.bounds.min_contributions;
+        let said = Agreement::make(self.own, &context, &groups, minimum, sign);
+        Ok(Header { kind: Kind::Agreement, ..header.clone() }.frame(&said.to_bytes()))
     }
 
     fn check_client(&self, asked: &Asked<'_>) -> Result<()> {
@@ -121,7 +165,11 @@ impl CommitteeMember {
 
 impl Member for CommitteeMember {
     fn answer(&self, request: &[u8]) -> Result<Vec<u8>> {
-        let Frame { header, payload } = wire::parse_kind(request, Kind::Request)?;
+        let Frame { header, payload } = wire::parse(request)?;
+        if header.kind == Kind::Proposal {
+            return self.agree(&header, payload);
+        }
+        header.check_kind(Kind::Request)?;
         let (context, asked) = self.check(&header, payload)?;
         let (set, digest) = (self.answered.sum(&header)?, Digest::of(request));
         if let Some(answer) = self.answered.answered(&set, &digest)? {

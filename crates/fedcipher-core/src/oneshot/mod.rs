@@ -12,6 +12,7 @@
 //! that half of the variance is left, the 3.24 of `bfv`, is a heuristic.
 
 mod aggregate;
+mod agree;
 mod answer;
 pub mod committee;
 mod decrypt;

@@ -31,6 +31,13 @@ impl RoundContext {
         out
     }
 
+    /// What a member signs of the sets that it has remembered, with this round's among them, by the digest of their
+    /// groups.
+    #[must_use]
+    pub fn sets(&self, member: u32, groups: &[u8; 32]) -> Vec<u8> {
+        [self.bytes().as_slice(), &member.to_le_bytes(), groups].concat()
+    }
+
     /// What a member signs to accuse clients.
     #[must_use]
     pub fn complaint(&self, member: u32, clients: &[u32]) -> Vec<u8> {

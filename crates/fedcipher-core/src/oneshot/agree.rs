@@ -1,0 +1,188 @@
+//! How a committee agrees on which sums exist, before it answers for one: members that no sum has in common could each
+//! keep to the rule of sets, and their sums together would not.
+//!
+//! A member remembers a set, durably, and signs the groups that all sets of its memory make then. It answers for the set
+//! only where enough members have signed the same groups. What a member remembers grows. Each two times that enough members
+//! have signed have an honest member in common, so one of these groups refines the other: all sets that are ever answered
+//! for are parts of one division, which honest members have checked.
+//!
+//! Members that remember other sets, of broken-off rounds or of other rosters, say them, and the server tells the others.
+
+use super::roster::Roster;
+use super::statement::RoundContext;
+use crate::sets::{Name, SetMemory};
+use crate::sign::{Purpose, SIGNATURE_LEN, Signed, refused};
+use crate::statement::sha256;
+use crate::wire::Reader;
+use crate::{Error, Result};
+use std::collections::BTreeMap;
+
+/// Sets of one memory, each with the least that a group of its clients may have.
+pub type Sets = Vec<(u64, Vec<Name>)>;
+
+const NAME_LEN: usize = size_of::<Name>();
+/// Clients of all sets of a proposal together.
+const MOST_NAMES: usize = 1 << 20;
+
+/// `sets u32 | of each: least u64 | clients u32 | names`.
+pub fn write_sets(sets: &Sets) -> Vec<u8> {
+    let mut out = (sets.len() as u32).to_le_bytes().to_vec();
+    for (least, clients) in sets {
+        out.extend(least.to_le_bytes());
+        out.extend((clients.len() as u32).to_le_bytes());
+        out.extend(clients.iter().flat_map(|name| name.to_le_bytes()));
+    }
+    out
+}
+
+pub fn read_sets(r: &mut Reader<'_>) -> Result<Sets> {
+    let (mut sets, mut names) = (Sets::new(), 0);
+    for _ in 0..r.u32()? {
+        let (least, clients) = (r.u64()?, r.u32()? as usize);
+        names += clients;
+        if names > MOST_NAMES || least == 0 || clients == 0 {
+            return Err(Error::frame("a proposal with sets of nobody, or of too many"));
+        }
+        let (clients, _) = r.bytes(clients * NAME_LEN)?.as_chunks::<NAME_LEN>();
+        sets.push((least, clients.iter().map(|name| Name::from_le_bytes(*name)).collect()));
+    }
+    Ok(sets)
+}
+
+/// The groups of `memory` as sets.
+fn sets_of(memory: &SetMemory) -> Sets {
+    memory.groups().into_iter().map(|clients| (memory.least(&clients), clients)).collect()
+}
+
+/// What a member says of a proposal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agreement {
+    pub member: u32,
+    /// Of the groups.
+    pub digest: [u8; 32],
+    pub signature: [u8; SIGNATURE_LEN],
+    /// The groups, where there are others than the set itself under the committee's minimum.
+    pub sets: Sets,
+}
+
+impl Agreement {
+    /// By `member`, whose signatures `sign` makes, which remembers these `groups`; `minimum` is the committee's.
+    pub fn make(
+        member: u32,
+        context: &RoundContext,
+        groups: &SetMemory,
+        minimum: u64,
+        sign: impl Fn(&[u8]) -> [u8; SIGNATURE_LEN],
+    ) -> Self {
+        let (digest, sets) = (digest_of(groups), sets_of(groups));
+        let alone = matches!(sets.as_slice(), [(least, _)] if *least == minimum);
+        let sets = if alone { Sets::new() } else { sets };
+        Agreement { member, digest, signature: sign(&context.sets(member, &digest)), sets }
+    }
+
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let sets = write_sets(&self.sets);
+        [&self.member.to_le_bytes()[..], &self.digest, &self.signature, &sets].concat()
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new(bytes);
+        let (member, digest, signature) = (r.u32()?, r.array()?, r.array()?);
+        let sets = read_sets(&mut r)?;
+        r.finish()?;
+        Ok(Agreement { member, digest, signature, sets })
+    }
+}
+
+/// Names groups.
+pub fn digest_of(groups: &SetMemory) -> [u8; 32] {
+    sha256(&[&groups.to_bytes()])
+}
+
+/// Enough members' signatures under one division into groups.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Certificate(pub BTreeMap<u32, [u8; SIGNATURE_LEN]>);
+
+impl Certificate {
+    /// `signatures u32 | of each: member u32 | signature`, by member.
+    pub fn write(&self) -> Vec<u8> {
+        let each = self.0.iter().flat_map(|(member, signature)| [&member.to_le_bytes()[..], signature].concat());
+        (self.0.len() as u32).to_le_bytes().into_iter().chain(each).collect()
+    }
+
+    pub fn read(r: &mut Reader<'_>, members: usize) -> Result<Self> {
+        let count = r.u32()? as usize;
+        if count > members {
+            return Err(Error::frame(format!("signatures of {count} members, there are {members}")));
+        }
+        let mut made = BTreeMap::new();
+        for _ in 0..count {
+            let (member, signature) = (r.u32()?, r.array()?);
+            if made.last_key_value().is_some_and(|(last, _)| *last >= member) {
+                return Err(Error::frame("a member has signed twice, or out of order"));
+            }
+            made.insert(member, signature);
+        }
+        Ok(Certificate(made))
+    }
+
+    /// Refuses it where fewer than `needed` members of the roster have signed these groups.
+    pub fn check(&self, roster: &Roster, context: &RoundContext, groups: &SetMemory, needed: usize) -> Result<()> {
+        let digest = digest_of(groups);
+        let messages: Vec<Vec<u8>> = self.0.keys().map(|member| context.sets(*member, &digest)).collect();
+        let mut all = Vec::with_capacity(messages.len());
+        for ((member, signature), message) in self.0.iter().zip(&messages) {
+            let party = roster.get(*member).filter(|party| party.roles.member);
+            let key = &party.ok_or(Error::Signature { party: *member })?.verify;
+            all.push(Signed { party: *member, key, purpose: Purpose::Sets, message, signature });
+        }
+        if let Some(party) = refused(&all)?.first() {
+            return Err(Error::Signature { party: *party });
+        }
+        if all.len() < needed {
+            return Err(Error::Committee { answers: all.len(), needed });
+        }
+        Ok(())
+    }
+}
+
+/// What the members have said of a proposal so far, at the server.
+#[derive(Debug, Default)]
+pub struct Agreements {
+    said: BTreeMap<u32, Agreement>,
+    /// Sets that were proposed beside the round's own.
+    others: Sets,
+}
+
+impl Agreements {
+    pub fn keep(&mut self, said: Agreement) {
+        self.said.insert(said.member, said);
+    }
+
+    /// The signatures under the groups that most members have signed.
+    pub fn certificate(&self) -> Certificate {
+        let mut by_digest = BTreeMap::<[u8; 32], BTreeMap<u32, [u8; SIGNATURE_LEN]>>::new();
+        for (member, said) in &self.said {
+            by_digest.entry(said.digest).or_default().insert(*member, said.signature);
+        }
+        Certificate(by_digest.into_values().max_by_key(BTreeMap::len).unwrap_or_default())
+    }
+
+    /// What to propose beside the round's set to all members, where they have not agreed yet: what they have said to
+    /// remember. First what more say than lie, then what anybody says.
+    pub fn again(&mut self, corrupt: usize) -> &Sets {
+        let mut claims = BTreeMap::<&(u64, Vec<Name>), usize>::new();
+        for set in self.said.values().flat_map(|said| &said.sets) {
+            *claims.entry(set).or_default() += 1;
+        }
+        let news = |least: usize| -> Sets {
+            let new = claims.iter().filter(|(set, count)| **count >= least && !self.others.contains(set));
+            new.map(|(set, _)| (*set).clone()).collect()
+        };
+        let sure = news(corrupt + 1);
+        let more = if sure.is_empty() { news(1) } else { sure };
+        self.others.extend(more);
+        self.said.clear();
+        &self.others
+    }
+}
