@@ -17,7 +17,7 @@ class Oneshot(NativeScheme):
     """Each client encrypts each round under a secret of its own, which it shares with a committee.
 
     Meant to withstand eavesdroppers and a server that cheats, also together with up to ``corrupt`` clients and members
-    of the committee. Attacks that succeed today, on small answers, with ``pack`` above 1, and years later, are in
+    of the committee. Attacks that succeed today, with ``pack`` above 1 and years later among others, are in
     docs/oneshot.md, with what to do meanwhile. One message a client a round; whoever drops out costs nothing, and
     ``members - threshold`` members may be away. A client that lies spoils a round. Assumptions: ring-LWE at 128 bits
     with sums of secrets and errors shown (Hint-RLWE, docs/parameters.md), X-Wing, Ed25519; for the sum to be the named
@@ -129,7 +129,7 @@ class Card:
 def roster(cards: Sequence[Card]) -> _native.Roster:
     """The roster of these parties, for `Scheme.join` and `Scheme.roster_key`.
 
-    Whoever makes it could forge aggregates towards readers and read small answers: not to be made by the server. Raises
+    Whoever makes it could forge aggregates towards readers, with the server's help: not to be made by the server. Raises
     `ParameterError` for two parties of one number, name or key.
     """
 
