@@ -1,7 +1,7 @@
 """Attack 20: who has one key file, and an upload's tag, looks for the integers behind it by lattice reduction.
 
-A tag is a linear form mod 2^127 - 1 of an update's integers and noise, under a pad. Where the attacker knows the pad, and
-there are fewer than 127 bits to find, LLL finds them.
+A tag is a linear form mod 2^127 - 1 of an update's integers and noise, under a pad. Where the attacker knows the pad,
+and there are fewer than 127 bits to find, LLL finds them.
 """
 
 import hashlib

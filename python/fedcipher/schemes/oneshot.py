@@ -129,8 +129,8 @@ class Card:
 def roster(cards: Sequence[Card]) -> _native.Roster:
     """The roster of these parties, for `Scheme.join` and `Scheme.roster_key`.
 
-    Whoever makes it could forge aggregates towards readers, with the server's help: not to be made by the server. Raises
-    `ParameterError` for two parties of one number, name or key.
+    With the server's help, whoever makes it could forge aggregates towards readers: not to be made by the server.
+    Raises `ParameterError` for two parties of one number, name or key.
     """
 
     def row(card: Card) -> tuple[int, str, tuple[bool, bool, bool], bytes, bytes]:
