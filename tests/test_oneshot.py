@@ -477,7 +477,10 @@ class Liar:
         params = self.scheme.params()
         ring, field_bits, sealed = 2048, (2 * 42 * CLIENTS + 5).bit_length(), 1136
         seeds = params["threshold"] - 1
-        self.lengths = [32 + sealed] * seeds + [ring * field_bits // 8 + sealed] * (params["members"] - seeds)
+        # Each with a share of the pad.
+        pad = 16
+        self.lengths = [32 + pad + sealed] * seeds
+        self.lengths += [ring * field_bits // 8 + pad + sealed] * (params["members"] - seeds)
 
     def changed(self, frame):
         start = wire_tools.payload_start(frame)

@@ -213,6 +213,20 @@ MUTANTS = (
         "signatures",
     ),
     Mutant(
+        "a client draws no pad",
+        CORE + "oneshot/encrypt.rs",
+        "Zeroizing::new(Element::draw(&mut draws))",
+        "Zeroizing::<Element>::default()",
+        "oneshot",
+    ),
+    Mutant(
+        "sums of pads are in the clear",
+        CORE + "oneshot/answer.rs",
+        "place.mac.veil(&context.answer(of, member, secrets))",
+        "Element::default()",
+        "oneshot",
+    ),
+    Mutant(
         "a member does not check signatures",
         CORE + "oneshot/member.rs",
         "self.check_signatures(&context, &asked)?;",

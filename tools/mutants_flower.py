@@ -258,7 +258,9 @@ MUTANTS = (
     flower("reports", "a report that the charter has not", "if not charter.reports:", "if False:"),
     flower("reports", "one reader's word is a report", "if count > self._corrupt]", "if count > 0]"),
     flower("analytics", "a revoked client's answer is used", "if client in self._revoked:", "if False:"),
-    flower("analytics", "answers of any length", "            if elements != lanes:\n", "            if False:\n"),
+    flower(
+        "analytics", "answers of any length", "            if elements != self._elements:\n", "            if False:\n"
+    ),
     flower(
         "strategy",
         "sizes are not checked",
@@ -412,7 +414,8 @@ MUTANTS = (
         "peak <= most else 1 if moved else 2",
         "peak <= most or not moved else 1",
     ),
-    flower("client_model", "every key has a budget of privacy", "        self._spend()\n", ""),
+    flower("client_model", "every key has a budget of privacy", "        spend(self._party, self.charter)\n", ""),
+    flower("analytics", "queries cost no privacy", "    spend(party, query)\n", ""),
     flower(
         "waiting",
         "what waits is gone when a round is asked for again",

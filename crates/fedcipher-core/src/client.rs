@@ -14,6 +14,7 @@ use crate::wire::{self, Contribution, Frame, Head, Header, Kind};
 use crate::{Error, Result};
 use std::path::Path;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// A client that sends updates.
 pub struct Sender {
@@ -57,7 +58,8 @@ impl Sender {
         let mac = self.mac.round(&header, carried, self.rules.bounds, terms.bound);
         let context = RoundContext::of(self.scope, &header);
         let signer = Signer { key: Arc::clone(&self.sign), context };
-        Ok((header, Stamp { mac, own, weighting: self.rules.weighting, levels: self.rules.levels, signer }))
+        let Rules { weighting, levels, .. } = self.rules;
+        Ok((header, Stamp { mac, own, pad: Zeroizing::default(), weighting, levels, signer }))
     }
 
     /// The MAC for the coordinates of an update with this stamp, where the server may leave some out.
@@ -186,6 +188,7 @@ impl Receiver {
         Verifier {
             mac: self.mac.round(header, carried, self.rules.bounds, bound),
             contributions: header.contributions.clone(),
+            pad: Zeroizing::default(),
             weighting: self.rules.weighting,
             levels: self.rules.levels,
         }

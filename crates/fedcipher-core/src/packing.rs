@@ -102,9 +102,9 @@ impl Fields {
         split((coefficient >> (low.len() as u32 * self.width)) as u64, high);
     }
 
-    /// Bits behind the last field must be zero in an undamaged sum.
-    pub fn check(&self, coefficient: u128) -> Result<()> {
-        if coefficient >> (self.width as usize * self.count) == 0 {
+    /// Bits behind the last of `used` fields must be zero in an undamaged sum.
+    pub fn check(&self, coefficient: u128, used: usize) -> Result<()> {
+        if coefficient >> (self.width as usize * used) == 0 {
             return Ok(());
         }
         Err(Error::Decrypt { reason: "a coefficient has bits above its fields".into() })
@@ -140,7 +140,8 @@ mod tests {
                             back.iter().zip(fields).all(|(b, v)| *b == u64::from(*v) * weight),
                             "{of:?} times {weight}"
                         );
-                        assert!(of.check(made).is_ok());
+                        assert!(of.check(made, fields.len()).is_ok());
+                        assert!(of.check(made | 1 << (fields.len() as u32 * width), fields.len()).is_err());
                     }
                 }
             }

@@ -8,9 +8,13 @@ use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Sums};
 use fedcipher_core::keys::KeySet;
+use fedcipher_core::mac::TAG_LEN;
+use fedcipher_core::mac::field::Element;
 use fedcipher_core::oneshot::identity::Identity;
+use fedcipher_core::oneshot::pads::Pads;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::oneshot::sealing::{OVERHEAD, SECRET_LEN};
+use fedcipher_core::oneshot::statement::share_info;
 use fedcipher_core::oneshot::{Oneshot, Params, Reveal};
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Aggregator, Expect, Scheme};
@@ -22,6 +26,8 @@ use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
 const ROUND: u64 = 9;
+/// Bytes of N = 2048 field elements, of 8 clients' sums.
+const FIELD: usize = 2048 * 10 / 8;
 
 fn params(clients: u64) -> Params {
     Params {
@@ -296,6 +302,69 @@ fn a_changed_aggregate_does_not_open() {
     }
 }
 
+/// Also by less than half a step, which changes no sum: whether such an aggregate opens would tell how large the noise is.
+#[test]
+fn an_aggregate_with_any_bit_of_any_coefficient_changed_is_refused() {
+    for preset in [Preset::Fast, Preset::Compact] {
+        let scheme = Oneshot::new(Params { preset, ..params(8) }).unwrap();
+        let keys = scheme.keygen(&(0..8).collect::<Vec<_>>(), 1).unwrap();
+        let layout = layout(&[(3, 8), (20, 12)]);
+        let clients = clients(&layout, &[0, 1, 2]);
+        let updates = clients.iter().map(|c| encrypt(&scheme, &keys, &layout, ROUND, c, &[])).collect();
+        let round = Round { scheme, keys, layout, clients, updates };
+        let frame = round.aggregate(&[]);
+        let parsed = wire::parse(&frame).unwrap();
+        let answers = 4 + u32::from_le_bytes(*parsed.payload.first_chunk().unwrap()) as usize;
+        for bit in 8 * answers..8 * parsed.payload.len() {
+            let mut payload = parsed.payload.to_vec();
+            payload[bit / 8] ^= 1 << (bit % 8);
+            assert!(opened(&round.scheme, &round.keys, 0, &parsed.header.frame(&payload)).is_err(), "bit {bit}");
+        }
+        assert_eq!(opened(&round.scheme, &round.keys, 0, &frame).unwrap(), round.sums());
+    }
+}
+
+/// With it a server that sees sums, by `reveal="server"` or from a reader, could compute the key of tags.
+#[test]
+fn the_server_gets_no_sum_of_pads() {
+    for reveal in [Reveal::Server, Reveal::Clients] {
+        let round = round(Params { reveal, ..params(8) }, &[0, 2, 5]);
+        let roster = Roster::parse(&round.keys.clients[0].secret[SECRET_LEN..]).unwrap();
+        let digest = roster.digest(round.scheme.digest(), 1);
+        let (mut sums, mut shown) = (Vec::new(), Vec::new());
+        for (member, request) in round.added().requests().unwrap() {
+            let key = &round.keys.clients[member as usize];
+            let identity = Identity::of(&key.sign, &key.secret[..SECRET_LEN]).unwrap();
+            let mut sum = Element::default();
+            for ((client, ..), update) in round.clients.iter().zip(&round.updates) {
+                let sealed = wire::parse(update).unwrap().payload[shares(member as usize)].to_vec();
+                let share = identity.secret.open(&share_info(&digest, ROUND, *client, member), &sealed).unwrap();
+                sum += Element::from_wire(*share.last_chunk().unwrap()).unwrap();
+            }
+            sums.push(sum);
+            let answer = round.scheme.member(key, None).unwrap().answer(&request).unwrap();
+            let answer = wire::parse(&answer).unwrap();
+            let (secrets, rest) = answer.payload[4..].split_at(FIELD);
+            let context = RoundContext::of(digest, &wire::parse(&round.updates[0]).unwrap().header);
+            let veil = round.keys.clients[7].mac().unwrap().veil(&context.answer(
+                &answer.header.contributions,
+                member,
+                secrets,
+            ));
+            // What every party could take off, had it the server's frames.
+            assert_eq!((sum + veil).to_wire() == rest[..TAG_LEN], reveal == Reveal::Server);
+            assert_ne!(sum.to_wire(), rest[..TAG_LEN]);
+            shown.push(Element::new(u128::from_le_bytes(*rest.first_chunk().unwrap())));
+        }
+        let joined = |all: &[Element], by: [usize; 4]| Pads::joined(&by.map(|member| (member, &all[member])));
+        assert_ne!(joined(&sums, [0, 1, 2, 3]), Element::default());
+        for by in [[0, 1, 2, 3], [1, 2, 3, 4]] {
+            assert_eq!(joined(&sums, by), joined(&sums, [0, 1, 3, 4]));
+            assert_ne!(joined(&shown, by), joined(&sums, by));
+        }
+    }
+}
+
 /// Adversary C: the server's frames and corrupt parties' keys.
 #[test]
 fn members_below_the_threshold_open_nothing_and_one_more_opens_the_sum() {
@@ -369,6 +438,14 @@ fn attack_32_a_secret_that_is_not_the_rosters_is_not_joined() {
     }
 }
 
+/// Where the share of one of five members lies. Three are of a seed, as threshold 4 has it, and two of field elements,
+/// each with one of the pad and what sealing adds.
+fn shares(member: usize) -> std::ops::Range<usize> {
+    let lengths = [32, 32, 32, FIELD, FIELD].map(|share| share + TAG_LEN + OVERHEAD);
+    let at = lengths[..member].iter().sum();
+    at..at + lengths[member]
+}
+
 /// Client `id`'s update, changed by itself: its signature is that of what it sends.
 fn resigned(round: &Round, id: usize, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let parsed = wire::parse(&round.updates[id]).unwrap();
@@ -377,15 +454,10 @@ fn resigned(round: &Round, id: usize, change: impl FnOnce(&mut [u8])) -> Vec<u8>
     let key = &round.keys.clients[id];
     let roster = Roster::parse(&key.secret[SECRET_LEN..]).unwrap().digest(round.scheme.digest(), key.tag.epoch);
     let context = RoundContext::of(roster, &parsed.header);
-    // Three shares of a seed, as threshold 4 has it, and two of field elements, each with what sealing adds.
-    let field = 2048 * 10 / 8;
-    let lengths = [32, 32, 32, field, field].map(|share| share + OVERHEAD);
     let (body, tag, _) = split(&payload).unwrap();
-    let ciphertexts = &body[lengths.iter().sum()..];
-    let (mut signed, mut at) = (blake3::hash(ciphertexts).as_bytes().to_vec(), 0);
-    for length in lengths {
-        signed.extend_from_slice(&Sha256::digest(&body[at..at + length]));
-        at += length;
+    let mut signed = blake3::hash(&body[shares(4).end..]).as_bytes().to_vec();
+    for member in 0..5 {
+        signed.extend_from_slice(&Sha256::digest(&body[shares(member)]));
     }
     let signer = Signer { key: Arc::new(key.sign.clone()), context };
     let end = signer.end(parsed.header.contributions[0], tag, &signed);
@@ -395,13 +467,12 @@ fn resigned(round: &Round, id: usize, change: impl FnOnce(&mut [u8])) -> Vec<u8>
 /// A share that opens and is none: nobody can tell whose it is, and the round does not open.
 #[test]
 fn a_false_share_spoils_the_round_and_opens_nothing() {
-    use fedcipher_core::oneshot::statement::share_info;
     let round = round(params(8), &[0, 1, 2, 3]);
     let key = &round.keys.clients[3];
     let roster = Roster::parse(&key.secret[SECRET_LEN..]).unwrap();
     let member = roster.members().next().unwrap();
     let info = share_info(&roster.digest(round.scheme.digest(), 1), ROUND, 3, member.id);
-    let false_share = member.sealing().unwrap().seal(&info, &[7; 32]).unwrap();
+    let false_share = member.sealing().unwrap().seal(&info, &[7; 32 + TAG_LEN]).unwrap();
     let lie = resigned(&round, 3, |payload| payload[..false_share.len()].copy_from_slice(&false_share));
     let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
     round.updates[..3].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
@@ -416,7 +487,7 @@ fn a_false_share_spoils_the_round_and_opens_nothing() {
 fn a_member_names_who_sealed_no_share_and_spends_nothing() {
     let round = round(params(8), &[0, 1, 2, 3]);
     // Its first two shares, which are of one size.
-    let second = 32 + OVERHEAD;
+    let second = shares(1).start;
     let lie = resigned(&round, 3, |payload| [0, second].iter().for_each(|at| payload[*at] ^= 1));
     let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
     round.updates[..3].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());

@@ -10,7 +10,7 @@ use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::client::Digest;
 use fedcipher_core::keys::{ClientKey, KeySet, ServerKey};
-use fedcipher_core::mac::Tag;
+use fedcipher_core::mac::{TAG_LEN, Tag};
 use fedcipher_core::oneshot::identity::Identity;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::oneshot::statement::share_info;
@@ -186,8 +186,13 @@ fn member(odd: &Odd) -> Option<bool> {
     let context = RoundContext::given(scope, &header, [9; 32]);
     let mut payload = vec![9; 32];
     for of in asked {
-        let share =
-            roster.get(0).unwrap().sealing().unwrap().seal(&share_info(&scope, 7, of.client, 0), &[7; 32]).unwrap();
+        let share = roster
+            .get(0)
+            .unwrap()
+            .sealing()
+            .unwrap()
+            .seal(&share_info(&scope, 7, of.client, 0), &[7; 32 + TAG_LEN])
+            .unwrap();
         let signed = [[1; 32], sha256(&[&share]), [2; 32], [3; 32]].concat();
         let message = context.update(of, Tag::default(), &signed);
         let signature = match of.client {

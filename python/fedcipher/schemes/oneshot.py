@@ -17,11 +17,11 @@ class Oneshot(NativeScheme):
     """Each client encrypts each round under a secret of its own, which it shares with a committee.
 
     Meant to withstand eavesdroppers and a server that cheats, also together with up to ``corrupt`` clients and members
-    of the committee. Attacks that succeed today, on small answers and years later, are in docs/oneshot.md, with what to
-    do meanwhile. One message a client a round; whoever drops out costs nothing, and ``members - threshold - pack + 1``
-    members may be away. A client that lies spoils a round. Assumptions: ring-LWE at 128 bits with sums of secrets and
-    errors shown (Hint-RLWE, docs/parameters.md), X-Wing, Ed25519; for the sum to be the named clients', HMAC-SHA256 and
-    that no client gives the server the cohort's secret for tags.
+    of the committee. Attacks that succeed today, years later and by whoever makes a roster, are in docs/oneshot.md, with
+    what to do meanwhile. One message a client a round; whoever drops out costs nothing, and
+    ``members - threshold - pack + 1`` members may be away. A client that lies spoils a round. Assumptions: ring-LWE at
+    128 bits with sums of secrets and errors shown (Hint-RLWE, docs/parameters.md), X-Wing, Ed25519; for the sum to be
+    the named clients', HMAC-SHA256 and that no client gives the server the cohort's secret for tags.
 
     Parameters
     ----------
@@ -130,8 +130,8 @@ class Card:
 def roster(cards: Sequence[Card]) -> _native.Roster:
     """The roster of these parties, for `Scheme.join` and `Scheme.roster_key`.
 
-    Whoever makes it could forge aggregates towards readers and read small answers: not to be made by the server. Raises
-    `ParameterError` for two parties of one number, name or key.
+    With the server's help, whoever makes it could forge aggregates towards readers: not to be made by the server.
+    Raises `ParameterError` for two parties of one number, name or key.
     """
 
     def row(card: Card) -> tuple[int, str, tuple[bool, bool, bool], bytes, bytes]:

@@ -1,7 +1,8 @@
 //! The prime field of the tags: integers mod `p = 2^127 - 1`, in constant time.
 
+use crate::prf::Stream;
 use std::iter::Sum;
-use std::ops::{Add, AddAssign, Mul};
+use std::ops::{Add, AddAssign, Mul, Sub};
 use zeroize::Zeroize;
 
 /// p, a Mersenne prime: `2^127 = 1 (mod p)`, so a reduction is a shift and an addition.
@@ -34,6 +35,17 @@ impl Element {
         Element::new(u128::from_le_bytes(bytes) & P)
     }
 
+    /// A uniform element.
+    pub fn draw(stream: &mut Stream) -> Self {
+        loop {
+            let drawn = (u128::from(stream.next_u64()) << 64 | u128::from(stream.next_u64())) & P;
+            // All but one of 2^127.
+            if drawn < P {
+                return Element(drawn);
+            }
+        }
+    }
+
     /// The element that `bytes` stand for on the wire; none when they stand for no element.
     #[must_use]
     pub fn from_wire(bytes: [u8; 16]) -> Option<Self> {
@@ -63,7 +75,17 @@ impl Element {
 
     /// `self^exponent` for a public exponent.
     #[must_use]
-    pub fn power(self, mut exponent: u64) -> Self {
+    pub fn power(self, exponent: u64) -> Self {
+        self.raised(exponent.into())
+    }
+
+    /// `1 / self` of an element that is public and not zero (Fermat).
+    #[must_use]
+    pub fn inverse(self) -> Self {
+        self.raised(P - 2)
+    }
+
+    fn raised(self, mut exponent: u128) -> Self {
         let (mut base, mut out) = (self, Element::ONE);
         while exponent > 0 {
             if exponent & 1 == 1 {
@@ -82,6 +104,15 @@ impl Add for Element {
     #[inline(always)]
     fn add(self, other: Element) -> Element {
         Element::new(self.0 + other.0)
+    }
+}
+
+impl Sub for Element {
+    type Output = Element;
+
+    #[inline(always)]
+    fn sub(self, other: Element) -> Element {
+        Element::new(self.0 + (P - other.0))
     }
 }
 
@@ -128,6 +159,10 @@ mod tests {
             prop_assert_eq!(BigUint::from(x.value()), big(a));
             prop_assert_eq!(BigUint::from((x + y).value()), (big(a) + big(b)) % &p);
             prop_assert_eq!(BigUint::from((x * y).value()), big(a) * big(b) % &p);
+            prop_assert_eq!(x + y - y, x);
+            if x != Element::default() {
+                prop_assert_eq!(x * x.inverse(), Element::ONE);
+            }
             prop_assert_eq!(BigUint::from(x.power(u64::from(e)).value()), big(a).modpow(&BigUint::from(e), &p));
             prop_assert_eq!(x.times_power_of_two(k), x * Element::new(2).power(u64::from(k)));
             prop_assert_eq!(Element::from_wire(x.to_wire()), Some(x));

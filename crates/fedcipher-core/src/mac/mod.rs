@@ -123,6 +123,7 @@ pub struct MacKey {
     model: Zeroizing<[u8; 32]>,
     memory: MemoryKey,
     coordinates: Zeroizing<[u8; 32]>,
+    veil: Zeroizing<[u8; 32]>,
 }
 
 impl std::fmt::Debug for MacKey {
@@ -161,6 +162,7 @@ impl MacKey {
             model: derive(root, "fedcipher v2 model")?,
             memory: MemoryKey::new(root)?,
             coordinates: derive(root, "fedcipher v2 mac coordinates")?,
+            veil: derive(root, "fedcipher v2 mac veil")?,
         })
     }
 
@@ -191,6 +193,12 @@ impl MacKey {
             return Ok(());
         }
         Err(Error::Memory { round: header.round })
+    }
+
+    /// What hides a sum of clients' own pads from whoever lacks the key. `statement` says whose sum it is and of what.
+    #[must_use]
+    pub fn veil(&self, statement: &[u8]) -> Element {
+        Element::from_random(prf(&self.veil, &[statement]))
     }
 
     /// The MAC of the round that `header` is of, over updates of `layout`. `bound` is what both ends know and no
@@ -305,6 +313,8 @@ impl Hasher<'_> {
 pub struct Stamp {
     pub mac: RoundMac,
     pub own: Contribution,
+    /// What the client has drawn for this tag alone; zero where the cohort's secret makes the only pad.
+    pub pad: Zeroizing<Element>,
     pub weighting: Weighting,
     pub levels: Levels,
     pub signer: Signer,
@@ -313,7 +323,7 @@ pub struct Stamp {
 impl Stamp {
     #[must_use]
     pub fn tag(&self, hash: Hash) -> Tag {
-        self.mac.tag(hash, &self.own)
+        self.mac.tag(Hash(hash.0 + *self.pad), &self.own)
     }
 
     /// The end of an update's payload: its tag over `hash`, and a signature that covers `body`, the digest of the rest.
@@ -340,6 +350,8 @@ impl Stamp {
 pub struct Verifier {
     pub mac: RoundMac,
     pub contributions: Vec<Contribution>,
+    /// The sum of the pads that its clients have drawn; zero where they draw none.
+    pub pad: Zeroizing<Element>,
     pub weighting: Weighting,
     pub levels: Levels,
 }
@@ -352,6 +364,6 @@ impl Verifier {
     }
 
     pub fn check(&self, hash: Hash, tag: Tag) -> Result<()> {
-        self.mac.check(hash, &self.contributions, self.weighting, tag)
+        self.mac.check(Hash(hash.0 + *self.pad), &self.contributions, self.weighting, tag)
     }
 }

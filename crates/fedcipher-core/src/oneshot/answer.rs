@@ -1,11 +1,13 @@
 //! What a member returns: its sum of shares, for the readers or in the clear, and who may not go unnoticed if it is
-//! false, its signature.
+//! false, its signature. The sum of pads in it is never in the clear: with it the server could find the key of tags.
 
-use super::identity::Identity;
-use super::roster::{Party, Roster};
+use super::roster::Party;
 use super::sealing::OVERHEAD;
+use super::sharing::Shares;
 use super::statement::RoundContext;
-use super::{Reveal, Setting};
+use super::{Place, Reveal, Setting};
+use crate::mac::TAG_LEN;
+use crate::mac::field::Element;
 use crate::prf::KeyStream;
 use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
 use crate::wire::{Contribution, Reader};
@@ -28,17 +30,18 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// `sum` packed, by `member`, for the clients in `of`.
+    /// Of `sum`, by `member`, whose place this is, for the clients in `of`.
     pub fn make(
         setting: &Setting,
-        roster: &Roster,
-        identity: &Identity,
+        place: &Place,
         member: u32,
         context: &RoundContext,
         of: &[Contribution],
-        sum: &[u8],
+        sum: &Shares,
     ) -> Result<Self> {
-        let mut sum = sum.to_vec();
+        let secrets = setting.sharing.packed(sum.secrets.iter().copied());
+        let pads = *sum.pads + veil(place, context, of, member, &secrets);
+        let mut sum = [secrets.as_slice(), &pads.to_wire()].concat();
         let mut wraps = Vec::new();
         if setting.params.reveal == Reveal::Clients {
             // The signature covers what leaves, so the stream needs no tag of its own; its key is used once.
@@ -48,9 +51,9 @@ impl Answer {
             let wrap = |reader: &Party| {
                 Ok((reader.id, reader.sealing()?.seal(&context.key_info(member, reader.id), key.as_slice())?))
             };
-            wraps = roster.readers().collect::<Vec<_>>().into_par_iter().map(wrap).collect::<Result<_>>()?;
+            wraps = place.roster.readers().collect::<Vec<_>>().into_par_iter().map(wrap).collect::<Result<_>>()?;
         }
-        let signature = identity.sign(Purpose::Answer, &context.answer(of, member, &sum));
+        let signature = place.identity.sign(Purpose::Answer, &context.answer(of, member, &sum));
         Ok(Answer { member, sum, signature, wraps })
     }
 
@@ -92,22 +95,28 @@ impl Answer {
         party.id == self.member && party.roles.member && signed.holds()
     }
 
-    /// Its sum, for the reader that has `identity`; or for anybody, where it is in the clear.
+    /// Its sum, for the reader whose place this is; or without pads for anybody, where it is in the clear.
     pub fn open(
         &self,
         setting: &Setting,
         context: &RoundContext,
-        own: Option<(&Identity, u32)>,
-    ) -> Result<Zeroizing<Vec<u64>>> {
+        of: &[Contribution],
+        own: Option<(&Place, u32)>,
+    ) -> Result<Shares> {
         let mut sum = Zeroizing::new(self.sum.clone());
-        if let Some((identity, reader)) = own.filter(|_| setting.params.reveal == Reveal::Clients) {
+        if let Some((place, reader)) = own.filter(|_| setting.params.reveal == Reveal::Clients) {
             let closed = || Error::Decrypt { reason: format!("member {} has not answered this reader", self.member) };
             let (_, sealed) = self.wraps.iter().find(|(id, _)| *id == reader).ok_or_else(closed)?;
-            let key = identity.secret.open(&context.key_info(self.member, reader), sealed).ok_or_else(closed)?;
+            let key = place.identity.secret.open(&context.key_info(self.member, reader), sealed).ok_or_else(closed)?;
             let key = <[u8; KEY_LEN]>::try_from(key.as_slice()).map_err(|_| closed())?;
             KeyStream::new(Zeroizing::new(key))?.apply(&mut sum);
         }
-        setting.sharing.unpacked(&sum)
+        let mut shares = setting.sharing.parse(&sum)?;
+        *shares.pads = match own {
+            Some((place, _)) => *shares.pads - veil(place, context, of, self.member, &sum[..sum.len() - TAG_LEN]),
+            None => Element::default(),
+        };
+        Ok(shares)
     }
 
     /// Without other readers' keys.
@@ -116,6 +125,12 @@ impl Answer {
         self.wraps.retain(|(id, _)| *id == reader);
         self
     }
+}
+
+/// What hides the sum of pads beside this sum of secrets from the server. A member answers for a client once a round, so
+/// nothing else is hidden by it.
+fn veil(place: &Place, context: &RoundContext, of: &[Contribution], member: u32, secrets: &[u8]) -> Element {
+    place.mac.veil(&context.answer(of, member, secrets))
 }
 
 /// What a member sends in place of an answer where clients have sealed to it what is no share.

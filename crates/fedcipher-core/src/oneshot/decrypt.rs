@@ -1,7 +1,6 @@
 //! Who opens an aggregate: a reader with the committee's answers, or the server where these are in the clear.
 
 use super::answer::{Answer, read_all};
-use super::identity::Identity;
 use super::roster::Roster;
 use super::statement::RoundContext;
 use super::{Place, Setting};
@@ -10,6 +9,7 @@ use crate::codec::SumSink;
 use crate::keys::{ClientKey, ServerKey};
 use crate::ledger::Openings;
 use crate::mac::RoundMac;
+use crate::mac::field::Element;
 use crate::rlwe::decrypt::CipherOpener;
 use crate::scheme::{Decryptor, Expect, Opening, Summary};
 use crate::stream::{self, Opener, Threads};
@@ -18,6 +18,7 @@ use crate::{Error, Result};
 use crate::{codec::Layout, mac::Tag};
 use std::path::Path;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// A reader of the roster.
 pub struct OneshotDecryptor {
@@ -35,15 +36,16 @@ impl OneshotDecryptor {
     }
 }
 
-/// The opener of an aggregate from its answers, whose bytes precede its ciphertexts; and whose answers are false.
+/// The opener of an aggregate from its answers, whose bytes precede its ciphertexts; the sum of its clients' pads, where
+/// `own` place has the key that hides it; and whose answers are false.
 fn opener(
     setting: &Setting,
     (roster, digest): (&Roster, [u8; 32]),
-    own: Option<(&Identity, u32)>,
+    own: Option<(&Place, u32)>,
     (header, layout): (&Header, &Layout),
     (answers, prefix): (&[Answer], usize),
     mac: Option<RoundMac>,
-) -> Result<(CipherOpener, Vec<u32>)> {
+) -> Result<(CipherOpener, Zeroizing<Element>, Vec<u32>)> {
     let context = RoundContext::of(digest, header);
     let mut sums = Vec::with_capacity(answers.len());
     // What cannot be read is as false as what does not agree: the others may be enough.
@@ -53,7 +55,7 @@ fn opener(
         if !answer.is_of(member, &context, &header.contributions) {
             return Err(Error::Signature { party: member.id });
         }
-        match answer.open(setting, &context, own) {
+        match answer.open(setting, &context, &header.contributions, own) {
             Ok(sum) => sums.push((place, sum)),
             Err(error) => {
                 unread.push(place);
@@ -71,7 +73,7 @@ fn opener(
     let opener = CipherOpener::new(d, secret, header, layout, mac, vec![(context.seed(), 1)], terms, prefix)?;
     let named =
         roster.members().enumerate().filter(|(place, _)| joined.wrong.contains(place) || unread.contains(place));
-    Ok((opener, named.map(|(_, member)| member.id).collect()))
+    Ok((opener, joined.pads, named.map(|(_, member)| member.id).collect()))
 }
 
 impl Decryptor for OneshotDecryptor {
@@ -89,12 +91,13 @@ impl Decryptor for OneshotDecryptor {
         digest.update(&tag.to_bytes());
         let openings = self.receiver.openings();
         openings.claim(&openings.sum(header)?, &digest.finish())?;
-        let verifier = self.receiver.verifier(header, &layout, expect.bound);
-        let Place { identity, roster, digest } = &self.place;
-        let own = Some((identity, self.own));
+        let mut verifier = self.receiver.verifier(header, &layout, expect.bound);
+        let place = (&self.place.roster, self.place.digest);
+        let own = Some((&self.place, self.own));
         let mac = Some(verifier.mac.clone());
-        let (opener, false_members) =
-            opener(&self.setting, (roster, *digest), own, (header, &layout), (&answers, prefix), mac)?;
+        let (opener, pads, false_members) =
+            opener(&self.setting, place, own, (header, &layout), (&answers, prefix), mac)?;
+        verifier.pad = pads;
         let opening = Opening { layout, opener: Box::new(opener), verifier };
         stream::open_all(&opening, header.total_weight(), payload, tag, sink, Threads::All)?;
         Ok(Summary { false_members, ..Summary::of(head.header, opening.layout) })
@@ -133,7 +136,8 @@ impl Decryptor for ServerDecryptor {
         let (answers, prefix) = read_all(&self.setting, payload)?;
         let header = head.header;
         let place = (&self.roster, self.digest);
-        let (opener, false_members) = opener(&self.setting, place, None, (&header, &layout), (&answers, prefix), None)?;
+        let (opener, _, false_members) =
+            opener(&self.setting, place, None, (&header, &layout), (&answers, prefix), None)?;
         opener.check_len(payload.len() + crate::mac::TAG_LEN)?;
         sink.begin(&layout, self.setting.params.rules().levels, header.total_weight())?;
         for (index, piece) in opener.pieces().iter().enumerate() {

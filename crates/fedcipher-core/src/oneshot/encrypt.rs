@@ -1,4 +1,4 @@
-//! The client's side: a fresh secret, its shares sealed to the committee, the update under it, a signature over all.
+//! The client's side: a fresh secret and a fresh pad, their shares sealed to the committee, the update under it, a signature over all.
 
 use super::sealing::Public;
 use super::statement::share_info;
@@ -7,6 +7,7 @@ use crate::Result;
 use crate::client::{Digest, Sender};
 use crate::codec::{Layout, Update};
 use crate::keys::ClientKey;
+use crate::mac::field::Element;
 use crate::mac::{Hash, Stamp};
 use crate::prf::Stream;
 use crate::rlwe::encrypt::{CipherSealer, cut};
@@ -31,10 +32,11 @@ pub struct OneshotEncryptor {
     ready: Option<Fresh>,
 }
 
-/// A secret for one update, and its sealed shares in a row.
+/// A secret and a pad for one update, and their sealed shares in a row.
 struct Fresh {
     round: u64,
     secret: Arc<SecretNtt>,
+    pad: Zeroizing<Element>,
     shares: Vec<u8>,
     /// A digest a share.
     digests: Vec<u8>,
@@ -52,9 +54,11 @@ impl OneshotEncryptor {
 
     fn fresh(&self, round: u64) -> Result<Fresh> {
         let d = &self.setting.derived;
-        let secret = d.error.draws(&mut Stream::from_os()?, d.ring.n);
+        let mut draws = Stream::from_os()?;
+        let secret = d.error.draws(&mut draws, d.ring.n);
+        let pad = Zeroizing::new(Element::draw(&mut draws));
         let wide = Zeroizing::new(secret.iter().map(|c| i32::from(*c)).collect::<Vec<_>>());
-        let shares = self.setting.sharing.split(&secret)?;
+        let shares = self.setting.sharing.split(&secret, &pad)?;
         let seal = |((member, key), share): (&(u32, Public), &Zeroizing<Vec<u8>>)| {
             let info = share_info(&self.place.digest, round, self.sender.client(), *member);
             key.seal(&info, share)
@@ -64,6 +68,7 @@ impl OneshotEncryptor {
         Ok(Fresh {
             round,
             secret: Arc::new(d.ring.transformed(&wide)),
+            pad,
             shares: sealed.concat(),
             digests,
             process: std::process::id(),
@@ -75,12 +80,13 @@ impl OneshotEncryptor {
     fn start(&mut self, terms: &Terms<'_>) -> Result<OneshotSealer> {
         let d = Arc::clone(&self.setting.derived);
         let blocks = d.shape(terms.layout)?;
-        let (header, stamp) = self.sender.start(terms, terms.layout)?;
+        let (header, mut stamp) = self.sender.start(terms, terms.layout)?;
         let ready = self.ready.take().filter(|f| f.round == terms.round && f.process == std::process::id());
-        let Fresh { secret, shares, digests, .. } = match ready {
+        let Fresh { secret, pad, shares, digests, .. } = match ready {
             Some(ready) => ready,
             None => self.fresh(terms.round)?,
         };
+        stamp.pad = pad;
         let pieces = cut(&blocks, shares.len(), Block::up_bytes);
         let seed = stamp.signer.context.seed();
         let (prefix, masks) = (shares, Vec::new());
@@ -100,7 +106,7 @@ impl Encryptor for OneshotEncryptor {
         Ok(Some(Sealing::new(self.start(terms)?)))
     }
 
-    /// The secret and its sealed shares.
+    /// The secret, the pad and their sealed shares.
     fn precompute(&mut self, round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
         self.sender.reserve(round)?;
         self.ready = Some(self.fresh(round)?);

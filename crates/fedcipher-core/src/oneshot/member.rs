@@ -4,6 +4,7 @@
 use super::agree::{Agreement, Certificate, read_sets};
 use super::answer::{Answer, Complaint};
 use super::sealing::OVERHEAD;
+use super::sharing::Shares;
 use super::statement::{RoundContext, share_info};
 use super::{Params, Place, Setting};
 use crate::admission::check_weight;
@@ -19,7 +20,6 @@ use crate::{Error, Result};
 use rayon::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
-use zeroize::Zeroizing;
 
 pub struct CommitteeMember {
     setting: Arc<Setting>,
@@ -140,10 +140,10 @@ impl CommitteeMember {
     }
 
     /// The shares' sum; or which clients have sealed what is no share of theirs, under their signature.
-    fn sum(&self, round: u64, asked: &[Asked<'_>]) -> std::result::Result<Zeroizing<Vec<u64>>, Vec<u32>> {
+    fn sum(&self, round: u64, asked: &[Asked<'_>]) -> std::result::Result<Shares, Vec<u32>> {
         let sharing = &self.setting.sharing;
-        let empty = || (Zeroizing::new(vec![0; sharing.elements()]), Vec::new());
-        let add = |(mut sum, mut wrong): (Zeroizing<Vec<u64>>, Vec<u32>), asked: &Asked<'_>| {
+        let empty = || (sharing.none(), Vec::new());
+        let add = |(mut sum, mut wrong): (Shares, Vec<u32>), asked: &Asked<'_>| {
             let client = asked.of.client;
             let info = share_info(&self.place.digest, round, client, self.own);
             let opened = self.place.identity.secret.open(&info, asked.sealed);
@@ -153,8 +153,8 @@ impl CommitteeMember {
             }
             (sum, wrong)
         };
-        let join = |(mut a, mut wrong): (Zeroizing<Vec<u64>>, Vec<u32>), (b, more): (Zeroizing<Vec<u64>>, Vec<u32>)| {
-            a.iter_mut().zip(b.iter()).for_each(|(a, b)| *a = sharing.field.add(*a, *b));
+        let join = |(mut a, mut wrong): (Shares, Vec<u32>), (b, more): (Shares, Vec<u32>)| {
+            sharing.merge(&mut a, &b);
             wrong.extend(more);
             (a, wrong)
         };
@@ -183,10 +183,7 @@ impl Member for CommitteeMember {
                 return Ok(Header { kind: Kind::Complaint, ..header }.frame(&complaint.to_bytes()));
             }
         };
-        let sharing = &self.setting.sharing;
-        let packed = sharing.packed(sum.iter().copied());
-        let Place { identity, roster, .. } = &self.place;
-        let answer = Answer::make(&self.setting, roster, identity, self.own, &context, &header.contributions, &packed)?;
+        let answer = Answer::make(&self.setting, &self.place, self.own, &context, &header.contributions, &sum)?;
         let mut out = Vec::new();
         answer.write(&mut out);
         // On disk before anything of the sum leaves: the same request again gets these bytes, another one of the same

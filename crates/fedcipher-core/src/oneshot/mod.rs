@@ -20,6 +20,7 @@ mod encrypt;
 pub mod field;
 pub mod identity;
 mod member;
+pub mod pads;
 pub mod roster;
 pub mod sealing;
 pub mod sharing;
@@ -30,7 +31,7 @@ use crate::bounds::{Bounds, LaneBits, Levels};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::ledger::Holder;
-use crate::mac::Weighting;
+use crate::mac::{MacKey, Weighting};
 use crate::rlwe::params::{Derived, Params as Ring, Preset};
 use crate::rlwe::ring::Binomial;
 use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Member, Scheme};
@@ -159,6 +160,7 @@ struct Place {
     identity: Identity,
     roster: Roster,
     digest: [u8; 32],
+    mac: MacKey,
 }
 
 impl Place {
@@ -192,7 +194,7 @@ impl Oneshot {
             return Err(Error::Key { reason: format!("its identity is not that of party {}", key.client) });
         }
         let digest = self.check_key(&key.tag, &roster)?;
-        Ok(Place { identity, roster, digest })
+        Ok(Place { identity, roster, digest, mac: key.mac()? })
     }
 
     /// The roster of a server's key, and its digest.
@@ -221,7 +223,7 @@ impl Scheme for Oneshot {
     }
 
     fn digest(&self) -> [u8; 16] {
-        scheme::digest(&format!("{NAME}|{:?}|{:?}", self.setting.params, self.setting.derived.ring.primes))
+        scheme::digest(&format!("{NAME} 2|{:?}|{:?}", self.setting.params, self.setting.derived.ring.primes))
     }
 
     fn levels(&self) -> Levels {

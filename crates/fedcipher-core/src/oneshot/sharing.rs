@@ -5,10 +5,14 @@
 //! from a seed of 32 bytes, which fixes the polynomial together with what is shared; the others' follow from those.
 //! So `threshold - 1` shares say nothing (those of seeds: under AES-256 as a PRG) and `threshold + pack - 1` say all.
 //! Those between are equations in small numbers, and count as if they said all ([`super::committee`]).
-//! Shares add up: the members' sums are shares of the sum.
+//! Shares add up: the members' sums are shares of the sum. Beside each share is one of the pad of the client's tag
+//! ([`super::pads`]).
 
 use super::field::Field;
+use super::pads::Pads;
 use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
+use crate::mac::TAG_LEN;
+use crate::mac::field::Element;
 use crate::prf::{Stream, random_bytes};
 use crate::{Error, Result};
 use zeroize::Zeroizing;
@@ -28,25 +32,51 @@ pub struct Sharing {
     pack: usize,
     /// By how much what is shared, then the shares of seeds, count for the share of each other member.
     rows: Vec<Vec<u64>>,
+    pads: Pads,
+}
+
+/// What a member adds up.
+pub struct Shares {
+    pub secrets: Zeroizing<Vec<u64>>,
+    pub pads: Zeroizing<Element>,
 }
 
 /// What a committee's answers have shown.
 #[derive(Debug)]
 pub struct Joined {
     pub sum: Zeroizing<Vec<i32>>,
+    pub pads: Zeroizing<Element>,
     /// Members whose answers do not agree with the others'.
     pub wrong: Vec<usize>,
 }
 
-fn point(member: usize) -> u64 {
+pub(super) fn point(member: usize) -> u64 {
     member as u64 + 1
+}
+
+fn split_pad(bytes: &[u8]) -> Result<(&[u8], Zeroizing<Element>)> {
+    let (secrets, pad) = bytes.split_last_chunk().ok_or_else(|| Error::frame("a share ends before its pad"))?;
+    let pad = Element::from_wire(*pad).ok_or_else(|| Error::frame("a share of a pad is no field element"))?;
+    Ok((secrets, Zeroizing::new(pad)))
+}
+
+fn pads<'a>(of: &[&'a (usize, Shares)]) -> Vec<(usize, &'a Element)> {
+    of.iter().map(|(member, sum)| (*member, &*sum.pads)).collect()
 }
 
 impl Sharing {
     /// `values` is how many different numbers a coefficient of a sum can be.
     pub fn new(n: usize, values: u64, members: usize, threshold: usize, pack: usize) -> Result<Self> {
         let field = Field::holding(values)?;
-        let mut made = Sharing { field, n, members, threshold, pack, rows: Vec::new() };
+        let mut made = Sharing {
+            field,
+            n,
+            members,
+            threshold,
+            pack,
+            rows: Vec::new(),
+            pads: Pads::new(members, threshold + pack - 1),
+        };
         let nodes = made.nodes();
         made.rows = (threshold - 1..members).map(|j| field.lagrange(&nodes, point(j))).collect();
         Ok(made)
@@ -82,17 +112,21 @@ impl Sharing {
     /// Bytes of member `member`'s share.
     #[must_use]
     pub fn share_bytes(&self, member: usize) -> usize {
-        if member + 1 < self.threshold { SEED } else { self.sum_bytes() }
+        if member + 1 < self.threshold { SEED + TAG_LEN } else { self.sum_bytes() }
     }
 
     /// Bytes of a sum of shares.
     #[must_use]
     pub fn sum_bytes(&self) -> usize {
+        self.secret_bytes() + TAG_LEN
+    }
+
+    fn secret_bytes(&self) -> usize {
         packed_len(self.elements(), self.field.bits())
     }
 
     /// A share for each member.
-    pub fn split(&self, secret: &[i8]) -> Result<Vec<Zeroizing<Vec<u8>>>> {
+    pub fn split(&self, secret: &[i8], pad: &Element) -> Result<Vec<Zeroizing<Vec<u8>>>> {
         let mut shares = Vec::with_capacity(self.members);
         let mut known = Vec::with_capacity(self.needed());
         for k in 0..self.pack {
@@ -110,7 +144,10 @@ impl Sharing {
                 |g: usize| row.iter().zip(&known).fold(0, |s, (l, v)| self.field.add(s, self.field.mul(*l, v[g])));
             shares.push(self.packed((0..self.elements()).map(value)));
         }
-        Ok(shares)
+        let pads = self.pads.split(pad)?;
+        let with_pad =
+            |(share, pad): (&Zeroizing<Vec<u8>>, &Element)| Zeroizing::new([share.as_slice(), &pad.to_wire()].concat());
+        Ok(shares.iter().zip(pads.iter()).map(with_pad).collect())
     }
 
     fn drawn(&self, seed: &[u8; SEED]) -> Result<Zeroizing<Vec<u64>>> {
@@ -121,7 +158,7 @@ impl Sharing {
     /// Field elements in the wire's bits.
     #[must_use]
     pub fn packed(&self, values: impl Iterator<Item = u64>) -> Zeroizing<Vec<u8>> {
-        let mut out = Zeroizing::new(vec![0; self.sum_bytes()]);
+        let mut out = Zeroizing::new(vec![0; self.secret_bytes()]);
         let mut writer = BitWriter::new(&mut out);
         values.for_each(|v| writer.push(u128::from(v), self.field.bits()));
         writer.finish();
@@ -129,7 +166,7 @@ impl Sharing {
     }
 
     /// Field elements off the wire.
-    pub fn unpacked(&self, bytes: &[u8]) -> Result<Zeroizing<Vec<u64>>> {
+    fn unpacked(&self, bytes: &[u8]) -> Result<Zeroizing<Vec<u64>>> {
         let bits = self.field.bits();
         check_stream(bytes, self.elements(), bits)?;
         let values: Vec<u64> = (0..self.elements()).map(|k| read_bits(bytes, k * bits as usize, bits) as u64).collect();
@@ -140,19 +177,38 @@ impl Sharing {
         Ok(values)
     }
 
+    /// No shares.
+    #[must_use]
+    pub fn none(&self) -> Shares {
+        Shares { secrets: Zeroizing::new(vec![0; self.elements()]), pads: Zeroizing::default() }
+    }
+
     /// Adds member `member`'s share to a sum.
-    pub fn add(&self, sum: &mut [u64], member: usize, share: &[u8]) -> Result<()> {
-        let values = match <&[u8; SEED]>::try_from(share) {
+    pub fn add(&self, sum: &mut Shares, member: usize, share: &[u8]) -> Result<()> {
+        let (share, pads) = split_pad(share)?;
+        let secrets = match <&[u8; SEED]>::try_from(share) {
             Ok(seed) if member + 1 < self.threshold => self.drawn(seed)?,
             _ => self.unpacked(share)?,
         };
-        sum.iter_mut().zip(values.iter()).for_each(|(s, v)| *s = self.field.add(*s, *v));
+        self.merge(sum, &Shares { secrets, pads });
         Ok(())
+    }
+
+    /// Adds a sum to another.
+    pub fn merge(&self, sum: &mut Shares, other: &Shares) {
+        sum.secrets.iter_mut().zip(other.secrets.iter()).for_each(|(s, v)| *s = self.field.add(*s, *v));
+        *sum.pads += *other.pads;
+    }
+
+    /// A sum off the wire: of secrets, as [`Self::packed`] has made it, then of pads.
+    pub fn parse(&self, bytes: &[u8]) -> Result<Shares> {
+        let (secrets, pads) = split_pad(bytes)?;
+        Ok(Shares { secrets: self.unpacked(secrets)?, pads })
     }
 
     /// The sum of secrets behind at least [`Self::needed`] sums of shares, each with its member's number. What more
     /// there are are checked against each other: with one to spare a false one is noticed, with two it is found.
-    pub fn join(&self, answers: &[(usize, Zeroizing<Vec<u64>>)]) -> Result<Joined> {
+    pub fn join(&self, answers: &[(usize, Shares)]) -> Result<Joined> {
         let spare = answers
             .len()
             .checked_sub(self.needed())
@@ -161,13 +217,15 @@ impl Sharing {
         for wrong in 0..=spare / 2 {
             let Some(left_out) = self.disagreeing(answers, wrong) else { continue };
             let kept: Vec<_> = answers.iter().filter(|(m, _)| !left_out.contains(m)).collect();
-            return Ok(Joined { sum: self.interpolated(&kept[..self.needed()]), wrong: left_out });
+            let base = &kept[..self.needed()];
+            let pads = Zeroizing::new(Pads::joined(&pads(base)));
+            return Ok(Joined { sum: self.interpolated(base), pads, wrong: left_out });
         }
         Err(Error::Decrypt { reason: "the committee's answers do not agree: one of them is false".into() })
     }
 
     /// `count` members without whom all answers agree.
-    fn disagreeing(&self, answers: &[(usize, Zeroizing<Vec<u64>>)], count: usize) -> Option<Vec<usize>> {
+    fn disagreeing(&self, answers: &[(usize, Shares)], count: usize) -> Option<Vec<usize>> {
         let mut sets = vec![Vec::new()];
         for _ in 0..count {
             let longer = |set: &Vec<usize>| {
@@ -182,17 +240,19 @@ impl Sharing {
             let nodes: Vec<u64> = base.iter().map(|(m, _)| point(*m)).collect();
             rest.iter().all(|(member, found)| {
                 let row = self.field.lagrange(&nodes, point(*member));
-                found.iter().enumerate().all(|(g, found)| self.combined(&row, base, g) == *found)
+                let mut secrets = found.secrets.iter().enumerate();
+                Pads::agrees(&pads(base), *member, &found.pads)
+                    && secrets.all(|(g, found)| self.combined(&row, base, g) == *found)
             })
         };
         sets.iter().find(|set| agree(set)).map(|set| set.iter().map(|k| answers[*k].0).collect())
     }
 
-    fn combined(&self, row: &[u64], of: &[&(usize, Zeroizing<Vec<u64>>)], at: usize) -> u64 {
-        row.iter().zip(of).fold(0, |sum, (l, (_, values))| self.field.add(sum, self.field.mul(*l, values[at])))
+    fn combined(&self, row: &[u64], of: &[&(usize, Shares)], at: usize) -> u64 {
+        row.iter().zip(of).fold(0, |sum, (l, (_, sums))| self.field.add(sum, self.field.mul(*l, sums.secrets[at])))
     }
 
-    fn interpolated(&self, base: &[&(usize, Zeroizing<Vec<u64>>)]) -> Zeroizing<Vec<i32>> {
+    fn interpolated(&self, base: &[&(usize, Shares)]) -> Zeroizing<Vec<i32>> {
         let nodes: Vec<u64> = base.iter().map(|(m, _)| point(*m)).collect();
         let rows: Vec<_> = self.secrets().map(|at| self.field.lagrange(&nodes, at)).collect();
         let coefficient = |k: usize| self.combined(&rows[k % self.pack], base, k / self.pack);
@@ -215,15 +275,23 @@ mod tests {
     }
 
     /// What each member adds up.
-    fn sums(sharing: &Sharing, secrets: &[Vec<i8>]) -> Vec<(usize, Zeroizing<Vec<u64>>)> {
-        let mut sums: Vec<_> = (0..sharing.members).map(|m| (m, Zeroizing::new(vec![0; sharing.elements()]))).collect();
-        for secret in secrets {
-            for (member, share) in sharing.split(secret).unwrap().iter().enumerate() {
+    fn sums(sharing: &Sharing, secrets: &[Vec<i8>]) -> Vec<(usize, Shares)> {
+        let mut sums: Vec<_> = (0..sharing.members).map(|m| (m, sharing.none())).collect();
+        for (client, secret) in secrets.iter().enumerate() {
+            for (member, share) in sharing.split(secret, &pad(client)).unwrap().iter().enumerate() {
                 assert_eq!(share.len(), sharing.share_bytes(member));
                 sharing.add(&mut sums[member].1, member, share).unwrap();
             }
         }
         sums
+    }
+
+    fn pad(client: usize) -> Element {
+        Element::new(u128::MAX / (client as u128 + 2))
+    }
+
+    fn expected_pads(clients: usize) -> Element {
+        (0..clients).map(pad).sum()
     }
 
     fn expected(secrets: &[Vec<i8>]) -> Vec<i32> {
@@ -245,22 +313,28 @@ mod tests {
             let all = sums(&sharing, &secrets);
             let joined = sharing.join(&all[members - sharing.needed()..]).unwrap();
             prop_assert_eq!(&*joined.sum, &expected(&secrets));
+            prop_assert_eq!(*joined.pads, expected_pads(clients));
             prop_assert!(sharing.join(&all[..sharing.needed() - 1]).is_err());
             prop_assert!(sharing.join(&all).unwrap().wrong.is_empty());
         }
 
         #[test]
         fn false_sums_are_noticed_with_one_to_spare_and_found_with_two(
-            spare in 1usize..5, liars in subsequence((0..7).collect::<Vec<_>>(), 1..3), seed: u64,
+            spare in 1usize..5, liars in subsequence((0..7).collect::<Vec<_>>(), 1..3), of_pads: [bool; 2], seed: u64,
         ) {
             let sharing = Sharing::new(N, 84 * 12 + 1, 3 + spare, 3, 1).unwrap();
             let secrets = secrets(4, seed);
             let mut draws = Stream::new(&[seed as u8; 32], [1; 12]).unwrap();
             let mut all = sums(&sharing, &secrets);
             let liars: Vec<usize> = liars.into_iter().filter(|m| *m < all.len()).collect();
-            for liar in &liars {
+            for (liar, only_pads) in liars.iter().zip(of_pads) {
+                let Shares { secrets, pads } = &mut all[*liar].1;
+                if only_pads {
+                    **pads += Element::draw(&mut draws);
+                    continue;
+                }
                 // In several places: one error each could by chance lie on a polynomial with another's.
-                all[*liar].1.iter_mut().for_each(|v| *v = sharing.field.add(*v, draws.below(sharing.field.p())));
+                secrets.iter_mut().for_each(|v| *v = sharing.field.add(*v, draws.below(sharing.field.p())));
             }
             prop_assume!(liars.len() <= spare);
             match sharing.join(&all) {
@@ -268,6 +342,7 @@ mod tests {
                     prop_assert!(2 * liars.len() <= spare);
                     prop_assert_eq!(joined.wrong, liars);
                     prop_assert_eq!(&*joined.sum, &expected(&secrets));
+                    prop_assert_eq!(*joined.pads, expected_pads(4));
                 }
                 Err(_) => prop_assert!(2 * liars.len() > spare),
             }
@@ -287,11 +362,11 @@ mod tests {
             // The same shares with another secret: draws exist from which `split` makes just these.
             let other = vec![f.lift(i64::from(other)); pack];
             let nodes: Vec<u64> = sharing.secrets().chain(held.iter().copied()).collect();
-            let values = [other.clone(), few.iter().map(|(_, v)| v[0]).collect()].concat();
+            let values = [other.clone(), few.iter().map(|(_, v)| v.secrets[0]).collect()].concat();
             let draws: Vec<u64> = (1..threshold).map(|j| through(&nodes, &values, j as u64)).collect();
             let known = [other, draws].concat();
             for (member, values) in few {
-                prop_assert_eq!(through(&sharing.nodes(), &known, point(*member)), values[0]);
+                prop_assert_eq!(through(&sharing.nodes(), &known, point(*member)), values.secrets[0]);
             }
         }
     }

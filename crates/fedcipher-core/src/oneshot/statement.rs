@@ -21,7 +21,8 @@ impl RoundContext {
         [self.labelled("key").as_slice(), &member.to_le_bytes(), &reader.to_le_bytes()].concat()
     }
 
-    /// What a member signs: for whom it has summed shares, and the sum as it leaves.
+    /// For whom a member has summed shares, and the sum: as it leaves, in what the member signs; as it is, in what hides
+    /// the sum of pads.
     #[must_use]
     pub fn answer(&self, of: &[Contribution], member: u32, sum: &[u8]) -> Vec<u8> {
         let mut out = self.bytes();

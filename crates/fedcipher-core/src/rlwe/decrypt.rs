@@ -173,7 +173,7 @@ impl Opener for CipherOpener {
         for part in &self.blocks[index].parts {
             let (fields, (own, behind)) = (part.packing.fields, rest.split_at_mut(part.len));
             for ((m, _), own) in decoded[part.first..].iter().zip(own.chunks_mut(fields.count)) {
-                fields.check(*m)?;
+                fields.check(*m, own.len())?;
                 fields.unpack(*m, own);
             }
             check_sums(own, self.weight, levels.of(part.packing.bits))?;
