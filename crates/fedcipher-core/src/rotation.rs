@@ -7,6 +7,7 @@
 
 use crate::Result;
 use crate::prf::{Prf, counter};
+use aligned_vec::avec;
 use multiversion::multiversion;
 use rayon::prelude::*;
 
@@ -87,7 +88,7 @@ impl Rotation {
         for row in values.chunks_mut(columns.max(1)) {
             tiles.iter_mut().zip(row.chunks_mut(width)).for_each(|(tile, part)| tile.push(part));
         }
-        let room = || (vec![[0f32; COLUMNS]; self.block * groups], Vec::new(), vec![0u64; self.block]);
+        let room = || (avec![[0f32; COLUMNS]; self.block * groups], Vec::new(), vec![0u64; self.block]);
         tiles.par_iter_mut().enumerate().for_each_init(room, |(rows, blocks, signs), (k, tile)| {
             self.signs(part, columns, k * width, blocks, signs);
             transform_tile(tile, rows, signs, side);
@@ -143,6 +144,10 @@ fn flipped(from: &[f32], word: u32, to: &mut [f32]) {
     }
 }
 
+/// Rows on lines of the cache: vectors of 512 bits that lie across two take twice as long.
+#[repr(align(64))]
+struct Held([Row; HELD]);
+
 /// The transform along the rows, as many as a power of two up to `HELD` squared, times `scale`.
 ///
 /// Every `HELD` neighbours first, then those that are as far apart: each lot fits into the first cache.
@@ -151,10 +156,10 @@ fn hadamard(rows: &mut [Row], scale: f32) {
     for lot in rows.chunks_mut(HELD) {
         levels(lot);
     }
-    let mut held = [[0f32; COLUMNS]; HELD];
+    let mut held = Held([[0f32; COLUMNS]; HELD]);
     let apart = rows.len() / HELD;
     for at in 0..if apart > 1 { HELD } else { 0 } {
-        let held = &mut held[..apart];
+        let held = &mut held.0[..apart];
         held.iter_mut().zip(rows[at..].iter().step_by(HELD)).for_each(|(to, from)| *to = *from);
         levels(held);
         held.iter().zip(rows[at..].iter_mut().step_by(HELD)).for_each(|(from, to)| *to = *from);
@@ -162,39 +167,27 @@ fn hadamard(rows: &mut [Row], scale: f32) {
     rows.as_flattened_mut().iter_mut().for_each(|value| *value *= scale);
 }
 
+/// One level after another, two at once. Loops over neighbours, so that compilers take whole vectors.
 #[inline(always)]
 fn levels(rows: &mut [Row]) {
-    let mut stride = 1;
-    while rows.len() / stride >= 8 {
-        butterflies::<8>(rows, stride);
-        stride *= 8;
-    }
-    match rows.len() / stride {
-        4 => butterflies::<4>(rows, stride),
-        2 => butterflies::<2>(rows, stride),
-        _ => {}
-    }
-}
-
-/// The levels of strides `stride` to `stride * R / 2`. Sums are those of one level after another.
-#[inline(always)]
-fn butterflies<const R: usize>(rows: &mut [Row], stride: usize) {
-    for group in rows.chunks_exact_mut(R * stride) {
-        for at in 0..stride {
-            let mut held: [Row; R] = std::array::from_fn(|k| group[at + k * stride]);
-            let mut level = 1;
-            while level < R {
-                for k in (0..R).filter(|k| k & level == 0) {
-                    let (left, right) = held.split_at_mut(k + level);
-                    for (a, b) in left[k].iter_mut().zip(&mut right[0]) {
-                        (*a, *b) = (*a + *b, *a - *b);
-                    }
-                }
-                level *= 2;
+    let values = rows.as_flattened_mut();
+    let mut stride = COLUMNS;
+    while values.len() / stride >= 4 {
+        for group in values.chunks_exact_mut(4 * stride) {
+            let (left, right) = group.split_at_mut(2 * stride);
+            let ((a, b), (c, d)) = (left.split_at_mut(stride), right.split_at_mut(stride));
+            for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
+                let (ab, cd) = ((*a + *b, *a - *b), (*c + *d, *c - *d));
+                (*a, *c) = (ab.0 + cd.0, ab.0 - cd.0);
+                (*b, *d) = (ab.1 + cd.1, ab.1 - cd.1);
             }
-            for (k, row) in held.iter().enumerate() {
-                group[at + k * stride] = *row;
-            }
+        }
+        stride *= 4;
+    }
+    if values.len() / stride == 2 {
+        let (left, right) = values.split_at_mut(stride);
+        for (a, b) in left.iter_mut().zip(right) {
+            (*a, *b) = (*a + *b, *a - *b);
         }
     }
 }
