@@ -274,11 +274,12 @@ def test_attack_34_a_member_answers_for_no_set_that_too_few_have_agreed_on():
     for signatures in wrong:
         with pytest.raises((errors.CommitteeError, errors.SignatureError, errors.FrameError)):
             five.member(0).answer(sent(signatures))
+    answer = five.member(1).answer(agreed.requests()[1])
     # What it has agreed to since is another division, which nobody has signed.
     five.proposed(6, range(3, 6), range(5))
     with pytest.raises((errors.CommitteeError, errors.SignatureError)):
         five.member(0).answer(sent(signed))
-    assert five.proposed(7, range(3), range(5)).requests()
+    assert five.member(1).answer(agreed.requests()[1]) == answer, "an answer that was lost is given again"
 
 
 def test_a_server_that_was_killed_while_members_agreed_goes_on():

@@ -37,6 +37,8 @@ const SEEDS: &[(&str, Seeds)] = &[
     ("identity", || vec![Identity::generate().unwrap().to_bytes().to_vec()]),
     ("request", || of("oneshot").request.iter().map(|(_, request)| Frames::seed(request)).collect()),
     ("answer", || of("oneshot").answer.iter().map(|answer| Frames::seed(answer)).collect()),
+    ("proposal", || of("agreed").request.iter().map(|(_, request)| Frames::seed(request)).collect()),
+    ("agreement", || of("agreed").answer.iter().map(|answer| Frames::seed(answer)).collect()),
     ("add_plain", || updates("plain")),
     ("add_flashe", || updates("flashe")),
     ("add_sparse", || updates("sparse")),
@@ -256,6 +258,28 @@ pub fn answer(data: &[u8]) {
         aggregator.answer(&round.answers(member, &request).unwrap()).unwrap();
     }
     assert!(round.opens(&aggregator.finish().unwrap()), "one answer spoiled a round");
+}
+
+pub fn proposal(data: &[u8]) {
+    let round = of("agreed");
+    let (member, _) = round.request.as_ref().unwrap();
+    if let Ok(answer) = round.answers(*member, &Frames::of(round).frame(data)) {
+        let kind = wire::parse(&answer).unwrap().header.kind;
+        assert_eq!(kind, wire::Kind::Agreement, "a member answered for what nobody has agreed on");
+    }
+}
+
+pub fn agreement(data: &[u8]) {
+    let round = of("agreed");
+    let mut aggregator = round.added();
+    let requests = aggregator.requests().unwrap();
+    let _ = aggregator.answer(&Frames::of(round).frame(data));
+    for (member, request) in requests {
+        aggregator.answer(&round.answers(member, &request).unwrap()).unwrap();
+    }
+    assert_eq!(aggregator.missing(), 0, "one answer kept honest members from agreeing");
+    let requests = aggregator.requests().unwrap();
+    assert!(!aggregator.agreeing() && requests.len() == 3);
 }
 
 /// A frame among honest ones: the sum opens as what honest clients have sent, or not at all.

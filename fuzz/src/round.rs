@@ -29,6 +29,9 @@ pub struct Round {
     pub answer: Option<Vec<u8>>,
 }
 
+/// The memory that sums of the round "agreed" count in; its requests are proposals, and it has no aggregate.
+const MEMORY: &[u8] = b"\x01memory";
+
 /// What a key file says of the scheme `name`.
 pub fn spec(name: &str) -> String {
     let (scheme, params) = match name {
@@ -38,7 +41,7 @@ pub fn spec(name: &str) -> String {
             ("flashe", r#""clients": 4, "max_weight": 3, "masking": "single", "key_bits": 128, "per_client_top": 0.2"#)
         }
         "bfv" => ("bfv", r#""clients": 4, "max_weight": 3, "preset": "fast", "server_weights": false"#),
-        "oneshot" => (
+        "oneshot" | "agreed" => (
             "oneshot",
             r#""clients": 4, "max_weight": 3, "preset": "fast", "members": 3, "threshold": 3, "corrupt": 1, "pack": 1,
                "reveal": "clients""#,
@@ -49,7 +52,7 @@ pub fn spec(name: &str) -> String {
     format!(r#"{{"scheme": "{scheme}", "params": {{{params}}}, "codec": {{"bits": [8, 12]}}}}"#)
 }
 
-pub const NAMES: [&str; 6] = ["plain", "flashe", "sparse", "bfv", "oneshot", "pasta"];
+pub const NAMES: [&str; 7] = ["plain", "flashe", "sparse", "bfv", "oneshot", "agreed", "pasta"];
 
 /// The round under `name`, made once a process.
 pub fn of(name: &str) -> &'static Round {
@@ -64,6 +67,7 @@ impl Round {
         let tensor = |(bits, len)| Tensor { dtype: 1, bits, alpha: 1.0, shape: vec![len] };
         let layout = Layout::new(vec![tensor((12, 33)), tensor((8, 50)), tensor((12, 7))]).unwrap();
         let keys = scheme.keygen(&COHORT, 1).unwrap();
+        let memory = if name == "agreed" { MEMORY } else { &[] };
         let (mut updates, mut ints) = (Vec::new(), Vec::new());
         for client in 0..3u32 {
             let values: Vec<f32> =
@@ -73,7 +77,7 @@ impl Round {
             update.quantise(scheme.levels(), 0, &mut own).unwrap();
             let weight = u64::from(client) + 1;
             let request =
-                Request { round: NUMBER, weight, update: &update, plan: &[], model: MODEL, memory: &[], bound: &[] };
+                Request { round: NUMBER, weight, update: &update, plan: &[], model: MODEL, memory, bound: &[] };
             updates.push(scheme.encryptor(&keys.clients[client as usize], None).unwrap().encrypt(&request).unwrap());
             ints.push((weight, own));
         }
@@ -88,6 +92,9 @@ impl Round {
             aggregator.answer(&answer).unwrap();
             round.request.get_or_insert((*member, request.clone()));
             round.answer.get_or_insert(answer);
+        }
+        if aggregator.agreeing() {
+            return round;
         }
         round.aggregate = aggregator.finish().unwrap();
         assert!(round.opens(&round.aggregate), "an honest aggregate opens");

@@ -10,7 +10,7 @@ use super::{Params, Place, Setting};
 use crate::admission::check_weight;
 use crate::client::Digest;
 use crate::keys::{ClientKey, KeyTag};
-use crate::ledger::Openings;
+use crate::ledger::{Openings, Sum};
 use crate::mac::{TAG_LEN, Tag};
 use crate::scheme::Member;
 use crate::sign::{Purpose, SIGNATURE_LEN, Signed, refused};
@@ -29,6 +29,13 @@ pub struct CommitteeMember {
     /// Own place in the committee.
     index: usize,
     answered: Openings,
+}
+
+/// A request whose clients have signed what it says of them.
+struct Checked<'a> {
+    context: RoundContext,
+    agreed: Certificate,
+    asked: Vec<Asked<'a>>,
 }
 
 /// One client in a request.
@@ -59,13 +66,13 @@ impl CommitteeMember {
         Ok(())
     }
 
-    /// Everything about a request that can be checked without a secret.
-    fn check<'a>(&self, header: &Header, payload: &'a [u8]) -> Result<(RoundContext, Vec<Asked<'a>>)> {
+    /// Everything about a request that can be checked without a secret, and without what is remembered.
+    fn check<'a>(&self, header: &Header, payload: &'a [u8]) -> Result<Checked<'a>> {
         self.check_header(header)?;
         let mut r = Reader::new(payload);
         let context = RoundContext::given(self.place.digest, header, r.array()?);
         let members = self.setting.params.members;
-        self.check_agreed(header, &context, &Certificate::read(&mut r, members)?)?;
+        let agreed = Certificate::read(&mut r, members)?;
         let share = self.setting.sharing.share_bytes(self.index) + OVERHEAD;
         let mut asked = Vec::with_capacity(header.contributions.len());
         for of in &header.contributions {
@@ -76,17 +83,16 @@ impl CommitteeMember {
         r.finish()?;
         asked.par_iter().try_for_each(|asked| self.check_client(asked))?;
         self.check_signatures(&context, &asked)?;
-        Ok((context, asked))
+        Ok(Checked { context, agreed, asked })
     }
 
     /// Refuses a set of a memory that enough members have not agreed on.
-    fn check_agreed(&self, header: &Header, context: &RoundContext, agreed: &Certificate) -> Result<()> {
-        let sum = self.answered.sum(header)?;
+    fn check_agreed(&self, sum: &Sum, context: &RoundContext, agreed: &Certificate) -> Result<()> {
         if !sum.has_memory() {
             return Ok(());
         }
         let needed = self.setting.sharing.needed();
-        let groups = self.answered.agreed(&sum)?.ok_or(Error::Committee { answers: 0, needed })?;
+        let groups = self.answered.agreed(sum)?.ok_or(Error::Committee { answers: 0, needed })?;
         agreed.check(&self.place.roster, context, &groups, needed)
     }
 
@@ -170,11 +176,12 @@ impl Member for CommitteeMember {
             return self.agree(&header, payload);
         }
         header.check_kind(Kind::Request)?;
-        let (context, asked) = self.check(&header, payload)?;
+        let Checked { context, agreed, asked } = self.check(&header, payload)?;
         let (set, digest) = (self.answered.sum(&header)?, Digest::of(request));
         if let Some(answer) = self.answered.answered(&set, &digest)? {
             return Ok(answer);
         }
+        self.check_agreed(&set, &context, &agreed)?;
         let sum = match self.sum(header.round, &asked) {
             Ok(sum) => sum,
             Err(wrong) => {
