@@ -1,6 +1,7 @@
 """Rounds without any shared key: what the parties of Flower's messages see, and what happens when some are away."""
 
 import contextlib
+import io
 import itertools
 import re
 import shutil
@@ -20,6 +21,7 @@ from fedcipher.flower import SecureStrategy, client_mod, committee, open_run, pr
 from fedcipher.flower.journal import read_journal
 from fedcipher.flower.run_folder import RunFolder
 from fedcipher.flower.server_model import ServerModel
+from fedcipher.keys.roster import expected, fingerprint_of, join, look, make, new_identity, read_card
 from fedcipher.schemes import base
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import LocalGrid, initial, make_app, record
@@ -227,11 +229,10 @@ def test_from_identities_to_a_round_with_commands(tmp_path, capsys):
     members = [part for name in ("ada", "bob", "cid") for part in ("--member", name)]
     options = ["--equal", *members, "--silent", "dot", "--set", "corrupt=0", "--set", "min_contributions=2"]
     said = run("roster", *cards, *options, "--bits", 16, "--clip", 2, "--out", out, capsys=capsys)
-    fingerprint = said.rpartition("fingerprint ")[2].partition(":")[0]
+    fingerprint = said.rpartition("fingerprint ")[2].strip()
     for name in ("ada", "bob", "cid", "dot"):
-        joined = run(
-            "join", tmp_path / name / f"{name}.identity", out, "--out", tmp_path / name / "my.key", capsys=capsys
-        )
+        own, key = tmp_path / name / f"{name}.identity", tmp_path / name / "my.key"
+        joined = run("join", own, out, "--out", key, "--expect", fingerprint, capsys=capsys)
         assert f"the key of {name}" in joined and fingerprint in joined
     key = {name: keys.load_client(tmp_path / name / "my.key") for name in ("ada", "bob", "cid", "dot")}
     scheme, server = keys.load_server(out)
@@ -261,6 +262,140 @@ def test_what_goes_wrong_with_identities_is_said(tmp_path, capsys):
     assert "holds no roster" in run(*command, capsys=capsys, status=2)
     (tmp_path / "ada.identity").chmod(0o644)
     assert "chmod 600" in run(*command, capsys=capsys, status=2)
+
+
+def cards_of(names, folder):
+    """Files of their identities in ``folder``."""
+    return [new_identity(name, folder)[1] for name in names]
+
+
+def a_roster(cards, folder, **options):
+    """Of these cards, with the first three as the committee; its file and who is in it."""
+    few = fedcipher.scheme(
+        "oneshot", clients=len(cards), members=3, corrupt=1, min_contributions=3, codec=CODEC, preset="fast"
+    )
+    members = [read_card(card)[0] for card in cards[:3]]
+    folder.mkdir()
+    return make(cards, few, folder / "server.key", members=members, **options)
+
+
+NAMES = ("ada", "bob", "cid", "dot")
+
+
+def test_attack_27_who_joins_is_shown_every_party_and_accepts_the_list(tmp_path, capsys, monkeypatch):
+    """A made-up party is in the list; without a look, or another's fingerprint, nobody joins."""
+    cards = cards_of((*NAMES, "mallory"), tmp_path)
+    out, listed = a_roster(cards, tmp_path / "r")
+    command = ["join", tmp_path / "dot.identity", out, "--out", tmp_path / "dot.key"]
+    said = run(*command, capsys=capsys, status=2)
+    assert "nobody has confirmed" in said and f"--expect {listed.fingerprint}" in said
+    for answer in ("", "y\n", "4\n"):
+        monkeypatch.setattr("sys.stdin", Typed(answer))
+        assert "not confirmed" in run(*command, capsys=capsys, status=2)
+    assert not (tmp_path / "dot.key").exists()
+    monkeypatch.setattr("sys.stdin", Typed("5\n"))
+    said = run(*command, capsys=capsys)
+    assert "5 parties: 5 clients, 3 members, 5 readers" in said
+    assert f"4: mallory (client, reader), keys {fingerprint_of(*read_card(cards[4])[1:])}" in said
+    assert f"0: ada (client, member, reader), keys {fingerprint_of(*read_card(cards[0])[1:])}" in said
+    assert look(tmp_path / "dot.key") == look(out) == listed
+
+
+class Typed(io.StringIO):
+    """What a person types at a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def test_attack_27_a_roster_with_an_exchanged_member_has_another_fingerprint(tmp_path, capsys):
+    """The server passes on a roster with a member's keys, a role, or a parameter of its own."""
+    cards = cards_of(NAMES, tmp_path)
+    _, listed = a_roster(cards, tmp_path / "r")
+    evil = cards_of(["cid"], tmp_path / "evil")
+    others = [
+        a_roster([*cards[:2], *evil, cards[3]], tmp_path / "exchanged"),
+        a_roster(cards, tmp_path / "blind", blind=["ada"]),
+        a_roster(cards, tmp_path / "epoch", epoch=2),
+        a_roster(cards, tmp_path / "again"),
+    ]
+    assert len({shown.fingerprint for _, shown in others} | {listed.fingerprint}) == 5
+    for path, shown in others:
+        command = ["join", tmp_path / "dot.identity", path, "--out", tmp_path / "dot.key", "--expect"]
+        refused = run(*command, listed.fingerprint, capsys=capsys, status=2)
+        assert shown.fingerprint in refused and listed.fingerprint in refused
+        with pytest.raises(errors.WrongRosterError):
+            join(tmp_path / "dot.identity", path, tmp_path / "dot.key", accept=expected(listed.fingerprint))
+    assert not (tmp_path / "dot.key").exists()
+
+
+def test_a_fingerprint_is_taken_whole_with_or_without_separators(tmp_path):
+    _, listed = a_roster(cards_of(NAMES, tmp_path), tmp_path / "r")
+    whole = listed.fingerprint
+    assert len(whole.replace("-", "")) == 64
+    for same in (whole, whole.replace("-", ""), whole.replace("-", " ").upper(), whole.replace("-", ":")):
+        listed.expect(same)
+    for no in (whole[:-1], whole[:32], "", f"{whole}0", "g" * 64):
+        with pytest.raises(errors.ParameterError, match="is no fingerprint"):
+            listed.expect(no)
+
+
+def test_rosters_that_nobody_should_join_are_named(tmp_path):
+    for names, why in (
+        (("ada", "bob", "cid", "Ada"), "called nearly as"),
+        (("ada", "bob", "cid", "ada "), "no name that people can tell"),
+        (("ada", "bob", "cid"), ""),
+    ):
+        cards = cards_of(names, tmp_path / why)
+        if why:
+            with pytest.raises(errors.ParameterError, match=why):
+                a_roster(cards, tmp_path / why / "r")
+        else:
+            with pytest.raises(errors.ParameterError, match="2 clients and a sum needs 3"):
+                a_roster(cards, tmp_path / "r", silent=["ada"])
+
+
+def test_a_roster_is_checked_by_everybody_who_has_it(tmp_path, capsys):
+    """By the server's file, and by a party's own key file; what is wrong is said, and the status is not 0."""
+    cards = cards_of(NAMES, tmp_path)
+    out, listed = a_roster(cards, tmp_path / "r")
+    join(tmp_path / "ada.identity", out, tmp_path / "ada.key", accept=expected(listed.fingerprint))
+    for file in (out, out.parent, tmp_path / "ada.key"):
+        assert run("roster", "--check", file, capsys=capsys).splitlines() == listed.lines()
+        run("roster", "--check", file, "--expect", listed.fingerprint, capsys=capsys)
+        refused = run("roster", "--check", file, "--expect", "0" * 64, capsys=capsys, status=2)
+        assert listed.fingerprint in refused and "0000-0000" in refused
+    assert "makes none" in run("roster", *cards, "--check", out, capsys=capsys, status=2)
+    assert "name cards" in run("roster", "--out", tmp_path / "x", capsys=capsys, status=2)
+    assert "no key file" in run("roster", "--check", cards[0], capsys=capsys, status=2)
+    # The roster of another maker, in the file of this one.
+    whole, other = out.read_bytes(), a_roster(cards, tmp_path / "other")[0].read_bytes()
+    for damaged in (whole[:-1], whole.partition(b"\n")[0] + b"\n" + other.partition(b"\n")[2][:-9], b"", b"\0" * 99):
+        (tmp_path / "damaged").write_bytes(damaged)
+        run("roster", "--check", tmp_path / "damaged", capsys=capsys, status=2)
+
+
+def test_what_a_maker_of_its_own_program_puts_into_a_roster_is_found(tmp_path, capsys):
+    """Names that forge lines or look alike, and too few clients: listed, refused, and escaped."""
+    own = [_native.Identity.generate() for _ in range(4)]
+    for names, silent, why in (
+        (("ada", "bob", "cid", "d\u202eto"), (), "no name that people can tell"),
+        (("ada", "bob", "cid", "\uff41da"), (), "called nearly as"),
+        (NAMES, (0, 1), "2 clients and a sum needs 3"),
+    ):
+        parties = [Party(k, name, client=k not in silent, member=k < 3) for k, name in enumerate(names)]
+        listed = roster([Card.of(i, party) for i, party in zip(own, parties, strict=True)])
+        few = fedcipher.scheme("oneshot", clients=4, members=3, min_contributions=3, codec=CODEC, preset="fast")
+        path = tmp_path / f"{why}.key"
+        keys.store.save_server(few.roster_key(listed), few, path)
+        assert cli.main(["roster", "--check", str(path)]) == 1
+        said = capsys.readouterr()
+        assert why in said.err and "\u202e" not in said.out + said.err
+        secret = tmp_path / f"{why}.identity"
+        secret.write_bytes(b'{"fedcipher": 1, "role": "identity", "name": "ada"}\n' + own[0].to_bytes())
+        secret.chmod(0o600)
+        with pytest.raises(errors.WrongRosterError, match="not to be joined"):
+            join(secret, path, tmp_path / "never.key", accept=lambda listed: None)
 
 
 def test_go_opens_what_is_sealed_to_a_party():

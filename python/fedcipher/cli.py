@@ -28,11 +28,11 @@ from fedcipher.codec import Codec
 from fedcipher.data import DATASETS
 from fedcipher.dp import Privacy
 from fedcipher.engine.accelerator import LIBRARY, Accelerator
-from fedcipher.errors import FedcipherError, ForeignFileError, FrameError, ParameterError
+from fedcipher.errors import FedcipherError, ForeignFileError, FrameError, ParameterError, WrongRosterError
 from fedcipher.federation.commands import add_commands as add_policy
 from fedcipher.foreign_files import MAX_FRAME, read_file
 from fedcipher.foreign_text import MAX_LINE, quoted, show
-from fedcipher.keys.roster import coordinator_of, new_identity
+from fedcipher.keys.roster import Listed, coordinator_of, fingerprint_of, look, new_identity, read_card
 from fedcipher.keys.roster import join as join_roster
 from fedcipher.keys.roster import make as make_roster
 from fedcipher.keys.store import home, named_folder
@@ -238,8 +238,8 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _weight_options(parser: argparse.ArgumentParser) -> None:
-    how = parser.add_mutually_exclusive_group(required=True)
+def _weight_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    how = parser.add_mutually_exclusive_group(required=required)
     how.add_argument(
         "--examples",
         type=float,
@@ -349,24 +349,33 @@ def _roster_commands(commands: Any) -> None:
     identity.set_defaults(run=_identity)
 
     listed = commands.add_parser("roster", help="make the roster of parties from their cards: the server's key file")
-    listed.add_argument("cards", type=Path, nargs="+", metavar="CARD")
+    listed.add_argument("cards", type=Path, nargs="*", metavar="CARD")
+    listed.add_argument(
+        "--check", type=Path, metavar="FILE", help="make none: show who is in the roster of a server's or party's key"
+    )
+    _expect_option(listed)
     _scheme_options(listed, scheme="oneshot")
     listed.add_argument("--per-round", type=whole(1, _CLIENTS), help="most clients in one round (default: all)")
-    _weight_options(listed)
+    _weight_options(listed, required=False)
     _privacy_options(listed, rounds=True)
     listed.add_argument("--member", action="append", default=[], metavar="NAME", help="of the committee; repeat")
     listed.add_argument("--silent", action="append", default=[], metavar="NAME", help="sends no updates; repeat")
     listed.add_argument("--blind", action="append", default=[], metavar="NAME", help="opens no aggregates; repeat")
     listed.add_argument("--epoch", type=whole(1, _EPOCHS), default=1)
-    listed.add_argument("--out", type=Path, required=True, help="file to make, such as server.key")
+    listed.add_argument("--out", type=Path, help="file to make, such as server.key")
     listed.set_defaults(run=_roster)
 
     joined = commands.add_parser("join", help="make a party's key file from its identity and the roster")
     joined.add_argument("identity", type=Path)
     joined.add_argument("roster", type=Path)
     joined.add_argument("--out", type=Path, required=True, help="key file to make")
+    _expect_option(joined)
     _coordinator_option(joined)
     joined.set_defaults(run=_join)
+
+
+def _expect_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--expect", metavar="FINGERPRINT", help="of the roster, as the others told you: all 64 digits")
 
 
 def _coordinator_option(parser: argparse.ArgumentParser) -> None:
@@ -551,11 +560,22 @@ def _say(privacy: Privacy | None, made: Scheme) -> None:
 
 def _identity(options: argparse.Namespace, __: list[str]) -> int:
     secret, card = new_identity(options.name, options.out)
-    show(f"{secret}: stays here, and secret", f"{card}: for whoever makes the roster")
+    _, *public = read_card(card)
+    show(
+        f"{secret}: stays here, and secret",
+        f"{card}: for whoever makes the roster",
+        f"keys {fingerprint_of(*public)}: as every roster with this party must list them",
+    )
     return 0
 
 
 def _roster(options: argparse.Namespace, __: list[str]) -> int:
+    if options.check is not None:
+        return _check_roster(options)
+    if not options.cards or options.out is None or not (options.equal or options.examples is not None):
+        raise ParameterError("to make a roster, name cards, --out and one of --equal and --examples; or --check one")
+    if options.expect is not None:
+        raise ParameterError("--expect goes with --check: a roster that is made is a new one")
     max_weight = _max_weight(options)
     senders = len(options.cards) - len(set(options.silent))
     if "members=" not in " ".join(options.set):
@@ -563,22 +583,51 @@ def _roster(options: argparse.Namespace, __: list[str]) -> int:
     privacy = _privacy_of_keys(options)
     made = _made(options, options.per_round or senders, max_weight, privacy)
     names = {"members": options.member, "silent": options.silent, "blind": options.blind}
-    out, fingerprint = make_roster(
+    out, listed = make_roster(
         options.cards, made, options.out, epoch=options.epoch, examples_per_weight=_unit(options), **names
     )
-    show(
-        f"{out}: {len(options.cards)} parties for {made}",
-        f"fingerprint {fingerprint}: the same for everybody who joins",
-    )
+    show(f"{out}: for {made}", *listed.lines())
     _say(privacy, made)
     return 0
 
 
+def _check_roster(options: argparse.Namespace) -> int:
+    if options.cards or options.out is not None:
+        raise ParameterError("--check looks at a roster and makes none: leave out cards and --out")
+    listed = look(options.check)
+    show(*listed.lines())
+    if options.expect is not None:
+        listed.expect(options.expect)
+    for problem in listed.problems:
+        show(f"fedcipher: {problem}", to=sys.stderr)
+    return 1 if listed.problems else 0
+
+
 def _join(options: argparse.Namespace, __: list[str]) -> int:
     coordinator = _coordinator(options)
-    path, name, fingerprint = join_roster(options.identity, options.roster, options.out, coordinator=coordinator)
-    show(f"{path}: the key of {name}", f"roster {fingerprint}: compare it with the others' before you use it")
+
+    def accept(listed: Listed) -> None:
+        show(*listed.lines())
+        if options.expect is not None:
+            listed.expect(options.expect)
+        else:
+            _confirm(listed)
+
+    path, name = join_roster(options.identity, options.roster, options.out, accept=accept, coordinator=coordinator)
+    show(f"{path}: the key of {name}")
     return 0
+
+
+def _confirm(listed: Listed) -> None:
+    """Raise `WrongRosterError` where no person says that these are the parties."""
+    if not sys.stdin.isatty():
+        raise WrongRosterError(
+            "nobody has confirmed who is in this roster: look at the list, ask the others which fingerprint they "
+            f"see, and name it. If it is this one: fedcipher join ... --expect {listed.fingerprint}"
+        )
+    show("If you know all of them, and the others see this fingerprint, type how many parties there are:", flush=True)
+    if sys.stdin.readline().strip() != str(len(listed.parties)):
+        raise WrongRosterError("the roster is not confirmed; nothing was written")
 
 
 def _run_folder(given: Path) -> Path:
