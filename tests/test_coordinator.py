@@ -130,6 +130,7 @@ def test_commands_name_the_coordinator_in_keys(tmp_path, policy, capsys):
     assert cli.main([*joined, "--coordinator", str(card)]) == 0
     assert keys.load_coordinator(tmp_path / "a.key") == named
     # Without one, and with what is no card.
+    (tmp_path / "anna.joined").unlink()
     assert cli.main([*joined[:-1], str(tmp_path / "b.key")]) == 0 and not keys.load_coordinator(tmp_path / "b.key")
     assert cli.main([*joined[:-1], str(tmp_path / "c.key"), "--coordinator", str(tmp_path / "a.key")]) == 2
     assert "is no card" in capsys.readouterr().err

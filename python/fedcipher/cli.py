@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +31,17 @@ from fedcipher.engine.accelerator import LIBRARY, Accelerator
 from fedcipher.errors import FedcipherError, ForeignFileError, FrameError, ParameterError, WrongRosterError
 from fedcipher.federation.commands import add_commands as add_policy
 from fedcipher.foreign_files import MAX_FRAME, read_file
-from fedcipher.foreign_text import MAX_LINE, quoted, show
-from fedcipher.keys.roster import Listed, coordinator_of, fingerprint_of, look, new_identity, read_card
+from fedcipher.foreign_text import MAX_LINE, MAX_NAME, quoted, show
+from fedcipher.keys.roster import (
+    Listed,
+    add_joined,
+    coordinator_of,
+    fingerprint_of,
+    look,
+    new_identity,
+    read_card,
+    who_joined,
+)
 from fedcipher.keys.roster import join as join_roster
 from fedcipher.keys.roster import make as make_roster
 from fedcipher.keys.store import home, named_folder
@@ -354,6 +363,9 @@ def _roster_commands(commands: Any) -> None:
         "--check", type=Path, metavar="FILE", help="make none: show who is in the roster of a server's or party's key"
     )
     _expect_option(listed)
+    listed.add_argument(
+        "--joined", type=Path, nargs="+", default=[], metavar="FILE", help="with --check: NAME.joined of who has joined"
+    )
     _scheme_options(listed, scheme="oneshot")
     listed.add_argument("--per-round", type=whole(1, _CLIENTS), help="most clients in one round (default: all)")
     _weight_options(listed, required=False)
@@ -372,6 +384,11 @@ def _roster_commands(commands: Any) -> None:
     _expect_option(joined)
     _coordinator_option(joined)
     joined.set_defaults(run=_join)
+
+    heard = commands.add_parser("joined", help="tell a party's key who else has joined its roster, so that it encrypts")
+    heard.add_argument("key", type=Path, help="a party's key file")
+    heard.add_argument("files", type=Path, nargs="*", metavar="FILE", help="NAME.joined of the others")
+    heard.set_defaults(run=_joined)
 
 
 def _expect_option(parser: argparse.ArgumentParser) -> None:
@@ -574,8 +591,8 @@ def _roster(options: argparse.Namespace, __: list[str]) -> int:
         return _check_roster(options)
     if not options.cards or options.out is None or not (options.equal or options.examples is not None):
         raise ParameterError("to make a roster, name cards, --out and one of --equal and --examples; or --check one")
-    if options.expect is not None:
-        raise ParameterError("--expect goes with --check: a roster that is made is a new one")
+    if options.expect is not None or options.joined:
+        raise ParameterError("--expect and --joined go with --check: a roster that is made is a new one")
     max_weight = _max_weight(options)
     senders = len(options.cards) - len(set(options.silent))
     if "members=" not in " ".join(options.set):
@@ -598,9 +615,28 @@ def _check_roster(options: argparse.Namespace) -> int:
     show(*listed.lines())
     if options.expect is not None:
         listed.expect(options.expect)
-    for problem in listed.problems:
+    problems = list(listed.problems)
+    if options.joined or listed.joined is not None:
+        signed = {number for number, _ in who_joined(listed, options.joined)}
+        problems += _say_joined(listed, signed | (listed.joined or set()))
+    for problem in problems:
         show(f"fedcipher: {problem}", to=sys.stderr)
-    return 1 if listed.problems else 0
+    return 1 if problems else 0
+
+
+def _say_joined(listed: Listed, joined: Collection[int]) -> list[str]:
+    """Shows who has joined; what is wrong with that."""
+    names = [quoted(party.name, MAX_NAME) for party in listed.parties if party.number in joined]
+    show(f"{len(names)} of {len(listed.parties)} parties have joined", *(f"joined: {name}" for name in names))
+    lacking = listed.lacking(joined)
+    return [f"nobody encrypts before these have joined: {lacking}"] if lacking else []
+
+
+def _joined(options: argparse.Namespace, __: list[str]) -> int:
+    listed = add_joined(options.key, options.files)
+    for lacking in _say_joined(listed, listed.joined or ()):
+        show(lacking)
+    return 0
 
 
 def _join(options: argparse.Namespace, __: list[str]) -> int:
@@ -613,8 +649,13 @@ def _join(options: argparse.Namespace, __: list[str]) -> int:
         else:
             _confirm(listed)
 
-    path, name = join_roster(options.identity, options.roster, options.out, accept=accept, coordinator=coordinator)
-    show(f"{path}: the key of {name}")
+    path, signed, name = join_roster(
+        options.identity, options.roster, options.out, accept=accept, coordinator=coordinator
+    )
+    show(
+        f"{path}: the key of {name}; it encrypts when enough others have joined: fedcipher joined {path} FILES...",
+        f"{signed}: for the others",
+    )
     return 0
 
 

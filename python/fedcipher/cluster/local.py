@@ -180,7 +180,9 @@ def _party_keys(folder: Path, scheme: Scheme, clients: int, members: int) -> lis
     server = folder / "keys" / "server.key"
     _, listed = roster.make(cards, scheme, server, members=parties[:members])
     for party, path in zip(parties, made, strict=True):
-        roster.join(own / f"{party}.identity", server, path, accept=roster.expected(listed.fingerprint))
+        accept = roster.expected(listed.fingerprint)
+        # All of them are made here, by the roster's maker.
+        roster.join(own / f"{party}.identity", server, path, accept=accept, trusts_maker=True)
     return made
 
 

@@ -12,18 +12,27 @@ import binascii
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from fedcipher import _native
 from fedcipher._files import make_private_folder, refusal
-from fedcipher.errors import FedcipherError, KeyFormatError, ParameterError, WrongRosterError
+from fedcipher.errors import FedcipherError, KeyFormatError, ParameterError, SignatureError, WrongRosterError
 from fedcipher.foreign_files import MAX_CARD, parse_json, read_json
 from fedcipher.foreign_text import MAX_NAME, quoted
-from fedcipher.keys.store import VERSION, load_client, load_server, role_of, save_client, save_server, write_new
+from fedcipher.keys.store import (
+    VERSION,
+    load_client,
+    load_server,
+    replace_client_key,
+    role_of,
+    save_client,
+    save_server,
+    write_new,
+)
 from fedcipher.schemes import Scheme
 from fedcipher.schemes.base import NativeScheme
 from fedcipher.schemes.oneshot import Card, Party, roster
@@ -31,6 +40,7 @@ from fedcipher.schemes.oneshot import Card, Party, roster
 __all__ = [
     "Listed",
     "ListedParty",
+    "add_joined",
     "coordinator_of",
     "expected",
     "fingerprint_of",
@@ -40,11 +50,15 @@ __all__ = [
     "new_identity",
     "read_card",
     "read_identity",
+    "read_joined",
+    "who_joined",
 ]
 
 _DIGITS = 64
 """Of a fingerprint: with 256 bits, nobody finds two rosters, or keys, of one."""
 _GROUP = 4
+_SIGNATURE = 64
+"""Bytes of one."""
 
 
 def _grouped(digest: bytes) -> str:
@@ -84,11 +98,29 @@ class Listed:
     """What a party signs that joins."""
     problems: tuple[str, ...]
     """What is wrong with it; nobody joins where something is."""
+    signing: dict[int, bytes]
+    """By number, what a party's signatures are checked with."""
+    corrupt: int
+    """Most clients that may lie."""
+    joined: frozenset[int] | None = field(default=None, compare=False)
+    """Who has joined it, as far as this party's key knows; None where it needs no signatures, and in a server's key."""
 
     @property
     def fingerprint(self) -> str:
         """Of all: parties, keys, parameters of the scheme, epoch."""
         return _grouped(self.digest)
+
+    def lacking(self, joined: Collection[int]) -> str:
+        """Who must join it yet, where ``joined`` have, before anybody encrypts; empty where these are enough.
+
+        As the core counts (``oneshot/joined.rs``).
+        """
+        away = [party for party in self.parties if party.number not in joined]
+        clients = sum(party.client for party in self.parties)
+        have, needed = clients - sum(party.client for party in away), (clients + self.corrupt) // 2 + 1
+        names = [quoted(party.name, MAX_NAME) for party in away if party.member]
+        said = [f"members {', '.join(names)}"] if names else []
+        return "; ".join([*said, f"{needed - have} more clients"] if have < needed else said)
 
     def lines(self) -> list[str]:
         """All of it, as it is printed."""
@@ -178,6 +210,61 @@ def coordinator_of(card: str | Path) -> str:
     return base64.b64encode(read_card(card)[1]).decode()
 
 
+def read_joined(path: str | Path) -> tuple[int, bytes, bytes]:
+    """Who has joined a roster, by a file that `join` made: number, the roster's digest, signature.
+
+    Raises `KeyFormatError`. Whether the signature holds, `add_joined` and `who_joined` say.
+    """
+    path = Path(path)
+    try:
+        said: dict[str, Any] = read_json(path, MAX_CARD, follow=True)
+        number, digest = said["party"], bytes.fromhex(said["roster"].replace("-", ""))
+        if said["fedcipher"] != VERSION or said["role"] != "joined" or type(number) is not int or number < 0:
+            raise KeyError("role")
+        signature = base64.b64decode(said["signature"], validate=True)
+        if (len(digest), len(signature)) != (_DIGITS // 2, _SIGNATURE) or number >= 1 << 32:
+            raise ValueError("lengths")
+        return number, digest, signature
+    except OSError as error:
+        raise KeyFormatError(f"cannot read {refusal(error, path)}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+        raise KeyFormatError(
+            f"{path} says of nobody that they have joined: `fedcipher join` makes NAME.joined"
+        ) from error
+
+
+def who_joined(listed: Listed, files: Iterable[str | Path]) -> list[tuple[int, bytes]]:
+    """Number and signature of each party whose file this is, of this roster, under a signature that holds.
+
+    Raises `KeyFormatError`, and `WrongRosterError` for a file of another roster, `SignatureError` for a false one.
+    """
+    found: list[tuple[int, bytes]] = []
+    for path in files:
+        number, digest, signature = read_joined(path)
+        if digest != listed.digest:
+            raise WrongRosterError(
+                f"{path} is of the roster {_grouped(digest)}, and this one is {listed.fingerprint}: whoever made both "
+                "has told you apart, or a file is old; ask its party which roster it has"
+            )
+        key = listed.signing.get(number)
+        if key is None or not _native.roster_signature_holds(key, digest, signature):
+            raise SignatureError(f"{path} does not bear the signature of party {number}; ask that party for its file")
+        found.append((number, signature))
+    return found
+
+
+def add_joined(key_file: str | Path, files: Iterable[str | Path]) -> Listed:
+    """Put into a party's key file who else has joined, as `who_joined` finds; and its roster, with all who have.
+
+    Raises as `look` and `who_joined`. Nothing is written where one file is refused.
+    """
+    path = Path(key_file).resolve()
+    scheme, key = load_client(path)
+    made_by = _native_scheme(scheme)
+    replace_client_key(path, made_by.with_joined(key, who_joined(look(path), files)))
+    return look(path)
+
+
 def make(
     cards: Sequence[str | Path],
     scheme: Scheme,
@@ -234,7 +321,9 @@ def look(path: str | Path) -> Listed:
     if role_of(path) == "client":
         scheme, key = load_client(path)
         made_by = _native_scheme(scheme)
-        return _listed(made_by, made_by.roster_of(key)[0], key.epoch)
+        listed, joined = made_by.roster_of(key)
+        known = None if joined is None else frozenset(joined)
+        return replace(_listed(made_by, listed, key.epoch), joined=known)
     made_by, listed, epoch = _roster_in(path)
     return _listed(made_by, listed, epoch)
 
@@ -258,7 +347,13 @@ def _listed(made_by: NativeScheme, listed: _native.Roster, epoch: int) -> Listed
         ListedParty(number, name, *roles, fingerprint_of(*keys))
         for (number, name, roles), keys in zip(listed.parties(), listed.keys(), strict=True)
     )
-    return Listed(parties, made_by.roster_fingerprint(listed, epoch=epoch), (*_problems(made_by, listed),))
+    return Listed(
+        parties,
+        made_by.roster_fingerprint(listed, epoch=epoch),
+        (*_problems(made_by, listed),),
+        {party.number: verify for party, (verify, _) in zip(parties, listed.keys(), strict=True)},
+        made_by.params()["corrupt"],
+    )
 
 
 def _problems(made_by: NativeScheme, listed: _native.Roster) -> Iterable[str]:
@@ -287,8 +382,13 @@ def join(
     *,
     accept: Callable[[Listed], None],
     coordinator: str = "",
-) -> tuple[Path, str]:
-    """The key file ``out`` of the party that ``identity`` is: where it is, and the party's name.
+    trusts_maker: bool = False,
+) -> tuple[Path, Path | None, str]:
+    """The key file ``out`` of the party that ``identity`` is, what it gives to the others, and its name.
+
+    The second is ``NAME.joined`` beside the key file, as ``NAME.identity`` is called: a signature of the roster. The
+    party encrypts when it has enough of these (`add_joined`). With ``trusts_maker``, as in a simulation, it needs none
+    and makes none.
 
     ``accept`` is called with the roster before anything is written, and raises an error where the roster is not to be
     joined: `expected`, or a person who looks. ``coordinator`` is `coordinator_of` its card. Raises `KeyFormatError`,
@@ -303,7 +403,29 @@ def join(
         raise WrongRosterError(f"this roster is not to be joined: {'; '.join(shown.problems)}")
     key = made_by.join(listed, own, epoch=epoch)
     name = next(party.name for party in shown.parties if party.number == key.client)
-    return save_client(key, made_by, out, coordinator=coordinator), name
+    if trusts_maker:
+        return save_client(key, made_by, out, coordinator=coordinator), None, name
+    said = {
+        "fedcipher": VERSION,
+        "role": "joined",
+        "party": key.client,
+        "roster": shown.fingerprint,
+        "signature": base64.b64encode(own.sign_roster(shown.digest)).decode(),
+    }
+    path = save_client(made_by.with_joined(key, []), made_by, out, coordinator=coordinator)
+    # Not the roster's name for the party: whoever made the roster chose it, and it could name a folder.
+    signed = path.with_name(f"{Path(identity).stem}.joined")
+    try:
+        write_new(signed, json.dumps(said, indent=1).encode() + b"\n", 0o644)
+    except OSError as error:
+        path.unlink()
+        if isinstance(error, FileExistsError):
+            raise KeyFormatError(
+                f"{signed} exists: this identity has joined a roster already. Whoever signs two helps their maker to "
+                "split the others; move the file away where the other roster is no longer used"
+            ) from None
+        raise KeyFormatError(f"cannot write {refusal(error, signed)}") from error
+    return path, signed, name
 
 
 def _native_scheme(scheme: Scheme) -> NativeScheme:

@@ -32,6 +32,7 @@ __all__ = [
     "locate",
     "named_folder",
     "open_client",
+    "replace_client_key",
     "role_of",
     "save",
     "save_client",
@@ -127,6 +128,25 @@ def save_server(key: _native.ServerKey, made_by: Scheme, path: str | Path, *, ex
 def save_client(key: _native.ClientKey, made_by: Scheme, path: str | Path, *, coordinator: str = "") -> Path:
     """Write one client key file, readable by its owner only. Raises as `save_server`."""
     return _save(Path(path), made_by, key.to_bytes(), "client", _named(coordinator))
+
+
+def replace_client_key(path: Path, key: _native.ClientKey) -> None:
+    """Put ``key`` into the client's file at ``path``, and leave what else it says; all or nothing.
+
+    Raises `KeyFormatError`.
+    """
+    head = _content(path, "client").partition(b"\n")[0]
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        try:
+            write_new(draft, head + b"\n" + key.to_bytes(), 0o600)
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        flush_folder(path.parent)
+    except OSError as error:
+        raise KeyFormatError(f"cannot write a key to {refusal(error, path)}") from error
 
 
 def _named(coordinator: str) -> dict[str, Any]:
