@@ -484,6 +484,7 @@ FILES = {
     ),
     "a.card": lambda folder: roster.read_card(folder / "a.card"),
     "a.joined": lambda folder: roster.read_joined(folder / "a.joined"),
+    "look.key": lambda folder: roster.look(folder / "look.key"),
     "report.json": lambda folder: Report.load(folder / "report.json"),
     "sum": lambda folder: EncryptedSum.load(folder / "sum"),
     "train-images-idx3-ubyte": lambda folder: load.__wrapped__("mnist", str(folder)),

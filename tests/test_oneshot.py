@@ -469,8 +469,12 @@ def test_a_party_encrypts_when_all_members_and_most_clients_have_joined(tmp_path
         encrypts(key)
     run("joined", key, signed["site-4"], capsys=capsys)
     assert encrypts(key)
+    # The same key still, whose ledger knows the round.
+    run("joined", key, signed["site-5"], capsys=capsys)
+    with pytest.raises(errors.NonceReuseError):
+        encrypts(key)
     run(*check, *signed.values(), capsys=capsys)
-    assert "4 of 6 parties have joined" in run("roster", "--check", key, capsys=capsys)
+    assert "5 of 6 parties have joined" in run("roster", "--check", key, capsys=capsys)
     with pytest.raises(errors.KeyFormatError, match="has joined a roster already"):
         join(tmp_path / "site-1.identity", path, tmp_path / "k" / "again.key", accept=lambda listed: None)
     assert not (tmp_path / "k" / "again.key").exists()

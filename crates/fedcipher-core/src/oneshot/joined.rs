@@ -83,3 +83,46 @@ fn names(parties: &[&Party]) -> String {
     }
     names.join(", ")
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use crate::oneshot::identity::Identity;
+    use crate::oneshot::roster::{Card, Roles};
+
+    fn read(bytes: &[u8]) -> Result<Option<Joined>> {
+        Joined::read(Reader::new(bytes))
+    }
+
+    #[test]
+    fn who_has_joined_is_read_whole_or_not_at_all() {
+        let joined = Joined([3, 1, 1 << 31].into());
+        let bytes = joined.to_bytes();
+        assert_eq!(read(&bytes).unwrap(), Some(joined));
+        assert_eq!(read(&[]).unwrap(), None);
+        for cut in 1..bytes.len() {
+            assert!(matches!(read(&bytes[..cut]), Err(Error::Key { .. })), "{cut} bytes");
+        }
+        assert!(read(&[bytes.as_slice(), &[0]].concat()).is_err());
+        assert!(read(&[&MAGIC[..], &[0xff; 8]].concat()).is_err());
+    }
+
+    /// Of all rosters of up to eight clients, of which honest ones join one and corrupt ones both.
+    #[test]
+    fn no_two_rosters_of_one_maker_are_both_joined_by_enough() {
+        for clients in 2..=8_u32 {
+            let roles = Roles { client: true, member: false, reader: true };
+            let card = |id| Card::of(&Identity::generate().unwrap(), id, &format!("site-{id}"), roles);
+            let roster = Roster::new((0..clients).map(card).collect()).unwrap();
+            for corrupt in 0..clients.min(4) {
+                let enough = |ids: BTreeSet<u32>| Joined(ids).check(&roster, corrupt as usize).is_ok();
+                for first in corrupt..=clients {
+                    let (a, b) = ((0..first).collect(), (0..corrupt).chain(first..clients).collect());
+                    assert!(!(enough(a) && enough(b)), "{clients} clients, {corrupt} corrupt, {first} in one");
+                }
+                assert!(enough((0..clients).collect()));
+            }
+        }
+    }
+}
