@@ -28,7 +28,8 @@ pub fn check(members: usize, threshold: usize, corrupt: usize, pack: usize) -> R
     if most <= MOST_MEMBERS && holds(members, threshold, corrupt, pack) {
         return Ok(());
     }
-    let Some((m, t, p)) = nearest(members, corrupt, pack).or_else(|| nearest(1, corrupt, pack)) else {
+    let near = |members| if corrupt < MOST_MEMBERS { nearest(members, corrupt, pack) } else { None };
+    let Some((m, t, p)) = near(members).or_else(|| near(1)) else {
         return Err(Error::parameter("corrupt", format!("no {MOST_MEMBERS} members withstand {corrupt} corrupt ones")));
     };
     let why = if threshold.saturating_add(pack) > members + 1 {
@@ -50,6 +51,7 @@ pub fn check(members: usize, threshold: usize, corrupt: usize, pack: usize) -> R
 mod tests {
     use super::super::sharing::Sharing;
     use super::*;
+    use crate::mac::field::Element;
     use crate::prf::Stream;
     use crate::rlwe::ring::Binomial;
     use proptest::prelude::*;
@@ -183,15 +185,16 @@ mod tests {
         let f = sharing.field;
         let mut stream = Stream::new(&[3; 32], [0; 12]).unwrap();
         let secrets: Vec<_> = (0..CLIENTS).map(|_| Binomial::SUMMED.draws(&mut stream, n)).collect();
-        let shares: Vec<_> = secrets.iter().map(|secret| sharing.split(secret).unwrap()).collect();
+        let pad = Element::default();
+        let shares: Vec<_> = secrets.iter().map(|secret| sharing.split(secret, &pad).unwrap()).collect();
         let read = |clients: usize, members: [usize; 5]| {
             // What the second coefficient is, given the first and the shares.
             let nodes = [vec![0], members.map(|m| m as u64 + 1).to_vec()].concat();
             let counts = f.lagrange(&nodes, f.neg(1));
             let sums = members.map(|m| {
-                let mut sum = vec![0; n / 2];
+                let mut sum = sharing.none();
                 shares[..clients].iter().for_each(|of| sharing.add(&mut sum, m, &of[m]).unwrap());
-                sum
+                sum.secrets
             });
             let pair = |g: usize| {
                 let shared = (0..5).fold(0, |all, j| f.add(all, f.mul(counts[j + 1], sums[j][g])));

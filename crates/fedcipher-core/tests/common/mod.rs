@@ -16,6 +16,7 @@ use fedcipher_core::statement::{RoundContext, Signer, split};
 use fedcipher_core::wire;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub fn layout(sizes: &[(usize, u32)]) -> Layout {
@@ -93,11 +94,19 @@ pub fn finished(
     keys: &[ClientKey],
     aggregator: &mut dyn Aggregator,
 ) -> fedcipher_core::Result<Vec<u8>> {
-    for (member, request) in aggregator.requests()? {
-        let key = keys.iter().find(|k| k.client == member).unwrap();
-        aggregator.answer(&scheme.member(key, None)?.answer(&request)?)?;
+    let mut members = BTreeMap::new();
+    loop {
+        let requests = aggregator.requests()?;
+        let agreeing = aggregator.agreeing();
+        for (number, request) in requests {
+            let key = keys.iter().find(|k| k.client == number).unwrap();
+            let member = members.entry(number).or_insert(scheme.member(key, None)?);
+            aggregator.answer(&member.answer(&request)?)?;
+        }
+        if !agreeing {
+            return aggregator.finish();
+        }
     }
-    aggregator.finish()
 }
 
 /// Encrypts, adds, broadcasts, decrypts; the integer sums.
