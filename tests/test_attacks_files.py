@@ -479,8 +479,12 @@ FILES = {
     "search.json": lambda folder: Search(folder, corrupt=1, minimum=3, seed=1),
     "server.key": lambda folder: keys.load_server(folder / "server.key"),
     "client.key": lambda folder: keys.load_client(folder / "client.key"),
-    "a.identity": lambda folder: roster.join(folder / "a.identity", folder / "server.key", folder / "out.key"),
+    "a.identity": lambda folder: roster.join(
+        folder / "a.identity", folder / "server.key", folder / "out.key", accept=lambda listed: None
+    ),
     "a.card": lambda folder: roster.read_card(folder / "a.card"),
+    "a.joined": lambda folder: roster.read_joined(folder / "a.joined"),
+    "look.key": lambda folder: roster.look(folder / "look.key"),
     "report.json": lambda folder: Report.load(folder / "report.json"),
     "sum": lambda folder: EncryptedSum.load(folder / "sum"),
     "train-images-idx3-ubyte": lambda folder: load.__wrapped__("mnist", str(folder)),
@@ -603,9 +607,10 @@ def test_attack_29_no_member_of_a_committee_forges_a_line(tmp_path, caplog):
     members = [f"party-{k}" for k in range(5)]
     scheme = fedcipher.scheme("oneshot", clients=5, members=5, codec=fedcipher.Codec(bits=12, clip=2.0))
     (tmp_path / "keys").mkdir(mode=0o700)
-    roster.make([card for _, card in made], scheme, tmp_path / "keys" / "server.key", members=members)
+    _, listed = roster.make([card for _, card in made], scheme, tmp_path / "keys" / "server.key", members=members)
+    common = {"accept": roster.expected(listed.fingerprint), "trusts_maker": True}
     for k, (secret, _) in enumerate(made):
-        roster.join(secret, tmp_path / "keys" / "server.key", tmp_path / "keys" / f"client-{k}.key")
+        roster.join(secret, tmp_path / "keys" / "server.key", tmp_path / "keys" / f"client-{k}.key", **common)
     goals = [[np.full_like(a, k / 10) for a in initial()] for k in range(5)]
 
     def tamper(message, reply, client):

@@ -11,7 +11,7 @@ from fedcipher.errors import KeyFormatError, ParameterError, RunError, StrategyE
 from fedcipher.federation.policy import Policy
 from fedcipher.flower import SecureStrategy, client_mod, open_run
 from fedcipher.flower.run_folder import read_run
-from fedcipher.keys.roster import coordinator_of, new_identity, read_identity
+from fedcipher.keys.roster import coordinator_of, look, new_identity, read_identity
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg
 
@@ -124,10 +124,13 @@ def test_commands_name_the_coordinator_in_keys(tmp_path, policy, capsys):
     members = [part for name in ("anna", "otto", "hana") for part in ("--member", name)]
     roster = ["roster", *cards, *members, "--equal", "--set", "min_contributions=2", "--set", "corrupt=0"]
     assert cli.main([*roster, "--out", str(tmp_path / "server.key")]) == 0, capsys.readouterr().err
-    joined = ["join", str(tmp_path / "anna.identity"), str(tmp_path / "server.key"), "--out", str(tmp_path / "a.key")]
+    expect = ["--expect", look(tmp_path / "server.key").fingerprint]
+    joined = ["join", str(tmp_path / "anna.identity"), str(tmp_path / "server.key"), *expect]
+    joined += ["--out", str(tmp_path / "a.key")]
     assert cli.main([*joined, "--coordinator", str(card)]) == 0
     assert keys.load_coordinator(tmp_path / "a.key") == named
     # Without one, and with what is no card.
+    (tmp_path / "anna.joined").unlink()
     assert cli.main([*joined[:-1], str(tmp_path / "b.key")]) == 0 and not keys.load_coordinator(tmp_path / "b.key")
     assert cli.main([*joined[:-1], str(tmp_path / "c.key"), "--coordinator", str(tmp_path / "a.key")]) == 2
     assert "is no card" in capsys.readouterr().err

@@ -1,7 +1,10 @@
 """Rounds without any shared key: what the parties of Flower's messages see, and what happens when some are away."""
 
+import base64
 import contextlib
+import io
 import itertools
+import json
 import re
 import shutil
 import struct
@@ -20,6 +23,7 @@ from fedcipher.flower import SecureStrategy, client_mod, committee, open_run, pr
 from fedcipher.flower.journal import read_journal
 from fedcipher.flower.run_folder import RunFolder
 from fedcipher.flower.server_model import ServerModel
+from fedcipher.keys.roster import add_joined, expected, fingerprint_of, join, look, make, new_identity, read_card
 from fedcipher.schemes import base
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import LocalGrid, initial, make_app, record
@@ -227,12 +231,15 @@ def test_from_identities_to_a_round_with_commands(tmp_path, capsys):
     members = [part for name in ("ada", "bob", "cid") for part in ("--member", name)]
     options = ["--equal", *members, "--silent", "dot", "--set", "corrupt=0", "--set", "min_contributions=2"]
     said = run("roster", *cards, *options, "--bits", 16, "--clip", 2, "--out", out, capsys=capsys)
-    fingerprint = said.rpartition("fingerprint ")[2].partition(":")[0]
+    fingerprint = said.rpartition("fingerprint ")[2].strip()
     for name in ("ada", "bob", "cid", "dot"):
-        joined = run(
-            "join", tmp_path / name / f"{name}.identity", out, "--out", tmp_path / name / "my.key", capsys=capsys
-        )
+        own, key = tmp_path / name / f"{name}.identity", tmp_path / name / "my.key"
+        joined = run("join", own, out, "--out", key, "--expect", fingerprint, capsys=capsys)
         assert f"the key of {name}" in joined and fingerprint in joined
+    for name in ("ada", "bob", "cid"):
+        said = run("joined", tmp_path / name / "my.key", *tmp_path.glob("*/*.joined"), capsys=capsys)
+        assert said.startswith("4 of 4 parties have joined") and "nobody encrypts" not in said
+    run("roster", "--check", out, "--joined", *tmp_path.glob("*/*.joined"), capsys=capsys)
     key = {name: keys.load_client(tmp_path / name / "my.key") for name in ("ada", "bob", "cid", "dot")}
     scheme, server = keys.load_server(out)
     aggregator = scheme.aggregator(server, round=1)
@@ -261,6 +268,241 @@ def test_what_goes_wrong_with_identities_is_said(tmp_path, capsys):
     assert "holds no roster" in run(*command, capsys=capsys, status=2)
     (tmp_path / "ada.identity").chmod(0o644)
     assert "chmod 600" in run(*command, capsys=capsys, status=2)
+
+
+def cards_of(names, folder):
+    """Files of their identities in ``folder``."""
+    return [new_identity(name, folder)[1] for name in names]
+
+
+def a_roster(cards, folder, **options):
+    """Of these cards, with the first three as the committee; its file and who is in it."""
+    few = fedcipher.scheme(
+        "oneshot", clients=len(cards), members=3, corrupt=1, min_contributions=3, codec=CODEC, preset="fast"
+    )
+    members = [read_card(card)[0] for card in cards[:3]]
+    folder.mkdir()
+    return make(cards, few, folder / "server.key", members=members, **options)
+
+
+NAMES = ("ada", "bob", "cid", "dot")
+
+
+def test_attack_27_who_joins_is_shown_every_party_and_accepts_the_list(tmp_path, capsys, monkeypatch):
+    """A made-up party is in the list; without a look, or another's fingerprint, nobody joins."""
+    cards = cards_of((*NAMES, "mallory"), tmp_path)
+    out, listed = a_roster(cards, tmp_path / "r")
+    command = ["join", tmp_path / "dot.identity", out, "--out", tmp_path / "dot.key"]
+    said = run(*command, capsys=capsys, status=2)
+    assert "nobody has confirmed" in said and f"--expect {listed.fingerprint}" in said
+    for answer in ("", "y\n", "4\n"):
+        monkeypatch.setattr("sys.stdin", Typed(answer))
+        assert "not confirmed" in run(*command, capsys=capsys, status=2)
+    assert not (tmp_path / "dot.key").exists()
+    monkeypatch.setattr("sys.stdin", Typed("5\n"))
+    said = run(*command, capsys=capsys)
+    assert "5 parties: 5 clients, 3 members, 5 readers" in said
+    assert f"4: mallory (client, reader), keys {fingerprint_of(*read_card(cards[4])[1:])}" in said
+    assert f"0: ada (client, member, reader), keys {fingerprint_of(*read_card(cards[0])[1:])}" in said
+    assert look(tmp_path / "dot.key") == look(out) == listed
+    assert look(tmp_path / "dot.key").joined == {3}
+
+
+class Typed(io.StringIO):
+    """What a person types at a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def test_attack_27_a_roster_with_an_exchanged_member_has_another_fingerprint(tmp_path, capsys):
+    """The server passes on a roster with a member's keys, a role, or a parameter of its own."""
+    cards = cards_of(NAMES, tmp_path)
+    _, listed = a_roster(cards, tmp_path / "r")
+    evil = cards_of(["cid"], tmp_path / "evil")
+    others = [
+        a_roster([*cards[:2], *evil, cards[3]], tmp_path / "exchanged"),
+        a_roster(cards, tmp_path / "blind", blind=["ada"]),
+        a_roster(cards, tmp_path / "epoch", epoch=2),
+        a_roster(cards, tmp_path / "again"),
+    ]
+    assert len({shown.fingerprint for _, shown in others} | {listed.fingerprint}) == 5
+    for path, shown in others:
+        command = ["join", tmp_path / "dot.identity", path, "--out", tmp_path / "dot.key", "--expect"]
+        refused = run(*command, listed.fingerprint, capsys=capsys, status=2)
+        assert shown.fingerprint in refused and listed.fingerprint in refused
+        with pytest.raises(errors.WrongRosterError):
+            join(tmp_path / "dot.identity", path, tmp_path / "dot.key", accept=expected(listed.fingerprint))
+    assert not (tmp_path / "dot.key").exists()
+
+
+def test_a_fingerprint_is_taken_whole_with_or_without_separators(tmp_path):
+    _, listed = a_roster(cards_of(NAMES, tmp_path), tmp_path / "r")
+    whole = listed.fingerprint
+    assert len(whole.replace("-", "")) == 64
+    for same in (whole, whole.replace("-", ""), whole.replace("-", " ").upper(), whole.replace("-", ":")):
+        listed.expect(same)
+    for no in (whole[:-1], whole[:32], "", f"{whole}0", "g" * 64):
+        with pytest.raises(errors.ParameterError, match="is no fingerprint"):
+            listed.expect(no)
+
+
+def test_rosters_that_nobody_should_join_are_named(tmp_path):
+    for names, why in (
+        (("ada", "bob", "cid", "Ada"), "called nearly as"),
+        (("ada", "bob", "cid", "ada "), "no name that people can tell"),
+        (("ada", "bob", "cid"), ""),
+    ):
+        cards = cards_of(names, tmp_path / why)
+        if why:
+            with pytest.raises(errors.ParameterError, match=why):
+                a_roster(cards, tmp_path / why / "r")
+        else:
+            with pytest.raises(errors.ParameterError, match="2 clients and a sum needs 3"):
+                a_roster(cards, tmp_path / "r", silent=["ada"])
+
+
+def test_a_roster_is_checked_by_everybody_who_has_it(tmp_path, capsys):
+    """By the server's file, and by a party's own key file; what is wrong is said, and the status is not 0."""
+    cards = cards_of(NAMES, tmp_path)
+    out, listed = a_roster(cards, tmp_path / "r")
+    accept = expected(listed.fingerprint)
+    join(tmp_path / "ada.identity", out, tmp_path / "ada.key", accept=accept, trusts_maker=True)
+    for file in (out, out.parent, tmp_path / "ada.key"):
+        assert run("roster", "--check", file, capsys=capsys).splitlines() == listed.lines()
+        run("roster", "--check", file, "--expect", listed.fingerprint, capsys=capsys)
+        refused = run("roster", "--check", file, "--expect", "0" * 64, capsys=capsys, status=2)
+        assert listed.fingerprint in refused and "0000-0000" in refused
+    assert "makes none" in run("roster", *cards, "--check", out, capsys=capsys, status=2)
+    assert "name cards" in run("roster", "--out", tmp_path / "x", capsys=capsys, status=2)
+    assert "no key file" in run("roster", "--check", cards[0], capsys=capsys, status=2)
+    # The roster of another maker, in the file of this one.
+    whole, other = out.read_bytes(), a_roster(cards, tmp_path / "other")[0].read_bytes()
+    for damaged in (whole[:-1], whole.partition(b"\n")[0] + b"\n" + other.partition(b"\n")[2][:-9], b"", b"\0" * 99):
+        (tmp_path / "damaged").write_bytes(damaged)
+        run("roster", "--check", tmp_path / "damaged", capsys=capsys, status=2)
+
+
+def test_what_a_maker_of_its_own_program_puts_into_a_roster_is_found(tmp_path, capsys):
+    """Names that forge lines or look alike, and too few clients: listed, refused, and escaped."""
+    own = [_native.Identity.generate() for _ in range(4)]
+    for names, silent, why in (
+        (("ada", "bob", "cid", "d\u202eto"), (), "no name that people can tell"),
+        (("ada", "bob", "cid", "\uff41da"), (), "called nearly as"),
+        (NAMES, (0, 1), "2 clients and a sum needs 3"),
+    ):
+        parties = [Party(k, name, client=k not in silent, member=k < 3) for k, name in enumerate(names)]
+        listed = roster([Card.of(i, party) for i, party in zip(own, parties, strict=True)])
+        few = fedcipher.scheme("oneshot", clients=4, members=3, min_contributions=3, codec=CODEC, preset="fast")
+        path = tmp_path / f"{why}.key"
+        keys.store.save_server(few.roster_key(listed), few, path)
+        assert cli.main(["roster", "--check", str(path)]) == 1
+        said = capsys.readouterr()
+        assert why in said.err and "\u202e" not in said.out + said.err
+        secret = tmp_path / f"{why}.identity"
+        secret.write_bytes(b'{"fedcipher": 1, "role": "identity", "name": "ada"}\n' + own[0].to_bytes())
+        secret.chmod(0o600)
+        with pytest.raises(errors.WrongRosterError, match="not to be joined"):
+            join(secret, path, tmp_path / "never.key", accept=lambda listed: None)
+
+
+def all_join(names, path, listed, folder):
+    """Key file and signature of each."""
+    folder.mkdir()
+    accept = expected(listed.fingerprint)
+    made = {}
+    for name in names:
+        identity = folder.parent / f"{name}.identity"
+        made[name] = join(identity, path, folder / f"{name}.key", accept=accept)[:2]
+    return made
+
+
+def encrypts(key_file):
+    scheme, key = keys.load_client(key_file)
+    return len(scheme.encryptor(key).encrypt(UPDATE, round=1)) > 0
+
+
+def test_attack_27_two_rosters_of_one_maker_get_nobody_to_encrypt(tmp_path):
+    """Half of the clients are in each, beside the same committee, one member of which signs both."""
+    names = [f"site-{k}" for k in range(8)]
+    cards = cards_of(names, tmp_path)
+    halves, made = (names[:4], names[4:]), []
+    for k, half in enumerate(halves):
+        # Other epochs, so that both list all eight.
+        path, listed = a_roster(cards, tmp_path / f"r{k}", epoch=k + 1)
+        made.append(all_join([*half, *(["site-0"] if k else [])], path, listed, tmp_path / f"k{k}"))
+    for mine, other in (made, reversed(made)):
+        files = [signed for _, signed in mine.values()]
+        for key_file, _ in mine.values():
+            with pytest.raises(errors.NotJoinedError):
+                encrypts(key_file)
+            listed = add_joined(key_file, files)
+            assert listed.lacking(listed.joined)
+            with pytest.raises(errors.NotJoinedError, match=r"clients where 5 must|without members"):
+                encrypts(key_file)
+            with pytest.raises(errors.WrongRosterError, match="ask its party which roster"):
+                add_joined(key_file, [signed for _, signed in other.values()])
+
+
+def test_a_party_encrypts_when_all_members_and_most_clients_have_joined(tmp_path, capsys):
+    """Of six clients with one corrupt: four, and each of the three members; what is lacking is said by name."""
+    names = [f"site-{k}" for k in range(6)]
+    path, listed = a_roster(cards_of(names, tmp_path), tmp_path / "r")
+    made = all_join(names, path, listed, tmp_path / "k")
+    signed = {name: file for name, (_, file) in made.items()}
+    key = made["site-5"][0]
+    with pytest.raises(errors.NotJoinedError, match='without members "site-0", "site-1", "site-2"; 1 of 6 clients'):
+        encrypts(key)
+    add_joined(key, [signed[name] for name in names[1:]])
+    with pytest.raises(errors.NotJoinedError, match='without members "site-0"; get their'):
+        encrypts(key)
+    check = ["roster", "--check", path, "--joined"]
+    assert cli.main([*map(str, [*check, *list(signed.values())[1:]])]) == 1
+    assert "nobody encrypts before these have joined: members site-0" in capsys.readouterr().err
+    add_joined(key, [signed["site-0"]])
+    assert encrypts(key)
+    # All members, and three of six clients; then four.
+    key = made["site-2"][0]
+    said = run("joined", key, signed["site-0"], signed["site-1"], capsys=capsys)
+    assert "nobody encrypts before these have joined: 1 more clients" in said
+    with pytest.raises(errors.NotJoinedError, match='3 of 6 clients where 4 must, without "site-3", "site-4"'):
+        encrypts(key)
+    run("joined", key, signed["site-4"], capsys=capsys)
+    assert encrypts(key)
+    # The same key still, whose ledger knows the round.
+    run("joined", key, signed["site-5"], capsys=capsys)
+    with pytest.raises(errors.NonceReuseError):
+        encrypts(key)
+    run(*check, *signed.values(), capsys=capsys)
+    assert "5 of 6 parties have joined" in run("roster", "--check", key, capsys=capsys)
+    with pytest.raises(errors.KeyFormatError, match="has joined a roster already"):
+        join(tmp_path / "site-1.identity", path, tmp_path / "k" / "again.key", accept=lambda listed: None)
+    assert not (tmp_path / "k" / "again.key").exists()
+
+
+def test_signatures_of_others_and_of_other_purposes_are_refused(tmp_path):
+    path, listed = a_roster(cards_of(NAMES, tmp_path), tmp_path / "r")
+    made = all_join(NAMES, path, listed, tmp_path / "k")
+    key, signed = made["dot"]
+    before, whole = key.read_bytes(), json.loads(signed.read_text())
+    charter = _native.Identity.from_bytes((tmp_path / "dot.identity").read_bytes().partition(b"\n")[2])
+    other = base64.b64encode(charter.sign_charter(listed.digest)).decode()
+    wrong = tmp_path / "wrong.joined"
+    for change, error in (
+        ({"party": 0}, errors.SignatureError),
+        ({"party": 9}, errors.SignatureError),
+        ({"signature": other}, errors.SignatureError),
+        ({"roster": "0" * 64}, errors.WrongRosterError),
+        ({"roster": 3}, errors.KeyFormatError),
+        ({"party": True}, errors.KeyFormatError),
+        ({"party": 1 << 40}, errors.KeyFormatError),
+        ({"signature": "AAAA"}, errors.KeyFormatError),
+        ({"role": "card"}, errors.KeyFormatError),
+    ):
+        wrong.write_text(json.dumps({**whole, **change}))
+        with pytest.raises(error):
+            add_joined(key, [made["ada"][1], wrong])
+    assert key.read_bytes() == before
 
 
 def test_go_opens_what_is_sealed_to_a_party():

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,11 +28,20 @@ from fedcipher.codec import Codec
 from fedcipher.data import DATASETS
 from fedcipher.dp import Privacy
 from fedcipher.engine.accelerator import LIBRARY, Accelerator
-from fedcipher.errors import FedcipherError, ForeignFileError, FrameError, ParameterError
+from fedcipher.errors import FedcipherError, ForeignFileError, FrameError, ParameterError, WrongRosterError
 from fedcipher.federation.commands import add_commands as add_policy
 from fedcipher.foreign_files import MAX_FRAME, read_file
-from fedcipher.foreign_text import MAX_LINE, quoted, show
-from fedcipher.keys.roster import coordinator_of, new_identity
+from fedcipher.foreign_text import MAX_LINE, MAX_NAME, quoted, show
+from fedcipher.keys.roster import (
+    Listed,
+    add_joined,
+    coordinator_of,
+    fingerprint_of,
+    look,
+    new_identity,
+    read_card,
+    who_joined,
+)
 from fedcipher.keys.roster import join as join_roster
 from fedcipher.keys.roster import make as make_roster
 from fedcipher.keys.store import home, named_folder
@@ -238,8 +247,8 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _weight_options(parser: argparse.ArgumentParser) -> None:
-    how = parser.add_mutually_exclusive_group(required=True)
+def _weight_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    how = parser.add_mutually_exclusive_group(required=required)
     how.add_argument(
         "--examples",
         type=float,
@@ -349,24 +358,41 @@ def _roster_commands(commands: Any) -> None:
     identity.set_defaults(run=_identity)
 
     listed = commands.add_parser("roster", help="make the roster of parties from their cards: the server's key file")
-    listed.add_argument("cards", type=Path, nargs="+", metavar="CARD")
+    listed.add_argument("cards", type=Path, nargs="*", metavar="CARD")
+    listed.add_argument(
+        "--check", type=Path, metavar="FILE", help="make none: show who is in the roster of a server's or party's key"
+    )
+    _expect_option(listed)
+    listed.add_argument(
+        "--joined", type=Path, nargs="+", default=[], metavar="FILE", help="with --check: NAME.joined of who has joined"
+    )
     _scheme_options(listed, scheme="oneshot")
     listed.add_argument("--per-round", type=whole(1, _CLIENTS), help="most clients in one round (default: all)")
-    _weight_options(listed)
+    _weight_options(listed, required=False)
     _privacy_options(listed, rounds=True)
     listed.add_argument("--member", action="append", default=[], metavar="NAME", help="of the committee; repeat")
     listed.add_argument("--silent", action="append", default=[], metavar="NAME", help="sends no updates; repeat")
     listed.add_argument("--blind", action="append", default=[], metavar="NAME", help="opens no aggregates; repeat")
     listed.add_argument("--epoch", type=whole(1, _EPOCHS), default=1)
-    listed.add_argument("--out", type=Path, required=True, help="file to make, such as server.key")
+    listed.add_argument("--out", type=Path, help="file to make, such as server.key")
     listed.set_defaults(run=_roster)
 
     joined = commands.add_parser("join", help="make a party's key file from its identity and the roster")
     joined.add_argument("identity", type=Path)
     joined.add_argument("roster", type=Path)
     joined.add_argument("--out", type=Path, required=True, help="key file to make")
+    _expect_option(joined)
     _coordinator_option(joined)
     joined.set_defaults(run=_join)
+
+    heard = commands.add_parser("joined", help="tell a party's key who else has joined its roster, so that it encrypts")
+    heard.add_argument("key", type=Path, help="a party's key file")
+    heard.add_argument("files", type=Path, nargs="*", metavar="FILE", help="NAME.joined of the others")
+    heard.set_defaults(run=_joined)
+
+
+def _expect_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--expect", metavar="FINGERPRINT", help="of the roster, as the others told you: all 64 digits")
 
 
 def _coordinator_option(parser: argparse.ArgumentParser) -> None:
@@ -551,11 +577,22 @@ def _say(privacy: Privacy | None, made: Scheme) -> None:
 
 def _identity(options: argparse.Namespace, __: list[str]) -> int:
     secret, card = new_identity(options.name, options.out)
-    show(f"{secret}: stays here, and secret", f"{card}: for whoever makes the roster")
+    _, *public = read_card(card)
+    show(
+        f"{secret}: stays here, and secret",
+        f"{card}: for whoever makes the roster",
+        f"keys {fingerprint_of(*public)}: as every roster with this party must list them",
+    )
     return 0
 
 
 def _roster(options: argparse.Namespace, __: list[str]) -> int:
+    if options.check is not None:
+        return _check_roster(options)
+    if not options.cards or options.out is None or not (options.equal or options.examples is not None):
+        raise ParameterError("to make a roster, name cards, --out and one of --equal and --examples; or --check one")
+    if options.expect is not None or options.joined:
+        raise ParameterError("--expect and --joined go with --check: a roster that is made is a new one")
     max_weight = _max_weight(options)
     senders = len(options.cards) - len(set(options.silent))
     if "members=" not in " ".join(options.set):
@@ -563,22 +600,75 @@ def _roster(options: argparse.Namespace, __: list[str]) -> int:
     privacy = _privacy_of_keys(options)
     made = _made(options, options.per_round or senders, max_weight, privacy)
     names = {"members": options.member, "silent": options.silent, "blind": options.blind}
-    out, fingerprint = make_roster(
+    out, listed = make_roster(
         options.cards, made, options.out, epoch=options.epoch, examples_per_weight=_unit(options), **names
     )
-    show(
-        f"{out}: {len(options.cards)} parties for {made}",
-        f"fingerprint {fingerprint}: the same for everybody who joins",
-    )
+    show(f"{out}: for {made}", *listed.lines())
     _say(privacy, made)
+    return 0
+
+
+def _check_roster(options: argparse.Namespace) -> int:
+    if options.cards or options.out is not None:
+        raise ParameterError("--check looks at a roster and makes none: leave out cards and --out")
+    listed = look(options.check)
+    show(*listed.lines())
+    if options.expect is not None:
+        listed.expect(options.expect)
+    problems = list(listed.problems)
+    if options.joined or listed.joined is not None:
+        signed = {number for number, _ in who_joined(listed, options.joined)}
+        problems += _say_joined(listed, signed | (listed.joined or set()))
+    for problem in problems:
+        show(f"fedcipher: {problem}", to=sys.stderr)
+    return 1 if problems else 0
+
+
+def _say_joined(listed: Listed, joined: Collection[int]) -> list[str]:
+    """Shows who has joined; what is wrong with that."""
+    names = [quoted(party.name, MAX_NAME) for party in listed.parties if party.number in joined]
+    show(f"{len(names)} of {len(listed.parties)} parties have joined", *(f"joined: {name}" for name in names))
+    lacking = listed.lacking(joined)
+    return [f"nobody encrypts before these have joined: {lacking}"] if lacking else []
+
+
+def _joined(options: argparse.Namespace, __: list[str]) -> int:
+    listed = add_joined(options.key, options.files)
+    for lacking in _say_joined(listed, listed.joined or ()):
+        show(lacking)
     return 0
 
 
 def _join(options: argparse.Namespace, __: list[str]) -> int:
     coordinator = _coordinator(options)
-    path, name, fingerprint = join_roster(options.identity, options.roster, options.out, coordinator=coordinator)
-    show(f"{path}: the key of {name}", f"roster {fingerprint}: compare it with the others' before you use it")
+
+    def accept(listed: Listed) -> None:
+        show(*listed.lines())
+        if options.expect is not None:
+            listed.expect(options.expect)
+        else:
+            _confirm(listed)
+
+    path, signed, name = join_roster(
+        options.identity, options.roster, options.out, accept=accept, coordinator=coordinator
+    )
+    show(
+        f"{path}: the key of {name}; it encrypts when enough others have joined: fedcipher joined {path} FILES...",
+        f"{signed}: for the others",
+    )
     return 0
+
+
+def _confirm(listed: Listed) -> None:
+    """Raise `WrongRosterError` where no person says that these are the parties."""
+    if not sys.stdin.isatty():
+        raise WrongRosterError(
+            "nobody has confirmed who is in this roster: look at the list, ask the others which fingerprint they "
+            f"see, and name it. If it is this one: fedcipher join ... --expect {listed.fingerprint}"
+        )
+    show("If you know all of them, and the others see this fingerprint, type how many parties there are:", flush=True)
+    if sys.stdin.readline().strip() != str(len(listed.parties)):
+        raise WrongRosterError("the roster is not confirmed; nothing was written")
 
 
 def _run_folder(given: Path) -> Path:

@@ -36,6 +36,7 @@ __all__ = [
     "ModelMismatchError",
     "NonceReuseError",
     "NotFiniteError",
+    "NotJoinedError",
     "ParameterError",
     "PeerLostError",
     "PlaintextError",
@@ -60,6 +61,7 @@ __all__ = [
     "WorkersError",
     "WrongEpochError",
     "WrongParametersError",
+    "WrongRosterError",
     "WrongRoundError",
     "WrongSchemeError",
 ]
@@ -163,6 +165,14 @@ class AcceleratorError(FedcipherError):
 
 class CommitteeError(RoundError):
     """Too few members of a committee have answered."""
+
+
+class WrongRosterError(FedcipherError):
+    """A roster is not the expected one, or nobody has confirmed who is in it."""
+
+
+class NotJoinedError(RoundError):
+    """Too few parties of a roster have signed it for this party to encrypt."""
 
 
 class FalseShareError(RoundError):

@@ -146,6 +146,12 @@ pub enum Error {
     )]
     Committee { answers: usize, needed: usize },
 
+    #[error(
+        "not enough parties have joined this roster: {missing}; get their .joined files from them, and add these with \
+         `fedcipher joined KEY FILES...`"
+    )]
+    NotJoined { missing: String },
+
     #[error("what party {party} is said to have sent does not bear its signature")]
     Signature { party: u32 },
 
@@ -214,6 +220,7 @@ impl Error {
             Error::Decrypt { .. } => "DecryptError",
             Error::Device { .. } => "AcceleratorError",
             Error::Committee { .. } => "CommitteeError",
+            Error::NotJoined { .. } => "NotJoinedError",
             Error::Signature { .. } => "SignatureError",
             Error::FalseShare { .. } => "FalseShareError",
             Error::Asked { .. } | Error::Finished { .. } => "WrongRoundError",

@@ -7,10 +7,12 @@ use crate::ledger::Openings;
 use crate::mac::Verifier;
 use crate::oneshot::identity::Identity;
 use crate::oneshot::roster::{Roles, Roster};
+use crate::sign::SIGNATURE_LEN;
 use crate::stream::{Opener, Sealing};
 use crate::wire::{Contribution, Head, Header, Place};
 use crate::{Error, Result};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What a client is asked to encrypt.
@@ -287,6 +289,23 @@ pub trait Scheme: Send + Sync {
 
     /// The key of `identity`'s party in a roster.
     fn join(&self, _roster: &Roster, _identity: &Identity, _epoch: u64) -> Result<ClientKey> {
+        Err(no_roster(self.name()))
+    }
+
+    /// What names a roster to people, and what its parties sign: more than `KeyTag::key_id`, which two rosters of one
+    /// maker could share.
+    fn roster_fingerprint(&self, _roster: &Roster, _epoch: u64) -> Result<[u8; 32]> {
+        Err(no_roster(self.name()))
+    }
+
+    /// `key` of a party that trusts no maker of its roster, with the parties whose signatures `joined` are, beside those
+    /// that it has: it encrypts only once these are enough. Refuses a signature that does not hold.
+    fn with_joined(&self, _key: &ClientKey, _joined: &[(u32, [u8; SIGNATURE_LEN])]) -> Result<ClientKey> {
+        Err(no_roster(self.name()))
+    }
+
+    /// The roster in a party's key, and who has joined it as this party knows: none where it trusts the roster's maker.
+    fn roster_of(&self, _key: &ClientKey) -> Result<(Roster, Option<BTreeSet<u32>>)> {
         Err(no_roster(self.name()))
     }
 

@@ -36,12 +36,14 @@ pub enum Purpose {
     Sets,
     /// A run's coordinator vouches for the run's charter.
     Charter,
+    /// A party has joined a roster.
+    Roster,
 }
 
 impl Purpose {
     /// All of them.
-    pub const ALL: [Purpose; 5] =
-        [Purpose::Update, Purpose::Answer, Purpose::Complaint, Purpose::Sets, Purpose::Charter];
+    pub const ALL: [Purpose; 6] =
+        [Purpose::Update, Purpose::Answer, Purpose::Complaint, Purpose::Sets, Purpose::Charter, Purpose::Roster];
 
     fn domain(self) -> &'static [u8] {
         match self {
@@ -50,6 +52,7 @@ impl Purpose {
             Purpose::Complaint => b"fedcipher complaint 1\0",
             Purpose::Sets => b"fedcipher sets 1\0",
             Purpose::Charter => b"fedcipher charter 1\0",
+            Purpose::Roster => b"fedcipher roster 1\0",
         }
     }
 

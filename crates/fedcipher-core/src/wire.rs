@@ -252,6 +252,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 }
 
 /// Reads fixed-size fields off the front of a byte slice; every read is checked.
+#[derive(Clone)]
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

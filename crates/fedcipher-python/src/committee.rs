@@ -40,6 +40,11 @@ impl Identity {
         PyBytes::new(py, &self.0.sign(Purpose::Charter, &digest))
     }
 
+    /// This party's signature that it has joined the roster with this fingerprint.
+    fn sign_roster<'py>(&self, py: Python<'py>, fingerprint: [u8; 32]) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.sign(Purpose::Roster, &fingerprint))
+    }
+
     fn __repr__(&self) -> &'static str {
         "Identity(secret)"
     }
@@ -49,6 +54,12 @@ impl Identity {
 #[pyfunction]
 pub fn charter_signature_holds(verify: [u8; VERIFY_LEN], digest: [u8; 32], signature: [u8; SIGNATURE_LEN]) -> bool {
     Signed { party: 0, key: &verify, purpose: Purpose::Charter, message: &digest, signature: &signature }.holds()
+}
+
+/// Whether `signature` is that of `Identity.sign_roster` by the holder of the key `verify`.
+#[pyfunction]
+pub fn roster_signature_holds(verify: [u8; VERIFY_LEN], fingerprint: [u8; 32], signature: [u8; SIGNATURE_LEN]) -> bool {
+    Signed { party: 0, key: &verify, purpose: Purpose::Roster, message: &fingerprint, signature: &signature }.holds()
 }
 
 /// Number, name, roles (client, member, reader), verify key, sealing key.
@@ -85,6 +96,17 @@ impl Roster {
     fn parties(&self) -> Vec<(u32, String, (bool, bool, bool))> {
         let of = |p: &roster::Party| (p.id, p.name.clone(), (p.roles.client, p.roles.member, p.roles.reader));
         self.0.parties().map(of).collect()
+    }
+
+    /// The public keys of each party, in the order of `parties`: to check signatures with, and to seal to.
+    fn keys<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+        let of = |p: &roster::Party| (PyBytes::new(py, &p.verify), PyBytes::new(py, p.sealed_to()));
+        self.0.parties().map(of).collect()
+    }
+
+    /// Raises `ParameterError` where the key that is sealed to is none, of any party.
+    fn check_keys(&self) -> PyResult<()> {
+        self.0.parties().try_for_each(|p| roster::Card::check(&p.verify, p.sealed_to()).map(drop)).map_err(raise)
     }
 }
 

@@ -14,6 +14,7 @@ use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::rotation::Rotation;
 use fedcipher_core::scheme::{self, Expect, Request};
 use fedcipher_core::sets::Name;
+use fedcipher_core::sign::SIGNATURE_LEN;
 use fedcipher_core::{Error, keys, memory, noise, prf, registry, sparse, steps, wire};
 use forked::{at_work, at_work_on};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadwriteArray1};
@@ -21,7 +22,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rayon::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -276,6 +277,27 @@ impl Scheme {
     /// The key of the party that `identity` is in the roster.
     fn join(&self, roster: &committee::Roster, identity: &committee::Identity, epoch: u64) -> PyResult<ClientKey> {
         self.0.join(&roster.0, &identity.0, epoch).map(ClientKey).map_err(raise)
+    }
+
+    /// Names the roster to people; its parties sign it.
+    fn roster_fingerprint<'py>(
+        &self,
+        py: Python<'py>,
+        roster: &committee::Roster,
+        epoch: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.0.roster_fingerprint(&roster.0, epoch).map(|digest| PyBytes::new(py, &digest)).map_err(raise)
+    }
+
+    /// The key with the parties whose signatures these are.
+    fn with_joined(&self, key: &ClientKey, joined: Vec<(u32, [u8; SIGNATURE_LEN])>) -> PyResult<ClientKey> {
+        self.0.with_joined(&key.0, &joined).map(ClientKey).map_err(raise)
+    }
+
+    /// The roster of a party's key, and who has joined it as the key knows; None where it needs no signatures.
+    fn roster_of(&self, key: &ClientKey) -> PyResult<(committee::Roster, Option<BTreeSet<u32>>)> {
+        let (roster, joined) = self.0.roster_of(&key.0).map_err(raise)?;
+        Ok((committee::Roster(roster), joined))
     }
 
     /// The server's key to the roster.
@@ -779,6 +801,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(inspect, m)?)?;
     m.add_function(wrap_pyfunction!(layout_of, m)?)?;
     m.add_function(wrap_pyfunction!(committee::charter_signature_holds, m)?)?;
+    m.add_function(wrap_pyfunction!(committee::roster_signature_holds, m)?)?;
     m.add_function(wrap_pyfunction!(min_contributions, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::read_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::replaceable, m)?)?;

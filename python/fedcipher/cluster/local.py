@@ -178,9 +178,11 @@ def _party_keys(folder: Path, scheme: Scheme, clients: int, members: int) -> lis
     cards = [roster.new_identity(party, own)[1] for party in parties]
     (folder / "keys").mkdir(mode=0o700)
     server = folder / "keys" / "server.key"
-    roster.make(cards, scheme, server, members=parties[:members])
+    _, listed = roster.make(cards, scheme, server, members=parties[:members])
     for party, path in zip(parties, made, strict=True):
-        roster.join(own / f"{party}.identity", server, path)
+        accept = roster.expected(listed.fingerprint)
+        # All of them are made here, by the roster's maker.
+        roster.join(own / f"{party}.identity", server, path, accept=accept, trusts_maker=True)
     return made
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from fedcipher import _native
 from fedcipher._files import flush_folder, make_private_folder, refusal
 from fedcipher.errors import ForeignFileError, FrameError, KeyFormatError, ParameterError
-from fedcipher.foreign_files import MAX_KEY_FILE, open_file, parse_json, read_file
+from fedcipher.foreign_files import MAX_KEY_FILE, MAX_NOTE, open_file, parse_json, read_file
 from fedcipher.schemes import KeySet, Scheme, from_spec
 from fedcipher.schemes.base import state_dir
 
@@ -32,6 +32,8 @@ __all__ = [
     "locate",
     "named_folder",
     "open_client",
+    "replace_client_key",
+    "role_of",
     "save",
     "save_client",
     "save_server",
@@ -128,6 +130,25 @@ def save_client(key: _native.ClientKey, made_by: Scheme, path: str | Path, *, co
     return _save(Path(path), made_by, key.to_bytes(), "client", _named(coordinator))
 
 
+def replace_client_key(path: Path, key: _native.ClientKey) -> None:
+    """Put ``key`` into the client's file at ``path``, and leave what else it says; all or nothing.
+
+    Raises `KeyFormatError`.
+    """
+    head = _content(path, "client").partition(b"\n")[0]
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        try:
+            write_new(draft, head + b"\n" + key.to_bytes(), 0o600)
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        flush_folder(path.parent)
+    except OSError as error:
+        raise KeyFormatError(f"cannot write a key to {refusal(error, path)}") from error
+
+
 def _named(coordinator: str) -> dict[str, Any]:
     return {_COORDINATOR: coordinator} if coordinator else {}
 
@@ -199,6 +220,21 @@ def _parts(path: Path, role: str) -> tuple[dict[str, Any], bytes]:
     if found != role:
         raise KeyFormatError(f"key file {path} is a {found} key where a {role} key is needed; name the other file")
     return content, key
+
+
+def role_of(path: str | Path) -> str:
+    """``client`` or ``server``: whose key file this is. Raises `KeyFormatError`."""
+    path = _server_file(path)
+    try:
+        with open_file(path, MAX_KEY_FILE, follow=True) as file:
+            role = parse_json(file.readline(MAX_NOTE))["role"]
+    except OSError as error:
+        raise KeyFormatError(f"cannot read key file {refusal(error, path)}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(path) from error
+    if role not in ("client", "server"):
+        raise _damaged(path)
+    return role
 
 
 def _content(path: Path, role: str) -> bytes:

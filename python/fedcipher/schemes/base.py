@@ -570,6 +570,24 @@ class NativeScheme(Scheme):
         """The server's key to ``roster``. Raises as `join`."""
         return self._native.roster_key(roster, epoch)
 
+    def roster_fingerprint(self, roster: _native.Roster, *, epoch: int = 1) -> bytes:
+        """What names ``roster`` to people, and what its parties sign: of parties, keys, parameters and epoch.
+
+        Raises as `join`.
+        """
+        return self._native.roster_fingerprint(roster, epoch)
+
+    def with_joined(self, key: _native.ClientKey, joined: Sequence[tuple[int, bytes]]) -> _native.ClientKey:
+        """``key``, which encrypts once enough parties have joined, with these parties' signatures of its roster.
+
+        Raises `SignatureError` for one that does not hold, and as `join`.
+        """
+        return self._native.with_joined(key, list(joined))
+
+    def roster_of(self, key: _native.ClientKey) -> tuple[_native.Roster, set[int] | None]:
+        """The roster in a party's key, and who has joined it as the key knows; None where it needs no signatures."""
+        return self._native.roster_of(key)
+
     def plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
         return self._native.plan(key, list(sampled))
 

@@ -17,7 +17,7 @@ class Oneshot(NativeScheme):
     """Each client encrypts each round under a secret of its own, which it shares with a committee.
 
     Meant to withstand eavesdroppers and a server that cheats, also together with up to ``corrupt`` clients and members
-    of the committee. Attacks that succeed today, years later and by whoever makes a roster, are in docs/oneshot.md, with
+    of the committee. Attacks that succeed, years later and by parties that are made up, are in docs/oneshot.md, with
     what to do meanwhile. One message a client a round; whoever drops out costs nothing, and
     ``members - threshold - pack + 1`` members may be away. A client that lies spoils a round. Assumptions: ring-LWE at
     128 bits with sums of secrets and errors shown (Hint-RLWE, docs/parameters.md), X-Wing, Ed25519; for the sum to be

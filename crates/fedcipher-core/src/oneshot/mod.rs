@@ -19,6 +19,7 @@ mod decrypt;
 mod encrypt;
 pub mod field;
 pub mod identity;
+mod joined;
 mod member;
 pub mod pads;
 pub mod roster;
@@ -35,10 +36,15 @@ use crate::mac::{MacKey, Weighting};
 use crate::rlwe::params::{Derived, Params as Ring, Preset};
 use crate::rlwe::ring::Binomial;
 use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Member, Scheme};
+use crate::sign::SIGNATURE_LEN;
+use crate::statement::sha256;
+use crate::wire::Reader;
 use crate::{Error, Result, wire};
 use identity::Identity;
+use joined::Joined;
 use roster::{Card, Roles, Roster};
 use sharing::Sharing;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -124,6 +130,11 @@ impl Oneshot {
         Ok(Oneshot { setting: Arc::new(Setting { params, derived, sharing }) })
     }
 
+    /// All parameters that two parties must share.
+    fn text(&self) -> String {
+        format!("{NAME} 2|{:?}|{:?}", self.setting.params, self.setting.derived.ring.primes)
+    }
+
     /// Names the roster, so that a party refuses what belongs to another.
     fn tag(&self, roster: &Roster, epoch: u64) -> Result<KeyTag> {
         self.setting.check_roster(roster)?;
@@ -161,6 +172,8 @@ struct Place {
     roster: Roster,
     digest: [u8; 32],
     mac: MacKey,
+    /// None where this party trusts the roster's maker.
+    joined: Option<Joined>,
 }
 
 impl Place {
@@ -189,12 +202,13 @@ impl Oneshot {
         key.tag.check_scheme(NAME, self.digest())?;
         let short = || Error::Key { reason: "it is shorter than an identity".into() };
         let (sealing, roster) = key.secret.split_at_checked(sealing::SECRET_LEN).ok_or_else(short)?;
-        let (identity, roster) = (Identity::of(&key.sign, sealing)?, Roster::parse(roster)?);
+        let mut r = Reader::new(roster);
+        let (identity, roster, joined) = (Identity::of(&key.sign, sealing)?, Roster::read(&mut r)?, Joined::read(r)?);
         if roster.get(key.client).is_none_or(|party| party.verify != identity.verify_key()) {
             return Err(Error::Key { reason: format!("its identity is not that of party {}", key.client) });
         }
         let digest = self.check_key(&key.tag, &roster)?;
-        Ok(Place { identity, roster, digest, mac: key.mac()? })
+        Ok(Place { identity, roster, digest, mac: key.mac()?, joined })
     }
 
     /// The roster of a server's key, and its digest.
@@ -223,7 +237,7 @@ impl Scheme for Oneshot {
     }
 
     fn digest(&self) -> [u8; 16] {
-        scheme::digest(&format!("{NAME} 2|{:?}|{:?}", self.setting.params, self.setting.derived.ring.primes))
+        scheme::digest(&self.text())
     }
 
     fn levels(&self) -> Levels {
@@ -273,6 +287,26 @@ impl Scheme for Oneshot {
         let sign = identity.signing.clone();
         let secret = Zeroizing::new([identity.sealing(), roster.to_bytes()].concat());
         Ok(ClientKey { tag, client, root, sign, secret })
+    }
+
+    fn roster_fingerprint(&self, roster: &Roster, epoch: u64) -> Result<[u8; 32]> {
+        self.setting.check_roster(roster)?;
+        // All bits of the parameters' digest too: of frames' 128 two could be found that agree.
+        let params = sha256(&[self.text().as_bytes()]);
+        Ok(sha256(&[b"fedcipher oneshot v1 fingerprint", &params, &roster.digest(self.digest(), epoch)]))
+    }
+
+    fn with_joined(&self, key: &ClientKey, joined: &[(u32, [u8; SIGNATURE_LEN])]) -> Result<ClientKey> {
+        let Place { identity, roster, joined: before, .. } = self.place(key)?;
+        let fingerprint = self.roster_fingerprint(&roster, key.tag.epoch)?;
+        let now = before.unwrap_or_default().with(&roster, &fingerprint, key.client, joined)?;
+        let secret = [identity.sealing(), roster.to_bytes(), &now.to_bytes()].concat();
+        Ok(ClientKey { secret: Zeroizing::new(secret), ..key.clone() })
+    }
+
+    fn roster_of(&self, key: &ClientKey) -> Result<(Roster, Option<BTreeSet<u32>>)> {
+        let place = self.place(key)?;
+        Ok((place.roster, place.joined.map(|joined| joined.0)))
     }
 
     fn roster_key(&self, roster: &Roster, epoch: u64) -> Result<ServerKey> {

@@ -59,6 +59,12 @@ impl Party {
     pub fn sealing(&self) -> Result<Public> {
         Public::parse(&self.sealing)
     }
+
+    /// The bytes of the key that is sealed to.
+    #[must_use]
+    pub fn sealed_to(&self) -> &[u8] {
+        &self.sealing
+    }
 }
 
 /// What a party says of itself, to whoever makes the roster.
@@ -97,6 +103,11 @@ pub struct Roster {
 
 fn invalid(reason: impl Into<String>) -> Error {
     Error::parameter("roster", reason)
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it maps errors")]
+fn cut(error: Error) -> Error {
+    invalid(format!("it is damaged: {error}"))
 }
 
 fn root_info(id: u32) -> Vec<u8> {
@@ -138,8 +149,15 @@ impl Roster {
     }
 
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let cut = |e: Error| invalid(format!("it is damaged: {e}"));
         let mut r = Reader::new(bytes);
+        let roster = Roster::read(&mut r)?;
+        r.finish().map_err(cut)?;
+        Ok(roster)
+    }
+
+    /// The roster that `r` begins with.
+    pub fn read(r: &mut Reader<'_>) -> Result<Self> {
+        let whole = r.clone().rest();
         if r.array::<8>().map_err(cut)? != MAGIC {
             return Err(invalid("this is no roster of this version"));
         }
@@ -147,10 +165,10 @@ impl Roster {
         let count = r.u32().map_err(cut)? as usize;
         let mut parties = Vec::new();
         for _ in 0..count.min(MOST_PARTIES) {
-            parties.push(Roster::party(&mut r).map_err(cut)?);
+            parties.push(Roster::party(r).map_err(cut)?);
         }
-        r.finish().map_err(cut)?;
-        Roster::checked(root, parties, bytes.to_vec())
+        let after = r.clone().rest().len();
+        Roster::checked(root, parties, whole[..whole.len() - after].to_vec())
     }
 
     fn party(r: &mut Reader<'_>) -> Result<Party> {

@@ -1,0 +1,128 @@
+//! Who has joined a roster, as far as a party knows. Whoever makes a roster can make two, or exchange parties in it on the
+//! way. A party that trusts no maker encrypts only under a roster that all members and most clients have signed. Honest
+//! clients sign one of two rosters, and `corrupt` others both: no two rosters get more than (clients + corrupt) / 2.
+
+use super::roster::{Party, Roster};
+use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
+use crate::wire::Reader;
+use crate::{Error, Result};
+use std::collections::BTreeSet;
+
+const MAGIC: [u8; 8] = *b"FEDJOIN1";
+/// Names that an error lists.
+const MOST_NAMES: usize = 8;
+
+/// The numbers of parties whose signatures of the roster's fingerprint have been checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Joined(pub BTreeSet<u32>);
+
+impl Joined {
+    /// What follows the roster in a party's key: nothing, where the party trusts the roster's maker.
+    pub fn read(mut r: Reader<'_>) -> Result<Option<Self>> {
+        if r.clone().rest().is_empty() {
+            return Ok(None);
+        }
+        let damaged = |_| Error::Key { reason: "what it says of who has joined is damaged; join again".into() };
+        if r.array::<8>().map_err(damaged)? != MAGIC {
+            return Err(damaged(Error::frame("")));
+        }
+        let count = r.u32().map_err(damaged)?;
+        let ids = (0..count).map(|_| r.u32()).collect::<Result<_>>().map_err(damaged)?;
+        r.finish().map_err(damaged)?;
+        Ok(Some(Joined(ids)))
+    }
+
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let ids = self.0.iter().flat_map(|id| id.to_le_bytes());
+        [&MAGIC[..], &(self.0.len() as u32).to_le_bytes()].concat().into_iter().chain(ids).collect()
+    }
+
+    /// With `own`, and the parties of these signatures.
+    pub fn with(
+        mut self,
+        roster: &Roster,
+        fingerprint: &[u8; 32],
+        own: u32,
+        more: &[(u32, [u8; SIGNATURE_LEN])],
+    ) -> Result<Self> {
+        self.0.insert(own);
+        for (id, signature) in more {
+            let Party { verify: key, .. } = roster.get(*id).ok_or_else(|| {
+                Error::parameter("joined", format!("the roster has no party {id}; take the files of this roster"))
+            })?;
+            Signed { party: *id, key, purpose: Purpose::Roster, message: fingerprint, signature }.check()?;
+            self.0.insert(*id);
+        }
+        Ok(self)
+    }
+
+    /// Refuses a roster that a member has not joined, or no more than (clients + corrupt) / 2 clients.
+    pub fn check(&self, roster: &Roster, corrupt: usize) -> Result<()> {
+        let away: Vec<&Party> = roster.parties().filter(|party| !self.0.contains(&party.id)).collect();
+        let members: Vec<&Party> = away.iter().copied().filter(|party| party.roles.member).collect();
+        let clients = roster.cohort().len();
+        let have = clients - away.iter().filter(|party| party.roles.client).count();
+        let needed = (clients + corrupt) / 2 + 1;
+        let mut missing = Vec::new();
+        if !members.is_empty() {
+            missing.push(format!("without members {}", names(&members)));
+        }
+        if have < needed {
+            let others: Vec<&Party> = away.into_iter().filter(|party| party.roles.client).collect();
+            missing.push(format!("{have} of {clients} clients where {needed} must, without {}", names(&others)));
+        }
+        if missing.is_empty() { Ok(()) } else { Err(Error::NotJoined { missing: missing.join("; ") }) }
+    }
+}
+
+fn names(parties: &[&Party]) -> String {
+    let mut names: Vec<String> = parties.iter().take(MOST_NAMES).map(|party| format!("{:?}", party.name)).collect();
+    if parties.len() > MOST_NAMES {
+        names.push(format!("{} more", parties.len() - MOST_NAMES));
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use crate::oneshot::identity::Identity;
+    use crate::oneshot::roster::{Card, Roles};
+
+    fn read(bytes: &[u8]) -> Result<Option<Joined>> {
+        Joined::read(Reader::new(bytes))
+    }
+
+    #[test]
+    fn who_has_joined_is_read_whole_or_not_at_all() {
+        let joined = Joined([3, 1, 1 << 31].into());
+        let bytes = joined.to_bytes();
+        assert_eq!(read(&bytes).unwrap(), Some(joined));
+        assert_eq!(read(&[]).unwrap(), None);
+        for cut in 1..bytes.len() {
+            assert!(matches!(read(&bytes[..cut]), Err(Error::Key { .. })), "{cut} bytes");
+        }
+        assert!(read(&[bytes.as_slice(), &[0]].concat()).is_err());
+        assert!(read(&[&MAGIC[..], &[0xff; 8]].concat()).is_err());
+    }
+
+    /// Of all rosters of up to eight clients, of which honest ones join one and corrupt ones both.
+    #[test]
+    fn no_two_rosters_of_one_maker_are_both_joined_by_enough() {
+        for clients in 2..=8_u32 {
+            let roles = Roles { client: true, member: false, reader: true };
+            let card = |id| Card::of(&Identity::generate().unwrap(), id, &format!("site-{id}"), roles);
+            let roster = Roster::new((0..clients).map(card).collect()).unwrap();
+            for corrupt in 0..clients.min(4) {
+                let enough = |ids: BTreeSet<u32>| Joined(ids).check(&roster, corrupt as usize).is_ok();
+                for first in corrupt..=clients {
+                    let (a, b) = ((0..first).collect(), (0..corrupt).chain(first..clients).collect());
+                    assert!(!(enough(a) && enough(b)), "{clients} clients, {corrupt} corrupt, {first} in one");
+                }
+                assert!(enough((0..clients).collect()));
+            }
+        }
+    }
+}
