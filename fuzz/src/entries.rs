@@ -10,6 +10,7 @@ use fedcipher_core::oneshot::identity::Identity;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::oneshot::sealing::ENCAPPED_LEN;
 use fedcipher_core::registry;
+use fedcipher_core::scheme::Aggregator;
 use fedcipher_core::sign::Purpose;
 use fedcipher_core::wire;
 use fedcipher_engine::certificates::{self, Party, Role, Root, Terms};
@@ -249,14 +250,20 @@ pub fn request(data: &[u8]) {
     }
 }
 
-pub fn answer(data: &[u8]) {
-    let round = of("oneshot");
+/// An aggregator that was given an answer of the fuzzer's and those of all members.
+fn among_answers(round: &Round, data: &[u8]) -> Box<dyn Aggregator> {
     let mut aggregator = round.added();
     let requests = aggregator.requests().unwrap();
     let _ = aggregator.answer(&Frames::of(round).frame(data));
     for (member, request) in requests {
         aggregator.answer(&round.answers(member, &request).unwrap()).unwrap();
     }
+    aggregator
+}
+
+pub fn answer(data: &[u8]) {
+    let round = of("oneshot");
+    let mut aggregator = among_answers(round, data);
     assert!(round.opens(&aggregator.finish().unwrap()), "one answer spoiled a round");
 }
 
@@ -270,13 +277,7 @@ pub fn proposal(data: &[u8]) {
 }
 
 pub fn agreement(data: &[u8]) {
-    let round = of("agreed");
-    let mut aggregator = round.added();
-    let requests = aggregator.requests().unwrap();
-    let _ = aggregator.answer(&Frames::of(round).frame(data));
-    for (member, request) in requests {
-        aggregator.answer(&round.answers(member, &request).unwrap()).unwrap();
-    }
+    let mut aggregator = among_answers(of("agreed"), data);
     assert_eq!(aggregator.missing(), 0, "one answer kept honest members from agreeing");
     let requests = aggregator.requests().unwrap();
     assert!(!aggregator.agreeing() && requests.len() == 3);

@@ -10,12 +10,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcipher.dp import Privacy
+from fedcipher.dp import Grid, Privacy
 from fedcipher.errors import CharterError
 from fedcipher.federation.answers import Answer, Lanes, parse_answer
 from fedcipher.federation.canonical import decode, encode
 from fedcipher.federation.charter import digest_of
 from fedcipher.schemes import Scheme
+from fedcipher.schemes.noise import Mechanism
 
 __all__ = ["NoisyAnswers", "Query", "query_lanes"]
 
@@ -100,6 +101,7 @@ class NoisyAnswers:
 
     def __init__(self, answers: Sequence[Answer], privacy: Privacy) -> None:
         self._answers, self._count = answers, sum(answer.count for answer in answers)
+        self._privacy = privacy
         # A little less than the norm: float32 rounds up too.
         self._unit = privacy.clip / math.sqrt(self._count) * (1 - 2.0**-20)
 
@@ -107,6 +109,10 @@ class NoisyAnswers:
     def shape(self) -> NDArray[np.float32]:
         """A vector of as many zeros."""
         return np.zeros(self._count, np.float32)
+
+    def grid(self, scheme: Scheme) -> Grid:
+        """How clients of ``scheme`` round and add noise. Raises `ParameterError` where its bits have no room for it."""
+        return Mechanism(scheme.codec, self._privacy, scheme.noise_shares).grid([self.shape])
 
     def encode(self, values: Mapping[str, Sequence[int | float]]) -> NDArray[np.float32]:
         """One client's vector: what is missing or NaN is zero, what is beyond the largest magnitude is cut to it."""

@@ -52,7 +52,6 @@ from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Aggregator, Decryptor, Scheme
-from fedcipher.schemes.noise import Mechanism
 
 if TYPE_CHECKING:
     # Only a type, and not everywhere in the Flower versions that work.
@@ -199,7 +198,7 @@ class EncryptedSum:
         if privacy is None:
             return {answer.name: 0.0 for answer in self.query.answers}
         asked = NoisyAnswers(self.query.answers, privacy)
-        grid = Mechanism(scheme.codec, privacy, scheme.noise_shares).grid([asked.shape])
+        grid = asked.grid(scheme)
         return asked.deviations(math.sqrt(grid.variance) * grid.step, len(self.clients))
 
     def save(self, path: str | Path) -> None:
@@ -291,9 +290,9 @@ class _Asking:
         self._elements = query_lanes(asked.answers, scheme).count
         if privacy is not None:
             # Refused here, where the bits hold no noise of so many numbers.
-            shape = NoisyAnswers(asked.answers, privacy).shape
-            Mechanism(scheme.codec, privacy, scheme.noise_shares).grid([shape])
-            self._elements = shape.size
+            noisy = NoisyAnswers(asked.answers, privacy)
+            noisy.grid(scheme)
+            self._elements = noisy.shape.size
 
     def run(
         self, query: RecordDict, nodes: Iterable[int] | None, timeout: float, committee_timeout: float

@@ -188,7 +188,7 @@ impl Held<'_> {
         self.indexed.write(Newest::of(position.count, position.last))
     }
 
-    /// The same, durably.
+    /// Has the index count what was added, durably.
     pub fn settle(&mut self, position: &Position) -> Result<()> {
         self.indexed.advance(Newest::of(position.count, position.last))
     }

@@ -162,16 +162,14 @@ impl Memories {
         Ok(groups)
     }
 
-    /// What to remember so that the memory of `sum` has the sets `others`, each with its minimum, and that of `sum`.
-    /// Refuses what breaks the rule of sets.
+    /// The sets that the memory of `sum` lacks: of `others`, each with its minimum, and the set of `sum`. Refuses sets that
+    /// break the rule of sets.
     pub fn missing(&self, sum: &Sum, others: Vec<(u64, Vec<Name>)>) -> Result<Vec<Entry>> {
         let mut groups = self.groups(sum)?;
         let mut entries = Vec::new();
         for set in others.into_iter().map(|(minimum, clients)| sum.beside(minimum, clients)).chain([sum.clone()]) {
-            let before = groups.clone();
-            groups = groups.with_minimum(set.minimum)?;
-            groups.admit(&set.clients, &[])?;
-            if groups.clone().with_minimum(1)? != before.with_minimum(1)? {
+            groups.clone().with_minimum(set.minimum)?.admit(&set.clients, &[])?;
+            if groups.remember(&set.clients, set.minimum) {
                 entries.push(Entry::of_set(sum.beside(set.minimum, set.clients)));
             }
         }

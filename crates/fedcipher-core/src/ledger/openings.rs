@@ -207,7 +207,7 @@ impl Openings {
         groups
     }
 
-    /// The groups that the memory of `sum` has now; none where its set is no part of them.
+    /// The groups of `sum`'s memory, where the set of `sum` is among its sets; else none.
     pub fn agreed(&self, sum: &Sum) -> Result<Option<SetMemory>> {
         let Seen { position, memories, .. } = &mut *self.seen();
         if let Some((_, journal)) = &self.files {
@@ -321,7 +321,7 @@ impl Openings {
     }
 }
 
-/// Forgets what need not be remembered, where there is much of it.
+/// Rewrites a long journal without the entries that nobody needs any more.
 fn shorten(held: Held<'_>, position: &mut Position, memories: &Memories) -> Result<()> {
     if !held.is_long(position) && !memories.overfull() {
         return Ok(());

@@ -195,7 +195,7 @@ impl MacKey {
         Err(Error::Memory { round: header.round })
     }
 
-    /// What hides a sum of clients' own pads from whoever lacks the key. `statement` says whose sum it is and of what.
+    /// Hides a sum of clients' own pads from everybody without the key. `statement` names the member and the sum.
     #[must_use]
     pub fn veil(&self, statement: &[u8]) -> Element {
         Element::from_random(prf(&self.veil, &[statement]))
@@ -313,7 +313,7 @@ impl Hasher<'_> {
 pub struct Stamp {
     pub mac: RoundMac,
     pub own: Contribution,
-    /// What the client has drawn for this tag alone; zero where the cohort's secret makes the only pad.
+    /// The pad that the client has drawn for this tag; zero in schemes whose clients draw none.
     pub pad: Zeroizing<Element>,
     pub weighting: Weighting,
     pub levels: Levels,

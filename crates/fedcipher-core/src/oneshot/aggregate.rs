@@ -51,6 +51,13 @@ struct Kept {
     sealed: Vec<Vec<u8>>,
 }
 
+impl Kept {
+    /// What a client has signed of its update, and its signature.
+    fn statement(&self) -> Vec<u8> {
+        [self.signature.as_slice(), &self.tag.to_bytes(), &self.signed].concat()
+    }
+}
+
 /// An update's payload without its end.
 struct Body<'a> {
     /// A share a member.
@@ -101,11 +108,7 @@ impl OneshotAggregator {
     fn proposals(&mut self, header: &Header, common: &[u8]) -> Vec<(u32, Vec<u8>)> {
         let corrupt = self.setting.params.corrupt;
         let mut payload = common.to_vec();
-        for kept in self.shares.values().take(corrupt + 1) {
-            payload.extend_from_slice(&kept.signature);
-            payload.extend_from_slice(&kept.tag.to_bytes());
-            payload.extend_from_slice(&kept.signed);
-        }
+        self.shares.values().take(corrupt + 1).for_each(|kept| payload.extend(kept.statement()));
         payload.extend(write_sets(self.agreements.again(corrupt)));
         let frame = Header { kind: Kind::Proposal, ..header.clone() }.frame(&payload);
         self.roster.members().map(|member| (member.id, frame.clone())).collect()
@@ -172,9 +175,7 @@ impl Aggregator for OneshotAggregator {
         let request = |(place, member): (usize, &Party)| {
             let mut payload = [common.as_slice(), &agreed].concat();
             for kept in self.shares.values() {
-                payload.extend_from_slice(&kept.signature);
-                payload.extend_from_slice(&kept.tag.to_bytes());
-                payload.extend_from_slice(&kept.signed);
+                payload.extend(kept.statement());
                 payload.extend_from_slice(&kept.sealed[place]);
             }
             (member.id, header.frame(&payload))

@@ -146,7 +146,7 @@ impl Certificate {
     }
 }
 
-/// What the members have said of a proposal so far, at the server.
+/// At the server: the members' agreements to the present proposal.
 #[derive(Debug, Default)]
 pub struct Agreements {
     said: BTreeMap<u32, Agreement>,
@@ -168,8 +168,8 @@ impl Agreements {
         Certificate(by_digest.into_values().max_by_key(BTreeMap::len).unwrap_or_default())
     }
 
-    /// What to propose beside the round's set to all members, where they have not agreed yet: what they have said to
-    /// remember. First what more say than lie, then what anybody says.
+    /// The sets to propose next beside the round's own. Members that have not agreed have said which sets they remember.
+    /// Sets that more members say than may lie come first, and then the sets that any member says.
     pub fn again(&mut self, corrupt: usize) -> &Sets {
         let mut claims = BTreeMap::<&(u64, Vec<Name>), usize>::new();
         for set in self.said.values().flat_map(|said| &said.sets) {

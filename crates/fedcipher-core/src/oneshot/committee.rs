@@ -59,7 +59,7 @@ mod tests {
 
     const CLIENTS: usize = 8;
 
-    /// What each member is asked for: a list of disjoint sets. Corrupt members, the first ones, tell of each client.
+    /// Of each member: the disjoint sets that it is asked for. The first members are corrupt and show every client's share.
     type Asked = Vec<Vec<Vec<usize>>>;
 
     /// All that follows about secrets from what members say: rows of linear forms in each client's packed coefficients.

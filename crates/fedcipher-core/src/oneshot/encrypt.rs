@@ -1,4 +1,5 @@
-//! The client's side: a fresh secret and a fresh pad, their shares sealed to the committee, the update under it, a signature over all.
+//! The client's side: a fresh secret and a fresh pad, their shares sealed to the committee, the update under both, and a
+//! signature over all.
 
 use super::sealing::Public;
 use super::statement::share_info;

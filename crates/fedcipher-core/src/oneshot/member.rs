@@ -48,6 +48,14 @@ struct Asked<'a> {
     sealed: &'a [u8],
 }
 
+impl<'a> Asked<'a> {
+    /// What a client has signed; its share, which a proposal lacks, comes behind.
+    fn read(of: Contribution, members: usize, r: &mut Reader<'a>) -> Result<Self> {
+        let (signature, tag) = (r.array()?, Tag::parse(r.array::<TAG_LEN>()?)?);
+        Ok(Asked { of, signature, tag, signed: r.bytes(32 * (1 + members))?, sealed: &[] })
+    }
+}
+
 impl CommitteeMember {
     pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "member", |roles| roles.member)?;
@@ -76,9 +84,8 @@ impl CommitteeMember {
         let share = self.setting.sharing.share_bytes(self.index) + OVERHEAD;
         let mut asked = Vec::with_capacity(header.contributions.len());
         for of in &header.contributions {
-            let (signature, tag) = (r.array()?, Tag::parse(r.array::<TAG_LEN>()?)?);
-            let (signed, sealed) = (r.bytes(32 * (1 + members))?, r.bytes(share)?);
-            asked.push(Asked { of: *of, signature, tag, signed, sealed });
+            let stated = Asked::read(*of, members, &mut r)?;
+            asked.push(Asked { sealed: r.bytes(share)?, ..stated });
         }
         r.finish()?;
         asked.par_iter().try_for_each(|asked| self.check_client(asked))?;
@@ -103,11 +110,8 @@ impl CommitteeMember {
         let mut r = Reader::new(payload);
         let context = RoundContext::given(self.place.digest, header, r.array()?);
         let Params { members, corrupt, .. } = self.setting.params;
-        let signed = header.contributions.iter().take(corrupt + 1).map(|of| {
-            let (signature, tag) = (r.array()?, Tag::parse(r.array::<TAG_LEN>()?)?);
-            Ok(Asked { of: *of, signature, tag, signed: r.bytes(32 * (1 + members))?, sealed: &[] })
-        });
-        let signed = signed.collect::<Result<Vec<_>>>()?;
+        let some = header.contributions.iter().take(corrupt + 1);
+        let signed = some.map(|of| Asked::read(*of, members, &mut r)).collect::<Result<Vec<_>>>()?;
         let others = read_sets(&mut r)?;
         r.finish()?;
         self.check_signatures(&context, &signed)?;
