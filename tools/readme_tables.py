@@ -49,6 +49,11 @@ def transforms() -> str:
     return f"{forward} forward, {inverse} with a product and back"
 
 
+def in_words(bits: int | list[int]) -> str:
+    """Of a value; a run chooses among several."""
+    return str(bits) if isinstance(bits, int) else f"{', '.join(map(str, bits[:-1]))} or {bits[-1]}"
+
+
 def results() -> str:
     """Accuracy and traffic of the committed runs."""
     lines = [
@@ -57,7 +62,7 @@ def results() -> str:
     ]
     for name in RESULTS:
         report = json.loads((ROOT / "docs" / "results" / name / "report.json").read_text())
-        totals, bits = report["totals"], report["codec"]["bits"]
+        totals, bits = report["totals"], in_words(report["codec"]["bits"])
         traffic = f"{totals['upload_bytes']:,.0f} | {totals['download_bytes']:,.0f}"
         traffic += f" | {totals['evaluation_download_bytes']:,.0f}"
         lines.append(f"| {name} | {bits} | {totals['accuracy']:.2%} | {totals['f1']:.4f} | {traffic} |")
