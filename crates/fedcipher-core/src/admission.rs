@@ -5,7 +5,7 @@ use crate::client::Digest;
 use crate::codec::Layout;
 use crate::keys::{Cohort, KeyTag, ServerKey};
 use crate::mac::{Tag, Weighting};
-use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
+use crate::sign::{Purpose, SIGNATURE_LEN, Signed, VERIFY_LEN};
 use crate::statement::{self, RoundContext};
 use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag};
 use crate::{Error, Result};
@@ -70,9 +70,28 @@ pub struct Admitted<'a> {
     /// What the payload is to be multiplied by.
     pub factor: u64,
     pub tag: Tag,
-    /// The digests of the payload that the signature covers.
-    pub signed: Vec<u8>,
-    pub signature: &'a [u8; SIGNATURE_LEN],
+}
+
+/// What an update's signature is said to cover, and the signature.
+#[derive(Debug)]
+pub struct Claim<'a, const N: usize> {
+    /// The client's key to check signatures with, as the cohort has it.
+    pub key: [u8; VERIFY_LEN],
+    pub context: RoundContext,
+    pub own: Contribution,
+    pub tag: Tag,
+    /// The payload without tag and signature.
+    pub body: &'a [u8],
+    pub signature: &'a [u8; N],
+}
+
+impl Claim<'_, SIGNATURE_LEN> {
+    /// Refuses a signature that does not hold under the cohort's key.
+    fn check(&self) -> Result<()> {
+        let Claim { key, context, own, tag, body, signature } = self;
+        let message = context.update(*own, *tag, &Digest::of(body));
+        Signed { party: own.client, key, purpose: Purpose::Update, message: &message, signature }.check()
+    }
 }
 
 impl Admission {
@@ -99,15 +118,15 @@ impl Admission {
 
     /// Every field of an update's header against this round, and whether it is its client's.
     pub fn check<'a>(&self, bytes: &'a [u8]) -> Result<Admitted<'a>> {
-        self.check_as(bytes, |body| Ok(Digest::of(body).to_vec()))
+        Ok(self.check_as(bytes, |claim: &Claim<'_, SIGNATURE_LEN>, _| claim.check())?.0)
     }
 
-    /// [`Self::check`] where clients sign other digests than that of the payload as a whole: `body` makes them.
-    pub fn check_as<'a>(
+    /// [`Self::check`] where `check` sees to the signature, of `N` bytes; with what it makes of it.
+    pub fn check_as<'a, const N: usize, T>(
         &self,
         bytes: &'a [u8],
-        body: impl FnOnce(&'a [u8]) -> Result<Vec<u8>>,
-    ) -> Result<Admitted<'a>> {
+        check: impl FnOnce(&Claim<'a, N>, &Layout) -> Result<T>,
+    ) -> Result<(Admitted<'a>, T)> {
         let Frame { header, payload } = wire::parse_kind(bytes, Kind::Update)?;
         self.tag.check(&header)?;
         self.check_open()?;
@@ -146,11 +165,10 @@ impl Admission {
         }
         let (payload, tag, signature) = statement::split(payload)?;
         let own = Contribution { client, weight };
-        let signed = body(payload)?;
-        let message = RoundContext::of(self.scope, &header).update(own, tag, &signed);
-        Signed { party: client, key, purpose: Purpose::Update, message: &message, signature }.check()?;
+        let context = RoundContext::of(self.scope, &header);
+        let made = check(&Claim { key: *key, context, own, tag, body: payload, signature }, &layout)?;
         let factor = self.rules.weighting.factor(weight);
-        Ok(Admitted { header, contribution: own, layout, payload, factor, tag, signed, signature })
+        Ok((Admitted { header, contribution: own, layout, payload, factor, tag }, made))
     }
 
     /// Counts a frame whose payload has been added.

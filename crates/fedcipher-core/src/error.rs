@@ -152,6 +152,24 @@ pub enum Error {
     )]
     NotJoined { missing: String },
 
+    #[error(
+        "member {member} of the committee has published prekey {seen}, this one is {number}: it is an old one, and shares \
+         sealed to it could open with old files"
+    )]
+    OldPrekey { member: u32, number: u64, seen: u64 },
+
+    #[error(
+        "{known} members of the committee have published a prekey where {needed} must: shares are sealed to prekeys only; \
+         give this client the members' newest prekeys with the round"
+    )]
+    NoPrekeys { known: usize, needed: usize },
+
+    #[error(
+        "clients {clients:?} have sealed shares of round {round} to prekeys that are gone; a member keeps each for its rounds \
+         and its time only, so begin a new round with its newest prekey"
+    )]
+    PrekeyGone { round: u64, clients: Vec<u32> },
+
     #[error("what party {party} is said to have sent does not bear its signature")]
     Signature { party: u32 },
 
@@ -221,6 +239,7 @@ impl Error {
             Error::Device { .. } => "AcceleratorError",
             Error::Committee { .. } => "CommitteeError",
             Error::NotJoined { .. } => "NotJoinedError",
+            Error::OldPrekey { .. } | Error::NoPrekeys { .. } | Error::PrekeyGone { .. } => "PrekeyError",
             Error::Signature { .. } => "SignatureError",
             Error::FalseShare { .. } => "FalseShareError",
             Error::Asked { .. } | Error::Finished { .. } => "WrongRoundError",

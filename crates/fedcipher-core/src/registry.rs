@@ -3,6 +3,7 @@
 use crate::bounds::{Bounds, Privacy};
 use crate::codec::{Layout, Tensor};
 use crate::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
+use crate::oneshot::prekeys::Life;
 use crate::oneshot::{Oneshot, Params as OneshotParams, Reveal};
 use crate::plain::Plain;
 use crate::rlwe::Bfv;
@@ -126,6 +127,8 @@ struct OneshotSpec {
     corrupt: usize,
     pack: usize,
     reveal: RevealSpec,
+    prekey_rounds: u64,
+    prekey_hours: u64,
 }
 
 #[derive(Deserialize)]
@@ -228,6 +231,7 @@ fn build(spec: Spec, bits: Vec<u32>, accelerators: Option<Arc<dyn Accelerators>>
                     RevealSpec::Clients => Reveal::Clients,
                     RevealSpec::Server => Reveal::Server,
                 },
+                life: Life { rounds: p.prekey_rounds, hours: p.prekey_hours },
             })?))
         }
         #[cfg(feature = "hhe")]

@@ -93,6 +93,12 @@ pub trait Encryptor: Send {
     /// Does what does not depend on the data ahead of time: claims `round`, and what else the scheme can.
     fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()>;
 
+    /// Takes the prekeys that members of the committee have published, as [`Member::prekey`] made them: the next updates'
+    /// shares are sealed to the newest of each member. Those that are refused, each with its reason, change nothing.
+    fn take_prekeys(&mut self, _frames: &[&[u8]]) -> Result<Vec<Error>> {
+        Ok(Vec::new())
+    }
+
     /// Bytes of the last frame that are sent once a key epoch and not again.
     fn setup_bytes(&self) -> usize {
         0
@@ -134,6 +140,12 @@ pub trait Aggregator: Send {
     /// for it.
     fn agreeing(&self) -> bool {
         false
+    }
+
+    /// Checks the prekeys that the round's clients are given, and takes updates that were sealed to these only. Those that
+    /// are refused, each with its reason.
+    fn take_prekeys(&mut self, _frames: &[&[u8]]) -> Result<Vec<Error>> {
+        Ok(Vec::new())
     }
 
     /// How many more answers the next step needs: other requests where members are [`Self::agreeing`], else
@@ -225,6 +237,12 @@ pub trait Member: Send + Sync {
     /// The answer to [`Aggregator::requests`]: the same request again gets the same bytes, another of the round one only
     /// where both count in a memory, have no client in common and keep to the rule of sets. Where clients have sent what is no share, a complaint that names them, and nothing is spent.
     fn answer(&self, request: &[u8]) -> Result<Vec<u8>>;
+
+    /// The frame that publishes the prekey for what comes next: for the clients, by [`Encryptor::take_prekeys`].
+    fn prekey(&self) -> Result<Vec<u8>>;
+
+    /// Deletes all prekeys: nothing that was sealed to them opens any more. For the end of a run.
+    fn forget(&self) -> Result<()>;
 }
 
 /// A scheme with validated parameters.

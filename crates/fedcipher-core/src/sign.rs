@@ -38,12 +38,21 @@ pub enum Purpose {
     Charter,
     /// A party has joined a roster.
     Roster,
+    /// A committee's member publishes a key that shares are sealed to.
+    Prekey,
 }
 
 impl Purpose {
     /// All of them.
-    pub const ALL: [Purpose; 6] =
-        [Purpose::Update, Purpose::Answer, Purpose::Complaint, Purpose::Sets, Purpose::Charter, Purpose::Roster];
+    pub const ALL: [Purpose; 7] = [
+        Purpose::Update,
+        Purpose::Answer,
+        Purpose::Complaint,
+        Purpose::Sets,
+        Purpose::Charter,
+        Purpose::Roster,
+        Purpose::Prekey,
+    ];
 
     fn domain(self) -> &'static [u8] {
         match self {
@@ -53,6 +62,7 @@ impl Purpose {
             Purpose::Sets => b"fedcipher sets 1\0",
             Purpose::Charter => b"fedcipher charter 1\0",
             Purpose::Roster => b"fedcipher roster 1\0",
+            Purpose::Prekey => b"fedcipher prekey 1\0",
         }
     }
 

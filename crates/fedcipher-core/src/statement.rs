@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// Bytes of a tag and a signature, at the end of every update.
 pub const END_LEN: usize = TAG_LEN + SIGNATURE_LEN;
 
-/// Splits an update's payload into what is before its tag, its tag and its signature.
-pub fn split(payload: &[u8]) -> Result<(&[u8], Tag, &[u8; SIGNATURE_LEN])> {
+/// Splits an update's payload into what is before its tag, its tag and its signature, which has `N` bytes.
+pub fn split<const N: usize>(payload: &[u8]) -> Result<(&[u8], Tag, &[u8; N])> {
     let (rest, signature) = payload.split_last_chunk().ok_or_else(|| Error::frame("it ends before its signature"))?;
     let (body, tag) = Tag::split(rest)?;
     Ok((body, tag, signature))

@@ -57,13 +57,18 @@ pub trait Sealer: Send + Sync {
     }
 
     /// The payload's last bytes, from the parts of all pieces and the digest of their bytes.
-    fn end(&self, hash: Hash, digest: &[u8; 32]) -> [u8; END_LEN] {
-        self.stamp().end(hash, digest)
+    fn end(&self, hash: Hash, digest: &[u8; 32]) -> Result<Vec<u8>> {
+        Ok(self.stamp().end(hash, digest).to_vec())
+    }
+
+    /// Bytes of [`Self::end`].
+    fn end_len(&self) -> usize {
+        END_LEN
     }
 
     /// Bytes of the payload.
     fn payload_len(&self) -> usize {
-        Piece::end(self.pieces(), self.prefix().len()) + END_LEN
+        Piece::end(self.pieces(), self.prefix().len()) + self.end_len()
     }
 }
 
@@ -173,7 +178,7 @@ pub fn seal_all(sealer: &dyn Sealer, update: &Update<'_>, place: &mut dyn Place,
     sealer.header().build(sealer.payload_len(), place, |payload| {
         let (head, rest) = payload.split_at_mut(sealer.prefix().len());
         head.copy_from_slice(sealer.prefix());
-        let (pieces, end) = rest.split_at_mut(rest.len() - END_LEN);
+        let (pieces, end) = rest.split_at_mut(rest.len() - sealer.end_len());
         let mut digest = sealer.digest();
         let mut hash = Hash::default();
         match threads.there() {
@@ -190,7 +195,7 @@ pub fn seal_all(sealer: &dyn Sealer, update: &Update<'_>, place: &mut dyn Place,
                 digest.update_by_all(pieces);
             }
         }
-        end.copy_from_slice(&sealer.end(hash, &digest.finish()));
+        end.copy_from_slice(&sealer.end(hash, &digest.finish())?);
         Ok(())
     })
 }

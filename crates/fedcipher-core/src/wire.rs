@@ -40,6 +40,8 @@ pub enum Kind {
     /// To a member of a committee, and back: a set that is to be answered for.
     Proposal = 8,
     Agreement = 9,
+    /// From a member of a committee, for the clients.
+    Prekey = 10,
 }
 
 impl Kind {
@@ -54,6 +56,7 @@ impl Kind {
             7 => Ok(Kind::Complaint),
             8 => Ok(Kind::Proposal),
             9 => Ok(Kind::Agreement),
+            10 => Ok(Kind::Prekey),
             other => Err(Error::frame(format!("unknown frame kind {other}"))),
         }
     }

@@ -11,6 +11,7 @@ use fedcipher_core::codec::{Layout, Sums};
 use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::keys::{ClientKey, KeySet, ServerKey};
 use fedcipher_core::mac::Tag;
+use fedcipher_core::oneshot::prekeys::Life;
 use fedcipher_core::oneshot::{Oneshot, Params as OneshotParams, Reveal};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::rlwe::params::Preset;
@@ -39,6 +40,7 @@ fn oneshot() -> OneshotParams {
         corrupt: 1,
         pack: 1,
         reveal: Reveal::Clients,
+        life: Life { rounds: 1, hours: 24 },
     }
 }
 

@@ -10,6 +10,7 @@ use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Means, Sums, Tensor, WHOLE};
 use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::mac::hash::GROUP;
+use fedcipher_core::oneshot::prekeys::Life;
 use fedcipher_core::oneshot::{Oneshot, Params as OneshotParams, Reveal};
 use fedcipher_core::prf::round_client;
 use fedcipher_core::rlwe::Bfv;
@@ -39,6 +40,7 @@ fn oneshot(clients: u64, bits: &[u32]) -> Box<dyn Scheme> {
         corrupt: 1,
         pack: 1,
         reveal: Reveal::Clients,
+        life: Life { rounds: 1, hours: 24 },
     };
     Box::new(Oneshot::new(params).unwrap())
 }

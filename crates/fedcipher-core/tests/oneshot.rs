@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Client, encrypt, expected, floats, layout};
+use common::{Client, expected, floats, layout, update};
 use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Sums};
@@ -12,18 +12,24 @@ use fedcipher_core::mac::TAG_LEN;
 use fedcipher_core::mac::field::Element;
 use fedcipher_core::oneshot::identity::Identity;
 use fedcipher_core::oneshot::pads::Pads;
+use fedcipher_core::oneshot::prekeys::Life;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
-use fedcipher_core::oneshot::sealing::{OVERHEAD, SECRET_LEN};
+use fedcipher_core::oneshot::sealed_share::{Envelope, OVERHEAD, SealedShare};
+use fedcipher_core::oneshot::sealing::{self, Public, SECRET_LEN, Secret};
 use fedcipher_core::oneshot::statement::share_info;
 use fedcipher_core::oneshot::{Oneshot, Params, Reveal};
 use fedcipher_core::rlwe::params::Preset;
-use fedcipher_core::scheme::{Aggregator, Expect, Scheme};
+use fedcipher_core::scheme::{Aggregator, Encryptor, Expect, Member, Request, Scheme};
+use fedcipher_core::sign::{Purpose, SIGNATURE_LEN};
 use fedcipher_core::statement::{END_LEN, RoundContext, Signer, split};
-use fedcipher_core::wire::{self, Contribution, Header};
+use fedcipher_core::wire::{self, Contribution, Header, Kind, Reader};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use tempfile::TempDir;
+use zeroize::Zeroizing;
 
 const ROUND: u64 = 9;
 /// Bytes of N = 2048 field elements, of 8 clients' sums.
@@ -39,21 +45,12 @@ fn params(clients: u64) -> Params {
         corrupt: 1,
         pack: 1,
         reveal: Reveal::Clients,
+        life: Life { rounds: 1, hours: 24 },
     }
 }
 
 fn clients(layout: &Layout, ids: &[u32]) -> Vec<Client> {
     ids.iter().map(|id| (*id, u64::from(id % 3) + 1, floats(layout, u64::from(*id)))).collect()
-}
-
-/// What members without `dead` answer, added.
-fn asked(scheme: &Oneshot, keys: &KeySet, aggregator: &mut dyn Aggregator, dead: &[u32]) {
-    for (member, request) in aggregator.requests().unwrap() {
-        if !dead.contains(&member) {
-            let answer = scheme.member(&keys.clients[member as usize], None).unwrap().answer(&request).unwrap();
-            assert_eq!(aggregator.answer(&answer).unwrap(), member);
-        }
-    }
 }
 
 fn opened(scheme: &Oneshot, keys: &KeySet, reader: usize, frame: &[u8]) -> Result<Vec<u64>, Error> {
@@ -68,18 +65,89 @@ struct Round {
     layout: Layout,
     clients: Vec<Client>,
     updates: Vec<Vec<u8>>,
+    /// The members' files.
+    state: TempDir,
 }
 
 fn round(params: Params, ids: &[u32]) -> Round {
+    round_of(params, ids, &layout(&[(700, 8), (5000, 12)]))
+}
+
+fn round_of(params: Params, ids: &[u32], layout: &Layout) -> Round {
     let scheme = Oneshot::new(params).unwrap();
     let keys = scheme.keygen(&(0..8).collect::<Vec<_>>(), 1).unwrap();
-    let layout = layout(&[(700, 8), (5000, 12)]);
-    let clients = clients(&layout, ids);
-    let updates = clients.iter().map(|c| encrypt(&scheme, &keys, &layout, ROUND, c, &[])).collect();
-    Round { scheme, keys, layout, clients, updates }
+    let clients = clients(layout, ids);
+    let state = tempfile::tempdir().unwrap();
+    let mut round = Round { scheme, keys, layout: layout.clone(), clients, updates: Vec::new(), state };
+    round.updates = round.updates_of(ROUND);
+    round
 }
 
 impl Round {
+    /// As in a process of its own: what it knows is in its files.
+    fn member(&self, id: u32) -> Box<dyn Member> {
+        self.scheme.member(&self.keys.clients[id as usize], Some(self.state.path())).unwrap()
+    }
+
+    fn prekeys(&self) -> Vec<Vec<u8>> {
+        (0..self.scheme.committee() as u32).map(|id| self.member(id).prekey().unwrap()).collect()
+    }
+
+    fn update(&self, client: &Client, round: u64, prekeys: &[Vec<u8>]) -> Vec<u8> {
+        let mut encryptor = self.scheme.encryptor(&self.keys.clients[client.0 as usize], None).unwrap();
+        let refused = encryptor.take_prekeys(&prekeys.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
+        assert!(refused.is_empty(), "{refused:?}");
+        let (update, weight) = (update(&self.layout, &client.2), client.1);
+        let (plan, model, memory, bound) = (&[], b"model", &[], &[]);
+        encryptor.encrypt(&Request { round, weight, update: &update, plan, model, memory, bound }).unwrap()
+    }
+
+    fn updates_of(&self, round: u64) -> Vec<Vec<u8>> {
+        let prekeys = self.prekeys();
+        self.clients.iter().map(|client| self.update(client, round, &prekeys)).collect()
+    }
+
+    /// What members without `dead` answer, added.
+    fn ask(&self, aggregator: &mut dyn Aggregator, dead: &[u32]) {
+        for (member, request) in aggregator.requests().unwrap() {
+            if !dead.contains(&member) {
+                let answer = self.member(member).answer(&request).unwrap();
+                assert_eq!(aggregator.answer(&answer).unwrap(), member);
+            }
+        }
+    }
+
+    /// The secrets of a member's prekeys, by number, as whoever has its files gets them.
+    fn secrets(&self, member: u32) -> BTreeMap<u64, Secret> {
+        let name = format!("{}-{member}.prekeys", wire::hex(&self.keys.server.tag.key_id));
+        let bytes = std::fs::read(self.state.path().join(name)).unwrap();
+        let word = |record: &[u8]| u64::from_le_bytes(*record.first_chunk().unwrap());
+        let found = bytes.chunks(128).filter(|record| record[32..64] != [0; 32]);
+        found.map(|record| (word(record), Secret::parse(&record[32..64]).unwrap())).collect()
+    }
+
+    /// A client's share for a member, as an update holds it, opened by whoever has these secrets.
+    fn opened_share(&self, frame: &[u8], member: u32, secrets: &BTreeMap<u64, Secret>) -> Option<Zeroizing<Vec<u8>>> {
+        let parsed = wire::parse(frame).unwrap();
+        let (body, tag, _) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
+        let (ciphertexts, shares) = body.split_at(body.len() - SHARES);
+        let share = &shares[share_at(member as usize)];
+        let share = SealedShare::read(&mut Reader::new(share), share.len() - OVERHEAD).unwrap();
+        let own = parsed.header.contributions[0];
+        let info = share_info(&self.roster_digest(), parsed.header.round, own.client, member, share.number);
+        let x = secrets.get(&share.number).and_then(|secret| share.exported(secret, &info))?;
+        let context = RoundContext::of(self.roster_digest(), &parsed.header);
+        share.open(&x, &context.share_data(own, tag, blake3::hash(ciphertexts).as_bytes()))
+    }
+
+    fn roster(&self) -> Roster {
+        Roster::parse(&self.keys.clients[0].secret[SECRET_LEN..]).unwrap()
+    }
+
+    fn roster_digest(&self) -> [u8; 32] {
+        self.roster().digest(self.scheme.digest(), 1)
+    }
+
     fn added(&self) -> Box<dyn Aggregator> {
         let mut aggregator = self.scheme.aggregator(&self.keys.server, Some(ROUND)).unwrap();
         self.updates.iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
@@ -88,7 +156,7 @@ impl Round {
 
     fn aggregate(&self, dead: &[u32]) -> Vec<u8> {
         let mut aggregator = self.added();
-        asked(&self.scheme, &self.keys, aggregator.as_mut(), dead);
+        self.ask(aggregator.as_mut(), dead);
         aggregator.finish().unwrap()
     }
 
@@ -153,10 +221,10 @@ fn a_server_opens_only_where_that_was_agreed() {
 fn too_few_answers_are_no_aggregate_and_can_still_come() {
     let round = round(params(8), &[0, 1, 2]);
     let mut aggregator = round.added();
-    asked(&round.scheme, &round.keys, aggregator.as_mut(), &[1, 3]);
+    round.ask(aggregator.as_mut(), &[1, 3]);
     assert_eq!(aggregator.missing(), 1);
     assert!(matches!(aggregator.finish(), Err(Error::Committee { answers: 3, needed: 4 })));
-    asked(&round.scheme, &round.keys, aggregator.as_mut(), &[0, 2, 3, 4]);
+    round.ask(aggregator.as_mut(), &[0, 2, 3, 4]);
     let frame = aggregator.finish().unwrap();
     assert_eq!(opened(&round.scheme, &round.keys, 0, &frame).unwrap(), round.sums());
 }
@@ -175,7 +243,7 @@ fn who_comes_after_the_committee_was_asked_is_refused() {
 fn a_member_answers_for_one_set_a_round() {
     for pack in 1..=2 {
         let round = round(Params { pack, ..params(8) }, &[0, 1, 2, 3]);
-        let member = round.scheme.member(&round.keys.clients[0], None).unwrap();
+        let member = round.member(0);
         let mut all = round.added();
         let mut fewer = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
         round.updates[..3].iter().for_each(|update| fewer.add(update).map(drop).unwrap());
@@ -189,20 +257,19 @@ fn a_member_answers_for_one_set_a_round() {
 #[test]
 fn a_members_ledger_outlives_it() {
     let round = round(params(8), &[0, 1, 2, 3]);
-    let folder = tempfile::tempdir().unwrap();
     let (mut all, mut fewer) = (round.added(), round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap());
     round.updates[1..].iter().for_each(|update| fewer.add(update).map(drop).unwrap());
     let (first, second) = (all.requests().unwrap().swap_remove(2).1, fewer.requests().unwrap().swap_remove(2).1);
-    let member = || round.scheme.member(&round.keys.clients[2], Some(folder.path()));
-    member().unwrap().answer(&first).unwrap();
-    assert!(matches!(member().unwrap().answer(&second), Err(Error::Opened { .. })));
-    for entry in std::fs::read_dir(folder.path()).unwrap() {
+    round.member(2).answer(&first).unwrap();
+    assert!(matches!(round.member(2).answer(&second), Err(Error::Opened { .. })));
+    for entry in std::fs::read_dir(round.state.path()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "answered") {
             std::fs::remove_file(path).unwrap();
         }
     }
-    assert!(matches!(member(), Err(Error::Ledger { .. })));
+    let member = round.scheme.member(&round.keys.clients[2], Some(round.state.path()));
+    assert!(matches!(member, Err(Error::Ledger { .. })));
 }
 
 /// The header and payload of a request to member 0, to be changed.
@@ -215,7 +282,7 @@ fn request(round: &Round) -> (Header, Vec<u8>) {
 #[test]
 fn what_a_server_changes_in_a_request_is_refused() {
     let round = round(params(8), &[0, 1, 2, 3]);
-    let member = || round.scheme.member(&round.keys.clients[0], None).unwrap();
+    let member = || round.member(0);
     let (header, payload) = request(&round);
     let per_client = (payload.len() - 32) / 4;
     let heavier = |c: &Contribution| Contribution { weight: c.weight % 3 + 1, ..*c };
@@ -254,14 +321,14 @@ fn what_a_server_changes_in_a_request_is_refused() {
 fn shares_of_an_older_round_are_no_shares_of_this() {
     let round = round(params(8), &[0, 1, 2]);
     let (header, old) = request(&round);
-    let updates = round.clients.iter().map(|c| encrypt(&round.scheme, &round.keys, &round.layout, ROUND + 1, c, &[]));
+    let updates = round.updates_of(ROUND + 1);
     let mut aggregator = round.scheme.aggregator(&round.keys.server, None).unwrap();
-    updates.for_each(|update| aggregator.add(&update).map(drop).unwrap());
+    updates.iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
     let (_, now) = aggregator.requests().unwrap().swap_remove(0);
     let now = wire::parse(&now).unwrap();
     let each = (old.len() - 32) / 3;
     let mixed = [&now.payload[..32 + each], &old[32 + each..]].concat();
-    let member = round.scheme.member(&round.keys.clients[0], None).unwrap();
+    let member = round.member(0);
     assert!(matches!(member.answer(&now.header.frame(&mixed)), Err(Error::Signature { .. })));
     member.answer(&header.frame(&old)).unwrap();
 }
@@ -306,12 +373,7 @@ fn a_changed_aggregate_does_not_open() {
 #[test]
 fn an_aggregate_with_any_bit_of_any_coefficient_changed_is_refused() {
     for preset in [Preset::Fast, Preset::Compact] {
-        let scheme = Oneshot::new(Params { preset, ..params(8) }).unwrap();
-        let keys = scheme.keygen(&(0..8).collect::<Vec<_>>(), 1).unwrap();
-        let layout = layout(&[(3, 8), (20, 12)]);
-        let clients = clients(&layout, &[0, 1, 2]);
-        let updates = clients.iter().map(|c| encrypt(&scheme, &keys, &layout, ROUND, c, &[])).collect();
-        let round = Round { scheme, keys, layout, clients, updates };
+        let round = round_of(Params { preset, ..params(8) }, &[0, 1, 2], &layout(&[(3, 8), (20, 12)]));
         let frame = round.aggregate(&[]);
         let parsed = wire::parse(&frame).unwrap();
         let answers = 4 + u32::from_le_bytes(*parsed.payload.first_chunk().unwrap()) as usize;
@@ -329,20 +391,17 @@ fn an_aggregate_with_any_bit_of_any_coefficient_changed_is_refused() {
 fn the_server_gets_no_sum_of_pads() {
     for reveal in [Reveal::Server, Reveal::Clients] {
         let round = round(Params { reveal, ..params(8) }, &[0, 2, 5]);
-        let roster = Roster::parse(&round.keys.clients[0].secret[SECRET_LEN..]).unwrap();
-        let digest = roster.digest(round.scheme.digest(), 1);
+        let digest = round.roster_digest();
         let (mut sums, mut shown) = (Vec::new(), Vec::new());
         for (member, request) in round.added().requests().unwrap() {
-            let key = &round.keys.clients[member as usize];
-            let identity = Identity::of(&key.sign, &key.secret[..SECRET_LEN]).unwrap();
+            let secrets = round.secrets(member);
             let mut sum = Element::default();
-            for ((client, ..), update) in round.clients.iter().zip(&round.updates) {
-                let sealed = wire::parse(update).unwrap().payload[shares(member as usize)].to_vec();
-                let share = identity.secret.open(&share_info(&digest, ROUND, *client, member), &sealed).unwrap();
+            for update in &round.updates {
+                let share = round.opened_share(update, member, &secrets).unwrap();
                 sum += Element::from_wire(*share.last_chunk().unwrap()).unwrap();
             }
             sums.push(sum);
-            let answer = round.scheme.member(key, None).unwrap().answer(&request).unwrap();
+            let answer = round.member(member).answer(&request).unwrap();
             let answer = wire::parse(&answer).unwrap();
             let (secrets, rest) = answer.payload[4..].split_at(FIELD);
             let context = RoundContext::of(digest, &wire::parse(&round.updates[0]).unwrap().header);
@@ -374,7 +433,7 @@ fn members_below_the_threshold_open_nothing_and_one_more_opens_the_sum() {
         for count in 0..=5usize {
             let mut aggregator = round.added();
             let dead: Vec<u32> = (count as u32..5).collect();
-            asked(&round.scheme, &round.keys, aggregator.as_mut(), &dead);
+            round.ask(aggregator.as_mut(), &dead);
             match aggregator.finish() {
                 Ok(frame) => {
                     assert!(count >= needed);
@@ -421,7 +480,7 @@ fn attack_32_a_secret_that_is_not_the_rosters_is_not_joined() {
         let cards = identities.iter().zip(0u32..).map(|(own, id)| Card::of(own, id, &format!("site-{id}"), roles));
         Roster::new(cards.collect()).unwrap().to_bytes().to_vec()
     };
-    let (listed, other, sealed) = (make(), make(), 32 + OVERHEAD);
+    let (listed, other, sealed) = (make(), make(), 32 + sealing::OVERHEAD);
     let each = (listed.len() - 44) / 5;
     let scheme = Oneshot::new(params(8)).unwrap();
     for (party, own) in identities.iter().enumerate() {
@@ -438,46 +497,59 @@ fn attack_32_a_secret_that_is_not_the_rosters_is_not_joined() {
     }
 }
 
-/// Where the share of one of five members lies. Three are of a seed, as threshold 4 has it, and two of field elements,
-/// each with one of the pad and what sealing adds.
-fn shares(member: usize) -> std::ops::Range<usize> {
-    let lengths = [32, 32, 32, FIELD, FIELD].map(|share| share + TAG_LEN + OVERHEAD);
-    let at = lengths[..member].iter().sum();
-    at..at + lengths[member]
+/// Of one of five members' shares. Three are of a seed, as threshold 4 has it, and two of field elements, each with one of
+/// the pad and what sealing adds.
+const LENGTHS: [usize; 5] = {
+    let each = TAG_LEN + OVERHEAD;
+    [32 + each, 32 + each, 32 + each, FIELD + each, FIELD + each]
+};
+const SHARES: usize = 3 * LENGTHS[0] + 2 * LENGTHS[3];
+
+/// Where the share of a member lies behind the ciphertexts.
+fn share_at(member: usize) -> std::ops::Range<usize> {
+    let at = LENGTHS[..member].iter().sum();
+    at..at + LENGTHS[member]
 }
 
-/// Client `id`'s update, changed by itself: its signature is that of what it sends.
+/// Client `id`'s update with other sealed shares, changed by itself: its signature is that of what it sends.
 fn resigned(round: &Round, id: usize, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let parsed = wire::parse(&round.updates[id]).unwrap();
-    let mut payload = parsed.payload.to_vec();
-    change(&mut payload);
-    let key = &round.keys.clients[id];
-    let roster = Roster::parse(&key.secret[SECRET_LEN..]).unwrap().digest(round.scheme.digest(), key.tag.epoch);
-    let context = RoundContext::of(roster, &parsed.header);
-    let (body, tag, _) = split(&payload).unwrap();
-    let mut signed = blake3::hash(&body[shares(4).end..]).as_bytes().to_vec();
+    let (body, tag, _) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
+    let (ciphertexts, shares) = body.split_at(body.len() - SHARES);
+    let mut shares = shares.to_vec();
+    change(&mut shares);
+    let mut signed = blake3::hash(ciphertexts).as_bytes().to_vec();
     for member in 0..5 {
-        signed.extend_from_slice(&Sha256::digest(&body[shares(member)]));
+        signed.extend_from_slice(&Sha256::digest(&shares[share_at(member)]));
     }
-    let signer = Signer { key: Arc::new(key.sign.clone()), context };
+    let context = RoundContext::of(round.roster_digest(), &parsed.header);
+    let signer = Signer { key: Arc::new(round.keys.clients[id].sign.clone()), context };
     let end = signer.end(parsed.header.contributions[0], tag, &signed);
-    parsed.header.frame(&[&payload[..payload.len() - END_LEN], &end].concat())
+    parsed.header.frame(&[ciphertexts, &shares, &end].concat())
+}
+
+/// What client `id` seals to member 0 beside its update when it wants this to be its share.
+fn sealed_as(round: &Round, id: usize, share: &[u8]) -> Vec<u8> {
+    let parsed = wire::parse(&round.updates[id]).unwrap();
+    let (body, tag, _) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
+    let ciphertexts = blake3::hash(&body[..body.len() - SHARES]);
+    let (own, context) = (parsed.header.contributions[0], RoundContext::of(round.roster_digest(), &parsed.header));
+    let (number, secret) = round.secrets(0).pop_last().unwrap();
+    let info = share_info(&round.roster_digest(), ROUND, own.client, 0, number);
+    let envelope = Envelope::to(number, &Public::parse(&secret.public()).unwrap(), &info).unwrap();
+    envelope.seal(&context.share_data(own, tag, ciphertexts.as_bytes()), share).unwrap()
 }
 
 /// A share that opens and is none: nobody can tell whose it is, and the round does not open.
 #[test]
 fn a_false_share_spoils_the_round_and_opens_nothing() {
     let round = round(params(8), &[0, 1, 2, 3]);
-    let key = &round.keys.clients[3];
-    let roster = Roster::parse(&key.secret[SECRET_LEN..]).unwrap();
-    let member = roster.members().next().unwrap();
-    let info = share_info(&roster.digest(round.scheme.digest(), 1), ROUND, 3, member.id);
-    let false_share = member.sealing().unwrap().seal(&info, &[7; 32 + TAG_LEN]).unwrap();
-    let lie = resigned(&round, 3, |payload| payload[..false_share.len()].copy_from_slice(&false_share));
+    let false_share = sealed_as(&round, 3, &[7; 32 + TAG_LEN]);
+    let lie = resigned(&round, 3, |shares| shares[share_at(0)].copy_from_slice(&false_share));
     let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
     round.updates[..3].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
     aggregator.add(&lie).unwrap();
-    asked(&round.scheme, &round.keys, aggregator.as_mut(), &[4]);
+    round.ask(aggregator.as_mut(), &[4]);
     let frame = aggregator.finish().unwrap();
     assert!(matches!(opened(&round.scheme, &round.keys, 0, &frame), Err(Error::Decrypt { .. })));
 }
@@ -486,19 +558,15 @@ fn a_false_share_spoils_the_round_and_opens_nothing() {
 #[test]
 fn a_member_names_who_sealed_no_share_and_spends_nothing() {
     let round = round(params(8), &[0, 1, 2, 3]);
-    // Its first two shares, which are of one size.
-    let second = shares(1).start;
-    let lie = resigned(&round, 3, |payload| [0, second].iter().for_each(|at| payload[*at] ^= 1));
-    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
-    round.updates[..3].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
-    aggregator.add(&lie).unwrap();
+    // Encapsulations of its first two shares: what comes out is another secret than it has signed, which proves nothing.
+    let lie = resigned(&round, 3, |shares| [0, 1].iter().for_each(|m| shares[share_at(*m).start + 60] ^= 1));
+    let mut aggregator = with_lie(&round, &lie);
     let requests = aggregator.requests().unwrap();
-    let member = round.scheme.member(&round.keys.clients[0], None).unwrap();
-    let complaint = member.answer(&requests[0].1).unwrap();
+    let complaint = round.member(0).answer(&requests[0].1).unwrap();
     assert!(matches!(aggregator.answer(&complaint), Err(Error::FalseShare { member: 0, clients }) if clients == [3]));
     // One may be lying: a corrupt party is reckoned with.
     assert!(aggregator.accused().is_empty());
-    let other = round.scheme.member(&round.keys.clients[1], None).unwrap().answer(&requests[1].1).unwrap();
+    let other = round.member(1).answer(&requests[1].1).unwrap();
     for _ in 0..2 {
         assert!(matches!(aggregator.answer(&other), Err(Error::FalseShare { member: 1, .. })));
     }
@@ -507,7 +575,171 @@ fn a_member_names_who_sealed_no_share_and_spends_nothing() {
     let mut without = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
     round.updates[..3].iter().for_each(|update| without.add(update).map(drop).unwrap());
     let requests = without.requests().unwrap();
-    asked(&round.scheme, &round.keys, without.as_mut(), &[]);
+    round.ask(without.as_mut(), &[]);
     assert!(without.finish().is_ok());
-    member.answer(&requests[0].1).unwrap();
+    round.member(0).answer(&requests[0].1).unwrap();
+}
+
+/// All updates but client 3's, and its lie.
+fn with_lie(round: &Round, lie: &[u8]) -> Box<dyn Aggregator> {
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+    round.updates[..3].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
+    aggregator.add(lie).unwrap();
+    aggregator
+}
+
+/// What opens under the secret that the client has signed, and is no share: one member's word is enough.
+#[test]
+fn a_share_that_is_none_is_proven_by_one_member() {
+    let round = round(params(8), &[0, 1, 2, 3]);
+    let mut no_field = [0; 32 + TAG_LEN];
+    no_field[32..].fill(0xff);
+    let sealed = sealed_as(&round, 3, &no_field);
+    // Not readable under its own secret either.
+    let mut torn = sealed.clone();
+    *torn.last_mut().unwrap() ^= 1;
+    for lie in [sealed, torn] {
+        let lie = resigned(&round, 3, |shares| shares[share_at(0)].copy_from_slice(&lie));
+        let mut aggregator = with_lie(&round, &lie);
+        let (_, request) = aggregator.requests().unwrap().swap_remove(0);
+        let complaint = round.member(0).answer(&request).unwrap();
+        assert!(matches!(aggregator.answer(&complaint), Err(Error::FalseShare { member: 0, .. })));
+        assert_eq!(aggregator.accused(), [3]);
+    }
+}
+
+/// A member that accuses an honest client: with the true secret, everybody sees the good share; with another, nobody sees
+/// anything.
+#[test]
+fn an_accusation_of_an_honest_client_proves_nothing() {
+    let round = round(params(8), &[0, 1, 2, 3]);
+    let digest = round.roster_digest();
+    let (number, secret) = round.secrets(0).pop_last().unwrap();
+    let parsed = wire::parse(&round.updates[3]).unwrap();
+    let context = RoundContext::of(digest, &parsed.header);
+    let body = &parsed.payload[..parsed.payload.len() - END_LEN];
+    let sealed = &body[body.len() - SHARES..][share_at(0)];
+    let share = SealedShare::read(&mut Reader::new(sealed), sealed.len() - OVERHEAD).unwrap();
+    let x = share.exported(&secret, &share_info(&digest, ROUND, 3, 0, number)).unwrap();
+    let liar = &round.keys.clients[0];
+    for (shown, good) in [(x.to_vec(), true), (vec![7; 32], false), (vec![0; 32], false)] {
+        let mut aggregator = round.added();
+        let (_, request) = aggregator.requests().unwrap().swap_remove(0);
+        let header = Header { kind: Kind::Complaint, ..wire::parse(&request).unwrap().header };
+        let listed = [&3u32.to_le_bytes()[..], &[1], &shown].concat();
+        let signature = Identity::of(&liar.sign, &liar.secret[..SECRET_LEN])
+            .unwrap()
+            .sign(Purpose::Complaint, &context.complaint(0, &listed));
+        let frame = header.frame(&[&0u32.to_le_bytes()[..], &signature, &listed].concat());
+        match aggregator.answer(&frame) {
+            Err(Error::Frame { reason }) => assert!(good && reason.contains("good share"), "{reason}"),
+            other => assert!(!good && matches!(other, Err(Error::FalseShare { .. }))),
+        }
+        assert!(aggregator.accused().is_empty());
+    }
+}
+
+/// Signed by the client or not: a share opens beside the update that it was sealed for, and no other of its client's.
+#[test]
+fn a_share_under_another_statement_is_not_added() {
+    let round = round(params(8), &[0, 1, 2, 3]);
+    let client = (3, 2, floats(&round.layout, 77));
+    let other = round.update(&client, ROUND, &round.prekeys());
+    let other = wire::parse(&other).unwrap();
+    let body = &other.payload[..other.payload.len() - END_LEN];
+    let sealed = &body[body.len() - SHARES..];
+    let lie = resigned(&round, 3, |shares| shares.copy_from_slice(sealed));
+    let mut aggregator = with_lie(&round, &lie);
+    let (_, request) = aggregator.requests().unwrap().swap_remove(0);
+    let complaint = round.member(0).answer(&request).unwrap();
+    assert!(matches!(aggregator.answer(&complaint), Err(Error::FalseShare { clients, .. }) if clients == [3]));
+}
+
+/// Attack 22. All files of all members after the next round's request, and every recorded byte: also of an update that
+/// was left out of the sum.
+#[test]
+fn attack_22_no_file_of_a_member_opens_what_was_recorded_before() {
+    let round = round(params(8), &[0, 1, 2, 3, 4]);
+    let opens = |update: &[u8]| (0..5).filter(|m| round.opened_share(update, *m, &round.secrets(*m)).is_some()).count();
+    assert!(round.updates.iter().all(|update| opens(update) == 5));
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+    round.updates[..4].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
+    round.ask(aggregator.as_mut(), &[]);
+    // Within the round the other sets of the round are to be answered for.
+    assert!(round.updates.iter().all(|update| opens(update) == 5));
+    let next = round.updates_of(ROUND + 1);
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND + 1)).unwrap();
+    next.iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
+    round.ask(aggregator.as_mut(), &[4]);
+    // Member 4 was away: its file opens its own share, one of five where four are needed.
+    assert!(round.updates.iter().all(|update| opens(update) == 1) && next.iter().all(|update| opens(update) == 5));
+    // Nothing of them is anywhere in the files either.
+    (0..5).for_each(|member| round.member(member).forget().unwrap());
+    assert!(round.updates.iter().chain(&next).all(|update| opens(update) == 0));
+    let mut requests = aggregator.requests().unwrap();
+    round.member(0).answer(&requests[0].1).unwrap();
+    let refused = round.member(4).answer(&requests.pop().unwrap().1).unwrap_err();
+    assert!(matches!(refused, Error::PrekeyGone { round, .. } if round == ROUND + 1), "{refused}");
+    // And it goes on.
+    let later = round.updates_of(ROUND + 2);
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND + 2)).unwrap();
+    later.iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
+    round.ask(aggregator.as_mut(), &[]);
+    aggregator.finish().unwrap();
+}
+
+#[test]
+fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
+    let round = round(params(8), &[0, 1, 2, 3]);
+    let state = tempfile::tempdir().unwrap();
+    let encryptor = || round.scheme.encryptor(&round.keys.clients[0], Some(state.path())).unwrap();
+    let old = round.prekeys();
+    round.aggregate(&[]);
+    let new = round.prekeys();
+    let frames = |of: &[Vec<u8>]| of.iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(frames(&old), frames(&new));
+    fn take(encryptor: &mut Box<dyn Encryptor>, frames: &[Vec<u8>]) -> Vec<Error> {
+        encryptor.take_prekeys(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap()
+    }
+    let (layout, client) = (&round.layout, &round.clients[0]);
+    let send = |encryptor: &mut Box<dyn Encryptor>, round: u64| {
+        let (update, weight) = (update(layout, &client.2), client.1);
+        let (plan, model, memory, bound) = (&[], b"model", &[], &[]);
+        encryptor.encrypt(&Request { round, weight, update: &update, plan, model, memory, bound })
+    };
+    let mut first = encryptor();
+    assert!(matches!(send(&mut first, 20), Err(Error::NoPrekeys { known: 0, needed: 4 })));
+    assert!(take(&mut first, &new[..3]).is_empty());
+    assert!(matches!(send(&mut first, 20), Err(Error::NoPrekeys { known: 3, needed: 4 })));
+    // Of a member that is away there is none: its share is left out, and it is not asked.
+    assert!(take(&mut first, &new[..4]).is_empty());
+    let lacking = send(&mut first, 20).unwrap();
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(20)).unwrap();
+    aggregator.add(&lacking).unwrap();
+    // Another process of the client's knows the numbers.
+    let refused = take(&mut encryptor(), &old);
+    assert!(refused.len() == 4 && refused.iter().all(|e| matches!(e, Error::OldPrekey { .. })), "{refused:?}");
+    // Frames of others, damaged, or of no member.
+    for (at, name) in [(140, "signature"), (new[0].len() - 20, "signature")] {
+        let parsed = wire::parse(&new[0]).unwrap();
+        let mut payload = parsed.payload.to_vec();
+        payload[at - 140] ^= 1;
+        let refused = take(&mut encryptor(), &[parsed.header.frame(&payload)]);
+        assert!(matches!(refused.as_slice(), [Error::Signature { party: 0 }]), "{name}: {refused:?}");
+    }
+    let parsed = wire::parse(&new[0]).unwrap();
+    for client in [1, 7, 70] {
+        let header = Header { contributions: vec![Contribution { client, weight: 1 }], ..parsed.header.clone() };
+        assert_eq!(take(&mut encryptor(), &[header.frame(parsed.payload)]).len(), 1);
+    }
+    // The server takes what was sealed to the prekeys that it gave.
+    let given = |frames: &[Vec<u8>]| {
+        let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(20)).unwrap();
+        let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+        assert!(aggregator.take_prekeys(&frames).unwrap().is_empty());
+        aggregator.add(&lacking).map(drop)
+    };
+    given(&new[..4]).unwrap();
+    assert!(given(&new).unwrap_err().to_string().contains("prekey 0 of member 4"));
+    assert!(given(&old).is_err());
 }

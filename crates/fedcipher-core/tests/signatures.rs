@@ -12,13 +12,15 @@ use fedcipher_core::client::Digest;
 use fedcipher_core::keys::{ClientKey, KeySet, ServerKey};
 use fedcipher_core::mac::{TAG_LEN, Tag};
 use fedcipher_core::oneshot::identity::Identity;
+use fedcipher_core::oneshot::prekeys::{Life, Published};
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
+use fedcipher_core::oneshot::sealed_share::Envelope;
 use fedcipher_core::oneshot::statement::share_info;
 use fedcipher_core::oneshot::{Oneshot, Params, Reveal};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::Scheme;
-use fedcipher_core::sign::{Purpose, Signed, SigningKey, is_key, refused};
+use fedcipher_core::sign::{Purpose, SIGNATURE_LEN, Signed, SigningKey, is_key, refused};
 use fedcipher_core::statement::{RoundContext, sha256, split};
 use fedcipher_core::wire::{self, Contribution, Kind};
 use sha2::{Digest as _, Sha512};
@@ -137,7 +139,7 @@ fn server(odd: &Odd) -> bool {
     let (scheme, keys, layout) = (plain(), keys(), common::layout(&[(9, 8)]));
     let frame = common::encrypt(&scheme, &keys, &layout, 1, &(ODD, 1, common::floats(&layout, 1)), &[]);
     let parsed = wire::parse(&frame).unwrap();
-    let (body, tag, _) = split(parsed.payload).unwrap();
+    let (body, tag, _) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
     let own = parsed.header.contributions[0];
     let signature = odd.sign(&RoundContext::of([0; 32], &parsed.header).update(own, tag, &Digest::of(body)));
     let frame = parsed.header.frame(&[body, &tag.to_bytes(), &signature].concat());
@@ -164,6 +166,7 @@ fn member(odd: &Odd) -> Option<bool> {
         corrupt: 1,
         pack: 1,
         reveal: Reveal::Clients,
+        life: Life { rounds: 1, hours: 24 },
     })
     .unwrap();
     let identities: Vec<Identity> = (0..5).map(|_| Identity::generate().unwrap()).collect();
@@ -186,14 +189,14 @@ fn member(odd: &Odd) -> Option<bool> {
     let context = RoundContext::given(scope, &header, [9; 32]);
     // No members' signatures: the sum counts in no memory.
     let mut payload = [[9; 32].as_slice(), &[0; 4]].concat();
+    let member = scheme.member(&key, None).unwrap();
+    let published = member.prekey().unwrap();
+    let prekey = Published::read(&published, &key.tag, &roster, &scope).unwrap();
     for of in asked {
-        let share = roster
-            .get(0)
-            .unwrap()
-            .sealing()
-            .unwrap()
-            .seal(&share_info(&scope, 7, of.client, 0), &[7; 32 + TAG_LEN])
-            .unwrap();
+        let info = share_info(&scope, 7, of.client, 0, prekey.number);
+        let data = context.share_data(of, Tag::default(), &[1; 32]);
+        let envelope = Envelope::to(prekey.number, &prekey.public, &info).unwrap();
+        let share = envelope.seal(&data, &[7; 32 + TAG_LEN]).unwrap();
         let signed = [[1; 32], sha256(&[&share]), [2; 32], [3; 32]].concat();
         let message = context.update(of, Tag::default(), &signed);
         let signature = match of.client {
@@ -202,7 +205,7 @@ fn member(odd: &Odd) -> Option<bool> {
         };
         payload.extend([signature.as_slice(), &Tag::default().to_bytes(), &signed, &share].concat());
     }
-    let answered = scheme.member(&key, None).unwrap().answer(&header.frame(&payload));
+    let answered = member.answer(&header.frame(&payload));
     match answered {
         Ok(_) => Some(true),
         Err(error) => {

@@ -347,7 +347,7 @@ where
             return Err(too_many(elements));
         }
         let at = out.len();
-        out.extend_from_slice(&sealer.end(hash, &digest.finish()));
+        out.extend_from_slice(&sealer.end(hash, &digest.finish())?);
         checksum.update(&out[at..]);
         out.extend_from_slice(&checksum.finish());
         self.frame(&out).await?;

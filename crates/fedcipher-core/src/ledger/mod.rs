@@ -7,6 +7,7 @@
 //! folder is a second user of its keys and cannot be told apart: never restore one from a backup, rotate the keys instead.
 
 mod disk;
+pub(crate) mod erasable;
 mod folder;
 mod journal;
 mod memories;
@@ -42,7 +43,7 @@ fn date(round: u64) -> Option<u64> {
 }
 
 /// This machine's clock, unix seconds.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 

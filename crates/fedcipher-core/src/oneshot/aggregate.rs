@@ -1,16 +1,19 @@
 //! The server's side: c0 added, sealed shares kept for their members, the committee's answers collected. No key.
 
 use super::agree::{Agreement, Agreements, Certificate, write_sets};
-use super::answer::{Answer, Complaint, read_all, write_all};
+use super::answer::{Accused, Answer, Complaint, read_all, write_all};
+use super::prekeys::Published;
 use super::roster::{Party, Roster};
-use super::sealing::OVERHEAD;
+use super::sealed_share::{NO_SHARE, SealedShare};
 use super::statement::RoundContext;
 use super::{Reveal, Setting, signed};
-use crate::admission::Admission;
+use crate::admission::{Admission, Claim};
 use crate::client::Digest;
-use crate::keys::ServerKey;
+use crate::codec::Layout;
+use crate::keys::{KeyTag, ServerKey};
 use crate::mac::Tag;
 use crate::rlwe::aggregate::CipherSum;
+use crate::rlwe::params::Block;
 use crate::scheme::{Aggregator, Progress};
 use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
 use crate::statement::sha256;
@@ -18,12 +21,16 @@ use crate::wire::{self, Contribution, Header, Kind, Place, Reader};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 pub struct OneshotAggregator {
     setting: Arc<Setting>,
+    tag: KeyTag,
     roster: Roster,
     digest: [u8; 32],
     admission: Admission,
+    /// By member, the number of the prekey that clients were given; none where nobody has said.
+    given: Option<BTreeMap<u32, u64>>,
     sum: CipherSum,
     /// By client.
     shares: BTreeMap<u32, Kept>,
@@ -35,8 +42,10 @@ pub struct OneshotAggregator {
     /// Whether members were asked for their sums.
     requested: bool,
     answers: BTreeMap<u32, Answer>,
-    /// Clients, and the members that accuse them.
+    /// Clients, and the members that accuse them without proof.
     accused: BTreeMap<u32, BTreeSet<u32>>,
+    /// Clients that have sealed no share, as a member has proven.
+    proven: BTreeSet<u32>,
 }
 
 /// The tag of a header whose sum counts in no memory.
@@ -44,6 +53,7 @@ const NO_MEMORY: [u8; 16] = [0; 16];
 
 /// What members need of one update.
 struct Kept {
+    own: Contribution,
     signature: [u8; SIGNATURE_LEN],
     tag: Tag,
     /// The digests that the signature covers.
@@ -58,25 +68,25 @@ impl Kept {
     }
 }
 
-/// An update's payload without its end.
+/// An update's payload without tag and signature.
 struct Body<'a> {
-    /// A share a member.
-    sealed: Vec<&'a [u8]>,
     ciphertexts: &'a [u8],
+    /// A share a member.
+    sealed: Vec<SealedShare<'a>>,
+    /// The digests that the client signs.
+    signed: Vec<u8>,
 }
 
 impl<'a> Body<'a> {
-    fn parse(setting: &Setting, body: &'a [u8]) -> Result<Self> {
+    fn parse(setting: &Setting, layout: &Layout, body: &'a [u8]) -> Result<Self> {
         let mut r = Reader::new(body);
-        let lengths = (0..setting.params.members).map(|m| setting.sharing.share_bytes(m) + OVERHEAD);
-        let sealed = lengths.map(|n| r.bytes(n)).collect::<Result<_>>()?;
-        Ok(Body { sealed, ciphertexts: r.rest() })
-    }
-
-    /// The digests that a client signs.
-    fn signed(&self) -> Vec<u8> {
-        let digests: Vec<u8> = self.sealed.iter().flat_map(|share| sha256(&[share])).collect();
-        signed(&Digest::of(self.ciphertexts), &digests)
+        let ciphertexts = r.bytes(setting.derived.shape(layout)?.iter().map(Block::up_bytes).sum())?;
+        let share = |m| SealedShare::read(&mut r, setting.sharing.share_bytes(m));
+        let sealed = (0..setting.params.members).map(share).collect::<Result<Vec<_>>>()?;
+        r.finish()?;
+        let digests: Vec<u8> = sealed.iter().flat_map(SealedShare::digest).collect();
+        let signed = signed(&Digest::of(ciphertexts), &digests);
+        Ok(Body { ciphertexts, sealed, signed })
     }
 }
 
@@ -86,9 +96,11 @@ impl OneshotAggregator {
         let sum = CipherSum::new(Arc::clone(&setting.derived));
         OneshotAggregator {
             setting,
+            tag: key.tag.clone(),
             roster,
             digest,
             admission,
+            given: None,
             sum,
             shares: BTreeMap::new(),
             asked: None,
@@ -97,6 +109,7 @@ impl OneshotAggregator {
             requested: false,
             answers: BTreeMap::new(),
             accused: BTreeMap::new(),
+            proven: BTreeSet::new(),
         }
     }
 
@@ -135,15 +148,69 @@ impl OneshotAggregator {
         match self.member(*member) {
             Err(error) => error,
             Ok(party) if !complaint.is_of(party, context) => Error::Signature { party: *member },
-            Ok(_) if !clients.is_sorted_by(|a, b| a < b) || !clients.iter().all(|c| self.shares.contains_key(c)) => {
-                Error::frame(format!("member {member} accuses whom it was not asked about"))
+            Ok(_) if !clients.is_sorted_by(|a, b| a.client < b.client) => {
+                Error::frame(format!("member {member} accuses a client twice, or out of order"))
             }
             Ok(_) => {
-                for client in clients {
-                    self.accused.entry(*client).or_default().insert(*member);
+                match clients.iter().map(|accused| self.judge(context, *member, accused)).collect::<Result<Vec<_>>>() {
+                    Err(error) => error,
+                    Ok(proven) => {
+                        for (Accused { client, .. }, proven) in clients.iter().zip(proven) {
+                            self.accused.entry(*client).or_default().insert(*member);
+                            self.proven.extend(proven.then_some(*client));
+                        }
+                        Error::FalseShare { member: *member, clients: clients.iter().map(|a| a.client).collect() }
+                    }
                 }
-                Error::FalseShare { member: *member, clients: clients.clone() }
             }
+        }
+    }
+
+    /// Whether `member` proves that a client has sealed no share to it. Refuses the accusation of a client whose share is
+    /// good, as everybody with the shown secret can see.
+    fn judge(&self, context: &RoundContext, member: u32, accused: &Accused) -> Result<bool> {
+        let of = |(place, party): (usize, &Party)| (party.id == member).then_some(place);
+        let place = self.roster.members().enumerate().find_map(of);
+        let (Some(place), Some(kept)) = (place, self.shares.get(&accused.client)) else {
+            return Err(Error::frame(format!("member {member} accuses whom it was not asked about")));
+        };
+        let share = SealedShare::read(&mut Reader::new(&kept.sealed[place]), self.setting.sharing.share_bytes(place))?;
+        let Some(x) = accused.shown.as_ref().filter(|x| share.is_of(x)) else { return Ok(false) };
+        let ciphertexts = kept.signed.first_chunk().copied().unwrap_or_default();
+        let opened = share.open(x, &context.share_data(kept.own, kept.tag, &ciphertexts));
+        let good = |share: &Zeroizing<Vec<u8>>| self.setting.sharing.check(place, share).is_ok();
+        if opened.as_ref().is_some_and(good) {
+            return Err(Error::frame(format!("member {member} accuses client {} of a good share", accused.client)));
+        }
+        Ok(true)
+    }
+
+    /// What an update holds, once its signature and its shares are checked.
+    fn checked<'a>(
+        &self,
+        claim: &Claim<'a, SIGNATURE_LEN>,
+        layout: &Layout,
+    ) -> Result<(Body<'a>, [u8; SIGNATURE_LEN])> {
+        let body = Body::parse(&self.setting, layout, claim.body)?;
+        let message = claim.context.update(claim.own, claim.tag, &body.signed);
+        let (party, key, signature) = (claim.own.client, &claim.key, claim.signature);
+        Signed { party, key, purpose: Purpose::Update, message: &message, signature }.check()?;
+        self.check_given(party, &body.sealed)?;
+        Ok((body, *signature))
+    }
+
+    /// Refuses shares that were sealed to other prekeys than clients were given.
+    fn check_given(&self, client: u32, sealed: &[SealedShare<'_>]) -> Result<()> {
+        let Some(given) = &self.given else { return Ok(()) };
+        let other = |(member, share): &(&Party, &SealedShare<'_>)| {
+            given.get(&member.id).copied().unwrap_or_default() != share.number
+        };
+        match self.roster.members().zip(sealed).find(other) {
+            Some((member, share)) => Err(Error::frame(format!(
+                "client {client} has sealed its share to prekey {} of member {}, which is not the one that it was given",
+                share.number, member.id
+            ))),
+            None => Ok(()),
         }
     }
 }
@@ -153,11 +220,11 @@ impl Aggregator for OneshotAggregator {
         if let Some(asked) = &self.asked {
             return Err(Error::Asked { round: asked.round });
         }
-        let admitted = self.admission.check_as(frame, |body| Ok(Body::parse(&self.setting, body)?.signed()))?;
-        let body = Body::parse(&self.setting, admitted.payload)?;
+        let (admitted, (body, signature)) =
+            self.admission.check_as(frame, |claim, layout| self.checked(claim, layout))?;
         self.sum.add(&admitted.layout, Reader::new(body.ciphertexts), admitted.factor)?;
-        let sealed = body.sealed.iter().map(|share| share.to_vec()).collect();
-        let kept = Kept { signature: *admitted.signature, tag: admitted.tag, signed: admitted.signed.clone(), sealed };
+        let sealed = body.sealed.iter().map(|share| share.bytes.to_vec()).collect();
+        let kept = Kept { own: admitted.contribution, signature, tag: admitted.tag, signed: body.signed, sealed };
         self.shares.insert(admitted.contribution.client, kept);
         Ok(self.admission.commit(admitted))
     }
@@ -180,9 +247,12 @@ impl Aggregator for OneshotAggregator {
             }
             (member.id, header.frame(&payload))
         };
-        // Who has not agreed does not answer.
-        let asked = |member: &Party| self.agreed.0.is_empty() || self.agreed.0.contains_key(&member.id);
-        Ok(self.roster.members().enumerate().filter(|(_, member)| asked(member)).map(request).collect())
+        // Who has not agreed does not answer, and who lacks a share cannot.
+        let asked = |(place, member): &(usize, &Party)| {
+            (self.agreed.0.is_empty() || self.agreed.0.contains_key(&member.id))
+                && self.shares.values().all(|kept| kept.sealed[*place].len() > NO_SHARE.len())
+        };
+        Ok(self.roster.members().enumerate().filter(asked).map(request).collect())
     }
 
     fn answer(&mut self, frame: &[u8]) -> Result<u32> {
@@ -215,7 +285,22 @@ impl Aggregator for OneshotAggregator {
 
     fn accused(&self) -> Vec<u32> {
         let sure = |members: &BTreeSet<u32>| members.len() > self.setting.params.corrupt;
-        self.accused.iter().filter(|(_, members)| sure(members)).map(|(client, _)| *client).collect()
+        let many = self.accused.iter().filter(|(_, members)| sure(members)).map(|(client, _)| *client);
+        many.chain(self.proven.iter().copied()).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>> {
+        let (mut given, mut refused) = (BTreeMap::new(), Vec::new());
+        for frame in frames {
+            match Published::read(frame, &self.tag, &self.roster, &self.digest) {
+                Ok(Published { member, number, .. }) => {
+                    given.insert(member, number);
+                }
+                Err(error) => refused.push(error),
+            }
+        }
+        self.given = Some(given);
+        Ok(refused)
     }
 
     fn agreeing(&self) -> bool {

@@ -2,6 +2,7 @@
 //! false, its signature. The sum of pads in it is never in the clear: with it the server could find the key of tags.
 
 use super::roster::Party;
+use super::sealed_share::Exported;
 use super::sealing::OVERHEAD;
 use super::sharing::Shares;
 use super::statement::RoundContext;
@@ -133,26 +134,50 @@ fn veil(place: &Place, context: &RoundContext, of: &[Contribution], member: u32,
     place.mac.veil(&context.answer(of, member, secrets))
 }
 
+/// A client that has sealed to a member what is no share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accused {
+    pub client: u32,
+    /// The secret that the share was sealed with, as proof; none where the client has signed another.
+    pub shown: Option<Exported>,
+}
+
+impl Accused {
+    /// `client u32 | whether there is proof u8 | secret 32`.
+    fn to_bytes(&self) -> Vec<u8> {
+        let secret = self.shown.as_deref().copied().unwrap_or_default();
+        [&self.client.to_le_bytes()[..], &[u8::from(self.shown.is_some())], &secret].concat()
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self> {
+        let (client, shown, secret) = (r.u32()?, r.u8()?, Zeroizing::new(r.array()?));
+        Ok(Accused { client, shown: (shown == 1).then_some(secret) })
+    }
+}
+
 /// What a member sends in place of an answer where clients have sealed to it what is no share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
     pub member: u32,
-    pub clients: Vec<u32>,
+    pub clients: Vec<Accused>,
     pub signature: [u8; SIGNATURE_LEN],
 }
 
 impl Complaint {
+    /// By `member`, whose place this is.
+    pub fn make(place: &Place, member: u32, context: &RoundContext, clients: Vec<Accused>) -> Self {
+        let signature = place.identity.sign(Purpose::Complaint, &context.complaint(member, &listed(&clients)));
+        Complaint { member, clients, signature }
+    }
+
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = self.member.to_le_bytes().to_vec();
-        out.extend_from_slice(&self.signature);
-        self.clients.iter().for_each(|client| out.extend_from_slice(&client.to_le_bytes()));
-        out
+        [&self.member.to_le_bytes()[..], &self.signature, &listed(&self.clients)].concat()
     }
 
     /// Whether it is what `party` has signed.
     #[must_use]
     pub fn is_of(&self, party: &Party, context: &RoundContext) -> bool {
-        let message = context.complaint(self.member, &self.clients);
+        let message = context.complaint(self.member, &listed(&self.clients));
         let Complaint { member, signature, .. } = self;
         Signed { party: *member, key: &party.verify, purpose: Purpose::Complaint, message: &message, signature }.holds()
     }
@@ -160,12 +185,16 @@ impl Complaint {
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new(bytes);
         let (member, signature) = (r.u32()?, r.array()?);
-        let (clients, rest) = r.rest().as_chunks::<4>();
-        if !rest.is_empty() || clients.is_empty() {
-            return Err(Error::frame("a complaint names no client, or part of one"));
+        let mut clients = Vec::new();
+        while clients.is_empty() || !r.clone().rest().is_empty() {
+            clients.push(Accused::read(&mut r)?);
         }
-        Ok(Complaint { member, clients: clients.iter().map(|c| u32::from_le_bytes(*c)).collect(), signature })
+        Ok(Complaint { member, clients, signature })
     }
+}
+
+fn listed(clients: &[Accused]) -> Vec<u8> {
+    clients.iter().flat_map(Accused::to_bytes).collect()
 }
 
 /// All answers of an aggregate: the beginning of its payload, behind its length.

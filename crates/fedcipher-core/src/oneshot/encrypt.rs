@@ -1,13 +1,13 @@
-//! The client's side: a fresh secret and a fresh pad, their shares sealed to the committee, the update under both, and a
-//! signature over all.
+//! The client's side: a fresh secret and a fresh pad, the update under both, their shares sealed to the committee's
+//! prekeys, and a signature over all.
 
-use super::sealing::Public;
+use super::prekeys::{Met, Published};
+use super::sealed_share::{Envelope, NO_SHARE, OVERHEAD};
 use super::statement::share_info;
 use super::{Place, Setting, signed};
-use crate::Result;
-use crate::client::{Digest, Sender};
+use crate::client::Sender;
 use crate::codec::{Layout, Update};
-use crate::keys::ClientKey;
+use crate::keys::{ClientKey, KeyTag};
 use crate::mac::field::Element;
 use crate::mac::{Hash, Stamp};
 use crate::prf::Stream;
@@ -19,6 +19,7 @@ use crate::statement::{END_LEN, sha256};
 use crate::stream::{self, Piece, Sealer, Sealing, Threads};
 use crate::wire::Header;
 use crate::wire::Place as Memory;
+use crate::{Error, Result};
 use rayon::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,20 +28,24 @@ use zeroize::Zeroizing;
 pub struct OneshotEncryptor {
     setting: Arc<Setting>,
     place: Place,
-    /// Number and key of each member.
-    members: Vec<(u32, Public)>,
+    tag: KeyTag,
+    /// The number of each member, in the order of shares.
+    members: Vec<u32>,
+    met: Met,
     sender: Sender,
     ready: Option<Fresh>,
 }
 
-/// A secret and a pad for one update, and their sealed shares in a row.
+type Shares = Vec<Zeroizing<Vec<u8>>>;
+
+/// A secret and a pad for one update, and what their shares travel in.
 struct Fresh {
     round: u64,
     secret: Arc<SecretNtt>,
     pad: Zeroizing<Element>,
-    shares: Vec<u8>,
-    /// A digest a share.
-    digests: Vec<u8>,
+    shares: Shares,
+    /// One a member; none for who has published no prekey.
+    envelopes: Vec<Option<Envelope>>,
     /// Whose it is: a process forked off must not use it again.
     process: u32,
 }
@@ -50,8 +55,9 @@ impl OneshotEncryptor {
         place.check_role(key.client, "client", |roles| roles.client)?;
         place.joined.iter().try_for_each(|joined| joined.check(&place.roster, setting.params.corrupt))?;
         let sender = Sender::new(key, setting.params.rules(), state)?.of_roster(place.digest);
-        let members = place.roster.members().map(|m| Ok((m.id, m.sealing()?))).collect::<Result<_>>()?;
-        Ok(OneshotEncryptor { setting, place, members, sender, ready: None })
+        let members: Vec<u32> = place.roster.members().map(|member| member.id).collect();
+        let met = Met::open(key, members.len(), state)?;
+        Ok(OneshotEncryptor { setting, place, tag: key.tag.clone(), members, met, sender, ready: None })
     }
 
     fn fresh(&self, round: u64) -> Result<Fresh> {
@@ -61,40 +67,53 @@ impl OneshotEncryptor {
         let pad = Zeroizing::new(Element::draw(&mut draws));
         let wide = Zeroizing::new(secret.iter().map(|c| i32::from(*c)).collect::<Vec<_>>());
         let shares = self.setting.sharing.split(&secret, &pad)?;
-        let seal = |((member, key), share): (&(u32, Public), &Zeroizing<Vec<u8>>)| {
-            let info = share_info(&self.place.digest, round, self.sender.client(), *member);
-            key.seal(&info, share)
-        };
-        let sealed = self.members.par_iter().zip(&shares).map(seal).collect::<Result<Vec<_>>>()?;
-        let digests = sealed.iter().flat_map(|share| sha256(&[share])).collect();
-        Ok(Fresh {
-            round,
-            secret: Arc::new(d.ring.transformed(&wide)),
-            pad,
-            shares: sealed.concat(),
-            digests,
-            process: std::process::id(),
-        })
+        let (secret, envelopes) = (Arc::new(d.ring.transformed(&wide)), self.envelopes(round)?);
+        Ok(Fresh { round, secret, pad, shares, envelopes, process: std::process::id() })
     }
-}
 
-impl OneshotEncryptor {
+    fn prekeys(&self) -> impl Iterator<Item = Option<&Published>> {
+        self.members.iter().map(|member| self.met.of(*member))
+    }
+
+    fn envelopes(&self, round: u64) -> Result<Vec<Option<Envelope>>> {
+        let (roster, client) = (&self.place.digest, self.sender.client());
+        let to = |prekey: Option<&Published>| {
+            let to = |Published { member, number, public }: &Published| {
+                Envelope::to(*number, public, &share_info(roster, round, client, *member, *number))
+            };
+            prekey.map(to).transpose()
+        };
+        self.prekeys().collect::<Vec<_>>().into_par_iter().map(to).collect()
+    }
+
+    /// Whether its envelopes are to the newest prekeys.
+    fn is_current(&self, fresh: &Fresh) -> bool {
+        let to = fresh.envelopes.iter().map(|envelope| envelope.as_ref().map(|e| e.number));
+        to.eq(self.prekeys().map(|prekey| prekey.map(|p| p.number)))
+    }
+
     fn start(&mut self, terms: &Terms<'_>) -> Result<OneshotSealer> {
+        let (known, needed) = (self.prekeys().flatten().count(), self.setting.sharing.needed());
+        if known < needed {
+            return Err(Error::NoPrekeys { known, needed });
+        }
         let d = Arc::clone(&self.setting.derived);
         let blocks = d.shape(terms.layout)?;
         let (header, mut stamp) = self.sender.start(terms, terms.layout)?;
         let ready = self.ready.take().filter(|f| f.round == terms.round && f.process == std::process::id());
-        let Fresh { secret, pad, shares, digests, .. } = match ready {
-            Some(ready) => ready,
+        let fresh = match ready {
+            Some(ready) if self.is_current(&ready) => ready,
+            Some(ready) => Fresh { envelopes: self.envelopes(terms.round)?, ..ready },
             None => self.fresh(terms.round)?,
         };
+        let Fresh { secret, pad, shares, envelopes, .. } = fresh;
         stamp.pad = pad;
-        let pieces = cut(&blocks, shares.len(), Block::up_bytes);
+        let pieces = cut(&blocks, 0, Block::up_bytes);
         let seed = stamp.signer.context.seed();
-        let (prefix, masks) = (shares, Vec::new());
+        let (prefix, masks) = (Vec::new(), Vec::new());
         let inner =
             CipherSealer { derived: d, secret, session: None, header, stamp, seed, prefix, masks, blocks, pieces };
-        Ok(OneshotSealer { inner, digests })
+        Ok(OneshotSealer { inner, shares, envelopes })
     }
 }
 
@@ -108,18 +127,27 @@ impl Encryptor for OneshotEncryptor {
         Ok(Some(Sealing::new(self.start(terms)?)))
     }
 
-    /// The secret, the pad and their sealed shares.
+    /// The secret, the pad, their shares and what these travel in.
     fn precompute(&mut self, round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
         self.sender.reserve(round)?;
         self.ready = Some(self.fresh(round)?);
         Ok(())
     }
+
+    fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>> {
+        let mut take = |frame: &&[u8]| {
+            let prekey = Published::read(frame, &self.tag, &self.place.roster, &self.place.digest)?;
+            self.met.take(prekey)
+        };
+        let refused = frames.iter().filter_map(|frame| take(frame).err()).collect();
+        self.met.remember().map(|()| refused)
+    }
 }
 
 struct OneshotSealer {
     inner: CipherSealer,
-    /// A digest a share.
-    digests: Vec<u8>,
+    shares: Shares,
+    envelopes: Vec<Option<Envelope>>,
 }
 
 impl Sealer for OneshotSealer {
@@ -143,12 +171,25 @@ impl Sealer for OneshotSealer {
         self.inner.stamp()
     }
 
-    /// Of the ciphertexts only: a member is shown their digest, and of the shares its own and the others' digests.
-    fn digest(&self) -> Digest {
-        Digest::default()
+    /// The sealed shares, tag and signature. Of the ciphertexts, and of other members' shares, a member is shown the
+    /// digest only.
+    fn end(&self, hash: Hash, ciphertexts: &[u8; 32]) -> Result<Vec<u8>> {
+        let stamp = self.stamp();
+        let data = stamp.signer.context.share_data(stamp.own, stamp.tag(hash), ciphertexts);
+        let seal = |(envelope, share): (&Option<Envelope>, &Zeroizing<Vec<u8>>)| match envelope {
+            Some(envelope) => envelope.seal(&data, share),
+            None => Ok(NO_SHARE.to_vec()),
+        };
+        let sealed = self.envelopes.iter().zip(&self.shares).map(seal).collect::<Result<Vec<_>>>()?;
+        let digests: Vec<u8> = sealed.iter().flat_map(|share| sha256(&[share])).collect();
+        let end = stamp.end(hash, &signed(ciphertexts, &digests));
+        Ok([sealed.concat().as_slice(), &end].concat())
     }
 
-    fn end(&self, hash: Hash, ciphertexts: &[u8; 32]) -> [u8; END_LEN] {
-        self.inner.stamp().end(hash, &signed(ciphertexts, &self.digests))
+    fn end_len(&self) -> usize {
+        let len = |(envelope, share): (&Option<Envelope>, &Zeroizing<Vec<u8>>)| {
+            if envelope.is_some() { share.len() + OVERHEAD } else { NO_SHARE.len() }
+        };
+        self.envelopes.iter().zip(&self.shares).map(len).sum::<usize>() + END_LEN
     }
 }

@@ -2,8 +2,10 @@
 //! keep to the rule of their memory.
 
 use super::agree::{Agreement, Certificate, read_sets};
-use super::answer::{Answer, Complaint};
-use super::sealing::OVERHEAD;
+use super::answer::{Accused, Answer, Complaint};
+use super::prekeys::Prekeys;
+use super::sealed_share::SealedShare;
+use super::sealing::Secret;
 use super::sharing::Shares;
 use super::statement::{RoundContext, share_info};
 use super::{Params, Place, Setting};
@@ -14,10 +16,10 @@ use crate::ledger::{Openings, Sum};
 use crate::mac::{TAG_LEN, Tag};
 use crate::scheme::Member;
 use crate::sign::{Purpose, SIGNATURE_LEN, Signed, refused};
-use crate::statement::sha256;
 use crate::wire::{self, Contribution, Frame, Header, Kind, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,13 +31,14 @@ pub struct CommitteeMember {
     /// Own place in the committee.
     index: usize,
     answered: Openings,
+    prekeys: Prekeys,
 }
 
 /// A request whose clients have signed what it says of them.
 struct Checked<'a> {
     context: RoundContext,
     agreed: Certificate,
-    asked: Vec<Asked<'a>>,
+    given: Vec<Given<'a>>,
 }
 
 /// One client in a request.
@@ -45,14 +48,19 @@ struct Asked<'a> {
     tag: Tag,
     /// The digest of its ciphertexts, then one of each member's share.
     signed: &'a [u8],
-    sealed: &'a [u8],
+}
+
+/// A client, and the share that it has sealed to this member.
+struct Given<'a> {
+    asked: Asked<'a>,
+    share: SealedShare<'a>,
 }
 
 impl<'a> Asked<'a> {
-    /// What a client has signed; its share, which a proposal lacks, comes behind.
+    /// What a client has signed.
     fn read(of: Contribution, members: usize, r: &mut Reader<'a>) -> Result<Self> {
         let (signature, tag) = (r.array()?, Tag::parse(r.array::<TAG_LEN>()?)?);
-        Ok(Asked { of, signature, tag, signed: r.bytes(32 * (1 + members))?, sealed: &[] })
+        Ok(Asked { of, signature, tag, signed: r.bytes(32 * (1 + members))? })
     }
 }
 
@@ -61,7 +69,8 @@ impl CommitteeMember {
         place.check_role(key.client, "member", |roles| roles.member)?;
         let index = place.roster.members().take_while(|member| member.id != key.client).count();
         let answered = place.as_holder(key, &setting, |holder| Openings::of_answers(holder, state))?;
-        Ok(CommitteeMember { setting, place, tag: key.tag.clone(), own: key.client, index, answered })
+        let prekeys = Prekeys::open(key, setting.params.life, state)?;
+        Ok(CommitteeMember { setting, place, tag: key.tag.clone(), own: key.client, index, answered, prekeys })
     }
 
     fn check_header(&self, header: &Header) -> Result<()> {
@@ -81,16 +90,16 @@ impl CommitteeMember {
         let context = RoundContext::given(self.place.digest, header, r.array()?);
         let members = self.setting.params.members;
         let agreed = Certificate::read(&mut r, members)?;
-        let share = self.setting.sharing.share_bytes(self.index) + OVERHEAD;
-        let mut asked = Vec::with_capacity(header.contributions.len());
+        let share = self.setting.sharing.share_bytes(self.index);
+        let mut given = Vec::with_capacity(header.contributions.len());
         for of in &header.contributions {
-            let stated = Asked::read(*of, members, &mut r)?;
-            asked.push(Asked { sealed: r.bytes(share)?, ..stated });
+            let asked = Asked::read(*of, members, &mut r)?;
+            given.push(Given { asked, share: SealedShare::read(&mut r, share)? });
         }
         r.finish()?;
-        asked.par_iter().try_for_each(|asked| self.check_client(asked))?;
-        self.check_signatures(&context, &asked)?;
-        Ok(Checked { context, agreed, asked })
+        given.par_iter().try_for_each(|given| self.check_client(given))?;
+        self.check_signatures(&context, given.iter().map(|given| &given.asked))?;
+        Ok(Checked { context, agreed, given })
     }
 
     /// Refuses a set of a memory that enough members have not agreed on.
@@ -114,7 +123,7 @@ impl CommitteeMember {
         let signed = some.map(|of| Asked::read(*of, members, &mut r)).collect::<Result<Vec<_>>>()?;
         let others = read_sets(&mut r)?;
         r.finish()?;
-        self.check_signatures(&context, &signed)?;
+        self.check_signatures(&context, signed.iter())?;
         let sum = self.answered.sum(header)?;
         if !sum.has_memory() {
             return Err(Error::frame("a proposal for a sum that counts in no memory"));
@@ -126,18 +135,22 @@ impl CommitteeMember {
         Ok(Header { kind: Kind::Agreement, ..header.clone() }.frame(&said.to_bytes()))
     }
 
-    fn check_client(&self, asked: &Asked<'_>) -> Result<()> {
+    fn check_client(&self, Given { asked, share }: &Given<'_>) -> Result<()> {
         let client = asked.of.client;
         check_weight(client, asked.of.weight, self.setting.params.bounds.max_weight)?;
         let own = &asked.signed[32 * (1 + self.index)..32 * (2 + self.index)];
-        if own == sha256(&[asked.sealed]) { Ok(()) } else { Err(Error::Signature { party: client }) }
+        if own == share.digest() { Ok(()) } else { Err(Error::Signature { party: client }) }
     }
 
     /// All clients' at once.
-    fn check_signatures(&self, context: &RoundContext, asked: &[Asked<'_>]) -> Result<()> {
-        let messages: Vec<_> = asked.iter().map(|asked| context.update(asked.of, asked.tag, asked.signed)).collect();
-        let mut all = Vec::with_capacity(asked.len());
-        for (asked, message) in asked.iter().zip(&messages) {
+    fn check_signatures<'a>(
+        &self,
+        context: &RoundContext,
+        asked: impl Iterator<Item = &'a Asked<'a>> + Clone,
+    ) -> Result<()> {
+        let messages: Vec<_> = asked.clone().map(|asked| context.update(asked.of, asked.tag, asked.signed)).collect();
+        let mut all = Vec::with_capacity(messages.len());
+        for (asked, message) in asked.zip(&messages) {
             let party = asked.of.client;
             let found = self.place.roster.get(party).filter(|found| found.roles.client);
             let key = &found.ok_or(Error::UnknownClient { client: party })?.verify;
@@ -149,26 +162,53 @@ impl CommitteeMember {
         }
     }
 
+    /// The secrets that the clients' shares were sealed to. Refuses a set with a client whose share is sealed to none.
+    fn secrets(&self, round: u64, given: &[Given<'_>]) -> Result<BTreeMap<u64, Secret>> {
+        let secrets = self.prekeys.serve(round, &given.iter().map(|given| given.share.number).collect())?;
+        let gone = given.iter().filter(|given| !secrets.contains_key(&given.share.number));
+        let gone: Vec<u32> = gone.map(|given| given.asked.of.client).collect();
+        if gone.is_empty() { Ok(secrets) } else { Err(Error::PrekeyGone { round, clients: gone }) }
+    }
+
+    /// Adds a client's share; or says that it is none, with what proves it.
+    fn add(
+        &self,
+        sum: &mut Shares,
+        (context, round): (&RoundContext, u64),
+        secrets: &BTreeMap<u64, Secret>,
+        Given { asked, share }: &Given<'_>,
+    ) -> std::result::Result<(), Accused> {
+        let client = asked.of.client;
+        let info = share_info(&self.place.digest, round, client, self.own, share.number);
+        let x = secrets.get(&share.number).and_then(|secret| share.exported(secret, &info));
+        let Some(x) = x else { return Err(Accused { client, shown: None }) };
+        let ciphertexts = asked.signed.first_chunk().copied().unwrap_or_default();
+        let opened = share.open(&x, &context.share_data(asked.of, asked.tag, &ciphertexts));
+        match opened.map(|share| self.setting.sharing.add(sum, self.index, &share)) {
+            Some(Ok(())) => Ok(()),
+            _ => Err(Accused { client, shown: Some(x) }),
+        }
+    }
+
     /// The shares' sum; or which clients have sealed what is no share of theirs, under their signature.
-    fn sum(&self, round: u64, asked: &[Asked<'_>]) -> std::result::Result<Shares, Vec<u32>> {
+    fn sum(
+        &self,
+        (context, round): (&RoundContext, u64),
+        secrets: &BTreeMap<u64, Secret>,
+        given: &[Given<'_>],
+    ) -> std::result::Result<Shares, Vec<Accused>> {
         let sharing = &self.setting.sharing;
         let empty = || (sharing.none(), Vec::new());
-        let add = |(mut sum, mut wrong): (Shares, Vec<u32>), asked: &Asked<'_>| {
-            let client = asked.of.client;
-            let info = share_info(&self.place.digest, round, client, self.own);
-            let opened = self.place.identity.secret.open(&info, asked.sealed);
-            match opened.map(|share| sharing.add(&mut sum, self.index, &share)) {
-                Some(Ok(())) => {}
-                _ => wrong.push(client),
-            }
+        let add = |(mut sum, mut wrong): (Shares, Vec<Accused>), given: &Given<'_>| {
+            wrong.extend(self.add(&mut sum, (context, round), secrets, given).err());
             (sum, wrong)
         };
-        let join = |(mut a, mut wrong): (Shares, Vec<u32>), (b, more): (Shares, Vec<u32>)| {
+        let join = |(mut a, mut wrong): (Shares, Vec<Accused>), (b, more): (Shares, Vec<Accused>)| {
             sharing.merge(&mut a, &b);
             wrong.extend(more);
             (a, wrong)
         };
-        let (sum, wrong) = asked.par_iter().fold(empty, add).reduce(empty, join);
+        let (sum, wrong) = given.par_iter().fold(empty, add).reduce(empty, join);
         if wrong.is_empty() { Ok(sum) } else { Err(wrong) }
     }
 }
@@ -180,17 +220,17 @@ impl Member for CommitteeMember {
             return self.agree(&header, payload);
         }
         header.check_kind(Kind::Request)?;
-        let Checked { context, agreed, asked } = self.check(&header, payload)?;
+        let Checked { context, agreed, given } = self.check(&header, payload)?;
         let (set, digest) = (self.answered.sum(&header)?, Digest::of(request));
         if let Some(answer) = self.answered.answered(&set, &digest)? {
             return Ok(answer);
         }
         self.check_agreed(&set, &context, &agreed)?;
-        let sum = match self.sum(header.round, &asked) {
+        let secrets = self.secrets(header.round, &given)?;
+        let sum = match self.sum((&context, header.round), &secrets, &given) {
             Ok(sum) => sum,
             Err(wrong) => {
-                let signature = self.place.identity.sign(Purpose::Complaint, &context.complaint(self.own, &wrong));
-                let complaint = Complaint { member: self.own, clients: wrong, signature };
+                let complaint = Complaint::make(&self.place, self.own, &context, wrong);
                 return Ok(Header { kind: Kind::Complaint, ..header }.frame(&complaint.to_bytes()));
             }
         };
@@ -200,5 +240,13 @@ impl Member for CommitteeMember {
         // On disk before anything of the sum leaves: the same request again gets these bytes, another one of the same
         // clients nothing.
         self.answered.answer(&set, &digest, Header { kind: Kind::Answer, ..header }.frame(&out))
+    }
+
+    fn prekey(&self) -> Result<Vec<u8>> {
+        self.prekeys.publish(&self.tag, &self.place.digest, self.own, &self.place.identity)
+    }
+
+    fn forget(&self) -> Result<()> {
+        self.prekeys.forget()
     }
 }

@@ -22,7 +22,9 @@ pub mod identity;
 mod joined;
 mod member;
 pub mod pads;
+pub mod prekeys;
 pub mod roster;
+pub mod sealed_share;
 pub mod sealing;
 pub mod sharing;
 pub mod statement;
@@ -42,6 +44,7 @@ use crate::wire::Reader;
 use crate::{Error, Result, wire};
 use identity::Identity;
 use joined::Joined;
+use prekeys::Life;
 use roster::{Card, Roles, Roster};
 use sharing::Sharing;
 use std::collections::BTreeSet;
@@ -51,6 +54,8 @@ use zeroize::Zeroizing;
 
 const NAME: &str = "oneshot";
 const MOST_MEMBERS: usize = 64;
+/// A year.
+const MOST_HOURS: u64 = 8766;
 
 /// Who opens aggregates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +81,8 @@ pub struct Params {
     /// Coefficients in one shared polynomial.
     pub pack: usize,
     pub reveal: Reveal,
+    /// How long a member keeps a key that shares are sealed to.
+    pub life: Life,
 }
 
 impl Params {
@@ -89,6 +96,15 @@ impl Params {
         committee::check(members, threshold, corrupt, pack)?;
         if !matches!(self.preset, Preset::Compact | Preset::Fast) {
             return Err(Error::parameter("preset", "oneshot takes \"compact\" or \"fast\""));
+        }
+        if self.life.rounds == 0 {
+            return Err(Error::parameter("prekey_rounds", "a prekey serves at least 1 round; take 1"));
+        }
+        if !(1..=MOST_HOURS).contains(&self.life.hours) {
+            return Err(Error::parameter(
+                "prekey_hours",
+                format!("a prekey is kept from 1 to {MOST_HOURS} hours; take 24"),
+            ));
         }
         let (least, clients) = (corrupt as u64 + 2, self.bounds.clients);
         if self.bounds.min_contributions < least {
@@ -132,7 +148,7 @@ impl Oneshot {
 
     /// All parameters that two parties must share.
     fn text(&self) -> String {
-        format!("{NAME} 2|{:?}|{:?}", self.setting.params, self.setting.derived.ring.primes)
+        format!("{NAME} 3|{:?}|{:?}", self.setting.params, self.setting.derived.ring.primes)
     }
 
     /// Names the roster, so that a party refuses what belongs to another.

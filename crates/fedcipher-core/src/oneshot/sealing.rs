@@ -15,6 +15,9 @@ pub const PUBLIC_LEN: usize = 1216;
 pub const SECRET_LEN: usize = 32;
 /// Bytes of an encapsulated key, which precede what is sealed.
 pub const ENCAPPED_LEN: usize = 1120;
+/// Bytes of a secret that an encapsulation gives both sides.
+pub const EXPORT_LEN: usize = 32;
+const EXPORT: &[u8] = b"fedcipher oneshot v1 share";
 /// Bytes by which sealing makes longer.
 pub const OVERHEAD: usize = ENCAPPED_LEN + 16;
 
@@ -55,6 +58,18 @@ impl Public {
         .map_err(failed)?;
         Ok([encapped.to_bytes().as_slice(), &sealed].concat())
     }
+
+    /// A fresh secret in the context of `info`, and what gives it to the holder of this key.
+    pub fn encapsulate(&self, info: &[u8]) -> Result<(Vec<u8>, Zeroizing<[u8; EXPORT_LEN]>)> {
+        let failed = |e| Error::Key { reason: format!("sealing failed: {e}") };
+        let mut draws = Draws(Stream::from_os()?);
+        let (encapped, context) =
+            hpke::setup_sender_with_rng::<AesGcm256, KdfShake256, XWing>(&OpModeS::Base, &self.0, info, &mut draws)
+                .map_err(failed)?;
+        let mut x = Zeroizing::new([0; EXPORT_LEN]);
+        context.export(EXPORT, &mut *x).map_err(failed)?;
+        Ok((encapped.to_bytes().to_vec(), x))
+    }
 }
 
 /// One's own secret key.
@@ -86,6 +101,17 @@ impl Secret {
         hpke::single_shot_open::<AesGcm256, KdfShake256, XWing>(&OpModeR::Base, &self.0, &encapped, info, sealed, &[])
             .ok()
             .map(Zeroizing::new)
+    }
+
+    /// What [`Public::encapsulate`] gave in this context; another secret for anything else, or none.
+    #[must_use]
+    pub fn decapsulate(&self, info: &[u8], encapped: &[u8]) -> Option<Zeroizing<[u8; EXPORT_LEN]>> {
+        let encapped = <XWing as Kem>::EncappedKey::from_bytes(encapped).ok()?;
+        let context =
+            hpke::setup_receiver::<AesGcm256, KdfShake256, XWing>(&OpModeR::Base, &self.0, &encapped, info).ok()?;
+        let mut x = Zeroizing::new([0; EXPORT_LEN]);
+        context.export(EXPORT, &mut *x).ok()?;
+        Some(x)
     }
 }
 

@@ -194,6 +194,11 @@ impl Sharing {
         Ok(())
     }
 
+    /// Refuses what is no share of member `member`.
+    pub fn check(&self, member: usize, share: &[u8]) -> Result<()> {
+        self.add(&mut self.none(), member, share)
+    }
+
     /// Adds a sum to another.
     pub fn merge(&self, sum: &mut Shares, other: &Shares) {
         sum.secrets.iter_mut().zip(other.secrets.iter()).for_each(|(s, v)| *s = self.field.add(*s, *v));

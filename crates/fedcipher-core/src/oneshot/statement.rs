@@ -1,5 +1,6 @@
 //! The messages that a member signs, and the labels under which the round's context seeds polynomials and seals keys.
 
+use crate::mac::Tag;
 pub use crate::statement::RoundContext;
 use crate::statement::sha256;
 use crate::wire::Contribution;
@@ -32,6 +33,12 @@ impl RoundContext {
         out
     }
 
+    /// The data beside each share: the update that it belongs to, by the digest of its ciphertexts.
+    #[must_use]
+    pub fn share_data(&self, own: Contribution, tag: Tag, ciphertexts: &[u8; 32]) -> [u8; 32] {
+        sha256(&[b"fedcipher oneshot v2 share of", &self.update(own, tag, ciphertexts)])
+    }
+
     /// What a member signs of the sets that it has remembered, with this round's among them, by the digest of their
     /// groups.
     #[must_use]
@@ -41,20 +48,18 @@ impl RoundContext {
 
     /// What a member signs to accuse clients.
     #[must_use]
-    pub fn complaint(&self, member: u32, clients: &[u32]) -> Vec<u8> {
-        let mut out = self.bytes();
-        out.extend_from_slice(&member.to_le_bytes());
-        clients.iter().for_each(|client| out.extend_from_slice(&client.to_le_bytes()));
-        out
+    pub fn complaint(&self, member: u32, clients: &[u8]) -> Vec<u8> {
+        [self.bytes().as_slice(), &member.to_le_bytes(), clients].concat()
     }
 }
 
-/// The context of the share that `client` seals to `member`. Which update it belongs to is what the client signs, so
-/// that sharing need not wait for the model.
+/// The context of the share that `client` seals to prekey `number` of `member`. Which update it belongs to is in the data
+/// beside it, so that the encapsulation need not wait for the model.
 #[must_use]
-pub fn share_info(roster: &[u8; 32], round: u64, client: u32, member: u32) -> Vec<u8> {
-    let parts: [&[u8]; 5] =
-        [b"fedcipher oneshot v1 share", roster, &round.to_le_bytes(), &client.to_le_bytes(), &member.to_le_bytes()];
+pub fn share_info(roster: &[u8; 32], round: u64, client: u32, member: u32, number: u64) -> Vec<u8> {
+    let (round, number) = (round.to_le_bytes(), number.to_le_bytes());
+    let parts: [&[u8]; 6] =
+        [b"fedcipher oneshot v2 share", roster, &round, &client.to_le_bytes(), &member.to_le_bytes(), &number];
     parts.concat()
 }
 

@@ -10,14 +10,14 @@ use fedcipher_core::keys::{ClientKey, KeySet};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params as BfvParams, Preset};
-use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
-use fedcipher_core::sign::SigningKey;
+use fedcipher_core::scheme::{Aggregator, Encryptor, Expect, Member, Request, Scheme};
+use fedcipher_core::sign::{SIGNATURE_LEN, SigningKey};
 use fedcipher_core::statement::{RoundContext, Signer, split};
 use fedcipher_core::wire;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub fn layout(sizes: &[(usize, u32)]) -> Layout {
     let tensor = |(len, bits): &(usize, u32)| Tensor { dtype: 1, bits: *bits, alpha: 1.0, shape: vec![*len as u32] };
@@ -76,32 +76,51 @@ pub fn encrypt(
     let key = keys.clients.iter().find(|k| k.client == client.0).unwrap();
     let update = update(layout, &client.2);
     let request = Request { round, weight: client.1, update: &update, plan, model: b"model", memory: &[], bound: &[] };
-    scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()
+    encryptor(scheme, key, &keys.clients).encrypt(&request).unwrap()
+}
+
+/// A client that has been given the prekeys of its committee, if it has one.
+pub fn encryptor(scheme: &dyn Scheme, key: &ClientKey, keys: &[ClientKey]) -> Box<dyn Encryptor> {
+    let mut encryptor = scheme.encryptor(key, None).unwrap();
+    let prekeys: Vec<Vec<u8>> = committee(scheme, keys).iter().map(|(_, member)| member.prekey().unwrap()).collect();
+    let prekeys: Vec<&[u8]> = prekeys.iter().map(Vec::as_slice).collect();
+    assert!(encryptor.take_prekeys(&prekeys).unwrap().is_empty());
+    encryptor
+}
+
+type Members = Arc<BTreeMap<u32, Box<dyn Member>>>;
+
+/// The members of a key set. They live as long as the test: what was sealed to them opens with their prekeys only.
+pub fn committee(scheme: &dyn Scheme, keys: &[ClientKey]) -> Members {
+    static ALL: Mutex<BTreeMap<[u8; 16], Members>> = Mutex::new(BTreeMap::new());
+    let is_member = |key: &&ClientKey| scheme.committee() > 0 && scheme.roles(key).unwrap().member;
+    let member = |key: &ClientKey| (key.client, scheme.member(key, None).unwrap());
+    let make = || Arc::new(keys.iter().filter(is_member).map(member).collect());
+    let mut all = ALL.lock().unwrap();
+    Arc::clone(all.entry(keys[0].tag.key_id).or_insert_with(make))
 }
 
 /// `frame`, an update under a common key, signed by `key` as what it says now.
 pub fn resigned(key: &SigningKey, frame: &[u8]) -> Vec<u8> {
     let parsed = wire::parse(frame).unwrap();
-    let (body, tag, _) = split(parsed.payload).unwrap();
+    let (body, tag, _) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
     let signer = Signer { key: Arc::new(key.clone()), context: RoundContext::of([0; 32], &parsed.header) };
     let end = signer.end(parsed.header.contributions[0], tag, &Digest::of(body));
     parsed.header.frame(&[body, &end].concat())
 }
 
-/// The aggregate, with the committee's answers where there is one; its members have answered nothing before.
+/// The aggregate, with the committee's answers where there is one.
 pub fn finished(
     scheme: &dyn Scheme,
     keys: &[ClientKey],
     aggregator: &mut dyn Aggregator,
 ) -> fedcipher_core::Result<Vec<u8>> {
-    let mut members = BTreeMap::new();
+    let members = committee(scheme, keys);
     loop {
         let requests = aggregator.requests()?;
         let agreeing = aggregator.agreeing();
         for (number, request) in requests {
-            let key = keys.iter().find(|k| k.client == number).unwrap();
-            let member = members.entry(number).or_insert(scheme.member(key, None)?);
-            aggregator.answer(&member.answer(&request)?)?;
+            aggregator.answer(&members[&number].answer(&request)?)?;
         }
         if !agreeing {
             return aggregator.finish();

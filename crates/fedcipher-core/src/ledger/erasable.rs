@@ -1,0 +1,91 @@
+//! Records of one length that are written in place, so that to overwrite one is to erase it as far as a file system does.
+//! A file system or disk that writes elsewhere, a snapshot and a backup keep what was there.
+
+use super::{Folder, disk, failed, stamp};
+use crate::keys::ClientKey;
+use crate::wire::hex;
+use crate::{Result, os};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// Bytes of a record. A power of two: none crosses a disk sector.
+pub const RECORD: usize = 128;
+/// Of these for what it says; the last are its checksum.
+pub const CONTENT: usize = RECORD - 8;
+
+pub type Content = Zeroizing<[u8; CONTENT]>;
+
+/// A file of records. One that is empty, torn or not there is zeros.
+#[derive(Debug)]
+pub struct Erasable {
+    path: PathBuf,
+    records: usize,
+}
+
+impl Erasable {
+    /// Of `key` in folder `state`, for so many records.
+    pub fn of(key: &ClientKey, state: &Path, suffix: &str, records: usize) -> Result<Self> {
+        let folder = Folder::open(state)?;
+        Ok(Erasable { path: folder.path().join(format!("{}-{}.{suffix}", hex(&key.tag.key_id), key.client)), records })
+    }
+
+    /// The file, which nobody else changes while this lives.
+    fn locked(&self) -> Result<File> {
+        let io = |e: std::io::Error| failed(&self.path, e);
+        let file = loop {
+            match stamp::open(&self.path, true) {
+                Ok(file) => break file,
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    stamp::publish(&self.path, &[]).map_err(io)?;
+                }
+                Err(e) => return Err(stamp::unopened(&self.path, &e)),
+            }
+        };
+        file.lock().map_err(io)?;
+        Ok(file)
+    }
+
+    /// What `change` makes of all records is on disk when this returns, where `durable`; else once the system has
+    /// written it.
+    pub fn change<T>(&self, durable: bool, change: impl FnOnce(&mut [Content]) -> Result<T>) -> Result<T> {
+        let file = self.locked()?;
+        let io = |e: std::io::Error| failed(&self.path, e);
+        let before = (0..self.records).map(|at| read(&file, at)).collect::<std::io::Result<Vec<_>>>().map_err(io)?;
+        let mut after = before.clone();
+        let made = change(&mut after)?;
+        let changed: Vec<usize> = (0..self.records).filter(|at| before[*at] != after[*at]).collect();
+        for at in &changed {
+            write(&file, *at, &after[*at]).map_err(io)?;
+        }
+        if durable && !changed.is_empty() {
+            disk::sync(&file).map_err(io)?;
+        }
+        Ok(made)
+    }
+}
+
+fn read(file: &File, at: usize) -> std::io::Result<Content> {
+    let mut bytes = Zeroizing::new([0; RECORD]);
+    let mut content = Zeroizing::new([0; CONTENT]);
+    match os::read_exact_at(file, &mut *bytes, (at * RECORD) as u64) {
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(content),
+        other => other?,
+    }
+    let mut sealed = bytes.clone();
+    stamp::seal(&mut *sealed);
+    if sealed == bytes {
+        content.copy_from_slice(&bytes[..CONTENT]);
+    }
+    Ok(content)
+}
+
+fn write(file: &File, at: usize, content: &Content) -> std::io::Result<()> {
+    let mut bytes = Zeroizing::new([0; RECORD]);
+    bytes[..CONTENT].copy_from_slice(&**content);
+    if content.iter().any(|byte| *byte != 0) {
+        stamp::seal(&mut *bytes);
+    }
+    disk::write(file, &*bytes, (at * RECORD) as u64)
+}

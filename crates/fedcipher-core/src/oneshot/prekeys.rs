@@ -1,0 +1,274 @@
+//! Prekeys: X-Wing keys that a member of the committee makes, publishes under its signature and deletes again. Clients
+//! seal shares to prekeys only. So what was recorded before its prekeys were deleted opens with nobody's files.
+//!
+//! A prekey serves `rounds` rounds from its first use on, and no longer than `age` after it was made. The word is
+//! Signal's (X3DH, "signed prekey").
+
+use super::identity::Identity;
+use super::roster::Roster;
+use super::sealing::{self, PUBLIC_LEN, Public, Secret};
+use crate::keys::{ClientKey, KeyTag};
+use crate::ledger::erasable::{CONTENT, Content, Erasable};
+use crate::ledger::now;
+use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
+use crate::wire::{self, Contribution, Kind, Reader};
+use crate::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use zeroize::Zeroizing;
+
+const SUFFIX: &str = "prekeys";
+const MET_SUFFIX: &str = "met";
+/// Prekeys that a member has at once: one in its round, one published, and those that were published and not used.
+const MOST: usize = 8;
+
+/// How long a prekey serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Life {
+    /// Rounds.
+    pub rounds: u64,
+    /// Hours.
+    pub hours: u64,
+}
+
+/// What a member signs of a prekey.
+fn statement(roster: &[u8; 32], member: u32, number: u64, public: &[u8]) -> Vec<u8> {
+    [roster.as_slice(), &member.to_le_bytes(), &number.to_le_bytes(), public].concat()
+}
+
+/// A prekey as others see it.
+#[derive(Debug, Clone)]
+pub struct Published {
+    pub member: u32,
+    /// Grows with each prekey of the member.
+    pub number: u64,
+    pub public: Public,
+}
+
+impl Published {
+    /// From a frame under the key set of `tag`; refuses what no member of the roster with this digest has signed.
+    pub fn read(frame: &[u8], tag: &KeyTag, roster: &Roster, digest: &[u8; 32]) -> Result<Self> {
+        let found = wire::parse_kind(frame, Kind::Prekey)?;
+        tag.check(&found.header)?;
+        let &[Contribution { client: member, .. }] = found.header.contributions.as_slice() else {
+            return Err(Error::frame("a prekey of no member, or of several"));
+        };
+        let mut r = Reader::new(found.payload);
+        let (number, public, signature) = (r.u64()?, r.bytes(PUBLIC_LEN)?, r.array::<SIGNATURE_LEN>()?);
+        r.finish()?;
+        let party = roster.get(member).filter(|party| party.roles.member);
+        let key = &party.ok_or_else(|| Error::frame(format!("party {member} is no member of the committee")))?.verify;
+        let message = statement(digest, member, number, public);
+        Signed { party: member, key, purpose: Purpose::Prekey, message: &message, signature: &signature }.check()?;
+        if number == 0 {
+            return Err(Error::frame(format!("member {member} gives its prekey no number")));
+        }
+        Ok(Published { member, number, public: Public::parse(public)? })
+    }
+}
+
+/// A prekey in its record: `number u64 | made u64 | last round u64 | rounds used u64 | secret 32`. Without a secret it
+/// says which number was the last.
+#[derive(Clone)]
+struct Prekey {
+    number: u64,
+    /// Unix seconds.
+    made: u64,
+    last: u64,
+    used: u64,
+    secret: Zeroizing<[u8; sealing::SECRET_LEN]>,
+}
+
+impl Prekey {
+    fn decode(content: &Content) -> Option<Self> {
+        let mut r = Reader::new(&**content);
+        let mut word = || r.u64().ok();
+        let (number, made, last, used) = (word()?, word()?, word()?, word()?);
+        let secret = Zeroizing::new(r.array().ok()?);
+        (number > 0).then_some(Prekey { number, made, last, used, secret })
+    }
+
+    fn encode(&self) -> Content {
+        let mut out = Zeroizing::new([0; CONTENT]);
+        let words = [self.number, self.made, self.last, self.used];
+        out.as_chunks_mut::<8>().0.iter_mut().zip(words).for_each(|(slot, word)| *slot = word.to_le_bytes());
+        out[32..64].copy_from_slice(&*self.secret);
+        out
+    }
+
+    fn has_secret(&self) -> bool {
+        self.secret.iter().any(|byte| *byte != 0)
+    }
+
+    /// What is left of it once it is deleted.
+    fn deleted(&self) -> Self {
+        Prekey { number: self.number, made: 0, last: 0, used: 0, secret: Zeroizing::default() }
+    }
+}
+
+/// All prekeys of a member, in a file that is written in place, or in memory.
+#[derive(Debug)]
+pub struct Prekeys {
+    life: Life,
+    file: Option<Erasable>,
+    memory: Mutex<Vec<Content>>,
+}
+
+impl Prekeys {
+    pub fn open(key: &ClientKey, life: Life, state: Option<&Path>) -> Result<Self> {
+        let file = state.map(|state| Erasable::of(key, state, SUFFIX, MOST)).transpose()?;
+        let opened = Prekeys { life, file, memory: Mutex::new(vec![Zeroizing::new([0; CONTENT]); MOST]) };
+        opened.change(|_| Ok(())).map(|()| opened)
+    }
+
+    /// Changes the prekeys durably, those gone that are too old.
+    fn change<T>(&self, work: impl FnOnce(&mut Vec<Prekey>) -> Result<T>) -> Result<T> {
+        let change = |records: &mut [Content]| {
+            let mut all: Vec<Prekey> = records.iter().filter_map(Prekey::decode).collect();
+            let (now, most) = (now(), self.life.hours.saturating_mul(3600));
+            delete(&mut all, |prekey| prekey.made.abs_diff(now) >= most);
+            let made = work(&mut all)?;
+            store(records, all);
+            Ok(made)
+        };
+        match &self.file {
+            Some(file) => file.change(true, change),
+            None => change(&mut self.memory.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    /// The frame that publishes the prekey for what comes next: the newest, where it can still serve, else a new one. In
+    /// the second half of its time it is replaced, so that it does not end before the round that it is given for.
+    pub fn publish(&self, tag: &KeyTag, roster: &[u8; 32], member: u32, identity: &Identity) -> Result<Vec<u8>> {
+        let half = self.life.hours.saturating_mul(1800);
+        let (number, secret) = self.change(|all| {
+            let newest = all.iter().max_by_key(|prekey| prekey.number);
+            let serves = |prekey: &&Prekey| {
+                prekey.has_secret() && prekey.used < self.life.rounds && prekey.made.abs_diff(now()) < half
+            };
+            if let Some(prekey) = newest.filter(serves) {
+                return Ok((prekey.number, prekey.secret.clone()));
+            }
+            // The clock's, so that a member that has lost its file is not refused for a number that clients have seen.
+            let number = newest.map_or(0, |prekey| prekey.number.saturating_add(1)).max(now());
+            let mut secret = Zeroizing::new([0; sealing::SECRET_LEN]);
+            secret.copy_from_slice(&sealing::generate()?.0);
+            all.push(Prekey { number, made: now(), last: 0, used: 0, secret: secret.clone() });
+            Ok((number, secret))
+        })?;
+        let public = Secret::parse(&*secret)?.public();
+        let signature = identity.sign(Purpose::Prekey, &statement(roster, member, number, &public));
+        let of = vec![Contribution { client: member, weight: 1 }];
+        let header = tag.header(Kind::Prekey, 0, of);
+        Ok(header.frame(&[&number.to_le_bytes()[..], &public, &signature].concat()))
+    }
+
+    /// The secrets of those of `numbers` that are there, for shares of `round`; noted before anybody uses them. Prekeys
+    /// that have served their rounds before it are deleted.
+    pub fn serve(&self, round: u64, numbers: &BTreeSet<u64>) -> Result<BTreeMap<u64, Secret>> {
+        self.change(|all| {
+            delete(all, |prekey| prekey.used >= self.life.rounds && prekey.last < round);
+            let mut found = BTreeMap::new();
+            for prekey in all.iter_mut().filter(|p| p.has_secret() && numbers.contains(&p.number)) {
+                if prekey.used == 0 || prekey.last < round {
+                    (prekey.used, prekey.last) = (prekey.used + 1, round);
+                }
+                found.insert(prekey.number, Secret::parse(&*prekey.secret)?);
+            }
+            Ok(found)
+        })
+    }
+
+    /// Deletes all of them.
+    pub fn forget(&self) -> Result<()> {
+        self.change(|all| {
+            delete(all, |_| true);
+            Ok(())
+        })
+    }
+}
+
+/// Deletes those that `over` says; of the newest its number stays.
+fn delete(all: &mut Vec<Prekey>, over: impl Fn(&Prekey) -> bool) {
+    let newest = all.iter().map(|prekey| prekey.number).max();
+    for prekey in all.iter_mut().filter(|prekey| over(prekey)) {
+        *prekey = prekey.deleted();
+    }
+    all.retain(|prekey| prekey.has_secret() || Some(prekey.number) == newest);
+}
+
+/// The newest of them, each in the record that it had, so that what is overwritten is what was deleted.
+fn store(records: &mut [Content], mut all: Vec<Prekey>) {
+    all.sort_by_key(|prekey| std::cmp::Reverse(prekey.number));
+    all.truncate(records.len());
+    let place = |records: &[Content], number: u64| {
+        records.iter().position(|content| Prekey::decode(content).is_some_and(|old| old.number == number))
+    };
+    let kept: Vec<Option<usize>> = all.iter().map(|prekey| place(records, prekey.number)).collect();
+    let mut free: Vec<usize> = (0..records.len()).filter(|at| !kept.contains(&Some(*at))).collect();
+    for at in &free {
+        records[*at] = Zeroizing::new([0; CONTENT]);
+    }
+    for (prekey, kept) in all.iter().zip(kept) {
+        if let Some(at) = kept.or_else(|| free.pop()) {
+            records[at] = prekey.encode();
+        }
+    }
+}
+
+/// At a client: the newest prekey of each member, and the greatest number of each that was ever seen.
+#[derive(Debug)]
+pub struct Met {
+    file: Option<Erasable>,
+    seen: BTreeMap<u32, u64>,
+    newest: BTreeMap<u32, Published>,
+}
+
+impl Met {
+    pub fn open(key: &ClientKey, members: usize, state: Option<&Path>) -> Result<Self> {
+        let file = state.map(|state| Erasable::of(key, state, MET_SUFFIX, members)).transpose()?;
+        let mut met = Met { file, seen: BTreeMap::new(), newest: BTreeMap::new() };
+        met.remember().map(|()| met)
+    }
+
+    /// Takes a prekey. Refuses one that is older than the member's newest: whoever has an old copy of a member's file
+    /// could bring it.
+    pub fn take(&mut self, prekey: Published) -> Result<()> {
+        let seen = self.seen.get(&prekey.member).copied().unwrap_or_default();
+        if prekey.number < seen {
+            return Err(Error::OldPrekey { member: prekey.member, number: prekey.number, seen });
+        }
+        self.seen.insert(prekey.member, prekey.number);
+        self.newest.insert(prekey.member, prekey);
+        Ok(())
+    }
+
+    /// Writes the numbers, together with those that another process has written, and reads these. A power cut may undo
+    /// it: then an older prekey is taken once more.
+    pub fn remember(&mut self) -> Result<()> {
+        let (Some(file), seen) = (&self.file, &mut self.seen) else { return Ok(()) };
+        file.change(false, |records| {
+            for content in records.iter() {
+                let mut r = Reader::new(&**content);
+                let (number, member) = (r.u64()?, r.u32()?);
+                if number > 0 {
+                    let seen = seen.entry(member).or_default();
+                    *seen = number.max(*seen);
+                }
+            }
+            for (content, (member, number)) in records.iter_mut().zip(seen.iter()) {
+                **content = [0; CONTENT];
+                content[..8].copy_from_slice(&number.to_le_bytes());
+                content[8..12].copy_from_slice(&member.to_le_bytes());
+            }
+            Ok(())
+        })
+    }
+
+    /// The newest prekey of `member`, if it has shown one.
+    #[must_use]
+    pub fn of(&self, member: u32) -> Option<&Published> {
+        self.newest.get(&member)
+    }
+}

@@ -1,0 +1,169 @@
+//! A share that only one member opens, under one of its prekeys, beside one update only, and without doubt: whoever cannot
+//! read it can prove so.
+//!
+//! An encapsulation of X-Wing in HPKE's base mode gives a secret X. The share is encrypted with AES-256-GCM under a key
+//! made of X. GCM does not commit to its key, so the client signs a hash of X too: a member that shows X proves what it
+//! was sent. Associated data is the digest of what the client signs of its update.
+
+use super::sealing::{ENCAPPED_LEN, EXPORT_LEN, Public, Secret};
+use crate::statement::sha256;
+use crate::wire::Reader;
+use crate::{Error, Result};
+use aes_gcm::aead::{Aead, KeyInit, Payload};
+use aes_gcm::{Aes256Gcm, Nonce};
+use zeroize::Zeroizing;
+
+const NUMBER_LEN: usize = 8;
+const GCM_TAG: usize = 16;
+/// Bytes by which sealing makes a share longer.
+pub const OVERHEAD: usize = NUMBER_LEN + 32 + ENCAPPED_LEN + GCM_TAG;
+
+/// The secret between a client and a member about one share.
+pub type Exported = Zeroizing<[u8; EXPORT_LEN]>;
+
+/// Hides X, which has 256 bits of a KDF.
+fn commitment(x: &Exported) -> [u8; 32] {
+    sha256(&[b"fedcipher oneshot v1 committed", x.as_slice()])
+}
+
+/// For one message: X is fresh each time, so the nonce is zero.
+fn cipher(x: &Exported) -> Aes256Gcm {
+    let key = Zeroizing::new(sha256(&[b"fedcipher oneshot v1 share key", x.as_slice()]));
+    Aes256Gcm::new((&*key).into())
+}
+
+/// The part of a sealed share that needs no data.
+pub struct Envelope {
+    pub number: u64,
+    encapped: Vec<u8>,
+    x: Exported,
+}
+
+impl Envelope {
+    /// To the holder of prekey `number`, in the context of `info` only.
+    pub fn to(number: u64, prekey: &Public, info: &[u8]) -> Result<Self> {
+        let (encapped, x) = prekey.encapsulate(info)?;
+        Ok(Envelope { number, encapped, x })
+    }
+
+    /// `number u64 | hash of X 32 | encapsulated key | share and its tag`.
+    pub fn seal(&self, data: &[u8; 32], share: &[u8]) -> Result<Vec<u8>> {
+        let sealed = cipher(&self.x)
+            .encrypt(&Nonce::default(), Payload { msg: share, aad: data })
+            .map_err(|_| Error::Key { reason: "sealing a share failed".into() })?;
+        Ok([&self.number.to_le_bytes()[..], &commitment(&self.x), &self.encapped, &sealed].concat())
+    }
+}
+
+/// What stands for the share of a member that has published no prekey.
+pub const NO_SHARE: [u8; NUMBER_LEN] = [0; NUMBER_LEN];
+
+/// A sealed share as it travels.
+#[derive(Debug, Clone, Copy)]
+pub struct SealedShare<'a> {
+    /// Of the prekey; 0 where there is no share.
+    pub number: u64,
+    committed: [u8; 32],
+    encapped: &'a [u8],
+    sealed: &'a [u8],
+    /// All of it.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> SealedShare<'a> {
+    /// Of a share of `len` bytes.
+    pub fn read(r: &mut Reader<'a>, len: usize) -> Result<Self> {
+        let whole = r.clone().rest();
+        let number = r.u64()?;
+        if number == 0 {
+            return Ok(SealedShare {
+                number,
+                committed: [0; 32],
+                encapped: &[],
+                sealed: &[],
+                bytes: &whole[..NUMBER_LEN],
+            });
+        }
+        let (committed, encapped, sealed) = (r.array()?, r.bytes(ENCAPPED_LEN)?, r.bytes(len + GCM_TAG)?);
+        Ok(SealedShare { number, committed, encapped, sealed, bytes: &whole[..len + OVERHEAD] })
+    }
+
+    /// What the client signs of it.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        sha256(&[self.bytes])
+    }
+
+    /// X, for the holder of the prekey; none where it is not the one that the client has signed.
+    #[must_use]
+    pub fn exported(&self, prekey: &Secret, info: &[u8]) -> Option<Exported> {
+        prekey.decapsulate(info, self.encapped).filter(|x| self.is_of(x))
+    }
+
+    /// Whether the client has signed this X.
+    #[must_use]
+    pub fn is_of(&self, x: &Exported) -> bool {
+        commitment(x) == self.committed
+    }
+
+    /// The share; none where X or `data` are others than it was sealed with.
+    #[must_use]
+    pub fn open(&self, x: &Exported, data: &[u8; 32]) -> Option<Zeroizing<Vec<u8>>> {
+        let opened = cipher(x).decrypt(&Nonce::default(), Payload { msg: self.sealed, aad: data });
+        opened.ok().map(Zeroizing::new)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use crate::oneshot::sealing::generate;
+
+    fn read(bytes: &[u8], len: usize) -> Result<SealedShare<'_>> {
+        let mut r = Reader::new(bytes);
+        let read = SealedShare::read(&mut r, len)?;
+        r.finish().map(|()| read)
+    }
+
+    #[test]
+    fn a_share_opens_for_its_member_beside_its_update_only() {
+        let (secret, public) = generate().unwrap();
+        let (secret, public) = (Secret::parse(&secret).unwrap(), Public::parse(&public).unwrap());
+        let envelope = Envelope::to(7, &public, b"here").unwrap();
+        let bytes = envelope.seal(&[1; 32], b"share").unwrap();
+        assert_eq!(bytes.len(), 5 + OVERHEAD);
+        let share = read(&bytes, 5).unwrap();
+        let x = share.exported(&secret, b"here").unwrap();
+        assert_eq!(share.open(&x, &[1; 32]).unwrap().as_slice(), b"share");
+        assert!(share.open(&x, &[2; 32]).is_none() && share.exported(&secret, b"there").is_none());
+        assert!(read(&bytes[..bytes.len() - 1], 5).is_err() && read(&bytes, 4).is_err());
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            let damaged = read(&damaged, 5).unwrap();
+            assert_ne!(damaged.digest(), share.digest());
+            let opened = damaged.exported(&secret, b"here").and_then(|x| damaged.open(&x, &[1; 32]));
+            // The number is not sealed: the client signs it.
+            assert_eq!(opened.is_some(), at < NUMBER_LEN, "byte {at}");
+        }
+    }
+
+    /// One ciphertext of GCM under two keys: only the X that its client has signed proves anything.
+    #[test]
+    fn another_secret_than_the_signed_one_proves_nothing() {
+        let (_, public) = generate().unwrap();
+        let envelope = Envelope::to(1, &Public::parse(&public).unwrap(), b"here").unwrap();
+        let bytes = envelope.seal(&[0; 32], b"share").unwrap();
+        let share = read(&bytes, 5).unwrap();
+        let mut other = envelope.x.clone();
+        other[3] ^= 1;
+        assert!(share.is_of(&envelope.x) && !share.is_of(&other) && share.open(&other, &[0; 32]).is_none());
+    }
+
+    #[test]
+    fn no_share_is_eight_bytes() {
+        let read = read(&NO_SHARE, 5).unwrap();
+        assert_eq!((read.number, read.bytes.len()), (0, NUMBER_LEN));
+    }
+}
