@@ -43,7 +43,7 @@ pub fn spec(name: &str) -> String {
         "bfv" => ("bfv", r#""clients": 4, "max_weight": 3, "preset": "fast", "server_weights": false"#),
         "oneshot" | "agreed" => (
             "oneshot",
-            r#""clients": 4, "max_weight": 3, "preset": "fast", "members": 3, "threshold": 3, "corrupt": 1, "pack": 1,
+            r#""clients": 4, "max_weight": 3, "preset": "fast", "members": 3, "threshold": 3, "corrupt_clients": 1, "corrupt_members": 1, "pack": 1,
                "reveal": "clients""#,
         ),
         "pasta" => ("pasta-bfv", r#""clients": 4, "max_weight": 3, "variant": 4, "prime_bits": 17"#),

@@ -123,7 +123,8 @@ struct OneshotSpec {
     preset: PresetSpec,
     members: usize,
     threshold: usize,
-    corrupt: usize,
+    corrupt_clients: usize,
+    corrupt_members: usize,
     pack: usize,
     reveal: RevealSpec,
 }
@@ -222,7 +223,8 @@ fn build(spec: Spec, bits: Vec<u32>, accelerators: Option<Arc<dyn Accelerators>>
                 bits,
                 members: p.members,
                 threshold: p.threshold,
-                corrupt: p.corrupt,
+                corrupt_clients: p.corrupt_clients,
+                corrupt_members: p.corrupt_members,
                 pack: p.pack,
                 reveal: match p.reveal {
                     RevealSpec::Clients => Reveal::Clients,

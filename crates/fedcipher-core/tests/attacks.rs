@@ -36,7 +36,8 @@ fn oneshot() -> OneshotParams {
         bits: vec![8, 12],
         members: 3,
         threshold: 3,
-        corrupt: 1,
+        corrupt_clients: 1,
+        corrupt_members: 1,
         pack: 1,
         reveal: Reveal::Clients,
     }

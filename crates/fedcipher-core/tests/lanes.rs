@@ -36,7 +36,8 @@ fn oneshot(clients: u64, bits: &[u32]) -> Box<dyn Scheme> {
         bits: bits.to_vec(),
         members: 5,
         threshold: 4,
-        corrupt: 1,
+        corrupt_clients: 1,
+        corrupt_members: 1,
         pack: 1,
         reveal: Reveal::Clients,
     };

@@ -161,7 +161,8 @@ fn member(odd: &Odd) -> Option<bool> {
         bits: vec![8],
         members: 3,
         threshold: 3,
-        corrupt: 1,
+        corrupt_clients: 1,
+        corrupt_members: 1,
         pack: 1,
         reveal: Reveal::Clients,
     })

@@ -443,7 +443,7 @@ impl Aggregator {
         at_work_on(py, &self.0, |object| object.answer(frame)).map_err(raise)
     }
 
-    /// Clients that more members accuse than are corrupt.
+    /// Clients that more than `corrupt_members` members accuse.
     #[getter]
     fn accused(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         at_work_on(py, &self.0, |object| Ok(object.accused())).map_err(raise)

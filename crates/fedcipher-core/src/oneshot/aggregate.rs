@@ -5,7 +5,7 @@ use super::answer::{Answer, Complaint, read_all, write_all};
 use super::roster::{Party, Roster};
 use super::sealing::OVERHEAD;
 use super::statement::RoundContext;
-use super::{Reveal, Setting, signed};
+use super::{Params, Reveal, Setting, signed};
 use crate::admission::Admission;
 use crate::client::Digest;
 use crate::keys::ServerKey;
@@ -106,10 +106,10 @@ impl OneshotAggregator {
     }
 
     fn proposals(&mut self, header: &Header, common: &[u8]) -> Vec<(u32, Vec<u8>)> {
-        let corrupt = self.setting.params.corrupt;
+        let Params { corrupt_clients, corrupt_members, .. } = self.setting.params;
         let mut payload = common.to_vec();
-        self.shares.values().take(corrupt + 1).for_each(|kept| payload.extend(kept.statement()));
-        payload.extend(write_sets(self.agreements.again(corrupt)));
+        self.shares.values().take(corrupt_clients + 1).for_each(|kept| payload.extend(kept.statement()));
+        payload.extend(write_sets(self.agreements.again(corrupt_members)));
         let frame = Header { kind: Kind::Proposal, ..header.clone() }.frame(&payload);
         self.roster.members().map(|member| (member.id, frame.clone())).collect()
     }
@@ -214,7 +214,7 @@ impl Aggregator for OneshotAggregator {
     }
 
     fn accused(&self) -> Vec<u32> {
-        let sure = |members: &BTreeSet<u32>| members.len() > self.setting.params.corrupt;
+        let sure = |members: &BTreeSet<u32>| members.len() > self.setting.params.corrupt_members;
         self.accused.iter().filter(|(_, members)| sure(members)).map(|(client, _)| *client).collect()
     }
 

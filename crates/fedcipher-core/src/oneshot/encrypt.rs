@@ -48,7 +48,7 @@ struct Fresh {
 impl OneshotEncryptor {
     pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "client", |roles| roles.client)?;
-        place.joined.iter().try_for_each(|joined| joined.check(&place.roster, setting.params.corrupt))?;
+        place.joined.iter().try_for_each(|joined| joined.check(&place.roster, setting.params.corrupt_clients))?;
         let sender = Sender::new(key, setting.params.rules(), state)?.of_roster(place.digest);
         let members = place.roster.members().map(|m| Ok((m.id, m.sealing()?))).collect::<Result<_>>()?;
         Ok(OneshotEncryptor { setting, place, members, sender, ready: None })
