@@ -31,7 +31,7 @@ _REPEATS, _PEERS = 15, 9
 
 
 def oneshot(clients: int, **params: Any) -> Scheme:
-    committee = {"members": 5, "threshold": 3, "corrupt": 0, **params}
+    committee = {"members": 5, "threshold": 3, "corrupt_clients": 0, "corrupt_members": 0, **params}
     return scheme("oneshot", clients=clients, codec=Codec(bits=12, clip=1.0), **committee)
 
 
@@ -53,7 +53,7 @@ def client() -> dict[str, float]:
     """One client, one core: against `bfv`, and against SecAgg+ of 20 neighbours."""
     values = gaussian([(VALUES,)], 1)
     schemes = [scheme("bfv", clients=CLIENTS, codec=Codec(bits=12, clip=1.0))]
-    schemes += [oneshot(CLIENTS), oneshot(CLIENTS, threshold=4, corrupt=2)]
+    schemes += [oneshot(CLIENTS), oneshot(CLIENTS, threshold=4, corrupt_clients=2, corrupt_members=2)]
     made = [(one, one.keygen(CLIENTS)) for one in schemes]
     (base, base_bytes), (seconds, size), (_, other_size) = clients_seconds(made, values)
     cohort = Cohort(CLIENTS, 20)

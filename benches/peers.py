@@ -27,7 +27,9 @@ _READERS = 9
 
 
 def _made(name: str, clients: int) -> Scheme:
-    params: dict[str, Any] = {"members": 5, "threshold": 3, "corrupt": 0} if name == "oneshot" else {}
+    params: dict[str, Any] = (
+        {"members": 5, "threshold": 3, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
+    )
     return scheme(name, clients=clients, codec=Codec(bits=16, clip=1.0), **params)
 
 

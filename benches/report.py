@@ -306,9 +306,9 @@ def beside_secagg() -> str:
         "## A round beside Flower's SecAgg+, 16 bits, one thread\n\nNobody is away. SecAgg+'s client makes keys, shares"
         " and masks in four messages, and its server learns the sum; `flashe` and `bfv` rest on a key that clients"
         " share, `oneshot` on none, with five members whose answers are in the server's time (three open a sum;"
-        " `corrupt=0`: all five are trusted to keep to the protocol). SecAgg+ has its workflow's defaults: values of 22"
-        " bits, which travel as int64. What a client does is a median over the clients, the server's round is one.\n\n"
-        + table([*head, "SecAgg+ / it: a client", "the server"], rows)
+        " `corrupt_members=0`: all five are trusted to keep to the protocol). SecAgg+ has its workflow's defaults:"
+        " values of 22 bits, which travel as int64. What a client does is a median over the clients, the server's round"
+        " is one.\n\n" + table([*head, "SecAgg+ / it: a client", "the server"], rows)
     )
 
 

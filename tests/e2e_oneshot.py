@@ -30,7 +30,7 @@ def test_the_model_is_that_of_plain_with_the_same_survivors(tmp_path):
     federation = Federation(tmp_path, CLIENTS)
     try:
         found = {}
-        for name, params in (("plain", {}), ("oneshot", {"corrupt": 0})):
+        for name, params in (("plain", {}), ("oneshot", {"corrupt_clients": 0, "corrupt_members": 0})):
             scheme = fedcipher.scheme(name, **COMMON, **params)
             folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / f"keys-{name}")
             config = {"fedcipher-keys": folder, "fedcipher-out": tmp_path / f"run-{name}", "data-dir": DATA / "mnist"}

@@ -254,7 +254,7 @@ def test_attack_15_the_twenty_first_query_is_refused_counted_over_two_key_sets(t
 @pytest.mark.parametrize("name", ["flashe", "oneshot"])
 def test_attack_32_a_query_beside_others_sums_what_fits_or_says_why_and_what_helps(tmp_path, monkeypatch, name):
     """Four clients and a minimum of three; the server of another query remembers a sum of the first three."""
-    params = {"corrupt": 0} if name == "oneshot" else {}
+    params = {"corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
     grid, folder, _ = federation(tmp_path, [{"n": 1}] * CLIENTS, name=name, **params)
     provider, fitting = server_keys(folder), ServerSets.fitting
 

@@ -33,7 +33,7 @@ MORE = {
     "flashe": {},
     "bfv": {"preset": "fast"},
     "paillier": {},
-    "oneshot": {"preset": "fast", "members": 3, "threshold": 2, "corrupt": 0},
+    "oneshot": {"preset": "fast", "members": 3, "threshold": 2, "corrupt_clients": 0, "corrupt_members": 0},
 }
 
 
@@ -188,9 +188,16 @@ def test_openings_with_a_memory_that_nobody_names_count_in_it():
 class Five:
     """A committee of five, of which three answer; clients send what the server asks for."""
 
-    def __init__(self, corrupt=0):
+    def __init__(self, corrupt_clients=0, corrupt_members=0):
         self.scheme = fedcipher.scheme(
-            "oneshot", clients=CLIENTS, min_contributions=3, members=5, corrupt=corrupt, preset="fast", codec=CODEC
+            "oneshot",
+            clients=CLIENTS,
+            min_contributions=3,
+            members=5,
+            corrupt_clients=corrupt_clients,
+            corrupt_members=corrupt_members,
+            preset="fast",
+            codec=CODEC,
         )
         self.issued = self.scheme.keygen(CLIENTS)
         self.encryptors = [self.scheme.encryptor(self.issued.client(k)) for k in range(CLIENTS)]
@@ -295,7 +302,7 @@ def test_a_server_that_was_killed_while_members_agreed_goes_on():
 
 def test_a_member_that_says_it_remembers_what_is_not_so_stops_nobody():
     """Others are told of its sets only where without it too few agree."""
-    five = Five(corrupt=1)
+    five = Five(corrupt_members=1)
     liar = five.scheme._native.member(five.issued.client(4), None)
     liar.answer(five.asking(1, (0, 1, 2)).requests()[4])
     made = five.asking(2, (5, 6, 7))
@@ -303,6 +310,17 @@ def test_a_member_that_says_it_remembers_what_is_not_so_stops_nobody():
     assert not made.missing
     # No honest member has heard of the first set, which this one breaks.
     five.member(0).answer(five.asking(3, (0, 1, 3)).requests()[0])
+
+
+def test_a_proposal_shows_the_updates_of_one_client_more_than_may_lie():
+    """Members that may lie have no part in it."""
+    sizes = {}
+    for clients, members in [(0, 0), (0, 1), (1, 0), (1, 1)]:
+        five = Five(corrupt_clients=clients, corrupt_members=members)
+        proposal = five.asking(1, range(4)).requests()[0]
+        sizes[clients, members] = len(proposal)
+        five.member(0).answer(proposal)
+    assert sizes[0, 0] == sizes[0, 1] < sizes[1, 0] == sizes[1, 1]
 
 
 def test_proposals_are_of_updates_that_clients_have_signed():

@@ -122,7 +122,18 @@ def test_commands_name_the_coordinator_in_keys(tmp_path, policy, capsys):
     assert cli.main(["identity", "hana", "--out", str(tmp_path)]) == 0
     cards = [str(tmp_path / f"{name}.card") for name in ("anna", "otto", "hana")]
     members = [part for name in ("anna", "otto", "hana") for part in ("--member", name)]
-    roster = ["roster", *cards, *members, "--equal", "--set", "min_contributions=2", "--set", "corrupt=0"]
+    roster = [
+        "roster",
+        *cards,
+        *members,
+        "--equal",
+        "--set",
+        "min_contributions=2",
+        "--set",
+        "corrupt_clients=0",
+        "--set",
+        "corrupt_members=0",
+    ]
     assert cli.main([*roster, "--out", str(tmp_path / "server.key")]) == 0, capsys.readouterr().err
     expect = ["--expect", look(tmp_path / "server.key").fingerprint]
     joined = ["join", str(tmp_path / "anna.identity"), str(tmp_path / "server.key"), *expect]

@@ -315,8 +315,14 @@ def test_the_opened_sum_carries_the_noise_of_all_clients(name):
 
 
 def test_the_noise_of_oneshot_counts_on_honest_clients_only():
-    assert scheme("oneshot", clients=20, min_contributions=8, members=9, corrupt=3).noise_shares == 5
-    assert scheme("oneshot", clients=20, min_contributions=8, members=9, corrupt=0).noise_shares == 7
+    assert (
+        scheme("oneshot", clients=20, min_contributions=8, members=9, corrupt_clients=3, corrupt_members=3).noise_shares
+        == 5
+    )
+    assert (
+        scheme("oneshot", clients=20, min_contributions=8, members=9, corrupt_clients=0, corrupt_members=3).noise_shares
+        == 7
+    )
     assert scheme("bfv", clients=20, min_contributions=8).noise_shares == 7
     assert scheme("bfv", clients=1, min_contributions=1).noise_shares == 1
 
@@ -340,7 +346,16 @@ def told(monkeypatch):
 def test_without_the_noise_of_all_who_may_be_corrupt_the_smallest_group_has_enough(told, corrupt, shares):
     """A group of the fewest clients that are summed: what ``corrupt`` of them have added, they can take off again."""
     count, fewest = 5000, 5
-    made = scheme("oneshot", bits=12, clients=6, min_contributions=fewest, members=5, corrupt=corrupt, preset="fast")
+    made = scheme(
+        "oneshot",
+        bits=12,
+        clients=6,
+        min_contributions=fewest,
+        members=5,
+        corrupt_clients=corrupt,
+        corrupt_members=corrupt,
+        preset="fast",
+    )
     assert made.noise_shares == shares
     sums, _ = opened(made, [[np.zeros(count, np.float32)] for _ in range(fewest)])
     chosen = grid(PRIVACY, 12, count, shares)

@@ -15,7 +15,15 @@ CODEC = Codec(bits=16, clip=1.0, target="weights")
 
 
 def made(**params):
-    more = {"members": 3, "corrupt": 0, "min_contributions": 2, "preset": "fast", "codec": CODEC, **params}
+    more = {
+        "members": 3,
+        "corrupt_clients": 0,
+        "corrupt_members": 0,
+        "min_contributions": 2,
+        "preset": "fast",
+        "codec": CODEC,
+        **params,
+    }
     return fedcipher.scheme("oneshot", clients=CLIENTS, **more)
 
 

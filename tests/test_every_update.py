@@ -13,7 +13,7 @@ from test_schemes import NAMES as DENSE_NAMES
 from test_schemes import VARIANTS as DENSE
 
 COUNT = 1200
-VARIANTS = [*DENSE, ("oneshot", {"members": 4, "corrupt": 0}), ("pasta-bfv", {})]
+VARIANTS = [*DENSE, ("oneshot", {"members": 4, "corrupt_clients": 0, "corrupt_members": 0}), ("pasta-bfv", {})]
 NAMES = [*DENSE_NAMES, "oneshot", "pasta-bfv"]
 
 
@@ -94,7 +94,7 @@ def test_few_bits_add_noise_and_lose_nothing(tmp_path, name, bits):
 @pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot"])
 @pytest.mark.parametrize("jump", [10.0, 0.1])
 def test_a_rate_that_jumps_tenfold_loses_nothing_once_ranges_have_followed(tmp_path, name, jump):
-    params = {"members": 4, "corrupt": 0} if name == "oneshot" else {}
+    params = {"members": 4, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
     found = lost(tmp_path, name, params, rounds=7, rate=lambda number: 1.0 if number < 3 else jump)
     assert all(abs(part) < 0.01 for part in found.values()), found
 
@@ -115,7 +115,7 @@ def test_a_client_that_sends_a_thousand_times_its_update_costs_the_others_nothin
         content = {"arrays": record([(old + update).astype(np.float32)], ["x"])}
         return Message(RecordDict({**content, "metrics": MetricRecord({"num-examples": 10})}), reply_to=msg)
 
-    params = {"members": 4, "corrupt": 0} if name == "oneshot" else {}
+    params = {"members": 4, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
     scheme = fedcipher.scheme(name, clients=clients, codec=Codec(bits=8), **params)
     made = keys.save(scheme.keygen(clients), scheme, tmp_path / "keys")
     inner = FedAvg(min_train_nodes=clients, min_available_nodes=clients, fraction_evaluate=0.0)

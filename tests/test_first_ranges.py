@@ -41,7 +41,7 @@ class Federation:
         self.updates = [[] for _ in range(clients)]
         self.app = ClientApp(mods=[fedcipher.flower.client_mod])
         self.app.train()(self.train)
-        more = {"members": 3, "corrupt": 0} if name == "oneshot" else {}
+        more = {"members": 3, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
         codec = codec or fedcipher.Codec(bits=12)
         self.given = dict(name=name, clients=clients, min_contributions=minimum, codec=codec, **more)
         scheme = fedcipher.scheme(**self.given)

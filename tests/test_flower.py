@@ -20,7 +20,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedProx, FedTrimmedAvg
 
 CLIENTS = 5
-SCHEMES = [("plain", {}), ("flashe", {"masking": "adaptive"}), ("bfv", {}), ("oneshot", {"corrupt": 0})]
+SCHEMES = [
+    ("plain", {}),
+    ("flashe", {"masking": "adaptive"}),
+    ("bfv", {}),
+    ("oneshot", {"corrupt_clients": 0, "corrupt_members": 0}),
+]
 
 ANSWERS = 200 + 16 * 7
 """Bytes that a frame may be longer by its answers: weight, counters, and what an app names."""

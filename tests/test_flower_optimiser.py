@@ -38,8 +38,8 @@ RUNS = {
     "flashe, opener": ("flashe", {}, "client-0.key"),
     "bfv": ("bfv", {}, None),
     "bfv, opener": ("bfv", {}, "client-0.key"),
-    "oneshot": ("oneshot", {"corrupt": 0}, None),
-    "oneshot, reveal=server": ("oneshot", {"corrupt": 0, "reveal": "server"}, None),
+    "oneshot": ("oneshot", {"corrupt_clients": 0, "corrupt_members": 0}, None),
+    "oneshot, reveal=server": ("oneshot", {"corrupt_clients": 0, "corrupt_members": 0, "reveal": "server"}, None),
 }
 # By how much a step makes an error of the mean larger, at most: eta / tau for the adaptive ones, for their first moment
 # and again for the second; and without the momentum's end, 1 / (1 - 0.9).

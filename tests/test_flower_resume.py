@@ -143,8 +143,8 @@ def test_wherever_it_dies_the_run_goes_on(tmp_path, rng, codec, before):
     ("scheme", "options"),
     [
         ("bfv", {}),
-        ("oneshot", {"corrupt": 0, "members": 3}),
-        ("oneshot", {"corrupt": 0, "members": 3, "reveal": "server"}),
+        ("oneshot", {"corrupt_clients": 0, "corrupt_members": 0, "members": 3}),
+        ("oneshot", {"corrupt_clients": 0, "corrupt_members": 0, "members": 3, "reveal": "server"}),
         pytest.param("pasta-bfv", {}, marks=pytest.mark.long),
     ],
 )

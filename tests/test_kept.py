@@ -55,7 +55,7 @@ def run(tmp_path, size, *, codec, name="flashe", rounds=2, examples=10, **given)
         metrics = MetricRecord({"num-examples": examples})
         return Message(RecordDict({"arrays": record(arrays), "metrics": metrics}), reply_to=msg)
 
-    more = {"members": 4, "corrupt": 0} if name == "oneshot" else {}
+    more = {"members": 4, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
     scheme = fedcipher.scheme(name, clients=4, codec=codec, **more)
     folder = keys.save(scheme.keygen(4), scheme, tmp_path / "keys")
     inner = FedAvg(min_train_nodes=4, min_available_nodes=4, fraction_evaluate=0.0)

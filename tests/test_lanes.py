@@ -16,7 +16,7 @@ SCHEMES = [
     ("bfv", {}),
     ("bfv", {"preset": "fast"}),
     ("bfv", {"preset": "fedbit-paper"}),
-    ("oneshot", {"members": 5, "threshold": 4, "corrupt": 1}),
+    ("oneshot", {"members": 5, "threshold": 4, "corrupt_clients": 1, "corrupt_members": 1}),
 ]
 NAMES = ["-".join([name, *map(str, params.values())]) for name, params in SCHEMES]
 WIDE = [(name, params) for name, params in SCHEMES if "per_client_top" not in params]

@@ -49,7 +49,7 @@ class Clients:
             metrics = MetricRecord({"num-examples": EXAMPLES[client]})
             return Message(RecordDict({"arrays": record(made), "metrics": metrics}), reply_to=msg)
 
-        more = {"members": clients, "corrupt": 1} if name == "oneshot" else {}
+        more = {"members": clients, "corrupt_clients": 1, "corrupt_members": 1} if name == "oneshot" else {}
         scheme = fedcipher.scheme(name, clients=clients, codec=fedcipher.Codec(bits=following_bits(name)), **more)
         made = keys.save(scheme.keygen(clients), scheme, folder / "keys", examples_per_weight=max(EXAMPLES))
         averaging = FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)

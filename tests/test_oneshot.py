@@ -164,7 +164,15 @@ def test_a_member_answers_nothing_but_requests(tmp_path, rng, caplog):
 def test_parties_of_a_roster_make_a_round_without_anybody_holding_all_keys():
     """Three clients, three outside members, one auditor that only reads."""
     scheme = fedcipher.scheme(
-        "oneshot", clients=3, members=3, threshold=2, corrupt=0, min_contributions=2, codec=CODEC, preset="fast"
+        "oneshot",
+        clients=3,
+        members=3,
+        threshold=2,
+        corrupt_clients=0,
+        corrupt_members=0,
+        min_contributions=2,
+        codec=CODEC,
+        preset="fast",
     )
     parties = [Party(k, f"hospital-{k}", reader=False) for k in range(3)]
     parties += [Party(10 + k, f"notary-{k}", client=False, member=True, reader=False) for k in range(3)]
@@ -229,7 +237,18 @@ def test_from_identities_to_a_round_with_commands(tmp_path, capsys):
     cards = [tmp_path / name / f"{name}.card" for name in ("ada", "bob", "cid", "dot")]
     out = tmp_path / "server.key"
     members = [part for name in ("ada", "bob", "cid") for part in ("--member", name)]
-    options = ["--equal", *members, "--silent", "dot", "--set", "corrupt=0", "--set", "min_contributions=2"]
+    options = [
+        "--equal",
+        *members,
+        "--silent",
+        "dot",
+        "--set",
+        "corrupt_clients=0",
+        "--set",
+        "corrupt_members=0",
+        "--set",
+        "min_contributions=2",
+    ]
     said = run("roster", *cards, *options, "--bits", 16, "--clip", 2, "--out", out, capsys=capsys)
     fingerprint = said.rpartition("fingerprint ")[2].strip()
     for name in ("ada", "bob", "cid", "dot"):
@@ -257,7 +276,19 @@ def test_what_goes_wrong_with_identities_is_said(tmp_path, capsys):
     assert (tmp_path / "ada.identity").stat().st_mode & 0o077 == 0
     assert "ada.identity exists" in run("identity", "ada", "--out", tmp_path, capsys=capsys, status=2)
     assert "no name for a party" in run("identity", "a/b", "--out", tmp_path, capsys=capsys, status=2)
-    options = ["--equal", "--per-round", 3, "--set", "members=1", "--set", "corrupt=0", "--out", tmp_path / "k"]
+    options = [
+        "--equal",
+        "--per-round",
+        3,
+        "--set",
+        "members=1",
+        "--set",
+        "corrupt_clients=0",
+        "--set",
+        "corrupt_members=0",
+        "--out",
+        tmp_path / "k",
+    ]
     refused = run("roster", tmp_path / "ada.identity", *options, capsys=capsys, status=2)
     assert "NAME.identity stays secret" in refused
     refused = run("roster", tmp_path / "ada.card", "--member", "eve", *options, capsys=capsys, status=2)
@@ -275,10 +306,17 @@ def cards_of(names, folder):
     return [new_identity(name, folder)[1] for name in names]
 
 
-def a_roster(cards, folder, **options):
+def a_roster(cards, folder, corrupt_members=1, **options):
     """Of these cards, with the first three as the committee; its file and who is in it."""
     few = fedcipher.scheme(
-        "oneshot", clients=len(cards), members=3, corrupt=1, min_contributions=3, codec=CODEC, preset="fast"
+        "oneshot",
+        clients=len(cards),
+        members=3,
+        corrupt_clients=1,
+        corrupt_members=corrupt_members,
+        min_contributions=3,
+        codec=CODEC,
+        preset="fast",
     )
     members = [read_card(card)[0] for card in cards[:3]]
     folder.mkdir()
@@ -444,6 +482,37 @@ def test_attack_27_two_rosters_of_one_maker_get_nobody_to_encrypt(tmp_path):
                 add_joined(key_file, [signed for _, signed in other.values()])
 
 
+def test_corrupt_is_two_parameters_and_says_so():
+    with pytest.raises(errors.ParameterError, match=r"no parameter corrupt: give corrupt_clients .* corrupt_members"):
+        made(corrupt=1)
+    assert made().params()["corrupt_clients"] == made().params()["corrupt_members"] == 1
+    # Five members, of which two may lie, need four; six clients, of which two may lie, too.
+    assert made(corrupt_members=2).params()["threshold"] == 4
+    assert made(corrupt_members=2).min_contributions == 3
+    assert made(corrupt_clients=2).min_contributions == 4
+    with pytest.raises(errors.ParameterError, match=r"min_contributions.*3 with corrupt_clients=2 .*take 4"):
+        made(corrupt_clients=2, corrupt_members=0, min_contributions=3)
+    with pytest.raises(
+        errors.ParameterError, match=r"3 of 5 members with corrupt_members=1 .*take members=5, threshold=4"
+    ):
+        made(corrupt_clients=0, threshold=3)
+
+
+def test_how_many_clients_must_join_follows_from_the_clients_that_may_lie(tmp_path):
+    """Of five clients with one that may lie: four. No member may lie, with which it would be three."""
+    names = [f"site-{k}" for k in range(5)]
+    path, listed = a_roster(cards_of(names, tmp_path), tmp_path / "r", corrupt_members=0)
+    made = all_join(names, path, listed, tmp_path / "k")
+    signed = [file for _, file in made.values()]
+    key = made["site-0"][0]
+    add_joined(key, signed[:3])
+    assert look(path).lacking({0, 1, 2}) == "1 more clients"
+    with pytest.raises(errors.NotJoinedError, match='3 of 5 clients where 4 must, without "site-3", "site-4"'):
+        encrypts(key)
+    add_joined(key, signed[3:4])
+    assert encrypts(key)
+
+
 def test_a_party_encrypts_when_all_members_and_most_clients_have_joined(tmp_path, capsys):
     """Of six clients with one corrupt: four, and each of the three members; what is lacking is said by name."""
     names = [f"site-{k}" for k in range(6)]
@@ -524,7 +593,7 @@ class AdversaryC:
     """The server, and the keys of some parties: it forgets what ledgers remember, and asks whom it likes for what."""
 
     def __init__(self, corrupt, pack=1):
-        self.scheme = made(corrupt=2, threshold=4, min_contributions=4, pack=pack)
+        self.scheme = made(corrupt_clients=2, corrupt_members=2, threshold=4, min_contributions=4, pack=pack)
         self.keys = self.scheme.keygen(CLIENTS)
         self.corrupt = set(corrupt)
         self.honest = [m for m in range(5) if m not in self.corrupt]
@@ -646,7 +715,7 @@ def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path,
 
 def test_a_false_answer_is_left_out_by_who_opens_and_its_member_named(tmp_path, monkeypatch, caplog):
     """Five answers where three are needed: whose sum is another one's is found and said."""
-    scheme = made(threshold=3, corrupt=0)
+    scheme = made(threshold=3, corrupt_clients=0, corrupt_members=0)
     held = scheme.keygen(CLIENTS)
     aggregator = scheme.aggregator(held.server(), round=1)
     for number in range(CLIENTS):
@@ -669,7 +738,7 @@ def test_a_false_answer_is_left_out_by_who_opens_and_its_member_named(tmp_path, 
 @pytest.mark.parametrize("away", [0, 2, 3])
 def test_an_answer_that_cannot_be_read_is_left_out_while_others_are_enough(lie, away):
     """Of five where three are needed: its sum may be right, and its keys for readers are under no signature."""
-    scheme = made(threshold=3, corrupt=0)
+    scheme = made(threshold=3, corrupt_clients=0, corrupt_members=0)
     held = scheme.keygen(CLIENTS)
     aggregator = scheme.aggregator(held.server(), round=1)
     for number in range(CLIENTS):
@@ -759,7 +828,9 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
             reply.content["arrays"] = protocol.wire_record({protocol.UPDATE: changed})
         return reply
 
-    federation = Federation(tmp_path, rng, tamper, FedAvg(fraction_evaluate=0.0, **ALL), reveal=reveal, corrupt=1)
+    federation = Federation(
+        tmp_path, rng, tamper, FedAvg(fraction_evaluate=0.0, **ALL), reveal=reveal, corrupt_clients=1, corrupt_members=1
+    )
     result = federation.start(16)
     strategy = federation.strategy
     honest = sorted(set(range(CLIENTS)) - {liar})

@@ -20,10 +20,10 @@ def test_no_committee_that_is_taken_can_be_split():
 @pytest.mark.parametrize(
     ("what", "weaker"),
     [
-        ("members + corrupt < 2 * threshold", "members + corrupt < 2 * (threshold + pack - 1)"),
-        ("members + corrupt < 2 * threshold", "members + corrupt < 2 * threshold + pack - 1"),
-        ("members + corrupt < 2 * threshold", "members + corrupt < 2 * threshold + 1"),
-        ("members + corrupt < 2 * threshold", "members < 2 * threshold"),
+        ("members + corrupt_members < 2 * threshold", "members + corrupt_members < 2 * (threshold + pack - 1)"),
+        ("members + corrupt_members < 2 * threshold", "members + corrupt_members < 2 * threshold + pack - 1"),
+        ("members + corrupt_members < 2 * threshold", "members + corrupt_members < 2 * threshold + 1"),
+        ("members + corrupt_members < 2 * threshold", "members < 2 * threshold"),
         ("threshold + pack <= members + 1", "threshold + pack <= members + 2"),
         ("1 <= pack", "0 <= pack"),
     ],
@@ -39,7 +39,7 @@ def test_the_rule_that_is_proved_is_the_codes():
     rule = prove.committee_rule()
     tried = [(m, t, c, p) for m in range(1, 7) for t in range(1, 8) for c in range(4) for p in range(1, 4)]
     for members, threshold, corrupt, pack in tried:
-        options = {"members": members, "threshold": threshold, "corrupt": corrupt, "pack": pack}
+        options = {"members": members, "threshold": threshold, "corrupt_members": corrupt, "pack": pack}
         try:
             fedcipher.scheme("oneshot", clients=9, min_contributions=5, codec=CODEC, preset="fast", **options)
             taken = True

@@ -173,7 +173,7 @@ def trained(folder, caplog, name, size, examples, *, rounds, codec=None):
         metrics = MetricRecord({"num-examples": examples[k]})
         return Message(RecordDict({"arrays": record(moved), "metrics": metrics}), reply_to=msg)
 
-    more = {"members": clients, "corrupt": 1} if name == "oneshot" else {}
+    more = {"members": clients, "corrupt_clients": 1, "corrupt_members": 1} if name == "oneshot" else {}
     scheme = fedcipher.scheme(name, clients=clients, **more, **({"codec": codec} if codec else {}))
     made = keys.save(scheme.keygen(clients), scheme, folder / "keys", examples_per_weight=60_000)
     everybody = {"min_train_nodes": clients, "min_available_nodes": clients}

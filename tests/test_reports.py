@@ -54,7 +54,7 @@ class Run:
     """A run of `oneshot` whose server has no key; ``tamper(reply, client)`` changes replies with a report."""
 
     def __init__(self, folder, tamper=None, *, rounds=2, corrupt=1, inner=None, name="oneshot"):
-        more = {"members": CLIENTS, "corrupt": corrupt} if name == "oneshot" else {}
+        more = {"members": CLIENTS, "corrupt_clients": corrupt, "corrupt_members": 0} if name == "oneshot" else {}
         scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=12), **more)
         self.keys = keys.save(scheme.keygen(CLIENTS), scheme, folder / "keys", examples_per_weight=100)
         self.reports = []
@@ -256,7 +256,14 @@ class Dying(LocalGrid):
 
 def begin(folder):
     """A grid, and a function that begins its run or goes on with it."""
-    scheme = fedcipher.scheme("oneshot", clients=CLIENTS, members=CLIENTS, corrupt=1, codec=fedcipher.Codec(bits=12))
+    scheme = fedcipher.scheme(
+        "oneshot",
+        clients=CLIENTS,
+        members=CLIENTS,
+        corrupt_clients=1,
+        corrupt_members=1,
+        codec=fedcipher.Codec(bits=12),
+    )
     made = keys.save(scheme.keygen(CLIENTS), scheme, folder / "keys", examples_per_weight=100)
     grid = Dying(app_of(), CLIENTS, made)
 

@@ -20,7 +20,7 @@ STEP = 2 * RANGE / (2**BITS - 2)
 """Between two values that a client's update can have."""
 LARGEST = 60_000
 MORE = {
-    "oneshot": {"preset": "fast", "members": 4, "corrupt": 0},
+    "oneshot": {"preset": "fast", "members": 4, "corrupt_clients": 0, "corrupt_members": 0},
     # Room for sums of 16 bits.
     "pasta-bfv": {"prime_bits": 33},
 }

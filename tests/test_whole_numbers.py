@@ -32,7 +32,7 @@ def run(tmp_path, moves, examples, *, name="bfv", bits=12, rounds=1, inner=FedAv
         metrics = MetricRecord({"num-examples": examples[k]})
         return Message(RecordDict({"arrays": record(arrays, NAMES), "metrics": metrics}), reply_to=msg)
 
-    more = {"members": clients, "corrupt": 0} if name == "oneshot" else {}
+    more = {"members": clients, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
     codec = fedcipher.Codec(bits=bits, target=target, **({"clip": 1.0} if target == "weights" else {}))
     scheme = fedcipher.scheme(name, clients=clients, codec=codec, **more)
     unit = {} if len(set(examples)) == 1 else {"examples_per_weight": 60_000}

@@ -44,7 +44,7 @@ class Run:
         self.made, self.rng = made, np.random.default_rng(5)
         self.app = ClientApp(mods=[client_mod])
         self.app.train()(self.train)
-        more = {"members": 3, "corrupt": 0} if name == "oneshot" else {}
+        more = {"members": 3, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
         codec = codec or Codec(bits="auto")
         self.scheme = fedcipher.scheme(name, clients=clients, min_contributions=3, codec=codec, **more)
         self.keys = keys.save(self.scheme.keygen(clients), self.scheme, folder / "keys")
@@ -88,7 +88,7 @@ class Run:
 @pytest.mark.parametrize("name", WIDTHS)
 def test_a_frame_has_the_bytes_of_its_own_bits(name):
     """Room for eight bits costs nothing where a round has three."""
-    more = {"members": 3, "corrupt": 0} if name == "oneshot" else {}
+    more = {"members": 3, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
     x = [np.ones((300, 70), np.float32), np.ones(7, np.float32)]
     auto = fedcipher.scheme(name, clients=10, codec=Codec(bits="auto"), **more)
     sealed = auto.encryptor(auto.keygen(10).client(1))

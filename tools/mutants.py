@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "packed shares count only from as many as open on",
         CORE + "oneshot/committee.rs",
-        "(members + corrupt < 2 * threshold)",
-        "(members + corrupt < 2 * threshold + pack - 1)",
+        "(members + corrupt_members < 2 * threshold)",
+        "(members + corrupt_members < 2 * threshold + pack - 1)",
         "oneshot",
     ),
     Mutant(

@@ -18,7 +18,7 @@ import fedcipher
 import z3
 
 CORE = Path(__file__).parents[1] / "crates/fedcipher-core/src"
-NAMES = ("members", "threshold", "corrupt", "pack")
+NAMES = ("members", "threshold", "corrupt_members", "pack")
 MOST_CLIENTS = 1 << 20
 
 

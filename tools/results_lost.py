@@ -86,7 +86,7 @@ def in_the_clear(work: Workload, seed: int, first: Model) -> Model:
 
 def under(name: str, bits: Bits, work: Workload, seed: int, first: Model) -> tuple[Model, Row]:
     """What the ``first`` model becomes under a scheme, and what its rounds have counted."""
-    more = {"members": work.clients, "corrupt": 1} if name == "oneshot" else {}
+    more = {"members": work.clients, "corrupt_clients": 1, "corrupt_members": 1} if name == "oneshot" else {}
     scheme = fedcipher.scheme(name, clients=work.clients, codec=fedcipher.Codec(bits=bits), **more)
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["FEDCIPHER_STATE_DIR"] = os.environ["FEDCIPHER_HOME"] = f"{scratch}/state"

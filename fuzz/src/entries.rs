@@ -40,6 +40,7 @@ const SEEDS: &[(&str, Seeds)] = &[
     ("answer", || of("oneshot").answer.iter().map(|answer| Frames::seed(answer)).collect()),
     ("proposal", || of("agreed").request.iter().map(|(_, request)| Frames::seed(request)).collect()),
     ("agreement", || of("agreed").answer.iter().map(|answer| Frames::seed(answer)).collect()),
+    ("prekey", || of("oneshot").prekeys.iter().map(|prekey| Frames::seed(prekey)).collect()),
     ("add_plain", || updates("plain")),
     ("add_flashe", || updates("flashe")),
     ("add_sparse", || updates("sparse")),
@@ -281,6 +282,14 @@ pub fn agreement(data: &[u8]) {
     assert_eq!(aggregator.missing(), 0, "one answer kept honest members from agreeing");
     let requests = aggregator.requests().unwrap();
     assert!(!aggregator.agreeing() && requests.len() == 3);
+}
+
+pub fn prekey(data: &[u8]) {
+    let round = of("oneshot");
+    let frame = Frames::of(round).frame(data);
+    let mut encryptor = round.scheme.encryptor(&round.keys.clients[3], None).unwrap();
+    let taken = encryptor.take_prekeys(&[&frame]).unwrap().is_empty();
+    assert!(!taken || round.prekeys.contains(&frame), "a prekey that no member has published was taken");
 }
 
 /// A frame among honest ones: the sum opens as what honest clients have sent, or not at all.

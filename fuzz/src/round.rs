@@ -4,7 +4,8 @@ use fedcipher_core::client::Digest;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::keys::{KeySet, KeyTag};
 use fedcipher_core::registry;
-use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
+use fedcipher_core::scheme::{Aggregator, Expect, Member, Request, Scheme};
+use fedcipher_core::sign::SIGNATURE_LEN;
 use fedcipher_core::statement::{RoundContext, Signer, split};
 use fedcipher_core::wire::{self, FIXED_LEN};
 use std::sync::{Arc, OnceLock};
@@ -27,6 +28,9 @@ pub struct Round {
     /// To the first member of the committee, and its answer, where there is one.
     pub request: Option<(u32, Vec<u8>)>,
     pub answer: Option<Vec<u8>>,
+    /// The committee, and what each of it has published.
+    members: Vec<Box<dyn Member>>,
+    pub prekeys: Vec<Vec<u8>>,
 }
 
 /// The memory that sums of the round "agreed" count in; its requests are proposals, and it has no aggregate.
@@ -43,8 +47,8 @@ pub fn spec(name: &str) -> String {
         "bfv" => ("bfv", r#""clients": 4, "max_weight": 3, "preset": "fast", "server_weights": false"#),
         "oneshot" | "agreed" => (
             "oneshot",
-            r#""clients": 4, "max_weight": 3, "preset": "fast", "members": 3, "threshold": 3, "corrupt": 1, "pack": 1,
-               "reveal": "clients""#,
+            r#""clients": 4, "max_weight": 3, "preset": "fast", "members": 3, "threshold": 3, "corrupt_clients": 1, "corrupt_members": 1, "pack": 1,
+               "reveal": "clients", "prekey_rounds": 1, "prekey_hours": 24"#,
         ),
         "pasta" => ("pasta-bfv", r#""clients": 4, "max_weight": 3, "variant": 4, "prime_bits": 17"#),
         other => panic!("no scheme {other}"),
@@ -68,6 +72,10 @@ impl Round {
         let layout = Layout::new(vec![tensor((12, 33)), tensor((8, 50)), tensor((12, 7))]).unwrap();
         let keys = scheme.keygen(&COHORT, 1).unwrap();
         let memory = if name == "agreed" { MEMORY } else { &[] };
+        let members: Vec<_> =
+            keys.clients.iter().take(scheme.committee()).map(|key| scheme.member(key, None).unwrap()).collect();
+        let prekeys: Vec<Vec<u8>> = members.iter().map(|member| member.prekey().unwrap()).collect();
+        let given: Vec<&[u8]> = prekeys.iter().map(Vec::as_slice).collect();
         let (mut updates, mut ints) = (Vec::new(), Vec::new());
         for client in 0..3u32 {
             let values: Vec<f32> =
@@ -78,12 +86,15 @@ impl Round {
             let weight = u64::from(client) + 1;
             let request =
                 Request { round: NUMBER, weight, update: &update, plan: &[], model: MODEL, memory, bound: &[] };
-            updates.push(scheme.encryptor(&keys.clients[client as usize], None).unwrap().encrypt(&request).unwrap());
+            let mut encryptor = scheme.encryptor(&keys.clients[client as usize], None).unwrap();
+            assert!(encryptor.take_prekeys(&given).unwrap().is_empty());
+            updates.push(encryptor.encrypt(&request).unwrap());
             ints.push((weight, own));
         }
         let (request, answer, aggregate) = (None, None, Vec::new());
         let sparse = OnceLock::new();
-        let mut round = Round { scheme, layout, keys, updates, ints, aggregate, sparse, request, answer };
+        let mut round =
+            Round { scheme, layout, keys, updates, ints, aggregate, sparse, request, answer, members, prekeys };
         // Transciphering a round takes seconds; its aggregate is wanted where aggregates are opened.
         let mut aggregator = round.added();
         let requests = aggregator.requests().unwrap();
@@ -116,16 +127,17 @@ impl Round {
         let Ok(found) = wire::parse_kind(&frame, wire::Kind::Update) else { return frame };
         let [own] = found.header.contributions.as_slice() else { return frame };
         let key = self.keys.clients.iter().find(|key| key.client == own.client);
-        let (Some(key), Ok((body, tag, _)), 0) = (key, split(found.payload), self.scheme.committee()) else {
+        let (Some(key), Ok((body, tag, _)), 0) = (key, split::<SIGNATURE_LEN>(found.payload), self.scheme.committee())
+        else {
             return frame;
         };
         let signer = Signer { key: Arc::new(key.sign.clone()), context: RoundContext::of([0; 32], &found.header) };
         found.header.frame(&[body, &signer.end(*own, tag, &Digest::of(body))].concat())
     }
 
-    /// What a member that has answered nothing says to a request.
+    /// What a member says to a request.
     pub fn answers(&self, member: u32, request: &[u8]) -> fedcipher_core::Result<Vec<u8>> {
-        self.scheme.member(&self.keys.clients[member as usize], None)?.answer(request)
+        self.members[member as usize].answer(request)
     }
 
     /// Whether a client that has opened nothing opens `aggregate`. What it opens must be the sum of what the clients

@@ -497,6 +497,10 @@ def _assignment(text: str) -> tuple[str, str | int | float | bool]:
     return name, value
 
 
+def _sets(options: argparse.Namespace, name: str) -> bool:
+    return any(text.partition("=")[0] == name for text in options.set)
+
+
 def _schemes(_: argparse.Namespace, __: list[str]) -> int:
     for name in scheme_names():
         info = scheme_class(name).info
@@ -595,7 +599,7 @@ def _roster(options: argparse.Namespace, __: list[str]) -> int:
         raise ParameterError("--expect and --joined go with --check: a roster that is made is a new one")
     max_weight = _max_weight(options)
     senders = len(options.cards) - len(set(options.silent))
-    if "members=" not in " ".join(options.set):
+    if not _sets(options, "members"):
         options.set.append(f"members={len(set(options.member))}")
     privacy = _privacy_of_keys(options)
     made = _made(options, options.per_round or senders, max_weight, privacy)
@@ -766,7 +770,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
     if privacy is None:
         unit = largest_weight(client_sizes(settings))
     # Nobody drops out of a simulation: the fewer shares a sum counts on, the larger each is.
-    elif "min_contributions=" not in " ".join(options.set):
+    elif not _sets(options, "min_contributions"):
         options.set.append(f"min_contributions={settings.per_round}")
     settings = Settings(keys=keys_folder, data_dir=data_dir, examples_per_weight=unit, **shape)
     if isinstance(options.bits, LayerBits) or isinstance(options.clip, LayerClips):

@@ -24,8 +24,8 @@ and only then encrypted, so a sum of n clients carries n shares of noise whoever
   costs ``(1 + e^epsilon) eta``, which is 2^-10 of ``delta``.
 
 Shares: h is one less than the scheme's ``min_contributions``, because a client that reads the sum knows its own noise;
-for `oneshot` ``min_contributions - corrupt``. The assumption is that so many clients of a round add their noise and do
-not tell it. More clients add more noise.
+for `oneshot` ``min_contributions - corrupt_clients``. The assumption is that so many clients of a round add their noise
+and do not tell it. More clients add more noise.
 
 docs/dp.md says what this gives and what not.
 """

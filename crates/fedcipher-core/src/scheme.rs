@@ -130,7 +130,7 @@ pub trait Aggregator: Send {
         Err(Error::frame("an answer to a scheme without a committee"))
     }
 
-    /// Clients that more members accuse of having sealed no share than there are corrupt parties: one of them at least
+    /// Clients that more members accuse of having sealed no share than there are corrupt members: one of them at least
     /// keeps to the protocol. Fewer may be lying, and are as members that have not answered.
     fn accused(&self) -> Vec<u32> {
         Vec::new()
@@ -293,6 +293,11 @@ pub trait Scheme: Send + Sync {
     /// `state` is the folder that remembers which rounds were answered.
     fn member(&self, _key: &ClientKey, _state: Option<&Path>) -> Result<Box<dyn Member>> {
         Err(Error::Unsupported { scheme: self.name(), operation: "a committee", reason: "its clients share a key" })
+    }
+
+    /// Most clients that work with the server, where the scheme's parameters say so.
+    fn corrupt_clients(&self) -> Option<u64> {
+        None
     }
 
     /// Members of the committee that its rosters have; 0 where clients share a key.

@@ -752,8 +752,8 @@ fn committees_of_any_numbers_are_refused_in_words() {
     ] {
         let text = format!(
             r#"{{"scheme":"oneshot","codec":{{"bits":12}},"params":{{"clients":5,"max_weight":1,"preset":"fast",
-            "members":{members},"threshold":{threshold},"corrupt":{corrupt},"pack":{pack},"reveal":"clients","prekey_rounds":1,
-            "prekey_hours":24}}}}"#
+            "members":{members},"threshold":{threshold},"corrupt_clients":1,"corrupt_members":{corrupt},"pack":{pack},
+            "reveal":"clients","prekey_rounds":1,"prekey_hours":24}}}}"#
         );
         let error = fedcipher_core::registry::make(&text).err().unwrap();
         assert!(matches!(error, Error::Parameter { .. }), "{error}");

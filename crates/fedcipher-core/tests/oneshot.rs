@@ -42,7 +42,8 @@ fn params(clients: u64) -> Params {
         bits: vec![8, 12],
         members: 5,
         threshold: 4,
-        corrupt: 1,
+        corrupt_clients: 1,
+        corrupt_members: 1,
         pack: 1,
         reveal: Reveal::Clients,
         life: Life { rounds: 1, hours: 24 },
@@ -452,16 +453,20 @@ fn committees_that_could_be_split_are_refused_with_the_cure() {
         assert!(said.contains(cure), "{said}, where {cure} is wanted");
     };
     refused(Params { threshold: 3, ..params(8) }, "take members=5, threshold=4, pack=1");
-    refused(Params { threshold: 4, corrupt: 3, ..params(8) }, "take members=5, threshold=5, pack=1");
+    refused(Params { threshold: 4, corrupt_members: 3, ..params(8) }, "take members=5, threshold=5, pack=1");
     refused(Params { threshold: 6, ..params(8) }, "take members=5, threshold=4, pack=1");
-    refused(Params { members: 2, threshold: 2, corrupt: 2, ..params(8) }, "take members=3, threshold=3, pack=1");
-    refused(Params { corrupt: 2, threshold: 4, ..params(8) }, "take 4");
+    refused(
+        Params { members: 2, threshold: 2, corrupt_members: 2, ..params(8) },
+        "take members=3, threshold=3, pack=1",
+    );
+    refused(Params { corrupt_clients: 2, ..params(8) }, "take 4");
+    assert!(Oneshot::new(Params { corrupt_members: 2, ..params(8) }).is_ok());
     let few = Bounds::new(3, 3, Some(3)).unwrap();
-    refused(Params { corrupt: 2, threshold: 4, bounds: few, ..params(8) }, "take 4 with clients=4");
+    refused(Params { corrupt_clients: 2, bounds: few, ..params(8) }, "take 4 with clients=4");
     refused(Params { pack: 3, ..params(8) }, "take members=5, threshold=4, pack=2");
     // Three members could open one set of clients, and as many others all but say another (attack 21).
     refused(
-        Params { members: 6, threshold: 3, corrupt: 0, pack: 2, ..params(8) },
+        Params { members: 6, threshold: 3, corrupt_members: 0, pack: 2, ..params(8) },
         "take members=6, threshold=4, pack=2",
     );
     refused(Params { pack: 0, ..params(8) }, "take members=5, threshold=4, pack=1");
@@ -554,6 +559,23 @@ fn a_false_share_spoils_the_round_and_opens_nothing() {
     assert!(matches!(opened(&round.scheme, &round.keys, 0, &frame), Err(Error::Decrypt { .. })));
 }
 
+/// Members' words about a client that has sealed no share count by how many members may lie, not by how many clients.
+#[test]
+fn a_client_is_accused_by_more_members_than_may_lie() {
+    for (corrupt_clients, corrupt_members) in [(1, 0), (0, 1), (0, 2)] {
+        let round = round(Params { corrupt_clients, corrupt_members, ..params(8) }, &[0, 1, 2, 3]);
+        let lie = resigned(&round, 3, |shares| (0..3).for_each(|m| shares[share_at(m).start + 60] ^= 1));
+        let mut aggregator = with_lie(&round, &lie);
+        let requests = aggregator.requests().unwrap();
+        for (said, (_, request)) in requests.iter().enumerate().take(corrupt_members + 1) {
+            assert!(aggregator.accused().is_empty(), "{corrupt_members} members may lie, {said} have spoken");
+            let complaint = round.member(said as u32).answer(request).unwrap();
+            assert!(matches!(aggregator.answer(&complaint), Err(Error::FalseShare { .. })));
+        }
+        assert_eq!(aggregator.accused(), [3]);
+    }
+}
+
 /// A client that seals garbage, under its own signature.
 #[test]
 fn a_member_names_who_sealed_no_share_and_spends_nothing() {
@@ -564,7 +586,7 @@ fn a_member_names_who_sealed_no_share_and_spends_nothing() {
     let requests = aggregator.requests().unwrap();
     let complaint = round.member(0).answer(&requests[0].1).unwrap();
     assert!(matches!(aggregator.answer(&complaint), Err(Error::FalseShare { member: 0, clients }) if clients == [3]));
-    // One may be lying: a corrupt party is reckoned with.
+    // One may be lying: a corrupt member is reckoned with.
     assert!(aggregator.accused().is_empty());
     let other = round.member(1).answer(&requests[1].1).unwrap();
     for _ in 0..2 {

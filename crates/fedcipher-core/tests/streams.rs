@@ -35,7 +35,7 @@ fn sealed(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, round: u64, clien
         digest.update(&out);
         frame.extend_from_slice(&out);
     }
-    let end = sealer.end(hash, &digest.finish());
+    let end = sealer.end(hash, &digest.finish()).unwrap();
     checksum.update(&end);
     frame.extend_from_slice(&end);
     frame.extend_from_slice(&checksum.finish());

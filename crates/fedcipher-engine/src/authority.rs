@@ -152,11 +152,24 @@ fn now() -> Result<String> {
     OffsetDateTime::now_utc().format(&Rfc3339).map_err(|e| Error::Store(e.to_string()))
 }
 
+/// How many clients may lie: what the scheme's parameters say, which `given` must agree with.
+fn may_lie(of_scheme: Option<u64>, given: Option<u64>) -> Result<u64> {
+    match (of_scheme, given) {
+        (Some(said), Some(given)) if said != given => Err(Error::Configuration(format!(
+            "--corrupt-clients {given}, and the scheme's own parameter is corrupt_clients={said}: leave the option out, \
+             or make the specification with corrupt_clients={given}"
+        ))),
+        (said, given) => Ok(said.or(given).unwrap_or(1)),
+    }
+}
+
 impl Authority {
     /// A new authority in `folder`, for the scheme of `spec` (JSON, as `fedcipher spec` prints it).
-    /// `corrupt_clients` is how many clients may lie.
-    pub fn init(folder: &Path, spec: &str, reached_as: Vec<String>, corrupt_clients: u32) -> Result<Self> {
-        let committee = registry::make(spec)?.committee();
+    /// `corrupt_clients` is how many clients may lie; none for what the scheme's parameters say, or else 1.
+    pub fn init(folder: &Path, spec: &str, reached_as: Vec<String>, corrupt_clients: Option<u64>) -> Result<Self> {
+        let scheme = registry::make(spec)?;
+        let corrupt_clients = may_lie(scheme.corrupt_clients(), corrupt_clients)?;
+        let committee = scheme.committee();
         std::fs::create_dir_all(folder).map_err(|e| Error::file(folder, &e))?;
         std::fs::set_permissions(folder, PermissionsExt::from_mode(0o700)).map_err(|e| Error::file(folder, &e))?;
         let path = folder.join(FILE);
@@ -177,7 +190,7 @@ impl Authority {
         folder: &Path,
         spec: &str,
         reached_as: Vec<String>,
-        corrupt_clients: u32,
+        corrupt_clients: u64,
         committee: usize,
     ) -> Result<Self> {
         let mut this = Self::connect(folder)?;
@@ -827,4 +840,19 @@ fn write_party(folder: &Path, root: &str, certificate: &str, key: Option<&str>) 
         }
     }
     Ok(draft)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_lie;
+
+    #[test]
+    fn how_many_clients_may_lie_is_said_once() {
+        assert_eq!(may_lie(None, None).ok(), Some(1));
+        assert_eq!(may_lie(None, Some(0)).ok(), Some(0));
+        assert_eq!(may_lie(Some(2), None).ok(), Some(2));
+        assert_eq!(may_lie(Some(2), Some(2)).ok(), Some(2));
+        let said = may_lie(Some(2), Some(1)).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(said.contains("--corrupt-clients 1") && said.contains("corrupt_clients=2"), "{said}");
+    }
 }

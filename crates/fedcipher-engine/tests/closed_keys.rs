@@ -21,9 +21,9 @@ fn at(seconds: u64) -> BootTime {
 }
 
 /// An authority whose four devices have the key of epoch 1.
-fn authority(root: &TempDir, corrupt_clients: u32) -> Authority {
+fn authority(root: &TempDir, corrupt_clients: u64) -> Authority {
     let store = root.path().join("store");
-    drop(Authority::init(&store, SPEC, vec!["localhost".into()], corrupt_clients).unwrap());
+    drop(Authority::init(&store, SPEC, vec!["localhost".into()], Some(corrupt_clients)).unwrap());
     let mut authority = Authority::open(&store).unwrap();
     for name in DEVICES {
         authority

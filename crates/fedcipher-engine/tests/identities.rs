@@ -9,7 +9,7 @@ use fedcipher_engine::certificates::{Party, Role, Terms};
 
 /// As `fedcipher spec` has it.
 const SPEC: &str = r#"{"scheme": "oneshot", "params": {"clients": 3, "max_weight": 1, "min_contributions": 3,
-    "preset": "compact", "members": 3, "threshold": 3, "corrupt": 1, "pack": 1, "reveal": "clients"},
+    "preset": "compact", "members": 3, "threshold": 3, "corrupt_clients": 1, "corrupt_members": 1, "pack": 1, "reveal": "clients"},
     "codec": {"bits": 12, "clip": "auto", "margin": 2.0, "floor": null, "start": 1.0, "rounding": "nearest",
     "target": "weights", "top": null}}"#;
 
@@ -17,7 +17,7 @@ const SPEC: &str = r#"{"scheme": "oneshot", "params": {"clients": 3, "max_weight
 fn an_identity_is_one_devices_and_stays_it() {
     let root = tempfile::tempdir().unwrap();
     let store = root.path().join("store");
-    drop(Authority::init(&store, SPEC, vec!["localhost".into()], 1).unwrap());
+    drop(Authority::init(&store, SPEC, vec!["localhost".into()], None).unwrap());
     let mut authority = Authority::open(&store).unwrap();
     for name in ["one", "two"] {
         let party = Party::new(Role::Device, name);

@@ -20,7 +20,7 @@ fn a_revocation_that_was_killed_before_its_rotation_still_gets_it() {
     for (rotation, expected) in [(true, vec![(1, 2), (2, 1)]), (false, vec![(1, 2)])] {
         let root = tempfile::tempdir().unwrap();
         let store = root.path().join("store");
-        drop(Authority::init(&store, SPEC, vec!["localhost".into()], 1).unwrap());
+        drop(Authority::init(&store, SPEC, vec!["localhost".into()], None).unwrap());
         let mut authority = Authority::open(&store).unwrap();
         for name in ["stays", "goes"] {
             let party = Party::new(Role::Device, name);

@@ -120,4 +120,14 @@ impl Member {
         let answer = at_work(py, || self.0.answer(request)).map_err(raise)?;
         Ok(PyBytes::new(py, &answer))
     }
+
+    /// The frame that publishes the prekey for what comes next.
+    fn prekey<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &at_work(py, || self.0.prekey()).map_err(raise)?))
+    }
+
+    /// Deletes all prekeys.
+    fn forget(&self, py: Python<'_>) -> PyResult<()> {
+        at_work(py, || self.0.forget()).map_err(raise)
+    }
 }

@@ -367,6 +367,15 @@ impl wire::Place for PlaceInPython {
     }
 }
 
+fn borrowed(frames: &[Vec<u8>]) -> Vec<&[u8]> {
+    frames.iter().map(Vec::as_slice).collect()
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it maps results")]
+fn in_words(errors: Vec<Error>) -> Vec<String> {
+    errors.iter().map(Error::to_string).collect()
+}
+
 #[pyclass(frozen, module = "fedcipher._native")]
 struct Encryptor(Mutex<Box<dyn scheme::Encryptor>>);
 
@@ -397,6 +406,11 @@ impl Encryptor {
         })
         .map_err(raise)?;
         Ok((place.frame(py)?, clipped, seconds))
+    }
+
+    /// Takes the committee's prekeys: why each that is refused is.
+    fn take_prekeys(&self, py: Python<'_>, frames: Vec<Vec<u8>>) -> PyResult<Vec<String>> {
+        at_work_on(py, &self.0, |object| object.take_prekeys(&borrowed(&frames))).map(in_words).map_err(raise)
     }
 
     fn precompute(&self, py: Python<'_>, round: u64, layout: &Layout, plan: &[u8]) -> PyResult<()> {
@@ -432,6 +446,11 @@ impl Aggregator {
         Ok((added.client, added.weight))
     }
 
+    /// Takes the prekeys that the round's clients are given: why each that is refused is.
+    fn take_prekeys(&self, py: Python<'_>, frames: Vec<Vec<u8>>) -> PyResult<Vec<String>> {
+        at_work_on(py, &self.0, |object| object.take_prekeys(&borrowed(&frames))).map(in_words).map_err(raise)
+    }
+
     /// Fixes who is in the sum: (member, what to send to it).
     fn requests<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u32, Bound<'py, PyBytes>)>> {
         let requests = at_work_on(py, &self.0, |object| object.requests()).map_err(raise)?;
@@ -443,7 +462,7 @@ impl Aggregator {
         at_work_on(py, &self.0, |object| object.answer(frame)).map_err(raise)
     }
 
-    /// Clients that more members accuse than are corrupt.
+    /// Clients that more than `corrupt_members` members accuse.
     #[getter]
     fn accused(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         at_work_on(py, &self.0, |object| Ok(object.accused())).map_err(raise)

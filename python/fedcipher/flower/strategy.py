@@ -149,7 +149,7 @@ class SecureStrategy(Strategy):
         Needs ``opener``.
     corrupt_clients
         How many clients may lie, in every scheme: more refusals of a sum than that begin a search for the liar.
-        ``None``: the scheme's ``corrupt``, else two less than its ``min_contributions``.
+        ``None``: the scheme's own ``corrupt_clients``, else two less than its ``min_contributions``.
     may_lose
         How many rounds of a run may end without an aggregate. Where more did, `start` raises
         `fedcipher.errors.LostRoundsError` at its end, so that the run is seen to have failed.
@@ -283,7 +283,7 @@ class SecureStrategy(Strategy):
     def _corrupt_of(self, chosen: int | None) -> int:
         most = max(0, self._minimum - 2)
         if chosen is None:
-            return min(int(self.scheme.params().get("corrupt", most)), most)
+            return min(int(self.scheme.params().get("corrupt_clients", most)), most)
         if not 0 <= chosen <= most:
             raise StrategyError(
                 f"corrupt_clients={chosen} of sums of at least {self._minimum}: two honest clients must be in each, so "

@@ -100,7 +100,7 @@ class Listed:
     """What is wrong with it; nobody joins where something is."""
     signing: dict[int, bytes]
     """By number, what a party's signatures are checked with."""
-    corrupt: int
+    corrupt_clients: int
     """Most clients that may lie."""
     joined: frozenset[int] | None = field(default=None, compare=False)
     """Who has joined it, as far as this party's key knows; None where it needs no signatures, and in a server's key."""
@@ -117,7 +117,7 @@ class Listed:
         """
         away = [party for party in self.parties if party.number not in joined]
         clients = sum(party.client for party in self.parties)
-        have, needed = clients - sum(party.client for party in away), (clients + self.corrupt) // 2 + 1
+        have, needed = clients - sum(party.client for party in away), (clients + self.corrupt_clients) // 2 + 1
         names = [quoted(party.name, MAX_NAME) for party in away if party.member]
         said = [f"members {', '.join(names)}"] if names else []
         return "; ".join([*said, f"{needed - have} more clients"] if have < needed else said)
@@ -352,7 +352,7 @@ def _listed(made_by: NativeScheme, listed: _native.Roster, epoch: int) -> Listed
         made_by.roster_fingerprint(listed, epoch=epoch),
         (*_problems(made_by, listed),),
         {party.number: verify for party, (verify, _) in zip(parties, listed.keys(), strict=True)},
-        made_by.params()["corrupt"],
+        made_by.params()["corrupt_clients"],
     )
 
 

@@ -78,6 +78,8 @@ def scheme(name: str, **params: Any) -> Scheme:
     """
     cls = scheme_class(name)
     known = inspect.signature(cls).parameters
+    for key in params.keys() & cls.split:
+        raise ParameterError(f"scheme {name!r} has no parameter {key}: give {cls.split[key]}")
     strange = [key for key in params if key not in known]
     if strange:
         raise ParameterError(f"scheme {name!r} has no parameter {', '.join(strange)}; it takes {', '.join(known)}")

@@ -393,6 +393,8 @@ class Scheme(ABC):
 
     name: ClassVar[str]
     info: ClassVar[SchemeInfo]
+    split: ClassVar[dict[str, str]] = {}
+    """Names that are no parameters, and which parameters to give instead."""
     codec: Codec
     max_weight: int
     min_contributions: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fedcipher import _native
 from fedcipher.codec import Codec
@@ -16,9 +16,9 @@ __all__ = ["Card", "Oneshot", "Party", "roster"]
 class Oneshot(NativeScheme):
     """Each client encrypts each round under a secret of its own, which it shares with a committee.
 
-    Meant to withstand eavesdroppers and a server that cheats, also together with up to ``corrupt`` clients and members
-    of the committee. Attacks that succeed, years later and by parties that are made up, are in docs/oneshot.md, with
-    what to do meanwhile. One message a client a round; whoever drops out costs nothing, and
+    Meant to withstand eavesdroppers and a server that cheats, also together with up to ``corrupt_clients`` clients and
+    ``corrupt_members`` members of the committee. Attacks that succeed, years later and by parties that are made up, are
+    in docs/oneshot.md, with what to do meanwhile. One message a client a round; whoever drops out costs nothing, and
     ``members - threshold - pack + 1`` members may be away. A client that lies spoils a round. Assumptions: ring-LWE at
     128 bits with sums of secrets and errors shown (Hint-RLWE, docs/parameters.md), X-Wing, Ed25519; for the sum to be
     the named clients', HMAC-SHA256 and that no client gives the server the cohort's secret for tags.
@@ -28,12 +28,17 @@ class Oneshot(NativeScheme):
     clients, max_weight
         Most clients of a round and largest weight of one.
     members, threshold
-        Size of the committee, and one more than how many of it learn nothing together; the least that ``corrupt``
-        allows where it is not given: more than half of ``members + corrupt``.
-    corrupt
-        Most clients and most members that work with the server.
+        Size of the committee, and one more than how many of it learn nothing together. Without a ``threshold``, it is
+        the least that ``corrupt_members`` allows: more than half of ``members + corrupt_members``.
+    corrupt_clients
+        Most clients that work with the server, as a count. At least two fewer than ``min_contributions``, else
+        `ParameterError`.
+    corrupt_members
+        Most members of the committee that work with the server, as a count. More than half of
+        ``members + corrupt_members`` is at most ``threshold``, else `ParameterError`. A party that is both a client and
+        a member counts in both.
     min_contributions
-        Fewest clients of a sum; at least ``corrupt + 2``, so that two honest ones hide each other.
+        Fewest clients of a sum; at least ``corrupt_clients + 2``, so that two honest ones hide each other.
     preset
         ``"compact"``: N = 4096; ``"fast"``: N = 2048, half of the shares' bytes, fewer values a ciphertext.
     pack
@@ -44,11 +49,15 @@ class Oneshot(NativeScheme):
     """
 
     name = "oneshot"
+    split: ClassVar[dict[str, str]] = {
+        "corrupt": "corrupt_clients (most clients) and corrupt_members (most members of the committee)"
+    }
     info = SchemeInfo(
         summary="ring-LWE with a fresh key a client and round, shared with a committee; nobody holds a key",
-        withstands="a server that cheats, also together with up to `corrupt` clients and members; eavesdroppers;"
+        withstands="a server that cheats, also together with up to `corrupt_clients` clients and"
+        " `corrupt_members` members; eavesdroppers;"
         " with the exceptions of docs/oneshot.md",
-        broken_by="more than `corrupt` members of the committee together with the server",
+        broken_by="more than `corrupt_members` members of the committee together with the server",
         cost="`bfv` and a share a member: 20 to 30 kB and a millisecond or two a client and round, whatever the model",
         source="LERNA, Willow, OPA, Flamingo",
         committee=True,
@@ -64,21 +73,23 @@ class Oneshot(NativeScheme):
         preset: Literal["compact", "fast"] = "compact",
         members: int = 5,
         threshold: int | None = None,
-        corrupt: int = 1,
+        corrupt_clients: int = 1,
+        corrupt_members: int = 1,
         pack: int = 1,
         reveal: Literal["clients", "server"] = "clients",
         codec: Codec | None = None,
     ) -> None:
         if min_contributions is None:
-            min_contributions = max(_native.min_contributions(clients), min(corrupt + 2, clients))
+            min_contributions = max(_native.min_contributions(clients), min(corrupt_clients + 2, clients))
         params = {
             "clients": clients,
             "max_weight": max_weight,
             "min_contributions": min_contributions,
             "preset": preset,
             "members": members,
-            "threshold": (members + corrupt) // 2 + 1 if threshold is None else threshold,
-            "corrupt": corrupt,
+            "threshold": (members + corrupt_members) // 2 + 1 if threshold is None else threshold,
+            "corrupt_clients": corrupt_clients,
+            "corrupt_members": corrupt_members,
             "pack": pack,
             "reveal": reveal,
         }
@@ -87,7 +98,7 @@ class Oneshot(NativeScheme):
     @property
     def noise_shares(self) -> int:
         # Clients that work with the server, a reader among them, may leave out their noise.
-        return max(1, self.min_contributions - max(1, self._params["corrupt"]))
+        return max(1, self.min_contributions - max(1, self._params["corrupt_clients"]))
 
     @property
     def reveals_to_server(self) -> bool:

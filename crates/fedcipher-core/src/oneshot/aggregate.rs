@@ -6,7 +6,7 @@ use super::prekeys::Published;
 use super::roster::{Party, Roster};
 use super::sealed_share::{NO_SHARE, SealedShare};
 use super::statement::RoundContext;
-use super::{Reveal, Setting, signed};
+use super::{Params, Reveal, Setting, signed};
 use crate::admission::{Admission, Claim};
 use crate::client::Digest;
 use crate::codec::Layout;
@@ -119,10 +119,10 @@ impl OneshotAggregator {
     }
 
     fn proposals(&mut self, header: &Header, common: &[u8]) -> Vec<(u32, Vec<u8>)> {
-        let corrupt = self.setting.params.corrupt;
+        let Params { corrupt_clients, corrupt_members, .. } = self.setting.params;
         let mut payload = common.to_vec();
-        self.shares.values().take(corrupt + 1).for_each(|kept| payload.extend(kept.statement()));
-        payload.extend(write_sets(self.agreements.again(corrupt)));
+        self.shares.values().take(corrupt_clients + 1).for_each(|kept| payload.extend(kept.statement()));
+        payload.extend(write_sets(self.agreements.again(corrupt_members)));
         let frame = Header { kind: Kind::Proposal, ..header.clone() }.frame(&payload);
         self.roster.members().map(|member| (member.id, frame.clone())).collect()
     }
@@ -284,7 +284,7 @@ impl Aggregator for OneshotAggregator {
     }
 
     fn accused(&self) -> Vec<u32> {
-        let sure = |members: &BTreeSet<u32>| members.len() > self.setting.params.corrupt;
+        let sure = |members: &BTreeSet<u32>| members.len() > self.setting.params.corrupt_members;
         let many = self.accused.iter().filter(|(_, members)| sure(members)).map(|(client, _)| *client);
         many.chain(self.proven.iter().copied()).collect::<BTreeSet<_>>().into_iter().collect()
     }

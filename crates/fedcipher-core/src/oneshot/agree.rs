@@ -170,7 +170,7 @@ impl Agreements {
 
     /// The sets to propose next beside the round's own. Members that have not agreed have said which sets they remember.
     /// Sets that more members say than may lie come first, and then the sets that any member says.
-    pub fn again(&mut self, corrupt: usize) -> &Sets {
+    pub fn again(&mut self, corrupt_members: usize) -> &Sets {
         let mut claims = BTreeMap::<&(u64, Vec<Name>), usize>::new();
         for set in self.said.values().flat_map(|said| &said.sets) {
             *claims.entry(set).or_default() += 1;
@@ -179,7 +179,7 @@ impl Agreements {
             let new = claims.iter().filter(|(set, count)| **count >= least && !self.others.contains(set));
             new.map(|(set, _)| (*set).clone()).collect()
         };
-        let sure = news(corrupt + 1);
+        let sure = news(corrupt_members + 1);
         let more = if sure.is_empty() { news(1) } else { sure };
         self.others.extend(more);
         self.said.clear();

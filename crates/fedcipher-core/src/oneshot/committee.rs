@@ -11,8 +11,8 @@ use crate::{Error, Result};
 /// Whether a committee can answer, but never for two sets that have a client in common, and corrupt members alone say
 /// nothing. `tools/prove.py` reads this expression from here and proves that: Python must be able to read it too.
 #[must_use]
-pub fn holds(members: usize, threshold: usize, corrupt: usize, pack: usize) -> bool {
-    (1 <= pack) & (threshold + pack <= members + 1) & (members + corrupt < 2 * threshold)
+pub fn holds(members: usize, threshold: usize, corrupt_members: usize, pack: usize) -> bool {
+    (1 <= pack) & (threshold + pack <= members + 1) & (members + corrupt_members < 2 * threshold)
 }
 
 /// The first committee that holds of those with another threshold, then with less packed, then with more members.
@@ -30,7 +30,9 @@ pub fn check(members: usize, threshold: usize, corrupt: usize, pack: usize) -> R
     }
     let near = |members| if corrupt < MOST_MEMBERS { nearest(members, corrupt, pack) } else { None };
     let Some((m, t, p)) = near(members).or_else(|| near(1)) else {
-        return Err(Error::parameter("corrupt", format!("no {MOST_MEMBERS} members withstand {corrupt} corrupt ones")));
+        let reason =
+            format!("no {MOST_MEMBERS} members withstand {corrupt} of their own; take {} at most", MOST_MEMBERS - 1);
+        return Err(Error::parameter("corrupt_members", reason));
     };
     let why = if threshold.saturating_add(pack) > members + 1 {
         "needs more answers than there are members"
@@ -40,7 +42,7 @@ pub fn check(members: usize, threshold: usize, corrupt: usize, pack: usize) -> R
     Err(Error::parameter(
         "threshold",
         format!(
-            "{threshold} of {members} members, {corrupt} of them corrupt, with pack={pack} {why}; take members={m}, \
+            "{threshold} of {members} members with corrupt_members={corrupt} and pack={pack} {why}; take members={m}, \
              threshold={t}, pack={p}"
         ),
     ))

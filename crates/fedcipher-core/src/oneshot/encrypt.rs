@@ -53,7 +53,7 @@ struct Fresh {
 impl OneshotEncryptor {
     pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "client", |roles| roles.client)?;
-        place.joined.iter().try_for_each(|joined| joined.check(&place.roster, setting.params.corrupt))?;
+        place.joined.iter().try_for_each(|joined| joined.check(&place.roster, setting.params.corrupt_clients))?;
         let sender = Sender::new(key, setting.params.rules(), state)?.of_roster(place.digest);
         let members: Vec<u32> = place.roster.members().map(|member| member.id).collect();
         let met = Met::open(key, members.len(), state)?;

@@ -1,6 +1,6 @@
 //! Who has joined a roster, as far as a party knows. Whoever makes a roster can make two, or exchange parties in it on the
 //! way. A party that trusts no maker encrypts only under a roster that all members and most clients have signed. Honest
-//! clients sign one of two rosters, and `corrupt` others both: no two rosters get more than (clients + corrupt) / 2.
+//! clients sign one of two rosters, and `corrupt_clients` others both: no two rosters get more than (clients + corrupt_clients) / 2.
 
 use super::roster::{Party, Roster};
 use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
@@ -57,13 +57,13 @@ impl Joined {
         Ok(self)
     }
 
-    /// Refuses a roster that a member has not joined, or no more than (clients + corrupt) / 2 clients.
-    pub fn check(&self, roster: &Roster, corrupt: usize) -> Result<()> {
+    /// Refuses a roster that a member has not joined, or no more than (clients + corrupt_clients) / 2 clients.
+    pub fn check(&self, roster: &Roster, corrupt_clients: usize) -> Result<()> {
         let away: Vec<&Party> = roster.parties().filter(|party| !self.0.contains(&party.id)).collect();
         let members: Vec<&Party> = away.iter().copied().filter(|party| party.roles.member).collect();
         let clients = roster.cohort().len();
         let have = clients - away.iter().filter(|party| party.roles.client).count();
-        let needed = (clients + corrupt) / 2 + 1;
+        let needed = (clients + corrupt_clients) / 2 + 1;
         let mut missing = Vec::new();
         if !members.is_empty() {
             missing.push(format!("without members {}", names(&members)));

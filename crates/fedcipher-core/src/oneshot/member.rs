@@ -118,8 +118,8 @@ impl CommitteeMember {
         self.check_header(header)?;
         let mut r = Reader::new(payload);
         let context = RoundContext::given(self.place.digest, header, r.array()?);
-        let Params { members, corrupt, .. } = self.setting.params;
-        let some = header.contributions.iter().take(corrupt + 1);
+        let Params { members, corrupt_clients, .. } = self.setting.params;
+        let some = header.contributions.iter().take(corrupt_clients + 1);
         let signed = some.map(|of| Asked::read(*of, members, &mut r)).collect::<Result<Vec<_>>>()?;
         let others = read_sets(&mut r)?;
         r.finish()?;

@@ -76,8 +76,10 @@ pub struct Params {
     pub members: usize,
     /// One more than how many members' shares say nothing.
     pub threshold: usize,
-    /// Most clients and most members that work with the server.
-    pub corrupt: usize,
+    /// Most clients that work with the server.
+    pub corrupt_clients: usize,
+    /// Most members that work with the server.
+    pub corrupt_members: usize,
     /// Coefficients in one shared polynomial.
     pub pack: usize,
     pub reveal: Reveal,
@@ -92,8 +94,8 @@ impl Params {
 
     /// Refuses a committee that could answer for two sets of clients, and cohorts that do not hide each other.
     fn check(&self) -> Result<()> {
-        let Params { members, threshold, corrupt, pack, .. } = *self;
-        committee::check(members, threshold, corrupt, pack)?;
+        let Params { members, threshold, corrupt_clients, corrupt_members, pack, .. } = *self;
+        committee::check(members, threshold, corrupt_members, pack)?;
         if !matches!(self.preset, Preset::Compact | Preset::Fast) {
             return Err(Error::parameter("preset", "oneshot takes \"compact\" or \"fast\""));
         }
@@ -106,13 +108,17 @@ impl Params {
                 format!("a prekey is kept from 1 to {MOST_HOURS} hours; take 24"),
             ));
         }
-        let (least, clients) = (corrupt as u64 + 2, self.bounds.clients);
+        let (least, clients) = ((corrupt_clients as u64).saturating_add(2), self.bounds.clients);
         if self.bounds.min_contributions < least {
-            let more = if clients < least { format!(" with clients={least}") } else { String::new() };
+            let more = if clients < least {
+                format!(" with clients={least}, or fewer corrupt_clients")
+            } else {
+                String::new()
+            };
             return Err(Error::parameter(
                 "min_contributions",
                 format!(
-                    "{} with {corrupt} corrupt clients leaves one honest client alone in a sum; take {least}{more}",
+                    "{} with corrupt_clients={corrupt_clients} leaves one honest client alone in a sum; take {least}{more}",
                     self.bounds.min_contributions,
                 ),
             ));
@@ -288,6 +294,10 @@ impl Scheme for Oneshot {
         Ok(KeySet { clients, server: self.roster_key(&roster, epoch)? })
     }
 
+    fn corrupt_clients(&self) -> Option<u64> {
+        Some(self.setting.params.corrupt_clients as u64)
+    }
+
     fn committee(&self) -> usize {
         self.setting.params.members
     }
@@ -369,7 +379,10 @@ impl Scheme for Oneshot {
         let mut out = self.setting.derived.describe();
         out.extend([
             ("committee".into(), format!("{} of {} members answer", s.needed(), p.members)),
-            ("withstands".into(), format!("{} corrupt clients and members with the server", p.corrupt)),
+            (
+                "withstands".into(),
+                format!("{} clients and {} members with the server", p.corrupt_clients, p.corrupt_members),
+            ),
             ("shares modulo".into(), s.field.p().to_string()),
             ("opened by".into(), format!("{:?}", p.reveal).to_lowercase()),
         ]);

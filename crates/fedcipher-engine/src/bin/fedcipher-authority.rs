@@ -50,9 +50,9 @@ enum Command {
         #[arg(long = "name", default_values = LOCAL)]
         names: Vec<String>,
         /// How many clients may lie. When more devices say that their key is closed after a forgery, the next epoch
-        /// replaces it, at most once an hour.
-        #[arg(long, default_value_t = 1)]
-        corrupt_clients: u32,
+        /// replaces it, at most once an hour. Default: `corrupt_clients` of the scheme's parameters, 1 where it has none.
+        #[arg(long)]
+        corrupt_clients: Option<u64>,
     },
     /// Enrol an engine, a training host or the aggregator, and write its credentials.
     Enrol {
