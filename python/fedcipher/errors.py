@@ -40,6 +40,7 @@ __all__ = [
     "ParameterError",
     "PeerLostError",
     "PlaintextError",
+    "PrekeyError",
     "PrivacyBudgetError",
     "ReplayError",
     "ReportError",
@@ -173,6 +174,10 @@ class WrongRosterError(FedcipherError):
 
 class NotJoinedError(RoundError):
     """Too few parties of a roster have signed it for this party to encrypt."""
+
+
+class PrekeyError(RoundError):
+    """A prekey of the committee is an old one or gone, or too few members have published one."""
 
 
 class FalseShareError(RoundError):

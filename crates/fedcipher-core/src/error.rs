@@ -160,9 +160,9 @@ pub enum Error {
 
     #[error(
         "{known} members of the committee have published a prekey where {needed} must: shares are sealed to prekeys only; \
-         give this client the members' newest prekeys with the round"
+         give this client the members' newest prekeys with the round{refused}"
     )]
-    NoPrekeys { known: usize, needed: usize },
+    NoPrekeys { known: usize, needed: usize, refused: String },
 
     #[error(
         "clients {clients:?} have sealed shares of round {round} to prekeys that are gone; a member keeps each for its rounds \

@@ -720,8 +720,8 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     let new = round.prekeys();
     let frames = |of: &[Vec<u8>]| of.iter().map(Vec::len).collect::<Vec<_>>();
     assert_eq!(frames(&old), frames(&new));
-    fn take(encryptor: &mut Box<dyn Encryptor>, frames: &[Vec<u8>]) -> Vec<Error> {
-        encryptor.take_prekeys(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap()
+    fn take(encryptor: &mut Box<dyn Encryptor>, frames: &[Vec<u8>]) -> Result<Vec<Error>, Error> {
+        encryptor.take_prekeys(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
     let (layout, client) = (&round.layout, &round.clients[0]);
     let send = |encryptor: &mut Box<dyn Encryptor>, round: u64| {
@@ -730,29 +730,33 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
         encryptor.encrypt(&Request { round, weight, update: &update, plan, model, memory, bound })
     };
     let mut first = encryptor();
-    assert!(matches!(send(&mut first, 20), Err(Error::NoPrekeys { known: 0, needed: 4 })));
-    assert!(take(&mut first, &new[..3]).is_empty());
-    assert!(matches!(send(&mut first, 20), Err(Error::NoPrekeys { known: 3, needed: 4 })));
+    assert!(matches!(send(&mut first, 20), Err(Error::NoPrekeys { known: 0, needed: 4, .. })));
+    assert!(matches!(take(&mut first, &new[..3]), Err(Error::NoPrekeys { known: 3, needed: 4, .. })));
+    assert!(matches!(send(&mut first, 20), Err(Error::NoPrekeys { known: 3, needed: 4, .. })));
     // Of a member that is away there is none: its share is left out, and it is not asked.
-    assert!(take(&mut first, &new[..4]).is_empty());
+    assert!(take(&mut first, &new[..4]).unwrap().is_empty());
     let lacking = send(&mut first, 20).unwrap();
     let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(20)).unwrap();
     aggregator.add(&lacking).unwrap();
     // Another process of the client's knows the numbers.
-    let refused = take(&mut encryptor(), &old);
+    let refused = take(&mut first, &old).unwrap();
     assert!(refused.len() == 4 && refused.iter().all(|e| matches!(e, Error::OldPrekey { .. })), "{refused:?}");
-    // Frames of others, damaged, or of no member.
-    for (at, name) in [(140, "signature"), (new[0].len() - 20, "signature")] {
-        let parsed = wire::parse(&new[0]).unwrap();
-        let mut payload = parsed.payload.to_vec();
-        payload[at - 140] ^= 1;
-        let refused = take(&mut encryptor(), &[parsed.header.frame(&payload)]);
-        assert!(matches!(refused.as_slice(), [Error::Signature { party: 0 }]), "{name}: {refused:?}");
-    }
+    let error = take(&mut encryptor(), &old).unwrap_err().to_string();
+    assert!(error.contains("1 members") && error.matches("is an old one").count() == 4, "{error}");
+    // Damaged, or of others.
     let parsed = wire::parse(&new[0]).unwrap();
+    let payload = |at: usize| {
+        let mut payload = parsed.payload.to_vec();
+        payload[at] ^= 1;
+        payload
+    };
+    for at in [0, 8, parsed.payload.len() - 1] {
+        let refused = take(&mut first, &[parsed.header.frame(&payload(at))]).unwrap();
+        assert!(matches!(refused.as_slice(), [Error::Signature { party: 0 }]), "byte {at}: {refused:?}");
+    }
     for client in [1, 7, 70] {
         let header = Header { contributions: vec![Contribution { client, weight: 1 }], ..parsed.header.clone() };
-        assert_eq!(take(&mut encryptor(), &[header.frame(parsed.payload)]).len(), 1);
+        assert_eq!(take(&mut first, &[header.frame(parsed.payload)]).unwrap().len(), 1);
     }
     // The server takes what was sealed to the prekeys that it gave.
     let given = |frames: &[Vec<u8>]| {

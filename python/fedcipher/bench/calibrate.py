@@ -192,8 +192,10 @@ def _round(made: Scheme, keys: KeySet, updates: list[list[Array]], number: int) 
     server = keys.server()
     plan = made.plan(server, range(len(updates)))
     frames: list[bytes] = []
+    prekeys = made.prekeys(keys)
     for client, update in enumerate(updates):
         encryptor = made.encryptor(keys.client(client))
+        encryptor.take_prekeys(prekeys)
         with clocks["encrypt"]:
             frames.append(encryptor.encrypt(update, round=number, plan=plan))
     with clocks["operate"]:

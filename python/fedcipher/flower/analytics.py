@@ -36,7 +36,7 @@ from fedcipher.federation.answers import Answer, Tally
 from fedcipher.federation.fault_finder import no_part
 from fedcipher.federation.query import NoisyAnswers, Query, query_lanes
 from fedcipher.flower import protocol
-from fedcipher.flower.client import client_mod
+from fedcipher.flower.client import client_mod, take_prekeys
 from fedcipher.flower.committee import Committee
 from fedcipher.flower.numbers import reserve
 from fedcipher.flower.outgoing import checked
@@ -44,6 +44,7 @@ from fedcipher.flower.party import Party, party_of, spend
 from fedcipher.flower.refusal import reference_of, refuse
 from fedcipher.flower.replies import Gathering, answered
 from fedcipher.flower.set_memory import ServerSets
+from fedcipher.flower.settings import prekeys_of
 from fedcipher.flower.sums import RoundSums
 from fedcipher.flower.told import context_of, records_of
 from fedcipher.flower.work import computed, numbers_of
@@ -93,12 +94,15 @@ def query_mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Mess
 def _answered(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
     settings = msg.content.config_records.pop(QUERY)
     document, plan = settings.get("document"), settings.get("plan", b"")
-    if not isinstance(document, bytes) or not isinstance(plan, bytes) or not set(settings) <= {"document", "plan"}:
-        raise RoundError("the query's settings are not its charter and a plan")
+    known = {"document", "plan", "prekeys"}
+    if not isinstance(document, bytes) or not isinstance(plan, bytes) or not set(settings) <= known:
+        raise RoundError("the query's settings are not its charter, a plan and prekeys")
+    prekeys = prekeys_of(settings)
     query, party, context = Query.decode(document), party_of(ctxt), context_of(ctxt)
     with party.store.locked():
         _check(query, msg, party)
         encryptor = party.encryptor(query.epoch)
+        take_prekeys(encryptor, prekeys)
         work = computed(msg, ctxt, call_next, None, _RECORD)
         if work.failed:
             _log.warning("query: this client answers with zeros that count nothing: %s", work.failed)
@@ -280,7 +284,7 @@ class _Asking:
     def __init__(self, grid: Grid, scheme: Scheme, provider: ServerKeys, key: _native.ServerKey, asked: Query) -> None:
         self._grid, self._scheme, self._key, self._asked = grid, scheme, key, asked
         self._revoked = provider.revoked()
-        self._sums = RoundSums(lambda: scheme.aggregator(key, round=asked.round))
+        self._prekeys: list[bytes] = []
         self._client_of: dict[int, int] = {}
         self._frames: dict[int, bytes] = {}
         self._memory = ServerSets("queries", scheme, key)
@@ -304,13 +308,20 @@ class _Asking:
             raise StrategyError(
                 f"{len(chosen)} nodes are asked, and a sum needs the answers of {least}; ask more nodes"
             )
-        settings: dict[str, Any] = {"document": self._asked.encode(), "plan": self._scheme.plan(self._key, [])}
+        committee = Committee(committee_timeout)
+        self._prekeys = committee.meet(grid, self._scheme.members(self._key), self._asked.type)
+        sums = RoundSums(self._empty_sum)
+        settings: dict[str, Any] = {
+            "document": self._asked.encode(),
+            "plan": self._scheme.plan(self._key, []),
+            "prekeys": self._prekeys,
+        }
         content = RecordDict({**dict(query.items()), QUERY: ConfigRecord({k: v for k, v in settings.items() if v})})
         messages = [Message(content, dst_node_id=node, message_type=self._asked.type) for node in chosen]
         for reply in Gathering(grid, messages, until=time.monotonic() + timeout):
-            self._take(reply)
+            self._take(reply, sums)
         # Which reply comes first decides nothing for the others.
-        aggregator, accepted, others = self._sums.largest()
+        aggregator, accepted, others = sums.largest()
         for reply in others:
             why = ModelMismatchError("the client was asked, or its app was told, something else than most were")
             self._leave_out(reply.metadata.src_node_id, why)
@@ -326,10 +337,10 @@ class _Asking:
             self._memory.remember(clients)
         except SetRuleError as error:
             raise StrategyError(f"another query has summed other clients meanwhile: {error}. Ask again") from error
-        away = Committee(committee_timeout).ask(grid, aggregator, self._asked.type, clients)
+        away = committee.ask(grid, aggregator, self._asked.type, clients)
         if away is not None:
             raise StrategyError(f"the answers cannot be added: {away.why}")
-        context = self._sums.alike
+        context = sums.alike
         assert isinstance(context, bytes)
         return EncryptedSum(aggregator.finish(), self._asked, context, sorted(clients), self._left_out)
 
@@ -347,7 +358,7 @@ class _Asking:
             raise StrategyError(
                 f"no sum of these {len(clients)} answers fits the queries before. {why}; left out: {self._left_out}"
             )
-        made = self._scheme.aggregator(self._key, round=self._asked.round)
+        made = self._empty_sum()
         for client in fitting:
             made.add(self._frames[clients[client]])
         for client in sorted(set(clients) - set(fitting)):
@@ -355,7 +366,12 @@ class _Asking:
             self._leave_out(clients[client], why)
         return made, {client: clients[client] for client in fitting}
 
-    def _take(self, reply: Message) -> None:
+    def _empty_sum(self) -> Aggregator:
+        made = self._scheme.aggregator(self._key, round=self._asked.round)
+        made.take_prekeys(self._prekeys)
+        return made
+
+    def _take(self, reply: Message, sums: RoundSums) -> None:
         node = reply.metadata.src_node_id
         try:
             frame, context = _answer_of(reply)
@@ -366,7 +382,7 @@ class _Asking:
                     raise RevokedError(f"client {client} has been revoked; its answer is not used")
             if elements != self._elements:
                 raise LayoutError(f"an answer of {elements} values, the query has {self._elements}")
-            self._client_of[node] = self._sums.add(frame, reply, named, context).client
+            self._client_of[node] = sums.add(frame, reply, named, context).client
             self._frames[node] = frame
         except FedcipherError as error:
             self._leave_out(node, error)

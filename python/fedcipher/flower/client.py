@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     # Only types, and not in every Flower that works.
     from flwr.clientapp.typing import ClientAppCallable, Mod
 
-__all__ = ["client_mod", "make_client_mod"]
+__all__ = ["client_mod", "make_client_mod", "take_prekeys"]
 
 _log = quoting_log("fedcipher.flower")
 
@@ -118,6 +118,7 @@ def _round(msg: Message, ctxt: Context, call_next: ClientAppCallable, purpose: P
         check_told(msg.content, charter, purpose, settings.index, without=frozenset([charter.record]))
         # A reader, or a member of a committee, need not be a client.
         encryptor = party.encryptor(charter.epoch)
+        take_prekeys(encryptor, settings.prekeys)
         downloaded = protocol.record_bytes(record)
         began = time.perf_counter()
         with _quiet_floats():
@@ -154,6 +155,12 @@ def _round(msg: Message, ctxt: Context, call_next: ClientAppCallable, purpose: P
         return checked(
             Message(content, reply_to=msg), party.scheme.name, settings.round, frozenset(charter.clear[purpose])
         )
+
+
+def take_prekeys(encryptor: Encryptor, frames: list[bytes]) -> None:
+    """Before anything is computed: what was recorded of shares opens only as long as members keep these keys."""
+    for why in encryptor.take_prekeys(frames):
+        _log.warning("a prekey of the committee is not used: %s", why)
 
 
 def _quiet_floats() -> np.errstate:

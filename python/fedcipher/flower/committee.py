@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedcipher.errors import FedcipherError, FrameError
 from fedcipher.flower import protocol
-from fedcipher.flower.party import party_of
+from fedcipher.flower.party import Party, party_of
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Gathering
 from fedcipher.foreign_text import quoted, quoting_log
@@ -30,6 +31,7 @@ _RECORD = protocol.PREFIX + "committee"
 _REQUEST = protocol.PREFIX + "request"
 _ANSWER = protocol.PREFIX + "answer"
 _PARTY = "party"
+_PREKEY = "prekey"
 _PROPOSALS = 3
 """So often members are asked to agree on one sum: as it is, with what more of them remember than lie, with all."""
 _LEAST = 1.0
@@ -50,18 +52,35 @@ def is_for_member(msg: Message) -> bool:
 
 
 def answer(msg: Message, ctxt: Context) -> Message:
-    """The member's side: its number, or its answer to a request. Raises `FrameError` and what a member raises.
+    """The member's side: who it is, the end of a run, or its answer to a request.
 
-    A number is no secret: it is in every frame of that party.
+    Who it is are its number and the prekey for the next round, which are no secret. Raises `FrameError` and what a
+    member raises.
     """
     party = party_of(ctxt)
     record = msg.content.get(_RECORD)
     if isinstance(record, ConfigRecord):
-        return Message(RecordDict({_RECORD: ConfigRecord({_PARTY: party.client})}), reply_to=msg)
+        return Message(RecordDict({_RECORD: ConfigRecord(_told(party, record))}), reply_to=msg)
     if not isinstance(record, ArrayRecord) or list(record.keys()) != [_REQUEST]:
         raise FrameError("a message to a member of the committee without a request")
-    frame = party.member().answer(protocol.frame_bytes(record[_REQUEST]))
-    return Message(RecordDict({_RECORD: protocol.wire_record({_ANSWER: frame})}), reply_to=msg)
+    member = party.member()
+    frame = member.answer(protocol.frame_bytes(record[_REQUEST]))
+    frames = {_ANSWER: frame, _PREKEY: member.prekey()}
+    return Message(RecordDict({_RECORD: protocol.wire_record(frames)}), reply_to=msg)
+
+
+def _told(party: Party, record: ConfigRecord) -> dict[str, Any]:
+    """What a party says of itself to a server that asks who it is, or that says that the run has ended."""
+    told: dict[str, Any] = {_PARTY: party.client}
+    if set(record) not in ({"who"}, {"end"}):
+        raise FrameError("a message to a member of the committee that asks nothing known")
+    if party.is_member:
+        member = party.member()
+        if "end" in record:
+            member.forget()
+        else:
+            told[_PREKEY] = member.prekey()
+    return told
 
 
 class Committee:
@@ -70,6 +89,27 @@ class Committee:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._nodes: dict[int, int] = {}
+        self._prekeys: dict[int, bytes] = {}
+
+    def meet(self, grid: Grid, members: Collection[int], message_type: str) -> list[bytes]:
+        """The newest prekey of each of ``members``, for clients to seal shares to.
+
+        Who is not known, or was not heard of when it was last asked, is asked for its prekey; who is away has none
+        here. Nothing where the scheme has no committee.
+        """
+        if any(member not in self._prekeys for member in members):
+            self._find(grid, message_type, members, until=time.monotonic() + self._patience / 2)
+        return [self._prekeys[member] for member in sorted(members) if member in self._prekeys]
+
+    def end(self, grid: Grid, message_type: str) -> None:
+        """Tell the members that the run has ended: they delete their prekeys now, and not when these are too old."""
+        messages = [_message(node, message_type, ConfigRecord({"end": True})) for node in self._nodes.values()]
+        until = time.monotonic() + self._patience
+        heard = {reply.metadata.src_node_id for reply in Gathering(grid, messages, until=until)}
+        away = sorted(member for member, node in self._nodes.items() if member in self._prekeys and node not in heard)
+        if away:
+            _log.warning("members %s of the committee have not heard that the run has ended: they keep prekeys", away)
+        self._prekeys.clear()
 
     def ask(self, grid: Grid, aggregator: Aggregator, message_type: str, known: dict[int, int]) -> NoSum | None:
         """Fix who is in the sum and collect the members' answers; why there are too few of them, if so.
@@ -115,10 +155,15 @@ class Committee:
             enough=lambda: not aggregator.missing,
             grace=lambda seconds: max(_LEAST, seconds),
         )
+        # Whoever is not heard of may have used its prekey.
+        for member in requests:
+            self._prekeys.pop(member, None)
         for reply in replies:
             member = sent.get(reply.metadata.src_node_id, (None, b""))[0]
             try:
-                silent.discard(aggregator.answer(_frame_of(reply)))
+                frame, prekey = _frames_of(reply)
+                silent.discard(heard := aggregator.answer(frame))
+                self._prekeys[heard] = prekey
             except FedcipherError as error:
                 reference = reference_of(reply)
                 # Its node may be another's by now.
@@ -149,19 +194,23 @@ class Committee:
         messages = [_message(node, message_type, ConfigRecord({"who": True})) for node in strangers]
         for reply in Gathering(grid, messages, until=until, enough=lambda: not self._missing(requests)):
             record = None if reply.has_error() else reply.content.get(_RECORD)
-            party = record.get(_PARTY) if isinstance(record, ConfigRecord) else None
+            told = record if isinstance(record, ConfigRecord) else {}
+            party, prekey = told.get(_PARTY), told.get(_PREKEY)
             if isinstance(party, int):
                 self._nodes.setdefault(party, reply.metadata.src_node_id)
+                if isinstance(prekey, bytes):
+                    self._prekeys.setdefault(party, prekey)
 
 
 def _message(node: int, message_type: str, record: ArrayRecord | ConfigRecord) -> Message:
     return Message(RecordDict({_RECORD: record}), dst_node_id=node, message_type=message_type)
 
 
-def _frame_of(reply: Message) -> bytes:
+def _frames_of(reply: Message) -> tuple[bytes, bytes]:
+    """A member's answer, and its prekey for what comes next."""
     if reply.has_error():
         raise FrameError(quoted(reply.error.reason))
     record = reply.content.get(_RECORD)
-    if not isinstance(record, ArrayRecord) or list(record.keys()) != [_ANSWER]:
-        raise FrameError("a member's reply does not hold its answer")
-    return protocol.frame_bytes(record[_ANSWER])
+    if not isinstance(record, ArrayRecord) or set(record.keys()) != {_ANSWER, _PREKEY}:
+        raise FrameError("a member's reply does not hold its answer and its prekey")
+    return protocol.frame_bytes(record[_ANSWER]), protocol.frame_bytes(record[_PREKEY])

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 from flwr.app import Context
 
 from fedcipher.engine import Engine, connect
-from fedcipher.errors import KeyFormatError, WrongEpochError
+from fedcipher.errors import AccessError, KeyFormatError, WrongEpochError
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.policy import SIMULATED, Policy, load_policy
 from fedcipher.federation.query import Query
@@ -39,6 +39,11 @@ class Party(Protocol):
     def key_set(self, charter: Charter | Query) -> str: ...
     def encryptor(self, epoch: int = 0) -> Encryptor: ...
     def decryptor(self) -> Decryptor: ...
+    @property
+    def is_member(self) -> bool:
+        """Whether it is of the committee."""
+        ...
+
     def member(self) -> Member: ...
 
 
@@ -79,6 +84,13 @@ class _EngineParty(_Site):
 
     def decryptor(self) -> Decryptor:
         return self._engine.decryptor()
+
+    @property
+    def is_member(self) -> bool:
+        try:
+            return bool(self.scheme.info.committee and self._engine.member().prekey())
+        except AccessError:
+            return False
 
     def member(self) -> Member:
         return self._engine.member()
@@ -132,6 +144,10 @@ class _KeyFile(_Site):
         if self._decryptor is None:
             self._decryptor = self.scheme.decryptor(self._key)
         return self._decryptor
+
+    @property
+    def is_member(self) -> bool:
+        return self.client in self.scheme.members(self._key)
 
     def member(self) -> Member:
         if self._member is None:

@@ -14,10 +14,11 @@ from flwr.app import ConfigRecord
 from fedcipher.codec import LEAST_BITS, MOST_BITS
 from fedcipher.errors import RoundError
 
-__all__ = ["RoundSettings"]
+__all__ = ["RoundSettings", "prekeys_of"]
 
 _MOST_ROUND = 2**63 - 1
 _MOST_STEPS = 1 << 20
+_MOST_PREKEYS = 64
 _DIGEST = 32
 _T = TypeVar("_T")
 
@@ -31,7 +32,7 @@ class RoundSettings:
     ``round`` is the number that the key's ledgers count, ``index`` the run's own round, from 1. ``plan`` is
     `Scheme.plan`'s. The message's chain has ``steps`` steps, the last of which is named by ``last``; ``indices`` are
     the rounds of the steps that the message brings. ``bits`` are those of a value in this round, where the codec leaves
-    a choice.
+    a choice. ``prekeys`` are those of the committee's members, each under its signature.
     """
 
     charter: bytes
@@ -44,10 +45,11 @@ class RoundSettings:
     last: bytes = b""
     indices: list[int] = field(default_factory=list[int])
     bits: int = 0
+    prekeys: list[bytes] = field(default_factory=list[bytes])
 
     def to_record(self) -> ConfigRecord:
         """For the message. Flower cannot count the bytes of empty values, so these stay out."""
-        values = {**vars(self), "indices": list(self.indices)}
+        values = {**vars(self), "indices": list(self.indices), "prekeys": list(self.prekeys)}
         if not self.bits:
             del values["bits"]
         return ConfigRecord({key: value for key, value in values.items() if value not in (b"", [])})
@@ -69,12 +71,21 @@ class RoundSettings:
             last=_typed(record, "last", bytes) if "last" in record else b"",
             indices=_typed(record, "indices", list) if "indices" in record else [],
             bits=_number(record, "bits", LEAST_BITS, MOST_BITS) if "bits" in record else 0,
+            prekeys=prekeys_of(record),
         )
         if len(made.charter) != _DIGEST or len(made.last) not in (0, _DIGEST):
             raise RoundError("a digest of the round's settings has another length than SHA-256's")
         if not all(type(index) is int and 1 <= index <= _MOST_ROUND for index in made.indices):
             raise RoundError("the rounds of the steps that a message brings are no whole numbers from 1 on")
         return made
+
+
+def prekeys_of(record: ConfigRecord) -> list[bytes]:
+    """The frames under ``prekeys``. Raises `RoundError` for anything else, and for more than a committee has."""
+    found = _typed(record, "prekeys", list) if "prekeys" in record else []
+    if len(found) > _MOST_PREKEYS or not all(type(frame) is bytes for frame in found):
+        raise RoundError("the prekeys of a message are no frames, or more than any committee has members")
+    return found
 
 
 def _typed(record: ConfigRecord, key: str, kind: type[_T]) -> _T:

@@ -234,6 +234,8 @@ class SecureStrategy(Strategy):
         self._most = int(self.scheme.params()["clients"])
         self._attendance = Attendance(quorum=quorum, deadline=deadline, grace=grace, minimum=self._minimum)
         self._committee = Committee(committee_timeout)
+        # That the clients of the present round were given.
+        self._prekeys: list[bytes] = []
         self._corrupt = self._corrupt_of(corrupt_clients)
         self._reports = Reports(self._corrupt, committee_timeout)
         self._may_lose, self._least_kept = may_lose, least_kept
@@ -382,6 +384,8 @@ class SecureStrategy(Strategy):
         finally:
             if self._journal is not None:
                 self._journal.close()
+            if self._model is not None and self._committee_members:
+                self._committee.end(grid, self._running.charter.types["train"])
         self._with_past(result)
         finished = sum(record.unfinished is None for record in self.rounds)
         if num_rounds > 0 and finished == 0:
@@ -789,17 +793,21 @@ class SecureStrategy(Strategy):
         """The messages of the frames of ``number``, each with what its node lacks of the model."""
         model, place = self._running, self._running.charter.record
         plan = self.scheme.plan(self._key, self._parties.clients(messages))
+        if messages and self._grid is not None:
+            self._prekeys = self._committee.meet(self._grid, self._committee_members, model.charter.types["train"])
         for message in messages:
             node = message.metadata.dst_node_id
             brought = model.to_node(node, self._parties.client_of.get(node))
             # The inner strategy may share one record among all messages: each gets its own.
             content = RecordDict(dict(message.content.items()))
             content[place] = brought.arrays
-            content[protocol.CONFIG] = self._settings(brought, index, number, plan)
+            content[protocol.CONFIG] = self._settings(brought, index, number, plan, self._prekeys)
             message.content = content
         return messages
 
-    def _settings(self, brought: Brought, index: int, number: int, plan: bytes = b"") -> ConfigRecord:
+    def _settings(
+        self, brought: Brought, index: int, number: int, plan: bytes = b"", prekeys: Sequence[bytes] = ()
+    ) -> ConfigRecord:
         """Of a message of round ``index`` that brings what is ``brought``, for a frame of ``number``."""
         model, charter = self._running, self._running.charter
         return RoundSettings(
@@ -813,6 +821,7 @@ class SecureStrategy(Strategy):
             last=b"" if charter.sets_models else model.last,
             indices=brought.indices,
             bits=model.widths.bits,
+            prekeys=list(prekeys),
         ).to_record()
 
     def _check_told(self, message: Message, charter: Charter, purpose: Purpose, index: int, place: str) -> None:
@@ -1061,13 +1070,25 @@ class SecureStrategy(Strategy):
             return frame if isinstance(frame, NoSum) else [frame]
         return self._summed_groups(sets, clients, added, record, number)
 
+    @property
+    def _committee_members(self) -> frozenset[int]:
+        return self.scheme.members(self._key)
+
+    def _empty_sum(self, number: int) -> Aggregator:
+        """A sum of the frames of ``number``, which takes shares for the prekeys that clients were given only."""
+        made = self.scheme.aggregator(self._key, round=number)
+        if self._committee_members:
+            for why in made.take_prekeys(self._prekeys):
+                _log.warning("a prekey of the committee is not used: %s", why)
+        return made
+
     def _summed_groups(
         self, sets: Iterable[frozenset[int]], clients: list[int], added: Added, record: RoundRecord, number: int
     ) -> list[bytes] | NoSum:
         """A sum of each of ``sets``, or why there is none."""
         frames: list[bytes] = []
         for group in sets:
-            aggregator = self.scheme.aggregator(self._key, round=number)
+            aggregator = self._empty_sum(number)
             for client, frame in zip(clients, added.frames, strict=True):
                 if client in group:
                     aggregator.add(frame)
@@ -1127,7 +1148,7 @@ class SecureStrategy(Strategy):
         kept: bool = False,
     ) -> Added:
         """The round's sum and the replies whose frames are in it; ``kept`` keeps the frames beside it."""
-        sums = RoundSums(lambda: self.scheme.aggregator(self._key, round=number))
+        sums = RoundSums(lambda: self._empty_sum(number))
         revoked, record = self._keys.revoked(), self.rounds[-1]
         measured = purpose == "train" and self._running.measuring
         lanes = lanes_of(self._running.charter, self.scheme, purpose, self._running.steps)

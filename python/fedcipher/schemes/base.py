@@ -212,8 +212,17 @@ class Encryptor(ABC):
 
         With ``Codec(privacy=...)`` the update is clipped and gets noise, and ``reference`` is not used.
 
-        Raises `NotFiniteError`, `WeightError`, `BoundError`, `LayoutError`, `NonceReuseError`, `PrivacyBudgetError`.
+        Raises `NotFiniteError`, `WeightError`, `BoundError`, `LayoutError`, `NonceReuseError`, `PrivacyBudgetError`,
+        and `PrekeyError` where shares go to a committee whose prekeys are not known.
         """
+
+    def take_prekeys(self, frames: Sequence[bytes]) -> list[str]:
+        """Take the prekeys that members of the committee have published (`Member.prekey`).
+
+        The next updates' shares are sealed to the newest of each member. Why each that is refused is. Raises
+        `PrekeyError` where too few members are known then. Nothing where the scheme has no committee.
+        """
+        return []
 
     def precompute(
         self,
@@ -250,6 +259,13 @@ class Aggregator(ABC):
         A refused frame raises a `FrameError`, `RoundError`, `LayoutError` or `WeightError` and leaves
         the sum as it was.
         """
+
+    def take_prekeys(self, frames: Sequence[bytes]) -> list[str]:
+        """Check the prekeys that the round's clients are given, and take what was sealed to these only.
+
+        Why each that is refused is.
+        """
+        return []
 
     def requests(self) -> dict[int, bytes]:
         """Fix who is in the sum: what to send next to each member of the committee; empty where there is none.
@@ -316,8 +332,20 @@ class Member(Protocol):
         The same request again gets the same bytes. Another of the round is answered only where both count in a memory,
         have no client in common and keep to the rule of sets. What was answered is remembered in `state_dir`. Raises
         `SignatureError`, `TooFewContributionsError`, `SetRuleError`, `ReplayError` and what any frame may
-        raise. Clients that have sent no share are named in a complaint in place of an answer; nothing is spent then.
+        raise, and `PrekeyError` for shares of a prekey that is gone. Clients that have sent no share are named in a
+        complaint in place of an answer; nothing is spent then.
         """
+        ...
+
+    def prekey(self) -> bytes:
+        """The frame that publishes the key that shares of the next round are sealed to, under the member's signature.
+
+        The key is deleted once it has served ``prekey_rounds`` rounds, and ``prekey_hours`` after it was made.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Delete all prekeys: nothing that was sealed to them opens any more. For the end of a run."""
         ...
 
 
@@ -462,6 +490,10 @@ class Scheme(ABC):
         """The parties that open sums, where `fixes_sets`."""
         return frozenset()
 
+    def members(self, key: _native.ServerKey | _native.ClientKey) -> frozenset[int]:
+        """The parties of the committee in a key's roster, where there is one."""
+        return frozenset()
+
     @property
     def sends_parts(self) -> bool:
         """Whether clients send part of an update each round and keep the rest for later ones (error feedback)."""
@@ -495,6 +527,10 @@ class Scheme(ABC):
     def member(self, key: _native.ClientKey) -> Member:
         """The member of the committee that holds ``key``. Raises `UnsupportedError` where there is no committee."""
         raise UnsupportedError(f"{self.name} has no committee: its clients share a key")
+
+    def prekeys(self, keys: KeySet) -> list[bytes]:
+        """The newest prekey of each member of the committee, where one place has all keys, as in a simulation."""
+        return [self.member(keys.client(member)).prekey() for member in sorted(self.members(keys.server()))]
 
     def work(self, key: _native.ServerKey, common: bytes, piece: bytes) -> bytes:
         """Do one of `Aggregator.parts`. Raises `UnsupportedError` where there are none, `FrameError`."""
@@ -612,6 +648,7 @@ class EncryptKernel(Protocol):
         bound: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]: ...
+    def take_prekeys(self, frames: list[bytes]) -> list[str]: ...
     def precompute(self, round: int, layout: _native.Layout, plan: bytes) -> None: ...
     def setup_bytes(self) -> int: ...
     def export_state(self) -> bytes: ...
@@ -673,6 +710,9 @@ class KernelEncryptor(Encryptor):
         self._noise = codec.privacy and Mechanism(codec, codec.privacy, made_by.noise_shares)
         self._feedback = Feedback()
         self.stats = EncryptStats()
+
+    def take_prekeys(self, frames: Sequence[bytes]) -> list[str]:
+        return self._native.take_prekeys(list(frames))
 
     def encrypt(
         self,
@@ -818,6 +858,9 @@ class _NativeAggregator(Aggregator):
 
     def add(self, frame: bytes) -> Contribution:
         return Contribution(*self._native.add(frame))
+
+    def take_prekeys(self, frames: Sequence[bytes]) -> list[str]:
+        return self._native.take_prekeys(list(frames))
 
     def requests(self) -> dict[int, bytes]:
         return dict(self._native.requests())

@@ -157,6 +157,10 @@ class _EncryptKernel:
         frame = self._sender.update(layout, integers, round, weight, model, memory, bound, self._seal)
         return frame, clipped, seconds
 
+    def take_prekeys(self, frames: list[bytes]) -> list[str]:
+        """Nobody has any: its clients share a key."""
+        return []
+
     def precompute(self, round: int, layout: _native.Layout, plan: bytes) -> None:
         """Nothing but the round's claim is independent of the data."""
         self._sender.reserve(round)

@@ -46,6 +46,9 @@ class Oneshot(NativeScheme):
         needed.
     reveal
         Who opens a round's sum: ``"clients"``, the readers of the roster, or ``"server"`` too.
+    prekey_rounds, prekey_hours
+        How long a member keeps a key that shares are sealed to: rounds from its first use on, and hours from when it
+        was made, 1 to 8,766. Recorded updates open with no file of a member after that.
     """
 
     name = "oneshot"
@@ -77,6 +80,8 @@ class Oneshot(NativeScheme):
         corrupt_members: int = 1,
         pack: int = 1,
         reveal: Literal["clients", "server"] = "clients",
+        prekey_rounds: int = 1,
+        prekey_hours: int = 24,
         codec: Codec | None = None,
     ) -> None:
         if min_contributions is None:
@@ -92,6 +97,8 @@ class Oneshot(NativeScheme):
             "corrupt_members": corrupt_members,
             "pack": pack,
             "reveal": reveal,
+            "prekey_rounds": prekey_rounds,
+            "prekey_hours": prekey_hours,
         }
         super().__init__(codec or Codec(bits=12), params)
 
@@ -109,8 +116,15 @@ class Oneshot(NativeScheme):
         return True
 
     def readers(self, key: _native.ServerKey) -> frozenset[int]:
-        parties = _native.Roster.from_bytes(key.public).parties()
-        return frozenset(number for number, _, (_, _, reader) in parties if reader)
+        return frozenset(number for number, _, (_, _, reader) in self._parties(key) if reader)
+
+    def members(self, key: _native.ServerKey | _native.ClientKey) -> frozenset[int]:
+        return frozenset(number for number, _, (_, member, _) in self._parties(key) if member)
+
+    def _parties(self, key: _native.ServerKey | _native.ClientKey) -> list[tuple[int, str, tuple[bool, bool, bool]]]:
+        if isinstance(key, _native.ClientKey):
+            return self.roster_of(key)[0].parties()
+        return _native.Roster.from_bytes(key.public).parties()
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,16 @@ impl OneshotEncryptor {
         self.prekeys().collect::<Vec<_>>().into_par_iter().map(to).collect()
     }
 
+    /// Refuses to go on with prekeys of fewer members than must answer; `refused` are others.
+    fn check_prekeys(&self, refused: &[Error]) -> Result<()> {
+        let (known, needed) = (self.prekeys().flatten().count(), self.setting.sharing.needed());
+        if known >= needed {
+            return Ok(());
+        }
+        let refused = refused.iter().map(|error| format!("; refused: {error}")).collect();
+        Err(Error::NoPrekeys { known, needed, refused })
+    }
+
     /// Whether its envelopes are to the newest prekeys.
     fn is_current(&self, fresh: &Fresh) -> bool {
         let to = fresh.envelopes.iter().map(|envelope| envelope.as_ref().map(|e| e.number));
@@ -93,10 +103,7 @@ impl OneshotEncryptor {
     }
 
     fn start(&mut self, terms: &Terms<'_>) -> Result<OneshotSealer> {
-        let (known, needed) = (self.prekeys().flatten().count(), self.setting.sharing.needed());
-        if known < needed {
-            return Err(Error::NoPrekeys { known, needed });
-        }
+        self.check_prekeys(&[])?;
         let d = Arc::clone(&self.setting.derived);
         let blocks = d.shape(terms.layout)?;
         let (header, mut stamp) = self.sender.start(terms, terms.layout)?;
@@ -139,8 +146,10 @@ impl Encryptor for OneshotEncryptor {
             let prekey = Published::read(frame, &self.tag, &self.place.roster, &self.place.digest)?;
             self.met.take(prekey)
         };
-        let refused = frames.iter().filter_map(|frame| take(frame).err()).collect();
-        self.met.remember().map(|()| refused)
+        let refused: Vec<Error> = frames.iter().filter_map(|frame| take(frame).err()).collect();
+        self.met.remember()?;
+        self.check_prekeys(&refused)?;
+        Ok(refused)
     }
 }
 
