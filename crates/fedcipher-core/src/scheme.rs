@@ -7,7 +7,7 @@ use crate::ledger::Openings;
 use crate::mac::Verifier;
 use crate::oneshot::identity::Identity;
 use crate::oneshot::roster::{Roles, Roster};
-use crate::sign::SIGNATURE_LEN;
+use crate::sign::hybrid::SIGNATURE_LEN;
 use crate::stream::{Opener, Sealing};
 use crate::wire::{Contribution, Head, Header, Place};
 use crate::{Error, Result};

@@ -20,14 +20,14 @@ use fedcipher_core::oneshot::statement::share_info;
 use fedcipher_core::oneshot::{Oneshot, Params, Reveal};
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Aggregator, Encryptor, Expect, Member, Request, Scheme};
-use fedcipher_core::sign::{Purpose, SIGNATURE_LEN};
-use fedcipher_core::statement::{END_LEN, RoundContext, Signer, split};
+use fedcipher_core::sign::Purpose;
+use fedcipher_core::sign::hybrid::SIGNATURE_LEN;
+use fedcipher_core::statement::{RoundContext, split};
 use fedcipher_core::wire::{self, Contribution, Header, Kind, Reader};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
@@ -139,6 +139,11 @@ impl Round {
         let x = secrets.get(&share.number).and_then(|secret| share.exported(secret, &info))?;
         let context = RoundContext::of(self.roster_digest(), &parsed.header);
         share.open(&x, &context.share_data(own, tag, blake3::hash(ciphertexts).as_bytes()))
+    }
+
+    fn identity(&self, id: usize) -> Identity {
+        let key = &self.keys.clients[id];
+        Identity::of(&key.sign, &key.secret[..SECRET_LEN]).unwrap()
     }
 
     fn roster(&self) -> Roster {
@@ -528,9 +533,9 @@ fn resigned(round: &Round, id: usize, change: impl FnOnce(&mut [u8])) -> Vec<u8>
         signed.extend_from_slice(&Sha256::digest(&shares[share_at(member)]));
     }
     let context = RoundContext::of(round.roster_digest(), &parsed.header);
-    let signer = Signer { key: Arc::new(round.keys.clients[id].sign.clone()), context };
-    let end = signer.end(parsed.header.contributions[0], tag, &signed);
-    parsed.header.frame(&[ciphertexts, &shares, &end].concat())
+    let signature =
+        round.identity(id).sign(Purpose::Update, &context.update(parsed.header.contributions[0], tag, &signed));
+    parsed.header.frame(&[ciphertexts, &shares, &tag.to_bytes(), &signature.unwrap()].concat())
 }
 
 /// What client `id` seals to member 0 beside its update when it wants this to be its share.
@@ -639,19 +644,16 @@ fn an_accusation_of_an_honest_client_proves_nothing() {
     let (number, secret) = round.secrets(0).pop_last().unwrap();
     let parsed = wire::parse(&round.updates[3]).unwrap();
     let context = RoundContext::of(digest, &parsed.header);
-    let body = &parsed.payload[..parsed.payload.len() - END_LEN];
+    let (body, ..) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
     let sealed = &body[body.len() - SHARES..][share_at(0)];
     let share = SealedShare::read(&mut Reader::new(sealed), sealed.len() - OVERHEAD).unwrap();
     let x = share.exported(&secret, &share_info(&digest, ROUND, 3, 0, number)).unwrap();
-    let liar = &round.keys.clients[0];
     for (shown, good) in [(x.to_vec(), true), (vec![7; 32], false), (vec![0; 32], false)] {
         let mut aggregator = round.added();
         let (_, request) = aggregator.requests().unwrap().swap_remove(0);
         let header = Header { kind: Kind::Complaint, ..wire::parse(&request).unwrap().header };
         let listed = [&3u32.to_le_bytes()[..], &[1], &shown].concat();
-        let signature = Identity::of(&liar.sign, &liar.secret[..SECRET_LEN])
-            .unwrap()
-            .sign(Purpose::Complaint, &context.complaint(0, &listed));
+        let signature = round.identity(0).sign(Purpose::Complaint, &context.complaint(0, &listed)).unwrap();
         let frame = header.frame(&[&0u32.to_le_bytes()[..], &signature, &listed].concat());
         match aggregator.answer(&frame) {
             Err(Error::Frame { reason }) => assert!(good && reason.contains("good share"), "{reason}"),
@@ -668,7 +670,7 @@ fn a_share_under_another_statement_is_not_added() {
     let client = (3, 2, floats(&round.layout, 77));
     let other = round.update(&client, ROUND, &round.prekeys());
     let other = wire::parse(&other).unwrap();
-    let body = &other.payload[..other.payload.len() - END_LEN];
+    let (body, ..) = split::<SIGNATURE_LEN>(other.payload).unwrap();
     let sealed = &body[body.len() - SHARES..];
     let lie = resigned(&round, 3, |shares| shares.copy_from_slice(sealed));
     let mut aggregator = with_lie(&round, &lie);
@@ -768,4 +770,31 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     given(&new[..4]).unwrap();
     assert!(given(&new).unwrap_err().to_string().contains("prekey 0 of member 4"));
     assert!(given(&old).is_err());
+}
+
+/// Either half of a signature forged, never both: of Ed25519 or of ML-DSA-65 the adversary has everybody's keys.
+#[test]
+fn an_update_with_one_forged_half_is_added_by_no_server_and_no_member() {
+    let round = round(params(8), &[0, 1, 2, 3]);
+    let parsed = wire::parse(&round.updates[3]).unwrap();
+    let at = parsed.payload.len() - SIGNATURE_LEN;
+    let lattice = SIGNATURE_LEN - 64;
+    let (header, request) = request(&round);
+    // Another client's: under a key of its own that holds, in the place of one half.
+    let own = round.identity(4).sign(Purpose::Update, b"another").unwrap();
+    for half in [0..lattice, lattice..SIGNATURE_LEN] {
+        let mut payload = parsed.payload.to_vec();
+        payload[at..][half.clone()].copy_from_slice(&own[half.clone()]);
+        let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+        let refused = aggregator.add(&parsed.header.frame(&payload)).unwrap_err();
+        assert!(matches!(refused, Error::Signature { party: 3 }), "{refused}");
+        let mut request = request.clone();
+        let place =
+            request.windows(64).position(|bytes| *bytes == parsed.payload[parsed.payload.len() - 64..]).unwrap();
+        let place = place - lattice;
+        request[place..][half.clone()].copy_from_slice(&own[half]);
+        let refused = round.member(0).answer(&header.frame(&request)).unwrap_err();
+        assert!(matches!(refused, Error::Signature { party: 3 }), "{refused}");
+    }
+    round.member(0).answer(&header.frame(&request)).unwrap();
 }

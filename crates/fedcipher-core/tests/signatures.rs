@@ -20,7 +20,7 @@ use fedcipher_core::oneshot::{Oneshot, Params, Reveal};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::Scheme;
-use fedcipher_core::sign::{Purpose, SIGNATURE_LEN, Signed, SigningKey, is_key, refused};
+use fedcipher_core::sign::{Purpose, SIGNATURE_LEN, Signed, SigningKey, hybrid, is_key, refused};
 use fedcipher_core::statement::{RoundContext, sha256, split};
 use fedcipher_core::wire::{self, Contribution, Kind};
 use sha2::{Digest as _, Sha512};
@@ -97,9 +97,21 @@ impl Odd {
 
     /// Over what an update's signature covers.
     fn sign(&self, message: &[u8]) -> [u8; 64] {
+        self.sign_bytes(&[b"fedcipher update 1\0", message].concat())
+    }
+
+    /// As the second half of a party's signature, whose first half is another's.
+    fn sign_beside(&self, lattice: &[u8], message: &[u8]) -> Vec<u8> {
+        let (label, purpose) = (b"COMPSIG-MLDSA65-Ed25519-SHA512", b"fedcipher update 1\0");
+        let hash = Sha512::digest(message);
+        let bytes = [b"CompositeAlgorithmSignatures2025", &label[..], &[purpose.len() as u8], purpose, &hash].concat();
+        [lattice, &self.sign_bytes(&bytes)].concat()
+    }
+
+    fn sign_bytes(&self, bytes: &[u8]) -> [u8; 64] {
         let r = self.encoded.1.unwrap_or_else(|| point(self.scalars.1, self.torsion.1));
         let hash = Sha512::new().chain_update(r).chain_update(self.key());
-        let k: [u8; 64] = hash.chain_update(b"fedcipher update 1\0").chain_update(message).finalize().into();
+        let k: [u8; 64] = hash.chain_update(bytes).finalize().into();
         let s = Scalar::from(self.scalars.1) + Scalar::from_bytes_mod_order_wide(&k) * Scalar::from(self.scalars.0);
         let s = (0..self.orders).fold(s.to_bytes(), |s, _| plus(s, ORDER));
         let mut out = [0; 64];
@@ -174,7 +186,8 @@ fn member(odd: &Odd) -> Option<bool> {
     let card = |id: u32| {
         let roles = Roles { client: true, member: id < 3, reader: true };
         let card = Card::of(&identities[id as usize], id, &format!("party-{id}"), roles);
-        Card { verify: if id == ODD { odd.key() } else { card.verify }, ..card }
+        let odd_key = [&card.signing[..hybrid::VERIFY_LEN - 32], &odd.key()].concat();
+        Card { signing: if id == ODD { odd_key } else { card.signing.clone() }, ..card }
     };
     let roster = match Roster::new((0..5).map(card).collect()) {
         Ok(roster) => roster,
@@ -200,9 +213,10 @@ fn member(odd: &Odd) -> Option<bool> {
         let share = envelope.seal(&data, &[7; 32 + TAG_LEN]).unwrap();
         let signed = [[1; 32], sha256(&[&share]), [2; 32], [3; 32]].concat();
         let message = context.update(of, Tag::default(), &signed);
+        let signature = identities[of.client as usize].sign(Purpose::Update, &message).unwrap().to_vec();
         let signature = match of.client {
-            ODD => odd.sign(&message),
-            client => identities[client as usize].sign(Purpose::Update, &message),
+            ODD => odd.sign_beside(&signature[..hybrid::SIGNATURE_LEN - 64], &message),
+            _ => signature,
         };
         payload.extend([signature.as_slice(), &Tag::default().to_bytes(), &signed, &share].concat());
     }

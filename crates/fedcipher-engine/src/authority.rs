@@ -775,7 +775,8 @@ fn roster_of(
         let found = tx.query_row(query, [name], |r| Ok((r.get::<_, Vec<u8>>(0)?, r.get::<_, Vec<u8>>(1)?)));
         let Some((verify, sealing)) = found.optional()? else { return Ok(None) };
         let roles = Roles { client: true, member: false, reader: true };
-        Ok(Some(Card { id: *id, name: name.clone(), roles, verify: Card::check(&verify, &sealing)?, sealing }))
+        Card::check(&verify, &sealing)?;
+        Ok(Some(Card { id: *id, name: name.clone(), roles, signing: verify, sealing }))
     };
     let mut cards = devices.iter().filter_map(|device| card(device).transpose()).collect::<Result<Vec<_>>>()?;
     cards.sort_by_key(|card| card.id);

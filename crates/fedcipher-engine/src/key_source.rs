@@ -112,7 +112,7 @@ impl AuthoritySource {
 
     async fn ask(&self, line: &Line, device: &str, recipient: &Recipient) -> Result<proto::KeysReply> {
         let card = self.identity(device).map(|identity| proto::Card {
-            verify: identity.verify_key().to_vec().into(),
+            verify: identity.verify_keys().to_vec().into(),
             sealing: identity.secret.public().into(),
         });
         let request = proto::KeysRequest {

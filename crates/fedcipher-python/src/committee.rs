@@ -4,7 +4,8 @@ use crate::forked::at_work;
 use crate::raise;
 use fedcipher_core::oneshot::{identity, roster};
 use fedcipher_core::scheme;
-use fedcipher_core::sign::{Purpose, SIGNATURE_LEN, Signed, VERIFY_LEN};
+use fedcipher_core::sign::Purpose;
+use fedcipher_core::sign::hybrid::Signed;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -32,17 +33,17 @@ impl Identity {
 
     /// What others check signatures with, and seal to.
     fn public<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
-        (PyBytes::new(py, &self.0.verify_key()), PyBytes::new(py, &self.0.secret.public()))
+        (PyBytes::new(py, &self.0.verify_keys()), PyBytes::new(py, &self.0.secret.public()))
     }
 
     /// A coordinator's signature of a charter with this digest.
-    fn sign_charter<'py>(&self, py: Python<'py>, digest: [u8; 32]) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.0.sign(Purpose::Charter, &digest))
+    fn sign_charter<'py>(&self, py: Python<'py>, digest: [u8; 32]) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.0.sign(Purpose::Charter, &digest).map_err(raise)?))
     }
 
     /// This party's signature that it has joined the roster with this fingerprint.
-    fn sign_roster<'py>(&self, py: Python<'py>, fingerprint: [u8; 32]) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.0.sign(Purpose::Roster, &fingerprint))
+    fn sign_roster<'py>(&self, py: Python<'py>, fingerprint: [u8; 32]) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.0.sign(Purpose::Roster, &fingerprint).map_err(raise)?))
     }
 
     fn __repr__(&self) -> &'static str {
@@ -52,14 +53,14 @@ impl Identity {
 
 /// Whether `signature` is that of `Identity.sign_charter` by the holder of the key `verify`.
 #[pyfunction]
-pub fn charter_signature_holds(verify: [u8; VERIFY_LEN], digest: [u8; 32], signature: [u8; SIGNATURE_LEN]) -> bool {
-    Signed { party: 0, key: &verify, purpose: Purpose::Charter, message: &digest, signature: &signature }.holds()
+pub fn charter_signature_holds(verify: &[u8], digest: [u8; 32], signature: &[u8]) -> bool {
+    Signed { party: 0, key: verify, purpose: Purpose::Charter, message: &digest, signature }.holds()
 }
 
 /// Whether `signature` is that of `Identity.sign_roster` by the holder of the key `verify`.
 #[pyfunction]
-pub fn roster_signature_holds(verify: [u8; VERIFY_LEN], fingerprint: [u8; 32], signature: [u8; SIGNATURE_LEN]) -> bool {
-    Signed { party: 0, key: &verify, purpose: Purpose::Roster, message: &fingerprint, signature: &signature }.holds()
+pub fn roster_signature_holds(verify: &[u8], fingerprint: [u8; 32], signature: &[u8]) -> bool {
+    Signed { party: 0, key: verify, purpose: Purpose::Roster, message: &fingerprint, signature }.holds()
 }
 
 /// Number, name, roles (client, member, reader), verify key, sealing key.
@@ -73,13 +74,10 @@ pub struct Roster(pub roster::Roster);
 impl Roster {
     #[new]
     fn new(py: Python<'_>, cards: Vec<Card>) -> PyResult<Self> {
-        let card = |(id, name, (client, member, reader), verify, sealing): Card| {
-            let verify = verify.as_slice().try_into().map_err(|_| fedcipher_core::Error::Key {
-                reason: format!("the key to check {name:?}'s signatures with has {} bytes, not 32", verify.len()),
-            })?;
-            Ok(roster::Card { id, name, roles: roster::Roles { client, member, reader }, verify, sealing })
+        let card = |(id, name, (client, member, reader), signing, sealing): Card| {
+            roster::Card { id, name, roles: roster::Roles { client, member, reader }, signing, sealing }
         };
-        let cards = cards.into_iter().map(card).collect::<fedcipher_core::Result<Vec<_>>>().map_err(raise)?;
+        let cards = cards.into_iter().map(card).collect();
         py.detach(|| roster::Roster::new(cards)).map(Roster).map_err(raise)
     }
 
@@ -100,13 +98,13 @@ impl Roster {
 
     /// The public keys of each party, in the order of `parties`: to check signatures with, and to seal to.
     fn keys<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
-        let of = |p: &roster::Party| (PyBytes::new(py, &p.verify), PyBytes::new(py, p.sealed_to()));
+        let of = |p: &roster::Party| (PyBytes::new(py, &p.signing), PyBytes::new(py, p.sealed_to()));
         self.0.parties().map(of).collect()
     }
 
     /// Raises `ParameterError` where the key that is sealed to is none, of any party.
     fn check_keys(&self) -> PyResult<()> {
-        self.0.parties().try_for_each(|p| roster::Card::check(&p.verify, p.sealed_to()).map(drop)).map_err(raise)
+        self.0.parties().try_for_each(|p| roster::Card::check(&p.signing, p.sealed_to())).map_err(raise)
     }
 }
 

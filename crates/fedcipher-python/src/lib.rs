@@ -14,7 +14,7 @@ use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
 use fedcipher_core::rotation::Rotation;
 use fedcipher_core::scheme::{self, Expect, Request};
 use fedcipher_core::sets::Name;
-use fedcipher_core::sign::SIGNATURE_LEN;
+use fedcipher_core::sign::hybrid::SIGNATURE_LEN;
 use fedcipher_core::{Error, keys, memory, noise, prf, registry, sparse, steps, wire};
 use forked::{at_work, at_work_on};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadwriteArray1};

@@ -41,8 +41,8 @@ PURPOSES: tuple[Purpose, ...] = ("train", "evaluate")
 Records = dict[str, dict[str, Any]]
 """What an app is given beside the model: records by name, in each its values by key, as `canonical` takes them."""
 
-SIGNATURE_BYTES = 64
-"""Of a coordinator's signature: Ed25519."""
+SIGNATURE_BYTES = 3309 + 64
+"""Of a signature by an identity: ML-DSA-65 and Ed25519."""
 _VERSION = 1
 _MOST_NAMES = 1 << 16
 _MOST_NAME = 1024

@@ -31,8 +31,8 @@ ANY = "*"
 """In place of a metric's name: whatever the client's own configuration names."""
 
 _MOST_BYTES = 1 << 20
-_KEY = 32
-"""Bytes of an Ed25519 key."""
+_KEY = 1952 + 32
+"""Bytes of a key of ML-DSA-65 and Ed25519."""
 _RATES = {"adam": ("eta",), "yogi": ("eta",), "adagrad": ("eta",), "avgm": ("server_learning_rate",)}
 _NUMBERS = {
     **{kind: ("eta", "beta_1", "beta_2", "tau") for kind in ("adam", "yogi", "adagrad")},

@@ -20,6 +20,7 @@ from typing import Any
 
 from fedcipher import _native
 from fedcipher._files import make_private_folder, refusal
+from fedcipher.federation.charter import SIGNATURE_BYTES
 from fedcipher.errors import FedcipherError, KeyFormatError, ParameterError, SignatureError, WrongRosterError
 from fedcipher.foreign_files import MAX_CARD, parse_json, read_json
 from fedcipher.foreign_text import MAX_NAME, quoted
@@ -57,8 +58,6 @@ __all__ = [
 _DIGITS = 64
 """Of a fingerprint: with 256 bits, nobody finds two rosters, or keys, of one."""
 _GROUP = 4
-_SIGNATURE = 64
-"""Bytes of one."""
 
 
 def _grouped(digest: bytes) -> str:
@@ -222,7 +221,7 @@ def read_joined(path: str | Path) -> tuple[int, bytes, bytes]:
         if said["fedcipher"] != VERSION or said["role"] != "joined" or type(number) is not int or number < 0:
             raise KeyError("role")
         signature = base64.b64decode(said["signature"], validate=True)
-        if (len(digest), len(signature)) != (_DIGITS // 2, _SIGNATURE) or number >= 1 << 32:
+        if (len(digest), len(signature)) != (_DIGITS // 2, SIGNATURE_BYTES) or number >= 1 << 32:
             raise ValueError("lengths")
         return number, digest, signature
     except OSError as error:

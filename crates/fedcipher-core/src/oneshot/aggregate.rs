@@ -15,7 +15,8 @@ use crate::mac::Tag;
 use crate::rlwe::aggregate::CipherSum;
 use crate::rlwe::params::Block;
 use crate::scheme::{Aggregator, Progress};
-use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
+use crate::sign::Purpose;
+use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::statement::sha256;
 use crate::wire::{self, Contribution, Header, Kind, Place, Reader};
 use crate::{Error, Result};
@@ -131,7 +132,7 @@ impl OneshotAggregator {
     fn agree(&mut self, context: &RoundContext, said: Agreement) -> Result<u32> {
         let (party, member) = (self.member(said.member)?, said.member);
         let message = context.sets(member, &said.digest);
-        let (key, signature) = (&party.verify, &said.signature);
+        let (key, signature) = (&party.signing, &said.signature);
         Signed { party: member, key, purpose: Purpose::Sets, message: &message, signature }.check()?;
         self.agreements.keep(said);
         let found = self.agreements.certificate();
@@ -193,7 +194,8 @@ impl OneshotAggregator {
     ) -> Result<(Body<'a>, [u8; SIGNATURE_LEN])> {
         let body = Body::parse(&self.setting, layout, claim.body)?;
         let message = claim.context.update(claim.own, claim.tag, &body.signed);
-        let (party, key, signature) = (claim.own.client, &claim.key, claim.signature);
+        let (party, signature) = (claim.own.client, claim.signature);
+        let key = &self.roster.get(party).ok_or(Error::UnknownClient { client: party })?.signing;
         Signed { party, key, purpose: Purpose::Update, message: &message, signature }.check()?;
         self.check_given(party, &body.sealed)?;
         Ok((body, *signature))

@@ -11,7 +11,8 @@
 use super::roster::Roster;
 use super::statement::RoundContext;
 use crate::sets::{Name, SetMemory};
-use crate::sign::{Purpose, SIGNATURE_LEN, Signed, refused};
+use crate::sign::Purpose;
+use crate::sign::hybrid::{SIGNATURE_LEN, Signed, refused};
 use crate::statement::sha256;
 use crate::wire::Reader;
 use crate::{Error, Result};
@@ -72,12 +73,12 @@ impl Agreement {
         context: &RoundContext,
         groups: &SetMemory,
         minimum: u64,
-        sign: impl Fn(&[u8]) -> [u8; SIGNATURE_LEN],
-    ) -> Self {
+        sign: impl Fn(&[u8]) -> Result<[u8; SIGNATURE_LEN]>,
+    ) -> Result<Self> {
         let (digest, sets) = (digest_of(groups), sets_of(groups));
         let alone = matches!(sets.as_slice(), [(least, _)] if *least == minimum);
         let sets = if alone { Sets::new() } else { sets };
-        Agreement { member, digest, signature: sign(&context.sets(member, &digest)), sets }
+        Ok(Agreement { member, digest, signature: sign(&context.sets(member, &digest))?, sets })
     }
 
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -133,7 +134,7 @@ impl Certificate {
         let mut all = Vec::with_capacity(messages.len());
         for ((member, signature), message) in self.0.iter().zip(&messages) {
             let party = roster.get(*member).filter(|party| party.roles.member);
-            let key = &party.ok_or(Error::Signature { party: *member })?.verify;
+            let key = &party.ok_or(Error::Signature { party: *member })?.signing;
             all.push(Signed { party: *member, key, purpose: Purpose::Sets, message, signature });
         }
         if let Some(party) = refused(&all)?.first() {

@@ -10,7 +10,8 @@ use super::{Place, Reveal, Setting};
 use crate::mac::TAG_LEN;
 use crate::mac::field::Element;
 use crate::prf::KeyStream;
-use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
+use crate::sign::Purpose;
+use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::wire::{Contribution, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
@@ -54,7 +55,7 @@ impl Answer {
             };
             wraps = place.roster.readers().collect::<Vec<_>>().into_par_iter().map(wrap).collect::<Result<_>>()?;
         }
-        let signature = place.identity.sign(Purpose::Answer, &context.answer(of, member, &sum));
+        let signature = place.identity.sign(Purpose::Answer, &context.answer(of, member, &sum))?;
         Ok(Answer { member, sum, signature, wraps })
     }
 
@@ -88,7 +89,7 @@ impl Answer {
         let message = context.answer(of, self.member, &self.sum);
         let signed = Signed {
             party: self.member,
-            key: &party.verify,
+            key: &party.signing,
             purpose: Purpose::Answer,
             message: &message,
             signature: &self.signature,
@@ -165,9 +166,9 @@ pub struct Complaint {
 
 impl Complaint {
     /// By `member`, whose place this is.
-    pub fn make(place: &Place, member: u32, context: &RoundContext, clients: Vec<Accused>) -> Self {
-        let signature = place.identity.sign(Purpose::Complaint, &context.complaint(member, &listed(&clients)));
-        Complaint { member, clients, signature }
+    pub fn make(place: &Place, member: u32, context: &RoundContext, clients: Vec<Accused>) -> Result<Self> {
+        let signature = place.identity.sign(Purpose::Complaint, &context.complaint(member, &listed(&clients)))?;
+        Ok(Complaint { member, clients, signature })
     }
 
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -179,7 +180,8 @@ impl Complaint {
     pub fn is_of(&self, party: &Party, context: &RoundContext) -> bool {
         let message = context.complaint(self.member, &listed(&self.clients));
         let Complaint { member, signature, .. } = self;
-        Signed { party: *member, key: &party.verify, purpose: Purpose::Complaint, message: &message, signature }.holds()
+        Signed { party: *member, key: &party.signing, purpose: Purpose::Complaint, message: &message, signature }
+            .holds()
     }
 
     pub fn parse(bytes: &[u8]) -> Result<Self> {

@@ -137,26 +137,61 @@ mod tests {
     }
 
     proptest! {
-        /// Each honest member is asked for any list of disjoint sets: what all say together tells of no client apart
-        /// from `corrupt + 1` others.
+        /// Without a memory each honest member answers for one set, whichever: what all say together tells of no client
+        /// apart from `corrupt + 1` others.
         #[test]
-        fn no_lists_of_sets_split_a_committee(
-            at: Index, lists in prop::collection::vec(prop::collection::vec(0usize..4, CLIENTS), 1..4),
+        fn one_set_a_member_splits_no_committee(
+            at: Index, sets in prop::collection::vec(prop::collection::vec(any::<bool>(), CLIENTS), 1..4),
             victim in 0..CLIENTS, choice in prop::collection::vec(any::<Index>(), 7),
         ) {
-            let safe: Vec<_> = committees(7).filter(|(m, t, c, p)| holds(*m, *t, *c, *p) && 2 * (c + 2) <= CLIENTS).collect();
-            let (m, t, c, p) = safe[at.index(safe.len())];
-            let partition = |which: &Vec<usize>| {
-                let sets = (0..3).map(|s| (0..CLIENTS).filter(|u| which[*u] == s).collect::<Vec<_>>());
-                sets.filter(|set| set.len() >= c + 2).collect::<Vec<_>>()
+            let (m, t, c, p) = *at.get(&safe());
+            let set = |chosen: &Vec<bool>| (0..CLIENTS).filter(|u| chosen[*u]).collect::<Vec<_>>();
+            let mut sets: Vec<_> = sets.iter().map(set).filter(|set| set.len() >= c + 2).collect();
+            sets.push((0..CLIENTS).collect());
+            sets.push((0..CLIENTS).filter(|u| *u != victim).collect());
+            let said = asked(m, c, |m| vec![choice[m].get(&sets).clone()]);
+            let alike = fewest_alike(&leaks(&sharing(m, t, p), p, &said), p);
+            prop_assert!(alike.is_none_or(|alike| alike >= c + 2), "{t} of {m}, {c}, {p}: {said:?}");
+        }
+
+        /// With a memory each honest member answers for any disjoint unions of groups of the division that members have
+        /// agreed on.
+        #[test]
+        fn sets_of_one_division_split_no_committee(
+            at: Index, division in prop::collection::vec(0usize..4, CLIENTS),
+            unions in prop::collection::vec(prop::collection::vec(0usize..3, 4), 1..4),
+            choice in prop::collection::vec(any::<Index>(), 7),
+        ) {
+            let (m, t, c, p) = *at.get(&safe());
+            let group = |g: usize| (0..CLIENTS).filter(|u| division[*u] == g).collect::<Vec<_>>();
+            let groups: Vec<_> = (0..4).map(group).filter(|group| group.len() >= c + 2).collect();
+            let list = |union: &Vec<usize>| {
+                let of = |set: usize| (0..groups.len()).filter(|g| union[*g] == set).flat_map(|g| groups[g].clone()).collect();
+                (0..3).map(of).filter(|set: &Vec<usize>| !set.is_empty()).collect::<Vec<_>>()
             };
-            let mut lists: Vec<_> = lists.iter().map(partition).collect();
-            lists.push(vec![(0..CLIENTS).collect()]);
-            lists.push(vec![(0..CLIENTS).filter(|u| *u != victim).collect()]);
+            let lists: Vec<_> = unions.iter().map(list).collect();
             let said = asked(m, c, |m| choice[m].get(&lists).clone());
             let alike = fewest_alike(&leaks(&sharing(m, t, p), p, &said), p);
             prop_assert!(alike.is_none_or(|alike| alike >= c + 2), "{t} of {m}, {c}, {p}: {said:?}");
         }
+    }
+
+    /// All committees of up to seven that hold, and that have clients enough here.
+    fn safe() -> Vec<(usize, usize, usize, usize)> {
+        committees(7).filter(|(m, t, c, p)| holds(*m, *t, *c, *p) && 2 * (c + 2) <= CLIENTS).collect()
+    }
+
+    /// Lists of any disjoint sets would not do: no two sets get `threshold` answers each, and the sums of three lists
+    /// together tell of one client. So members agree on a division before they answer for several sets.
+    #[test]
+    fn lists_of_sets_that_no_division_has_split_a_committee() {
+        let a = vec![vec![1, 2, 5, 6, 7], vec![3, 4]];
+        let b = vec![vec![1, 3, 4, 5], vec![0, 7], vec![2, 6]];
+        let c = vec![vec![0, 2, 3], vec![4, 6], vec![1, 5]];
+        let lists = [&a, &a, &b, &b, &a, &b, &c];
+        let said = asked(7, 0, |m| lists[m].clone());
+        assert!(holds(7, 4, 0, 1));
+        assert_eq!(fewest_alike(&leaks(&sharing(7, 4, 1), 1, &said), 1), Some(1));
     }
 
     #[test]

@@ -9,13 +9,15 @@ use crate::client::Sender;
 use crate::codec::{Layout, Update};
 use crate::keys::{ClientKey, KeyTag};
 use crate::mac::field::Element;
-use crate::mac::{Hash, Stamp};
+use crate::mac::{Hash, Stamp, TAG_LEN};
 use crate::prf::Stream;
 use crate::rlwe::encrypt::{CipherSealer, cut};
 use crate::rlwe::params::Block;
 use crate::rlwe::ring::SecretNtt;
 use crate::scheme::{Encryptor, Request, Terms};
-use crate::statement::{END_LEN, sha256};
+use crate::sign::Purpose;
+use crate::sign::hybrid::{SIGNATURE_LEN, SigningKey};
+use crate::statement::sha256;
 use crate::stream::{self, Piece, Sealer, Sealing, Threads};
 use crate::wire::Header;
 use crate::wire::Place as Memory;
@@ -120,7 +122,7 @@ impl OneshotEncryptor {
         let (prefix, masks) = (Vec::new(), Vec::new());
         let inner =
             CipherSealer { derived: d, secret, session: None, header, stamp, seed, prefix, masks, blocks, pieces };
-        Ok(OneshotSealer { inner, shares, envelopes })
+        Ok(OneshotSealer { inner, shares, envelopes, signing: self.place.identity.signer() })
     }
 }
 
@@ -157,6 +159,7 @@ struct OneshotSealer {
     inner: CipherSealer,
     shares: Shares,
     envelopes: Vec<Option<Envelope>>,
+    signing: SigningKey,
 }
 
 impl Sealer for OneshotSealer {
@@ -191,14 +194,16 @@ impl Sealer for OneshotSealer {
         };
         let sealed = self.envelopes.iter().zip(&self.shares).map(seal).collect::<Result<Vec<_>>>()?;
         let digests: Vec<u8> = sealed.iter().flat_map(|share| sha256(&[share])).collect();
-        let end = stamp.end(hash, &signed(ciphertexts, &digests));
-        Ok([sealed.concat().as_slice(), &end].concat())
+        let tag = stamp.tag(hash);
+        let message = stamp.signer.context.update(stamp.own, tag, &signed(ciphertexts, &digests));
+        let signature = self.signing.sign(Purpose::Update, &message)?;
+        Ok([sealed.concat().as_slice(), &tag.to_bytes(), &signature].concat())
     }
 
     fn end_len(&self) -> usize {
         let len = |(envelope, share): (&Option<Envelope>, &Zeroizing<Vec<u8>>)| {
             if envelope.is_some() { share.len() + OVERHEAD } else { NO_SHARE.len() }
         };
-        self.envelopes.iter().zip(&self.shares).map(len).sum::<usize>() + END_LEN
+        self.envelopes.iter().zip(&self.shares).map(len).sum::<usize>() + TAG_LEN + SIGNATURE_LEN
     }
 }

@@ -1,7 +1,8 @@
-//! A party's own keys: Ed25519 to sign (RFC 8032), X-Wing to be sealed to. Nobody else makes or holds them.
+//! A party's own keys: Ed25519 and ML-DSA-65 together to sign, X-Wing to be sealed to. Nobody else makes or holds them.
 
 use super::sealing::{self, Secret};
-use crate::sign::{Purpose, SEED_LEN, SIGNATURE_LEN, SigningKey, VERIFY_LEN};
+use crate::sign::hybrid::{self, SIGNATURE_LEN};
+use crate::sign::{Purpose, SEED_LEN, SigningKey, VERIFY_LEN};
 use crate::{Error, Result};
 use zeroize::Zeroizing;
 
@@ -12,6 +13,7 @@ pub const IDENTITY_LEN: usize = SEED_LEN + sealing::SECRET_LEN;
 #[derive(Clone)]
 pub struct Identity {
     pub signing: SigningKey,
+    both: hybrid::SigningKey,
     pub secret: Secret,
     bytes: Zeroizing<[u8; IDENTITY_LEN]>,
 }
@@ -41,7 +43,8 @@ impl Identity {
         let (sign, seal) = bytes.split_at(SEED_LEN);
         let mut seed = Zeroizing::new([0u8; SEED_LEN]);
         seed.copy_from_slice(sign);
-        Ok(Identity { signing: SigningKey::from_seed(&seed), secret: Secret::parse(seal)?, bytes })
+        let signing = SigningKey::from_seed(&seed);
+        Ok(Identity { both: signing.clone().into(), signing, secret: Secret::parse(seal)?, bytes })
     }
 
     /// Serialised form; it holds the secrets.
@@ -56,14 +59,25 @@ impl Identity {
         &self.bytes[SEED_LEN..]
     }
 
-    /// What others check this party's signatures with.
+    /// The Ed25519 half of what others check signatures with: it names the party.
     #[must_use]
     pub fn verify_key(&self) -> [u8; VERIFY_LEN] {
         self.signing.verify_key()
     }
 
+    /// What others check this party's signatures with.
     #[must_use]
-    pub fn sign(&self, purpose: Purpose, message: &[u8]) -> [u8; SIGNATURE_LEN] {
-        self.signing.sign(purpose, message)
+    pub fn verify_keys(&self) -> [u8; hybrid::VERIFY_LEN] {
+        self.both.verify_key()
+    }
+
+    pub fn sign(&self, purpose: Purpose, message: &[u8]) -> Result<[u8; SIGNATURE_LEN]> {
+        self.both.sign(purpose, message)
+    }
+
+    /// What signs, for another object of this party.
+    #[must_use]
+    pub fn signer(&self) -> hybrid::SigningKey {
+        self.both.clone()
     }
 }

@@ -3,7 +3,8 @@
 //! clients sign one of two rosters, and `corrupt_clients` others both: no two rosters get more than (clients + corrupt_clients) / 2.
 
 use super::roster::{Party, Roster};
-use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
+use crate::sign::Purpose;
+use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::wire::Reader;
 use crate::{Error, Result};
 use std::collections::BTreeSet;
@@ -48,7 +49,7 @@ impl Joined {
     ) -> Result<Self> {
         self.0.insert(own);
         for (id, signature) in more {
-            let Party { verify: key, .. } = roster.get(*id).ok_or_else(|| {
+            let Party { signing: key, .. } = roster.get(*id).ok_or_else(|| {
                 Error::parameter("joined", format!("the roster has no party {id}; take the files of this roster"))
             })?;
             Signed { party: *id, key, purpose: Purpose::Roster, message: fingerprint, signature }.check()?;

@@ -15,7 +15,8 @@ use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::{Openings, Sum};
 use crate::mac::{TAG_LEN, Tag};
 use crate::scheme::Member;
-use crate::sign::{Purpose, SIGNATURE_LEN, Signed, refused};
+use crate::sign::Purpose;
+use crate::sign::hybrid::{SIGNATURE_LEN, Signed, refused};
 use crate::wire::{self, Contribution, Frame, Header, Kind, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
@@ -131,7 +132,7 @@ impl CommitteeMember {
         let groups = self.answered.agree(&sum, others)?;
         let sign = |message: &[u8]| self.place.identity.sign(Purpose::Sets, message);
         let minimum = self.setting.params.bounds.min_contributions;
-        let said = Agreement::make(self.own, &context, &groups, minimum, sign);
+        let said = Agreement::make(self.own, &context, &groups, minimum, sign)?;
         Ok(Header { kind: Kind::Agreement, ..header.clone() }.frame(&said.to_bytes()))
     }
 
@@ -153,7 +154,7 @@ impl CommitteeMember {
         for (asked, message) in asked.zip(&messages) {
             let party = asked.of.client;
             let found = self.place.roster.get(party).filter(|found| found.roles.client);
-            let key = &found.ok_or(Error::UnknownClient { client: party })?.verify;
+            let key = &found.ok_or(Error::UnknownClient { client: party })?.signing;
             all.push(Signed { party, key, purpose: Purpose::Update, message, signature: &asked.signature });
         }
         match refused(&all)?.first() {
@@ -230,7 +231,7 @@ impl Member for CommitteeMember {
         let sum = match self.sum((&context, header.round), &secrets, &given) {
             Ok(sum) => sum,
             Err(wrong) => {
-                let complaint = Complaint::make(&self.place, self.own, &context, wrong);
+                let complaint = Complaint::make(&self.place, self.own, &context, wrong)?;
                 return Ok(Header { kind: Kind::Complaint, ..header }.frame(&complaint.to_bytes()));
             }
         };

@@ -38,7 +38,7 @@ use crate::mac::{MacKey, Weighting};
 use crate::rlwe::params::{Derived, Params as Ring, Preset};
 use crate::rlwe::ring::Binomial;
 use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Member, Scheme};
-use crate::sign::SIGNATURE_LEN;
+use crate::sign::hybrid::SIGNATURE_LEN;
 use crate::statement::sha256;
 use crate::wire::Reader;
 use crate::{Error, Result, wire};
@@ -226,7 +226,7 @@ impl Oneshot {
         let (sealing, roster) = key.secret.split_at_checked(sealing::SECRET_LEN).ok_or_else(short)?;
         let mut r = Reader::new(roster);
         let (identity, roster, joined) = (Identity::of(&key.sign, sealing)?, Roster::read(&mut r)?, Joined::read(r)?);
-        if roster.get(key.client).is_none_or(|party| party.verify != identity.verify_key()) {
+        if roster.get(key.client).is_none_or(|party| party.signing != identity.verify_keys()) {
             return Err(Error::Key { reason: format!("its identity is not that of party {}", key.client) });
         }
         let digest = self.check_key(&key.tag, &roster)?;

@@ -10,7 +10,8 @@ use super::sealing::{self, PUBLIC_LEN, Public, Secret};
 use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::erasable::{CONTENT, Content, Erasable};
 use crate::ledger::now;
-use crate::sign::{Purpose, SIGNATURE_LEN, Signed};
+use crate::sign::Purpose;
+use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::wire::{self, Contribution, Kind, Reader};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +59,7 @@ impl Published {
         let (number, public, signature) = (r.u64()?, r.bytes(PUBLIC_LEN)?, r.array::<SIGNATURE_LEN>()?);
         r.finish()?;
         let party = roster.get(member).filter(|party| party.roles.member);
-        let key = &party.ok_or_else(|| Error::frame(format!("party {member} is no member of the committee")))?.verify;
+        let key = &party.ok_or_else(|| Error::frame(format!("party {member} is no member of the committee")))?.signing;
         let message = statement(digest, member, number, public);
         Signed { party: member, key, purpose: Purpose::Prekey, message: &message, signature: &signature }.check()?;
         if number == 0 {
@@ -158,7 +159,7 @@ impl Prekeys {
             Ok((number, secret))
         })?;
         let public = Secret::parse(&*secret)?.public();
-        let signature = identity.sign(Purpose::Prekey, &statement(roster, member, number, &public));
+        let signature = identity.sign(Purpose::Prekey, &statement(roster, member, number, &public))?;
         let of = vec![Contribution { client: member, weight: 1 }];
         let header = tag.header(Kind::Prekey, 0, of);
         Ok(header.frame(&[&number.to_le_bytes()[..], &public, &signature].concat()))

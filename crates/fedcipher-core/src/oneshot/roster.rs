@@ -8,14 +8,14 @@ use super::identity::Identity;
 use super::sealing::{self, Public};
 use crate::keys::Cohort;
 use crate::prf::random_bytes;
-use crate::sign::{VERIFY_LEN, is_key};
+use crate::sign::{VERIFY_LEN, hybrid};
 use crate::statement::sha256;
 use crate::wire::Reader;
 use crate::{Error, Result};
 use std::collections::BTreeSet;
 use zeroize::Zeroizing;
 
-const MAGIC: [u8; 8] = *b"FEDROST2";
+const MAGIC: [u8; 8] = *b"FEDROST3";
 const ROOT_LEN: usize = 32;
 const SEALED_ROOT: usize = ROOT_LEN + sealing::OVERHEAD;
 const MOST_PARTIES: usize = 1 << 20;
@@ -48,7 +48,10 @@ pub struct Party {
     pub id: u32,
     pub name: String,
     pub roles: Roles,
+    /// The Ed25519 half of `signing`, which names the party.
     pub verify: [u8; VERIFY_LEN],
+    /// What its signatures are checked with.
+    pub signing: Vec<u8>,
     /// Checked where it is used: a roster of thousands is read for a few of them.
     sealing: Vec<u8>,
     /// The cohort's secret for tags, sealed to this party.
@@ -73,22 +76,25 @@ pub struct Card {
     pub id: u32,
     pub name: String,
     pub roles: Roles,
-    pub verify: [u8; VERIFY_LEN],
+    /// As [`Identity::verify_keys`].
+    pub signing: Vec<u8>,
     pub sealing: Vec<u8>,
 }
 
 impl Card {
     /// Whether these are keys of an identity, before anybody keeps them.
-    pub fn check(verify: &[u8], sealing: &[u8]) -> Result<[u8; VERIFY_LEN]> {
-        let invalid = || Error::Key { reason: "a card holds no key to check signatures with".into() };
-        let verify = <[u8; VERIFY_LEN]>::try_from(verify).map_err(|_| invalid())?;
+    pub fn check(signing: &[u8], sealing: &[u8]) -> Result<()> {
         Public::parse(sealing)?;
-        if is_key(&verify) { Ok(verify) } else { Err(invalid()) }
+        if hybrid::is_key(signing) {
+            return Ok(());
+        }
+        Err(Error::Key { reason: "a card holds no key to check signatures with".into() })
     }
 
     #[must_use]
     pub fn of(identity: &Identity, id: u32, name: &str, roles: Roles) -> Self {
-        Card { id, name: name.into(), roles, verify: identity.verify_key(), sealing: identity.secret.public() }
+        let (signing, sealing) = (identity.verify_keys().to_vec(), identity.secret.public());
+        Card { id, name: name.into(), roles, signing, sealing }
     }
 }
 
@@ -110,6 +116,11 @@ fn cut(error: Error) -> Error {
     invalid(format!("it is damaged: {error}"))
 }
 
+/// The last bytes of a key to check signatures with.
+fn curve_half(signing: &[u8]) -> [u8; VERIFY_LEN] {
+    signing.last_chunk().copied().unwrap_or_default()
+}
+
 fn root_info(id: u32) -> Vec<u8> {
     [b"fedcipher oneshot v1 root".as_slice(), &id.to_le_bytes()].concat()
 }
@@ -126,12 +137,13 @@ impl Roster {
         cards.sort_by_key(|card| card.id);
         let root = random_bytes::<ROOT_LEN>()?;
         let party = |card: Card| {
-            if !is_key(&card.verify) {
+            if !hybrid::is_key(&card.signing) {
                 return Err(invalid(format!("{:?} has no key to check signatures with", card.name)));
             }
+            let verify = curve_half(&card.signing);
             let sealed = Public::parse(&card.sealing)?.seal(&root_info(card.id), root.as_slice())?;
-            let Card { id, name, roles, verify, sealing } = card;
-            Ok(Party { id, name, roles, verify, sealing, root: sealed })
+            let Card { id, name, roles, signing, sealing } = card;
+            Ok(Party { id, name, roles, verify, signing, sealing, root: sealed })
         };
         let parties: Vec<Party> = cards.into_iter().map(party).collect::<Result<_>>()?;
         let root = root_digest(&root);
@@ -141,7 +153,7 @@ impl Roster {
             let length = u8::try_from(name.len()).map_err(|_| invalid(format!("{:?} is too long", party.name)))?;
             bytes.extend_from_slice(&party.id.to_le_bytes());
             bytes.extend_from_slice(&[party.roles.byte(), length]);
-            for part in [name, &party.verify, &party.sealing, &party.root] {
+            for part in [name, &party.signing, &party.sealing, &party.root] {
                 bytes.extend_from_slice(part);
             }
         }
@@ -176,11 +188,13 @@ impl Roster {
         let roles = Roles::parse(r.u8()?).ok_or_else(|| Error::frame("a party has no role, or an unknown one"))?;
         let length = usize::from(r.u8()?);
         let name = std::str::from_utf8(r.bytes(length)?).map_err(|_| Error::frame("a name is no text"))?;
+        let signing = r.bytes(hybrid::VERIFY_LEN)?.to_vec();
         Ok(Party {
             id,
             name: name.to_owned(),
             roles,
-            verify: r.array()?,
+            verify: curve_half(&signing),
+            signing,
             sealing: r.bytes(sealing::PUBLIC_LEN)?.to_vec(),
             root: r.bytes(SEALED_ROOT)?.to_vec(),
         })
@@ -198,7 +212,9 @@ impl Roster {
             if !names.insert(party.name.as_str()) {
                 return Err(invalid(format!("two parties are called {:?}; give one another name", party.name)));
             }
-            if !keys.insert(party.verify) || !keys.insert(sha256(&[&party.sealing])) {
+            // Of either half of what signs: whoever breaks one must not be two parties by the other.
+            let lattice = sha256(&[&party.signing[..hybrid::VERIFY_LEN - VERIFY_LEN]]);
+            if ![party.verify, lattice, sha256(&[&party.sealing])].into_iter().all(|key| keys.insert(key)) {
                 return Err(invalid(format!("{:?} has the keys of another party", party.name)));
             }
         }
@@ -243,9 +259,9 @@ impl Roster {
 
     /// The number of the party of `identity`, and the cohort's secret as it was sealed to this party.
     pub fn join(&self, identity: &Identity) -> Result<(u32, Zeroizing<[u8; ROOT_LEN]>)> {
-        let own = identity.verify_key();
+        let own = identity.verify_keys();
         let party =
-            self.parties.iter().find(|party| party.verify == own).ok_or_else(|| {
+            self.parties.iter().find(|party| party.signing == own).ok_or_else(|| {
                 invalid("this identity is not in it; send its public half to whoever makes the roster")
             })?;
         let root = identity.secret.open(&root_info(party.id), &party.root);
