@@ -97,7 +97,11 @@ impl SigningKey {
 
     #[must_use]
     pub fn sign(&self, purpose: Purpose, message: &[u8]) -> [u8; SIGNATURE_LEN] {
-        self.0.sign(&purpose.of(message)).to_bytes()
+        self.sign_bytes(&purpose.of(message))
+    }
+
+    fn sign_bytes(&self, bytes: &[u8]) -> [u8; SIGNATURE_LEN] {
+        self.0.sign(bytes).to_bytes()
     }
 }
 
@@ -155,17 +159,14 @@ pub struct Signed<'a> {
 }
 
 impl Signed<'_> {
-    /// Ready for either check; none under a key that is refused.
     fn item(&self) -> Option<Item> {
-        let signature = Signature::from_bytes(self.signature);
-        let item = || (VerificationKeyBytes::from(*self.key), signature, &self.purpose.of(self.message)).into();
-        is_admissible(self.key).then(item)
+        item(self.key, &self.purpose.of(self.message), self.signature)
     }
 
     /// Whether the signature holds.
     #[must_use]
     pub fn holds(&self) -> bool {
-        self.item().is_some_and(|item| item.verify_single().is_ok())
+        holds_alone(self.item())
     }
 
     /// Refuses it where the signature does not hold.
@@ -176,20 +177,31 @@ impl Signed<'_> {
 
 /// Whose signatures of `all` do not hold: nobody's, where all do. Many at once take half the time a signature.
 pub fn refused(all: &[Signed<'_>]) -> Result<Vec<u32>> {
-    let parts = all.par_chunks(BATCH).map(refused_of).collect::<Result<Vec<_>>>()?;
-    Ok(parts.concat())
+    let holds = hold(all, Signed::item)?;
+    Ok(all.iter().zip(holds).filter_map(|(signed, holds)| (!holds).then_some(signed.party)).collect())
 }
 
-fn refused_of(some: &[Signed<'_>]) -> Result<Vec<u32>> {
-    let items: Vec<Option<Item>> = some.iter().map(Signed::item).collect();
+/// A signature over just `bytes`, ready for either check; none under a key that is refused.
+fn item(key: &[u8; VERIFY_LEN], bytes: &[u8], signature: &[u8; SIGNATURE_LEN]) -> Option<Item> {
+    let item = || (VerificationKeyBytes::from(*key), Signature::from_bytes(signature), &bytes).into();
+    is_admissible(key).then(item)
+}
+
+fn holds_alone(item: Option<Item>) -> bool {
+    item.is_some_and(|item| item.verify_single().is_ok())
+}
+
+/// Which of `all` hold, checked in batches.
+fn hold<T: Sync>(all: &[T], item: impl Fn(&T) -> Option<Item> + Sync) -> Result<Vec<bool>> {
+    let part = |some: &[T]| hold_together(some.iter().map(&item).collect());
+    Ok(all.par_chunks(BATCH).map(part).collect::<Result<Vec<_>>>()?.concat())
+}
+
+fn hold_together(items: Vec<Option<Item>>) -> Result<Vec<bool>> {
     let mut batch = Verifier::new();
     items.iter().flatten().for_each(|item| batch.queue(item.clone()));
-    let together = items.iter().all(Option::is_some) && batch.verify(Draws(Stream::from_os()?)).is_ok();
-    if together {
-        return Ok(Vec::new());
-    }
-    let bad = |item: Option<Item>| item.is_none_or(|item| item.verify_single().is_err());
-    Ok(some.iter().zip(items).filter_map(|(signed, item)| bad(item).then_some(signed.party)).collect())
+    let together = batch.verify(Draws(Stream::from_os()?)).is_ok();
+    Ok(items.into_iter().map(|item| if together { item.is_some() } else { holds_alone(item) }).collect())
 }
 
 #[cfg(test)]
