@@ -13,6 +13,8 @@ use ed25519_zebra::{Signature, VerificationKey, VerificationKeyBytes};
 use rayon::prelude::*;
 use zeroize::Zeroizing;
 
+pub mod hybrid;
+
 /// Bytes of a signature.
 pub const SIGNATURE_LEN: usize = 64;
 /// Bytes of a public key to check signatures with.
