@@ -34,6 +34,8 @@ use zeroize::Zeroizing;
 const ROUND: u64 = 9;
 /// Bytes of N = 2048 field elements, of 8 clients' sums.
 const FIELD: usize = 2048 * 10 / 8;
+/// Bytes by which nine more make that longer: combinations of more than 80 bits.
+const MASKS: usize = 12;
 
 fn params(clients: u64) -> Params {
     Params {
@@ -68,6 +70,7 @@ struct Round {
     updates: Vec<Vec<u8>>,
     /// The members' files.
     state: TempDir,
+    params: Params,
 }
 
 fn round(params: Params, ids: &[u32]) -> Round {
@@ -75,11 +78,11 @@ fn round(params: Params, ids: &[u32]) -> Round {
 }
 
 fn round_of(params: Params, ids: &[u32], layout: &Layout) -> Round {
-    let scheme = Oneshot::new(params).unwrap();
+    let scheme = Oneshot::new(params.clone()).unwrap();
     let keys = scheme.keygen(&(0..8).collect::<Vec<_>>(), 1).unwrap();
     let clients = clients(layout, ids);
     let state = tempfile::tempdir().unwrap();
-    let mut round = Round { scheme, keys, layout: layout.clone(), clients, updates: Vec::new(), state };
+    let mut round = Round { scheme, keys, layout: layout.clone(), clients, updates: Vec::new(), state, params };
     round.updates = round.updates_of(ROUND);
     round
 }
@@ -127,12 +130,31 @@ impl Round {
         found.map(|record| (word(record), Secret::parse(&record[32..64]).unwrap())).collect()
     }
 
+    /// Bytes of each member's sealed share: one of a seed or of field elements, of a pad and of the pad's mask.
+    fn lengths(&self) -> Vec<usize> {
+        let Params { members, threshold, .. } = self.params;
+        let length = |member| if member + 1 < threshold { 32 } else { FIELD + MASKS };
+        (0..members).map(|member| length(member) + 2 * TAG_LEN + OVERHEAD).collect()
+    }
+
+    /// Bytes of all of them.
+    fn shares(&self) -> usize {
+        self.lengths().iter().sum()
+    }
+
+    /// Where the share of a member lies behind the ciphertexts.
+    fn share_at(&self, member: usize) -> std::ops::Range<usize> {
+        let lengths = self.lengths();
+        let at = lengths[..member].iter().sum();
+        at..at + lengths[member]
+    }
+
     /// A client's share for a member, as an update holds it, opened by whoever has these secrets.
     fn opened_share(&self, frame: &[u8], member: u32, secrets: &BTreeMap<u64, Secret>) -> Option<Zeroizing<Vec<u8>>> {
         let parsed = wire::parse(frame).unwrap();
         let (body, tag, _) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
-        let (ciphertexts, shares) = body.split_at(body.len() - SHARES);
-        let share = &shares[share_at(member as usize)];
+        let (ciphertexts, shares) = body.split_at(body.len() - self.shares());
+        let share = &shares[self.share_at(member as usize)];
         let share = SealedShare::read(&mut Reader::new(share), share.len() - OVERHEAD).unwrap();
         let own = parsed.header.contributions[0];
         let info = share_info(&self.roster_digest(), parsed.header.round, own.client, member, share.number);
@@ -404,7 +426,7 @@ fn the_server_gets_no_sum_of_pads() {
             let mut sum = Element::default();
             for update in &round.updates {
                 let share = round.opened_share(update, member, &secrets).unwrap();
-                sum += Element::from_wire(*share.last_chunk().unwrap()).unwrap();
+                sum += Element::from_wire(*share[..share.len() - TAG_LEN].last_chunk().unwrap()).unwrap();
             }
             sums.push(sum);
             let answer = round.member(member).answer(&request).unwrap();
@@ -507,30 +529,16 @@ fn attack_32_a_secret_that_is_not_the_rosters_is_not_joined() {
     }
 }
 
-/// Of one of five members' shares. Three are of a seed, as threshold 4 has it, and two of field elements, each with one of
-/// the pad and what sealing adds.
-const LENGTHS: [usize; 5] = {
-    let each = TAG_LEN + OVERHEAD;
-    [32 + each, 32 + each, 32 + each, FIELD + each, FIELD + each]
-};
-const SHARES: usize = 3 * LENGTHS[0] + 2 * LENGTHS[3];
-
-/// Where the share of a member lies behind the ciphertexts.
-fn share_at(member: usize) -> std::ops::Range<usize> {
-    let at = LENGTHS[..member].iter().sum();
-    at..at + LENGTHS[member]
-}
-
 /// Client `id`'s update with other sealed shares, changed by itself: its signature is that of what it sends.
 fn resigned(round: &Round, id: usize, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let parsed = wire::parse(&round.updates[id]).unwrap();
     let (body, tag, _) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
-    let (ciphertexts, shares) = body.split_at(body.len() - SHARES);
+    let (ciphertexts, shares) = body.split_at(body.len() - round.shares());
     let mut shares = shares.to_vec();
     change(&mut shares);
     let mut signed = blake3::hash(ciphertexts).as_bytes().to_vec();
-    for member in 0..5 {
-        signed.extend_from_slice(&Sha256::digest(&shares[share_at(member)]));
+    for member in 0..round.params.members {
+        signed.extend_from_slice(&Sha256::digest(&shares[round.share_at(member)]));
     }
     let context = RoundContext::of(round.roster_digest(), &parsed.header);
     let signature =
@@ -538,14 +546,14 @@ fn resigned(round: &Round, id: usize, change: impl FnOnce(&mut [u8])) -> Vec<u8>
     parsed.header.frame(&[ciphertexts, &shares, &tag.to_bytes(), &signature.unwrap()].concat())
 }
 
-/// What client `id` seals to member 0 beside its update when it wants this to be its share.
-fn sealed_as(round: &Round, id: usize, share: &[u8]) -> Vec<u8> {
+/// What client `id` seals to a member beside its update when it wants this to be its share.
+fn sealed_as(round: &Round, id: usize, member: u32, share: &[u8]) -> Vec<u8> {
     let parsed = wire::parse(&round.updates[id]).unwrap();
     let (body, tag, _) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
-    let ciphertexts = blake3::hash(&body[..body.len() - SHARES]);
+    let ciphertexts = blake3::hash(&body[..body.len() - round.shares()]);
     let (own, context) = (parsed.header.contributions[0], RoundContext::of(round.roster_digest(), &parsed.header));
-    let (number, secret) = round.secrets(0).pop_last().unwrap();
-    let info = share_info(&round.roster_digest(), ROUND, own.client, 0, number);
+    let (number, secret) = round.secrets(member).pop_last().unwrap();
+    let info = share_info(&round.roster_digest(), ROUND, own.client, member, number);
     let envelope = Envelope::to(number, &Public::parse(&secret.public()).unwrap(), &info).unwrap();
     envelope.seal(&context.share_data(own, tag, ciphertexts.as_bytes()), share).unwrap()
 }
@@ -554,8 +562,8 @@ fn sealed_as(round: &Round, id: usize, share: &[u8]) -> Vec<u8> {
 #[test]
 fn a_false_share_spoils_the_round_and_opens_nothing() {
     let round = round(params(8), &[0, 1, 2, 3]);
-    let false_share = sealed_as(&round, 3, &[7; 32 + TAG_LEN]);
-    let lie = resigned(&round, 3, |shares| shares[share_at(0)].copy_from_slice(&false_share));
+    let false_share = sealed_as(&round, 3, 0, &[7; 32 + 2 * TAG_LEN]);
+    let lie = resigned(&round, 3, |shares| shares[round.share_at(0)].copy_from_slice(&false_share));
     let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
     round.updates[..3].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
     aggregator.add(&lie).unwrap();
@@ -569,7 +577,7 @@ fn a_false_share_spoils_the_round_and_opens_nothing() {
 fn a_client_is_accused_by_more_members_than_may_lie() {
     for (corrupt_clients, corrupt_members) in [(1, 0), (0, 1), (0, 2)] {
         let round = round(Params { corrupt_clients, corrupt_members, ..params(8) }, &[0, 1, 2, 3]);
-        let lie = resigned(&round, 3, |shares| (0..3).for_each(|m| shares[share_at(m).start + 60] ^= 1));
+        let lie = resigned(&round, 3, |shares| (0..3).for_each(|m| shares[round.share_at(m).start + 60] ^= 1));
         let mut aggregator = with_lie(&round, &lie);
         let requests = aggregator.requests().unwrap();
         for (said, (_, request)) in requests.iter().enumerate().take(corrupt_members + 1) {
@@ -586,7 +594,7 @@ fn a_client_is_accused_by_more_members_than_may_lie() {
 fn a_member_names_who_sealed_no_share_and_spends_nothing() {
     let round = round(params(8), &[0, 1, 2, 3]);
     // Encapsulations of its first two shares: what comes out is another secret than it has signed, which proves nothing.
-    let lie = resigned(&round, 3, |shares| [0, 1].iter().for_each(|m| shares[share_at(*m).start + 60] ^= 1));
+    let lie = resigned(&round, 3, |shares| [0, 1].iter().for_each(|m| shares[round.share_at(*m).start + 60] ^= 1));
     let mut aggregator = with_lie(&round, &lie);
     let requests = aggregator.requests().unwrap();
     let complaint = round.member(0).answer(&requests[0].1).unwrap();
@@ -619,14 +627,14 @@ fn with_lie(round: &Round, lie: &[u8]) -> Box<dyn Aggregator> {
 #[test]
 fn a_share_that_is_none_is_proven_by_one_member() {
     let round = round(params(8), &[0, 1, 2, 3]);
-    let mut no_field = [0; 32 + TAG_LEN];
+    let mut no_field = [0; 32 + 2 * TAG_LEN];
     no_field[32..].fill(0xff);
-    let sealed = sealed_as(&round, 3, &no_field);
+    let sealed = sealed_as(&round, 3, 0, &no_field);
     // Not readable under its own secret either.
     let mut torn = sealed.clone();
     *torn.last_mut().unwrap() ^= 1;
     for lie in [sealed, torn] {
-        let lie = resigned(&round, 3, |shares| shares[share_at(0)].copy_from_slice(&lie));
+        let lie = resigned(&round, 3, |shares| shares[round.share_at(0)].copy_from_slice(&lie));
         let mut aggregator = with_lie(&round, &lie);
         let (_, request) = aggregator.requests().unwrap().swap_remove(0);
         let complaint = round.member(0).answer(&request).unwrap();
@@ -645,7 +653,7 @@ fn an_accusation_of_an_honest_client_proves_nothing() {
     let parsed = wire::parse(&round.updates[3]).unwrap();
     let context = RoundContext::of(digest, &parsed.header);
     let (body, ..) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
-    let sealed = &body[body.len() - SHARES..][share_at(0)];
+    let sealed = &body[body.len() - round.shares()..][round.share_at(0)];
     let share = SealedShare::read(&mut Reader::new(sealed), sealed.len() - OVERHEAD).unwrap();
     let x = share.exported(&secret, &share_info(&digest, ROUND, 3, 0, number)).unwrap();
     for (shown, good) in [(x.to_vec(), true), (vec![7; 32], false), (vec![0; 32], false)] {
@@ -671,7 +679,7 @@ fn a_share_under_another_statement_is_not_added() {
     let other = round.update(&client, ROUND, &round.prekeys());
     let other = wire::parse(&other).unwrap();
     let (body, ..) = split::<SIGNATURE_LEN>(other.payload).unwrap();
-    let sealed = &body[body.len() - SHARES..];
+    let sealed = &body[body.len() - round.shares()..];
     let lie = resigned(&round, 3, |shares| shares.copy_from_slice(sealed));
     let mut aggregator = with_lie(&round, &lie);
     let (_, request) = aggregator.requests().unwrap().swap_remove(0);
@@ -797,4 +805,106 @@ fn an_update_with_one_forged_half_is_added_by_no_server_and_no_member() {
         assert!(matches!(refused, Error::Signature { party: 3 }), "{refused}");
     }
     round.member(0).answer(&header.frame(&request)).unwrap();
+}
+
+/// Seven members, of whom five must answer and one may lie.
+fn seven() -> Params {
+    Params { members: 7, threshold: 5, ..params(8) }
+}
+
+/// Client `id`'s update with a share for each of `members` that is one of another polynomial.
+fn misfitting(round: &Round, id: usize, members: &[u32]) -> Vec<u8> {
+    let lies: Vec<(usize, Vec<u8>)> = members
+        .iter()
+        .map(|member| {
+            let own = round.opened_share(&round.updates[id], *member, &round.secrets(*member)).unwrap();
+            let mut share = own.to_vec();
+            // The secret's or the pad's.
+            let at = if member % 2 == 0 { 0 } else { share.len() - 2 * TAG_LEN };
+            share[at] ^= 1;
+            (*member as usize, sealed_as(round, id, *member, &share))
+        })
+        .collect();
+    resigned(round, id, |shares| lies.iter().for_each(|(m, lie)| shares[round.share_at(*m)].copy_from_slice(lie)))
+}
+
+/// What `member` answers to `request` when it lies about the combination of the `k`-th client's share.
+fn lying(round: &Round, member: u32, request: &[u8], k: usize) -> Vec<u8> {
+    let answer = round.member(member).answer(request).unwrap();
+    let parsed = wire::parse(&answer).unwrap();
+    let each = 12 + TAG_LEN;
+    let (said, combined) = parsed.payload.split_at(parsed.payload.len() - each * parsed.header.contributions.len());
+    let mut combined = combined.to_vec();
+    combined[k * each + 12] ^= 1;
+    // `member | sum | digest | signature | keys`.
+    let sum = 4..4 + FIELD + TAG_LEN;
+    let digest = Sha256::digest(&combined);
+    let context = RoundContext::of(round.roster_digest(), &wire::parse(&round.updates[0]).unwrap().header);
+    let of = context.answer(&parsed.header.contributions, member, &said[sum.clone()]);
+    let signature = round.identity(member as usize).sign(Purpose::Answer, &[of.as_slice(), &digest].concat()).unwrap();
+    let rest = &said[sum.end + 32 + SIGNATURE_LEN..];
+    parsed.header.frame(&[&said[..sum.end], &digest, &signature, rest, &combined].concat())
+}
+
+#[test]
+fn a_client_whose_shares_do_not_fit_is_named_in_the_round() {
+    let round = round(seven(), &[0, 1, 2, 3]);
+    for (lies, named) in [(vec![], false), (vec![6], false), (vec![0], false), (vec![2, 5], true), (vec![4, 6], true)] {
+        let state = tempfile::tempdir().unwrap();
+        let mut aggregator = with_lie(&round, &misfitting(&round, 3, &lies));
+        let requests = aggregator.requests().unwrap();
+        for (k, (member, request)) in requests.iter().enumerate() {
+            // A ledger of its own for each try, and the prekeys of all.
+            let folder = state.path().join(member.to_string());
+            std::fs::create_dir(&folder).unwrap();
+            let name = format!("{}-{member}.prekeys", wire::hex(&round.keys.server.tag.key_id));
+            std::fs::copy(round.state.path().join(&name), folder.join(&name)).unwrap();
+            let member = round.scheme.member(&round.keys.clients[k], Some(&folder)).unwrap();
+            aggregator.answer(&member.answer(request).unwrap()).unwrap();
+            // With fewer than seven nothing is known.
+            assert_eq!(aggregator.accused().is_empty(), k < 6 || !named, "{lies:?}, {k}");
+        }
+        match aggregator.finish() {
+            Ok(frame) => assert_eq!(opened(&round.scheme, &round.keys, 0, &frame).unwrap(), round.sums(), "{lies:?}"),
+            // Five shares of seven lie on a polynomial whichever they are.
+            Err(error) => assert!(named && matches!(error, Error::Committee { answers: 0, needed: 5 }), "{error}"),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// One member lies, about whichever clients, and clients give false shares to whichever members.
+    #[test]
+    fn no_honest_client_is_named_whoever_lies(
+        liar in 0u32..7, about in subsequence((0..4).collect::<Vec<usize>>(), 0..=1),
+        first in subsequence((0..7).collect::<Vec<u32>>(), 0..=3), second in subsequence((0..7).collect::<Vec<u32>>(), 0..=3),
+        dead in subsequence((0..7).collect::<Vec<u32>>(), 0..=2),
+    ) {
+        let round = round(seven(), &[0, 1, 2, 3]);
+        let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+        let lies = [Vec::new(), Vec::new(), first, second];
+        for (id, members) in lies.iter().enumerate() {
+            aggregator.add(&misfitting(&round, id, members)).unwrap();
+        }
+        for (member, request) in aggregator.requests().unwrap().iter().filter(|(member, _)| !dead.contains(member)) {
+            let answer = match about.first() {
+                Some(k) if *member == liar => lying(&round, *member, request, *k),
+                _ => round.member(*member).answer(request).unwrap(),
+            };
+            aggregator.answer(&answer).unwrap();
+        }
+        let named = aggregator.accused();
+        prop_assert!(named.iter().all(|client| !lies[*client as usize].is_empty()), "{named:?}");
+        if dead.is_empty() {
+            // More members than may lie, beside the one that does.
+            let sure = (0..4u32).filter(|id| lies[*id as usize].iter().filter(|m| **m != liar).count() > 1);
+            prop_assert!(sure.into_iter().all(|client| named.contains(&client)), "{named:?}");
+        }
+        if let Ok(frame) = aggregator.finish()
+            && dead.is_empty()
+        {
+            prop_assert_eq!(opened(&round.scheme, &round.keys, 0, &frame).unwrap(), round.sums());
+        }
+    }
 }

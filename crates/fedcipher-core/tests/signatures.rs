@@ -210,7 +210,7 @@ fn member(odd: &Odd) -> Option<bool> {
         let info = share_info(&scope, 7, of.client, 0, prekey.number);
         let data = context.share_data(of, Tag::default(), &[1; 32]);
         let envelope = Envelope::to(prekey.number, &prekey.public, &info).unwrap();
-        let share = envelope.seal(&data, &[7; 32 + TAG_LEN]).unwrap();
+        let share = envelope.seal(&data, &[7; 32 + 2 * TAG_LEN]).unwrap();
         let signed = [[1; 32], sha256(&[&share]), [2; 32], [3; 32]].concat();
         let message = context.update(of, Tag::default(), &signed);
         let signature = identities[of.client as usize].sign(Purpose::Update, &message).unwrap().to_vec();

@@ -5,6 +5,7 @@ use super::answer::{Accused, Answer, Complaint, read_all, write_all};
 use super::prekeys::Published;
 use super::roster::{Party, Roster};
 use super::sealed_share::{NO_SHARE, SealedShare};
+use super::sharing::Combination;
 use super::statement::RoundContext;
 use super::{Params, Reveal, Setting, signed};
 use crate::admission::{Admission, Claim};
@@ -42,7 +43,10 @@ pub struct OneshotAggregator {
     agreed: Certificate,
     /// Whether members were asked for their sums.
     requested: bool,
-    answers: BTreeMap<u32, Answer>,
+    /// With the combination of each client's share.
+    answers: BTreeMap<u32, (Answer, Vec<Combination>)>,
+    /// What the combinations have shown so far.
+    judged: Judged,
     /// Clients, and the members that accuse them without proof.
     accused: BTreeMap<u32, BTreeSet<u32>>,
     /// Clients that have sealed no share, as a member has proven.
@@ -67,6 +71,17 @@ impl Kept {
     fn statement(&self) -> Vec<u8> {
         [self.signature.as_slice(), &self.tag.to_bytes(), &self.signed].concat()
     }
+}
+
+/// What combinations of shares show.
+#[derive(Debug, Default)]
+struct Judged {
+    /// Clients whose shares fit for too few members, whichever of these lie.
+    liars: BTreeSet<u32>,
+    /// Members whose shares of some client do not fit the others', by that client's doing or their own.
+    odd: BTreeSet<u32>,
+    /// Whether shares of a client fit for nobody.
+    spoilt: bool,
 }
 
 /// An update's payload without tag and signature.
@@ -109,6 +124,7 @@ impl OneshotAggregator {
             agreed: Certificate::default(),
             requested: false,
             answers: BTreeMap::new(),
+            judged: Judged::default(),
             accused: BTreeMap::new(),
             proven: BTreeSet::new(),
         }
@@ -179,7 +195,7 @@ impl OneshotAggregator {
         let Some(x) = accused.shown.as_ref().filter(|x| share.is_of(x)) else { return Ok(false) };
         let ciphertexts = kept.signed.first_chunk().copied().unwrap_or_default();
         let opened = share.open(x, &context.share_data(kept.own, kept.tag, &ciphertexts));
-        let good = |share: &Zeroizing<Vec<u8>>| self.setting.sharing.check(place, share).is_ok();
+        let good = |share: &Zeroizing<Vec<u8>>| self.setting.sharing.share(place, share).is_ok();
         if opened.as_ref().is_some_and(good) {
             return Err(Error::frame(format!("member {member} accuses client {} of a good share", accused.client)));
         }
@@ -199,6 +215,48 @@ impl OneshotAggregator {
         Signed { party, key, purpose: Purpose::Update, message: &message, signature }.check()?;
         self.check_given(party, &body.sealed)?;
         Ok((body, *signature))
+    }
+
+    fn combinations(&self, bytes: &[u8]) -> Result<Vec<Combination>> {
+        let (sharing, count) = (&self.setting.sharing, self.shares.len());
+        if bytes.len() != count * sharing.combination_bytes() {
+            return Err(Error::frame(format!("combinations of other shares than those of {count} clients")));
+        }
+        bytes.chunks(sharing.combination_bytes()).map(|bytes| sharing.parse_combination(bytes)).collect()
+    }
+
+    /// Where so many members have answered that as many as may lie are found: whose shares do not fit. With fewer, nothing
+    /// is said.
+    fn judge_shares(&self) -> Judged {
+        let (sharing, most) = (&self.setting.sharing, self.setting.params.corrupt_members);
+        let mut judged = Judged::default();
+        let found = self.answers.len().saturating_sub(sharing.needed()) / 2;
+        if found < most {
+            return judged;
+        }
+        let there = |(_, member): &(usize, &Party)| self.answers.contains_key(&member.id);
+        let (places, ids): (Vec<usize>, Vec<u32>) =
+            self.roster.members().enumerate().filter(there).map(|(place, member)| (place, member.id)).unzip();
+        for (k, client) in self.shares.keys().enumerate() {
+            let said: Vec<&Combination> = ids.iter().map(|id| &self.answers[id].1[k]).collect();
+            let odd = sharing.disagreeing_shares(&places, &said, found);
+            // At most `most` members lie: with more that do not fit, an honest one was given another share.
+            if odd.as_ref().is_none_or(|odd| odd.len() > most) {
+                judged.liars.insert(*client);
+            }
+            judged.spoilt |= odd.is_none();
+            let id = |place: &usize| places.iter().position(|other| other == place).map(|at| ids[at]);
+            judged.odd.extend(odd.iter().flatten().filter_map(id));
+        }
+        judged
+    }
+
+    /// Answers that fit, as far as combinations have shown.
+    fn fitting(&self) -> usize {
+        if self.judged.spoilt {
+            return 0;
+        }
+        self.answers.keys().filter(|member| !self.judged.odd.contains(member)).count()
     }
 
     /// Refuses shares that were sealed to other prekeys than clients were given.
@@ -274,21 +332,26 @@ impl Aggregator for OneshotAggregator {
         found.header.check_kind(Kind::Answer)?;
         let mut r = Reader::new(found.payload);
         let answer = Answer::read(&self.setting, &mut r)?;
-        r.finish()?;
+        let combined = r.rest();
+        if sha256(&[combined]) != answer.combined {
+            return Err(Error::frame("the combinations of shares are not those that the member has signed"));
+        }
         let party = self.member(answer.member)?;
         if !answer.is_of(party, &context, &asked.contributions) {
             return Err(Error::Signature { party: answer.member });
         }
+        let combined = self.combinations(combined)?;
         let member = answer.member;
         // The first answer stands; a second one of the same sum differs in its randomness only.
-        self.answers.entry(member).or_insert(answer);
+        self.answers.entry(member).or_insert((answer, combined));
+        self.judged = self.judge_shares();
         Ok(member)
     }
 
     fn accused(&self) -> Vec<u32> {
         let sure = |members: &BTreeSet<u32>| members.len() > self.setting.params.corrupt_members;
         let many = self.accused.iter().filter(|(_, members)| sure(members)).map(|(client, _)| *client);
-        many.chain(self.proven.iter().copied()).collect::<BTreeSet<_>>().into_iter().collect()
+        many.chain(self.proven.union(&self.judged.liars).copied()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>> {
@@ -313,15 +376,17 @@ impl Aggregator for OneshotAggregator {
         if self.agreeing() {
             return self.setting.sharing.needed().saturating_sub(self.agreements.certificate().0.len());
         }
-        self.setting.sharing.needed().saturating_sub(self.answers.len())
+        self.setting.sharing.needed().saturating_sub(self.fitting())
     }
 
     fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         if self.agreeing() || self.missing() > 0 {
-            return Err(Error::Committee { answers: self.answers.len(), needed: self.setting.sharing.needed() });
+            return Err(Error::Committee { answers: self.fitting(), needed: self.setting.sharing.needed() });
         }
-        let answers: Vec<Answer> = std::mem::take(&mut self.answers).into_values().collect();
+        let odd = std::mem::take(&mut self.judged.odd);
+        let fits = |(member, (answer, _)): (u32, (Answer, _))| (!odd.contains(&member)).then_some(answer);
+        let answers: Vec<Answer> = std::mem::take(&mut self.answers).into_iter().filter_map(fits).collect();
         let (keys, sum, tag) = (write_all(&answers), self.sum.take()?, self.admission.close().to_bytes());
         let parts: Vec<&[u8]> =
             [&keys[..]].into_iter().chain(sum.iter().map(Vec::as_slice)).chain([&tag[..]]).collect();

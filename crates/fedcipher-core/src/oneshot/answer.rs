@@ -12,6 +12,7 @@ use crate::mac::field::Element;
 use crate::prf::KeyStream;
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
+use crate::statement::sha256;
 use crate::wire::{Contribution, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
@@ -26,6 +27,8 @@ const WRAP_LEN: usize = 4 + KEY_LEN + OVERHEAD;
 pub struct Answer {
     pub member: u32,
     sum: Vec<u8>,
+    /// Of the combinations of each client's share, which only the server is sent.
+    pub combined: [u8; 32],
     signature: [u8; SIGNATURE_LEN],
     /// The sum's key for each reader; none where the sum is in the clear.
     wraps: Vec<(u32, Vec<u8>)>,
@@ -40,8 +43,9 @@ impl Answer {
         context: &RoundContext,
         of: &[Contribution],
         sum: &Shares,
+        combinations: &[u8],
     ) -> Result<Self> {
-        let secrets = setting.sharing.packed(sum.secrets.iter().copied());
+        let secrets = setting.sharing.packed(sum.secrets.len(), sum.secrets.iter().copied());
         let pads = *sum.pads + veil(place, context, of, member, &secrets);
         let mut sum = [secrets.as_slice(), &pads.to_wire()].concat();
         let mut wraps = Vec::new();
@@ -55,13 +59,15 @@ impl Answer {
             };
             wraps = place.roster.readers().collect::<Vec<_>>().into_par_iter().map(wrap).collect::<Result<_>>()?;
         }
-        let signature = place.identity.sign(Purpose::Answer, &context.answer(of, member, &sum))?;
-        Ok(Answer { member, sum, signature, wraps })
+        let combined = sha256(&[combinations]);
+        let signature = place.identity.sign(Purpose::Answer, &signed(context, of, member, &sum, &combined))?;
+        Ok(Answer { member, sum, combined, signature, wraps })
     }
 
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.member.to_le_bytes());
         out.extend_from_slice(&self.sum);
+        out.extend_from_slice(&self.combined);
         out.extend_from_slice(&self.signature);
         out.extend_from_slice(&(self.wraps.len() as u32).to_le_bytes());
         for (reader, key) in &self.wraps {
@@ -73,20 +79,20 @@ impl Answer {
     pub fn read(setting: &Setting, r: &mut Reader<'_>) -> Result<Self> {
         let member = r.u32()?;
         let sum = r.bytes(setting.sharing.sum_bytes())?.to_vec();
-        let signature = r.array()?;
+        let (combined, signature) = (r.array()?, r.array()?);
         let count = r.u32()? as usize;
         let mut wraps = Vec::new();
         for bytes in r.bytes(count.saturating_mul(WRAP_LEN))?.chunks(WRAP_LEN) {
             let mut wrap = Reader::new(bytes);
             wraps.push((wrap.u32()?, wrap.rest().to_vec()));
         }
-        Ok(Answer { member, sum, signature, wraps })
+        Ok(Answer { member, sum, combined, signature, wraps })
     }
 
     /// Whether it is what `party`, of the committee, has signed for these clients.
     #[must_use]
     pub fn is_of(&self, party: &Party, context: &RoundContext, of: &[Contribution]) -> bool {
-        let message = context.answer(of, self.member, &self.sum);
+        let message = signed(context, of, self.member, &self.sum, &self.combined);
         let signed = Signed {
             party: self.member,
             key: &party.signing,
@@ -127,6 +133,11 @@ impl Answer {
         self.wraps.retain(|(id, _)| *id == reader);
         self
     }
+}
+
+/// What a member signs of its answer.
+fn signed(context: &RoundContext, of: &[Contribution], member: u32, sum: &[u8], combined: &[u8; 32]) -> Vec<u8> {
+    [context.answer(of, member, sum).as_slice(), combined].concat()
 }
 
 /// What hides the sum of pads beside this sum of secrets from the server. A member answers for a client once a round, so

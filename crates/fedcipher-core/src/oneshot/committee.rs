@@ -230,7 +230,7 @@ mod tests {
             let counts = f.lagrange(&nodes, f.neg(1));
             let sums = members.map(|m| {
                 let mut sum = sharing.none();
-                shares[..clients].iter().for_each(|of| sharing.add(&mut sum, m, &of[m]).unwrap());
+                shares[..clients].iter().for_each(|of| sharing.add(&mut sum, &sharing.share(m, &of[m]).unwrap()));
                 sum.secrets
             });
             let pair = |g: usize| {

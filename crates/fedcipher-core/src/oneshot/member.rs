@@ -6,7 +6,7 @@ use super::answer::{Accused, Answer, Complaint};
 use super::prekeys::Prekeys;
 use super::sealed_share::SealedShare;
 use super::sealing::Secret;
-use super::sharing::Shares;
+use super::sharing::{Share, Shares};
 use super::statement::{RoundContext, share_info};
 use super::{Params, Place, Setting};
 use crate::admission::check_weight;
@@ -171,46 +171,52 @@ impl CommitteeMember {
         if gone.is_empty() { Ok(secrets) } else { Err(Error::PrekeyGone { round, clients: gone }) }
     }
 
-    /// Adds a client's share; or says that it is none, with what proves it.
-    fn add(
+    /// A client's share; or that it is none, with what proves it.
+    fn opened(
         &self,
-        sum: &mut Shares,
         (context, round): (&RoundContext, u64),
         secrets: &BTreeMap<u64, Secret>,
         Given { asked, share }: &Given<'_>,
-    ) -> std::result::Result<(), Accused> {
+    ) -> std::result::Result<Share, Accused> {
         let client = asked.of.client;
         let info = share_info(&self.place.digest, round, client, self.own, share.number);
         let x = secrets.get(&share.number).and_then(|secret| share.exported(secret, &info));
         let Some(x) = x else { return Err(Accused { client, shown: None }) };
         let ciphertexts = asked.signed.first_chunk().copied().unwrap_or_default();
         let opened = share.open(&x, &context.share_data(asked.of, asked.tag, &ciphertexts));
-        match opened.map(|share| self.setting.sharing.add(sum, self.index, &share)) {
-            Some(Ok(())) => Ok(()),
+        match opened.map(|share| self.setting.sharing.share(self.index, &share)) {
+            Some(Ok(share)) => Ok(share),
             _ => Err(Accused { client, shown: Some(x) }),
         }
     }
 
-    /// The shares' sum; or which clients have sealed what is no share of theirs, under their signature.
+    /// The shares' sum, and the combinations of each; or which clients have sealed what is no share, under their signature.
     fn sum(
         &self,
-        (context, round): (&RoundContext, u64),
-        secrets: &BTreeMap<u64, Secret>,
+        header: &Header,
+        context: &RoundContext,
         given: &[Given<'_>],
-    ) -> std::result::Result<Shares, Vec<Accused>> {
-        let sharing = &self.setting.sharing;
+    ) -> Result<std::result::Result<(Shares, Vec<u8>), Vec<Accused>>> {
+        let (sharing, secrets) = (&self.setting.sharing, self.secrets(header.round, given)?);
+        let signed = given.iter().map(|given| (given.asked.tag, given.asked.signed));
+        let coefficients = sharing.coefficients(&context.combination_seed(&header.contributions, signed))?;
         let empty = || (sharing.none(), Vec::new());
-        let add = |(mut sum, mut wrong): (Shares, Vec<Accused>), given: &Given<'_>| {
-            wrong.extend(self.add(&mut sum, (context, round), secrets, given).err());
-            (sum, wrong)
+        let add = |(mut sum, mut said): (Shares, Vec<_>), given: &Given<'_>| {
+            said.push(self.opened((context, header.round), &secrets, given).map(|share| {
+                sharing.add(&mut sum, &share);
+                sharing.combination_to_bytes(&sharing.combine(&share, &coefficients))
+            }));
+            (sum, said)
         };
-        let join = |(mut a, mut wrong): (Shares, Vec<Accused>), (b, more): (Shares, Vec<Accused>)| {
+        let join = |(mut a, mut said): (Shares, Vec<_>), (b, more): (Shares, Vec<_>)| {
             sharing.merge(&mut a, &b);
-            wrong.extend(more);
-            (a, wrong)
+            said.extend(more);
+            (a, said)
         };
-        let (sum, wrong) = given.par_iter().fold(empty, add).reduce(empty, join);
-        if wrong.is_empty() { Ok(sum) } else { Err(wrong) }
+        let (sum, said) = given.par_iter().fold(empty, add).reduce(empty, join);
+        let (combined, wrong): (Vec<_>, Vec<_>) = said.into_iter().partition(std::result::Result::is_ok);
+        let wrong: Vec<Accused> = wrong.into_iter().filter_map(std::result::Result::err).collect();
+        Ok(if wrong.is_empty() { Ok((sum, combined.into_iter().flatten().flatten().collect())) } else { Err(wrong) })
     }
 }
 
@@ -227,17 +233,18 @@ impl Member for CommitteeMember {
             return Ok(answer);
         }
         self.check_agreed(&set, &context, &agreed)?;
-        let secrets = self.secrets(header.round, &given)?;
-        let sum = match self.sum((&context, header.round), &secrets, &given) {
-            Ok(sum) => sum,
+        let (sum, combined) = match self.sum(&header, &context, &given)? {
+            Ok(made) => made,
             Err(wrong) => {
                 let complaint = Complaint::make(&self.place, self.own, &context, wrong)?;
                 return Ok(Header { kind: Kind::Complaint, ..header }.frame(&complaint.to_bytes()));
             }
         };
-        let answer = Answer::make(&self.setting, &self.place, self.own, &context, &header.contributions, &sum)?;
+        let of = &header.contributions;
+        let answer = Answer::make(&self.setting, &self.place, self.own, &context, of, &sum, &combined)?;
         let mut out = Vec::new();
         answer.write(&mut out);
+        out.extend(combined);
         // On disk before anything of the sum leaves: the same request again gets these bytes, another one of the same
         // clients nothing.
         self.answered.answer(&set, &digest, Header { kind: Kind::Answer, ..header }.frame(&out))

@@ -15,6 +15,7 @@ mod aggregate;
 mod agree;
 mod answer;
 pub mod committee;
+mod decode;
 mod decrypt;
 mod encrypt;
 pub mod field;

@@ -7,7 +7,13 @@
 //! Those between are equations in small numbers, and count as if they said all ([`super::committee`]).
 //! Shares add up: the members' sums are shares of the sum. Beside each share is one of the pad of the client's tag
 //! ([`super::pads`]).
+//!
+//! Each member says a random combination of its share too, of the secret and of the pad, and the combinations of all
+//! members lie on a polynomial as the shares do: so shares that do not fit are found before the sum is opened. Which
+//! combination follows from all that the clients have signed. A mask of the client's own is added to each, shared in the
+//! same way: so to whoever sees the combinations they are uniform.
 
+use super::decode::{Numbers, Tags, off};
 use super::field::Field;
 use super::pads::Pads;
 use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
@@ -15,10 +21,13 @@ use crate::mac::TAG_LEN;
 use crate::mac::field::Element;
 use crate::prf::{Stream, random_bytes};
 use crate::{Error, Result};
+use std::collections::BTreeSet;
 use zeroize::Zeroizing;
 
 /// Bytes of a share that is drawn from a seed.
 const SEED: usize = 32;
+/// What does not fit passes with a probability of at most 2^-this.
+const SOUND_BITS: u32 = 80;
 /// Sets of answers that are tried to find which of them are false.
 const MOST_SETS: usize = 4096;
 
@@ -33,6 +42,29 @@ pub struct Sharing {
     /// By how much what is shared, then the shares of seeds, count for the share of each other member.
     rows: Vec<Vec<u64>>,
     pads: Pads,
+    /// Combinations of the secret's shares.
+    masks: usize,
+}
+
+/// A member's share.
+pub struct Share {
+    secrets: Zeroizing<Vec<u64>>,
+    masks: Zeroizing<Vec<u64>>,
+    pad: Zeroizing<Element>,
+    pad_mask: Zeroizing<Element>,
+}
+
+/// How shares are combined, the same for all clients and members of a sum.
+pub struct Coefficients {
+    rows: Vec<Vec<u64>>,
+    pad: Element,
+}
+
+/// A combination of one client's share, by one member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Combination {
+    pub values: Vec<u64>,
+    pub pad: Element,
 }
 
 /// What a member adds up.
@@ -76,6 +108,7 @@ impl Sharing {
             pack,
             rows: Vec::new(),
             pads: Pads::new(members, threshold + pack - 1),
+            masks: SOUND_BITS.div_ceil(field.bits() - 1) as usize,
         };
         let nodes = made.nodes();
         made.rows = (threshold - 1..members).map(|j| field.lagrange(&nodes, point(j))).collect();
@@ -112,7 +145,19 @@ impl Sharing {
     /// Bytes of member `member`'s share.
     #[must_use]
     pub fn share_bytes(&self, member: usize) -> usize {
-        if member + 1 < self.threshold { SEED + TAG_LEN } else { self.sum_bytes() }
+        let secrets = if member + 1 < self.threshold { SEED } else { packed_len(self.columns(), self.field.bits()) };
+        secrets + 2 * TAG_LEN
+    }
+
+    /// Field elements of a share with its masks.
+    fn columns(&self) -> usize {
+        self.elements() + self.masks
+    }
+
+    /// Bytes of a combination.
+    #[must_use]
+    pub fn combination_bytes(&self) -> usize {
+        packed_len(self.masks, self.field.bits()) + TAG_LEN
     }
 
     /// Bytes of a sum of shares.
@@ -127,11 +172,15 @@ impl Sharing {
 
     /// A share for each member.
     pub fn split(&self, secret: &[i8], pad: &Element) -> Result<Vec<Zeroizing<Vec<u8>>>> {
+        let mut draws = Stream::from_os()?;
         let mut shares = Vec::with_capacity(self.members);
         let mut known = Vec::with_capacity(self.needed());
         for k in 0..self.pack {
             let coefficient = |g: usize| secret.get(g * self.pack + k).map_or(0, |c| self.field.lift(i64::from(*c)));
-            known.push(Zeroizing::new((0..self.elements()).map(coefficient).collect::<Vec<_>>()));
+            let mut column = Zeroizing::new(Vec::with_capacity(self.columns()));
+            column.extend((0..self.elements()).map(coefficient));
+            column.extend((0..self.masks).map(|_| draws.below(self.field.p())));
+            known.push(column);
         }
         for _ in 1..self.threshold {
             let seed = random_bytes::<SEED>()?;
@@ -142,34 +191,36 @@ impl Sharing {
             // Fewer than 2^6 products below 2^62 / 2^6 would do without reduction between; members are few.
             let value =
                 |g: usize| row.iter().zip(&known).fold(0, |s, (l, v)| self.field.add(s, self.field.mul(*l, v[g])));
-            shares.push(self.packed((0..self.elements()).map(value)));
+            shares.push(self.packed(self.columns(), (0..self.columns()).map(value)));
         }
         let pads = self.pads.split(pad)?;
-        let with_pad =
-            |(share, pad): (&Zeroizing<Vec<u8>>, &Element)| Zeroizing::new([share.as_slice(), &pad.to_wire()].concat());
-        Ok(shares.iter().zip(pads.iter()).map(with_pad).collect())
+        let masks = self.pads.split(&Zeroizing::new(Element::draw(&mut draws)))?;
+        let with_pads = |(share, (pad, mask)): (&Zeroizing<Vec<u8>>, (&Element, &Element))| {
+            Zeroizing::new([share.as_slice(), &pad.to_wire(), &mask.to_wire()].concat())
+        };
+        Ok(shares.iter().zip(pads.iter().zip(masks.iter())).map(with_pads).collect())
     }
 
     fn drawn(&self, seed: &[u8; SEED]) -> Result<Zeroizing<Vec<u64>>> {
         let mut stream = Stream::new(seed, [0; 12])?;
-        Ok(Zeroizing::new((0..self.elements()).map(|_| stream.below(self.field.p())).collect()))
+        Ok(Zeroizing::new((0..self.columns()).map(|_| stream.below(self.field.p())).collect()))
     }
 
     /// Field elements in the wire's bits.
     #[must_use]
-    pub fn packed(&self, values: impl Iterator<Item = u64>) -> Zeroizing<Vec<u8>> {
-        let mut out = Zeroizing::new(vec![0; self.secret_bytes()]);
+    pub fn packed(&self, count: usize, values: impl Iterator<Item = u64>) -> Zeroizing<Vec<u8>> {
+        let mut out = Zeroizing::new(vec![0; packed_len(count, self.field.bits())]);
         let mut writer = BitWriter::new(&mut out);
         values.for_each(|v| writer.push(u128::from(v), self.field.bits()));
         writer.finish();
         out
     }
 
-    /// Field elements off the wire.
-    fn unpacked(&self, bytes: &[u8]) -> Result<Zeroizing<Vec<u64>>> {
+    /// So many field elements off the wire.
+    fn unpacked(&self, bytes: &[u8], count: usize) -> Result<Zeroizing<Vec<u64>>> {
         let bits = self.field.bits();
-        check_stream(bytes, self.elements(), bits)?;
-        let values: Vec<u64> = (0..self.elements()).map(|k| read_bits(bytes, k * bits as usize, bits) as u64).collect();
+        check_stream(bytes, count, bits)?;
+        let values: Vec<u64> = (0..count).map(|k| read_bits(bytes, k * bits as usize, bits) as u64).collect();
         let values = Zeroizing::new(values);
         if values.iter().any(|v| *v >= self.field.p()) {
             return Err(Error::frame("a share has a value that is no field element"));
@@ -183,20 +234,73 @@ impl Sharing {
         Shares { secrets: Zeroizing::new(vec![0; self.elements()]), pads: Zeroizing::default() }
     }
 
-    /// Adds member `member`'s share to a sum.
-    pub fn add(&self, sum: &mut Shares, member: usize, share: &[u8]) -> Result<()> {
-        let (share, pads) = split_pad(share)?;
-        let secrets = match <&[u8; SEED]>::try_from(share) {
+    /// Member `member`'s share, off the wire.
+    pub fn share(&self, member: usize, bytes: &[u8]) -> Result<Share> {
+        let (bytes, pad_mask) = split_pad(bytes)?;
+        let (secrets, pad) = split_pad(bytes)?;
+        let mut secrets = match <&[u8; SEED]>::try_from(secrets) {
             Ok(seed) if member + 1 < self.threshold => self.drawn(seed)?,
-            _ => self.unpacked(share)?,
+            _ => self.unpacked(secrets, self.columns())?,
         };
-        self.merge(sum, &Shares { secrets, pads });
-        Ok(())
+        let masks = Zeroizing::new(secrets.split_off(self.elements()));
+        Ok(Share { secrets, masks, pad, pad_mask })
     }
 
-    /// Refuses what is no share of member `member`.
-    pub fn check(&self, member: usize, share: &[u8]) -> Result<()> {
-        self.add(&mut self.none(), member, share)
+    /// Adds a share to a sum.
+    pub fn add(&self, sum: &mut Shares, share: &Share) {
+        sum.secrets.iter_mut().zip(share.secrets.iter()).for_each(|(s, v)| *s = self.field.add(*s, *v));
+        *sum.pads += *share.pad;
+    }
+
+    /// How shares are combined whose clients have signed what `seed` is a digest of.
+    pub fn coefficients(&self, seed: &[u8; 32]) -> Result<Coefficients> {
+        let mut stream = Stream::new(seed, [0; 12])?;
+        let row = |_| (0..self.elements()).map(|_| stream.below(self.field.p())).collect();
+        let rows = (0..self.masks).map(row).collect();
+        Ok(Coefficients { rows, pad: Element::draw(&mut stream) })
+    }
+
+    /// What a member says of a share beside its sum.
+    #[must_use]
+    pub fn combine(&self, share: &Share, coefficients: &Coefficients) -> Combination {
+        // Products that are added before they are reduced: together they are below 2^62.
+        let most = 1usize << (62 - 2 * self.field.bits()).min(12);
+        let combined = |(mask, row): (&u64, &Vec<u64>)| {
+            let parts = row.chunks(most).zip(share.secrets.chunks(most));
+            parts.fold(*mask, |sum, (row, secrets)| {
+                let part: u64 = row.iter().zip(secrets).map(|(c, v)| c * v).sum();
+                self.field.add(sum, self.field.reduce(part))
+            })
+        };
+        let values = share.masks.iter().zip(&coefficients.rows).map(combined).collect();
+        Combination { values, pad: *share.pad_mask + coefficients.pad * *share.pad }
+    }
+
+    /// A combination on the wire.
+    #[must_use]
+    pub fn combination_to_bytes(&self, combination: &Combination) -> Vec<u8> {
+        let values = self.packed(self.masks, combination.values.iter().copied());
+        [values.as_slice(), &combination.pad.to_wire()].concat()
+    }
+
+    pub fn parse_combination(&self, bytes: &[u8]) -> Result<Combination> {
+        let (values, pad) = split_pad(bytes)?;
+        Ok(Combination { values: self.unpacked(values, self.masks)?.to_vec(), pad: *pad })
+    }
+
+    /// Which of `members` have combined another share of one client than all but `most` of them; none where so few do not
+    /// agree. There are at least [`Self::needed`] and twice `most`.
+    #[must_use]
+    pub fn disagreeing_shares(&self, members: &[usize], said: &[&Combination], most: usize) -> Option<BTreeSet<usize>> {
+        let points: Vec<u64> = members.iter().map(|member| point(*member)).collect();
+        let tags: Vec<Element> = points.iter().map(|x| Tags.of(*x)).collect();
+        let pads: Vec<Element> = said.iter().map(|of| of.pad).collect();
+        let mut places: BTreeSet<usize> = off(&Tags, &tags, &pads, self.needed(), most)?.into_iter().collect();
+        for k in 0..self.masks {
+            let values: Vec<u64> = said.iter().map(|of| of.values[k]).collect();
+            places.extend(off(&self.field, &points, &values, self.needed(), most)?);
+        }
+        Some(places.into_iter().map(|place| members[place]).collect())
     }
 
     /// Adds a sum to another.
@@ -208,7 +312,7 @@ impl Sharing {
     /// A sum off the wire: of secrets, as [`Self::packed`] has made it, then of pads.
     pub fn parse(&self, bytes: &[u8]) -> Result<Shares> {
         let (secrets, pads) = split_pad(bytes)?;
-        Ok(Shares { secrets: self.unpacked(secrets)?, pads })
+        Ok(Shares { secrets: self.unpacked(secrets, self.elements())?, pads })
     }
 
     /// The sum of secrets behind at least [`Self::needed`] sums of shares, each with its member's number. What more
@@ -285,7 +389,8 @@ mod tests {
         for (client, secret) in secrets.iter().enumerate() {
             for (member, share) in sharing.split(secret, &pad(client)).unwrap().iter().enumerate() {
                 assert_eq!(share.len(), sharing.share_bytes(member));
-                sharing.add(&mut sums[member].1, member, share).unwrap();
+                let share = sharing.share(member, share).unwrap();
+                sharing.add(&mut sums[member].1, &share);
             }
         }
         sums

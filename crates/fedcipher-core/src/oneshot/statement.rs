@@ -33,6 +33,14 @@ impl RoundContext {
         out
     }
 
+    /// What the combinations of shares follow from: the clients, and all that these have signed.
+    #[must_use]
+    pub fn combination_seed<'a>(&self, of: &[Contribution], signed: impl Iterator<Item = (Tag, &'a [u8])>) -> [u8; 32] {
+        let each = signed.flat_map(|(tag, digests)| [&tag.to_bytes()[..], digests].concat());
+        let all: Vec<u8> = contributions(of).into_iter().chain(each).collect();
+        sha256(&[&self.labelled("combination"), &all])
+    }
+
     /// The data beside each share: the update that it belongs to, by the digest of its ciphertexts.
     #[must_use]
     pub fn share_data(&self, own: Contribution, tag: Tag, ciphertexts: &[u8; 32]) -> [u8; 32] {
