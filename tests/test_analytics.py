@@ -1,6 +1,7 @@
 """Federated analytics: sums of what clients answer, and nothing else, are opened."""
 
 import json
+import os
 from dataclasses import replace
 
 import fedcipher
@@ -11,6 +12,7 @@ from fedcipher.dp import Privacy
 from fedcipher.federation.answers import Answer
 from fedcipher.flower import protocol
 from fedcipher.flower.analytics import QUERY, EncryptedSum, query_mod, secure_sum
+from fedcipher.flower.party import _parties
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.set_memory import ServerSets
 from fedcipher.keys.provider import server_keys
@@ -21,6 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.clientapp import ClientApp
 
 CLIENTS = 4
+KILLED = ["the process is killed"]
 QUESTION = RecordDict({"config": ConfigRecord({"feature": "age", "bins": [0, 50, 100]})})
 
 
@@ -34,6 +37,8 @@ def federation(tmp_path, answers, *, name="flashe", codec=None, mods=(query_mod,
     @app.query()
     def query(msg, ctxt):
         asked.append(msg.content)
+        if answers == KILLED:
+            os._exit(9)
         held = answers[ctxt.node_config["partition-id"]]
         content = held if isinstance(held, RecordDict) else RecordDict({"result": MetricRecord(held)})
         return Message(content, reply_to=msg)
@@ -235,12 +240,19 @@ def test_attack_15_another_resolution_is_another_query_and_a_refused_one_is_spen
     assert "65 numbers, 64 are allowed" in caplog.text
 
 
-def test_attack_15_the_twenty_first_query_is_refused_counted_over_two_key_sets(tmp_path, caplog):
-    """Each set's clients have answered ten: a second set of keys is no second budget."""
-    sets = [federation(tmp_path / name, [{"n": 1}] * CLIENTS) for name in ("one", "two")]
-    for grid, folder, _ in sets:
+def sites(tmp_path, *names, answers=None):
+    """Federations whose clients are sites with a policy, all with one state folder."""
+    answers = answers or [{"n": 1}] * CLIENTS
+    made = [federation(tmp_path / name, answers) for name in names]
+    for grid, folder, _ in made:
         for k, context in enumerate(grid.contexts.values()):
             context.node_config["fedcipher-key"] = str(folder / f"client-{k}.key")
+    return made
+
+
+def test_attack_15_the_twenty_first_query_is_refused_counted_over_two_key_sets(tmp_path, caplog):
+    """Each set's clients have answered ten: a second set of keys is no second budget."""
+    sets = sites(tmp_path, "one", "two")
     for number in range(20):
         grid, folder, _ = sets[number % 2]
         assert secure_sum(grid, QUESTION, folder, answers=["n"]).clients == [0, 1, 2, 3]
@@ -249,6 +261,59 @@ def test_attack_15_the_twenty_first_query_is_refused_counted_over_two_key_sets(t
             secure_sum(grid, QUESTION, folder, answers=["n"])
         assert len(asked) == 10 * CLIENTS, "the app is not asked"
     assert caplog.text.count("this site has had 20 queries in key epoch 1") == 2 * CLIENTS
+
+
+def refused_everywhere(site, caplog, why):
+    """Whether all clients refuse a query in the same words, before the app is asked, and say why in their own logs."""
+    (grid, folder, asked), before = site, len(site[2])
+    grid.received.clear()
+    caplog.clear()
+    with pytest.raises(errors.StrategyError, match="0 usable answers"):
+        secure_sum(grid, QUESTION, folder, answers=["n"])
+    # `reference_of` knows one text, which says no cause.
+    constant = [reply for _, reply in grid.received if reference_of(reply)]
+    return len(constant) == CLIENTS and len(asked) == before and caplog.text.count(why) == CLIENTS
+
+
+@pytest.mark.parametrize("most", [None, 3])
+def test_attack_15_the_policy_says_how_many_queries_both_key_sets_have_also_after_a_restart(tmp_path, caplog, most):
+    """Twenty without a policy file. New processes and newer policies count what was answered before."""
+    place = home() / "policy.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if most is not None:
+        place.write_text(json.dumps({"fedcipher_policy": 1, "queries": most}))
+    one, two = sites(tmp_path, "one", "two")
+    for number in range(most or 20):
+        grid, folder, _ = (one, two)[number % 2]
+        assert secure_sum(grid, QUESTION, folder, answers=["n"]).clients == [0, 1, 2, 3]
+    _parties.clear()
+    for site in (one, two):
+        assert refused_everywhere(site, caplog, f"this site has had {most or 20} queries in key epoch 1")
+    place.write_text(json.dumps({"fedcipher_policy": 1, "queries": (most or 20) + 1}))
+    assert secure_sum(two[0], QUESTION, two[1], answers=["n"]).clients == [0, 1, 2, 3]
+    assert refused_everywhere(one, caplog, f"this site has had {(most or 20) + 1} queries")
+    # None at all is not a number here: 0 is no limit, as the page says.
+    place.write_text(json.dumps({"fedcipher_policy": 1, "queries": 0}))
+    assert secure_sum(one[0], QUESTION, one[1], answers=["n"]).clients == [0, 1, 2, 3]
+
+
+def test_attack_15_a_query_counts_before_the_app_is_asked_also_where_the_process_is_killed(tmp_path, caplog):
+    """Each of two clients is killed while its app works; the site may answer two queries."""
+    place = home() / "policy.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps({"fedcipher_policy": 1, "queries": 2}))
+    answers = [{"n": 1}] * CLIENTS
+    one, two = sites(tmp_path, "one", "two", answers=answers)
+    for grid, folder, _ in (one, two):
+        child = os.fork()
+        if child == 0:
+            answers[:] = KILLED
+            secure_sum(grid, QUESTION, folder, answers=["n"])
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    for site in (one, two):
+        assert refused_everywhere(site, caplog, "this site has had 2 queries in key epoch 1")
+        assert not site[2]
 
 
 @pytest.mark.parametrize("name", ["flashe", "oneshot"])

@@ -781,6 +781,19 @@ def test_attack_06_a_later_round_of_too_few_is_not_begun(tmp_path, rng, caplog, 
     assert "Varying sampled 2 clients" in caplog.text
 
 
+@pytest.mark.parametrize(("name", "params"), [("oneshot", {"preset": "fast"}), ("bfv", {})])
+def test_attack_06_a_share_that_no_round_reaches_is_refused_before_the_first_message(tmp_path, rng, name, params):
+    """Four fifths of five clients are four; two are sampled."""
+    federation = Federation(tmp_path, name, rng, min_contributions=0.8, **params)
+    few = FedAvg(fraction_train=0.4, min_train_nodes=2, min_evaluate_nodes=5, min_available_nodes=5)
+    strategy = SecureStrategy(few, federation.folder, out=federation.folder.parent / "run")
+    also = " and corrupt_clients=0" if name == "oneshot" else ""
+    said = rf"sampled 2 clients.*needs 4 updates: .* samples 4, or make keys with min_contributions=2{also}, which"
+    with pytest.raises(errors.StrategyError, match=said):
+        strategy.start(federation.grid, record(initial()), num_rounds=1)
+    assert federation.grid.sent == []
+
+
 # --- 12: different models to different clients ------------------------------------------------
 
 

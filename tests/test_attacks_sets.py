@@ -188,10 +188,10 @@ def test_openings_with_a_memory_that_nobody_names_count_in_it():
 class Five:
     """A committee of five, of which three answer; clients send what the server asks for."""
 
-    def __init__(self, corrupt_clients=0, corrupt_members=0):
+    def __init__(self, corrupt_clients=0, corrupt_members=0, clients=CLIENTS):
         self.scheme = fedcipher.scheme(
             "oneshot",
-            clients=CLIENTS,
+            clients=clients,
             min_contributions=3,
             members=5,
             corrupt_clients=corrupt_clients,
@@ -199,8 +199,8 @@ class Five:
             preset="fast",
             codec=CODEC,
         )
-        self.issued = self.scheme.keygen(CLIENTS)
-        self.encryptors = [self.scheme.encryptor(self.issued.client(k)) for k in range(CLIENTS)]
+        self.issued = self.scheme.keygen(clients)
+        self.encryptors = [self.scheme.encryptor(self.issued.client(k)) for k in range(clients)]
 
     def member(self, number):
         """As in a new process."""
@@ -310,6 +310,19 @@ def test_a_member_that_says_it_remembers_what_is_not_so_stops_nobody():
     assert not made.missing
     # No honest member has heard of the first set, which this one breaks.
     five.member(0).answer(five.asking(3, (0, 1, 3)).requests()[0])
+
+
+def test_a_set_that_no_more_members_say_than_may_lie_is_passed_on_only_where_it_has_to_be():
+    """Two honest members remember one set, a liar another one. The first is enough for all to agree."""
+    five = Five(corrupt_members=1, clients=10)
+    liar = five.scheme._native.member(five.issued.client(4), None)
+    five.proposed(1, (5, 6, 7), (0, 1))
+    liar.answer(five.asking(2, (0, 1, 8)).requests()[4])
+    made = five.asking(3, range(2, 8))
+    answered(made, lambda k: liar if k == 4 else five.member(k))
+    assert not made.missing
+    # With the liar's set, 0 and 1 would be a group of two.
+    five.member(0).answer(five.asking(4, (0, 1, 9)).requests()[0])
 
 
 def test_a_proposal_shows_the_updates_of_one_client_more_than_may_lie():

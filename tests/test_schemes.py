@@ -4,6 +4,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import Codec, errors
+from fedcipher._optional import built
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -294,3 +295,43 @@ def test_a_sum_counts_in_one_memory(name):
         with pytest.raises(errors.ModelMismatchError, match="another memory"):
             scheme.decryptor(keys.client(1)).open(aggregate, memory=other)
     assert scheme.decryptor(keys.client(1)).sums(aggregate, memory=b"here").tolist() == [254] * 7
+
+
+@pytest.mark.parametrize("name", ["plain", "flashe", "bfv", "oneshot", "pasta-bfv", "paillier"])
+def test_a_share_of_the_clients_is_a_count_once_the_scheme_is_made(name):
+    """Rounded up; a count stays a count, also of 1."""
+    if name == "pasta-bfv" and not built("hhe"):
+        pytest.skip("no pasta-bfv in this build")
+    if name == "paillier":
+        pytest.importorskip("phe")
+
+    def least(clients, chosen):
+        made = fedcipher.scheme(name, clients=clients, min_contributions=chosen, codec=Codec(bits=8))
+        found = made.params()["min_contributions"]
+        assert type(found) is int and found == made.min_contributions
+        assert fedcipher.schemes.from_spec(made.spec()).min_contributions == found
+        return found
+
+    assert [least(10, share) for share in (0.3, 0.31, 0.99, 0.5)] == [3, 4, 10, 5]
+    # As floats 0.14 times 50 is above 7.
+    assert 0.14 * 50 > 7 and least(50, 0.14) == 7 and least(10, 7) == 7
+    for share in (0.0, 1.0, -0.5, 1.5, float("nan"), float("inf")):
+        with pytest.raises(errors.ParameterError, match="count from 1 on nor a share of the clients between 0 and 1"):
+            least(10, share)
+    with pytest.raises(errors.ParameterError, match=r"0.05 of 20 clients is 1 client.*the count 1 if that is meant"):
+        least(20, 0.05)
+
+
+def test_the_usual_least_of_oneshot_grows_with_the_clients_and_with_those_that_may_lie():
+    def least(clients, **params):
+        return fedcipher.scheme(
+            "oneshot", clients=clients, preset="fast", codec=Codec(bits=6), **params
+        ).min_contributions
+
+    assert [least(clients) for clients in (3, 4, 30, 31, 100, 101, 200)] == [3, 3, 3, 4, 10, 11, 20]
+    assert [least(100, corrupt_clients=many) for many in (0, 8, 9, 20)] == [10, 10, 11, 22]
+    assert least(2, corrupt_clients=0) == 2 and least(100, min_contributions=3) == 3
+    with pytest.raises(errors.ParameterError, match=r"2 with corrupt_clients=1.*take 3 with clients=3"):
+        least(2)
+    # Other schemes have a key that all clients share: a larger sum hides nobody better from it.
+    assert fedcipher.scheme("bfv", clients=100).min_contributions == 3

@@ -42,6 +42,8 @@ impl std::fmt::Debug for Bounds {
 
 /// Fewest clients of a sum where nobody chose: with two, either knows the other's update.
 const USUAL_MINIMUM: u64 = 3;
+/// What a share such as 0.1, which no float is exactly, may be off by when clients are counted.
+const SHARE_SLACK: f64 = 1e-6;
 
 impl Bounds {
     /// `min_contributions` of none is 3, or 2 for rounds of two and three clients. A sum of one is that client's
@@ -72,6 +74,35 @@ impl Bounds {
             None => USUAL_MINIMUM,
         };
         Ok(Bounds { clients, max_weight, min_contributions, privacy: None })
+    }
+
+    /// [`Self::new`] where up to `corrupt` clients may work with the server: `min_contributions` of none is the larger of
+    /// 3, two more than these and a tenth of the clients, as far as there are so many clients.
+    pub fn among(clients: u64, max_weight: u64, min_contributions: Option<u64>, corrupt: u64) -> Result<Self> {
+        let usual = clients.div_ceil(10).max(USUAL_MINIMUM).max(corrupt.saturating_add(2)).min(clients);
+        Self::new(clients, max_weight, min_contributions.or((clients > 1).then_some(usual)))
+    }
+
+    /// How many clients are `share` of `clients`, rounded up, as `min_contributions`.
+    pub fn share(clients: u64, share: f64) -> Result<u64> {
+        if !(share > 0.0 && share < 1.0) {
+            return Err(Error::parameter(
+                "min_contributions",
+                format!("{share} is neither a count from 1 on nor a share of the clients between 0 and 1"),
+            ));
+        }
+        let count = (share * clients as f64 - SHARE_SLACK).ceil() as u64;
+        if count < 2 {
+            return Err(Error::parameter(
+                "min_contributions",
+                format!(
+                    "{share} of {clients} clients is {} client, whose sum is its update; choose a larger share, or the \
+                     count 1 if that is meant",
+                    count.max(1)
+                ),
+            ));
+        }
+        Ok(count)
     }
 
     /// The same sums with noise in them.

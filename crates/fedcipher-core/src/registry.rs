@@ -221,7 +221,8 @@ fn build(spec: Spec, bits: Vec<u32>, accelerators: Option<Arc<dyn Accelerators>>
         "oneshot" => {
             let p: OneshotSpec = read(spec.params)?;
             Ok(Arc::new(Oneshot::new(OneshotParams {
-                bounds: bounded(p.clients, p.max_weight, p.min_contributions)?,
+                bounds: Bounds::among(p.clients, p.max_weight, p.min_contributions, p.corrupt_clients as u64)?
+                    .with_privacy(privacy)?,
                 preset: p.preset.into(),
                 bits,
                 members: p.members,

@@ -574,11 +574,29 @@ impl Decryptor {
     }
 }
 
-/// What `min_contributions` is where nobody chose, or the checked choice.
+/// A number of clients, or a share of them.
+#[derive(FromPyObject)]
+enum Fewest {
+    Count(u64),
+    Share(f64),
+}
+
+/// What `min_contributions` is where nobody chose, or the checked choice. `corrupt_clients` is of schemes that have it.
 #[pyfunction]
-#[pyo3(signature = (clients, chosen = None))]
-fn min_contributions(clients: u64, chosen: Option<u64>) -> PyResult<u64> {
-    Ok(Bounds::new(clients, 1, chosen).map_err(raise)?.min_contributions)
+#[pyo3(signature = (clients, chosen = None, corrupt_clients = None))]
+fn min_contributions(clients: u64, chosen: Option<Fewest>, corrupt_clients: Option<u64>) -> PyResult<u64> {
+    let bounds = || {
+        let count = match chosen {
+            Some(Fewest::Share(share)) => Some(Bounds::share(clients, share)?),
+            Some(Fewest::Count(count)) => Some(count),
+            None => None,
+        };
+        match corrupt_clients {
+            Some(corrupt) => Bounds::among(clients, 1, count, corrupt),
+            None => Bounds::new(clients, 1, count),
+        }
+    };
+    Ok(bounds().map_err(raise)?.min_contributions)
 }
 
 /// The elements, numbered through all tensors, that everybody sends in `round`.

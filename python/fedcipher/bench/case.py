@@ -38,8 +38,8 @@ class Case:
         """The scheme. Raises `DependencyError` where its package is missing."""
         codec, params = Codec(bits=self.bits, clip=1.0), dict(self.params)
         # What a sum costs does not depend on how few clients it may have; a committee has its own least.
-        if not scheme_class(self.scheme).info.committee:
-            params["min_contributions"] = 1
+        committee = scheme_class(self.scheme).info.committee
+        params["min_contributions"] = params.get("corrupt_clients", 1) + 2 if committee else 1
         return scheme(self.scheme, clients=self.clients, codec=codec, **params)
 
     def keys(self, made: Scheme, epoch: int = 1) -> KeySet:

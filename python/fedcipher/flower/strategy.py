@@ -716,9 +716,12 @@ class SecureStrategy(Strategy):
         """A round that cannot be finished is not begun; a first one means that no round could be."""
         said = f"{self._inner.name} sampled {sampled} clients, and a round needs {self._minimum} updates"
         if len(self.rounds) == 1:
+            # A sum of one is that client's update, and a committee's scheme has two honest clients in each.
+            lying, most = self.scheme.params().get("corrupt_clients", 0), max(0, sampled - 2)
+            keys = f"min_contributions={max(sampled, 2)}{f' and corrupt_clients={most}' if lying > most else ''}"
             raise StrategyError(
-                f"{said}: raise its fraction_train or min_train_nodes (or per-round), or make the scheme with a "
-                "smaller min_contributions, which lets whoever decrypts see the sum of so few"
+                f"{said}: raise its fraction_train or min_train_nodes (or per-round) until it samples {self._minimum}, "
+                f"or make keys with {keys}, which lets whoever decrypts see the sum of so few"
             )
         self._leave_unfinished(server_round, said)
         return []

@@ -74,7 +74,9 @@ def scheme(name: str, **params: Any) -> Scheme:
     """Make a scheme by name.
 
     Every scheme takes ``clients`` (most clients of a round), ``max_weight`` (largest integer weight of
-    one) and ``codec``; the class of the scheme documents the rest. Raises `ParameterError`.
+    one), ``min_contributions`` and ``codec``; the class of the scheme documents the rest. ``min_contributions`` is the
+    fewest clients of a sum: a count, or a share of ``clients`` between 0 and 1, rounded up to a count here. Raises
+    `ParameterError`.
     """
     cls = scheme_class(name)
     known = inspect.signature(cls).parameters

@@ -557,7 +557,9 @@ class NativeScheme(Scheme):
         self.codec = codec
         self.check_widths(codec, sends_parts=codec.top is not None or params.get("per_client_top") is not None)
         self.max_weight = params["max_weight"]
-        self.min_contributions = _native.min_contributions(params["clients"], params["min_contributions"])
+        self.min_contributions = _native.min_contributions(
+            params["clients"], params["min_contributions"], params.get("corrupt_clients")
+        )
         self._params = {**params, "min_contributions": self.min_contributions}
         self._native = _native.Scheme(json.dumps(self.spec()))
 

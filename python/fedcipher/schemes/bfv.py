@@ -45,7 +45,7 @@ class Bfv(NativeScheme):
         *,
         clients: int,
         max_weight: int = 1,
-        min_contributions: int | None = None,
+        min_contributions: float | None = None,
         preset: Literal["compact", "fast", "fedbit-paper"] = "compact",
         server_weights: bool = False,
         codec: Codec | None = None,

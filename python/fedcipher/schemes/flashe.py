@@ -59,7 +59,7 @@ class Flashe(NativeScheme):
         *,
         clients: int,
         max_weight: int = 1,
-        min_contributions: int | None = None,
+        min_contributions: float | None = None,
         masking: Literal["double", "single", "adaptive"] = "double",
         key_bits: int = 128,
         per_client_top: float | None = None,

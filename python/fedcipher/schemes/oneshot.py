@@ -38,7 +38,9 @@ class Oneshot(NativeScheme):
         ``members + corrupt_members`` is at most ``threshold``, else `ParameterError`. A party that is both a client and
         a member counts in both.
     min_contributions
-        Fewest clients of a sum; at least ``corrupt_clients + 2``, so that two honest ones hide each other.
+        Fewest clients of a sum, as a count or as a share of ``clients`` between 0 and 1; at least
+        ``corrupt_clients + 2``, so that two honest ones hide each other, else `ParameterError`. Without it: the largest
+        of 3, ``corrupt_clients + 2`` and a tenth of ``clients``, rounded up.
     preset
         ``"compact"``: N = 4096; ``"fast"``: N = 2048, half of the shares' bytes, fewer values a ciphertext.
     pack
@@ -72,7 +74,7 @@ class Oneshot(NativeScheme):
         *,
         clients: int,
         max_weight: int = 1,
-        min_contributions: int | None = None,
+        min_contributions: float | None = None,
         preset: Literal["compact", "fast"] = "compact",
         members: int = 5,
         threshold: int | None = None,
@@ -84,8 +86,6 @@ class Oneshot(NativeScheme):
         prekey_hours: int = 24,
         codec: Codec | None = None,
     ) -> None:
-        if min_contributions is None:
-            min_contributions = max(_native.min_contributions(clients), min(corrupt_clients + 2, clients))
         params = {
             "clients": clients,
             "max_weight": max_weight,

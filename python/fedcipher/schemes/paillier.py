@@ -53,7 +53,7 @@ class Paillier(LibraryScheme):
         *,
         clients: int,
         max_weight: int = 1,
-        min_contributions: int | None = None,
+        min_contributions: float | None = None,
         key_bits: int = 2048,
         packing: Literal["batched", "none"] = "batched",
         codec: Codec | None = None,

@@ -44,7 +44,7 @@ class PastaBfv(NativeScheme):
         *,
         clients: int,
         max_weight: int = 1,
-        min_contributions: int | None = None,
+        min_contributions: float | None = None,
         variant: Literal[3, 4] = 4,
         prime_bits: Literal[17, 33] = 17,
         codec: Codec | None = None,

@@ -26,7 +26,7 @@ class Plain(NativeScheme):
     )
 
     def __init__(
-        self, *, clients: int, max_weight: int = 1, min_contributions: int | None = None, codec: Codec | None = None
+        self, *, clients: int, max_weight: int = 1, min_contributions: float | None = None, codec: Codec | None = None
     ) -> None:
         params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
         super().__init__(codec or Codec(), params)

@@ -53,7 +53,7 @@ class BfvLib(LibraryScheme):
         *,
         clients: int,
         max_weight: int = 1,
-        min_contributions: int | None = None,
+        min_contributions: float | None = None,
         degree: int | None = None,
         codec: Codec | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class Ckks(LibraryScheme):
     )
 
     def __init__(
-        self, *, clients: int, max_weight: int = 1, min_contributions: int | None = None, codec: Codec | None = None
+        self, *, clients: int, max_weight: int = 1, min_contributions: float | None = None, codec: Codec | None = None
     ) -> None:
         params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
         super().__init__(codec or Codec(bits=12), params)

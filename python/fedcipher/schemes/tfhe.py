@@ -36,7 +36,7 @@ class Tfhe(LibraryScheme):
     )
 
     def __init__(
-        self, *, clients: int, max_weight: int = 1, min_contributions: int | None = None, codec: Codec | None = None
+        self, *, clients: int, max_weight: int = 1, min_contributions: float | None = None, codec: Codec | None = None
     ) -> None:
         super().__init__(
             codec or Codec(bits=12),
