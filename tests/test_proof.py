@@ -176,6 +176,6 @@ def test_no_sentence_of_the_page_is_longer_than_thirty_five_words() -> None:
     text = re.sub(r"```.*?```|<!-- maude -->.*?<!-- /maude -->", "", PAGE, flags=re.DOTALL)
     for paragraph in re.split(r"\n\s*\n|\n(?=[|#*]|\d+\. )", text):
         for cell in paragraph.split(" | "):
-            for sentence in re.split(r"(?<=[.:;])\s+", " ".join(cell.split())):
+            for sentence in re.split(r"(?<=[.:])\s+", " ".join(cell.split())):
                 words = [word for word in sentence.split() if re.search(r"\w", word)]
                 assert len(words) <= 35, sentence

@@ -21,7 +21,9 @@ MODEL = ROOT / "tools" / "maude" / "oneshot.maude"
 PAGE = ROOT / "docs" / "proof.md"
 ABSENT = "maude is not on the PATH: `apt-get install maude` on Debian and Ubuntu, else https://maude.cs.illinois.edu"
 # `*** what it must find[, slow]: why`, then the search.
-SEARCH = re.compile(r"^\*\*\* (none|attack)(, slow)?: (.+)\n(search \[1\] in (\w+) : start\((.+)\) =>\* attack \.)$", re.M)
+SEARCH = re.compile(
+    r"^\*\*\* (none|attack)(, slow)?: (.+)\n(search \[1\] in (\w+) : start\((.+)\) =>\* attack \.)$", re.M
+)
 LONGEST = 600
 
 
