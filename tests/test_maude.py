@@ -13,6 +13,7 @@ import maude_searches
 from maude_searches import Search
 
 MODULES, SEARCHES = maude_searches.model()
+PAGE = maude_searches.PAGE.read_text(encoding="utf-8")
 FAST = [search for search in SEARCHES if not search.slow]
 needs_maude = pytest.mark.skipif(shutil.which("maude") is None, reason=maude_searches.ABSENT)
 
@@ -24,7 +25,10 @@ def name(search: Search) -> str:
 @needs_maude
 @pytest.mark.parametrize("search", FAST, ids=name)
 def test_a_search_finds_what_it_must(search: Search) -> None:
-    assert maude_searches.run(MODULES, search).found == search.finds, search.why
+    outcome = maude_searches.run(MODULES, search)
+    assert outcome.found == search.finds, search.why
+    # Where something is found, which states came before it is Maude's choice.
+    assert outcome.found or maude_searches.row(search, outcome) in PAGE
 
 
 @needs_maude
@@ -67,8 +71,7 @@ def test_each_guard_is_taken_out_by_a_search_that_finds_the_attack(module: str) 
 
 
 def test_the_page_has_a_row_for_each_search() -> None:
-    page = maude_searches.PAGE.read_text(encoding="utf-8")
-    rows = page.split("<!-- maude -->", 1)[1].split("<!-- /maude -->", 1)[0].strip().splitlines()[2:]
+    rows = PAGE.split("<!-- maude -->", 1)[1].split("<!-- /maude -->", 1)[0].strip().splitlines()[2:]
     assert len(rows) == len(SEARCHES)
     for row, search in zip(rows, SEARCHES, strict=True):
         states = int(row.strip("| ").rsplit(" | ", 1)[1].replace(",", ""))
