@@ -611,3 +611,15 @@ def test_two_processes_with_two_key_sets_share_the_runs_of_their_site(tmp_path, 
             found += send(*(f.content(said) for f, said in zip(both, settings, strict=True)))
     assert found[:2] == ["trained"] * 2 and sorted(found[2:4]) == ["refused", "trained"]
     assert found[4:] == ["refused"] * 2
+
+
+def test_attack_34_no_update_leaves_a_position_whose_sets_may_be_forgotten(tmp_path, rng, caplog):
+    """A part of the cohort is held at a position until the others' sums have taken its sets out of all memories."""
+    attack = Attack(tmp_path, "flashe", rng, rounds=2)
+    settings = attack.settings()
+
+    def sent(later):
+        return attack.send(replace(settings, round=settings.round + later), attack.arrays(), kind="train")
+
+    assert not refused(sent(0)) and not refused(sent(128))
+    assert refused(sent(129)) and "may be forgotten" in caplog.text

@@ -33,6 +33,11 @@ __all__ = ["ClientModel"]
 
 _log = quoting_log("fedcipher.flower")
 
+_MOST_NUMBERS_AT_A_POSITION = 128
+"""Half of the memories of sets that parties keep."""
+_PINNED = b"\x01"
+"""What the name of a memory begins with that nobody forgets."""
+
 
 class ClientModel:
     """What this client knows of the model; every change is in its state folder at once. Use it inside its lock.
@@ -226,7 +231,24 @@ class ClientModel:
         # The same again, under another number: a server that was killed asks once more.
         if settings.index < int(facts.get("index", 0)):
             raise NonceReuseError(f"round {settings.index} of the run is before round {facts['index']}")
-        self._store.remember(answered=settings.round, index=settings.index)
+        self._store.remember(answered=settings.round, index=settings.index, stood=self._stood(facts.get("stood", {})))
+
+    def _stood(self, stood: dict[str, int]) -> dict[str, int]:
+        """By position, the number of this client's first update from there: of the present one and the one before.
+
+        Whoever remembers sets forgets a position's after 256 newer ones, and each takes a number at least. Raises
+        `RoundError` where that could have come before this update.
+        """
+        position, number = self._at.position.hex(), self._settings.round
+        begun = stood.get(position, number)
+        if number - begun > _MOST_NUMBERS_AT_A_POSITION and not self.memory("train").startswith(_PINNED):
+            raise RoundError(
+                f"round {number} asks for an update from the position that this client sent its first one from in "
+                f"round {begun}: the sets of so old a position may be forgotten. Begin a new run from the model of "
+                "`fedcipher open`"
+            )
+        before = {at: first for at, first in stood.items() if at != position}
+        return {**dict(list(before.items())[-1:]), position: begun}
 
     @property
     def _running(self) -> Chain:

@@ -20,8 +20,8 @@ from typing import Any
 
 from fedcipher import _native
 from fedcipher._files import make_private_folder, refusal
-from fedcipher.federation.charter import SIGNATURE_BYTES
 from fedcipher.errors import FedcipherError, KeyFormatError, ParameterError, SignatureError, WrongRosterError
+from fedcipher.federation.charter import SIGNATURE_BYTES
 from fedcipher.foreign_files import MAX_CARD, parse_json, read_json
 from fedcipher.foreign_text import MAX_NAME, quoted
 from fedcipher.keys.store import (

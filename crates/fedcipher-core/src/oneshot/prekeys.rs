@@ -166,10 +166,13 @@ impl Prekeys {
     }
 
     /// The secrets of those of `numbers` that are there, for shares of `round`; noted before anybody uses them. Prekeys
-    /// that have served their rounds before it are deleted.
+    /// that have served their rounds before it are deleted, and those that are older than all of `numbers`: an update
+    /// that was sealed to one of these comes too late.
     pub fn serve(&self, round: u64, numbers: &BTreeSet<u64>) -> Result<BTreeMap<u64, Secret>> {
         self.change(|all| {
-            delete(all, |prekey| prekey.used >= self.life.rounds && prekey.last < round);
+            let oldest = numbers.first().copied().unwrap_or_default();
+            let over = |prekey: &Prekey| prekey.used >= self.life.rounds && prekey.last < round;
+            delete(all, |prekey| over(prekey) || prekey.number < oldest);
             let mut found = BTreeMap::new();
             for prekey in all.iter_mut().filter(|p| p.has_secret() && numbers.contains(&p.number)) {
                 if prekey.used == 0 || prekey.last < round {
