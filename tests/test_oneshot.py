@@ -158,7 +158,10 @@ def test_a_member_answers_nothing_but_requests(tmp_path, rng, caplog):
         reply = federation.grid.app(query(content), context)
         assert reply.has_error(), content
     reply = federation.grid.app(query({"fedcipher.committee": ConfigRecord({"who": True})}), context)
-    assert dict(reply.content["fedcipher.committee"]) == {"party": 0}
+    told = dict(reply.content["fedcipher.committee"])
+    assert told.pop("party") == 0 and set(told) == {"prekey"}
+    aggregator = federation.scheme.aggregator(keys.load_server(federation.keys)[1])
+    assert aggregator.take_prekeys([told["prekey"]]) == []
 
 
 def test_parties_of_a_roster_make_a_round_without_anybody_holding_all_keys():
@@ -693,9 +696,12 @@ def test_a_member_that_is_away_is_not_waited_for_to_the_end(tmp_path, rng, monke
     monkeypatch.setattr(replies.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
     federation.start(2)
     assert [r.unfinished for r in federation.strategy.rounds] == [None, None]
-    # The committee agrees on the sums of updates and of evaluations, and answers: a wait each, as long as the least is.
-    exchanges = len([k for k, content in federation.grid.sent if k == 1 and "fedcipher.committee" in content])
-    assert exchanges == 8 and clock["now"] < exchanges * 1.5 * committee._LEAST
+    # Prekeys are asked for, and the committee agrees on each sum of updates and of evaluations, and answers, and the
+    # end is told: a wait each, as long as the least is.
+    waits = 3 * 2 * 2 + 1
+    sent = [k for k, content in federation.grid.sent if k == 1 and "fedcipher.committee" in content]
+    # A member that is there is asked for its prekey once, and told of the end.
+    assert len(sent) == 1 + 2 * 2 * 2 + 1 and clock["now"] < waits * 1.5 * committee._LEAST
 
 
 def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path, rng, monkeypatch):
@@ -713,8 +719,8 @@ def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path,
     monkeypatch.setattr(replies.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
     federation.start(1)
     assert federation.strategy.rounds[0].unfinished is None
-    assert [c for c, reply in federation.grid.received if reply.has_content() and asks_member(reply)].count(0) == 5
-    # It agrees and answers, for updates and for evaluations; and it was looked for once.
+    assert [c for c, reply in federation.grid.received if reply.has_content() and asks_member(reply)].count(0) == 6
+    # It agrees and answers, for updates and for evaluations; it was looked for once, and told of the end.
     assert clock["now"] < 2 * 2 * 2 * committee._LEAST
 
 
