@@ -38,11 +38,13 @@ def oneshot(clients: int, **params: Any) -> Scheme:
 def clients_seconds(made: list[tuple[Scheme, KeySet]], values: list[np.ndarray]) -> list[tuple[Times, int]]:
     """(seconds of a client, offline and online; bytes of its message) of each scheme, which take turns."""
     encryptors = [one.encryptor(keys.client(0)) for one, keys in made]
+    prekeys = [one.prekeys(keys) for one, keys in made]
     seconds: list[list[float]] = [[] for _ in made]
     sizes = [0] * len(made)
     for number in range(1, _REPEATS + 2):
         for k, encryptor in enumerate(encryptors):
             began = time.perf_counter()
+            encryptor.take_prekeys(prekeys[k])
             encryptor.precompute(values, round=number)
             sizes[k] = len(encryptor.encrypt(values, round=number))
             seconds[k].append(time.perf_counter() - began)
@@ -80,10 +82,12 @@ def many(reveal: str) -> dict[str, float]:
     made = oneshot(MANY, reveal=reveal)
     keys = made.keygen(MANY)
     dead = dropped(MANY, AWAY, 1)
-    aggregator = made.aggregator(keys.server(), round=1)
+    aggregator, prekeys = made.aggregator(keys.server(), round=1), made.prekeys(keys)
     for number in range(MANY):
         if number not in dead:
-            aggregator.add(made.encryptor(keys.client(number)).encrypt(values, round=1))
+            encryptor = made.encryptor(keys.client(number))
+            encryptor.take_prekeys(prekeys)
+            aggregator.add(encryptor.encrypt(values, round=1))
     members = {number: made.member(keys.client(number)) for number in range(5)}
     began = time.perf_counter()
     requests = aggregator.requests()

@@ -39,10 +39,11 @@ def ours(name: str, values: int, clients: int) -> dict[str, Any]:
     keys = made.keygen(clients)
     sealing, opening = [], []
     aggregator = made.aggregator(keys.server(), round=1)
-    server = 0.0
+    server, prekeys = 0.0, made.prekeys(keys)
     for number in range(clients):
         encryptor = made.encryptor(keys.client(number))
         began = time.perf_counter()
+        encryptor.take_prekeys(prekeys)
         frame = encryptor.encrypt(update, round=1)
         sealed = time.perf_counter()
         aggregator.add(frame)

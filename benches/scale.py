@@ -114,10 +114,11 @@ def measured(name: str, clients: int, values: int) -> Point:
         for part in (json.dumps(made.spec()).encode(), keys.server().to_bytes(), str(clients).encode()):
             _send(server.stdin, part)
         plan = made.plan(keys.server(), range(clients))
-        encrypting, up = 0.0, 0
+        prekeys, encrypting, up = made.prekeys(keys), 0.0, 0
         for client in range(clients):
             encryptor = made.encryptor(keys.client(client))
             began = time.perf_counter()
+            encryptor.take_prekeys(prekeys)
             frame = encryptor.encrypt([update], round=1, plan=plan)
             encrypting += time.perf_counter() - began
             up = len(frame)

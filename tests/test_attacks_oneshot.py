@@ -13,6 +13,7 @@ from attack_harness import CLIENTS, TRIES, Federation, in_parts, masked
 from fedcipher import _native, errors
 from fedcipher.flower import protocol
 from fedcipher.flower.refusal import reference_of
+from fedcipher.schemes.base import KeySet
 from flower_harness import initial
 from flwr.app import Message, RecordDict
 from hypothesis import HealthCheck, given, settings, strategies
@@ -34,12 +35,16 @@ class Server:
         self.issued = fedcipher.keys.load_server(federation.folder)[1]
         own = [fedcipher.keys.load_client(federation.folder / f"client-{k}.key")[1] for k in range(CLIENTS)]
         self.encryptors = [self.scheme.encryptor(key) for key in own]
+        self.keys = KeySet(dict(enumerate(own)), self.issued)
         # Now: a ledger takes no round that was begun before it was made.
         self.round, self.updates = (int(time.time()) << 20) + 100, {}
 
     def begin(self):
         """All clients upload in one round more."""
         self.round += 1
+        prekeys = self.scheme.prekeys(self.keys)
+        for encryptor in self.encryptors:
+            wire_tools.take_prekeys(encryptor, prekeys)
         self.updates[self.round] = [e.encrypt(initial(), round=self.round) for e in self.encryptors]
 
     def request(self, number, clients, member):

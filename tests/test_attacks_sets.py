@@ -53,9 +53,11 @@ class World:
     def asked(self, number, clients, memory=MEMORY):
         """An aggregator of their updates."""
         aggregator = self.scheme.aggregator(self.issued.server(), round=number)
+        prekeys = self.scheme.prekeys(self.issued)
         for k in clients:
             if (number, k) not in self.frames:
                 update = [np.full(3, k / 10, np.float32)]
+                wire_tools.take_prekeys(self.encryptors[k], prekeys)
                 self.frames[number, k] = self.encryptors[k].encrypt(update, round=number, memory=memory)
             aggregator.add(self.frames[number, k])
         return aggregator
@@ -63,7 +65,7 @@ class World:
     def total(self, number, clients, memory=MEMORY):
         aggregator = self.asked(number, clients, memory)
         # Members that remember nothing: what is tried is who opens.
-        answered(aggregator, lambda member: self.scheme._native.member(self.issued.client(member), None))
+        answered(aggregator, lambda member: wire_tools.forgetful(self.scheme, self.issued.client(member)))
         return aggregator.finish()
 
     def open(self, number, clients, memory=MEMORY):
@@ -208,7 +210,9 @@ class Five:
 
     def asking(self, number, clients, memory=MEMORY):
         aggregator = self.scheme.aggregator(self.issued.server(), round=number)
+        prekeys = self.scheme.prekeys(self.issued)
         for k in clients:
+            wire_tools.take_prekeys(self.encryptors[k], prekeys)
             aggregator.add(self.encryptors[k].encrypt([np.full(3, k / 10, np.float32)], round=number, memory=memory))
         return aggregator
 
@@ -303,8 +307,9 @@ def test_a_server_that_was_killed_while_members_agreed_goes_on():
 def test_a_member_that_says_it_remembers_what_is_not_so_stops_nobody():
     """Others are told of its sets only where without it too few agree."""
     five = Five(corrupt_members=1)
-    liar = five.scheme._native.member(five.issued.client(4), None)
-    liar.answer(five.asking(1, (0, 1, 2)).requests()[4])
+    first = five.asking(1, (0, 1, 2)).requests()[4]
+    liar = wire_tools.forgetful(five.scheme, five.issued.client(4))
+    liar.answer(first)
     made = five.asking(2, (5, 6, 7))
     answered(made, lambda k: liar if k == 4 else five.member(k))
     assert not made.missing
@@ -417,9 +422,12 @@ class Identities:
 
     def asked(self, number, clients, memory):
         aggregator = self.scheme.aggregator(self.server, round=number)
+        members = self.clients[:3] if self._own else []
+        prekeys = [self.scheme.member(key).prekey() for key in members]
         for k in clients:
             if (number, k) not in self._frames:
                 update = [np.full(3, k / 10, np.float32)]
+                wire_tools.take_prekeys(self._encryptors[k], prekeys)
                 self._frames[number, k] = self._encryptors[k].encrypt(update, round=number, memory=memory)
             aggregator.add(self._frames[number, k])
         return aggregator
@@ -428,7 +436,7 @@ class Identities:
         aggregator = self.asked(number, clients, memory)
         # Members that remember nothing: what is tried is who opens.
         key = {number: self.clients[place] for place, number in enumerate(self.numbers)}
-        answered(aggregator, lambda member: self.scheme._native.member(key[member], None))
+        answered(aggregator, lambda member: wire_tools.forgetful(self.scheme, key[member]))
         return aggregator.finish()
 
 
@@ -503,7 +511,7 @@ class AskedMember(Asked):
         aggregator = self.parties.asked(self.number, clients, memory)
         own, other = self.parties.numbers[1], self.parties.numbers[0]
         # Two have to answer, and the other one works with the server.
-        forgetful = self.parties.scheme._native.member(self.parties.clients[0], None)
+        forgetful = wire_tools.forgetful(self.parties.scheme, self.parties.clients[0])
         answered(aggregator, lambda number: self.member if number == own else forgetful, (own, other))
         assert not aggregator.missing
 

@@ -74,7 +74,7 @@ class Victim:
     def __init__(self, name, preset, bits):
         self.scheme = fedcipher.scheme(name, clients=CLIENTS, preset=preset, codec=Codec(bits=bits, clip=CLIP))
         keys = self.scheme.keygen(CLIENTS)
-        self.encryptor = self.scheme.encryptor(keys.clients[0])
+        self.encryptor = wire_tools.encryptor(self.scheme, keys, 0)
         self.reader = Reader(keys.clients[CLIENTS - 1].to_bytes())
         self.top = self.scheme.levels.of(bits)
         # Now: a ledger takes no round that was begun before it was made.

@@ -12,6 +12,7 @@ from fractions import Fraction
 import fedcipher
 import numpy as np
 import pytest
+import wire_tools
 from attack_harness import Federation, says_nothing
 from fedcipher import Codec, _native, cli, errors, keys
 from fedcipher.dp import Privacy, grid
@@ -287,7 +288,7 @@ def opened(made, updates, round=1):
     """Integer sums less their zero, and the encryptors."""
     issued = made.keygen(len(updates))
     aggregator = made.aggregator(issued.server(), round=round)
-    encryptors = [made.encryptor(issued.client(j)) for j in range(len(updates))]
+    encryptors = [wire_tools.encryptor(made, issued, j) for j in range(len(updates))]
     for encryptor, update in zip(encryptors, updates, strict=True):
         aggregator.add(encryptor.encrypt(update, round=round))
     for member, request in aggregator.requests().items():

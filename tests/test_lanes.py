@@ -3,6 +3,7 @@
 import fedcipher
 import numpy as np
 import pytest
+import wire_tools
 from fedcipher import Codec, errors
 from fedcipher.federation.answers import Answer, Lanes, Tally
 from hypothesis import given, settings
@@ -40,7 +41,7 @@ def opened(scheme, lanes, tallies, update=()):
     aggregator = scheme.aggregator(server, round=1)
     plan = scheme.plan(server, range(len(tallies)))
     for client, tally in enumerate(tallies):
-        frame = scheme.encryptor(keys.client(client)).encrypt(
+        frame = wire_tools.encryptor(scheme, keys, client).encrypt(
             update, round=1, plan=plan, lanes=lanes.encode(tally), counts=lanes.counts
         )
         aggregator.add(frame)

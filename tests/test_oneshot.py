@@ -9,14 +9,14 @@ import re
 import shutil
 import struct
 import subprocess
-from hashlib import sha256
+from dataclasses import replace
 from pathlib import Path
 
-import blake3
 import fedcipher
 import numpy as np
 import pytest
 import wire_tools
+import xwing_reference
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcipher import _native, cli, errors, keys
 from fedcipher.flower import SecureStrategy, client_mod, committee, open_run, protocol, replies
@@ -158,7 +158,10 @@ def test_a_member_answers_nothing_but_requests(tmp_path, rng, caplog):
         reply = federation.grid.app(query(content), context)
         assert reply.has_error(), content
     reply = federation.grid.app(query({"fedcipher.committee": ConfigRecord({"who": True})}), context)
-    assert dict(reply.content["fedcipher.committee"]) == {"party": 0}
+    told = dict(reply.content["fedcipher.committee"])
+    assert told.pop("party") == 0 and set(told) == {"prekey"}
+    aggregator = federation.scheme.aggregator(keys.load_server(federation.keys)[1])
+    assert aggregator.take_prekeys([told["prekey"]]) == []
 
 
 def test_parties_of_a_roster_make_a_round_without_anybody_holding_all_keys():
@@ -182,9 +185,10 @@ def test_parties_of_a_roster_make_a_round_without_anybody_holding_all_keys():
     assert _native.Roster.from_bytes(listed.to_bytes()).parties() == listed.parties()
     key = {party: scheme.join(listed, identity) for party, identity in identities.items()}
     assert {k.client for k in key.values()} == set(identities)
-    aggregator = scheme.aggregator(scheme.roster_key(listed), round=1)
+    all_keys = base.KeySet({k.client: k for k in key.values()}, scheme.roster_key(listed))
+    aggregator = scheme.aggregator(all_keys.server(), round=1)
     for client in range(3):
-        aggregator.add(scheme.encryptor(key[client]).encrypt(UPDATE, round=1))
+        aggregator.add(wire_tools.encryptor(scheme, all_keys, client).encrypt(UPDATE, round=1))
     for member, request in itertools.islice(aggregator.requests().items(), 2):
         assert aggregator.answer(scheme.member(key[member]).answer(request)) == member
     (values, scalar) = scheme.decryptor(key[20]).decrypt(aggregator.finish(), round=1)
@@ -221,7 +225,7 @@ def test_an_older_key_set_of_the_same_identities_is_another_roster(rng):
     sets = [scheme.keygen(CLIENTS) for _ in range(2)]
     aggregator = scheme.aggregator(sets[0].server(), round=1)
     with pytest.raises(errors.WrongEpochError):
-        aggregator.add(scheme.encryptor(sets[1].client(0)).encrypt(UPDATE, round=1))
+        aggregator.add(wire_tools.encryptor(scheme, sets[1], 0).encrypt(UPDATE, round=1))
 
 
 def run(*arguments, capsys, status=0):
@@ -261,9 +265,11 @@ def test_from_identities_to_a_round_with_commands(tmp_path, capsys):
     run("roster", "--check", out, "--joined", *tmp_path.glob("*/*.joined"), capsys=capsys)
     key = {name: keys.load_client(tmp_path / name / "my.key") for name in ("ada", "bob", "cid", "dot")}
     scheme, server = keys.load_server(out)
+    all_keys = base.KeySet({k.client: k for _, k in key.values()}, server)
     aggregator = scheme.aggregator(server, round=1)
     for name in ("ada", "bob", "cid"):
-        aggregator.add(key[name][0].encryptor(key[name][1]).encrypt(UPDATE, round=1))
+        own, mine = key[name]
+        aggregator.add(wire_tools.encryptor(own, all_keys, mine.client).encrypt(UPDATE, round=1))
     for member, request in aggregator.requests().items():
         (holder,) = [k for _, k in key.values() if k.client == member]
         aggregator.answer(scheme.member(holder).answer(request))
@@ -457,7 +463,10 @@ def all_join(names, path, listed, folder):
 
 def encrypts(key_file):
     scheme, key = keys.load_client(key_file)
-    return len(scheme.encryptor(key).encrypt(UPDATE, round=1)) > 0
+    encryptor = scheme.encryptor(key)
+    members = [keys.load_client(key_file.parent / f"site-{k}.key")[1] for k in range(3)]
+    wire_tools.take_prekeys(encryptor, [scheme.member(member).prekey() for member in members])
+    return len(encryptor.encrypt(UPDATE, round=1)) > 0
 
 
 def test_attack_27_two_rosters_of_one_maker_get_nobody_to_encrypt(tmp_path):
@@ -595,14 +604,14 @@ class AdversaryC:
     def __init__(self, corrupt, pack=1):
         self.scheme = made(corrupt_clients=2, corrupt_members=2, threshold=4, min_contributions=4, pack=pack)
         self.keys = self.scheme.keygen(CLIENTS)
-        self.corrupt = set(corrupt)
+        self.corrupt, self.forgetful = set(corrupt), set(corrupt)
         self.honest = [m for m in range(5) if m not in self.corrupt]
         # Client 5 is the victim: no member, and honest.
         self.number = 0
 
     def member(self, member):
-        state = None if member in self.corrupt else base.state_dir()
-        return self.scheme._native.member(self.keys.client(member), state)
+        make = wire_tools.forgetful if member in self.forgetful else type(self.scheme).member
+        return make(self.scheme, self.keys.client(member))
 
     def aggregate(self, updates, members):
         """What the product's server makes of these updates and the answers it gets; None where these are too few."""
@@ -628,9 +637,9 @@ class AdversaryC:
     def round(self):
         """A round's uploads, recorded by the server, and what the victim's holds."""
         self.number += 1
+        encryptors = [wire_tools.encryptor(self.scheme, self.keys, k) for k in range(CLIENTS)]
         updates = [
-            self.scheme.encryptor(self.keys.client(k)).encrypt([(0.1 * (k + 1)) * x for x in UPDATE], round=self.number)
-            for k in range(CLIENTS)
+            made.encrypt([(0.1 * (k + 1)) * x for x in UPDATE], round=self.number) for k, made in enumerate(encryptors)
         ]
         own = [(0.6 * x).astype(np.float32).ravel() for x in UPDATE]
         victim, _ = CODEC.layout(UPDATE).quantise(own, levels=self.scheme.levels)
@@ -673,8 +682,7 @@ def test_adversary_c_reads_the_victim_where_members_forget(damage, monkeypatch):
     """One answer a round is what it rests on: honest members that keep no ledger give the victim away."""
     adversary = AdversaryC({0, 1})
     if damage == "forgets":
-        real = adversary.scheme._native
-        monkeypatch.setattr(adversary, "member", lambda m: real.member(adversary.keys.client(m), None))
+        adversary.forgetful = set(range(5))
         monkeypatch.setattr(adversary, "splits", lambda: iter([(set(range(5)), set(range(5)))]))
     assert adversary.reads_the_victim() == (damage == "forgets")
 
@@ -688,9 +696,12 @@ def test_a_member_that_is_away_is_not_waited_for_to_the_end(tmp_path, rng, monke
     monkeypatch.setattr(replies.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
     federation.start(2)
     assert [r.unfinished for r in federation.strategy.rounds] == [None, None]
-    # The committee agrees on the sums of updates and of evaluations, and answers: a wait each, as long as the least is.
-    exchanges = len([k for k, content in federation.grid.sent if k == 1 and "fedcipher.committee" in content])
-    assert exchanges == 8 and clock["now"] < exchanges * 1.5 * committee._LEAST
+    # Prekeys are asked for, and the committee agrees on each sum of updates and of evaluations, and answers, and the
+    # end is told: a wait each, as long as the least is.
+    waits = 3 * 2 * 2 + 1
+    sent = [k for k, content in federation.grid.sent if k == 1 and "fedcipher.committee" in content]
+    # A member that is there is asked for its prekey once, and told of the end.
+    assert len(sent) == 1 + 2 * 2 * 2 + 1 and clock["now"] < waits * 1.5 * committee._LEAST
 
 
 def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path, rng, monkeypatch):
@@ -708,8 +719,8 @@ def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path,
     monkeypatch.setattr(replies.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
     federation.start(1)
     assert federation.strategy.rounds[0].unfinished is None
-    assert [c for c, reply in federation.grid.received if reply.has_content() and asks_member(reply)].count(0) == 5
-    # It agrees and answers, for updates and for evaluations; and it was looked for once.
+    assert [c for c, reply in federation.grid.received if reply.has_content() and asks_member(reply)].count(0) == 6
+    # It agrees and answers, for updates and for evaluations; it was looked for once, and told of the end.
     assert clock["now"] < 2 * 2 * 2 * committee._LEAST
 
 
@@ -719,16 +730,16 @@ def test_a_false_answer_is_left_out_by_who_opens_and_its_member_named(tmp_path, 
     held = scheme.keygen(CLIENTS)
     aggregator = scheme.aggregator(held.server(), round=1)
     for number in range(CLIENTS):
-        aggregator.add(scheme.encryptor(held.client(number)).encrypt(UPDATE, round=1))
+        aggregator.add(wire_tools.encryptor(scheme, held, number).encrypt(UPDATE, round=1))
     other = scheme.aggregator(held.server(), round=1)
-    monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "of-liars"))
-    for number in range(CLIENTS):
-        other.add(scheme.encryptor(held.client(number)).encrypt(UPDATE, round=1))
-    lies = other.requests()
-    for member, request in aggregator.requests().items():
+    with monkeypatch.context() as patch:
+        patch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "of-liars"))
+        for number in range(CLIENTS):
+            other.add(wire_tools.encryptor(scheme, held, number).encrypt(UPDATE, round=1))
         # Of other secrets of the same clients: a liar's sum, under its own signature.
-        asked = lies[member] if member == 3 else request
-        aggregator.answer(scheme.member(held.client(member)).answer(asked))
+        lie = scheme.member(held.client(3)).answer(other.requests()[3])
+    for member, request in aggregator.requests().items():
+        aggregator.answer(lie if member == 3 else scheme.member(held.client(member)).answer(request))
     opened = scheme.decryptor(held.client(5)).open(aggregator.finish(), round=1)
     assert opened.false_members == [3] and "members [3] of the committee have given false answers" in caplog.text
     np.testing.assert_allclose(opened.arrays[0], UPDATE[0], atol=1e-3)
@@ -742,7 +753,7 @@ def test_an_answer_that_cannot_be_read_is_left_out_while_others_are_enough(lie, 
     held = scheme.keygen(CLIENTS)
     aggregator = scheme.aggregator(held.server(), round=1)
     for number in range(CLIENTS):
-        aggregator.add(scheme.encryptor(held.client(number)).encrypt(UPDATE, round=1))
+        aggregator.add(wire_tools.encryptor(scheme, held, number).encrypt(UPDATE, round=1))
     answers = {m: scheme.member(held.client(m)).answer(r) for m, r in aggregator.requests().items()}
     frame = answers[3]
     payload = bytearray(wire_tools.payload(frame))
@@ -781,39 +792,36 @@ class Liar:
 
     def __init__(self, folder, party):
         self.scheme, self.key = keys.load_client(folder / f"client-{party}.key")
-        _, server = keys.load_server(folder)
+        _, self.server = keys.load_server(folder)
         secret = wire_tools.payload(self.key.to_bytes())[32:]
         self.signing = Ed25519PrivateKey.from_private_bytes(secret[:32])
-        self.roster = self.key.epoch.to_bytes(8, "little") + server.public
-        params = self.scheme.params()
-        ring, field_bits, sealed = 2048, (2 * 42 * CLIENTS + 5).bit_length(), 1136
-        seeds = params["threshold"] - 1
-        # Each with a share of the pad.
-        pad = 16
-        self.lengths = [32 + pad + sealed] * seeds
-        self.lengths += [ring * field_bits // 8 + pad + sealed] * (params["members"] - seeds)
+        self.members = sorted(self.scheme.members(self.server))
+        self.lengths = share_lengths(self.scheme)
+
+    def resealed(self, update, share, ciphertexts):
+        """Its own share, which a liar knows: here it is read with the member's key."""
+        records = {}
+        for path in base.state_dir().glob(f"*-{share.member}.prekeys"):
+            records |= wire_tools.prekey_records(path)
+        x = xwing_reference.decapsulated(records[share.number][-1], share.encapped, update.info(share))
+        known = xwing_reference.opened(x, update.data(update.ciphertexts), share.sealed)
+        return replace(share, sealed=xwing_reference.sealed(x, update.data(ciphertexts), known))
 
     def changed(self, frame):
-        start = wire_tools.payload_start(frame)
-        (layout_len,) = struct.unpack_from("<I", frame, wire_tools.LAYOUT)
-        scheme, params, key_id = frame[8:24], frame[24:40], frame[40:56]
-        epoch, number, elements = frame[56:64], frame[64:72], frame[72:80]
-        model, memory = frame[wire_tools.MODEL : wire_tools.MEMORY], frame[wire_tools.MEMORY : wire_tools.CLIENTS]
-        own, layout = frame[wire_tools.FIXED : start - layout_len], frame[start - layout_len : start]
-        sealed, tag = frame[start : start + sum(self.lengths)], frame[-8 - 64 - 16 : -8 - 64]
-        rest = bytearray(frame[start + sum(self.lengths) : -8 - 64 - 16])
-        rest[len(rest) // 2] ^= 0x20
-        common = b"".join(
-            (scheme, params, key_id, model, memory, epoch, number, elements, struct.pack("<Q", layout_len), layout)
-        )
-        roster = sha256(b"fedcipher oneshot v1 roster" + params + self.roster).digest()
-        digests, at = b"", 0
-        for length in self.lengths:
-            digests += sha256(sealed[at : at + length]).digest()
-            at += length
-        said = b"fedcipher update 1\0" + roster + number + model + memory + sha256(common).digest() + own + tag
-        signature = self.signing.sign(said + blake3.blake3(bytes(rest)).digest() + digests)
-        return wire_tools.with_payload(frame, sealed + bytes(rest) + tag + signature)
+        update = wire_tools.OneshotUpdate(frame, self.server, self.members, self.lengths)
+        other = bytearray(update.ciphertexts)
+        other[len(other) // 2] ^= 0x20
+        shares = [self.resealed(update, share, other) for share in update.shares]
+        signature = self.signing.sign(update.said(other, shares))
+        sealed = b"".join(share.bytes for share in shares)
+        return wire_tools.with_payload(frame, bytes(other) + sealed + update.tag + signature)
+
+
+def share_lengths(scheme, ring=2048):
+    """Of each member's share, with one of the pad: seeds, and then field elements."""
+    params, field_bits, pad = scheme.params(), (2 * 42 * CLIENTS + 5).bit_length(), 16
+    seeds = params["threshold"] - 1
+    return [32 + pad] * seeds + [ring * field_bits // 8 + pad] * (params["members"] - seeds)
 
 
 @pytest.mark.parametrize("reveal", ["clients", "server"])

@@ -51,7 +51,20 @@ def end_fields():
     always = re.search(r"update ends with `(\w+) \d+ \| (\w+) \d+`", layout).groups()
     answers = {"answers", *(f"answers.{name}" for name in struct_fields("oneshot/answer.rs", "Answer"))}
     by_hand = {"encrypted_key", "masking", "positions", "coordinates"}
-    return {*always, "checksum", *struct_fields("oneshot/aggregate.rs", "Body"), *answers, *by_hand}
+    # What is made of the others does not travel.
+    body = struct_fields("oneshot/aggregate.rs", "Body") - {"signed"}
+    shares = {f"sealed.{name}" for name in struct_fields("oneshot/sealed_share.rs", "SealedShare") - {"bytes"}}
+    return {*always, "checksum", *body, *shares, *answers, *by_hand}
+
+
+def names(module, *given):
+    """The protocol's constants that are record or key names."""
+    return {getattr(module, name) for name in given}
+
+
+def committee_fields():
+    prekey = {"prekey.signature", *(f"prekey.{name}" for name in struct_fields("oneshot/prekeys.rs", "Published"))}
+    return {*names(committee, "_RECORD", "_REQUEST", "_ANSWER", "_PARTY", "_PREKEY"), "who", "end", *prekey}
 
 
 def proto_fields(name):
@@ -64,11 +77,6 @@ def proto_fields(name):
     }
 
 
-def names(module, *given):
-    """The protocol's constants that are record or key names."""
-    return {getattr(module, name) for name in given}
-
-
 @pytest.mark.parametrize(
     ("title", "fields"),
     [
@@ -78,8 +86,8 @@ def names(module, *given):
         ("A frame's head", header_fields()),
         ("A frame's end", end_fields()),
         ("A report", {*names(protocol, "REPORT", "EVALUATION"), *names(reports, "_PURPOSE", "_REPORT")}),
-        ("A committee's messages", {*names(committee, "_RECORD", "_REQUEST", "_ANSWER", "_PARTY"), "who"}),
-        ("A query", {*query._FIELDS, "document", "plan", analytics.QUERY}),
+        ("A committee's messages", committee_fields()),
+        ("A query", {*query._FIELDS, "document", "plan", "prekeys", analytics.QUERY}),
         *((title, proto_fields(name)) for title, name in CALLS.items()),
     ],
 )

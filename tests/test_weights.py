@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import fedcipher
 import numpy as np
 import pytest
+import wire_tools
 from fedcipher import cli, keys
 from fedcipher.flower import SecureStrategy, client_mod
 from fedcipher.keys.provider import FileKeys
@@ -120,7 +121,7 @@ def opened_sum(scheme, shown):
     aggregator = scheme.aggregator(issued.server_key, round=1)
     for client, value in enumerate(shown):
         update = [np.full(values_of(scheme.name), value, np.float32)]
-        aggregator.add(scheme.encryptor(issued.client(client)).encrypt(update, round=1, unbiased=True))
+        aggregator.add(wire_tools.encryptor(scheme, issued, client).encrypt(update, round=1, unbiased=True))
     if scheme.name == "oneshot":
         for member, request in aggregator.requests().items():
             aggregator.answer(scheme.member(issued.client(member)).answer(request))

@@ -5,6 +5,7 @@ import dataclasses
 import fedcipher
 import numpy as np
 import pytest
+import wire_tools
 from fedcipher import _native, errors, keys
 from fedcipher.codec import AUTO_BITS, Codec, value_bits
 from fedcipher.dp import Privacy
@@ -91,10 +92,10 @@ def test_a_frame_has_the_bytes_of_its_own_bits(name):
     more = {"members": 3, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
     x = [np.ones((300, 70), np.float32), np.ones(7, np.float32)]
     auto = fedcipher.scheme(name, clients=10, codec=Codec(bits="auto"), **more)
-    sealed = auto.encryptor(auto.keygen(10).client(1))
+    sealed = wire_tools.encryptor(auto, auto.keygen(10), 1)
     for number, bits in enumerate(AUTO_BITS, 1):
         one = fedcipher.scheme(name, clients=10, codec=Codec(bits=bits), **more)
-        alone = one.encryptor(one.keygen(10).client(1)).encrypt(x, round=1)
+        alone = wire_tools.encryptor(one, one.keygen(10), 1).encrypt(x, round=1)
         frame = sealed.encrypt(x, round=number, bits=bits)
         assert len(frame) == len(alone) and value_bits(_native.layout_of(frame)) == [bits]
         assert auto.levels.of(bits) == one.levels.of(bits)

@@ -1,8 +1,16 @@
 """Frames as an attacker makes them: any byte changed, the public checksum made right again."""
 
+import itertools
+import shutil
 import struct
+import tempfile
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
 
 import anycrc
+import blake3
+from fedcipher.schemes.base import state_dir
 
 _CRC = anycrc.Model("CRC64-NVME")
 KIND, ROUND, MODEL, MEMORY, CLIENTS, LAYOUT, PAYLOAD, FIXED = 5, 64, 80, 96, 112, 116, 120, 128
@@ -66,6 +74,96 @@ def with_flip(frame, position, mask):
     body = bytearray(frame[:-8])
     body[position % len(body)] ^= mask
     return sealed(body)
+
+
+def encryptor(scheme, issued, client):
+    """A client's; where shares go to a committee, it has taken the members' newest prekeys."""
+    made = scheme.encryptor(issued.client(client))
+    take_prekeys(made, scheme.prekeys(issued))
+    return made
+
+
+def take_prekeys(encryptor, frames):
+    """All of them, none of which is refused."""
+    assert encryptor.take_prekeys(frames) == []
+
+
+def forgetful(scheme, key):
+    """A member that remembers nothing of what it has answered, and has the prekeys that it published all the same."""
+    folder = Path(tempfile.mkdtemp(dir=state_dir()))
+    for path in state_dir().glob(f"*-{key.client}.prekeys"):
+        shutil.copy(path, folder)
+    return scheme._native.member(key, folder)
+
+
+RECORD, WORDS = 128, struct.Struct("<4Q")
+
+
+def prekey_records(path):
+    """Of a member's file: by number, (when it was made, its last round, rounds used, secret), with a secret or none."""
+    content = path.read_bytes()
+    records = {}
+    for at in range(0, len(content), RECORD):
+        number, *rest = WORDS.unpack_from(content, at)
+        if number:
+            records[number] = (*rest, content[at + WORDS.size : at + WORDS.size + 32])
+    return records
+
+
+@dataclass(frozen=True)
+class SealedShare:
+    """A share in an update: that of ``member`` under its prekey ``number``."""
+
+    member: int
+    number: int
+    committed: bytes
+    encapped: bytes
+    sealed: bytes
+
+    @property
+    def bytes(self):
+        return struct.pack("<Q", self.number) + self.committed + self.encapped + self.sealed
+
+
+class OneshotUpdate:
+    """An update of `oneshot` as docs/protocol.md lays it out: ciphertexts, a sealed share a member, tag, signature."""
+
+    def __init__(self, frame, server_key, members, shares):
+        """``shares``: the length of each of the ``members``' shares."""
+        self.frame, start = frame, payload_start(frame)
+        self.round, (layout_len,) = frame[ROUND : ROUND + 8], struct.unpack_from("<I", frame, LAYOUT)
+        names, params = frame[8:56], frame[24:40]
+        epoch, elements, tags = frame[56:64], frame[72:80], frame[MODEL:CLIENTS]
+        self.own, layout = frame[FIXED : start - layout_len], frame[start - layout_len : start]
+        listed = epoch + server_key.public
+        self.roster = sha256(b"fedcipher oneshot v1 roster" + params + listed).digest()
+        parts = (names, tags, epoch, self.round, elements, struct.pack("<Q", layout_len), layout)
+        common = sha256(b"".join(parts)).digest()
+        self.context = self.roster + self.round + tags + common
+        self.tag = frame[-8 - 64 - 16 : -8 - 64]
+        ends = list(itertools.accumulate((8 + 32 + 1120 + length + 16 for length in shares), initial=0))
+        at = len(frame) - 8 - 64 - 16 - ends[-1]
+        self.ciphertexts, self.shares = frame[start:at], []
+        for member, begin, end in zip(members, ends, ends[1:], strict=False):
+            part = frame[at + begin : at + end]
+            (number,) = struct.unpack_from("<Q", part)
+            self.shares.append(SealedShare(member, number, part[8:40], part[40:1160], part[1160:]))
+
+    def info(self, share):
+        """Where a share belongs, as its encapsulation has it."""
+        words = self.own[:4] + struct.pack("<IQ", share.member, share.number)
+        return b"fedcipher oneshot v2 share" + self.roster + self.round + words
+
+    def data(self, ciphertexts):
+        """Which update a share belongs to, as its encryption has it."""
+        said = self.context + self.own + self.tag + blake3.blake3(ciphertexts).digest()
+        return sha256(b"fedcipher oneshot v2 share of" + said).digest()
+
+    def said(self, ciphertexts, shares):
+        """What its client signs."""
+        digests = b"".join(sha256(share.bytes).digest() for share in shares)
+        said = b"fedcipher update 1\0" + self.context + self.own + self.tag
+        return said + blake3.blake3(ciphertexts).digest() + digests
 
 
 def answered(aggregator, member_of, asked=None):

@@ -45,7 +45,8 @@ from fedcipher.keys.roster import (
 from fedcipher.keys.roster import join as join_roster
 from fedcipher.keys.roster import make as make_roster
 from fedcipher.keys.store import home, named_folder
-from fedcipher.schemes import Scheme, following_bits, scheme, scheme_class, scheme_names
+from fedcipher.schemes import Member, Scheme, following_bits, scheme, scheme_class, scheme_names
+from fedcipher.schemes.base import state_dir
 from fedcipher.watch.commands import add_commands as add_dashboard
 from fedcipher.watch.commands import require_dashboard
 
@@ -390,6 +391,10 @@ def _roster_commands(commands: Any) -> None:
     heard.add_argument("files", type=Path, nargs="*", metavar="FILE", help="NAME.joined of the others")
     heard.set_defaults(run=_joined)
 
+    forget = commands.add_parser("forget", help="delete a member's prekeys: what was sealed to it opens no more")
+    forget.add_argument("keys", type=Path, nargs="+", metavar="KEY", help="key file of a member of the committee")
+    forget.set_defaults(run=_forget)
+
 
 def _expect_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expect", metavar="FINGERPRINT", help="of the roster, as the others told you: all 64 digits")
@@ -641,6 +646,29 @@ def _joined(options: argparse.Namespace, __: list[str]) -> int:
     for lacking in _say_joined(listed, listed.joined or ()):
         show(lacking)
     return 0
+
+
+def _forget(options: argparse.Namespace, __: list[str]) -> int:
+    # A key that is none of a member's is found before anything is deleted.
+    for path, member in [(path, _member_of(path)) for path in options.keys]:
+        member.forget()
+        show(f"{path}: nothing that was sealed to this member so far opens any more")
+    return 0
+
+
+def _member_of(path: Path) -> Member:
+    """The member that holds this key, where its prekeys are. Raises `ParameterError`."""
+    made, key = keys.load_client(path)
+    if not made.info.committee:
+        raise ParameterError(f"{path} is a key of {made.name}, which has no committee and so no prekeys")
+    if key.client not in made.members(key):
+        raise ParameterError(f"{path} is the key of party {key.client}, which is no member of the committee")
+    if not (state_dir() / f"{key.fingerprint}-{key.client}.prekeys").exists():
+        raise ParameterError(
+            f"{path}: this member has no prekeys in {state_dir()}; run this as the user that the member runs as, "
+            "with the same FEDCIPHER_STATE_DIR"
+        )
+    return made.member(key)
 
 
 def _join(options: argparse.Namespace, __: list[str]) -> int:

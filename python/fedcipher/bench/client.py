@@ -86,6 +86,11 @@ def _run(
         for number in range(1, case.sums + 1):
             connection.send("plan", sampled=case.clients)
             plan = connection.receive("plan").payload
+            if made.info.committee:
+                with sampler.phase("prekeys"):
+                    prekeys = made.prekeys(keys)
+                    for encryptor in encryptors:
+                        encryptor.take_prekeys(prekeys)
             for encryptor, update in zip(encryptors, updates, strict=True):
                 with sampler.phase("encrypt"):
                     frame = encryptor.encrypt(update, round=number, plan=plan)

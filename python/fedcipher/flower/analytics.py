@@ -309,7 +309,10 @@ class _Asking:
                 f"{len(chosen)} nodes are asked, and a sum needs the answers of {least}; ask more nodes"
             )
         committee = Committee(committee_timeout)
-        self._prekeys = committee.meet(grid, self._scheme.members(self._key), self._asked.type)
+        members, needed = self._scheme.members(self._key), self._scheme.answers_needed
+        self._prekeys = committee.meet(grid, members, needed, self._asked.type)
+        if committee.lacking:
+            raise StrategyError(f"the answers cannot be added: {committee.lacking}")
         sums = RoundSums(self._empty_sum)
         settings: dict[str, Any] = {
             "document": self._asked.encode(),

@@ -8,7 +8,7 @@ round's training messages are, and are known by their record.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,23 +90,67 @@ class Committee:
         self._patience = patience
         self._nodes: dict[int, int] = {}
         self._prekeys: dict[int, bytes] = {}
+        self.lacking = ""
+        """Why there can be no sum with the prekeys of the last `meet`."""
 
-    def meet(self, grid: Grid, members: Collection[int], message_type: str) -> list[bytes]:
+    def meet(self, grid: Grid, members: Collection[int], needed: int, message_type: str) -> list[bytes]:
         """The newest prekey of each of ``members``, for clients to seal shares to.
 
         Who is not known, or was not heard of when it was last asked, is asked for its prekey; who is away has none
-        here. Nothing where the scheme has no committee.
+        here. Once there are those of as many members as are ``needed`` for a sum, the others have as long again.
+        Nothing where the scheme has no committee.
         """
-        if any(member not in self._prekeys for member in members):
-            self._find(grid, message_type, members, until=time.monotonic() + self._patience / 2)
-        return [self._prekeys[member] for member in sorted(members) if member in self._prekeys]
+        if set(members) - set(self._prekeys):
+            self._hear(grid, set(members), needed, message_type)
+        found = [member for member in sorted(members) if member in self._prekeys]
+        self.lacking = ""
+        if len(found) < needed:
+            self.lacking = (
+                f"{len(found)} of {len(members)} members of the committee have given a prekey within "
+                f"{self._patience:g} s, {needed - len(found)} more must; without: {sorted(set(members) - set(found))}"
+            )
+            _log.warning("%s", self.lacking)
+        return [self._prekeys[member] for member in found]
 
-    def end(self, grid: Grid, message_type: str) -> None:
-        """Tell the members that the run has ended: they delete their prekeys now, and not when these are too old."""
-        messages = [_message(node, message_type, ConfigRecord({"end": True})) for node in self._nodes.values()]
-        until = time.monotonic() + self._patience
-        heard = {reply.metadata.src_node_id for reply in Gathering(grid, messages, until=until)}
-        away = sorted(member for member, node in self._nodes.items() if member in self._prekeys and node not in heard)
+    def _hear(self, grid: Grid, members: Set[int], needed: int, message_type: str) -> None:
+        """Ask for the prekeys that are not there."""
+
+        def lacking() -> Set[int]:
+            return members - set(self._prekeys)
+
+        known = {node for member, node in self._nodes.items() if member not in lacking()}
+        messages = [_message(node, message_type, ConfigRecord({"who": True})) for node in _others(grid, known)]
+        replies = Gathering(
+            grid,
+            messages,
+            until=time.monotonic() + self._patience,
+            enough=lambda: len(lacking()) <= len(members) - needed,
+            grace=lambda seconds: max(_LEAST, seconds) if lacking() else 0.0,
+        )
+        for reply in replies:
+            self._told(reply)
+            if not lacking():
+                return
+
+    def end(self, grid: Grid, members: Collection[int], needed: int, message_type: str) -> None:
+        """Tell the members that the run has ended: they delete their prekeys now, and not when these are too old.
+
+        Once as many have heard it as are ``needed`` for a sum, the others have as long again.
+        """
+        nodes = {self._nodes[member]: member for member in members if member in self._nodes}
+        messages = [_message(node, message_type, ConfigRecord({"end": True})) for node in nodes]
+        heard = set[int]()
+        replies = Gathering(
+            grid,
+            messages,
+            until=time.monotonic() + self._patience,
+            enough=lambda: len(heard) >= needed,
+            grace=lambda seconds: max(_LEAST, seconds),
+        )
+        for reply in replies:
+            if not reply.has_error():
+                heard.add(nodes[reply.metadata.src_node_id])
+        away = sorted(set(members) - heard)
         if away:
             _log.warning("members %s of the committee have not heard that the run has ended: they keep prekeys", away)
         self._prekeys.clear()
@@ -190,16 +234,25 @@ class Committee:
 
     def _find(self, grid: Grid, message_type: str, requests: Collection[int], until: float) -> None:
         """Ask nodes that are not known who they are, until all members of ``requests`` are known."""
-        strangers = sorted(set(grid.get_node_ids()) - set(self._nodes.values()))
+        strangers = _others(grid, self._nodes.values())
         messages = [_message(node, message_type, ConfigRecord({"who": True})) for node in strangers]
         for reply in Gathering(grid, messages, until=until, enough=lambda: not self._missing(requests)):
-            record = None if reply.has_error() else reply.content.get(_RECORD)
-            told = record if isinstance(record, ConfigRecord) else {}
-            party, prekey = told.get(_PARTY), told.get(_PREKEY)
-            if isinstance(party, int):
-                self._nodes.setdefault(party, reply.metadata.src_node_id)
-                if isinstance(prekey, bytes):
-                    self._prekeys.setdefault(party, prekey)
+            self._told(reply)
+
+    def _told(self, reply: Message) -> None:
+        """Keep what a node says of its party."""
+        record = None if reply.has_error() else reply.content.get(_RECORD)
+        told = record if isinstance(record, ConfigRecord) else {}
+        party, prekey = told.get(_PARTY), told.get(_PREKEY)
+        if isinstance(party, int):
+            self._nodes.setdefault(party, reply.metadata.src_node_id)
+            if isinstance(prekey, bytes):
+                self._prekeys.setdefault(party, prekey)
+
+
+def _others(grid: Grid, known: Iterable[int]) -> list[int]:
+    """Nodes that are not ``known``."""
+    return sorted(set(grid.get_node_ids()) - set(known))
 
 
 def _message(node: int, message_type: str, record: ArrayRecord | ConfigRecord) -> Message:

@@ -385,7 +385,8 @@ class SecureStrategy(Strategy):
             if self._journal is not None:
                 self._journal.close()
             if self._model is not None and self._committee_members:
-                self._committee.end(grid, self._running.charter.types["train"])
+                members, needed = self._committee_members, self.scheme.answers_needed
+                self._committee.end(grid, members, needed, self._running.charter.types["train"])
         self._with_past(result)
         finished = sum(record.unfinished is None for record in self.rounds)
         if num_rounds > 0 and finished == 0:
@@ -797,7 +798,8 @@ class SecureStrategy(Strategy):
         model, place = self._running, self._running.charter.record
         plan = self.scheme.plan(self._key, self._parties.clients(messages))
         if messages and self._grid is not None:
-            self._prekeys = self._committee.meet(self._grid, self._committee_members, model.charter.types["train"])
+            members, needed = self._committee_members, self.scheme.answers_needed
+            self._prekeys = self._committee.meet(self._grid, members, needed, model.charter.types["train"])
         for message in messages:
             node = message.metadata.dst_node_id
             brought = model.to_node(node, self._parties.client_of.get(node))
@@ -928,6 +930,8 @@ class SecureStrategy(Strategy):
         # Where the sum of histograms is withdrawn, its updates go with it.
         if len(added.replies) < self._minimum or model.measuring != measuring:
             why = f"{len(added.replies)} usable updates, {self._minimum} are needed"
+            if self._committee.lacking:
+                why = f"{why}; {self._committee.lacking}"
             self._leave_unfinished(record.round, why)
             return None
         frames = self._summed_in_sets(added, record, first, number)

@@ -495,6 +495,11 @@ class Scheme(ABC):
         return frozenset()
 
     @property
+    def answers_needed(self) -> int:
+        """How many members of the committee must answer for a sum; 0 where there is none."""
+        return 0
+
+    @property
     def sends_parts(self) -> bool:
         """Whether clients send part of an update each round and keep the rest for later ones (error feedback)."""
         return self.codec.top is not None or self.params().get("per_client_top") is not None

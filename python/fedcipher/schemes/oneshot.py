@@ -115,6 +115,10 @@ class Oneshot(NativeScheme):
     def fixes_sets(self) -> bool:
         return True
 
+    @property
+    def answers_needed(self) -> int:
+        return self._params["threshold"] + self._params["pack"] - 1
+
     def readers(self, key: _native.ServerKey) -> frozenset[int]:
         return frozenset(number for number, _, (_, _, reader) in self._parties(key) if reader)
 
