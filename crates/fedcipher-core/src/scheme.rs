@@ -94,7 +94,7 @@ pub trait Encryptor: Send {
     fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()>;
 
     /// Takes the prekeys that members of the committee have published, as [`Member::prekey`] made them: the next updates'
-    /// shares are sealed to the newest of each member. Those that are refused, each with its reason, change nothing. Fails
+    /// shares are sealed to these, and to none that were taken before. Those that are refused, each with its reason, change nothing. Fails
     /// where too few members are known then.
     fn take_prekeys(&mut self, _frames: &[&[u8]]) -> Result<Vec<Error>> {
         Ok(Vec::new())

@@ -221,19 +221,24 @@ fn store(records: &mut [Content], mut all: Vec<Prekey>) {
     }
 }
 
-/// At a client: the newest prekey of each member, and the greatest number of each that was ever seen.
+/// At a client: the prekeys that shares are sealed to now, and the greatest number of each member that was ever seen.
 #[derive(Debug)]
 pub struct Met {
     file: Option<Erasable>,
     seen: BTreeMap<u32, u64>,
-    newest: BTreeMap<u32, Published>,
+    given: BTreeMap<u32, Published>,
 }
 
 impl Met {
     pub fn open(key: &ClientKey, members: usize, state: Option<&Path>) -> Result<Self> {
         let file = state.map(|state| Erasable::of(key, state, MET_SUFFIX, members)).transpose()?;
-        let mut met = Met { file, seen: BTreeMap::new(), newest: BTreeMap::new() };
+        let mut met = Met { file, seen: BTreeMap::new(), given: BTreeMap::new() };
         met.remember().map(|()| met)
+    }
+
+    /// Others are given from here on: of a member that is away there is none.
+    pub fn renew(&mut self) {
+        self.given.clear();
     }
 
     /// Takes a prekey. Refuses one that is older than the member's newest: whoever has an old copy of a member's file
@@ -244,7 +249,7 @@ impl Met {
             return Err(Error::OldPrekey { member: prekey.member, number: prekey.number, seen });
         }
         self.seen.insert(prekey.member, prekey.number);
-        self.newest.insert(prekey.member, prekey);
+        self.given.insert(prekey.member, prekey);
         Ok(())
     }
 
@@ -270,9 +275,9 @@ impl Met {
         })
     }
 
-    /// The newest prekey of `member`, if it has shown one.
+    /// The prekey of `member`, if it was given.
     #[must_use]
     pub fn of(&self, member: u32) -> Option<&Published> {
-        self.newest.get(&member)
+        self.given.get(&member)
     }
 }
