@@ -142,6 +142,7 @@ impl Encryptor for OneshotEncryptor {
     }
 
     fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>> {
+        self.met.begin();
         let mut take = |frame: &&[u8]| {
             let prekey = Published::read(frame, &self.tag, &self.place.roster, &self.place.digest)?;
             self.met.take(prekey)

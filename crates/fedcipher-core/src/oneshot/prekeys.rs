@@ -232,6 +232,12 @@ impl Met {
         met.remember().map(|()| met)
     }
 
+    /// Drops all prekeys, not their numbers: a member whose prekey is not given with a round gets no share in it. The
+    /// server, which gives them, expects that.
+    pub fn begin(&mut self) {
+        self.newest.clear();
+    }
+
     /// Takes a prekey. Refuses one that is older than the member's newest: whoever has an old copy of a member's file
     /// could bring it.
     pub fn take(&mut self, prekey: Published) -> Result<()> {
