@@ -30,7 +30,7 @@ def updates_of(reply):
 
 
 class Recorder:
-    """Whoever records all messages; and, for control, every secret that was in a member's file while the run went on."""
+    """Whoever records all messages; and, for control, each secret that was in a member's file in the run."""
 
     def __init__(self, loses=lambda sent, client: False):
         self.frames, self.secrets, self.loses = [], {}, loses
