@@ -100,24 +100,26 @@ def test_members_that_are_started_anew_at_every_message_go_on(tmp_path, rng):
 
 
 def test_a_member_that_is_away_for_a_round_has_a_share_of_the_next(tmp_path, rng):
-    state = {"round": 0}
-    numbers = {}
+    """It gives a prekey and is silent in round 2. Whoever asks for prekeys of round 3 hears it again."""
+    recorder, state = Recorder(), (0, "")
 
     def tamper(sent, reply, client):
-        if not asks_member(sent):
-            state["round"] = sent.content["config"]["server-round"]
-            recorder(sent, reply, client)
-        return None if asks_member(sent) and client == 1 and state["round"] == 2 else reply
+        nonlocal state
+        if asks_member(sent):
+            back = state == (2, "evaluate") and "who" in sent.content[COMMITTEE]
+            return None if client == 1 and state[0] == 2 and not back else reply
+        state = sent.content["config"]["server-round"], sent.metadata.message_type
+        return recorder(sent, reply, client)
 
-    recorder = Recorder()
     federation = Federation(tmp_path, rng, tamper)
     federation.start(4)
     assert [record.unfinished for record in federation.strategy.rounds] == [None] * 4
-    for at, (_, share) in enumerate(recorder.shares(federation)):
-        if share.member == 1:
-            numbers.setdefault(at // (2 * CLIENTS * len(MEMBERS)) + 1, []).append(share.number)
-    # It gives its first one and is silent; nobody seals to it before it is back, and asked again.
-    assert all(numbers[1]) and 0 in numbers[2] and all(numbers[4]) and min(numbers[4]) > max(numbers[1])
+    of_one = [share.number for _, share in recorder.shares(federation) if share.member == 1]
+    numbers = [set(of_one[at : at + CLIENTS]) for at in range(0, len(of_one), CLIENTS)]
+    # Of each training and each evaluation. Nobody seals to a member that has given nothing.
+    assert [len(found) for found in numbers] == [1] * 8 and numbers[3] == {0}
+    # The one that it did not use goes on.
+    assert 0 < min(numbers[0]) < min(numbers[2]) == min(numbers[4]) < min(numbers[7])
 
 
 def test_a_server_that_says_in_a_round_that_the_run_has_ended_costs_that_round(tmp_path, rng):
