@@ -190,6 +190,44 @@ def test_an_old_prekey_is_refused_and_the_round_goes_on_with_the_others(tmp_path
     assert 0 in numbers and len(numbers) > 2
 
 
+@pytest.mark.parametrize("lie", ["no prekey", "another's"])
+def test_a_node_that_says_to_be_a_member_costs_nothing(tmp_path, rng, caplog, lie):
+    """It answers first."""
+    claimed = []
+
+    def tamper(sent, reply, client):
+        if asks_member(sent) and client == 0 and "who" in sent.content[COMMITTEE]:
+            others = told(federation.grid, 1, {"who": True}).content[COMMITTEE]["prekey"]
+            claimed.append(others if lie == "another's" else b"none")
+            record = ConfigRecord({"party": 2, "prekey": claimed[-1]})
+            return Message(RecordDict({COMMITTEE: record}), reply_to=sent)
+        return reply
+
+    federation = Federation(tmp_path, rng, tamper)
+    federation.start(2)
+    assert [record.unfinished for record in federation.strategy.rounds] == [None] * 2
+    assert claimed and "a prekey of member 2 is not used" in caplog.text
+    given = [list(c[protocol.CONFIG]["prekeys"]) for _, c in federation.grid.sent if protocol.CONFIG in c]
+    assert all(2 in map(member_of, prekeys) for prekeys in given)
+
+
+def test_a_member_that_gives_an_old_prekey_of_its_own_costs_itself(tmp_path, rng, caplog):
+    own = []
+
+    def tamper(sent, reply, client):
+        if asks_member(sent) and client == 2 and not reply.has_error() and "party" not in reply.content[COMMITTEE]:
+            frames = {key: protocol.frame_bytes(value) for key, value in reply.content[COMMITTEE].items()}
+            own.append(frames["prekey"])
+            # As it should at first, and then that of its first answer.
+            reply.content[COMMITTEE] = protocol.wire_record({**frames, "prekey": own[0] if len(own) > 4 else own[-1]})
+        return reply
+
+    federation = Federation(tmp_path, rng, tamper)
+    federation.start(4)
+    assert [record.unfinished for record in federation.strategy.rounds] == [None] * 4
+    assert len(own) > 4 and "a prekey of member 2 is not used" in caplog.text
+
+
 def test_without_enough_prekeys_the_app_is_not_called(tmp_path, rng):
     """None, too few, those of one member again and again, of another roster, or of another shape: one refusal."""
     called = []
