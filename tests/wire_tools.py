@@ -140,14 +140,28 @@ class OneshotUpdate:
         parts = (names, tags, epoch, self.round, elements, struct.pack("<Q", layout_len), layout)
         common = sha256(b"".join(parts)).digest()
         self.context = self.roster + self.round + tags + common
-        self.tag = frame[-8 - 64 - 16 : -8 - 64]
-        ends = list(itertools.accumulate((8 + 32 + 1120 + length + 16 for length in shares), initial=0))
-        at = len(frame) - 8 - 64 - 16 - ends[-1]
-        self.ciphertexts, self.shares = frame[start:at], []
+        self.tag = frame[-8 - SIGNATURE_LEN - 16 : -8 - SIGNATURE_LEN]
+        body = frame[start : -8 - SIGNATURE_LEN - 16]
+        # Who has given no prekey has eight zero bytes.
+        several = itertools.product([True, False], repeat=len(shares))
+        found = (self._cut(body, members, shares, given) for given in several)
+        self.ciphertexts, self.shares = next(filter(None, found))
+
+    @staticmethod
+    def _cut(body, members, shares, given):
+        """(Ciphertexts, sealed shares); None where it is not just the members ``given`` that have one."""
+        lengths = [8 + 32 + 1120 + length + 16 if there else 8 for length, there in zip(shares, given, strict=True)]
+        ends = list(itertools.accumulate(lengths, initial=len(body) - sum(lengths)))
+        if ends[0] <= 0:
+            return None
+        cut = []
         for member, begin, end in zip(members, ends, ends[1:], strict=False):
-            part = frame[at + begin : at + end]
+            part = body[begin:end]
             (number,) = struct.unpack_from("<Q", part)
-            self.shares.append(SealedShare(member, number, part[8:40], part[40:1160], part[1160:]))
+            cut.append(SealedShare(member, number, part[8:40], part[40:1160], part[1160:]))
+        # Numbers are seconds of a clock, or a few more.
+        right = all((0 < share.number < 1 << 40) == there for share, there in zip(cut, given, strict=True))
+        return (body[: ends[0]], cut) if right and all(share.number < 1 << 40 for share in cut) else None
 
     def info(self, share):
         """Where a share belongs, as its encapsulation has it."""

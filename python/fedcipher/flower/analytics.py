@@ -308,7 +308,7 @@ class _Asking:
             raise StrategyError(
                 f"{len(chosen)} nodes are asked, and a sum needs the answers of {least}; ask more nodes"
             )
-        committee = Committee(committee_timeout)
+        committee = Committee(committee_timeout, self._scheme, self._key)
         members, needed = self._scheme.members(self._key), self._scheme.answers_needed
         self._prekeys = committee.meet(grid, members, needed, self._asked.type)
         if committee.lacking:

@@ -15,13 +15,14 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedcipher import _native
 from fedcipher.errors import FedcipherError, FrameError
 from fedcipher.flower import protocol
 from fedcipher.flower.party import Party, party_of
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Gathering
 from fedcipher.foreign_text import quoted, quoting_log
-from fedcipher.schemes import Aggregator
+from fedcipher.schemes import Aggregator, Scheme
 
 __all__ = ["Committee", "NoSum", "answer", "is_for_member"]
 
@@ -86,8 +87,9 @@ def _told(party: Party, record: ConfigRecord) -> dict[str, Any]:
 class Committee:
     """The server's side: which node each party is, and one exchange with the members a round."""
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, patience: float, scheme: Scheme, key: _native.ServerKey) -> None:
+        self._patience, self._scheme, self._key = patience, scheme, key
+        self._numbers: dict[int, int] = {}
         self._nodes: dict[int, int] = {}
         self._prekeys: dict[int, bytes] = {}
         self.lacking = ""
@@ -207,7 +209,7 @@ class Committee:
             try:
                 frame, prekey = _frames_of(reply)
                 silent.discard(heard := aggregator.answer(frame))
-                self._prekeys[heard] = prekey
+                self._keep(heard, prekey)
             except FedcipherError as error:
                 reference = reference_of(reply)
                 # Its node may be another's by now.
@@ -245,9 +247,27 @@ class Committee:
         told = record if isinstance(record, ConfigRecord) else {}
         party, prekey = told.get(_PARTY), told.get(_PREKEY)
         if isinstance(party, int):
+            if isinstance(prekey, bytes) and party not in self._prekeys and self._keep(party, prekey):
+                # What it has signed is there, whoever else has said to be that member.
+                self._nodes[party] = reply.metadata.src_node_id
             self._nodes.setdefault(party, reply.metadata.src_node_id)
-            if isinstance(prekey, bytes):
-                self._prekeys.setdefault(party, prekey)
+
+    def _keep(self, member: int, prekey: bytes) -> bool:
+        """Keep a prekey for the next clients, where this member has signed it and it is no older than the last.
+
+        Clients refuse others, and their updates would lack a share that this server asks for.
+        """
+        try:
+            *_, of, _, size, _ = _native.inspect(prekey)
+            refused = self._scheme.aggregator(self._key).take_prekeys([prekey])
+        except FedcipherError as error:
+            of, size, refused = [], 0, [str(error)]
+        number = int.from_bytes(prekey[-8 - size :][:8], "little")
+        if refused or [party for party, _ in of] != [member] or number < self._numbers.get(member, 0):
+            _log.warning("a prekey of member %s is not used: %s", member, refused or "another's, or an old one")
+            return False
+        self._prekeys[member], self._numbers[member] = prekey, number
+        return True
 
 
 def _others(grid: Grid, known: Iterable[int]) -> list[int]:

@@ -233,7 +233,7 @@ class SecureStrategy(Strategy):
         self._minimum = self.scheme.min_contributions
         self._most = int(self.scheme.params()["clients"])
         self._attendance = Attendance(quorum=quorum, deadline=deadline, grace=grace, minimum=self._minimum)
-        self._committee = Committee(committee_timeout)
+        self._committee = Committee(committee_timeout, self.scheme, self._key)
         # That the clients of the present round were given.
         self._prekeys: list[bytes] = []
         self._corrupt = self._corrupt_of(corrupt_clients)
