@@ -126,7 +126,8 @@ class Federation:
     ):
         codec = codec or fedcipher.Codec(bits=16, clip=2.0, target="weights")
         self.scheme = fedcipher.scheme(name, clients=CLIENTS, codec=codec, **params)
-        self.folder = keys.save(self.scheme.keygen(CLIENTS), self.scheme, folder / f"keys-{name}")
+        self.issued = self.scheme.keygen(CLIENTS)
+        self.folder = keys.save(self.issued, self.scheme, folder / f"keys-{name}")
         self.goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
         self.app = make_app(self.goals, [10] * CLIENTS, mods=mods)
         for register, action in product((self.app.train, self.app.evaluate, self.app.query), ("other", "stats")):
@@ -203,6 +204,7 @@ class Federation:
             index=number,
             steps=self.steps,
             last=self.last,
+            prekeys=self.scheme.prekeys(self.issued),
         ).to_record()
         changed = {**plain, **changes}
         return ConfigRecord({key: value for key, value in changed.items() if value is not None})

@@ -39,7 +39,8 @@ class Attack:
     def __init__(self, folder, name, rng, *, rounds=1, strategy=FedAvg, own_keys=False, app=None, **given):
         committee = {"members": CLIENTS} if name == "oneshot" else {}
         scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16), **committee)
-        self.keys = keys.save(scheme.keygen(CLIENTS), scheme, folder / f"keys-{name}")
+        self.issued = scheme.keygen(CLIENTS)
+        self.keys = keys.save(self.issued, scheme, folder / f"keys-{name}")
         self.goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
         self.grid = LocalGrid(app or make_app(self.goals, [10] * CLIENTS), CLIENTS, self.keys)
         if own_keys:
@@ -73,6 +74,7 @@ class Attack:
             last=self.strategy._running.last,
             document=self.charter.encode(),
             indices=[self.strategy._running.folder.round_of(n) for n in range(1, self.strategy._running.steps + 1)],
+            prekeys=self.strategy.scheme.prekeys(self.issued),
         )
         return replace(plain, **changes)
 

@@ -80,7 +80,12 @@ class Thief:
 
     def frame(self, client):
         """Client 0's update of the first round under the number ``client``."""
-        frame = self.ready[client].pop().encrypt(initial(), **self.told[0])
+        encryptor = self.ready[client].pop()
+        settings = next(
+            content[protocol.CONFIG] for _, content in self.federation.grid.sent if protocol.CONFIG in content
+        )
+        wire_tools.take_prekeys(encryptor, list(settings.get("prekeys", [])))
+        frame = encryptor.encrypt(initial(), **self.told[0])
         return wire_tools.with_client(frame, client)
 
     def start(self, tamper, rounds=1, resume=False):

@@ -139,8 +139,9 @@ def test_attack_any_randomised_server_gets_one_set_a_round_of_a_member(tmp_path,
             assert reference_of(reply) and masked(reply) == constant.setdefault(member, masked(reply))
             tally["refusal"] += 1
             return
-        ((_, value),) = reply.content[COMMITTEE].items()
-        kind, about, contributions = set_of(protocol.frame_bytes(value))
+        answer, _ = (reply.content[COMMITTEE][name] for name in ("fedcipher.answer", "prekey"))
+        assert len(reply.content[COMMITTEE]) == 2
+        kind, about, contributions = set_of(protocol.frame_bytes(answer))
         assert kind == ANSWER
         assert len({client for client, _ in contributions}) == len(contributions) >= least
         assert all(weight == 1 and client in range(CLIENTS) for client, weight in contributions)

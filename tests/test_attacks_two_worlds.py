@@ -160,8 +160,8 @@ def seal_ideally(monkeypatch):
 class World:
     """One world's clients, and the honest run that a server began with them."""
 
-    def __init__(self, folder, world, key_folder, monkeypatch):
-        self.world, self.folder = world, folder / world
+    def __init__(self, folder, world, key_sets, key_folder, monkeypatch):
+        self.world, self.folder, self.key_sets = world, folder / world, key_sets
         self.enter(monkeypatch)
         _parties.clear()
         self.grid = LocalGrid(app_of(world), CLIENTS, key_folder)
@@ -215,11 +215,8 @@ def seen(reply):
     said = []
     for name, held in reply.content.items():
         if isinstance(held, ArrayRecord):
-            ((key, array),) = held.items()
-            frame = protocol.frame_bytes(array)
-            kind, scheme, epoch, number, contributions, elements, payload, *_ = _native.inspect(frame)
-            head = (kind, scheme, epoch, number, tuple(contributions), elements, payload, len(frame))
-            said.append((name, key, array.dtype, array.shape, head, untagged(frame, payload)))
+            for key, array in held.items():
+                said.append((name, key, array.dtype, array.shape, head_of(protocol.frame_bytes(array))))
         elif name == protocol.REPORT:
             # Of opened sums, which differ in two worlds with other data.
             said.append((name, tuple(held)))
@@ -227,8 +224,16 @@ def seen(reply):
             counted = tuple(sorted((key, held[key]) for key in held if key.endswith("_bytes")))
             said.append((name, tuple(sorted(held.keys())), counted))
         else:
-            said.append((name, tuple((key, held[key]) for key in sorted(held))))
+            values = {key: head_of(held[key]) if key == "prekey" else held[key] for key in sorted(held)}
+            said.append((name, tuple(values.items())))
     return tuple(said)
+
+
+def head_of(frame):
+    """Of a frame all but what is random."""
+    kind, scheme, epoch, number, contributions, elements, payload, *_ = _native.inspect(frame)
+    head = (kind, scheme, epoch, number, tuple(contributions), elements, payload, len(frame))
+    return (*head, untagged(frame, payload))
 
 
 def as_sent(reply, ideal):
@@ -241,6 +246,8 @@ def as_sent(reply, ideal):
             content[name] = ArrayRecord({key: sealed_ideally(array) for key, array in held.items()})
         elif name == protocol.METRICS or (name == protocol.REPORT and not ideal):
             content[name] = type(held)({key: zero_of(value, key) for key, value in held.items()})
+        elif "prekey" in held:
+            content[name] = ConfigRecord({**held, "prekey": without_payload(held["prekey"])})
         else:
             content[name] = held
     reply.metadata.created_at = reply.metadata.ttl = 1.0
@@ -249,10 +256,13 @@ def as_sent(reply, ideal):
 
 def sealed_ideally(array):
     """An array whose frame keeps its length and its head, with zeros for tags, ciphertext and checksum."""
-    frame, tags = protocol.frame_bytes(array), _tags_at()
-    head = frame[: len(frame) - 8 - _native.inspect(frame)[6]]
-    zeros = head[: tags[0]] + bytes(tags[1] - tags[0]) + head[tags[1] :] + bytes(len(frame) - len(head))
-    return Array(array.dtype, array.shape, array.stype, bytes(array.data).replace(frame, zeros))
+    frame = protocol.frame_bytes(array)
+    return Array(array.dtype, array.shape, array.stype, bytes(array.data).replace(frame, without_payload(frame)))
+
+
+def without_payload(frame):
+    tags, head = _tags_at(), frame[: len(frame) - 8 - _native.inspect(frame)[6]]
+    return head[: tags[0]] + bytes(tags[1] - tags[0]) + head[tags[1] :] + bytes(len(frame) - len(head))
 
 
 def zero_of(value, key):
@@ -317,7 +327,7 @@ class Server:
             config["lr"] = 0.5
         chosen = draw.random() < 0.15
         lost, reports = draw.random() < 0.03, draw.random() < (0.2 if self.charter.reports else 0.05)
-        number = self.number
+        number, known = self.number, CLIENTS if draw.random() < 0.9 else draw.randrange(CLIENTS)
 
         def make(world):
             if lost:
@@ -337,6 +347,7 @@ class Server:
                 last=last,
                 document=charter.encode(),
                 indices=indices,
+                prekeys=world.strategy.scheme.prekeys(world.key_sets)[:known],
             )
             content = RecordDict({"arrays": ArrayRecord(arrays), "config": ConfigRecord(config)})
             content[protocol.CONFIG] = said.to_record()
@@ -387,7 +398,7 @@ def two_worlds(folder, scheme, key_sets, seed, monkeypatch, ideal):
     monkeypatch.setattr("fedcipher.flower.strategy.reserve", lambda count: seed[-1] << 21)
     # A copy of the keys for each world, whose clients use them in a state folder of their own.
     one, other = (
-        World(folder, world, keys.save(key_sets, scheme, folder / f"keys-{world}"), monkeypatch)
+        World(folder, world, key_sets, keys.save(key_sets, scheme, folder / f"keys-{world}"), monkeypatch)
         for world in ("one", "other")
     )
     assert one.view == other.view, "the honest run"
