@@ -34,6 +34,7 @@ class Mutant:
     old: str
     new: str
     tests: str = "attacks"
+    """A file of tests, or `--lib` and a filter of those in the sources."""
 
 
 MUTANTS = (
@@ -157,8 +158,8 @@ MUTANTS = (
     Mutant(
         "an update's signature is not checked",
         CORE + "admission.rs",
-        "message: &message, signature }.check()?;",
-        "message: &message, signature };",
+        "Signed { party: own.client, key, purpose: Purpose::Update, message: &message, signature }.check()",
+        "Ok(())",
     ),
     Mutant(
         "a signature does not know the payload",
@@ -229,9 +230,87 @@ MUTANTS = (
     Mutant(
         "a member does not check signatures",
         CORE + "oneshot/member.rs",
-        "self.check_signatures(&context, &asked)?;",
+        "self.check_signatures(&context, given.iter().map(|given| &given.asked))?;",
         "",
         "oneshot",
+    ),
+    Mutant(
+        "a server does not check signatures of parties",
+        CORE + "oneshot/aggregate.rs",
+        "Signed { party, key, purpose: Purpose::Update, message: &message, signature }.check()?;",
+        "",
+        "oneshot",
+    ),
+    Mutant(
+        "half a signature is enough",
+        CORE + "sign/hybrid.rs",
+        "lattice_holds(lattice_key, &bytes, LABEL, lattice).then(",
+        "true.then(",
+        "hybrid_signatures",
+    ),
+    Mutant(
+        "a share opens beside any update",
+        CORE + "oneshot/statement.rs",
+        'sha256(&[b"fedcipher oneshot v2 share of", &self.update(own, tag, ciphertexts)])',
+        "sha256(&[])",
+        "oneshot",
+    ),
+    Mutant("an old prekey is taken", CORE + "oneshot/prekeys.rs", "if prekey.number < seen {", "if false {", "oneshot"),
+    Mutant(
+        "a prekey's signature is not checked",
+        CORE + "oneshot/prekeys.rs",
+        "message: &message, signature: &signature }.check()?;",
+        "message: &message, signature: &signature };",
+        "oneshot",
+    ),
+    Mutant(
+        "a prekey outlives its rounds",
+        CORE + "oneshot/prekeys.rs",
+        "prekey.used >= self.life.rounds && prekey.last < round;",
+        "prekey.used > u64::MAX - 1 && prekey.last < round;",
+        "oneshot",
+    ),
+    Mutant(
+        "a deleted prekey keeps its secret",
+        CORE + "oneshot/prekeys.rs",
+        "used: 0, secret: Zeroizing::default() }",
+        "used: 0, secret: self.secret.clone() }",
+        "oneshot",
+    ),
+    Mutant(
+        "any secret proves a lie",
+        CORE + "oneshot/aggregate.rs",
+        "accused.shown.as_ref().filter(|x| share.is_of(x))",
+        "accused.shown.as_ref()",
+        "oneshot",
+    ),
+    Mutant(
+        "a good share proves a lie",
+        CORE + "oneshot/aggregate.rs",
+        "if opened.as_ref().is_some_and(good) {",
+        "if opened.as_ref().is_some_and(good) && false {",
+        "oneshot",
+    ),
+    Mutant(
+        "whose shares one member calls odd is named",
+        CORE + "oneshot/aggregate.rs",
+        "is_none_or(|odd| odd.len() > most)",
+        "is_none_or(|odd| !odd.is_empty())",
+        "oneshot",
+    ),
+    Mutant(
+        "combinations have no mask",
+        CORE + "oneshot/sharing.rs",
+        "parts.fold(*mask, |sum, (row, secrets)| {",
+        "parts.fold(*mask * 0, |sum, (row, secrets)| {",
+        "--lib sharing",
+    ),
+    Mutant(
+        "combinations of pads have no mask",
+        CORE + "oneshot/sharing.rs",
+        "pad: *share.pad_mask + coefficients.pad * *share.pad }",
+        "pad: coefficients.pad * *share.pad }",
+        "--lib sharing",
     ),
 )
 
@@ -330,7 +409,8 @@ def main() -> int:
         environment["FEDCIPHER_ATTACK_TRIES"] = "5000"
 
         def passes(tests: str) -> bool:
-            command = ["cargo", "test", "--quiet", "-p", "fedcipher-core", "--test", tests]
+            words = tests.split() if tests.startswith("--lib") else ["--test", tests]
+            command = ["cargo", "test", "--quiet", "-p", "fedcipher-core", *words]
             return subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False).returncode == 0
 
         if not all(passes(tests) for tests in sorted({m.tests for m in MUTANTS})):

@@ -404,6 +404,47 @@ mod tests {
         (0..clients).map(pad).sum()
     }
 
+    /// What the combinations of all members say at the secret's places, and of the pad.
+    fn seen(sharing: &Sharing, secret: &[i8], coefficients: &Coefficients) -> (Vec<u64>, Element) {
+        let shares = sharing.split(secret, &pad(0)).unwrap();
+        let combined = |m: usize| sharing.combine(&sharing.share(m, &shares[m]).unwrap(), coefficients);
+        let said: Vec<Combination> = (0..sharing.needed()).map(combined).collect();
+        let nodes: Vec<u64> = (0..sharing.needed()).map(point).collect();
+        let at = |place: u64, k: usize| {
+            let row = sharing.field.lagrange(&nodes, place);
+            let parts = row.iter().zip(&said).map(|(l, of)| sharing.field.mul(*l, of.values[k]));
+            parts.fold(0, |sum, part| sharing.field.add(sum, part))
+        };
+        let places = sharing.secrets().flat_map(|place| (0..sharing.masks).map(move |k| at(place, k))).collect();
+        (places, Pads::joined(&said.iter().enumerate().map(|(m, of)| (m, &of.pad)).collect::<Vec<_>>()))
+    }
+
+    /// They fit, and of one secret they are others each time: a mask hides each of them.
+    #[test]
+    fn combinations_fit_and_are_masked() {
+        for (members, threshold, pack) in [(1, 1, 1), (5, 4, 1), (7, 3, 2), (9, 5, 4)] {
+            let sharing = Sharing::new(N, 84 * 8 + 1, members, threshold, pack).unwrap();
+            let secret = &secrets(1, 3)[0];
+            let coefficients = sharing.coefficients(&[5; 32]).unwrap();
+            let (one, other) = (seen(&sharing, secret, &coefficients), seen(&sharing, secret, &coefficients));
+            assert_eq!(one.0.len(), pack * sharing.masks);
+            assert!(sharing.masks as u32 * (sharing.field.bits() - 1) >= SOUND_BITS);
+            let same = one.0.iter().zip(&other.0).filter(|(a, b)| a == b).count();
+            assert!(same < one.0.len() / 2 && one.1 != other.1, "{same} of {}", one.0.len());
+            let shares = sharing.split(secret, &pad(0)).unwrap();
+            let combined = |m: usize| sharing.combine(&sharing.share(m, &shares[m]).unwrap(), &coefficients);
+            let said: Vec<Combination> = (0..members).map(combined).collect();
+            let all: Vec<usize> = (0..members).collect();
+            for most in 0..=(members - sharing.needed()) / 2 {
+                let found = sharing.disagreeing_shares(&all, &said.iter().collect::<Vec<_>>(), most);
+                assert_eq!(found, Some(BTreeSet::new()));
+            }
+            let bytes = sharing.combination_to_bytes(&said[0]);
+            assert_eq!(bytes.len(), sharing.combination_bytes());
+            assert_eq!(sharing.parse_combination(&bytes).unwrap(), said[0]);
+        }
+    }
+
     fn expected(secrets: &[Vec<i8>]) -> Vec<i32> {
         (0..N).map(|k| secrets.iter().map(|s| i32::from(s[k])).sum()).collect()
     }
