@@ -506,6 +506,10 @@ def test_attack_03_a_line_of_the_clients_log_cannot_be_forged(federation, caplog
 
 
 MALFORMED = {
+    "prekeys that are no bytes": ("prekeys", ["text"]),
+    "prekeys that are numbers": ("prekeys", [1, 2]),
+    "prekeys that are one": ("prekeys", b"one"),
+    "more prekeys than members": ("prekeys", [b"one"] * 65),
     "no charter": ("charter", None),
     "a charter that is text": ("charter", "0" * 32),
     "a short digest": ("charter", b"1" * 31),
@@ -861,7 +865,9 @@ def test_attack_12_what_a_frame_names_tells_models_apart(federation):
     assert names([np.asfortranarray(model[0]), model[1]]) == names()
     # What the server chooses afresh in each message is no part of it. Bits are in the layout, which a tag names too.
     assert {*RoundSettings.__dataclass_fields__} == {
-        *("charter", "document", "signature", "round", "index", "steps", "last", "indices", "plan", "bits")
+        *("charter", "document", "signature", "round", "index", "steps", "last", "indices", "plan", "bits"),
+        # Which members hold shares, and under which of their keys: a sum is the same.
+        "prekeys",
     }
 
 
