@@ -424,7 +424,7 @@ class SecureStrategy(Strategy):
         lost = {r.round: r.unfinished for r in self.rounds if r.unfinished is not None and r.round not in ended}
         if not lost:
             return
-        liars = sorted(self._searching.found)
+        liars = sorted({*self._searching.found, *self._parties.accused})
         found = f"clients {liars} have lied and are left out" if liars else "no client is proven to have lied"
         number, why = next(reversed(lost.items()))
         text = (
@@ -1118,13 +1118,23 @@ class SecureStrategy(Strategy):
         if self._grid is not None:
             message_type = self._running.charter.types[purpose]
             away = self._committee.ask(self._grid, aggregator, message_type, self._parties.node_of)
-            self._parties.accused.update(aggregator.accused)
+            self._accuse(aggregator.accused, record)
             if away is not None:
                 return away
         began = time.perf_counter()
         frame = self._finished(aggregator)
         record.aggregate_seconds += time.perf_counter() - began
         return frame
+
+    def _accuse(self, clients: Iterable[int], record: RoundRecord) -> None:
+        """Leave those out of the run that the committee has named."""
+        news = sorted(set(clients) - self._parties.accused)
+        if news:
+            _log.warning(
+                "round %s: clients %s have sealed false shares to the committee, and are left out of the run",
+                *(record.round, news),
+            )
+        self._parties.accused.update(news)
 
     def _finished(self, aggregator: Aggregator) -> bytes:
         if self._workers is not None:

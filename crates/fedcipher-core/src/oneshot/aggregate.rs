@@ -356,8 +356,8 @@ impl Aggregator for OneshotAggregator {
 
     fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>> {
         let (mut given, mut refused) = (BTreeMap::new(), Vec::new());
-        for frame in frames {
-            match Published::read(frame, &self.tag, &self.roster, &self.digest) {
+        for read in Published::read_all(frames, &self.tag, &self.roster, &self.digest) {
+            match read {
                 Ok(Published { member, number, .. }) => {
                     given.insert(member, number);
                 }

@@ -145,11 +145,9 @@ impl Encryptor for OneshotEncryptor {
 
     fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>> {
         self.met.renew();
-        let mut take = |frame: &&[u8]| {
-            let prekey = Published::read(frame, &self.tag, &self.place.roster, &self.place.digest)?;
-            self.met.take(prekey)
-        };
-        let refused: Vec<Error> = frames.iter().filter_map(|frame| take(frame).err()).collect();
+        let read = Published::read_all(frames, &self.tag, &self.place.roster, &self.place.digest);
+        let taken = read.into_iter().map(|read| read.and_then(|prekey| self.met.take(prekey)));
+        let refused: Vec<Error> = taken.filter_map(Result::err).collect();
         self.met.remember()?;
         self.check_prekeys(&refused)?;
         Ok(refused)

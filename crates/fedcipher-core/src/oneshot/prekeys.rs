@@ -14,6 +14,7 @@ use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::wire::{self, Contribution, Kind, Reader};
 use crate::{Error, Result};
+use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -66,6 +67,11 @@ impl Published {
             return Err(Error::frame(format!("member {member} gives its prekey no number")));
         }
         Ok(Published { member, number, public: Public::parse(public)? })
+    }
+
+    /// [`Self::read`] of each frame, by all threads: most of it is checking signatures.
+    pub fn read_all(frames: &[&[u8]], tag: &KeyTag, roster: &Roster, digest: &[u8; 32]) -> Vec<Result<Self>> {
+        frames.par_iter().map(|frame| Self::read(frame, tag, roster, digest)).collect()
     }
 }
 
