@@ -208,7 +208,8 @@ impl Error {
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        let mut status = Status::new(error.code(), error.to_string());
+        // It travels in a header, and headers of more than 16 KiB break a connection.
+        let mut status = Status::new(error.code(), quoted(&error.to_string()));
         if let Ok(class) = error.class().parse() {
             status.metadata_mut().insert(CLASS, class);
         }
@@ -235,6 +236,12 @@ impl From<rusqlite::Error> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_fits_into_a_header() {
+        let sent: Status = Error::Access("long ".repeat(100_000)).into();
+        assert!(sent.message().len() < 5000);
+    }
 
     #[test]
     fn an_error_survives_the_wire_with_its_class() {
