@@ -157,16 +157,20 @@ impl Keyring {
         self.read().get(device).map(|d| d.parties.keys().copied().collect()).unwrap_or_default()
     }
 
+    /// The device in each epoch held.
+    #[must_use]
+    pub fn parties(&self, device: &str) -> Vec<Arc<Party>> {
+        self.read().get(device).map(|d| d.parties.values().cloned().collect()).unwrap_or_default()
+    }
+
     /// The epochs of `device` under whose key nothing is opened any more, since a forgery was tried.
     #[must_use]
     pub fn closed(&self, device: &str) -> Vec<u64> {
-        let parties: Vec<Arc<Party>> =
-            self.read().get(device).map(|d| d.parties.values().cloned().collect()).unwrap_or_default();
         let closed = |party: &Arc<Party>| {
             let open = party.decryptor.as_ref().map(|decryptor| decryptor.openings().check_open());
             matches!(open, Some(Err(fedcipher_core::Error::Closed))).then_some(party.epoch)
         };
-        parties.iter().filter_map(closed).collect()
+        self.parties(device).iter().filter_map(closed).collect()
     }
 
     /// The party of a device in `epoch`, or in the newest.
