@@ -5,7 +5,7 @@ import sqlite3
 import fedcipher
 import numpy as np
 import pytest
-from engine_harness import deployment, flashe, updates
+from engine_harness import deployment, flashe, until, updates
 from fedcipher import errors
 from fedcipher.codec import Codec
 from fedcipher.engine import connect
@@ -227,6 +227,47 @@ def test_who_has_shown_no_card_is_in_no_roster_and_the_committee_can_be_named(tm
         here.authority("revoke", "client-4", "--no-rotate")
         with pytest.raises(errors.EngineError, match="2 of the 3 members"):
             here.authority("rotate", "--force")
+
+
+def crc64(data):
+    """CRC-64/NVME."""
+    crc = 2**64 - 1
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x9A6C9329AC4BC9B5 if crc & 1 else 0)
+    return crc ^ 2**64 - 1
+
+
+def age(path, hours):
+    """Makes the prekeys in a file so much older."""
+    aged = records(path)
+    for k, record in enumerate(aged):
+        if any(record[32:64]):
+            made = int.from_bytes(record[8:16], "little") - 3600 * hours
+            content = record[:8] + made.to_bytes(8, "little") + record[16:120]
+            aged[k] = content + crc64(content).to_bytes(8, "little")
+    path.write_bytes(b"".join(aged))
+
+
+def test_an_engine_deletes_prekeys_that_are_too_old_though_nobody_asks(tmp_path):
+    with deployment(made(prekey_hours=3), CLIENTS, tmp_path) as here:
+        here.key = here.keys().current()
+        here.local.engine.stop()
+        state = here.folder / "run" / "engine"
+        folders = [part for k in range(CLIENTS) for part in ("--credentials", here.folder / "run" / f"client-{k}")]
+        again = here.engine("again", *folders, "--expire", "1", state=state)
+        here.parties = [connect(again.address, device=f"client-{k}") for k in range(CLIENTS)]
+        published(here, here.key.epoch)
+        assert secrets(state) == {0: 1, 1: 1, 2: 1}
+        for k, hours in ((0, 3), (1, 2), (2, 30)):
+            age(next(state.glob(f"*-{k}.prekeys")), hours)
+        assert until(lambda: secrets(state) == {0: 0, 1: 1, 2: 0})
+        # What is left works, and so does a new one in the place of each.
+        aggregator, _ = added(here, 1)
+        for member, request in aggregator.requests().items():
+            aggregator.answer(here.parties[member].member().answer(request))
+        aggregator.finish()
 
 
 def test_identities_survive_the_engine(tmp_path):

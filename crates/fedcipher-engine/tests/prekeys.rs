@@ -11,7 +11,7 @@ use fedcipher_engine::client::{EngineClient, Patience, Sealed, Values};
 use fedcipher_engine::door::Door;
 use fedcipher_engine::engine_service::{EngineService, NoSource};
 use fedcipher_engine::hosts::Hosts;
-use fedcipher_engine::keyring::{Devices, Keyring};
+use fedcipher_engine::keyring::{Devices, Keyring, expire};
 use fedcipher_engine::listen::{self, Grant, Guard};
 use fedcipher_engine::metrics::Metrics;
 use fedcipher_engine::proto::engine_server::{Engine, EngineServer};
@@ -20,7 +20,7 @@ use fedcipher_engine::unfinished::Unfinished;
 use fedcipher_engine::{Result, cores};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tonic::service::interceptor::InterceptedService;
@@ -34,6 +34,7 @@ const SPEC: &str = r#"{"scheme": "oneshot", "params": {"clients": 4, "max_weight
     "floor": null, "start": 1.0, "rounding": "nearest", "target": "weights", "top": null}}"#;
 const DEVICES: [&str; 4] = ["a", "b", "c", "d"];
 const MEMBERS: usize = 3;
+const HOUR: u64 = 3600;
 const RECORD: usize = 128;
 
 /// Devices with keys of the epochs 1 to `epochs`.
@@ -83,6 +84,24 @@ impl Held {
         let party = self.keyring.parties(DEVICES[device]).swap_remove(epoch as usize - 1);
         party.member().unwrap().prekey().unwrap();
     }
+
+    /// Makes a device's prekeys so much older.
+    fn age(&self, epoch: u64, device: usize, hours: u64) {
+        let mut bytes = std::fs::read(self.file(epoch, device)).unwrap();
+        for record in bytes.chunks_mut(RECORD).filter(|record| record[32..64] != [0; 32]) {
+            let made = u64::from_le_bytes(record[8..16].try_into().unwrap()) - hours * HOUR;
+            record[8..16].copy_from_slice(&made.to_le_bytes());
+            let sum = checksum(&record[..RECORD - 8]);
+            record[RECORD - 8..].copy_from_slice(&sum.to_le_bytes());
+        }
+        std::fs::write(self.file(epoch, device), bytes).unwrap();
+    }
+}
+
+/// CRC-64/NVME.
+fn checksum(bytes: &[u8]) -> u64 {
+    let bit = |crc: u64| (crc >> 1) ^ (0x9a6c_9329_ac4b_c9b5 & (crc & 1).wrapping_neg());
+    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u64::from(*byte), |crc, _| bit(crc)))
 }
 
 /// A service on a Unix socket of `folder`, while the runtime lives.
@@ -308,6 +327,58 @@ fn a_host_has_prekeys_of_its_own_devices_only() {
         let own = of("a", PrekeyRequest { device: String::new(), epoch: 0 });
         assert!(!service.prekey(own).await.unwrap().into_inner().frame.is_empty());
     });
+}
+
+/// Until `done`, or for so long that it will never be.
+async fn until(done: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
+    while !done() && began.elapsed() < Duration::from_secs(20) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    done()
+}
+
+#[test]
+fn prekeys_that_are_too_old_go_though_nobody_asks() {
+    cores::event_loop(true).unwrap().block_on(async {
+        let held = held(2);
+        for (epoch, device) in [(1, 0), (2, 0), (2, 1), (2, 2)] {
+            held.prekey(epoch, device);
+        }
+        let left = || [held.secrets(1, 0), held.secrets(2, 0), held.secrets(2, 1), held.secrets(2, 2)];
+        held.age(1, 0, 24);
+        held.age(2, 0, 25);
+        held.age(2, 1, 22);
+        // One whose file cannot be opened holds up no other.
+        let (file, aside) = (held.file(2, 2), held.state.path().join("aside"));
+        held.age(2, 2, 30);
+        std::fs::rename(&file, &aside).unwrap();
+        std::os::unix::fs::symlink(&aside, &file).unwrap();
+        // At the start.
+        let task = tokio::spawn(expire(Arc::clone(&held.keyring), Duration::from_secs(3600)));
+        assert!(until(|| left() == [0, 0, 1, 1]).await, "{:?}", left());
+        task.abort();
+        // And from then on.
+        let task = tokio::spawn(expire(Arc::clone(&held.keyring), Duration::from_millis(20)));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(left(), [0, 0, 1, 1]);
+        held.age(2, 1, 2);
+        std::fs::rename(&aside, &file).unwrap();
+        assert!(until(|| left() == [0, 0, 0, 0]).await, "{:?}", left());
+        task.abort();
+    });
+}
+
+#[test]
+fn an_epoch_that_has_ended_leaves_no_prekey() {
+    let held = held(3);
+    (1..=3).for_each(|epoch| held.prekey(epoch, 0));
+    held.prekey(1, 1);
+    held.keyring.keep("a", &[2, 3]);
+    assert_eq!([1, 2, 3].map(|epoch| held.secrets(epoch, 0)), [0, 1, 1]);
+    assert_eq!(held.secrets(1, 1), 1, "another device's");
+    held.keyring.keep("a", &[]);
+    assert_eq!([1, 2, 3].map(|epoch| held.secrets(epoch, 0)), [0, 0, 0]);
 }
 
 #[test]
