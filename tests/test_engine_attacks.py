@@ -573,6 +573,9 @@ def calls_for(device):
         "ExportState": [named],
         "ImportState": [field(1, named), field(2, b"state")],
         "Answer": [field(1, named), field(2, b"request")],
+        "TakePrekeys": [named + field(3, b"prekey")],
+        "Prekey": [named],
+        "Forget": [named],
     }
 
 

@@ -5,12 +5,13 @@ import sqlite3
 import fedcipher
 import numpy as np
 import pytest
-from engine_harness import deployment, updates
+from engine_harness import deployment, flashe, until, updates
 from fedcipher import errors
 from fedcipher.codec import Codec
 from fedcipher.engine import connect
 
 CLIENTS = 5
+MEMBERS = (0, 1, 2)
 CODEC = Codec(bits=16, clip=1.0, target="weights")
 
 
@@ -35,15 +36,41 @@ def running(tmp_path_factory):
         yield here
 
 
-def added(here, number, who=range(CLIENTS), key=None):
+def published(here, epoch=0, members=MEMBERS):
+    """The newest prekeys of ``members``."""
+    return [here.parties[k].member(epoch).prekey() for k in members]
+
+
+def encryptor(here, k, prekeys, epoch=0):
+    """Of a client that has been given ``prekeys``."""
+    made = here.parties[k].encryptor(epoch)
+    assert made.take_prekeys(prekeys) == []
+    return made
+
+
+def added(here, number, who=range(CLIENTS), key=None, members=MEMBERS):
     """An aggregator that has the updates of ``who`` in round ``number``, and their plaintext."""
     sent = updates(CLIENTS, seed=number)
     key = key or here.key
+    # By its epoch: an engine hears of a new one a second later, or when it is asked for it.
+    prekeys = published(here, key.epoch, members)
     aggregator = here.scheme.aggregator(key, round=number)
+    assert aggregator.take_prekeys(prekeys) == []
     for k in who:
-        # By its epoch: an engine hears of a new one a second later, or when it is asked for it.
-        aggregator.add(here.parties[k].encryptor(key.epoch).encrypt(sent[k], round=number))
+        aggregator.add(encryptor(here, k, prekeys, key.epoch).encrypt(sent[k], round=number))
     return aggregator, [sent[k] for k in who]
+
+
+def records(path):
+    """Of a file of prekeys."""
+    content = path.read_bytes()
+    return [content[at : at + 128] for at in range(0, len(content), 128)]
+
+
+def secrets(folder):
+    """How many secrets of prekeys the files of an engine hold, by party."""
+    files = folder.glob("*.prekeys")
+    return {int(path.stem.split("-")[1]): sum(any(r[32:64]) for r in records(path)) for path in files}
 
 
 def close(got, want):
@@ -63,8 +90,8 @@ def test_a_round_whose_identities_never_leave_the_engine(running):
 
 def test_a_member_behind_a_host_answers_for_one_set_a_round(running):
     """Adversary D: two sets of clients in one round would show the difference of their sums."""
-    sent = updates(CLIENTS, seed=2)
-    frames = [party.encryptor().encrypt(update, round=2) for party, update in zip(running.parties, sent, strict=True)]
+    prekeys = published(running)
+    frames = [encryptor(running, k, prekeys).encrypt(u, round=2) for k, u in enumerate(updates(CLIENTS, seed=2))]
     asked = []
     for who in ((0, 1, 2, 3), (0, 1, 2, 3, 4)):
         aggregator = running.scheme.aggregator(running.key, round=2)
@@ -81,6 +108,66 @@ def test_a_member_behind_a_host_answers_for_one_set_a_round(running):
             member.answer(damaged)
     with pytest.raises(errors.AccessError, match="no member"):
         running.parties[4].member().answer(asked[0])
+
+
+def test_a_client_behind_an_engine_seals_to_the_newest_prekeys_whatever_its_host_gives(running):
+    old = published(running)
+    assert published(running) == old, "they have not been used"
+    aggregator, _ = added(running, 10)
+    for member, request in aggregator.requests().items():
+        aggregator.answer(running.parties[member].member().answer(request))
+    new = published(running)
+    assert not set(new) & set(old)
+    clients = [encryptor(running, k, new) for k in range(CLIENTS)]
+    for client in clients:
+        refused = client.take_prekeys([*old, new[0][:-1], b""])
+        assert len(refused) == len(old) + 2 and all("it is an old one" in why for why in refused[: len(old)])
+    aggregator = running.scheme.aggregator(running.key, round=11)
+    aggregator.take_prekeys(new)
+    for client, update in zip(clients, updates(CLIENTS, seed=11), strict=True):
+        aggregator.add(client.encrypt(update, round=11))
+    for member, request in aggregator.requests().items():
+        aggregator.answer(running.parties[member].member().answer(request))
+    aggregator.finish()
+
+
+def test_more_prekeys_than_a_committee_has_are_refused_and_none_is_kept(tmp_path):
+    with deployment(made(), CLIENTS, tmp_path) as here:
+        here.key, here.parties = here.keys().current(), [here.connect(k) for k in range(CLIENTS)]
+        prekeys, client = published(here, here.key.epoch), here.parties[4].encryptor(here.key.epoch)
+        with pytest.raises(errors.EngineError, match="65 prekeys"):
+            client.take_prekeys([*prekeys, *prekeys[:1] * 62])
+        with pytest.raises(errors.EngineError, match="8193 bytes"):
+            client.take_prekeys([*prekeys, bytes(8193)])
+        with pytest.raises(errors.PrekeyError):
+            client.encrypt(updates(1)[0], round=1)
+        assert client.take_prekeys([*prekeys, *prekeys[:1] * 61]) == []
+        client.encrypt(updates(1)[0], round=1)
+
+
+def test_a_client_without_a_committee_asks_its_engine_nothing_about_prekeys(tmp_path):
+    """Or an engine of before prekeys would end its rounds."""
+    with deployment(flashe(1), 1, tmp_path) as here:
+        client = here.connect(0).encryptor()
+        here.local.engine.stop()
+        assert client.take_prekeys([]) == client.take_prekeys([b"a prekey"]) == []
+        with pytest.raises(errors.EngineUnavailableError):
+            client.encrypt(updates(1)[0], round=1)
+
+
+def test_a_member_behind_an_engine_that_has_forgotten_opens_nothing(running):
+    """After the end of a run nothing that was recorded of it opens, with all files of the engine."""
+    aggregator, _ = added(running, 12)
+    requests, state = aggregator.requests(), running.folder / "run" / "engine"
+    assert secrets(state).keys() == set(MEMBERS) and all(secrets(state).values())
+    for k in MEMBERS:
+        running.parties[k].member().forget()
+    assert secrets(state) == dict.fromkeys(MEMBERS, 0)
+    with pytest.raises(errors.PrekeyError, match="begin a new round"):
+        running.parties[0].member().answer(requests[0])
+    for call in (running.parties[4].member().forget, running.parties[4].member().prekey):
+        with pytest.raises(errors.AccessError, match="no member"):
+            call()
 
 
 def test_the_authority_keeps_no_secret_of_a_device(running):
@@ -122,7 +209,7 @@ def test_who_has_shown_no_card_is_in_no_roster_and_the_committee_can_be_named(tm
         key = here.keys().current()
         assert key.epoch == first.epoch + 1
         here.parties = [here.connect(k) for k in range(CLIENTS)]
-        aggregator, _ = added(here, 3, key=key)
+        aggregator, _ = added(here, 3, key=key, members=(1, 2, 4))
         assert list(aggregator.requests()) == [1, 2, 4]
         for names, why in (("client-1,client-2", "2 members"), ("client-1,client-2,late", "late"), ("a,b,c", "a can")):
             with pytest.raises(errors.EngineError, match=why):
@@ -133,25 +220,66 @@ def test_who_has_shown_no_card_is_in_no_roster_and_the_committee_can_be_named(tm
         assert 3 in later.revoked()
         with pytest.raises(errors.FedcipherError):
             # Whether its engine has heard of it or not: its keys are gone, or its update is in no roster.
-            frame = here.connect(3).encryptor().encrypt(updates(1)[0], round=4)
+            alone = here.connect(3).encryptor()
+            alone.take_prekeys(published(here, later.current().epoch))
+            frame = alone.encrypt(updates(1)[0], round=4)
             here.scheme.aggregator(later.current(), round=4).add(frame)
         here.authority("revoke", "client-4", "--no-rotate")
         with pytest.raises(errors.EngineError, match="2 of the 3 members"):
             here.authority("rotate", "--force")
 
 
+def crc64(data):
+    """CRC-64/NVME."""
+    crc = 2**64 - 1
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x9A6C9329AC4BC9B5 if crc & 1 else 0)
+    return crc ^ 2**64 - 1
+
+
+def age(path, hours):
+    """Makes the prekeys in a file so much older."""
+    aged = records(path)
+    for k, record in enumerate(aged):
+        if any(record[32:64]):
+            made = int.from_bytes(record[8:16], "little") - 3600 * hours
+            content = record[:8] + made.to_bytes(8, "little") + record[16:120]
+            aged[k] = content + crc64(content).to_bytes(8, "little")
+    path.write_bytes(b"".join(aged))
+
+
+def test_an_engine_deletes_prekeys_that_are_too_old_though_nobody_asks(tmp_path):
+    with deployment(made(prekey_hours=3), CLIENTS, tmp_path) as here:
+        here.key = here.keys().current()
+        here.local.engine.stop()
+        state = here.folder / "run" / "engine"
+        folders = [part for k in range(CLIENTS) for part in ("--credentials", here.folder / "run" / f"client-{k}")]
+        again = here.engine("again", *folders, "--expire", "1", state=state)
+        here.parties = [connect(again.address, device=f"client-{k}") for k in range(CLIENTS)]
+        published(here, here.key.epoch)
+        assert secrets(state) == {0: 1, 1: 1, 2: 1}
+        for k, hours in ((0, 3), (1, 2), (2, 30)):
+            age(next(state.glob(f"*-{k}.prekeys")), hours)
+        assert until(lambda: secrets(state) == {0: 0, 1: 1, 2: 0})
+        # What is left works, and so does a new one in the place of each.
+        aggregator, _ = added(here, 1)
+        for member, request in aggregator.requests().items():
+            aggregator.answer(here.parties[member].member().answer(request))
+        aggregator.finish()
+
+
 def test_identities_survive_the_engine(tmp_path):
-    """A restart takes up the same identities, and what they have answered."""
+    """A restart takes up the same identities, what they have answered, and the prekeys of the round under way."""
     with deployment(made(), CLIENTS, tmp_path) as here:
         here.parties, here.key = [here.connect(k) for k in range(CLIENTS)], here.keys().current()
         whole, _ = added(here, 5)
-        part, _ = added(here, 6)
         request = whole.requests()[0]
         here.parties[0].member().answer(request)
+        part, _ = added(here, 6)
         here.local.engine.stop()
-        folders = [
-            argument for k in range(CLIENTS) for argument in ("--credentials", here.folder / "run" / f"client-{k}")
-        ]
+        folders = [part for k in range(CLIENTS) for part in ("--credentials", here.folder / "run" / f"client-{k}")]
         again = here.engine("again", *folders, state=here.folder / "run" / "engine")
         party = connect(again.address, device="client-0")
         party.member().answer(request)

@@ -355,6 +355,9 @@ pub fn messages(data: &[u8]) {
         StateRequest,
         ImportStateRequest,
         AnswerRequest,
+        PrekeysRequest,
+        PrekeyRequest,
+        ForgetRequest,
         KeysRequest,
         ServerKeysRequest,
         SettleRequest

@@ -242,6 +242,9 @@ pub trait Member: Send + Sync {
     /// The frame that publishes the prekey for what comes next: for the clients, by [`Encryptor::take_prekeys`].
     fn prekey(&self) -> Result<Vec<u8>>;
 
+    /// Deletes the prekeys that are too old, which every other call does too: for holders that nobody calls.
+    fn expire(&self) -> Result<()>;
+
     /// Deletes all prekeys: nothing that was sealed to them opens any more. For the end of a run.
     fn forget(&self) -> Result<()>;
 }

@@ -5,6 +5,7 @@ use crate::proto::{
     self, authority_client, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request, engine_client,
 };
 use crate::ring::{PLACES, Ring};
+use crate::text::quoted;
 use crate::tls::Credentials;
 use crate::{CHUNK, FRAME, MAX_MESSAGE, WINDOW};
 use bytes::{Bytes, BytesMut};
@@ -694,6 +695,29 @@ impl EngineClient {
             std::iter::once(begin).chain(data).map(|part| proto::AnswerRequest { part: Some(part) }).collect();
         let reply = self.ask(|mut client| async move { client.answer(tokio_stream::iter(parts)).await })?;
         Ok(reply.frame.to_vec())
+    }
+
+    /// Gives the device prekeys of members of a committee: why each that is refused is.
+    pub fn take_prekeys(&mut self, epoch: u64, frames: &[Vec<u8>]) -> Result<Vec<String>> {
+        let given: Vec<Bytes> = frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect();
+        let request = proto::PrekeysRequest { device: self.device.clone(), epoch, frames: given };
+        let reply = self.ask(|mut client| async move { client.take_prekeys(request).await })?;
+        if reply.refused.len() > frames.len() {
+            return Err(self.peer.absurd("more refusals than prekeys"));
+        }
+        Ok(reply.refused.iter().map(|why| quoted(why)).collect())
+    }
+
+    /// The prekey of the device, where it is a member of a committee.
+    pub fn prekey(&mut self, epoch: u64) -> Result<Vec<u8>> {
+        let request = proto::PrekeyRequest { device: self.device.clone(), epoch };
+        Ok(self.ask(|mut client| async move { client.prekey(request).await })?.frame.to_vec())
+    }
+
+    /// Deletes the prekeys of the device in `epoch`, or (0) in all that the engine holds.
+    pub fn forget(&mut self, epoch: u64) -> Result<()> {
+        let request = proto::ForgetRequest { device: self.device.clone(), epoch };
+        self.ask(|mut client| async move { client.forget(request).await }).map(drop)
     }
 
     /// Sends while it receives; the answer ends both, and so does a call that stands still.

@@ -28,6 +28,23 @@ const AHEAD: usize = 2;
 /// Largest request to a member: thousands of clients, each with its sealed share.
 const MAX_ANSWERED: usize = 64 << 20;
 
+/// Most prekeys in one call: the largest committee has so many members.
+const MAX_PREKEYS: usize = 64;
+/// Largest prekey: a key to seal to and a signature, in a frame.
+const MAX_PREKEY: usize = 8 << 10;
+
+/// Before anything of them is looked into.
+fn check_prekeys(frames: &[Bytes]) -> Result<()> {
+    if frames.len() <= MAX_PREKEYS && frames.iter().all(|frame| frame.len() <= MAX_PREKEY) {
+        return Ok(());
+    }
+    let largest = frames.iter().map(Bytes::len).max().unwrap_or_default();
+    Err(Error::Protocol(format!(
+        "{} prekeys of at most {largest} bytes; a call takes at most {MAX_PREKEYS} of {MAX_PREKEY} bytes, one of each member",
+        frames.len()
+    )))
+}
+
 /// Where keys come from when one is asked for that is not here.
 #[tonic::async_trait]
 pub trait KeySource: Send + Sync {
@@ -191,6 +208,45 @@ impl EngineService {
         compute(move || Ok(party.member()?.answer(&frame)?)).await
     }
 
+    async fn run_take_prekeys(&self, grant: &Grant, request: proto::PrekeysRequest) -> Result<Vec<String>> {
+        let device = self.device(grant, &request.device)?;
+        check_prekeys(&request.frames)?;
+        let mut encryptor = self.party(&device, request.epoch).await?.encryptor().await?;
+        compute(move || {
+            let frames: Vec<&[u8]> = request.frames.iter().map(AsRef::as_ref).collect();
+            Ok(encryptor.take_prekeys(&frames)?.iter().map(ToString::to_string).collect())
+        })
+        .await
+    }
+
+    async fn run_prekey(&self, grant: &Grant, request: proto::PrekeyRequest) -> Result<Vec<u8>> {
+        let party = self.party(&self.device(grant, &request.device)?, request.epoch).await?;
+        compute(move || Ok(party.member()?.prekey()?)).await
+    }
+
+    async fn run_forget(&self, grant: &Grant, request: proto::ForgetRequest) -> Result<()> {
+        let device = self.device(grant, &request.device)?;
+        let named = self.party(&device, request.epoch).await?;
+        let all = if request.epoch == 0 { self.keyring.parties(device.name()) } else { vec![Arc::clone(&named)] };
+        compute(move || {
+            let members: Vec<_> = all.iter().filter_map(|party| party.member().ok()).collect();
+            if members.is_empty() {
+                named.member()?;
+            }
+            // Each is tried, also after one that failed.
+            let forgotten: Vec<_> = members.iter().map(|member| member.forget()).collect();
+            Ok(forgotten.into_iter().collect::<fedcipher_core::Result<()>>()?)
+        })
+        .await
+    }
+
+    /// `work` of a call of one answer, cut off as below, and counted.
+    async fn counted<T>(&self, call: &'static str, grant: &Grant, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let result = self.unless_revoked(grant.host.as_deref(), work).await;
+        self.metrics.ended(call, &result);
+        result
+    }
+
     /// `work` of a call of `host`, cut off when the authority revokes it.
     async fn unless_revoked<T>(&self, host: Option<&str>, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
@@ -305,8 +361,34 @@ impl engine_server::Engine for EngineService {
         request: Request<Streaming<proto::AnswerRequest>>,
     ) -> std::result::Result<Response<proto::AnswerReply>, Status> {
         let grant = grant(&request)?;
-        let result = self.unless_revoked(grant.host.as_deref(), self.run_answer(&grant, request.into_inner())).await;
-        self.metrics.ended("answer", &result);
-        Ok(Response::new(proto::AnswerReply { frame: result?.into() }))
+        let frame = self.counted("answer", &grant, self.run_answer(&grant, request.into_inner())).await?;
+        Ok(Response::new(proto::AnswerReply { frame: frame.into() }))
+    }
+
+    async fn take_prekeys(
+        &self,
+        request: Request<proto::PrekeysRequest>,
+    ) -> std::result::Result<Response<proto::PrekeysReply>, Status> {
+        let grant = grant(&request)?;
+        let refused = self.counted("prekeys", &grant, self.run_take_prekeys(&grant, request.into_inner())).await?;
+        Ok(Response::new(proto::PrekeysReply { refused }))
+    }
+
+    async fn prekey(
+        &self,
+        request: Request<proto::PrekeyRequest>,
+    ) -> std::result::Result<Response<proto::PrekeyReply>, Status> {
+        let grant = grant(&request)?;
+        let frame = self.counted("prekey", &grant, self.run_prekey(&grant, request.into_inner())).await?;
+        Ok(Response::new(proto::PrekeyReply { frame: frame.into() }))
+    }
+
+    async fn forget(
+        &self,
+        request: Request<proto::ForgetRequest>,
+    ) -> std::result::Result<Response<proto::ForgetReply>, Status> {
+        let grant = grant(&request)?;
+        self.counted("forget", &grant, self.run_forget(&grant, request.into_inner())).await?;
+        Ok(Response::new(proto::ForgetReply {}))
     }
 }

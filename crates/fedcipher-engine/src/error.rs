@@ -145,7 +145,12 @@ impl Error {
             return Self::remote(class, status.message());
         }
         if status.code() == Code::Unimplemented {
-            return Error::Protocol(format!("{target} does not speak this version: {}", quoted(status.message())));
+            let said = status.message();
+            let said = if said.is_empty() { String::new() } else { format!(" ({})", quoted(said)) };
+            return Error::Protocol(format!(
+                "{target} does not know this call{said}: it is older than this side, or serves something else; upgrade it \
+                 to this side's version of fedcipher"
+            ));
         }
         Self::of_transport(target, status)
     }
@@ -208,7 +213,8 @@ impl Error {
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        let mut status = Status::new(error.code(), error.to_string());
+        // It travels in a header, and headers of more than 16 KiB break a connection.
+        let mut status = Status::new(error.code(), quoted(&error.to_string()));
         if let Ok(class) = error.class().parse() {
             status.metadata_mut().insert(CLASS, class);
         }
@@ -235,6 +241,22 @@ impl From<rusqlite::Error> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_the_other_side_lacks_is_answered_with_the_cure() {
+        for (said, shown) in
+            [("", "this call: it is older"), ("no such\nmethod", "this call (no such\\u000amethod): it")]
+        {
+            let error = Error::of_status("unix:/x", &Status::unimplemented(said)).to_string();
+            assert!(error.contains(shown) && error.contains("unix:/x") && error.contains("upgrade it"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_error_fits_into_a_header() {
+        let sent: Status = Error::Access("long ".repeat(100_000)).into();
+        assert!(sent.message().len() < 5000);
+    }
 
     #[test]
     fn an_error_survives_the_wire_with_its_class() {

@@ -126,7 +126,7 @@ impl AuthoritySource {
         let mut client = line.client.clone();
         let answer = line.peer.answer(ANSWER, client.keys(request)).await;
         if answer.as_ref().is_err_and(|error| error.class() == "RevokedError") {
-            self.keyring.keep(device, &[]);
+            tokio::task::block_in_place(|| self.keyring.keep(device, &[]));
         }
         answer
     }
@@ -165,7 +165,7 @@ impl KeySource for AuthoritySource {
         }
         // Whatever cannot be taken up: what has ended goes, and who is revoked is refused.
         self.hosts.revoked(reply.revoked_hosts);
-        self.keyring.keep(device, &reply.usable);
+        tokio::task::block_in_place(|| self.keyring.keep(device, &reply.usable));
         let refused = reply.refused.map(|r| Err(Error::remote(&r.class, &r.message)));
         let taken = reply.issued.iter().map(|issued| {
             let key = self.key(device, &reply.spec, issued, &recipient)?;

@@ -1,5 +1,6 @@
 //! The keys an engine holds: for each device, a party per key epoch. They leave no other way than drop.
 
+use crate::streams::compute;
 use crate::{Error, Result};
 use fedcipher_core::keys::ClientKey;
 use fedcipher_core::rlwe::accelerator::Accelerators;
@@ -8,6 +9,7 @@ use fedcipher_core::{ledger, registry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// The devices that a caller may use.
@@ -81,6 +83,13 @@ impl Party {
         self.member.as_deref().ok_or_else(|| self.is_no("member of a committee"))
     }
 
+    /// What nobody waits for: an error goes to the log.
+    fn tidy(&self, device: &str, work: impl FnOnce(&dyn Member) -> fedcipher_core::Result<()>) {
+        if let Some(Err(error)) = self.member.as_deref().map(work) {
+            tracing::warn!(device, epoch = self.epoch, class = error.class(), "prekeys stay undeleted: {error}");
+        }
+    }
+
     fn is_no(&self, role: &str) -> Error {
         Error::Access(format!("party {} of epoch {} is no {role}", self.client, self.epoch))
     }
@@ -90,6 +99,23 @@ impl Party {
 struct Device {
     scheme: Option<(Arc<str>, Arc<dyn Scheme>)>,
     parties: BTreeMap<u64, Arc<Party>>,
+}
+
+/// Has prekeys end by the clock, though nobody calls their members: now, and after each `every`.
+pub async fn expire(keyring: Arc<Keyring>, every: Duration) {
+    let mut tick = tokio::time::interval(every);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let keyring = Arc::clone(&keyring);
+        let look = compute(move || {
+            keyring.expire();
+            Ok(())
+        });
+        if let Err(error) = look.await {
+            tracing::warn!(class = error.class(), "prekeys stay undeleted: {error}");
+        }
+    }
 }
 
 /// All devices of one engine.
@@ -143,11 +169,27 @@ impl Keyring {
         Ok(())
     }
 
-    /// Forgets all epochs of `device` that are not `usable`; streams under way end under their own.
+    /// Forgets all epochs of `device` that are not `usable`; streams under way end under their own. Nobody looks at the
+    /// prekeys of these again, so they go at once.
     pub fn keep(&self, device: &str, usable: &[u64]) {
+        for party in self.end(device, usable) {
+            party.tidy(device, |member| member.forget());
+        }
+    }
+
+    /// Takes the parties of `device` out whose epochs are not `usable`.
+    fn end(&self, device: &str, usable: &[u64]) -> Vec<Arc<Party>> {
         let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(device) = devices.get_mut(device) {
-            device.parties.retain(|epoch, _| usable.contains(epoch));
+        let Some(device) = devices.get_mut(device) else { return Vec::new() };
+        let ended: Vec<u64> = device.parties.keys().copied().filter(|epoch| !usable.contains(epoch)).collect();
+        ended.iter().filter_map(|epoch| device.parties.remove(epoch)).collect()
+    }
+
+    /// Deletes the prekeys that are too old, of all devices in all epochs.
+    pub fn expire(&self) {
+        let names: Vec<String> = self.read().keys().cloned().collect();
+        for name in names {
+            self.parties(&name).iter().for_each(|party| party.tidy(&name, |member| member.expire()));
         }
     }
 
@@ -157,16 +199,20 @@ impl Keyring {
         self.read().get(device).map(|d| d.parties.keys().copied().collect()).unwrap_or_default()
     }
 
+    /// The device in each epoch held.
+    #[must_use]
+    pub fn parties(&self, device: &str) -> Vec<Arc<Party>> {
+        self.read().get(device).map(|d| d.parties.values().cloned().collect()).unwrap_or_default()
+    }
+
     /// The epochs of `device` under whose key nothing is opened any more, since a forgery was tried.
     #[must_use]
     pub fn closed(&self, device: &str) -> Vec<u64> {
-        let parties: Vec<Arc<Party>> =
-            self.read().get(device).map(|d| d.parties.values().cloned().collect()).unwrap_or_default();
         let closed = |party: &Arc<Party>| {
             let open = party.decryptor.as_ref().map(|decryptor| decryptor.openings().check_open());
             matches!(open, Some(Err(fedcipher_core::Error::Closed))).then_some(party.epoch)
         };
-        parties.iter().filter_map(closed).collect()
+        self.parties(device).iter().filter_map(closed).collect()
     }
 
     /// The party of a device in `epoch`, or in the newest.

@@ -9,7 +9,8 @@ use fedcipher_engine::certificates::{Party, Role, Terms};
 
 /// As `fedcipher spec` has it.
 const SPEC: &str = r#"{"scheme": "oneshot", "params": {"clients": 3, "max_weight": 1, "min_contributions": 3,
-    "preset": "compact", "members": 3, "threshold": 3, "corrupt_clients": 1, "corrupt_members": 1, "pack": 1, "reveal": "clients"},
+    "preset": "compact", "members": 3, "threshold": 3, "corrupt_clients": 1, "corrupt_members": 1, "pack": 1, "reveal": "clients",
+    "prekey_rounds": 1, "prekey_hours": 24},
     "codec": {"bits": 12, "clip": "auto", "margin": 2.0, "floor": null, "start": 1.0, "rounding": "nearest",
     "target": "weights", "top": null}}"#;
 

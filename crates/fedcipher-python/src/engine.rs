@@ -120,6 +120,22 @@ impl EngineClient {
         let answer = py.detach(|| locked(&self.0).answer(request)).map_err(raise)?;
         Ok(PyBytes::new(py, &answer))
     }
+
+    /// Gives the device the committee's prekeys: why each that is refused is.
+    fn take_prekeys(&self, py: Python<'_>, epoch: u64, frames: Vec<Vec<u8>>) -> PyResult<Vec<String>> {
+        py.detach(|| locked(&self.0).take_prekeys(epoch, &frames)).map_err(raise)
+    }
+
+    /// The frame that publishes a committee member's prekey for what comes next.
+    fn prekey<'py>(&self, py: Python<'py>, epoch: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let frame = py.detach(|| locked(&self.0).prekey(epoch)).map_err(raise)?;
+        Ok(PyBytes::new(py, &frame))
+    }
+
+    /// Deletes all prekeys of `epoch`, or (0) of all epochs that the engine holds.
+    fn forget(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        py.detach(|| locked(&self.0).forget(epoch)).map_err(raise)
+    }
 }
 
 /// The aggregator's connection to the authority.

@@ -54,16 +54,21 @@ class Engine:
         if epoch not in self._encryptors:
             # Two epochs are usable at a time; what came before them is of no use.
             self._encryptors = {e: made for e, made in self._encryptors.items() if e in (0, epoch - 1)}
-            self._encryptors[epoch] = KernelEncryptor(_Remote(self._client, epoch), self.scheme)
+            self._encryptors[epoch] = KernelEncryptor(
+                _Remote(self._client, epoch, committee=self.scheme.info.committee), self.scheme
+            )
         return self._encryptors[epoch]
 
     def decryptor(self) -> Decryptor:
         """Decrypts aggregates of every epoch the engine still has: a frame names its own."""
         return KernelDecryptor(self._client, self.scheme.codec)
 
-    def member(self) -> Member:
-        """Answers for the committee that this device is a member of; `AccessError` where it is not."""
-        return self._client
+    def member(self, epoch: int = 0) -> Member:
+        """The member of the committee that this device is; its calls raise `AccessError` where it is none.
+
+        A request names its own epoch. Prekeys are of ``epoch``; 0: of the newest, and all are forgotten.
+        """
+        return _RemoteMember(self._client, epoch)
 
     def __repr__(self) -> str:
         return f"Engine({self.scheme!r}, client {self.client})"
@@ -72,9 +77,10 @@ class Engine:
 class _Remote:
     """An `EncryptKernel` behind a connection."""
 
-    def __init__(self, client: _native.EngineClient, epoch: int) -> None:
+    def __init__(self, client: _native.EngineClient, epoch: int, *, committee: bool) -> None:
         self._client = client
         self._epoch = epoch
+        self._committee = committee
         self._setup_bytes = 0
 
     def encrypt(
@@ -96,6 +102,10 @@ class _Remote:
     def precompute(self, round: int, layout: _native.Layout, plan: bytes) -> None:
         self._client.precompute(self._epoch, round, layout, plan)
 
+    def take_prekeys(self, frames: list[bytes]) -> list[str]:
+        # Engines that know no prekeys are none of a committee's.
+        return self._client.take_prekeys(self._epoch, frames) if self._committee else []
+
     def setup_bytes(self) -> int:
         return self._setup_bytes
 
@@ -104,3 +114,20 @@ class _Remote:
 
     def import_state(self, state: bytes) -> None:
         self._client.import_state(self._epoch, state)
+
+
+class _RemoteMember:
+    """A `Member` behind a connection."""
+
+    def __init__(self, client: _native.EngineClient, epoch: int) -> None:
+        self._client = client
+        self._epoch = epoch
+
+    def answer(self, request: bytes) -> bytes:
+        return self._client.answer(request)
+
+    def prekey(self) -> bytes:
+        return self._client.prekey(self._epoch)
+
+    def forget(self) -> None:
+        self._client.forget(self._epoch)

@@ -254,6 +254,10 @@ impl Member for CommitteeMember {
         self.prekeys.publish(&self.tag, &self.place.digest, self.own, &self.place.identity)
     }
 
+    fn expire(&self) -> Result<()> {
+        self.prekeys.expire()
+    }
+
     fn forget(&self) -> Result<()> {
         self.prekeys.forget()
     }

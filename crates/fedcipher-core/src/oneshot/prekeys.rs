@@ -126,7 +126,7 @@ impl Prekeys {
     pub fn open(key: &ClientKey, life: Life, state: Option<&Path>) -> Result<Self> {
         let file = state.map(|state| Erasable::of(key, state, SUFFIX, MOST)).transpose()?;
         let opened = Prekeys { life, file, memory: Mutex::new(vec![Zeroizing::new([0; CONTENT]); MOST]) };
-        opened.change(|_| Ok(())).map(|()| opened)
+        opened.expire().map(|()| opened)
     }
 
     /// Changes the prekeys durably, those gone that are too old.
@@ -188,6 +188,11 @@ impl Prekeys {
             }
             Ok(found)
         })
+    }
+
+    /// Deletes those that are too old.
+    pub fn expire(&self) -> Result<()> {
+        self.change(|_| Ok(()))
     }
 
     /// Deletes all of them.

@@ -8,7 +8,7 @@ use fedcipher_engine::door::Door;
 use fedcipher_engine::engine_service::{EngineService, KeySource, NoSource};
 use fedcipher_engine::hosts::Hosts;
 use fedcipher_engine::key_source::{AuthoritySource, device_of};
-use fedcipher_engine::keyring::Keyring;
+use fedcipher_engine::keyring::{self, Keyring};
 use fedcipher_engine::listen::{self, Guard, Pages, UserDevice};
 use fedcipher_engine::metrics::Metrics;
 use fedcipher_engine::proto::engine_server::EngineServer;
@@ -86,6 +86,9 @@ struct Serve {
     /// Seconds between two looks for a new key epoch, and for hosts that have been revoked.
     #[arg(long, default_value_t = 5)]
     refresh: u64,
+    /// Seconds between two looks for prekeys of a committee that are too old: they are deleted though nobody asks.
+    #[arg(long, default_value_t = 180, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    expire: u64,
     /// Longest silence of a host in mid-stream, and longest time in which a request that is one message comes in, seconds.
     #[arg(long, default_value_t = 30)]
     stall: u64,
@@ -212,6 +215,7 @@ async fn serve(options: &Serve) -> Result<()> {
             source
         }
     };
+    tokio::spawn(keyring::expire(Arc::clone(&keyring), Duration::from_secs(options.expire)));
     let service = EngineService {
         keyring,
         source,
