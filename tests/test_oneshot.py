@@ -157,7 +157,7 @@ def test_a_member_answers_nothing_but_requests(tmp_path, rng, caplog):
     ):
         reply = federation.grid.app(query(content), context)
         assert reply.has_error(), content
-    reply = federation.grid.app(query({"fedcipher.committee": ConfigRecord({"who": True})}), context)
+    reply = federation.grid.app(query({"fedcipher.committee": ConfigRecord({"who": 1})}), context)
     told = dict(reply.content["fedcipher.committee"])
     assert told.pop("party") == 0 and set(told) == {"prekey"}
     aggregator = federation.scheme.aggregator(keys.load_server(federation.keys)[1])

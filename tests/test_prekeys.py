@@ -130,7 +130,7 @@ def test_a_server_that_says_in_a_round_that_the_run_has_ended_costs_that_round(t
             uploads.append(client)
             if len(uploads) == CLIENTS:
                 for member in MEMBERS:
-                    told(federation.grid, member, {"end": True})
+                    told(federation.grid, member, {"end": 1})
         return reply
 
     federation = Federation(tmp_path, rng, tamper)
@@ -197,7 +197,7 @@ def test_a_node_that_says_to_be_a_member_costs_nothing(tmp_path, rng, caplog, li
 
     def tamper(sent, reply, client):
         if asks_member(sent) and client == 0 and "who" in sent.content[COMMITTEE]:
-            others = told(federation.grid, 1, {"who": True}).content[COMMITTEE]["prekey"]
+            others = told(federation.grid, 1, {"who": 1}).content[COMMITTEE]["prekey"]
             claimed.append(others if lie == "another's" else b"none")
             record = ConfigRecord({"party": 2, "prekey": claimed[-1]})
             return Message(RecordDict({COMMITTEE: record}), reply_to=sent)
@@ -268,18 +268,18 @@ def test_without_enough_prekeys_the_app_is_not_called(tmp_path, rng):
 
 def test_a_question_to_a_member_that_is_two_or_none_is_refused_and_deletes_nothing(tmp_path, rng):
     federation = Attacked(tmp_path, "oneshot", rng, preset="fast")
-    before = told(federation.grid, 0, {"who": True}).content[COMMITTEE]["prekey"]
+    before = told(federation.grid, 0, {"who": 1}).content[COMMITTEE]["prekey"]
     refusals = set()
-    for record in ({"who": True, "end": True}, {}, {"End": True}, {"end": True, "": 1}, {"prekey": bytes(10_000_000)}):
+    for record in ({"who": 1, "end": 1}, {}, {"End": 1}, {"who": True}, {"end": True}, {"end": 1, "": 1}, {"prekey": bytes(10_000_000)}):
         reply = told(federation.grid, 0, record)
         assert says_nothing(reply), str(record)[:80]
         refusals.add(masked(reply))
     assert len(refusals) == 1
-    assert told(federation.grid, 0, {"who": True}).content[COMMITTEE]["prekey"] == before
+    assert told(federation.grid, 0, {"who": 1}).content[COMMITTEE]["prekey"] == before
     # Nobody's prekey is told to, or by, a party that is no member; and an end there is an end of nothing.
     scheme = fedcipher.scheme("oneshot", clients=6, members=3, preset="fast", codec=federation.scheme.codec)
-    assert dict(told(federation.grid, 0, {"end": True}).content[COMMITTEE]) == {"party": 0}
-    assert told(federation.grid, 0, {"who": True}).content[COMMITTEE]["prekey"] != before
+    assert dict(told(federation.grid, 0, {"end": 1}).content[COMMITTEE]) == {"party": 0}
+    assert told(federation.grid, 0, {"who": 1}).content[COMMITTEE]["prekey"] != before
     assert scheme.answers_needed == 3
 
 

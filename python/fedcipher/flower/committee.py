@@ -64,8 +64,10 @@ def answer(msg: Message, ctxt: Context) -> Message:
         return Message(RecordDict({_RECORD: ConfigRecord(_told(party, record))}), reply_to=msg)
     if not isinstance(record, ArrayRecord) or list(record.keys()) != [_REQUEST]:
         raise FrameError("a message to a member of the committee without a request")
-    member = party.member()
-    frame = member.answer(protocol.frame_bytes(record[_REQUEST]))
+    request = protocol.frame_bytes(record[_REQUEST])
+    _, _, epoch, *_ = _native.inspect(request)
+    member = party.member(epoch)
+    frame = member.answer(request)
     frames = {_ANSWER: frame, _PREKEY: member.prekey()}
     return Message(RecordDict({_RECORD: protocol.wire_record(frames)}), reply_to=msg)
 
@@ -73,10 +75,12 @@ def answer(msg: Message, ctxt: Context) -> Message:
 def _told(party: Party, record: ConfigRecord) -> dict[str, Any]:
     """What a party says of itself to a server that asks who it is, or that says that the run has ended."""
     told: dict[str, Any] = {_PARTY: party.client}
-    if set(record) not in ({"who"}, {"end"}):
+    epoch = record.get("who", record.get("end"))
+    if set(record) not in ({"who"}, {"end"}) or type(epoch) is not int:
         raise FrameError("a message to a member of the committee that asks nothing known")
     if party.is_member:
-        member = party.member()
+        # A run keeps its key epoch, when an engine has a newer one too.
+        member = party.member(epoch)
         if "end" in record:
             member.forget()
         else:
@@ -121,7 +125,7 @@ class Committee:
             return members - set(self._prekeys)
 
         known = {node for member, node in self._nodes.items() if member not in lacking()}
-        messages = [_message(node, message_type, ConfigRecord({"who": True})) for node in _others(grid, known)]
+        messages = [_message(node, message_type, ConfigRecord({"who": self._key.epoch})) for node in _others(grid, known)]
         replies = Gathering(
             grid,
             messages,
@@ -140,7 +144,7 @@ class Committee:
         Once as many have heard it as are ``needed`` for a sum, the others have as long again.
         """
         nodes = {self._nodes[member]: member for member in members if member in self._nodes}
-        messages = [_message(node, message_type, ConfigRecord({"end": True})) for node in nodes]
+        messages = [_message(node, message_type, ConfigRecord({"end": self._key.epoch})) for node in nodes]
         heard = set[int]()
         replies = Gathering(
             grid,
@@ -237,7 +241,7 @@ class Committee:
     def _find(self, grid: Grid, message_type: str, requests: Collection[int], until: float) -> None:
         """Ask nodes that are not known who they are, until all members of ``requests`` are known."""
         strangers = _others(grid, self._nodes.values())
-        messages = [_message(node, message_type, ConfigRecord({"who": True})) for node in strangers]
+        messages = [_message(node, message_type, ConfigRecord({"who": self._key.epoch})) for node in strangers]
         for reply in Gathering(grid, messages, until=until, enough=lambda: not self._missing(requests)):
             self._told(reply)
 

@@ -44,7 +44,7 @@ class Party(Protocol):
         """Whether it is of the committee."""
         ...
 
-    def member(self) -> Member: ...
+    def member(self, epoch: int) -> Member: ...
 
 
 def spend(party: Party, charter: Charter | Query) -> None:
@@ -92,8 +92,8 @@ class _EngineParty(_Site):
         except AccessError:
             return False
 
-    def member(self) -> Member:
-        return self._engine.member()
+    def member(self, epoch: int) -> Member:
+        return self._engine.member(epoch)
 
     def key_set(self, charter: Charter | Query) -> str:
         """The engine refuses rounds of a key set that it does not hold."""
@@ -149,7 +149,9 @@ class _KeyFile(_Site):
     def is_member(self) -> bool:
         return self.client in self.scheme.members(self._key)
 
-    def member(self) -> Member:
+    def member(self, epoch: int) -> Member:
+        if epoch != self._epoch:
+            raise self._other_epoch(epoch)
         if self._member is None:
             self._member = self.scheme.member(self._key)
         return self._member
