@@ -4,15 +4,17 @@ A client's number is its signature's: nobody is displaced, and one key fills no 
 """
 
 import base64
+import functools
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 import blake3
 import ed25519_reference as ed
 import fedcipher
+import hybrid_reference
 import numpy as np
 import pytest
 import wire_tools
@@ -216,6 +218,19 @@ def test_an_updates_signature_is_what_the_protocol_page_says():
         Ed25519PublicKey.from_public_bytes(key).verify(signature, said[:-1] + b"x")
 
 
+def test_a_partys_signature_is_what_the_protocol_page_says():
+    """By a second implementation, from the bytes of docs/protocol.md and the key in the roster."""
+    scheme = fedcipher.scheme("oneshot", clients=CLIENTS, preset="fast")
+    made = scheme.keygen(CLIENTS)
+    frame = wire_tools.encryptor(scheme, made, 3).encrypt(initial(), round=7, model=b"a model", memory=b"a memory")
+    update = wire_tools.OneshotUpdate(frame, made.server(), range(5), wire_tools.Sharing(scheme))
+    said, signature = update.said(update.ciphertexts, update.shares), wire_tools.payload(frame)[-3373:]
+    key = wire_tools.signing_key(made.client(3)).public
+    assert made.server().public.count(key) == 1
+    assert hybrid_reference.holds(key, b"fedcipher update 1\0", said, signature)
+    assert not hybrid_reference.holds(key, b"fedcipher update 1\0", said[:-1] + b"x", signature)
+
+
 # --- edge cases of Ed25519 ----------------------------------------------------------------------
 
 VECTORS = Path(__file__).resolve().parents[1] / "crates" / "fedcipher-core" / "tests" / "speccheck.in"
@@ -268,6 +283,22 @@ ODD = {
 }
 
 
+@functools.cache
+def beside():
+    """Whose halves of ML-DSA-65 stand before odd halves of Ed25519."""
+    return hybrid_reference.SigningKey(bytes(range(32)))
+
+
+def with_half(key):
+    """The public key of a party whose half of Ed25519 is ``key``."""
+    return beside().public[:-32] + key
+
+
+def signed_beside(odd, domain, message):
+    """A party's signature: a good half of ML-DSA-65, and an odd one."""
+    return beside().lattice(domain, message) + odd.sign(hybrid_reference.representative(domain, message))
+
+
 @pytest.fixture(scope="module")
 def charter(tmp_path_factory):
     """Of a client that asks its policy whether a coordinator has signed."""
@@ -279,9 +310,11 @@ def charter(tmp_path_factory):
 
 def client_takes(odd, charter):
     """Whether a client takes the signature for its coordinator's."""
-    signature = odd.sign(b"fedcipher charter 1\0" + charter.digest)
-    vouched = Policy(coordinators=(base64.b64encode(odd.key).decode(),)).vouched(charter, signature)
-    assert _native.charter_signature_holds(odd.key, charter.digest, signature) is vouched
+    key, domain = with_half(odd.key), b"fedcipher charter 1\0"
+    signature = signed_beside(odd, domain, charter.digest)
+    vouched = Policy(coordinators=(base64.b64encode(key).decode(),)).vouched(charter, signature)
+    assert _native.charter_signature_holds(key, charter.digest, signature) is vouched
+    assert (hybrid_reference.is_key(key) and hybrid_reference.holds(key, domain, charter.digest, signature)) is vouched
     return vouched
 
 
@@ -306,15 +339,89 @@ def server_takes(odd):
         return False
 
 
-def is_in_a_roster(key):
-    """Whether parties make a roster of this key, by which a committee's members check."""
-    cards = []
-    for number in range(3):
-        verify, sealing = _native.Identity.generate().public()
-        cards.append((number, f"party-{number}", (True, True, True), key if number == 1 else verify, sealing))
+class Committee:
+    """Of three members, and a client that signs with an odd key beside them: party 3."""
+
+    UPDATE = b"fedcipher update 1\0"
+
+    def __init__(self, odd):
+        self.scheme = fedcipher.scheme(
+            "oneshot",
+            clients=4,
+            members=3,
+            threshold=2,
+            corrupt_clients=0,
+            corrupt_members=0,
+            min_contributions=2,
+            preset="fast",
+        )
+        identities = [_native.Identity.generate() for _ in range(3)]
+        listed = rostered(with_half(odd.key), identities)
+        joined = {k: self.scheme.join(listed, identity) for k, identity in enumerate(identities)}
+        self.keys = base.KeySet(joined, self.scheme.roster_key(listed))
+
+    def update(self, client):
+        return wire_tools.encryptor(self.scheme, self.keys, client).encrypt(initial(), round=7)
+
+    def parsed(self, frame):
+        return wire_tools.OneshotUpdate(frame, self.keys.server(), range(3), wire_tools.Sharing(self.scheme))
+
+    def odd_update(self, odd, frame):
+        """Party 3's, and its signature. A member that takes it complains of the shares, which are another's."""
+        update = self.parsed(frame)
+        signature = signed_beside(odd, self.UPDATE, update.said(update.ciphertexts, update.shares))
+        return wire_tools.with_payload(frame, wire_tools.body(frame) + signature), signature
+
+    def taken(self, odd):
+        """Whether the server takes it, and whether a member does from a server that has."""
+        frame, signature = self.odd_update(odd, wire_tools.with_client(self.update(2), 3))
+        aggregator = self.scheme.aggregator(self.keys.server(), round=7)
+        try:
+            by_server = aggregator.add(frame).client == 3
+        except errors.SignatureError:
+            by_server = False
+            # So that there is a request: the odd one is put in the place of one that holds.
+            held, good = self.odd_update(replace(odd, orders=0), frame)
+            aggregator.add(held)
+        for client in range(2):
+            aggregator.add(self.update(client))
+        request = aggregator.requests()[0]
+        if not by_server:
+            assert request.count(good) == 1
+            request = wire_tools.sealed(request.replace(good, signature)[:-8])
+        try:
+            answer = self.scheme.member(self.keys.client(0)).answer(request)
+        except errors.SignatureError:
+            return by_server, False
+        assert _native.inspect(answer)[0] == COMPLAINT
+        return by_server, True
+
+
+COMPLAINT = 7
+
+
+def rostered(key, identities):
+    """A roster with a client more, which checks with ``key``."""
+    cards = [(k, f"party-{k}", (True, True, True), *identity.public()) for k, identity in enumerate(identities)]
+    number, sealing = len(cards), _native.Identity.generate().public()[1]
+    return _native.Roster([*cards, (number, f"party-{number}", (True, False, True), key, sealing)])
+
+
+def committee_takes(odd):
+    """Whether a server and a committee's members take the signature for a client's; none has a key that is refused."""
+    if not is_in_a_roster(odd.key):
+        return False
+    by_server, by_member = Committee(odd).taken(odd)
+    assert by_server is by_member
+    return by_server
+
+
+def is_in_a_roster(half):
+    """Whether parties make a roster of a key with this half, by which a committee's members check."""
     try:
-        return bool(_native.Roster(cards))
-    except errors.ParameterError:
+        return bool(rostered(with_half(half), [_native.Identity.generate() for _ in range(2)]))
+    except errors.ParameterError as error:
+        assert "no key to check signatures with" in str(error)
         return False
 
 
@@ -322,7 +429,7 @@ def is_in_a_roster(key):
 def test_an_odd_signature_is_the_same_to_client_server_and_a_second_implementation(name, charter):
     odd, taken = ODD[name]
     by_reference = ed.is_key(odd.key) and ed.holds(odd.key, b"any message", odd.sign(b"any message"))
-    assert [by_reference, client_takes(odd, charter), server_takes(odd)] == [taken] * 3
+    assert [by_reference, client_takes(odd, charter), server_takes(odd), committee_takes(odd)] == [taken] * 4
     assert is_in_a_roster(odd.key) is ed.is_key(odd.key)
 
 
@@ -337,7 +444,8 @@ def test_the_published_edge_cases_are_those_of_a_second_implementation():
         assert held == [said == "true" for said in expected], key.hex()
         assert is_in_a_roster(key) is held[1], key.hex()
         # Under some keys of small order one signature would hold for every message.
-        assert not _native.charter_signature_holds(key, message, signature)
+        first = beside().lattice(b"fedcipher charter 1\0", message)
+        assert not _native.charter_signature_holds(with_half(key), message, first + signature)
 
 
 def test_no_roster_has_a_key_that_is_not_canonical_or_of_small_order():

@@ -120,23 +120,35 @@ def test_attack_33_sums_over_changing_sets_give_no_client(world):
 def test_attack_32_sets_are_refused_by_members():
     world = World("oneshot")
 
-    def answered(number, clients, memory=MEMORY):
-        aggregator = world.asked(number, clients, memory)
-        members = {k: world.scheme.member(world.issued.client(k)) for k in range(3)}
-        for k, request in aggregator.requests().items():
-            said = members[k].answer(request)
-            aggregator.answer(said)
-        return members[1].answer(aggregator.requests()[1]) if aggregator.agreeing else said
+    def member(number):
+        """As in a new process."""
+        return world.scheme.member(world.issued.client(number))
 
-    first = answered(1, range(1, 7))
-    assert answered(1, range(1, 7)) == first, "the same request gets the same bytes"
+    def asked(number, clients, memory=MEMORY):
+        """What member 1 is asked once all have agreed on the set."""
+        aggregator = world.asked(number, clients, memory)
+        members = {k: member(k) for k in range(3)}
+        for k, request in aggregator.requests().items():
+            aggregator.answer(members[k].answer(request))
+        return aggregator.requests()[1]
+
+    def answered(*of):
+        return member(1).answer(asked(*of))
+
+    request = asked(1, range(1, 7))
+    first = member(1).answer(request)
+    assert member(1).answer(request) == first, "the same request gets the same bytes"
+    # What has been agreed on anew has other signatures: another request.
+    with pytest.raises(errors.ReplayError):
+        answered(1, range(1, 7))
     with pytest.raises(errors.ReplayError):
         answered(1, (1, 2, 3))
     for number in (1, 2):
         with pytest.raises(errors.SetRuleError):
             answered(number, range(1, 6))
-    halves = answered(2, (1, 2, 3)), answered(2, (4, 5, 6))
-    assert halves == (answered(2, (1, 2, 3)), answered(2, (4, 5, 6)))
+    requests = asked(2, (1, 2, 3)), asked(2, (4, 5, 6))
+    halves = [member(1).answer(request) for request in requests]
+    assert halves == [member(1).answer(request) for request in requests]
     # A client that was in a sum of this round, and a set that would set clients apart: either is reason enough.
     with pytest.raises((errors.ReplayError, errors.SetRuleError)):
         answered(2, (0, 6, 7))
@@ -268,7 +280,8 @@ def test_attack_34_a_member_answers_for_no_set_that_too_few_have_agreed_on():
     assert not agreed.agreeing
     begin, count = wire_tools.payload_start(request) + 32, struct.Struct("<I")
     assert count.unpack_from(request, begin) == (5,)
-    one, rest = 4 + 64, request[begin + 4 + 5 * 68 : -8]
+    one = 4 + wire_tools.HYBRID_LEN
+    rest = request[begin + 4 + 5 * one : -8]
     signed = [request[begin + 4 + k * one :][:one] for k in range(5)]
 
     def sent(signatures):
@@ -276,6 +289,7 @@ def test_attack_34_a_member_answers_for_no_set_that_too_few_have_agreed_on():
         size = len(body) - wire_tools.payload_start(request)
         return wire_tools.sealed(body[: wire_tools.PAYLOAD] + struct.pack("<Q", size) + body[wire_tools.PAYLOAD + 8 :])
 
+    assert sent(signed) == request
     other = five.proposed(4, range(3), range(5)).requests()[0]
     elsewhere = five.proposed(5, range(3), range(5), OTHER).requests()[0]
     wrong = [[], signed[:2], [signed[0]] * 3, signed[::-1], [*signed[:2], signed[2][:4] + signed[3][4:]]]

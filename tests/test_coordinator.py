@@ -1,5 +1,6 @@
 """A charter that the coordinator has signed is accepted whatever it says, and no other one is for its signature."""
 
+import base64
 import json
 import tracemalloc
 from dataclasses import replace
@@ -44,10 +45,13 @@ def test_only_the_coordinators_signature_of_this_charter_is_taken(tmp_path, rng,
     charter = replace(federation.charter, sets_models=True, reader="server")
     other = replace(charter, run=charter.run + 1)
     stranger = read_identity(new_identity("stranger", tmp_path)[0])
-    good = coordinator.sign_charter(charter.digest)
+    good, foreign = (party.sign_charter(charter.digest) for party in (coordinator, stranger))
+    # An Ed25519 signature ends it; either half may be forged.
     false = [
-        *(None, b"x", good[:-1], good + b"\0", bytes(64), bytes([good[0] ^ 1]) + good[1:]),
-        *(coordinator.sign_charter(other.digest), stranger.sign_charter(charter.digest)),
+        *(None, b"x", good[:-1], good + b"\0", bytes(64), good[-64:], good[:-64], bytes(len(good))),
+        *(bytes([good[0] ^ 1]) + good[1:], good[:-1] + bytes([good[-1] ^ 1])),
+        *(good[:-64] + foreign[-64:], foreign[:-64] + good[-64:]),
+        *(coordinator.sign_charter(other.digest), foreign),
     ]
     for signature in false:
         settings = federation.settings(charter=charter, signature=signature, steps=0, last=None)
@@ -148,15 +152,17 @@ def test_commands_name_the_coordinator_in_keys(tmp_path, policy, capsys):
 
 
 def test_what_is_no_coordinator_and_no_signature_is_named(tmp_path, rng, policy, identity):
-    for wrong in ("", "x", "AAAA", identity[1][:-4], "\x1b[31m"):
+    curve = base64.b64encode(base64.b64decode(identity[1])[-32:]).decode()
+    for wrong in ("", "x", "AAAA", identity[1][:-4], curve, "\x1b[31m"):
         with pytest.raises(ParameterError, match="is no key of a coordinator: take `verify`"):
             Policy(coordinators=(wrong,))
     policy(only_listed=False)
     federation = Federation(tmp_path, "flashe", rng, rounds=1)
     run = read_run(tmp_path / "run")
     assert run.signature == b""
-    (tmp_path / "run" / "charter.signature").write_bytes(bytes(63))
-    assert cli.main(["charter", str(tmp_path / "run")]) == 2
+    for length in (63, 64, 3372, 3374):
+        (tmp_path / "run" / "charter.signature").write_bytes(bytes(length))
+        assert cli.main(["charter", str(tmp_path / "run")]) == 2
     # A file of 256 MiB in the place of a signature is refused before it is read.
     with open(tmp_path / "run" / "charter.signature", "wb") as file:
         file.truncate(256 << 20)

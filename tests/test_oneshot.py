@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import fedcipher
+import hybrid_reference
 import numpy as np
 import pytest
 import wire_tools
 import xwing_reference
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcipher import _native, cli, errors, keys
 from fedcipher.flower import SecureStrategy, client_mod, committee, open_run, protocol, replies
 from fedcipher.flower.journal import read_journal
@@ -211,11 +211,19 @@ def test_rosters_that_cannot_be_are_refused_by_name():
         roster([Card.of(i, Party(0, name)) for i, name in zip(identities, "ab", strict=True)])
     with pytest.raises(errors.ParameterError, match="has the keys of another party"):
         roster([Card.of(identities[0], Party(k, name)) for k, name in enumerate("ab")])
+    (verify, sealing), (other, others) = (identity.public() for identity in identities)
+    for short in (b"short", verify[:-1], verify[-32:], verify + b"\0"):
+        with pytest.raises(errors.ParameterError, match='"a" has no key to check signatures with'):
+            roster([Card(Party(0, "a"), short, sealing)])
     with pytest.raises(errors.KeyFormatError):
-        roster([Card(Party(0, "a"), b"short", b"short")])
+        roster([Card(Party(0, "a"), verify, b"short")])
+    # Either half of what signs is enough, and what is sealed to.
+    for keys_of_b in ((verify[:-32] + other[-32:], others), (other[:-32] + verify[-32:], others), (other, sealing)):
+        with pytest.raises(errors.ParameterError, match='"b" has the keys of another party'):
+            roster([Card(Party(0, "a"), verify, sealing), Card(Party(1, "b"), *keys_of_b)])
     with pytest.raises(errors.ParameterError, match=r"2 members, the scheme 5"):
         made().roster_key(roster([Card.of(i, Party(k, str(k), member=True)) for k, i in enumerate(identities)]))
-    for damaged in (b"", b"FEDROST2", roster([cards[0]]).to_bytes()[:-1], roster([cards[0]]).to_bytes() + b"x"):
+    for damaged in (b"", b"FEDROST3", roster([cards[0]]).to_bytes()[:-1], roster([cards[0]]).to_bytes() + b"x"):
         with pytest.raises(errors.ParameterError):
             _native.Roster.from_bytes(damaged)
 
@@ -583,6 +591,21 @@ def test_signatures_of_others_and_of_other_purposes_are_refused(tmp_path):
     assert key.read_bytes() == before
 
 
+def test_parties_sign_as_a_second_implementation_does():
+    """By the bytes of an identity: its public key, and what it signs; either half of another's is refused."""
+    identity, other = (_native.Identity.generate() for _ in range(2))
+    public, digest, domain = identity.public()[0], bytes(range(32)), b"fedcipher charter 1\0"
+    key = hybrid_reference.SigningKey(identity.to_bytes()[:32])
+    assert key.public == public and len(public) == 1984
+    for signature in (identity.sign_charter(digest), key.sign(domain, digest)):
+        assert len(signature) == 3373 and hybrid_reference.holds(public, domain, digest, signature)
+        assert _native.charter_signature_holds(public, digest, signature)
+        foreign = other.sign_charter(digest)
+        for mixed in (signature[:3309] + foreign[3309:], foreign[:3309] + signature[3309:]):
+            assert not hybrid_reference.holds(public, domain, digest, mixed)
+            assert not _native.charter_signature_holds(public, digest, mixed)
+
+
 def test_go_opens_what_is_sealed_to_a_party():
     """A second implementation (tools/hpke.go) opens the secret of a roster, which ends each party's entry."""
     go = shutil.which("go")
@@ -724,24 +747,57 @@ def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path,
     assert clock["now"] < 2 * 2 * 2 * committee._LEAST
 
 
-def test_a_false_answer_is_left_out_by_who_opens_and_its_member_named(tmp_path, monkeypatch, caplog):
-    """Five answers where three are needed: whose sum is another one's is found and said."""
-    scheme = made(threshold=3, corrupt_clients=0, corrupt_members=0)
-    held = scheme.keygen(CLIENTS)
-    aggregator = scheme.aggregator(held.server(), round=1)
-    for number in range(CLIENTS):
-        aggregator.add(wire_tools.encryptor(scheme, held, number).encrypt(UPDATE, round=1))
-    other = scheme.aggregator(held.server(), round=1)
+def lied(scheme, held, liar, folder, monkeypatch):
+    """An aggregator with all updates, one of them, a member's answer, and its answer for others of the same clients."""
+    aggregator, other = (scheme.aggregator(held.server(), round=1) for _ in range(2))
+    clients = range(scheme.params()["clients"])
+    for number in clients:
+        frame = wire_tools.encryptor(scheme, held, number).encrypt(UPDATE, round=1)
+        aggregator.add(frame)
     with monkeypatch.context() as patch:
-        patch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "of-liars"))
-        for number in range(CLIENTS):
+        patch.setenv("FEDCIPHER_STATE_DIR", str(folder))
+        for number in clients:
             other.add(wire_tools.encryptor(scheme, held, number).encrypt(UPDATE, round=1))
-        # Of other secrets of the same clients: a liar's sum, under its own signature.
-        lie = scheme.member(held.client(3)).answer(other.requests()[3])
+        lie = scheme.member(held.client(liar)).answer(other.requests()[liar])
+    return aggregator, frame, scheme.member(held.client(liar)).answer(aggregator.requests()[liar]), lie
+
+
+def answered_beside(aggregator, scheme, held, liar, lie):
+    """The aggregate where all answer, one of them so; and of how many members it has answers."""
     for member, request in aggregator.requests().items():
-        aggregator.answer(lie if member == 3 else scheme.member(held.client(member)).answer(request))
-    opened = scheme.decryptor(held.client(5)).open(aggregator.finish(), round=1)
+        aggregator.answer(lie if member == liar else scheme.member(held.client(member)).answer(request))
+    assert not aggregator.missing
+    accused, total = aggregator.accused, aggregator.finish()
+    return accused, total, struct.unpack_from("<I", wire_tools.payload(total), 4)[0]
+
+
+def test_a_false_answer_is_left_out_by_who_opens_and_its_member_named(tmp_path, monkeypatch, caplog):
+    """Five answers where three are needed: whose sum is another one's, with combinations that are right, is found."""
+    scheme, liar = made(threshold=3, corrupt_clients=0, corrupt_members=0), 3
+    held, sharing = scheme.keygen(CLIENTS), wire_tools.Sharing(scheme)
+    aggregator, frame, *answers = lied(scheme, held, liar, tmp_path / "of-liars", monkeypatch)
+    honest, lie = (wire_tools.OneshotAnswer.read(answer, sharing) for answer in answers)
+    assert lie.combined != honest.combined and lie.sum != honest.sum
+    context = wire_tools.OneshotUpdate(frame, held.server(), range(5), sharing).context
+    # A liar's sum beside what it should have combined, under its own signature.
+    lie = replace(lie, combined=honest.combined).signed(wire_tools.signing_key(held.client(liar)), context)
+    accused, total, answers = answered_beside(aggregator, scheme, held, liar, lie.to_bytes())
+    assert not accused and answers == 5
+    opened = scheme.decryptor(held.client(5)).open(total, round=1)
     assert opened.false_members == [3] and "members [3] of the committee have given false answers" in caplog.text
+    np.testing.assert_allclose(opened.arrays[0], UPDATE[0], atol=1e-3)
+
+
+def test_an_answer_over_other_shares_is_left_out_by_the_server(tmp_path, monkeypatch, caplog):
+    """Seven answers where five are needed and one member may lie: its combinations fit nobody's."""
+    scheme, liar = fedcipher.scheme("oneshot", clients=7, members=7, threshold=5, preset="fast", codec=CODEC), 3
+    held = scheme.keygen(7)
+    aggregator, _, _, lie = lied(scheme, held, liar, tmp_path / "of-liars", monkeypatch)
+    accused, total, answers = answered_beside(aggregator, scheme, held, liar, lie)
+    # The clients have done nothing.
+    assert not accused and answers == 6
+    opened = scheme.decryptor(held.client(5)).open(total, round=1)
+    assert not opened.false_members and "false answers" not in caplog.text
     np.testing.assert_allclose(opened.arrays[0], UPDATE[0], atol=1e-3)
 
 
@@ -755,20 +811,11 @@ def test_an_answer_that_cannot_be_read_is_left_out_while_others_are_enough(lie, 
     for number in range(CLIENTS):
         aggregator.add(wire_tools.encryptor(scheme, held, number).encrypt(UPDATE, round=1))
     answers = {m: scheme.member(held.client(m)).answer(r) for m, r in aggregator.requests().items()}
-    frame = answers[3]
-    payload = bytearray(wire_tools.payload(frame))
-    # At its end: how many readers, and for each its number and what is sealed to it.
-    each = 4 + 32 + 1136
-    keys_at = len(payload) - CLIENTS * each
-    assert struct.unpack_from("<I", payload, keys_at - 4) == (CLIENTS,)
-    if lie == "no keys":
-        payload = payload[: keys_at - 4] + struct.pack("<I", 0)
-    else:
-        at = next(a for a in range(keys_at, len(payload), each) if struct.unpack_from("<I", payload, a) == (5,))
-        payload[at + 100] ^= 1
-    head = bytearray(frame[: wire_tools.payload_start(frame)])
-    struct.pack_into("<Q", head, wire_tools.PAYLOAD, len(payload))
-    answers[3] = wire_tools.sealed(bytes(head) + bytes(payload))
+    answer = wire_tools.OneshotAnswer.read(answers[3], wire_tools.Sharing(scheme))
+    assert answer.to_bytes() == answers[3] and [reader for reader, _ in answer.wraps] == list(range(CLIENTS))
+    spoilt = {5: lambda key: key[:96] + bytes([key[96] ^ 1]) + key[97:]}
+    wraps = [(reader, spoilt.get(reader, bytes)(key)) for reader, key in answer.wraps]
+    answers[3] = replace(answer, wraps=() if lie == "no keys" else wraps).to_bytes()
     for member in sorted(answers, key=lambda m: m != 3)[: 5 - away]:
         aggregator.answer(answers[member])
     if away == 3:
@@ -793,10 +840,9 @@ class Liar:
     def __init__(self, folder, party):
         self.scheme, self.key = keys.load_client(folder / f"client-{party}.key")
         _, self.server = keys.load_server(folder)
-        secret = wire_tools.payload(self.key.to_bytes())[32:]
-        self.signing = Ed25519PrivateKey.from_private_bytes(secret[:32])
+        self.signing = wire_tools.signing_key(self.key)
         self.members = sorted(self.scheme.members(self.server))
-        self.lengths = share_lengths(self.scheme)
+        self.sharing = wire_tools.Sharing(self.scheme)
 
     def resealed(self, update, share, ciphertexts):
         """Its own share, which a liar knows: here it is read with the member's key."""
@@ -808,20 +854,13 @@ class Liar:
         return replace(share, sealed=xwing_reference.sealed(x, update.data(ciphertexts), known))
 
     def changed(self, frame):
-        update = wire_tools.OneshotUpdate(frame, self.server, self.members, self.lengths)
+        update = wire_tools.OneshotUpdate(frame, self.server, self.members, self.sharing)
         other = bytearray(update.ciphertexts)
         other[len(other) // 2] ^= 0x20
         shares = [self.resealed(update, share, other) for share in update.shares]
-        signature = self.signing.sign(update.said(other, shares))
+        signature = self.signing.sign(b"fedcipher update 1\0", update.said(other, shares))
         sealed = b"".join(share.bytes for share in shares)
         return wire_tools.with_payload(frame, bytes(other) + sealed + update.tag + signature)
-
-
-def share_lengths(scheme, ring=2048):
-    """Of each member's share, with one of the pad: seeds, and then field elements."""
-    params, field_bits, pad = scheme.params(), (2 * 42 * CLIENTS + 5).bit_length(), 16
-    seeds = params["threshold"] - 1
-    return [32 + pad] * seeds + [ring * field_bits // 8 + pad] * (params["members"] - seeds)
 
 
 @pytest.mark.parametrize("reveal", ["clients", "server"])

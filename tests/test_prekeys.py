@@ -13,7 +13,7 @@ from fedcipher.flower import client_mod, party, protocol
 from fedcipher.schemes.base import KeySet, state_dir
 from flower_harness import LocalGrid
 from flwr.app import ConfigRecord, Message, RecordDict
-from test_oneshot import CLIENTS, UPDATE, Federation, asks_member, made, run, share_lengths
+from test_oneshot import CLIENTS, UPDATE, Federation, asks_member, made, run
 
 COMMITTEE = "fedcipher.committee"
 MEMBERS = range(5)
@@ -49,7 +49,7 @@ class Recorder:
         """Every share that was ever sealed, with its update."""
         server = keys.load_server(federation.keys)[1]
         for frame in self.frames:
-            update = wire_tools.OneshotUpdate(frame, server, MEMBERS, share_lengths(federation.scheme))
+            update = wire_tools.OneshotUpdate(frame, server, MEMBERS, wire_tools.Sharing(federation.scheme))
             yield from ((update, share) for share in update.shares)
 
 
@@ -268,18 +268,25 @@ def test_without_enough_prekeys_the_app_is_not_called(tmp_path, rng):
 
 def test_a_question_to_a_member_that_is_two_or_none_is_refused_and_deletes_nothing(tmp_path, rng):
     federation = Attacked(tmp_path, "oneshot", rng, preset="fast")
-    before = told(federation.grid, 0, {"who": 1}).content[COMMITTEE]["prekey"]
-    refusals = set()
-    for record in ({"who": 1, "end": 1}, {}, {"End": 1}, {"who": True}, {"end": True}, {"end": 1, "": 1}, {"prekey": bytes(10_000_000)}):
+
+    def published():
+        """Number and key; what it publishes again has another signature."""
+        frame = told(federation.grid, 0, {"who": 1}).content[COMMITTEE]["prekey"]
+        return wire_tools.payload(frame)[: -wire_tools.HYBRID_LEN]
+
+    before, refusals = published(), set()
+    assert len(before) == 8 + 1216
+    shapes = ({"who": 1, "end": 1}, {}, {"End": 1}, {"who": True}, {"end": True}, {"end": 1, "": 1})
+    for record in (*shapes, {"prekey": bytes(10_000_000)}):
         reply = told(federation.grid, 0, record)
         assert says_nothing(reply), str(record)[:80]
         refusals.add(masked(reply))
     assert len(refusals) == 1
-    assert told(federation.grid, 0, {"who": 1}).content[COMMITTEE]["prekey"] == before
+    assert published() == before
     # Nobody's prekey is told to, or by, a party that is no member; and an end there is an end of nothing.
     scheme = fedcipher.scheme("oneshot", clients=6, members=3, preset="fast", codec=federation.scheme.codec)
     assert dict(told(federation.grid, 0, {"end": 1}).content[COMMITTEE]) == {"party": 0}
-    assert told(federation.grid, 0, {"who": 1}).content[COMMITTEE]["prekey"] != before
+    assert published() != before
     assert scheme.answers_needed == 3
 
 

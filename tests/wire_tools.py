@@ -4,18 +4,19 @@ import itertools
 import shutil
 import struct
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 import anycrc
 import blake3
+import hybrid_reference
 from fedcipher.schemes.base import state_dir
 
 _CRC = anycrc.Model("CRC64-NVME")
 KIND, ROUND, MODEL, MEMORY, CLIENTS, LAYOUT, PAYLOAD, FIXED = 5, 64, 80, 96, 112, 116, 120, 128
 UPDATE, AGGREGATE = 1, 2
-SIGNATURE_LEN = 64
+SIGNATURE_LEN, HYBRID_LEN = 64, hybrid_reference.SIGNATURE_LEN
 
 
 def sealed(body):
@@ -31,10 +32,15 @@ def payload(frame):
     return frame[payload_start(frame) : -8]
 
 
+def signature_len(frame):
+    """Of an update: parties of a roster sign with ML-DSA-65 too."""
+    return HYBRID_LEN if frame[8:24].rstrip(b"\0") == b"oneshot" else SIGNATURE_LEN
+
+
 def body(frame):
     """The payload without the signature, which only an update has."""
     whole = payload(frame)
-    return whole[:-SIGNATURE_LEN] if frame[KIND] == UPDATE else whole
+    return whole[: -signature_len(frame)] if frame[KIND] == UPDATE else whole
 
 
 def with_kind(frame, kind):
@@ -70,6 +76,13 @@ def with_payload(frame, payload):
     return sealed(frame[:start] + payload)
 
 
+def with_other_payload(frame, payload):
+    """One of any length."""
+    head = bytearray(frame[: payload_start(frame)])
+    struct.pack_into("<Q", head, PAYLOAD, len(payload))
+    return sealed(head + payload)
+
+
 def with_flip(frame, position, mask):
     body = bytearray(frame[:-8])
     body[position % len(body)] ^= mask
@@ -94,6 +107,11 @@ def forgetful(scheme, key):
     for path in state_dir().glob(f"*-{key.client}.prekeys"):
         shutil.copy(path, folder)
     return scheme._native.member(key, folder)
+
+
+def signing_key(key):
+    """What a party of `oneshot` signs with, of its key."""
+    return hybrid_reference.SigningKey(payload(key.to_bytes())[32:64])
 
 
 RECORD, WORDS = 128, struct.Struct("<4Q")
@@ -125,11 +143,77 @@ class SealedShare:
         return struct.pack("<Q", self.number) + self.committed + self.encapped + self.sealed
 
 
+class Sharing:
+    """How many bytes shares and sums of a `oneshot` committee have, for polynomials of ``ring`` numbers."""
+
+    def __init__(self, scheme, ring=2048):
+        params, pad = scheme.params(), 16
+        bits = (2 * 42 * params["clients"] + 1).bit_length()
+        elements, masks = -(-ring // params["pack"]), -(-80 // (bits - 1))
+        seeds = params["threshold"] - 1
+        drawn, packed = 32 + 2 * pad, self._packed(elements + masks, bits) + 2 * pad
+        self.shares = [drawn] * seeds + [packed] * (params["members"] - seeds)
+        self.sum = self._packed(elements, bits) + pad
+        self.combination = self._packed(masks, bits) + pad
+
+    @staticmethod
+    def _packed(count, bits):
+        return -(-count * bits // 8)
+
+
+@dataclass(frozen=True)
+class OneshotAnswer:
+    """A member's answer as docs/protocol.md lays it out."""
+
+    frame: bytes
+    member: int
+    sum: bytes
+    signature: bytes
+    wraps: tuple[tuple[int, bytes], ...]
+    """Each reader's number, and the key of the sum sealed to it."""
+    combined: bytes
+    """Each client's combinations."""
+
+    @classmethod
+    def read(cls, frame, sharing):
+        content = payload(frame)
+        parts = (4, sharing.sum, 32, HYBRID_LEN, 4)
+        ends = list(itertools.accumulate(parts, initial=0))
+        member, total, digest, signature, count = (content[a:b] for a, b in itertools.pairwise(ends))
+        each, begin = 4 + 32 + 1136, ends[-1]
+        end = begin + each * int.from_bytes(count, "little")
+        wraps = [content[at : at + each] for at in range(begin, end, each)]
+        keys = tuple((int.from_bytes(wrap[:4], "little"), wrap[4:]) for wrap in wraps)
+        (clients,) = struct.unpack_from("<I", frame, CLIENTS)
+        made = cls(frame, int.from_bytes(member, "little"), total, signature, keys, content[end:])
+        assert made.digest == digest and len(made.combined) == clients * sharing.combination
+        return made
+
+    @property
+    def digest(self):
+        return sha256(self.combined).digest()
+
+    def said(self, context):
+        """What the member signs. ``context``: the round's, of an update."""
+        start = payload_start(self.frame)
+        words = struct.pack("<I", self.member) + sha256(self.frame[FIXED:start]).digest() + sha256(self.sum).digest()
+        return context + words + self.digest
+
+    def signed(self, key, context):
+        """With the signature of the holder of ``key``."""
+        return replace(self, signature=key.sign(b"fedcipher answer 1\0", self.said(context)))
+
+    def to_bytes(self):
+        words = [struct.pack("<I", self.member), self.sum, self.digest, self.signature]
+        wraps = [struct.pack("<I", reader) + key for reader, key in self.wraps]
+        parts = [*words, struct.pack("<I", len(wraps)), *wraps, self.combined]
+        return with_other_payload(self.frame, b"".join(parts))
+
+
 class OneshotUpdate:
     """An update of `oneshot` as docs/protocol.md lays it out: ciphertexts, a sealed share a member, tag, signature."""
 
-    def __init__(self, frame, server_key, members, shares):
-        """``shares``: the length of each of the ``members``' shares."""
+    def __init__(self, frame, server_key, members, sharing):
         self.frame, start = frame, payload_start(frame)
         self.round, (layout_len,) = frame[ROUND : ROUND + 8], struct.unpack_from("<I", frame, LAYOUT)
         names, params = frame[8:56], frame[24:40]
@@ -140,11 +224,11 @@ class OneshotUpdate:
         parts = (names, tags, epoch, self.round, elements, struct.pack("<Q", layout_len), layout)
         common = sha256(b"".join(parts)).digest()
         self.context = self.roster + self.round + tags + common
-        self.tag = frame[-8 - SIGNATURE_LEN - 16 : -8 - SIGNATURE_LEN]
-        body = frame[start : -8 - SIGNATURE_LEN - 16]
+        self.tag = frame[-8 - HYBRID_LEN - 16 : -8 - HYBRID_LEN]
+        body = frame[start : -8 - HYBRID_LEN - 16]
         # Who has given no prekey has eight zero bytes.
-        several = itertools.product([True, False], repeat=len(shares))
-        found = (self._cut(body, members, shares, given) for given in several)
+        several = itertools.product([True, False], repeat=len(sharing.shares))
+        found = (self._cut(body, members, sharing.shares, given) for given in several)
         self.ciphertexts, self.shares = next(filter(None, found))
 
     @staticmethod
@@ -176,8 +260,7 @@ class OneshotUpdate:
     def said(self, ciphertexts, shares):
         """What its client signs."""
         digests = b"".join(sha256(share.bytes).digest() for share in shares)
-        said = b"fedcipher update 1\0" + self.context + self.own + self.tag
-        return said + blake3.blake3(ciphertexts).digest() + digests
+        return self.context + self.own + self.tag + blake3.blake3(ciphertexts).digest() + digests
 
 
 def answered(aggregator, member_of, asked=None):
