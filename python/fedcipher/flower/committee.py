@@ -125,7 +125,9 @@ class Committee:
             return members - set(self._prekeys)
 
         known = {node for member, node in self._nodes.items() if member not in lacking()}
-        messages = [_message(node, message_type, ConfigRecord({"who": self._key.epoch})) for node in _others(grid, known)]
+        messages = [
+            _message(node, message_type, ConfigRecord({"who": self._key.epoch})) for node in _others(grid, known)
+        ]
         replies = Gathering(
             grid,
             messages,
