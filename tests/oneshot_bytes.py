@@ -321,7 +321,8 @@ class Params:
         )
         return (
             f"oneshot 3|Params {{ bounds: Bounds {{ {bounds} }}, preset: {self.preset.title()}, "
-            f"bits: {list(self.bits)}, {rest}, reveal: {self.reveal.title()}, life: Life {{ {life} }} }}|{RINGS[self.preset][1]}"
+            f"bits: {list(self.bits)}, {rest}, reveal: {self.reveal.title()}, life: Life {{ {life} }} }}"
+            f"|{RINGS[self.preset][1]}"
         ).encode()
 
     def digest(self):

@@ -30,10 +30,12 @@ from oneshot_bytes import (
     Asked,
     Context,
     Head,
+    Identity,
     Layout,
     Mac,
     Reader,
     Refused,
+    Roster,
     Seal,
     Share,
     at,
@@ -165,12 +167,28 @@ class Place:
         keys = b"".join(p.verify[1952:] for p in clients)
         return self.head(SERVER_KEY, of=tuple((p.id, 1) for p in clients)).frame(keys + self.roster.content)
 
+    @staticmethod
+    def of_server_key(params, frame):
+        head, payload = parse(frame)
+        made = Place(params, Roster(payload[32 * len(head.of) :]), head.epoch)
+        check(made.server_key() == frame, "no server's key to this roster")
+        return made
+
+    @staticmethod
+    def of_client_key(params, frame):
+        """(Place, identity) of a key that names nobody who has joined."""
+        head, payload = parse(frame)
+        made, identity = Place(params, Roster(payload[96:]), head.epoch), Identity(payload[32:96])
+        check(made.client_key(identity) == frame, "no key of a party of this roster")
+        return made, identity
+
     def check_sum(self, head, kind):
         """The head of a sum, its layout apart."""
         check(head.kind == kind, "another kind")
         self.check_key(head)
         check(self.params.min_contributions <= len(head.of) <= self.params.clients, "too few clients, or too many")
-        check(all(1 <= w <= self.params.max_weight for _, w in head.of), "a weight")
+        right = all(1 <= weight <= self.params.max_weight for _, weight in head.of)
+        check(right or kind == PROPOSAL, "a weight")
 
     def layout(self, head, payload):
         layout = Layout.of(head.layout)
