@@ -118,6 +118,7 @@ def read_sets(r):
 
 
 def name(party):
+    check(party and party.client, "no client of the roster")
     digest = blake3.blake3(party.verify[1952:], derive_key_context="fedcipher v1 name of a client").digest()
     return int.from_bytes(digest[:16], "little")
 

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import fedcipher
 import numpy as np
-import oneshot_bytes
-import oneshot_reference as second
 import pytest
 import wire_tools
 from fedcipher import _native, errors
 from fedcipher.schemes.base import state_dir
+
+pytest.importorskip("cryptography.hazmat.primitives.asymmetric.mldsa", reason="no ML-DSA")
+import oneshot_bytes
+import oneshot_reference as second
 
 ROOT = Path(__file__).resolve().parents[1]
 CLIENTS, ROUND, MODEL, BOUND = 6, 7, b"the model", b"the bound"
@@ -395,7 +397,7 @@ def readers(kept, what, party):
     """Of the product and of the second: what raises where a frame is refused."""
 
     def no_refusals(said):
-        assert said == []
+        oneshot_bytes.check(said == [], said)
 
     if what == "server key":
         return (
@@ -442,11 +444,11 @@ def test_a_vector_of_which_one_byte_was_changed_is_refused_by_both(kept, what):
     for at in tried:
         changed = wire_tools.with_flip(frame, at, 1 << at % 8)
         for reads in read:
-            with pytest.raises((ValueError, errors.FedcipherError, AssertionError)) as raised:
+            with pytest.raises((ValueError, errors.FedcipherError)) as raised:
                 reads(changed)
             assert not isinstance(raised.value, errors.FalseShareError), at
     for reads in read:
-        with pytest.raises((ValueError, errors.FedcipherError, AssertionError)):
+        with pytest.raises((ValueError, errors.FedcipherError)):
             reads(frame[:-1] + bytes([frame[-1] ^ 1]))
     assert len(tried) > 100
     # And the vector itself is taken.
@@ -460,13 +462,12 @@ def test_a_vector_of_which_one_byte_was_changed_is_refused_by_both(kept, what):
 
 @pytest.mark.parametrize("what", ["prekey", "proposal", "request", "answer", "aggregate"])
 def test_bytes_that_nothing_binds_are_those_that_the_page_names(kept, what):
-    """Whoever carries a frame can change these: both take it all the same."""
+    """Whoever carries a frame can change these, and both take it all the same: of an aggregate, without its member."""
     party, frame = next(iter(kept.frames[what].items()))
-    for at in {"proposal": [72, 157], "request": [72], "answer": [-600], "aggregate": [None]}.get(
-        what, HEADS[what][::9] if what in HEADS else []
-    ):
-        at = (min(unbound(kept, what, frame)) + 30) if at is None else at % len(frame)
-        assert at in unbound(kept, what, frame) or what == "answer"
-        changed = wire_tools.with_flip(frame, at, 1)
+    places = sorted(unbound(kept, what, frame))
+    # Another weight of a client that is not asked for its statement; the sealed key for the last reader.
+    tried = {"proposal": [72, 157], "request": [72]}.get(what, places[30::9] if what == "prekey" else [places[-5]])
+    for at in tried:
+        assert at in places
         for reads in readers(kept, what, party):
-            reads(changed)
+            reads(wire_tools.with_flip(frame, at, 1))
