@@ -112,7 +112,9 @@ def read_sets(r):
     sets = []
     for _ in range(r.number(4)):
         least, count = r.number(8), r.number(4)
-        check(least and count, "a set of nobody")
+        check(
+            least and count and sum(len(names) for _, names in sets) + count <= 1 << 20, "sets of nobody, or too large"
+        )
         sets.append((least, [r.number(16) for _ in range(count)]))
     return sets
 

@@ -34,7 +34,8 @@ class Mixed:
 
     def __init__(self, **params):
         params = {"clients": CLIENTS, "max_weight": 3, "preset": "fast", **params}
-        self.scheme = fedcipher.scheme("oneshot", codec=fedcipher.Codec(bits=16, clip=2.0), **params)
+        codec = params.pop("codec", fedcipher.Codec(bits=16, clip=2.0))
+        self.scheme = fedcipher.scheme("oneshot", codec=codec, **params)
         self.params = oneshot_bytes.Params.of(self.scheme.spec())
         chance = oneshot_bytes.Chance()
         self.identities = [oneshot_bytes.Identity(chance.bytes(64)) for _ in ROLES]
@@ -48,7 +49,8 @@ class Mixed:
         self.keys = [self.scheme.join(self.roster, own) for own in natives]
         self.server_key = self.scheme.roster_key(self.roster)
         self.native = self.scheme._native
-        tensors = [(1, 16, 1.0, [20, 15]), (12, 2, 1.0, [9]), (12, self.scheme.lane_bits[1], 1.0, [5])]
+        widths = [(1, bits, 1.0, [20, 15 + 2 * k]) for k, bits in enumerate(self.params.bits)]
+        tensors = [*widths, (1, 16, 1.0, [0, 3]), (12, 2, 1.0, [9]), (12, self.scheme.lane_bits[1], 1.0, [5])]
         self.layout = _native.Layout(tensors)
         self.as_second = oneshot_bytes.Layout(tuple((*t[:3], tuple(t[3])) for t in tensors))
 
@@ -141,7 +143,14 @@ def test_a_round_of_both_implementations_has_the_sum_of_what_was_sent(rng, clien
 
 @pytest.mark.parametrize("of_second", [False, True], ids=["the product's server", "the second's"])
 @pytest.mark.parametrize(
-    "params", [{"pack": 2}, {"preset": "compact"}, {"preset": "compact", "pack": 2, "corrupt_members": 0}]
+    "params",
+    [
+        {"pack": 2},
+        {"preset": "compact"},
+        {"preset": "compact", "pack": 2, "corrupt_members": 0},
+        {"codec": fedcipher.Codec(bits=[16, 8, 16, 3])},
+        {"codec": fedcipher.Codec(bits=[8, 20]), "preset": "compact", "max_weight": 100},
+    ],
 )
 def test_other_parameters_are_read_alike(rng, params, of_second):
     mixed = Mixed(**params)
