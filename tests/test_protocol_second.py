@@ -34,7 +34,7 @@ class Mixed:
 
     def __init__(self, **params):
         params = {"clients": CLIENTS, "max_weight": 3, "preset": "fast", **params}
-        codec = params.pop("codec", fedcipher.Codec(bits=16, clip=2.0))
+        codec, more = params.pop("codec", fedcipher.Codec(bits=16, clip=2.0)), params.pop("values", 0)
         self.scheme = fedcipher.scheme("oneshot", codec=codec, **params)
         self.params = oneshot_bytes.Params.of(self.scheme.spec())
         chance = oneshot_bytes.Chance()
@@ -50,7 +50,7 @@ class Mixed:
         self.server_key = self.scheme.roster_key(self.roster)
         self.native = self.scheme._native
         widths = [(1, bits, 1.0, [20, 15 + 2 * k]) for k, bits in enumerate(self.params.bits)]
-        tensors = [*widths, (1, 16, 1.0, [0, 3]), (12, 2, 1.0, [9]), (12, self.scheme.lane_bits[1], 1.0, [5])]
+        tensors = [*widths, (1, 16, 1.0, [more, 3]), (12, 2, 1.0, [400]), (12, self.scheme.lane_bits[1], 1.0, [5])]
         self.layout = _native.Layout(tensors)
         self.as_second = oneshot_bytes.Layout(tuple((*t[:3], tuple(t[3])) for t in tensors))
 
@@ -146,6 +146,8 @@ def test_a_round_of_both_implementations_has_the_sum_of_what_was_sent(rng, clien
     "params",
     [
         {"pack": 2},
+        # Several ciphertexts, cut where the page says.
+        {"values": 3000},
         {"preset": "compact"},
         {"preset": "compact", "pack": 2, "corrupt_members": 0},
         {"codec": fedcipher.Codec(bits=[16, 8, 16, 3])},
@@ -169,29 +171,29 @@ def test_a_server_that_may_see_the_sum_opens_it(rng, of_second):
     assert (mixed.second_opens(frame) == total).all()
 
 
-def test_a_member_that_remembers_more_is_heard_by_both_servers(rng):
-    """Member 0 knows a set of half of the clients; all others learn of it before they sign."""
-    for of_second, members in ((False, {0, 1, 2}), (True, {3, 4})):
+def test_members_that_remember_more_are_heard_by_both_servers(rng):
+    """Two of five know a set of half of the clients: without them too few sign, until all others have learned of it."""
+    for of_second, members, early in ((False, {0, 1, 2}, (0, 3)), (True, {3, 4}, (2, 3))):
         mixed = Mixed()
         committee = {k: mixed.member(k, k in members) for k in range(5)}
         prekeys = mixed.prekeys(committee)
         clients = [mixed.update(k, k % 2 == 0, mixed.values(k, rng), prekeys, b"here") for k in range(CLIENTS)]
-        early = mixed.server(not of_second)
+        before, server = mixed.server(not of_second), mixed.server(of_second)
         for frame, _ in clients[:3]:
-            early.add(frame)
-        committee[0].answer(dict(early.requests())[0])
-        server = mixed.server(of_second)
+            before.add(frame)
+        for number in early:
+            committee[number].answer(dict(before.requests())[number])
         for frame, _ in clients:
             server.add(frame)
         ask(server, committee)
-        frame = server.finish()
-        total = sum(added for _, added in clients)
+        frame, total = server.finish(), sum(added for _, added in clients)
         assert (mixed.product_opens(frame, b"here") == total).all()
         assert (mixed.second_opens(frame, b"here") == total).all()
 
 
+@pytest.mark.parametrize("number", [1, 2, 3], ids=["second's member", "product's member", "another"])
 @pytest.mark.parametrize("of_second", [False, True], ids=["the product's server", "the second's"])
-def test_a_share_that_is_none_is_proven_to_both_servers(rng, of_second):
+def test_a_share_that_is_none_is_proven_to_both_servers(rng, of_second, number):
     mixed = Mixed()
     committee = {k: mixed.member(k, k in {0, 1, 4}) for k in range(5)}
     prekeys = mixed.prekeys(committee)
@@ -199,15 +201,14 @@ def test_a_share_that_is_none_is_proven_to_both_servers(rng, of_second):
     for client in range(CLIENTS):
         spoilt = {"spoilt": (1, 2, 3)} if client == 4 else {}
         server.add(mixed.update(client, True, mixed.values(client, rng), prekeys, **spoilt)[0])
-    for number in (2, 3):
-        complaint = committee[number].answer(dict(server.requests())[number])
-        if of_second:
+    complaint = committee[number].answer(dict(server.requests())[number])
+    if of_second:
+        server.answer(complaint)
+        assert server.proven == {4}
+    else:
+        with pytest.raises(errors.FalseShareError):
             server.answer(complaint)
-            assert server.proven == {4}
-        else:
-            with pytest.raises(errors.FalseShareError):
-                server.answer(complaint)
-            assert server.accused == [4]
+        assert server.accused == [4]
 
 
 def test_rosters_and_keys_are_the_same_bytes_in_both():
