@@ -12,7 +12,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
-.PHONY: demo tfhe concrete test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom check-features test test-rust test-python test-long attack fuzz \
+.PHONY: demo tfhe concrete test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom check-features test test-rust test-python test-long attack constant-time fuzz \
 	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-second bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results results-examples results-hhe results-lost results-study results-published results-train published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds prove maude
 
@@ -222,6 +222,12 @@ e2e-dashboard: build
 e2e-resume: build
 	$(BIN)/python -m pytest -s tests/e2e_resume.py
 	$(BIN)/python benches/faults.py
+
+# What handles secrets, under valgrind: no branch and no index may depend on one. Minutes, most of them to compile.
+constant-time:
+	test "$$(uname -m)" = x86_64 || { echo "it asks valgrind by instructions of x86-64; run it there" >&2; exit 1; }
+	command -v valgrind || { apt-get update -qq && apt-get install -qq -y valgrind; }
+	tools/constant_time.sh
 
 # What parses foreign bytes, FUZZ_SECONDS a target; a corpus grows in fuzz/corpus, what was found lies in
 # fuzz/artifacts. `make fuzz FUZZ=--minimise` packs of the corpora what is worth keeping.

@@ -5,6 +5,7 @@ use crate::client::Digest;
 use crate::codec::Layout;
 use crate::keys::{Cohort, KeyTag, ServerKey};
 use crate::mac::{Tag, Weighting};
+use crate::shown::shown;
 use crate::sign::{Purpose, SIGNATURE_LEN, Signed, VERIFY_LEN};
 use crate::statement::{self, RoundContext};
 use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag};
@@ -242,7 +243,8 @@ pub(crate) fn layout_of(header: &Header, payload_len: usize, density: f64) -> Re
 /// No decrypted sum may exceed what its clients can have sent: a wrong key or damage shows here.
 pub fn check_sums(sums: &[u64], total_weight: u64, levels: u64) -> Result<()> {
     let most = total_weight.saturating_mul(levels);
-    if !exceed(sums, most) {
+    // A refusal shows.
+    if !shown(exceed(sums, most)) {
         return Ok(());
     }
     let found = sums.iter().max().copied().unwrap_or_default();

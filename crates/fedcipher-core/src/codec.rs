@@ -7,6 +7,7 @@
 use crate::bounds::Levels;
 use crate::memory::{SHARED, check_runs, runs, zeros};
 use crate::prf::Prf;
+use crate::shown::shown;
 use crate::stream::Threads;
 use crate::wire::Reader;
 use crate::{Error, Result};
@@ -292,7 +293,8 @@ impl<'a> Update<'a> {
                 Rounding::Nearest => quantise_nearest(x, alpha, scale, slot),
                 Rounding::Stochastic(prf) => quantise_stochastic(x, alpha, scale, prf, start + done, slot),
             };
-            if !finite {
+            // The error says so.
+            if !shown(finite) {
                 let found = x.iter().enumerate().find(|(_, v)| !v.is_finite());
                 let (index, value) = found.map_or((offset, f32::NAN), |(k, v)| (offset + k, *v));
                 return Err(Error::NotFinite { tensor: i, index, value });

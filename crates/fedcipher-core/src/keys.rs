@@ -2,6 +2,8 @@
 
 use crate::codec::Layout;
 use crate::mac::MacKey;
+use crate::prf::random_bytes;
+use crate::shown::shown;
 use crate::sign::{SEED_LEN, SigningKey, VERIFY_LEN, is_key};
 use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag, Reader, SchemeId};
 use crate::{Error, Result};
@@ -21,7 +23,8 @@ pub struct KeyTag {
 impl KeyTag {
     /// A new key set of `epoch`, with a fresh random id.
     pub fn fresh(scheme: &str, params: [u8; 16], epoch: u64) -> Result<Self> {
-        Ok(KeyTag { scheme: wire::scheme_id(scheme)?, params, key_id: *crate::prf::random_bytes::<16>()?, epoch })
+        let key_id = shown(*random_bytes::<16>()?);
+        Ok(KeyTag { scheme: wire::scheme_id(scheme)?, params, key_id, epoch })
     }
 
     /// The header of a frame under this key set.
@@ -251,7 +254,7 @@ impl KeySet {
         if ids.len() != cohort.len() {
             return Err(Error::parameter("cohort", "names a client twice"));
         }
-        let root = crate::prf::random_bytes()?;
+        let root = random_bytes()?;
         let client = |client: &u32| {
             let (sign, secret) = (SigningKey::generate()?, secret(*client)?);
             Ok(ClientKey { tag: tag.clone(), client: *client, root: root.clone(), sign, secret })

@@ -28,6 +28,7 @@ pub mod rlwe;
 pub mod rotation;
 pub mod scheme;
 pub mod sets;
+mod shown;
 pub mod sign;
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd;

@@ -1,5 +1,6 @@
 //! AES in counter mode as pseudo-random function and generator (crate `aes`, hardware AES).
 
+use crate::shown::shown;
 use crate::{Error, Result};
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use aes::{Aes128, Aes256};
@@ -159,7 +160,8 @@ impl Stream {
     pub fn below(&mut self, bound: u64) -> u64 {
         loop {
             let product = u128::from(self.next_u64()) * u128::from(bound);
-            if (product as u64) >= bound.wrapping_neg() % bound {
+            // A draw that is thrown away tells nothing of the next.
+            if shown((product as u64) >= bound.wrapping_neg() % bound) {
                 return (product >> 64) as u64;
             }
         }

@@ -6,6 +6,7 @@
 //! key of small order one signature holds for many messages.
 
 use crate::prf::{Draws, Stream, random_bytes};
+use crate::shown::shown;
 use crate::{Error, Result};
 use ed25519_dalek::Signer;
 use ed25519_zebra::batch::{Item, Verifier};
@@ -104,7 +105,7 @@ impl SigningKey {
     /// What others check its signatures with.
     #[must_use]
     pub fn verify_key(&self) -> [u8; VERIFY_LEN] {
-        self.0.verifying_key().to_bytes()
+        shown(self.0.verifying_key().to_bytes())
     }
 
     #[must_use]
@@ -212,7 +213,9 @@ fn hold<T: Sync>(all: &[T], item: impl Fn(&T) -> Option<Item> + Sync) -> Result<
 fn hold_together(items: Vec<Option<Item>>) -> Result<Vec<bool>> {
     let mut batch = Verifier::new();
     items.iter().flatten().for_each(|item| batch.queue(item.clone()));
-    let together = batch.verify(Draws(Stream::from_os()?)).is_ok();
+    // Nobody could foresee these draws when signatures were made; to learn of them now is too late.
+    let draws = Stream::new(&shown(*random_bytes::<32>()?), [0; 12])?;
+    let together = batch.verify(Draws(draws)).is_ok();
     Ok(items.into_iter().map(|item| if together { item.is_some() } else { holds_alone(item) }).collect())
 }
 

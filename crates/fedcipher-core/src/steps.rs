@@ -106,7 +106,8 @@ pub fn whole_steps(values: &mut [f32], step: f64, at_random: bool, seed: [u8; 16
     Ok(())
 }
 
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2+fma"))]
+// SSE4.1 has an instruction for floor; without it, floor branches on what it is given.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2+fma", "x86_64+sse4.1"))]
 fn to_steps(values: &mut [f32], draws: &[[u8; 4]], step: f64, share: f64) {
     for (value, draw) in values.iter_mut().zip(draws) {
         // The draw over 2^32 lies in [0, 1).
@@ -129,7 +130,7 @@ pub fn nearest_squares(values: &[f32], step: f64) -> [f64; 3] {
     [0, 1, 2].map(|k| sums.iter().map(|sum| sum[k]).sum::<f64>() / values.len().max(1) as f64)
 }
 
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq", "x86_64+avx2"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq", "x86_64+avx2", "x86_64+sse4.1"))]
 fn step_squares(values: &[f32], step: f64) -> [f64; 3] {
     const LANES: usize = 16;
     let mut sums = [[0f64; LANES]; 3];

@@ -1,6 +1,7 @@
 //! The prime field of the tags: integers mod `p = 2^127 - 1`, in constant time.
 
 use crate::prf::Stream;
+use crate::shown::shown;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul, Sub};
 use zeroize::Zeroize;
@@ -39,8 +40,8 @@ impl Element {
     pub fn draw(stream: &mut Stream) -> Self {
         loop {
             let drawn = (u128::from(stream.next_u64()) << 64 | u128::from(stream.next_u64())) & P;
-            // All but one of 2^127.
-            if drawn < P {
+            // All but one of 2^127; and what is thrown away tells nothing.
+            if shown(drawn < P) {
                 return Element(drawn);
             }
         }
@@ -50,7 +51,8 @@ impl Element {
     #[must_use]
     pub fn from_wire(bytes: [u8; 16]) -> Option<Self> {
         let x = u128::from_le_bytes(bytes);
-        (x < P).then_some(Element(x))
+        // Nothing is refused that honest parties make, and a refusal shows.
+        shown(x < P).then_some(Element(x))
     }
 
     #[must_use]

@@ -11,6 +11,7 @@
 //! ([`crate::oneshot::roster`]), so that all its parties have the same one.
 
 use super::derive;
+use crate::shown::shown;
 use crate::wire::MemoryTag;
 use crate::{Error, Result};
 use aes::Aes256;
@@ -78,7 +79,8 @@ impl MemoryKey {
         }
         let mut block = MemoryId::of(id).to_bytes().into();
         self.0.encrypt_block(&mut block);
-        block.into()
+        // Headers carry it.
+        shown(block.into())
     }
 
     /// The memory that a header's tag deciphers to, or None for zeros. `Error::Memory` names `round` where it deciphers
@@ -89,6 +91,7 @@ impl MemoryKey {
         }
         let mut block = tag.into();
         self.0.decrypt_block(&mut block);
-        MemoryId::parse(block.into()).map(Some).ok_or(Error::Memory { round })
+        // Which memories are the same, tags show too.
+        MemoryId::parse(shown(block.into())).map(Some).ok_or(Error::Memory { round })
     }
 }

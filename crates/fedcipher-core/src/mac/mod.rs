@@ -22,6 +22,7 @@ pub mod memory;
 
 use crate::bounds::{Bounds, Levels};
 use crate::codec::{Layout, Segment};
+use crate::shown::shown;
 use crate::statement::{END_LEN, Signer};
 use crate::wire::{Contribution, Header, MemoryTag, ModelTag};
 use crate::{Error, Result};
@@ -170,7 +171,8 @@ impl MacKey {
     /// guess of the model against it.
     #[must_use]
     pub fn model_tag(&self, model: &[u8]) -> ModelTag {
-        prf(&self.model, &[model])
+        // Headers carry it.
+        shown(prf(&self.model, &[model]))
     }
 
     /// Refuses an aggregate of updates that were trained from another model than `model`.
@@ -296,7 +298,8 @@ impl RoundMac {
     pub fn check(&self, hash: Hash, contributions: &[Contribution], weighting: Weighting, tag: Tag) -> Result<()> {
         let pad = |c: &Contribution| self.pad(c) * Element::new(u128::from(weighting.factor(c.weight)));
         let expected = hash.0 + contributions.iter().map(pad).sum();
-        if bool::from(expected.to_wire().ct_eq(&tag.to_bytes())) { Ok(()) } else { Err(Error::Tag) }
+        // Whether an aggregate opens shows.
+        if shown(bool::from(expected.to_wire().ct_eq(&tag.to_bytes()))) { Ok(()) } else { Err(Error::Tag) }
     }
 }
 

@@ -10,7 +10,6 @@ use super::sharing::{Share, Shares};
 use super::statement::{RoundContext, share_info};
 use super::{Params, Place, Setting};
 use crate::admission::check_weight;
-use crate::client::Digest;
 use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::{Openings, Sum};
 use crate::mac::{TAG_LEN, Tag};
@@ -63,6 +62,11 @@ impl<'a> Asked<'a> {
         let (signature, tag) = (r.array()?, Tag::parse(r.array::<TAG_LEN>()?)?);
         Ok(Asked { of, signature, tag, signed: r.bytes(32 * (1 + members))? })
     }
+}
+
+/// What clients have signed.
+fn signed<'a>(given: &'a [Given<'a>]) -> impl Iterator<Item = (Tag, &'a [u8])> {
+    given.iter().map(|given| (given.asked.tag, given.asked.signed))
 }
 
 impl CommitteeMember {
@@ -198,8 +202,7 @@ impl CommitteeMember {
         given: &[Given<'_>],
     ) -> Result<std::result::Result<(Shares, Vec<u8>), Vec<Accused>>> {
         let (sharing, secrets) = (&self.setting.sharing, self.secrets(header.round, given)?);
-        let signed = given.iter().map(|given| (given.asked.tag, given.asked.signed));
-        let coefficients = sharing.coefficients(&context.combination_seed(&header.contributions, signed))?;
+        let coefficients = sharing.coefficients(&context.combination_seed(&header.contributions, signed(given)))?;
         let empty = || (sharing.none(), Vec::new());
         let add = |(mut sum, mut said): (Shares, Vec<_>), given: &Given<'_>| {
             said.push(self.opened((context, header.round), &secrets, given).map(|share| {
@@ -228,7 +231,9 @@ impl Member for CommitteeMember {
         }
         header.check_kind(Kind::Request)?;
         let Checked { context, agreed, given } = self.check(&header, payload)?;
-        let (set, digest) = (self.answered.sum(&header)?, Digest::of(request));
+        // Of what the clients have signed: members' signatures under the same groups differ each time.
+        let (set, digest) =
+            (self.answered.sum(&header)?, context.combination_seed(&header.contributions, signed(&given)));
         if let Some(answer) = self.answered.answered(&set, &digest)? {
             return Ok(answer);
         }

@@ -20,6 +20,7 @@ use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
 use crate::mac::TAG_LEN;
 use crate::mac::field::Element;
 use crate::prf::{Stream, random_bytes};
+use crate::shown::shown;
 use crate::{Error, Result};
 use std::collections::BTreeSet;
 use zeroize::Zeroizing;
@@ -222,7 +223,8 @@ impl Sharing {
         check_stream(bytes, count, bits)?;
         let values: Vec<u64> = (0..count).map(|k| read_bits(bytes, k * bits as usize, bits) as u64).collect();
         let values = Zeroizing::new(values);
-        if values.iter().any(|v| *v >= self.field.p()) {
+        // A refusal shows. Of a share, which is secret, all values are looked at.
+        if shown(values.iter().fold(false, |beyond, v| beyond | (*v >= self.field.p()))) {
             return Err(Error::frame("a share has a value that is no field element"));
         }
         Ok(values)
@@ -350,8 +352,9 @@ impl Sharing {
             rest.iter().all(|(member, found)| {
                 let row = self.field.lagrange(&nodes, point(*member));
                 let mut secrets = found.secrets.iter().enumerate();
-                Pads::agrees(&pads(base), *member, &found.pads)
-                    && secrets.all(|(g, found)| self.combined(&row, base, g) == *found)
+                // Where one does not agree follows from what liars have added to theirs, and from nothing else.
+                shown(Pads::agrees(&pads(base), *member, &found.pads))
+                    && secrets.all(|(g, found)| shown(self.combined(&row, base, g) == *found))
             })
         };
         sets.iter().find(|set| agree(set)).map(|set| set.iter().map(|k| answers[*k].0).collect())

@@ -5,6 +5,7 @@
 //! from SHAKE128(nonce || c). Public randomness; the key and the state are secret.
 
 use super::field::Field;
+use crate::shown::shown;
 use crate::{Error, Result};
 use sha3::Shake128;
 use sha3::digest::{ExtendableOutput, Update, XofReader};
@@ -113,7 +114,8 @@ pub struct Pasta {
 
 impl Pasta {
     pub fn new(variant: Variant, field: Field, key: &[u64]) -> Result<Self> {
-        if key.len() != 2 * variant.t || key.iter().any(|k| *k >= field.p()) {
+        let wrong = key.iter().fold(false, |wrong, k| wrong | (*k >= field.p()));
+        if key.len() != 2 * variant.t || shown(wrong) {
             return Err(Error::Key { reason: format!("a PASTA key has {} words below {}", 2 * variant.t, field.p()) });
         }
         Ok(Pasta { variant, field, key: Zeroizing::new(key.to_vec()) })

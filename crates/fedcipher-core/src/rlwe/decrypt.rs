@@ -13,6 +13,7 @@ use crate::keys::ClientKey;
 use crate::ledger::Openings;
 use crate::mac::{Hash, RoundMac};
 use crate::scheme::{Decryptor, Expect, Opening, Summary};
+use crate::shown::shown;
 use crate::stream::{self, Opener, Piece, Threads};
 use crate::wire::{Head, Header};
 use crate::{Error, Result};
@@ -127,11 +128,18 @@ impl CipherOpener {
         }
         let product = d.ring.times_secret(public()?, &self.secret, block.used());
         let mut decoded = Zeroizing::new(Vec::with_capacity(block.used()));
+        let mut outside = 0;
         for part in &block.parts {
             let own = part.first..part.first + part.used;
             for (a_s, sum) in product[own.clone()].iter().zip(&sums[own]) {
-                decoded.push(part.packing.modulus.decode(d.ring.sub(*sum, *a_s))?);
+                let (m, noise, none) = part.packing.modulus.decode(d.ring.sub(*sum, *a_s));
+                decoded.push((m, noise));
+                outside |= none;
             }
+        }
+        // Of a whole ciphertext, as below: a refusal shows, and not which coefficient it is for.
+        if shown(outside != 0) {
+            return Err(Error::Decrypt { reason: "a coefficient lies outside the plaintext space".into() });
         }
         Ok(decoded)
     }
@@ -139,17 +147,19 @@ impl CipherOpener {
     /// The noise's part of the tag. Without it, whether a changed aggregate opens would tell how large its noise is.
     fn noise(&self, index: usize, decoded: &[(u128, i128)]) -> Result<Hash> {
         let mut words = Zeroizing::new(Vec::with_capacity(decoded.len()));
+        let mut beyond = false;
         for part in &self.blocks[index].parts {
             let offset = self.terms * part.packing.modulus.fresh_noise;
-            let word = |noise: i128| {
-                let shifted = u128::try_from(noise + offset as i128).ok().filter(|n| *n <= 2 * offset);
-                shifted.and_then(|n| u64::try_from(n).ok())
-            };
+            let most = (2 * offset).min(u64::MAX.into());
             for (_, noise) in &decoded[part.first..part.first + part.used] {
-                words.push(word(*noise).ok_or_else(|| Error::Decrypt {
-                    reason: "a coefficient carries more noise than its clients' together".into(),
-                })?);
+                let shifted = noise.wrapping_add(offset as i128) as u128;
+                beyond |= shifted > most;
+                words.push(shifted as u64);
             }
+        }
+        if shown(beyond) {
+            let reason = "a coefficient carries more noise than its clients' together".into();
+            return Err(Error::Decrypt { reason });
         }
         let Some(mac) = &self.mac else { return Ok(Hash::default()) };
         let mut hasher = mac.noise_hasher(index * self.derived.ring.n);
@@ -169,15 +179,18 @@ impl Opener for CipherOpener {
 
     fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash> {
         let (decoded, levels) = (self.decode(index, bytes)?, self.derived.params.bounds.levels());
-        let mut rest = sums;
+        let (mut rest, mut above) = (sums, 0);
         for part in &self.blocks[index].parts {
             let (fields, (own, behind)) = (part.packing.fields, rest.split_at_mut(part.len));
             for ((m, _), own) in decoded[part.first..].iter().zip(own.chunks_mut(fields.count)) {
-                fields.check(*m, own.len())?;
+                above |= fields.above(*m, own.len());
                 fields.unpack(*m, own);
             }
             check_sums(own, self.weight, levels.of(part.packing.bits))?;
             rest = behind;
+        }
+        if shown(above != 0) {
+            return Err(Error::Decrypt { reason: "a coefficient has bits above its fields".into() });
         }
         self.noise(index, &decoded)
     }

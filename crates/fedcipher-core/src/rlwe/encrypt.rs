@@ -12,6 +12,7 @@ use crate::mac::hash::Hasher;
 use crate::mac::{Hash, Stamp};
 use crate::prf::{Stream, random_bytes};
 use crate::scheme::{Encryptor, Request, Terms};
+use crate::shown::shown;
 use crate::stream::{self, Piece, Sealer, Sealing, Threads};
 use crate::wire::{Header, Place};
 use crate::{Error, Result};
@@ -43,6 +44,11 @@ pub struct BfvEncryptor {
 pub(crate) struct Mask {
     sum: Zeroizing<Vec<u128>>,
     errors: Zeroizing<Vec<i8>>,
+}
+
+/// What public polynomials are made of. It travels with them.
+fn fresh_seed() -> Result<[u8; 32]> {
+    Ok(shown(*random_bytes::<32>()?))
 }
 
 /// The public polynomial of ciphertext `index`.
@@ -96,7 +102,7 @@ impl BfvEncryptor {
         };
         let (seed, masks) = match self.ready.take().filter(fits) {
             Some(ready) => (ready.seed, ready.masks.into_iter().map(|mask| Mutex::new(Some(mask))).collect()),
-            None => (*random_bytes::<32>()?, Vec::new()),
+            None => (fresh_seed()?, Vec::new()),
         };
         let (secret, session, prefix) = (Arc::clone(&self.secret), self.session.clone(), seed.to_vec());
         let pieces = cut(&blocks, prefix.len(), Block::up_bytes);
@@ -341,7 +347,7 @@ impl Encryptor for BfvEncryptor {
 
     /// The offline phase for the next update of this layout.
     fn precompute(&mut self, round: u64, layout: &Layout, _plan: &[u8]) -> Result<()> {
-        let seed = *random_bytes::<32>()?;
+        let seed = fresh_seed()?;
         let blocks = self.derived.shape(layout)?;
         let (d, secret) = (&self.derived, &self.secret);
         let masks = match &self.session {

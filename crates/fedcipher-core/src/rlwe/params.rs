@@ -276,17 +276,17 @@ impl Modulus {
         if x >= self.q { x - self.q } else { x }
     }
 
-    /// The plaintext and the noise behind `delta M + noise mod q`.
-    pub fn decode(&self, x: u128) -> Result<(u128, i128)> {
+    /// The plaintext and the noise behind `delta M + noise mod q`, and all ones where nothing is behind x. No branches:
+    /// which way they go would tell of both.
+    #[must_use]
+    pub fn decode(&self, x: u128) -> (u128, i128, u128) {
         let half = self.delta / 2;
-        let (m, noise) = self.by_delta.divide(x + half);
-        if m < self.t {
-            Ok((m, noise as i128 - half as i128))
-        } else if x >= self.q - half {
-            Ok((0, x as i128 - self.q as i128))
-        } else {
-            Err(Error::Decrypt { reason: "a coefficient lies outside the plaintext space".into() })
-        }
+        let (m, rest) = self.by_delta.divide(x + half);
+        let negative = |x: u128| (x as i128 >> 127) as u128;
+        // Noise below a plaintext of zero: x lies just below q.
+        let wrapped = !negative(m.wrapping_sub(self.t));
+        let noise = (rest.wrapping_sub(half) & !wrapped) | (x.wrapping_sub(self.q) & wrapped);
+        (m & !wrapped, noise as i128, wrapped & negative(x.wrapping_sub(self.q - half)))
     }
 }
 
@@ -402,4 +402,40 @@ fn best_drop(terms: u128, error: Binomial, half: u128, log_q: u32) -> u32 {
         noise < half && 2 * noise <= u128::from(u64::MAX)
     };
     (0..(log_q / 2).min(MAX_DROP + 1)).rev().find(fits).unwrap_or(0)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// By division and comparisons.
+    fn plainly(of: &Modulus, x: u128) -> Option<(u128, i128)> {
+        let half = of.delta / 2;
+        let m = (x + half) / of.delta;
+        if m < of.t {
+            return Some((m, x as i128 - (m * of.delta) as i128));
+        }
+        (x >= of.q - half).then_some((0, x as i128 - of.q as i128))
+    }
+
+    proptest! {
+        #[test]
+        fn a_coefficient_without_branches_is_what_it_is_with_them(
+            preset in prop::sample::select(vec![Preset::Compact, Preset::Fast, Preset::FedbitPaper]),
+            place in 0..5usize, x: u128, near in -2i128..=2,
+        ) {
+            let bounds = Bounds::new(10, 1, None).unwrap();
+            let params = Params { bounds, preset, bits: vec![12], server_weights: false };
+            let of = Derived::new(params, Binomial::ERROR).unwrap().values;
+            let half = of.delta / 2;
+            // Anywhere, and where one answer ends and the next begins.
+            let about = [x % of.q, 0, half, of.t * of.delta - half, of.q - half][place];
+            let x = about.saturating_add_signed(near).min(of.q - 1);
+            let (m, noise, outside) = of.decode(x);
+            prop_assert_eq!((outside == 0).then_some((m, noise)), plainly(&of, x));
+            prop_assert!(outside == 0 || outside == u128::MAX);
+        }
+    }
 }
