@@ -146,8 +146,8 @@ def test_a_round_of_both_implementations_has_the_sum_of_what_was_sent(rng, clien
     "params",
     [
         {"pack": 2},
-        # Several ciphertexts, cut where the page says.
-        {"values": 3000},
+        # Several ciphertexts, the first cut where a whole group of words ends.
+        {"values": 3000, "codec": fedcipher.Codec(bits=[8, 16])},
         {"preset": "compact"},
         {"preset": "compact", "pack": 2, "corrupt_members": 0},
         {"codec": fedcipher.Codec(bits=[16, 8, 16, 3])},
@@ -209,6 +209,29 @@ def test_a_share_that_is_none_is_proven_to_both_servers(rng, of_second, number):
         with pytest.raises(errors.FalseShareError):
             server.answer(complaint)
         assert server.accused == [4]
+
+
+def test_the_rule_of_sets_is_the_same_in_both(rng):
+    refused = 0
+    for _ in range(150):
+        product, other = _native.SetMemory(1), second.Sets()
+        for _ in range(6):
+            least = int(rng.integers(1, 4))
+            chosen = [k for k in range(9) if rng.random() < 0.5] or [0]
+            product = _native.SetMemory.from_bytes(product.to_bytes(), least)
+            try:
+                other, taken = other.admit(chosen, least), True
+            except oneshot_bytes.Refused:
+                taken = False
+            if taken:
+                product.admit(chosen)
+            else:
+                refused += 1
+                with pytest.raises(errors.SetRuleError):
+                    product.admit(chosen)
+            said = struct.pack("<QI", least, 0) + second.write_sets(other.listed())
+            assert product.to_bytes() == said
+    assert 100 < refused < 800
 
 
 def test_rosters_and_keys_are_the_same_bytes_in_both():

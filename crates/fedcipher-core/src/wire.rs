@@ -5,7 +5,7 @@
 //! round u64 | elements u64 | model [16] | memory [16] | clients u32 | layout_len u32 | payload_len u64 |
 //! clients x (id u32, weight u64) | layout | payload | crc64-nvme u64`.
 //!
-//! The payload of an update ends with `tag 16 | signature 64`, that of an aggregate with `tag 16`. The tag
+//! The payload of an update ends with `tag 16 | signature 64` (of `oneshot`: 3373), that of an aggregate with `tag 16`. The tag
 //! ([`crate::mac`]) finds forgery, and binds the header. The signature ([`crate::statement`]) proves which client sent the
 //! update. The checksum finds damage, and needs no key.
 

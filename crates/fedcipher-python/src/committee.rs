@@ -74,8 +74,12 @@ pub struct Roster(pub roster::Roster);
 impl Roster {
     #[new]
     fn new(py: Python<'_>, cards: Vec<Card>) -> PyResult<Self> {
-        let card = |(id, name, (client, member, reader), signing, sealing): Card| {
-            roster::Card { id, name, roles: roster::Roles { client, member, reader }, signing, sealing }
+        let card = |(id, name, (client, member, reader), signing, sealing): Card| roster::Card {
+            id,
+            name,
+            roles: roster::Roles { client, member, reader },
+            signing,
+            sealing,
         };
         let cards = cards.into_iter().map(card).collect();
         py.detach(|| roster::Roster::new(cards)).map(Roster).map_err(raise)

@@ -11,6 +11,7 @@ mod vectors;
 pub use add::{add_assign, add_groups, sub_assign, sub_groups};
 pub use groups::{group_scaled, pack_first, pack_groups};
 
+use crate::shown::shown;
 use crate::{Error, Result};
 use multiversion::multiversion;
 
@@ -53,7 +54,8 @@ pub fn check_stream(bytes: &[u8], lanes: usize, width: u32) -> Result<()> {
         )));
     }
     match bytes.last() {
-        Some(last) if !bits.is_multiple_of(8) && last >> (bits % 8) != 0 => {
+        // Whether a share is none is said.
+        Some(last) if !bits.is_multiple_of(8) && shown(last >> (bits % 8) != 0) => {
             Err(Error::frame("bits are set behind the last lane"))
         }
         _ => Ok(()),

@@ -163,7 +163,11 @@ impl Accused {
 
     fn read(r: &mut Reader<'_>) -> Result<Self> {
         let (client, shown, secret) = (r.u32()?, r.u8()?, Zeroizing::new(r.array()?));
-        Ok(Accused { client, shown: (shown == 1).then_some(secret) })
+        match shown {
+            0 if secret.iter().all(|byte| *byte == 0) => Ok(Accused { client, shown: None }),
+            1 => Ok(Accused { client, shown: Some(secret) }),
+            _ => Err(Error::frame("a complaint that neither shows a secret nor leaves it out")),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::ledger::erasable::{CONTENT, Content, Erasable};
 use crate::ledger::now;
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
-use crate::wire::{self, Contribution, Kind, Reader};
+use crate::wire::{self, Contribution, Header, Kind, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +39,10 @@ fn statement(roster: &[u8; 32], member: u32, number: u64, public: &[u8]) -> Vec<
     [roster.as_slice(), &member.to_le_bytes(), &number.to_le_bytes(), public].concat()
 }
 
+fn head(tag: &KeyTag, member: u32) -> Header {
+    tag.header(Kind::Prekey, 0, vec![Contribution { client: member, weight: 1 }])
+}
+
 /// A prekey as others see it.
 #[derive(Debug, Clone)]
 pub struct Published {
@@ -56,6 +60,9 @@ impl Published {
         let &[Contribution { client: member, .. }] = found.header.contributions.as_slice() else {
             return Err(Error::frame("a prekey of no member, or of several"));
         };
+        if found.header != head(tag, member) {
+            return Err(Error::frame("the head of a prekey says more than whose it is"));
+        }
         let mut r = Reader::new(found.payload);
         let (number, public, signature) = (r.u64()?, r.bytes(PUBLIC_LEN)?, r.array::<SIGNATURE_LEN>()?);
         r.finish()?;
@@ -105,7 +112,7 @@ impl Prekey {
     }
 
     fn has_secret(&self) -> bool {
-        self.secret.iter().any(|byte| *byte != 0)
+        self.made > 0
     }
 
     /// What is left of it once it is deleted.
@@ -166,8 +173,7 @@ impl Prekeys {
         })?;
         let public = Secret::parse(&*secret)?.public();
         let signature = identity.sign(Purpose::Prekey, &statement(roster, member, number, &public))?;
-        let of = vec![Contribution { client: member, weight: 1 }];
-        let header = tag.header(Kind::Prekey, 0, of);
+        let header = head(tag, member);
         Ok(header.frame(&[&number.to_le_bytes()[..], &public, &signature].concat()))
     }
 

@@ -6,11 +6,13 @@
 //! was sent. Associated data is the digest of what the client signs of its update.
 
 use super::sealing::{ENCAPPED_LEN, EXPORT_LEN, Public, Secret};
+use crate::shown::shown;
 use crate::statement::sha256;
 use crate::wire::Reader;
 use crate::{Error, Result};
 use aes_gcm::aead::{Aead, KeyInit, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
+use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 const NUMBER_LEN: usize = 8;
@@ -103,7 +105,7 @@ impl<'a> SealedShare<'a> {
     /// Whether the client has signed this X.
     #[must_use]
     pub fn is_of(&self, x: &Exported) -> bool {
-        commitment(x) == self.committed
+        shown(bool::from(commitment(x).ct_eq(&self.committed)))
     }
 
     /// The share; none where X or `data` are others than it was sealed with.

@@ -10,6 +10,7 @@
 
 use super::{Purpose, hold, holds_alone, item};
 use crate::prf::random_bytes;
+use crate::shown::shown;
 use crate::{Error, Result};
 use ed25519_zebra::batch::Item;
 use libcrux_ml_dsa::ml_dsa_65::{self, MLDSA65Signature, MLDSA65SigningKey, MLDSA65VerificationKey};
@@ -58,8 +59,10 @@ impl Drop for Lattice {
 impl Lattice {
     fn from_seed(seed: &[u8; SEED_LEN]) -> Self {
         let mut pair = ml_dsa_65::generate_key_pair(*seed);
-        let own =
-            Lattice { secret: Box::new(pair.signing_key.clone()), public: Box::new(*pair.verification_key.as_ref()) };
+        let own = Lattice {
+            secret: Box::new(pair.signing_key.clone()),
+            public: Box::new(shown(*pair.verification_key.as_ref())),
+        };
         pair.signing_key.as_mut_slice().zeroize();
         own
     }
