@@ -34,6 +34,9 @@ pub struct CommitteeMember {
     prekeys: Prekeys,
 }
 
+/// The shares' sum and the combinations of each; or whose shares are none.
+type Added = std::result::Result<(Shares, Vec<u8>), Vec<Accused>>;
+
 /// A request whose clients have signed what it says of them.
 struct Checked<'a> {
     context: RoundContext,
@@ -195,12 +198,7 @@ impl CommitteeMember {
     }
 
     /// The shares' sum, and the combinations of each; or which clients have sealed what is no share, under their signature.
-    fn sum(
-        &self,
-        header: &Header,
-        context: &RoundContext,
-        given: &[Given<'_>],
-    ) -> Result<std::result::Result<(Shares, Vec<u8>), Vec<Accused>>> {
+    fn sum(&self, header: &Header, context: &RoundContext, given: &[Given<'_>]) -> Result<Added> {
         let (sharing, secrets) = (&self.setting.sharing, self.secrets(header.round, given)?);
         let coefficients = sharing.coefficients(&context.combination_seed(&header.contributions, signed(given)))?;
         let empty = || (sharing.none(), Vec::new());

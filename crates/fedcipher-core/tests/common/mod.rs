@@ -82,7 +82,7 @@ pub fn encrypt(
 /// A client that has been given the prekeys of its committee, if it has one.
 pub fn encryptor(scheme: &dyn Scheme, key: &ClientKey, keys: &[ClientKey]) -> Box<dyn Encryptor> {
     let mut encryptor = scheme.encryptor(key, None).unwrap();
-    let prekeys: Vec<Vec<u8>> = committee(scheme, keys).iter().map(|(_, member)| member.prekey().unwrap()).collect();
+    let prekeys: Vec<Vec<u8>> = committee(scheme, keys).values().map(|member| member.prekey().unwrap()).collect();
     let prekeys: Vec<&[u8]> = prekeys.iter().map(Vec::as_slice).collect();
     assert!(encryptor.take_prekeys(&prekeys).unwrap().is_empty());
     encryptor
