@@ -219,8 +219,8 @@ class Encryptor(ABC):
     def take_prekeys(self, frames: Sequence[bytes]) -> list[str]:
         """Take the prekeys that members of the committee have published (`Member.prekey`).
 
-        The next updates' shares are sealed to these, and to none that were taken before. Why each that is refused is. Raises
-        `PrekeyError` where too few members are known then. Nothing where the scheme has no committee.
+        The next updates' shares are sealed to these, and to none that were taken before. Returns the reason of each
+        that is refused. Raises `PrekeyError` where too few members are known then. Nothing where the scheme has no committee.
         """
         return []
 
