@@ -220,7 +220,8 @@ class Encryptor(ABC):
         """Take the prekeys that members of the committee have published (`Member.prekey`).
 
         The next updates' shares are sealed to these, and to none that were taken before. Returns the reason of each
-        that is refused. Raises `PrekeyError` where too few members are known then. Nothing where the scheme has no committee.
+        that is refused. Raises `PrekeyError` where too few members are known then. Nothing where the scheme has no
+        committee.
         """
         return []
 
