@@ -909,3 +909,18 @@ proptest! {
         }
     }
 }
+
+/// A record that was damaged is nobody's prekey; what of its secret is left goes with the next change.
+#[test]
+fn a_damaged_prekey_is_overwritten_too() {
+    let round = round(params(8), &[0, 1, 2, 3]);
+    let path = round.state.path().join(format!("{}-0.prekeys", wire::hex(&round.keys.server.tag.key_id)));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = (0..bytes.len()).step_by(128).find(|at| bytes[at + 32..at + 64] != [0; 32]).unwrap();
+    let secret = bytes[at + 32..at + 64].to_vec();
+    bytes[at + 100] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    round.member(0).forget().unwrap();
+    let after = std::fs::read(&path).unwrap();
+    assert!(!after.windows(32).any(|window| window == secret));
+}

@@ -239,7 +239,7 @@ class ClientModel:
         Whoever remembers sets forgets a position's after 256 newer ones, and each takes a number at least. Raises
         `RoundError` where that could have come before this update.
         """
-        position, number = self._at.position.hex(), self._settings.round
+        position, number = self._at.moved.hex(), self._settings.round
         begun = stood.get(position, number)
         if number - begun > _MOST_NUMBERS_AT_A_POSITION and not self.memory("train").startswith(_PINNED):
             raise RoundError(

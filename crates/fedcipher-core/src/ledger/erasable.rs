@@ -52,10 +52,16 @@ impl Erasable {
     pub fn change<T>(&self, durable: bool, change: impl FnOnce(&mut [Content]) -> Result<T>) -> Result<T> {
         let file = self.locked()?;
         let io = |e: std::io::Error| failed(&self.path, e);
-        let before = (0..self.records).map(|at| read(&file, at)).collect::<std::io::Result<Vec<_>>>().map_err(io)?;
-        let mut after = before.clone();
+        // Room for all at once: what a growing list leaves behind is not wiped.
+        let (mut before, mut after) = (Vec::with_capacity(self.records), Vec::with_capacity(self.records));
+        for at in 0..self.records {
+            before.push(read(&file, at).map_err(io)?);
+            after.push(before[at].0.clone());
+        }
         let made = change(&mut after)?;
-        let changed: Vec<usize> = (0..self.records).filter(|at| before[*at] != after[*at]).collect();
+        // What is damaged may hold a secret still.
+        let changed = |at: &usize| before[*at].1 || before[*at].0 != after[*at];
+        let changed: Vec<usize> = (0..self.records).filter(changed).collect();
         for at in &changed {
             write(&file, *at, &after[*at]).map_err(io)?;
         }
@@ -66,11 +72,12 @@ impl Erasable {
     }
 }
 
-fn read(file: &File, at: usize) -> std::io::Result<Content> {
+/// A record, and whether it is damaged.
+fn read(file: &File, at: usize) -> std::io::Result<(Content, bool)> {
     let mut bytes = Zeroizing::new([0; RECORD]);
     let mut content = Zeroizing::new([0; CONTENT]);
     match os::read_exact_at(file, &mut *bytes, (at * RECORD) as u64) {
-        Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(content),
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok((content, false)),
         other => other?,
     }
     let mut sealed = bytes.clone();
@@ -78,7 +85,7 @@ fn read(file: &File, at: usize) -> std::io::Result<Content> {
     if sealed == bytes {
         content.copy_from_slice(&bytes[..CONTENT]);
     }
-    Ok(content)
+    Ok((content, sealed != bytes && bytes.iter().any(|byte| *byte != 0)))
 }
 
 fn write(file: &File, at: usize, content: &Content) -> std::io::Result<()> {

@@ -139,7 +139,8 @@ impl Prekeys {
     /// Changes the prekeys durably, those gone that are too old.
     fn change<T>(&self, work: impl FnOnce(&mut Vec<Prekey>) -> Result<T>) -> Result<T> {
         let change = |records: &mut [Content]| {
-            let mut all: Vec<Prekey> = records.iter().filter_map(Prekey::decode).collect();
+            let mut all = Vec::with_capacity(records.len() + 1);
+            all.extend(records.iter().filter_map(Prekey::decode));
             let (now, most) = (now(), self.life.hours.saturating_mul(3600));
             delete(&mut all, |prekey| prekey.made.abs_diff(now) >= most);
             let made = work(&mut all)?;
