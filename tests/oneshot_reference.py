@@ -202,6 +202,7 @@ class Place:
         head, payload = parse(frame)
         check(head.kind == PREKEY and len(head.of) == 1, "no prekey")
         self.check_key(head)
+        check(head == self.head(PREKEY, of=((head.of[0][0], 1),)), "a head that says more")
         r = Reader(payload)
         found = Prekey(head.of[0][0], r.number(8), r.take(SEAL_KEY))
         signature = r.take(SIGNATURE)
