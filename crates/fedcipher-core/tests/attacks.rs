@@ -128,7 +128,7 @@ impl World {
         let key = &self.epochs[epoch].clients[client.0 as usize];
         let update = common::update(&self.layout, &client.2);
         let request = Request { round, weight: client.1, update: &update, plan: &[], model, memory: &[], bound: &[] };
-        self.scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()
+        common::encryptor(self.scheme.as_ref(), key, &self.epochs[epoch].clients).encrypt(&request).unwrap()
     }
 
     /// The server's addition, as the product does it: it needs no key, so a cheating server has it too.
@@ -567,7 +567,10 @@ fn a_frame_of_which_one_byte_was_changed_is_not_its_clients() {
         ];
         for (field, change) in fields {
             let error = aggregator.add(&reframe(update, |header, _| change(header))).unwrap_err();
-            assert!(matches!(error, Error::Signature { party: 2 }), "{name}: {field}: {error}");
+            // Where the shares of `oneshot` lie follows from the layout.
+            let refused = matches!(error, Error::Signature { party: 2 })
+                || *name == "oneshot" && field == "layout" && matches!(error, Error::Parameter { .. });
+            assert!(refused, "{name}: {field}: {error}");
         }
         // Another client's genuine signature of the same round.
         let other = wire::parse(&world.rounds[0].updates[1]).unwrap().payload.to_vec();
@@ -591,7 +594,7 @@ fn a_sum_counts_in_one_memory() {
             let update = common::update(&layout, &values);
             let request =
                 Request { round: 1, weight: 1, update: &update, plan: &[], model: MODELS[0], memory, bound: &[] };
-            scheme.encryptor(&keys.clients[client], None).unwrap().encrypt(&request).unwrap()
+            common::encryptor(scheme.as_ref(), &keys.clients[client], &keys.clients).encrypt(&request).unwrap()
         };
         let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
         aggregator.add(&frame(0, b"here")).unwrap();

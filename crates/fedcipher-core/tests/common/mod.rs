@@ -17,7 +17,9 @@ use fedcipher_core::wire;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
+use tempfile::TempDir;
 
 pub fn layout(sizes: &[(usize, u32)]) -> Layout {
     let tensor = |(len, bits): &(usize, u32)| Tensor { dtype: 1, bits: *bits, alpha: 1.0, shape: vec![*len as u32] };
@@ -82,22 +84,45 @@ pub fn encrypt(
 /// A client that has been given the prekeys of its committee, if it has one.
 pub fn encryptor(scheme: &dyn Scheme, key: &ClientKey, keys: &[ClientKey]) -> Box<dyn Encryptor> {
     let mut encryptor = scheme.encryptor(key, None).unwrap();
-    let prekeys: Vec<Vec<u8>> = committee(scheme, keys).values().map(|member| member.prekey().unwrap()).collect();
+    let prekeys: Vec<Vec<u8>> = committee(scheme, keys).1.values().map(|member| member.prekey().unwrap()).collect();
     let prekeys: Vec<&[u8]> = prekeys.iter().map(Vec::as_slice).collect();
     assert!(encryptor.take_prekeys(&prekeys).unwrap().is_empty());
     encryptor
 }
 
-type Members = Arc<BTreeMap<u32, Box<dyn Member>>>;
+type Members = BTreeMap<u32, Box<dyn Member>>;
 
-/// The members of a key set. They live as long as the test: what was sealed to them opens with their prekeys only.
-pub fn committee(scheme: &dyn Scheme, keys: &[ClientKey]) -> Members {
-    static ALL: Mutex<BTreeMap<[u8; 16], Members>> = Mutex::new(BTreeMap::new());
+fn members_in(scheme: &dyn Scheme, keys: &[ClientKey], state: &Path) -> Members {
     let is_member = |key: &&ClientKey| scheme.committee() > 0 && scheme.roles(key).unwrap().member;
-    let member = |key: &ClientKey| (key.client, scheme.member(key, None).unwrap());
-    let make = || Arc::new(keys.iter().filter(is_member).map(member).collect());
+    let member = |key: &ClientKey| (key.client, scheme.member(key, Some(state)).unwrap());
+    keys.iter().filter(is_member).map(member).collect()
+}
+
+/// The members of a key set and their files. They live as long as the test: what was sealed to them opens with their
+/// prekeys only.
+fn committee(scheme: &dyn Scheme, keys: &[ClientKey]) -> Arc<(TempDir, Members)> {
+    static ALL: Mutex<BTreeMap<[u8; 16], Arc<(TempDir, Members)>>> = Mutex::new(BTreeMap::new());
+    let make = || {
+        let state = tempfile::tempdir().unwrap();
+        let members = members_in(scheme, keys, state.path());
+        Arc::new((state, members))
+    };
     let mut all = ALL.lock().unwrap();
     Arc::clone(all.entry(keys[0].tag.key_id).or_insert_with(make))
+}
+
+/// The same members with the same prekeys, which have answered nothing.
+fn forgetful(scheme: &dyn Scheme, keys: &[ClientKey]) -> (TempDir, Members) {
+    let state = tempfile::tempdir().unwrap();
+    if scheme.committee() > 0 && !keys.is_empty() {
+        for file in std::fs::read_dir(committee(scheme, keys).0.path()).unwrap().map(|file| file.unwrap()) {
+            if file.path().extension().is_some_and(|end| end == "prekeys") {
+                std::fs::copy(file.path(), state.path().join(file.file_name())).unwrap();
+            }
+        }
+    }
+    let members = members_in(scheme, keys, state.path());
+    (state, members)
 }
 
 /// `frame`, an update under a common key, signed by `key` as what it says now.
@@ -109,13 +134,13 @@ pub fn resigned(key: &SigningKey, frame: &[u8]) -> Vec<u8> {
     parsed.header.frame(&[body, &end].concat())
 }
 
-/// The aggregate, with the committee's answers where there is one.
+/// The aggregate, with the committee's answers where there is one; its members have answered nothing before.
 pub fn finished(
     scheme: &dyn Scheme,
     keys: &[ClientKey],
     aggregator: &mut dyn Aggregator,
 ) -> fedcipher_core::Result<Vec<u8>> {
-    let members = committee(scheme, keys);
+    let (_state, members) = forgetful(scheme, keys);
     loop {
         let requests = aggregator.requests()?;
         let agreeing = aggregator.agreeing();
