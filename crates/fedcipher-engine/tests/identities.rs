@@ -26,7 +26,7 @@ fn an_identity_is_one_devices_and_stays_it() {
     }
     let [first, second] = [(); 2].map(|()| {
         let identity = Identity::generate().unwrap();
-        (identity.verify_key(), identity.secret.public())
+        (identity.verify_keys().to_vec(), identity.secret.public())
     });
     authority.show_card("one", &first.0, &first.1).unwrap();
     authority.show_card("one", &first.0, &first.1).unwrap();
