@@ -91,6 +91,8 @@ pub fn encryptor(scheme: &dyn Scheme, key: &ClientKey, keys: &[ClientKey]) -> Bo
 }
 
 type Members = BTreeMap<u32, Box<dyn Member>>;
+/// Members, and the folder of their files.
+type Committee = Arc<(TempDir, Members)>;
 
 fn members_in(scheme: &dyn Scheme, keys: &[ClientKey], state: &Path) -> Members {
     let is_member = |key: &&ClientKey| scheme.committee() > 0 && scheme.roles(key).unwrap().member;
@@ -100,8 +102,8 @@ fn members_in(scheme: &dyn Scheme, keys: &[ClientKey], state: &Path) -> Members 
 
 /// The members of a key set and their files. They live as long as the test: what was sealed to them opens with their
 /// prekeys only.
-fn committee(scheme: &dyn Scheme, keys: &[ClientKey]) -> Arc<(TempDir, Members)> {
-    static ALL: Mutex<BTreeMap<[u8; 16], Arc<(TempDir, Members)>>> = Mutex::new(BTreeMap::new());
+fn committee(scheme: &dyn Scheme, keys: &[ClientKey]) -> Committee {
+    static ALL: Mutex<BTreeMap<[u8; 16], Committee>> = Mutex::new(BTreeMap::new());
     let make = || {
         let state = tempfile::tempdir().unwrap();
         let members = members_in(scheme, keys, state.path());
