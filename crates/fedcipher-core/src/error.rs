@@ -119,6 +119,13 @@ pub enum Error {
     Opened { round: u64, last: u64 },
 
     #[error(
+        "round {round} is refused: it counts in a memory of the rule of sets that is not there and may have been \
+         forgotten, since far later rounds were summed under this key; go on with newer rounds, or begin a new run from \
+         the model of `fedcipher open`"
+    )]
+    Forgotten { round: u64 },
+
+    #[error(
         "nothing is opened under this key any more: an aggregate under it was forged, and each further try could tell \
          the forger of the key; have new keys made (the next key epoch)"
     )]
@@ -231,7 +238,7 @@ impl Error {
             Error::Budget { .. } => "PrivacyBudgetError",
             Error::Ledger { .. } => "LedgerError",
             Error::RoundDate { .. } => "WrongRoundError",
-            Error::Opened { .. } => "ReplayError",
+            Error::Opened { .. } | Error::Forgotten { .. } => "ReplayError",
             Error::Closed => "KeyClosedError",
             Error::Key { .. } | Error::KeyFile { .. } => "KeyFormatError",
             Error::KeyInUse { .. } => "KeyInUseError",

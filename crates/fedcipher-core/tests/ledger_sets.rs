@@ -190,6 +190,85 @@ fn pinned_memories_are_never_forgotten_and_of_the_others_the_newest_stay() {
     assert!(length("-0.sets") < 200_000, "{} bytes", length("-0.sets"));
 }
 
+/// A member of two rosters, whose journal of sets is of both.
+struct Remembering {
+    keys: [ClientKey; 2],
+    openings: [Openings; 2],
+}
+
+impl Remembering {
+    fn new(state: Option<&Path>) -> Self {
+        let (keys, cohort) = ([key(), key()], Cohort::new());
+        let open = |key| Openings::of_answers(&Holder { key, roster: Some((&[1; 32], &cohort)), minimum: 3 }, state);
+        let openings = keys.each_ref().map(|key| open(key).unwrap());
+        Remembering { keys, openings }
+    }
+
+    fn sum(&self, key: usize, round: u64, position: u32, clients: &[Name]) -> Sum {
+        let id = [&b"\0position "[..], &position.to_le_bytes()].concat();
+        Sum::new(self.keys[key].tag.key_id, round, 3, Some(MemoryId::of(&id)), clients.to_vec())
+    }
+
+    fn agree(&self, key: usize, round: u64, position: u32, clients: &[Name]) -> Result<(), Error> {
+        self.openings[key].agree(&self.sum(key, round, position, clients), Vec::new()).map(drop)
+    }
+}
+
+/// A server holds clients at a position, and makes their first sum there forgotten: by many sums of others at few round
+/// numbers, by later rounds, by rounds of another key, by old sums shown again.
+#[test]
+fn attack_35_no_sum_from_a_position_is_forgotten_while_its_clients_still_send() {
+    let state = tempfile::tempdir().unwrap();
+    let all: Vec<Name> = (0..10).collect();
+    for folder in [Some(state.path()), None] {
+        let of = Remembering::new(folder);
+        of.agree(0, 1, 0, &all).unwrap();
+        // Five positions a round, up to the last number that the held clients take.
+        for number in 0..600 {
+            of.agree(0, 2 + u64::from(number) / 5, 1 + number, &all).unwrap();
+            of.agree(1, 10_000 + u64::from(number), 5000 + number, &all).unwrap();
+        }
+        assert!(is_set(of.agree(0, 129, 0, &all[..9])), "remembered");
+        for number in 0..600 {
+            of.agree(0, 200 + u64::from(number), 2000 + number, &all).unwrap();
+        }
+        assert!(is_forgotten(of.agree(0, 129, 0, &all[..9])));
+        assert!(is_forgotten(of.agree(0, 70, 5, &all)), "an old proposal shown again");
+        let asked = of.sum(0, 129, 0, &all[..9]);
+        assert!(
+            is_forgotten(of.openings[0].answer(&asked, &digest(&asked), Vec::new()).map(drop)),
+            "nor is it answered"
+        );
+        // Both runs go on.
+        of.agree(0, 900, 4000, &all).unwrap();
+        of.agree(1, 10_600, 6000, &all).unwrap();
+        assert!(is_set(of.agree(0, 901, 4000, &all[..9])));
+    }
+}
+
+/// What is forgotten is as old as its last round, the same set's, and 128 numbers more.
+#[test]
+fn attack_35_a_position_is_too_old_only_when_its_last_round_is() {
+    let state = tempfile::tempdir().unwrap();
+    let all: Vec<Name> = (0..10).collect();
+    for folder in [Some(state.path()), None] {
+        let of = Remembering::new(folder);
+        for number in 0..300 {
+            of.agree(0, 1, number, &all).unwrap();
+        }
+        of.agree(0, 100, 0, &all).unwrap();
+        of.agree(0, 356, 1000, &all).unwrap();
+        for round in [101, 228] {
+            assert!(is_forgotten(of.agree(0, round, 0, &all[..9])), "{round}");
+        }
+        of.agree(0, 229, 0, &all[..9]).unwrap();
+    }
+}
+
+fn is_forgotten(result: Result<(), Error>) -> bool {
+    matches!(result, Err(Error::Forgotten { .. }))
+}
+
 #[test]
 fn a_long_journal_is_rewritten_and_says_the_same() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());

@@ -6,9 +6,15 @@ use crate::wire::Reader;
 use crate::{Error, Result};
 use std::collections::{BTreeMap, HashMap};
 
-/// Memories that are kept at least, beside the pinned ones; twice as many are dropped to these.
-const KEPT: usize = 256;
-/// Keys whose newest round's sets are kept at least, to tell which clients are in it already.
+/// How many round numbers after its first update from a position a client sends others from there
+/// (`federation/client_model.py`).
+const MOST_NUMBERS: u64 = 128;
+/// A memory stays while its last round is fewer numbers than this before the newest round of its key. So what is forgotten
+/// is older than all that honest clients still sign, and a run that goes on is refused nothing.
+const KEPT: u64 = 2 * MOST_NUMBERS;
+/// So many memories are dropped at a time.
+const DROPPED: usize = 256;
+/// Keys whose memories and newest round's sets are kept.
 const KEYS: usize = 8;
 
 /// In place of a digest, of what is kept for its memory only.
@@ -40,9 +46,9 @@ impl Sum {
         Sum::new([0; 16], round, 1, None, Vec::new())
     }
 
-    /// A set of the same memory, of no key's round.
+    /// A set of the same memory, of the same round.
     fn beside(&self, minimum: u64, clients: Vec<Name>) -> Self {
-        Sum::new([0; 16], 0, minimum, self.memory, clients)
+        Sum::new(self.key, self.round, minimum, self.memory, clients)
     }
 
     /// Whether the rule of sets is for it.
@@ -72,12 +78,13 @@ impl Entry {
         Entry { sum, digest: NONE, answer: Vec::new() }
     }
 
-    /// `key | round | minimum u64 | memory, or zeros | digest | runs u32 | of each: first name u128, names u32 | answer`.
+    /// `0 | key | round | minimum u64 | memory, or zeros | digest | runs u32 | of each: first name u128, names u32 | answer`.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let Sum { key, round, minimum, memory, clients } = &self.sum;
         let memory = memory.map_or([0; 16], MemoryId::to_bytes);
-        let mut out = [&key[..], &round.to_le_bytes(), &minimum.to_le_bytes(), &memory, &self.digest].concat();
+        let mut out =
+            [&[ENTRY], &key[..], &round.to_le_bytes(), &minimum.to_le_bytes(), &memory, &self.digest].concat();
         let runs: Vec<&[Name]> = clients.chunk_by(|a, b| a.checked_add(1) == Some(*b)).collect();
         out.extend_from_slice(&(runs.len() as u32).to_le_bytes());
         for run in runs {
@@ -88,9 +95,7 @@ impl Entry {
         out
     }
 
-    /// From bytes whose checksum is right.
-    pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let mut r = Reader::new(bytes);
+    fn read(mut r: Reader<'_>) -> Result<Self> {
         let (key, round, minimum) = (r.array()?, r.u64()?, r.u64()?);
         let (memory, digest) = (r.array()?, r.array()?);
         let damaged = || Error::frame("a memory that nobody names so");
@@ -106,11 +111,49 @@ impl Entry {
     }
 }
 
+/// The first byte of a record.
+const ENTRY: u8 = 0;
+const FORGOTTEN: u8 = 1;
+
+/// What a journal has of memories.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    Entry(Entry),
+    /// Up to this round of a key, a memory that is not there may be one that was forgotten.
+    Forgotten {
+        key: [u8; 16],
+        round: u64,
+    },
+}
+
+impl Record {
+    /// An entry, or `1 | key | round`.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Record::Entry(entry) => entry.to_bytes(),
+            Record::Forgotten { key, round } => [&[FORGOTTEN], &key[..], &round.to_le_bytes()].concat(),
+        }
+    }
+
+    /// From bytes whose checksum is right.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new(bytes);
+        match r.array::<1>()? {
+            [ENTRY] => Entry::read(r).map(Record::Entry),
+            [FORGOTTEN] => Ok(Record::Forgotten { key: r.array()?, round: r.u64()? }),
+            _ => Err(Error::frame("a record of memories that nobody makes")),
+        }
+    }
+}
+
 /// The sets of one memory.
 #[derive(Debug, Default)]
 struct Memory {
     /// Each with the largest minimum that it was admitted under.
     sets: BTreeMap<Vec<Name>, u64>,
+    /// By key, its last round.
+    rounds: BTreeMap<[u8; 16], u64>,
     /// Number of its last entry.
     newest: u64,
 }
@@ -121,16 +164,32 @@ pub struct Memories {
     memories: HashMap<MemoryId, Memory>,
     /// By key, the entries of its newest round; and the number of the last.
     rounds: BTreeMap<[u8; 16], (u64, Vec<Entry>)>,
+    /// By key, the last round that counts in no memory which is not there.
+    forgotten: BTreeMap<[u8; 16], u64>,
     entries: u64,
 }
 
+/// A later round than that of `key` so far.
+fn later(rounds: &mut BTreeMap<[u8; 16], u64>, key: [u8; 16], round: u64) {
+    let last = rounds.entry(key).or_default();
+    *last = round.max(*last);
+}
+
 impl Memories {
+    pub fn take(&mut self, record: Record) {
+        match record {
+            Record::Entry(entry) => self.push(entry),
+            Record::Forgotten { key, round } => later(&mut self.forgotten, key, round),
+        }
+    }
+
     pub fn push(&mut self, entry: Entry) {
         self.entries += 1;
         let sum = &entry.sum;
         if let Some(id) = sum.memory {
             let memory = self.memories.entry(id).or_default();
             memory.newest = self.entries;
+            later(&mut memory.rounds, sum.key, sum.round);
             let minimum = memory.sets.entry(sum.clients.clone()).or_default();
             *minimum = sum.minimum.max(*minimum);
         }
@@ -162,9 +221,17 @@ impl Memories {
         Ok(groups)
     }
 
+    /// Refuses a sum whose memory is not there and may have been forgotten.
+    fn check_known(&self, sum: &Sum) -> Result<()> {
+        let known = sum.memory.is_none_or(|id| self.memories.contains_key(&id));
+        let forgotten = self.forgotten.get(&sum.key).is_some_and(|last| sum.round <= *last);
+        if !known && forgotten { Err(Error::Forgotten { round: sum.round }) } else { Ok(()) }
+    }
+
     /// The sets that the memory of `sum` lacks: of `others`, each with its minimum, and the set of `sum`. Refuses sets that
-    /// break the rule of sets.
+    /// break the rule of sets, and a memory that may have been forgotten.
     pub fn missing(&self, sum: &Sum, others: Vec<(u64, Vec<Name>)>) -> Result<Vec<Entry>> {
+        self.check_known(sum)?;
         let mut groups = self.groups(sum)?;
         let mut entries = Vec::new();
         for set in others.into_iter().map(|(minimum, clients)| sum.beside(minimum, clients)).chain([sum.clone()]) {
@@ -176,9 +243,20 @@ impl Memories {
         Ok(entries)
     }
 
-    /// Refuses a sum of which a client is in another sum of the round already, or whose set breaks the rule of sets.
-    /// `begun`: whether its round has other sums.
+    /// What to remember before members answer for `sum`: [`Self::missing`], and that the memory was used in this round.
+    pub fn news(&self, sum: &Sum, others: Vec<(u64, Vec<Name>)>) -> Result<Vec<Entry>> {
+        let mut entries = self.missing(sum, others)?;
+        let used = sum.memory.and_then(|id| self.memories.get(&id)?.rounds.get(&sum.key));
+        if entries.is_empty() && used.is_none_or(|last| *last < sum.round) {
+            entries.push(Entry::of_set(sum.clone()));
+        }
+        Ok(entries)
+    }
+
+    /// Refuses a sum of which a client is in another sum of the round already, whose set breaks the rule of sets, or whose
+    /// memory may have been forgotten. `begun`: whether its round has other sums.
     pub fn check(&self, sum: &Sum, digest: &[u8; 32], begun: bool) -> Result<()> {
+        self.check_known(sum)?;
         let others = self.rounds.get(&sum.key).map(|(_, newest)| newest.as_slice()).unwrap_or_default();
         let mut others = others.iter().filter(|entry| entry.sum.round == sum.round).peekable();
         let unknown = begun && others.peek().is_none();
@@ -190,45 +268,70 @@ impl Memories {
 
     /// Whether there are so many that [`Self::kept`] is a good part less.
     pub fn overfull(&self) -> bool {
-        self.unpinned() >= 2 * KEPT
-    }
-
-    fn unpinned(&self) -> usize {
-        self.memories.keys().filter(|id| !id.pinned()).count()
+        self.divided().1.len() >= DROPPED
     }
 
     /// Forgets all that is not in [`Self::kept`].
     pub fn forget(&mut self) {
         let kept = std::mem::take(self).kept();
-        kept.into_iter().for_each(|entry| self.push(entry));
+        kept.into_iter().for_each(|record| self.take(record));
     }
 
-    /// Entries that say all that is to be remembered, in order: the newest memories and the pinned ones, without the
-    /// sets that follow from others of theirs; and the newest rounds.
-    pub fn kept(&self) -> Vec<Entry> {
+    /// Of the keys that were used last, the newest rounds that count in memories which may be forgotten.
+    fn newest_rounds(&self) -> BTreeMap<[u8; 16], u64> {
+        let mut keys = BTreeMap::<[u8; 16], (u64, u64)>::new();
+        for memory in self.memories.iter().filter(|(id, _)| !id.pinned()).map(|(_, memory)| memory) {
+            for (key, round) in &memory.rounds {
+                let (number, newest) = keys.entry(*key).or_default();
+                (*number, *newest) = (memory.newest.max(*number), round.max(newest).to_owned());
+            }
+        }
+        let mut keys: Vec<_> = keys.into_iter().collect();
+        keys.sort_by_key(|(_, (number, _))| *number);
+        keys.split_off(keys.len().saturating_sub(KEYS)).into_iter().map(|(key, (_, newest))| (key, newest)).collect()
+    }
+
+    /// The memories that stay, and those that may be forgotten, each in order.
+    #[allow(clippy::type_complexity, reason = "two lists of the same")]
+    fn divided(&self) -> (Vec<(&MemoryId, &Memory)>, Vec<(&MemoryId, &Memory)>) {
+        let newest = self.newest_rounds();
+        let fresh = |(key, round): (&[u8; 16], &u64)| {
+            newest.get(key).is_some_and(|newest| round.saturating_add(KEPT) > *newest)
+        };
         let mut memories: Vec<(&MemoryId, &Memory)> = self.memories.iter().collect();
         memories.sort_by_key(|(_, memory)| memory.newest);
-        let mut spare = self.unpinned().saturating_sub(KEPT);
-        memories.retain(|(id, _)| {
-            let dropped = !id.pinned() && spare > 0;
-            spare -= usize::from(dropped);
-            !dropped
-        });
+        memories.into_iter().partition(|(id, memory)| id.pinned() || memory.rounds.iter().any(fresh))
+    }
+
+    /// Records that say all that is to be remembered, in order: which rounds are too old for the memories that are
+    /// dropped; the others, without the sets that follow from others of theirs; and the newest rounds.
+    pub fn kept(&self) -> Vec<Record> {
+        let (kept, dropped) = self.divided();
+        let mut forgotten = self.forgotten.clone();
+        for (key, round) in dropped.iter().flat_map(|(_, memory)| &memory.rounds) {
+            later(&mut forgotten, *key, round.saturating_add(MOST_NUMBERS));
+        }
         let mut rounds: Vec<&(u64, Vec<Entry>)> = self.rounds.values().collect();
         rounds.sort_by_key(|(number, _)| *number);
         let rounds = rounds.split_off(rounds.len().saturating_sub(KEYS));
         let rounds = rounds.into_iter().flat_map(|(_, entries)| entries.iter().cloned());
-        memories.into_iter().flat_map(|(id, memory)| memory.entries(*id)).chain(rounds).collect()
+        let entries = kept.into_iter().flat_map(|(id, memory)| memory.entries(*id)).chain(rounds);
+        let forgotten = forgotten.into_iter().map(|(key, round)| Record::Forgotten { key, round });
+        forgotten.chain(entries.map(Record::Entry)).collect()
     }
 }
 
 impl Memory {
-    /// As few entries as say which sets the memory `id` has; of no key's round.
+    /// As few entries as say which sets the memory `id` has, and which is its last round of each key.
     fn entries(&self, id: MemoryId) -> Vec<Entry> {
         let mut groups = SetMemory::new(1).ok();
         let mut says = |set: &[Name], minimum| groups.as_mut().is_none_or(|groups| groups.remember(set, minimum));
-        let sets = self.sets.iter().filter(|(set, minimum)| says(set, **minimum));
-        let sum = |(set, minimum): (&Vec<Name>, &u64)| Sum::new([0; 16], 0, *minimum, Some(id), set.clone());
-        sets.map(|set| Entry::of_set(sum(set))).collect()
+        let sets: Vec<_> = self.sets.iter().filter(|(set, minimum)| says(set, **minimum)).collect();
+        let keys: Vec<_> = self.rounds.iter().collect();
+        let entry = |k: usize| {
+            let ((set, minimum), (key, round)) = (sets[k.min(sets.len() - 1)], keys[k.min(keys.len() - 1)]);
+            Entry::of_set(Sum::new(*key, *round, *minimum, Some(id), set.clone()))
+        };
+        (0..sets.len().max(keys.len())).map(entry).collect()
     }
 }

@@ -3,7 +3,7 @@
 
 use super::folder::{Folder, Indexed, Place, read_stamp};
 use super::journal::{Held, Journal, Position};
-use super::memories::{Entry, Memories, Sum};
+use super::memories::{Entry, Memories, Record, Sum};
 use super::slots::Newest;
 use super::stamp::{self, LEN, Magic, Stamp};
 use super::{check_date, disk, failed, locked, lost};
@@ -19,8 +19,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) const MAGIC: Magic = *b"FEDOPEN2";
 const ANSWERS: Magic = *b"FEDANSW2";
-const OPENED_SETS: Magic = *b"FEDSETS5";
-const ANSWERED_SETS: Magic = *b"FEDSETS6";
+const OPENED_SETS: Magic = *b"FEDSETS7";
+const ANSWERED_SETS: Magic = *b"FEDSETS8";
 
 /// `round u64 | digest | index u64 | counts in a memory u64 | checksum`. A power of two: none crosses a disk sector.
 const RECORD: usize = 64;
@@ -178,9 +178,7 @@ impl Openings {
                     if self.keeps(sum) {
                         seen.memories.push(entry.clone());
                     }
-                    if seen.memories.overfull() {
-                        seen.memories.forget();
-                    }
+                    forget(&mut seen.memories);
                 }
                 self.given(&seen.memories, &entry)
             }
@@ -188,16 +186,19 @@ impl Openings {
     }
 
     /// Remembers the set of `sum` beside the sets `others`, each with its minimum, durably and before anything is answered
-    /// for it: the groups that its memory has then. Refuses what breaks the rule of sets.
+    /// for it: the groups that its memory has then. Refuses what breaks the rule of sets, and a memory that may have been
+    /// forgotten.
     pub fn agree(&self, sum: &Sum, others: Vec<(u64, Vec<Name>)>) -> Result<SetMemory> {
         check_date(sum.round)?;
         let Seen { position, memories, .. } = &mut *self.seen();
         let Some((_, journal)) = &self.files else {
-            memories.missing(sum, others)?.into_iter().for_each(|entry| memories.push(entry));
-            return memories.groups(sum);
+            memories.news(sum, others)?.into_iter().for_each(|entry| memories.push(entry));
+            let groups = memories.groups(sum);
+            forget(memories);
+            return groups;
         };
         let mut held = journal.hold(position, &mut |record| taken(memories, record))?;
-        for entry in memories.missing(sum, others)? {
+        for entry in memories.news(sum, others)? {
             held.append(position, &entry.to_bytes())?;
             held.settle(position)?;
             memories.push(entry);
@@ -321,19 +322,26 @@ impl Openings {
     }
 }
 
+/// Where there is no journal.
+fn forget(memories: &mut Memories) {
+    if memories.overfull() {
+        memories.forget();
+    }
+}
+
 /// Rewrites a long journal without the entries that nobody needs any more.
 fn shorten(held: Held<'_>, position: &mut Position, memories: &Memories) -> Result<()> {
     if !held.is_long(position) && !memories.overfull() {
         return Ok(());
     }
-    let kept: Vec<Vec<u8>> = memories.kept().iter().map(Entry::to_bytes).collect();
+    let kept: Vec<Vec<u8>> = memories.kept().iter().map(Record::to_bytes).collect();
     held.rewrite(position, &kept)
 }
 
 /// A journal's record, or that all records before are replaced.
 fn taken(memories: &mut Memories, record: Option<&[u8]>) -> Result<()> {
     match record {
-        Some(bytes) => memories.push(Entry::parse(bytes)?),
+        Some(bytes) => memories.take(Record::parse(bytes)?),
         None => *memories = Memories::default(),
     }
     Ok(())
