@@ -419,13 +419,13 @@ class CommitteeMember:
     def _serve(self, round, numbers):
         """Prekeys that shares of a round were sealed to; those that have served are deleted first."""
         life, oldest = self.place.params.prekey_rounds, min(numbers)
-        over = [n for n, (_, used) in self.prekeys.items() if n < oldest or (len(used) >= life and max(used) < round)]
+        over = [n for n, (_, used) in self.prekeys.items() if n < oldest or (len(used) >= life and used[-1] != round)]
         for number in over:
             del self.prekeys[number]
+        for number, (_, used) in self.prekeys.items():
+            if used[-1] != round if used else number in numbers:
+                used.append(round)
         check(numbers <= set(self.prekeys), "a prekey that is gone")
-        for number in numbers:
-            used = self.prekeys[number][1]
-            used.extend([round] if not used or max(used) < round else [])
         return {number: self.prekeys[number][0] for number in numbers}
 
     def _answer(self, head, context, given):

@@ -179,19 +179,24 @@ impl Prekeys {
     }
 
     /// The secrets of those of `numbers` that are there, for shares of `round`; noted before anybody uses them. Prekeys
-    /// that have served their rounds before it are deleted, and those that are older than all of `numbers`: an update
-    /// that was sealed to one of these comes too late.
+    /// that have served their rounds are deleted, and those that are older than all of `numbers`: an update that was sealed
+    /// to one of these comes too late. Once a prekey has served, each further round counts for it: whatever prekeys its
+    /// requests name, and also where it is an earlier one, since the server chooses the order of rounds.
     pub fn serve(&self, round: u64, numbers: &BTreeSet<u64>) -> Result<BTreeMap<u64, Secret>> {
         self.change(|all| {
             let oldest = numbers.first().copied().unwrap_or_default();
-            let over = |prekey: &Prekey| prekey.used >= self.life.rounds && prekey.last < round;
+            let another = |prekey: &Prekey| prekey.used > 0 && prekey.last != round;
+            let over = |prekey: &Prekey| prekey.used >= self.life.rounds && another(prekey);
             delete(all, |prekey| over(prekey) || prekey.number < oldest);
             let mut found = BTreeMap::new();
-            for prekey in all.iter_mut().filter(|p| p.has_secret() && numbers.contains(&p.number)) {
-                if prekey.used == 0 || prekey.last < round {
+            for prekey in all.iter_mut().filter(|prekey| prekey.has_secret()) {
+                let named = numbers.contains(&prekey.number);
+                if another(prekey) || (named && prekey.used == 0) {
                     (prekey.used, prekey.last) = (prekey.used + 1, round);
                 }
-                found.insert(prekey.number, Secret::parse(&*prekey.secret)?);
+                if named {
+                    found.insert(prekey.number, Secret::parse(&*prekey.secret)?);
+                }
             }
             Ok(found)
         })
@@ -297,5 +302,74 @@ impl Met {
     #[must_use]
     pub fn of(&self, member: u32) -> Option<&Published> {
         self.given.get(&member)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn prekeys(rounds: u64, numbers: std::ops::RangeInclusive<u64>) -> Prekeys {
+        let life = Life { rounds, hours: 24 };
+        let made = Prekeys { life, file: None, memory: Mutex::new(vec![Zeroizing::new([0; CONTENT]); MOST]) };
+        let new = |number| Prekey {
+            number,
+            made: now(),
+            last: 0,
+            used: 0,
+            secret: Zeroizing::new([number as u8; sealing::SECRET_LEN]),
+        };
+        made.change(|all| {
+            all.extend(numbers.map(new));
+            Ok(())
+        })
+        .unwrap();
+        made
+    }
+
+    fn held(prekeys: &Prekeys) -> Vec<u64> {
+        let mut held = Vec::new();
+        let look = |all: &mut Vec<Prekey>| {
+            held = all.iter().filter(|prekey| prekey.has_secret()).map(|prekey| prekey.number).collect();
+            Ok(())
+        };
+        prekeys.change(look).unwrap();
+        held.sort_unstable();
+        held
+    }
+
+    /// A server asks about a round far ahead, in a way that is refused after the note, and then about earlier ones.
+    #[test]
+    fn attack_22_no_order_of_rounds_keeps_a_prekey() {
+        let prekeys = prekeys(1, 1..=1);
+        prekeys.serve(1000, &BTreeSet::from([0, 1])).unwrap();
+        assert!(prekeys.serve(1, &BTreeSet::from([1])).unwrap().is_empty() && held(&prekeys).is_empty());
+    }
+
+    proptest! {
+        /// Once a prekey has served, it is there for requests of that round, and while the round has changed fewer times
+        /// than it may serve; whatever the requests name.
+        #[test]
+        fn a_prekey_that_has_served_is_gone_after_its_rounds_in_any_order(
+            rounds in 1u64..4, asked in prop::collection::vec((1u64..5, prop::collection::btree_set(0u64..4, 1..4)), 1..20),
+        ) {
+            let prekeys = prekeys(rounds, 1..=3);
+            // Of each: the round that it was asked about last since it has served, and how many these were.
+            let mut served = BTreeMap::<u64, (u64, u64)>::new();
+            for (round, numbers) in asked {
+                for (last, changes) in served.values_mut().filter(|(last, _)| *last != round) {
+                    (*last, *changes) = (round, *changes + 1);
+                }
+                let found = prekeys.serve(round, &numbers).unwrap();
+                for number in found.keys() {
+                    served.entry(*number).or_insert((round, 1));
+                }
+                let late: Vec<u64> = served.iter().filter(|(_, (_, n))| *n > rounds).map(|(number, _)| *number).collect();
+                prop_assert!(held(&prekeys).iter().all(|number| !late.contains(number)), "{late:?}");
+                prop_assert!(found.keys().all(|number| !late.contains(number)));
+            }
+        }
     }
 }
