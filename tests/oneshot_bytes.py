@@ -818,12 +818,12 @@ class Context:
         return self.to_bytes() + u32(member) + sha256(listed(of)).digest() + sha256(content).digest()
 
     def combinations(self, params, asked):
-        """(Rows of numbers, an element): how shares are combined."""
-        said = b"".join(element(a.tag) + a.digests for a in asked)
-        seed = sha256(self.labelled(b"combination") + listed([a.one for a in asked]) + said).digest()
-        stream = Stream(seed)
-        rows = np.array([[stream.below(params.p) for _ in range(params.shared)] for _ in range(params.masks)], object)
-        return rows, stream.element()
+        """(Rows of numbers, an element): how the shares of a client are combined."""
+        said = self.update(asked.one, asked.tag, asked.digests)
+        stream, count = Stream(sha256(self.labelled(b"combination") + said).digest()), params.masks * params.shared
+        words = b"".join(stream.word().to_bytes(8, "little") for _ in range((count + 1) // 2))
+        numbers = np.frombuffer(words, "<u4")[:count] % (1 << params.p_bits - 1)
+        return numbers.astype(object).reshape(params.masks, params.shared), stream.element()
 
     def member(self, member, content):
         """What a member says of groups, by their digest, or of clients that it accuses."""

@@ -432,7 +432,6 @@ class CommitteeMember:
         params = self.place.params
         seals = self._serve(head.round, {share.number for _, share in given})
         total, pads = np.zeros(params.shared, object), 0
-        rows, factor = context.combinations(params, [asked for asked, _ in given])
         combinations, accused = b"", b""
         for asked, share in given:
             client, x = asked.one[0], None
@@ -447,6 +446,7 @@ class CommitteeMember:
                 accused += u32(client) + bytes([x is not None]) + (x or bytes(32))
                 continue
             total, pads = (total + secrets[: params.shared]) % params.p, (pads + pad) % TAGS
+            rows, factor = context.combinations(params, asked)
             values = (secrets[params.shared :] + rows @ secrets[: params.shared]) % params.p
             combinations += packed(values, params.p_bits) + element((mask + factor * pad) % TAGS)
         if accused:

@@ -163,7 +163,7 @@ class Round:
         _, root, mac = place.own(first)
         words, noise, pad = mac.round(server.head, BOUND)
         tags = [{"client": c, "tag": k.asked.tag, "pad of the root": pad(k.asked.one)} for c, k in server.kept.items()]
-        rows, factor = context.combinations(params, [server.kept[c].asked for c in sorted(server.kept)])
+        rows, factor = context.combinations(params, server.kept[min(server.kept)].asked)
         _, sums, wrong = ref.ReadingParty(place, self.identities[20]).open(
             self.found("aggregate")[0], ROUND, bound=BOUND
         )

@@ -200,21 +200,22 @@ impl CommitteeMember {
     /// The shares' sum, and the combinations of each; or which clients have sealed what is no share, under their signature.
     fn sum(&self, header: &Header, context: &RoundContext, given: &[Given<'_>]) -> Result<Added> {
         let (sharing, secrets) = (&self.setting.sharing, self.secrets(header.round, given)?);
-        let coefficients = sharing.coefficients(&context.combination_seed(&header.contributions, signed(given)))?;
         let empty = || (sharing.none(), Vec::new());
         let add = |(mut sum, mut said): (Shares, Vec<_>), given: &Given<'_>| {
+            let Asked { of, tag, signed, .. } = given.asked;
+            let coefficients = sharing.coefficients(&context.combination_seed(of, tag, signed))?;
             said.push(self.opened((context, header.round), &secrets, given).map(|share| {
                 sharing.add(&mut sum, &share);
                 sharing.combination_to_bytes(&sharing.combine(&share, &coefficients))
             }));
-            (sum, said)
+            Ok((sum, said))
         };
         let join = |(mut a, mut said): (Shares, Vec<_>), (b, more): (Shares, Vec<_>)| {
             sharing.merge(&mut a, &b);
             said.extend(more);
-            (a, said)
+            Ok((a, said))
         };
-        let (sum, said) = given.par_iter().fold(empty, add).reduce(empty, join);
+        let (sum, said) = given.par_iter().try_fold(empty, add).try_reduce(empty, join)?;
         let (combined, wrong): (Vec<_>, Vec<_>) = said.into_iter().partition(std::result::Result::is_ok);
         let wrong: Vec<Accused> = wrong.into_iter().filter_map(std::result::Result::err).collect();
         Ok(if wrong.is_empty() { Ok((sum, combined.into_iter().flatten().flatten().collect())) } else { Err(wrong) })
@@ -230,8 +231,7 @@ impl Member for CommitteeMember {
         header.check_kind(Kind::Request)?;
         let Checked { context, agreed, given } = self.check(&header, payload)?;
         // Of what the clients have signed: members' signatures under the same groups differ each time.
-        let (set, digest) =
-            (self.answered.sum(&header)?, context.combination_seed(&header.contributions, signed(&given)));
+        let (set, digest) = (self.answered.sum(&header)?, context.request(&header.contributions, signed(&given)));
         if let Some(answer) = self.answered.answered(&set, &digest)? {
             return Ok(answer);
         }

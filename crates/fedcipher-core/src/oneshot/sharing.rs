@@ -10,8 +10,9 @@
 //!
 //! Each member says a random combination of its share too, of the secret and of the pad, and the combinations of all
 //! members lie on a polynomial as the shares do: so shares that do not fit are found before the sum is opened. Which
-//! combination follows from all that the clients have signed. A mask of the client's own is added to each, shared in the
-//! same way: so to whoever sees the combinations they are uniform.
+//! combination follows from what this client has signed, and from nothing else. So all members say the same combination
+//! of an honest client's shares, for whatever set of clients each of them was asked. A mask of the client's own is added
+//! to each, shared in the same way: so to whoever sees the combinations they are uniform.
 
 use super::decode::{Numbers, Tags, off};
 use super::field::Field;
@@ -55,9 +56,10 @@ pub struct Share {
     pad_mask: Zeroizing<Element>,
 }
 
-/// How shares are combined, the same for all clients and members of a sum.
+/// How a client's shares are combined, the same for all members.
 pub struct Coefficients {
-    rows: Vec<Vec<u64>>,
+    /// Rows in a row, a number for each element of a share.
+    rows: Vec<u32>,
     pad: Element,
 }
 
@@ -254,12 +256,16 @@ impl Sharing {
         *sum.pads += *share.pad;
     }
 
-    /// How shares are combined whose clients have signed what `seed` is a digest of.
+    /// How the shares of a client are combined that has signed what `seed` is a digest of. Numbers of a bit less than p
+    /// has: what does not fit passes each with a probability of at most one in so many.
     pub fn coefficients(&self, seed: &[u8; 32]) -> Result<Coefficients> {
         let mut stream = Stream::new(seed, [0; 12])?;
-        let row = |_| (0..self.elements()).map(|_| stream.below(self.field.p())).collect();
-        let rows = (0..self.masks).map(row).collect();
-        Ok(Coefficients { rows, pad: Element::draw(&mut stream) })
+        let count = self.masks * self.elements();
+        let mut words = vec![0; count.div_ceil(2)];
+        stream.fill(&mut words);
+        let most = (1 << (self.field.bits() - 1)) - 1;
+        let numbers = words.iter().flat_map(|word| [*word as u32 & most, (*word >> 32) as u32 & most]);
+        Ok(Coefficients { rows: numbers.take(count).collect(), pad: Element::draw(&mut stream) })
     }
 
     /// What a member says of a share beside its sum.
@@ -267,14 +273,14 @@ impl Sharing {
     pub fn combine(&self, share: &Share, coefficients: &Coefficients) -> Combination {
         // Products that are added before they are reduced: together they are below 2^62.
         let most = 1usize << (62 - 2 * self.field.bits()).min(12);
-        let combined = |(mask, row): (&u64, &Vec<u64>)| {
+        let combined = |(mask, row): (&u64, &[u32])| {
             let parts = row.chunks(most).zip(share.secrets.chunks(most));
             parts.fold(*mask, |sum, (row, secrets)| {
-                let part: u64 = row.iter().zip(secrets).map(|(c, v)| c * v).sum();
+                let part: u64 = row.iter().zip(secrets).map(|(c, v)| u64::from(*c) * v).sum();
                 self.field.add(sum, self.field.reduce(part))
             })
         };
-        let values = share.masks.iter().zip(&coefficients.rows).map(combined).collect();
+        let values = share.masks.iter().zip(coefficients.rows.chunks(self.elements())).map(combined).collect();
         Combination { values, pad: *share.pad_mask + coefficients.pad * *share.pad }
     }
 

@@ -33,12 +33,19 @@ impl RoundContext {
         out
     }
 
-    /// What the combinations of shares follow from: the clients, and all that these have signed.
+    /// What the combinations of a client's shares follow from: all that this client has signed, and nothing else. An
+    /// honest client signs once a round, so nobody gets two different combinations under one mask.
     #[must_use]
-    pub fn combination_seed<'a>(&self, of: &[Contribution], signed: impl Iterator<Item = (Tag, &'a [u8])>) -> [u8; 32] {
+    pub fn combination_seed(&self, own: Contribution, tag: Tag, signed: &[u8]) -> [u8; 32] {
+        sha256(&[&self.labelled("combination"), &self.update(own, tag, signed)])
+    }
+
+    /// Names a request by its clients and all that these have signed.
+    #[must_use]
+    pub fn request<'a>(&self, of: &[Contribution], signed: impl Iterator<Item = (Tag, &'a [u8])>) -> [u8; 32] {
         let each = signed.flat_map(|(tag, digests)| [&tag.to_bytes()[..], digests].concat());
         let all: Vec<u8> = contributions(of).into_iter().chain(each).collect();
-        sha256(&[&self.labelled("combination"), &all])
+        sha256(&[&self.labelled("request"), &all])
     }
 
     /// The data beside each share: the update that it belongs to, by the digest of its ciphertexts.
