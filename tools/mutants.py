@@ -143,6 +143,27 @@ MUTANTS = (
         "ledger_sets",
     ),
     Mutant(
+        "a memory that was forgotten is a new one",
+        CORE + "ledger/memories.rs",
+        "if !known && forgotten {",
+        "if false {",
+        "ledger_sets",
+    ),
+    Mutant(
+        "a memory is forgotten while its clients still send",
+        CORE + "ledger/memories.rs",
+        "round.saturating_add(MOST_NUMBERS)",
+        "*round",
+        "ledger_sets",
+    ),
+    Mutant(
+        "a memory that is used again is as old as before",
+        CORE + "ledger/memories.rs",
+        "later(&mut memory.rounds, sum.key, sum.round);",
+        "memory.rounds.entry(sum.key).or_insert(sum.round);",
+        "ledger_sets",
+    ),
+    Mutant(
         "a secret that is not the roster's is joined",
         CORE + "oneshot/roster.rs",
         "if root_digest(&root) != self.root {",
@@ -266,9 +287,23 @@ MUTANTS = (
     Mutant(
         "a prekey outlives its rounds",
         CORE + "oneshot/prekeys.rs",
-        "prekey.used >= self.life.rounds && prekey.last < round;",
-        "prekey.used > u64::MAX - 1 && prekey.last < round;",
+        "prekey.used >= self.life.rounds && another(prekey);",
+        "false && another(prekey);",
         "oneshot",
+    ),
+    Mutant(
+        "earlier rounds close no prekey",
+        CORE + "oneshot/prekeys.rs",
+        "prekey.used > 0 && prekey.last != round;",
+        "prekey.used > 0 && prekey.last < round;",
+        "--lib prekeys",
+    ),
+    Mutant(
+        "rounds that name other prekeys do not count",
+        CORE + "oneshot/prekeys.rs",
+        "if another(prekey) || (named && prekey.used == 0) {",
+        "if named && (another(prekey) || prekey.used == 0) {",
+        "--lib prekeys",
     ),
     Mutant(
         "a deleted prekey keeps its secret",
