@@ -283,6 +283,10 @@ def test_from_identities_to_a_round_with_commands(tmp_path, capsys):
         aggregator.answer(scheme.member(holder).answer(request))
     (values, _) = key["dot"][0].decryptor(key["dot"][1]).decrypt(aggregator.finish(), round=1)
     np.testing.assert_allclose(values, UPDATE[0], atol=1e-3)
+    # An identity that has signed a roster signs no other by accident.
+    own, second = tmp_path / "ada" / "ada.identity", tmp_path / "ada" / "second.key"
+    said = run("join", own, out, "--out", second, "--expect", fingerprint, capsys=capsys, status=2)
+    assert "ada.joined exists" in said and not second.exists()
 
 
 def test_what_goes_wrong_with_identities_is_said(tmp_path, capsys):

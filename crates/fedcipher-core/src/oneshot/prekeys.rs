@@ -348,6 +348,14 @@ mod tests {
         assert!(prekeys.serve(1, &BTreeSet::from([1])).unwrap().is_empty() && held(&prekeys).is_empty());
     }
 
+    /// An update that was sealed to an older one comes too late: nothing waits for it.
+    #[test]
+    fn prekeys_older_than_all_that_a_request_names_are_deleted() {
+        let prekeys = prekeys(1, 1..=4);
+        prekeys.serve(7, &BTreeSet::from([3, 4])).unwrap();
+        assert_eq!(held(&prekeys), [3, 4]);
+    }
+
     proptest! {
         /// Once a prekey has served, it is there for requests of that round, and while the round has changed fewer times
         /// than it may serve; whatever the requests name.
