@@ -1,5 +1,6 @@
 """`oneshot` with identities in an engine: the authority certifies who they are and holds nothing that opens."""
 
+import re
 import sqlite3
 
 import fedcipher
@@ -10,6 +11,8 @@ from engine_harness import deployment, flashe, until, updates
 from fedcipher import errors
 from fedcipher.codec import Codec
 from fedcipher.engine import connect
+from fedcipher.keys.roster import look
+from fedcipher.keys.store import save_server
 
 CLIENTS = 5
 MEMBERS = (0, 1, 2)
@@ -191,6 +194,17 @@ def test_the_authority_keeps_no_secret_of_a_device(running):
         assert path.stat().st_mode & 0o077 == 0
         secret = path.read_bytes()
         assert len(secret) == 64 and secret[:32] not in everything and secret[32:] not in everything
+
+
+def test_attack_27_an_engine_logs_every_party_of_the_roster_that_its_authority_has_made(running, tmp_path):
+    """With the fingerprints that whoever made the keys has in the log, and that the commands print."""
+    listed = look(save_server(running.key, running.scheme, tmp_path / "server.key"))
+    log = (running.folder / "run" / "engine.log").read_text(encoding="utf-8")
+    told = dict(re.findall(r'identity made.* device="(.*?)" keys="(.*?)"', log))
+    shown = re.findall(rf'party of the roster epoch={running.key.epoch} number=(\d+) name="(.*?)" .*keys="(.*?)"', log)
+    assert shown == [(str(party.number), party.name, party.keys) for party in listed.parties]
+    assert {name: keys for _, name, keys in shown} == told and len(told) == CLIENTS
+    assert log.count(f'parties={CLIENTS} roster="{listed.fingerprint}"') == CLIENTS
 
 
 def test_a_device_has_one_identity_in_one_engine(running):

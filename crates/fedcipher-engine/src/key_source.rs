@@ -13,9 +13,10 @@ use crate::tls::Credentials;
 use fedcipher_core::keys::{ClientKey, ServerKey};
 use fedcipher_core::ledger::Folder;
 use fedcipher_core::oneshot::identity::Identity;
-use fedcipher_core::oneshot::roster::Roster;
+use fedcipher_core::oneshot::roster::{Roles, Roster};
+use fedcipher_core::wire::hex;
 use fedcipher_core::{key_file, registry};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,6 +26,20 @@ use tonic::transport::Channel;
 const ANSWER: Duration = Duration::from_secs(30);
 /// Keys of two epochs for one device, with what travels beside them.
 const MAX_KEYS: usize = 64 << 20;
+
+/// As Python's commands print it (`keys/roster.py`).
+fn fingerprint(of: [u8; 32]) -> String {
+    let groups: Vec<String> = of.chunks(2).map(hex).collect();
+    groups.join("-")
+}
+
+fn list_parties(epoch: u64, roster: &Roster) {
+    for party in roster.parties() {
+        let Roles { client, member, reader } = party.roles;
+        let (number, name, keys) = (party.id, &party.name, fingerprint(party.fingerprint()));
+        tracing::info!(epoch, number, name, client, member, reader, keys, "party of the roster");
+    }
+}
 
 /// Where the identity of `device` lies. It must survive restarts, like the ledgers beside it.
 fn identity_file(state: &Path, device: &str) -> PathBuf {
@@ -44,6 +59,8 @@ pub struct AuthoritySource {
     keyring: Arc<Keyring>,
     hosts: Arc<Hosts>,
     instance: Vec<u8>,
+    /// Rosters whose parties are in the log.
+    shown: Mutex<BTreeSet<[u8; 32]>>,
     identities: Mutex<BTreeMap<String, Identity>>,
     lines: BTreeMap<String, Line>,
 }
@@ -94,7 +111,14 @@ impl AuthoritySource {
                 identities.insert(name.clone(), identity);
             }
         }
-        Ok(AuthoritySource { keyring, hosts, instance, identities: Mutex::new(identities), lines })
+        Ok(AuthoritySource {
+            keyring,
+            hosts,
+            instance,
+            identities: Mutex::new(identities),
+            shown: Mutex::default(),
+            lines,
+        })
     }
 
     fn identity(&self, device: &str) -> Option<Identity> {
@@ -105,8 +129,9 @@ impl AuthoritySource {
     fn make_identity(&self, device: &str) -> Result<()> {
         let made = Identity::generate()?;
         files::write_secret(&identity_file(self.keyring.state(), device), made.to_bytes())?;
+        let keys = fingerprint(made.fingerprint());
+        tracing::info!(device, keys, "identity made: every roster with this device must list these keys");
         self.identities.lock().unwrap_or_else(PoisonError::into_inner).insert(device.to_owned(), made);
-        tracing::info!(device, "identity made");
         Ok(())
     }
 
@@ -139,11 +164,23 @@ impl AuthoritySource {
         }
         let identity = self.identity(device).ok_or_else(|| Error::Protocol("a roster before a card".into()))?;
         let server = ServerKey::from_bytes(&issued.roster)?;
-        let key = registry::make(spec)?.join(&Roster::parse(&server.public)?, &identity, issued.epoch)?;
+        let (scheme, roster) = (registry::make(spec)?, Roster::parse(&server.public)?);
+        let key = scheme.join(&roster, &identity, issued.epoch)?;
         if key.tag != server.tag {
             return Err(Error::Protocol(format!("the roster of epoch {} is not the one that it names", issued.epoch)));
         }
+        self.show(device, issued.epoch, &roster, scheme.roster_fingerprint(&roster, issued.epoch)?);
         Ok(key)
+    }
+
+    /// Logs which roster a device has joined and, of each roster once, who is in it: nobody else looks at what the
+    /// authority has put into it.
+    fn show(&self, device: &str, epoch: u64, roster: &Roster, digest: [u8; 32]) {
+        if self.shown.lock().unwrap_or_else(PoisonError::into_inner).insert(digest) {
+            list_parties(epoch, roster);
+        }
+        let (parties, roster) = (roster.parties().count(), fingerprint(digest));
+        tracing::info!(device, epoch, parties, roster, "roster joined");
     }
 
     /// Names of the devices.
@@ -170,7 +207,7 @@ impl KeySource for AuthoritySource {
         let taken = reply.issued.iter().map(|issued| {
             let key = self.key(device, &reply.spec, issued, &recipient)?;
             tokio::task::block_in_place(|| self.keyring.insert(device, &reply.spec, &key))?;
-            let key_set = fedcipher_core::wire::hex(&key.tag.key_id);
+            let key_set = hex(&key.tag.key_id);
             tracing::info!(device, epoch = issued.epoch, key_set, "key received");
             Ok(())
         });

@@ -3,6 +3,7 @@
 use super::sealing::{self, Secret};
 use crate::sign::hybrid::{self, SIGNATURE_LEN};
 use crate::sign::{Purpose, SEED_LEN, SigningKey, VERIFY_LEN};
+use crate::statement::sha256;
 use crate::{Error, Result};
 use zeroize::Zeroizing;
 
@@ -16,6 +17,11 @@ pub struct Identity {
     both: hybrid::SigningKey,
     pub secret: Secret,
     bytes: Zeroizing<[u8; IDENTITY_LEN]>,
+}
+
+/// Of a party's public keys, for people to compare: what it signs with, and what it is sealed to.
+pub(super) fn fingerprint(verify_keys: &[u8], sealed_to: &[u8]) -> [u8; 32] {
+    sha256(&[b"fedcipher card 1\0", verify_keys, sealed_to])
 }
 
 impl std::fmt::Debug for Identity {
@@ -69,6 +75,12 @@ impl Identity {
     #[must_use]
     pub fn verify_keys(&self) -> [u8; hybrid::VERIFY_LEN] {
         self.both.verify_key()
+    }
+
+    /// Of the public keys, for people to compare.
+    #[must_use]
+    pub fn fingerprint(&self) -> [u8; 32] {
+        fingerprint(&self.verify_keys(), &self.secret.public())
     }
 
     pub fn sign(&self, purpose: Purpose, message: &[u8]) -> Result<[u8; SIGNATURE_LEN]> {

@@ -4,7 +4,7 @@
 //! It has a digest of the cohort's secret too. Without that, its maker could seal another secret to some parties: these
 //! would decipher memories of the rule of sets to others ([`crate::mac::memory`]), and know no earlier sum.
 
-use super::identity::Identity;
+use super::identity::{self, Identity};
 use super::sealing::{self, Public};
 use crate::keys::Cohort;
 use crate::prf::random_bytes;
@@ -68,8 +68,13 @@ impl Party {
     pub fn sealed_to(&self) -> &[u8] {
         &self.sealing
     }
-}
 
+    /// As [`Identity::fingerprint`].
+    #[must_use]
+    pub fn fingerprint(&self) -> [u8; 32] {
+        identity::fingerprint(&self.signing, &self.sealing)
+    }
+}
 /// What a party says of itself, to whoever makes the roster.
 #[derive(Debug, Clone)]
 pub struct Card {
