@@ -1,7 +1,8 @@
 //! Which sums may exist together: the rule of sets.
 //!
-//! A *memory* is what the sums have in common whose differences would tell of single clients: one model, the first
-//! models of a window, its queries. Group the clients of a memory's sets by which of these sets they are in: *every
+//! A *memory* is what the sums have in common whose differences would tell of single clients: one position of a run, the
+//! first models of a window, its queries. A run may come back to the same model: then that is another position, and another
+//! memory. Group the clients of a memory's sets by which of these sets they are in: *every
 //! group has at least k clients*, where k is the largest that a sum with these clients was made under. All that follows
 //! from the sums is then constant on groups. So a difference of sums, a sum of differences and so on speak of at least k
 //! clients. Differences of two sets are not enough to look at: {1, 2, 3, 7}, {1, 2, 3, 4, 5, 6} and {4, 5, 6} give

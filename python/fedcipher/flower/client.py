@@ -145,7 +145,8 @@ def _round(msg: Message, ctxt: Context, call_next: ClientAppCallable, purpose: P
         content[protocol.METRICS] = MetricRecord(cast(Any, phases))
         told: dict[str, Any] = {"digest": model.context}
         if model.unopened:
-            # Of public bytes: whether a tag is right depends on no private value.
+            # Whether a tag is right depends on no private value, unless whoever altered the sum has the cohort's key.
+            # Under `oneshot` that party then learns whether the altered sum is in range (docs/proof.md, theorem 2).
             told["unopened"] = model.unopened
         content[protocol.CONTEXT] = ConfigRecord(told)
         clear = {name: work.metrics[name] for name in charter.clear[purpose] if name in work.metrics}

@@ -34,7 +34,11 @@ __all__ = ["ClientModel"]
 _log = quoting_log("fedcipher.flower")
 
 _MOST_NUMBERS_AT_A_POSITION = 128
-"""Half of the memories of sets that parties keep."""
+"""Over so many round numbers after its first one a client sends updates from one position.
+
+The same as `MOST_NUMBERS` of ``ledger/memories.rs``: where a memory of sets is forgotten, parties refuse so many
+numbers past its last round.
+"""
 _PINNED = b"\x01"
 """What the name of a memory begins with that nobody forgets."""
 
@@ -236,8 +240,9 @@ class ClientModel:
     def _stood(self, stood: dict[str, int]) -> dict[str, int]:
         """By position, the number of this client's first update from there: of the present one and the one before.
 
-        Whoever remembers sets forgets a position's after 256 newer ones, and each takes a number at least. Raises
-        `RoundError` where that could have come before this update.
+        Whoever remembers sets may forget a position's. From then on it refuses sums from there, up to
+        `_MOST_NUMBERS_AT_A_POSITION` numbers past the last one that it knew. Raises `RoundError` for an update more
+        than that many numbers after the first one: the sum of a later one might not be refused.
         """
         position, number = self._at.moved.hex(), self._settings.round
         begun = stood.get(position, number)

@@ -357,8 +357,9 @@ class Decryptor(ABC):
     ``min_contributions`` of them. None of an older round than the last opens; the same bytes again are fine. An
     aggregate that counts in no memory is the only one of its round. Those that count in a memory of the rule of sets
     may be several, without a client in common; every group of clients that are in the same sums of the memory must
-    have ``min_contributions`` clients. What was opened is remembered in `state_dir`; of memories the newest 256, and
-    those whose id begins with byte 1 or was not given.
+    have ``min_contributions`` clients. What was opened is remembered in `state_dir`: memories whose id begins with
+    byte 1 for ever, others until their last round is 256 numbers old. Rounds as old as that are then refused
+    (docs/security.md, "Which sums may exist").
     """
 
     @abstractmethod

@@ -17,12 +17,13 @@ class Oneshot(NativeScheme):
     """Each client encrypts each round under a secret of its own, which it shares with a committee.
 
     Meant to withstand eavesdroppers and a server that cheats, also together with up to ``corrupt_clients`` clients and
-    ``corrupt_members`` members of the committee. Attacks that succeed, by parties that are made up and by sets that are
-    forgotten, are in docs/oneshot.md, with what to do meanwhile. Members delete the keys that shares are sealed to, so
-    that recorded updates stay closed later. One message a client a round; whoever drops out costs nothing, and
-    ``members - threshold - pack + 1`` members may be away. A client that lies spoils a round. Assumptions: ring-LWE at
-    128 bits with sums of secrets and errors shown (Hint-RLWE, docs/parameters.md), X-Wing, Ed25519 or ML-DSA-65; for
-    the sum to be the named clients', HMAC-SHA256 and that no client gives the server the cohort's secret for tags.
+    ``corrupt_members`` members of the committee. Attacks that succeed, by parties that are made up and by a model that
+    is made to stand still, are in docs/oneshot.md, with what to do meanwhile. Members delete the keys that shares are
+    sealed to, so that recorded updates stay closed later. One message a client a round; whoever drops out costs
+    nothing, and ``members - threshold - pack + 1`` members may be away. A client that lies spoils a round.
+    Assumptions: ring-LWE at 128 bits with sums of secrets and errors shown (Hint-RLWE, docs/parameters.md), X-Wing,
+    Ed25519 or ML-DSA-65; for the sum to be the named clients', HMAC-SHA256 and that no client gives the server the
+    cohort's secret for tags.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use std::collections::{BTreeMap, HashMap};
 
 /// How many round numbers after its first update from a position a client sends others from there
-/// (`federation/client_model.py`).
+/// (`_MOST_NUMBERS_AT_A_POSITION` of `flower/client_model.py`, which is the same number).
 const MOST_NUMBERS: u64 = 128;
 /// A memory stays while its last round is fewer numbers than this before the newest round of its key. So what is forgotten
 /// is older than all that honest clients still sign, and a run that goes on is refused nothing.

@@ -1,6 +1,7 @@
 //! Who has joined a roster, as far as a party knows. Whoever makes a roster can make two, or exchange parties in it on the
-//! way. A party that trusts no maker encrypts only under a roster that all members and most clients have signed. Honest
-//! clients sign one of two rosters, and `corrupt_clients` others both: no two rosters get more than (clients + corrupt_clients) / 2.
+//! way. A party that trusts no maker encrypts only under a roster that all members and most clients have signed. Of two
+//! rosters that list the same clients, honest clients sign one, and `corrupt_clients` others both. So the two do not both
+//! get more than (clients + `corrupt_clients`) / 2 signatures. Two rosters that list different clients can both get enough.
 
 use super::roster::{Party, Roster};
 use crate::sign::Purpose;
