@@ -42,6 +42,7 @@ from fedcipher.flower.run_folder import free_folder, save_model
 from fedcipher.foreign_text import quoting_log, show
 from fedcipher.keys.provider import FileKeys, ServerKeys
 from fedcipher.schemes import Scheme
+from fedcipher.schemes.base import EPHEMERAL_STATE
 
 __all__ = ["largest_weight", "train"]
 
@@ -238,7 +239,11 @@ def _own_state(settings: Settings) -> Iterator[None]:
     make_private_folder(state)
     policy = state / "policy.json"
     write_whole(policy, json.dumps(SIMULATED.to_values()).encode())
-    with _environment("FEDCIPHER_STATE_DIR", str(state)), _environment(POLICY_FILE, str(policy)):
+    with (
+        _environment("FEDCIPHER_STATE_DIR", str(state)),
+        _environment(EPHEMERAL_STATE, "1"),
+        _environment(POLICY_FILE, str(policy)),
+    ):
         yield
 
 
