@@ -53,7 +53,9 @@ for file in "$PLACE"/..2026_11_28/*; do ln -s "..data/${{file##*/}}" "$PLACE/${{
 mount -o remount,ro "$PLACE"
 """
 OF_GROUP = f'chgrp -R {GROUP} "$PLACE"; chmod g+s "$PLACE"'
-READ_ONLY = 'cp "$KEYS"/* "$PLACE"; chmod 600 "$PLACE"/*; mount --bind "$PLACE" "$PLACE"; mount -o remount,ro,bind "$PLACE"'
+READ_ONLY = (
+    'cp "$KEYS"/* "$PLACE"; chmod 600 "$PLACE"/*; mount --bind "$PLACE" "$PLACE"; mount -o remount,ro,bind "$PLACE"'
+)
 # What an init container does at each start.
 COPIED = 'mount -t tmpfs -o mode=0700 work "$PLACE"; cp "$KEYS"/client-0.key "$PLACE"; chmod 400 "$PLACE"/*'
 
