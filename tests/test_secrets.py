@@ -1,7 +1,6 @@
 """Key files as Kubernetes mounts them, and state that ends with a container: by real mounts, users and processes."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys

@@ -71,7 +71,10 @@ def locate(name: str | Path) -> Path:
 
 
 def home() -> Path:
-    """``FEDCIPHER_HOME``, or ``~/.fedcipher``: where what has a name is, whatever folder an app runs in. Raises `ParameterError`."""
+    """``FEDCIPHER_HOME``, or ``~/.fedcipher``: where what has a name is, whatever folder an app runs in.
+
+    Raises `ParameterError` where this user has no home folder.
+    """
     chosen = os.environ.get("FEDCIPHER_HOME")
     return Path(chosen).absolute() if chosen else user_home("FEDCIPHER_HOME") / ".fedcipher"
 
@@ -285,9 +288,10 @@ def open_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
     """As `load_client`, to encrypt: takes the key file into use with the ledgers of this process's state folder.
 
     Holds a lock on ``<path>.used`` for the process's life, so that no engine uses the key at the same time; other
-    processes with the same state folder may. Where nothing can be written beside the key file, that note is in the state
-    folder. Raises `KeyInUseError` where an engine holds it, `KeyFormatError` where the key has been used with another
-    state folder, and `LedgerError` where that folder has lost its ledger, or ends with the container that this is.
+    processes with the same state folder may. Where nothing can be written beside the key file, that note is in the
+    state folder. Raises `KeyInUseError` where an engine holds it, `KeyFormatError` where the key has been used with
+    another state folder, and `LedgerError` where that folder has lost its ledger, or ends with the container that
+    this is.
     """
     path = Path(path)
     made, key = load_client(path)
