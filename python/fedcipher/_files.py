@@ -268,6 +268,8 @@ def is_locked(path: Path) -> bool:
         file = open_file(path, MAX_NOTE)
     except FileNotFoundError:
         return False
+    except PermissionError as error:
+        raise RunError(f"{path} cannot be opened: {refusal(error)}") from error
     except OSError as error:
         raise RunError(f"{path} cannot be opened: {error}; choose another place") from error
     held = _locked(file) is None
