@@ -1,6 +1,7 @@
 """Key files as Kubernetes mounts them, and state that ends with a container: by real mounts, users and processes."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -288,3 +289,30 @@ def test_an_engine_refuses_a_state_folder_that_ends_with_its_container(tmp_path,
         pass
     assert "ends with the container" in str(refusal.value)
     assert not (tmp_path / "ledgers").exists() and not list((tmp_path / "keys").glob("*.used"))
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def test_the_pages_manifest_is_what_these_tests_have_mounted():
+    yaml = pytest.importorskip("yaml")
+    (manifest,) = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    client = yaml.safe_load(manifest)["spec"]
+    pod, (claim,) = client["template"]["spec"], client["volumeClaimTemplates"]
+    (container,) = pod["containers"]
+    settings = {setting["name"]: setting["value"] for setting in container["env"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    (key,) = [volume["secret"] for volume in pod["volumes"] if volume["name"] == "key"]
+    assert client["replicas"] == 1 and pod["securityContext"]["fsGroup"] == GROUP
+    assert pod["securityContext"]["runAsUser"] == USER and key["defaultMode"] == 0o440
+    assert settings["FEDCIPHER_TRUSTED_GROUP"] == str(GROUP)
+    assert mounts.keys() == {"key", "node", "state", "scratch"} and claim["metadata"]["name"] == "state"
+    assert settings["FEDCIPHER_STATE_DIR"].startswith(f"{mounts['state']}/")
+    assert f'fedcipher-key="{mounts["key"]}/client-' in container["args"][-1]
+
+
+def test_every_test_that_the_page_names_exists():
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", DOCS.read_text())
+    assert len(named) > 10
+    assert [name for name in named if f"def {name}(" not in tests] == []
