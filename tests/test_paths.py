@@ -107,3 +107,27 @@ def test_links_that_lead_in_a_circle_are_named(command, loop, tmp_path, capsys):
 def test_a_key_file_whose_links_lead_in_a_circle_takes_nobody_in(loop):
     with pytest.raises(errors.KeyFormatError, match="symbolic links"):
         roster.add_joined(loop, [])
+
+
+NAMES = {
+    "made": (["keygen", "--clients", "2", "--equal", "--out", "PLACE"], 0),
+    "refused": (["open", "PLACE", "--key", "PLACE", "--out", "PLACE"], 2),
+    "checked": (["roster", "--check", "PLACE"], 2),
+}
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1"])
+@pytest.mark.parametrize("command", NAMES)
+def test_a_name_that_the_outputs_encoding_lacks_is_written_as_its_numbers(command, encoding, tmp_path):
+    arguments, status = NAMES[command]
+    place = tmp_path / "ключи"
+    done = subprocess.run(
+        [sys.executable, "-m", "fedcipher.cli", *(str(place) if part == "PLACE" else part for part in arguments)],
+        env={**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    said = (done.stdout + done.stderr).decode(encoding)
+    assert done.returncode == status and "Traceback" not in said, said
+    assert "\\u043a\\u043b" in said, said
