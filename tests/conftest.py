@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+# The tests' keys end with their state, also where the tests run in a container.
+os.environ.setdefault("FEDCIPHER_ALLOW_EPHEMERAL_STATE", "1")
 # What one test's process has compiled, all others load, those of the next run too.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parents[1] / ".venv" / "jax-cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

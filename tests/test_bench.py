@@ -230,6 +230,10 @@ def loopback():
             lambda body: b"FBN1" + len(body).to_bytes(4, "little") + bytes(8) + body,
             st.sampled_from([b"{}", b"[]", b"3", b"null", b'{"kind": 5}', b'{"kind": "frame"', b"\xff\xfe"]),
         ),
+        st.builds(
+            lambda nested: b"FBN1" + len(nested).to_bytes(4, "little") + bytes(8) + nested,
+            st.sampled_from([b"[" * 100_000, b'{"kind":' * 100_000, b'{"kind": "frame", "x": ' + b"[" * 100_000]),
+        ),
     )
 )
 def test_no_bytes_are_taken_for_a_message(data):
@@ -239,6 +243,15 @@ def test_no_bytes_are_taken_for_a_message(data):
         left.close()
         with pytest.raises(errors.PeerLostError):
             Connection(right).receive("frame")
+
+
+@pytest.mark.parametrize("payload", [b"[" * 100_000, b"", b"3", b"{}", b'{"samples": 3}'])
+def test_what_is_no_profile_is_not_taken_for_one(payload):
+    left, right = loopback()
+    with left, right:
+        Connection(left).send("profile", payload)
+        with pytest.raises(errors.PeerLostError, match="malformed profile"):
+            client._profile(Connection(right))
 
 
 # --- presets and advice ------------------------------------------------------------------------

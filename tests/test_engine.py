@@ -23,6 +23,7 @@ from engine_harness import deployment, field, flashe, socket_channel, updates
 from fedcipher import errors
 from fedcipher.codec import Codec
 from fedcipher.engine import connect
+from fedcipher.engine.host import spoken
 from fedcipher.engine.local import find_program, lock_arguments, run_program, started
 
 SCHEMES = {
@@ -329,3 +330,9 @@ def test_ended_epochs_leave_no_keys_in_the_store(tmp_path):
         sqlite3.connect(database).execute("PRAGMA wal_checkpoint(TRUNCATE)")
         assert first not in database.read_bytes()
         assert stat.S_IMODE(database.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("spec", ["[" * 100_000, '{"a":' * 100_000, "no JSON", ""])
+def test_an_engine_that_does_not_say_a_scheme_is_refused(spec):
+    with pytest.raises(errors.EngineError, match="does not say a scheme"):
+        spoken(spec)

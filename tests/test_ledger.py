@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -55,9 +56,9 @@ def outcome(path, *rounds, state=None):
     return client(path, *rounds, state=state).communicate(timeout=120)[0].splitlines()
 
 
-def engine(tmp_path, path, name):
+def engine(tmp_path, path, name, *more):
     command = ("fedcipher-engine", "serve", "--listen", f"unix:{tmp_path / name}.sock", "--exit-with-parent")
-    command += ("--state", tmp_path / f"{name}-state", "--key-file", path)
+    command += ("--state", tmp_path / f"{name}-state", "--key-file", path, *more)
     return started(*command, *lock_arguments(), log=tmp_path / f"{name}.log")
 
 
@@ -114,6 +115,33 @@ def test_attack_7_two_engines_with_one_key_file(folder, tmp_path):
         pass
     with engine(tmp_path, path, "first") as first, pytest.raises(errors.NonceReuseError):
         connect(first.address, device="client-0").encryptor().encrypt(UPDATE, round=1)
+
+
+def taken_port(_):
+    taken = socket.create_server(("127.0.0.1", 0))
+    return taken, ["--metrics", f"127.0.0.1:{taken.getsockname()[1]}"]
+
+
+def damaged_key(folder):
+    (folder / "client-1.key").write_bytes(b"no key")
+    return None, ["--key-file", folder / "client-1.key"]
+
+
+def used_key(folder):
+    assert outcome(folder / "client-1.key", 1) == ["encrypted 1"]
+    return None, ["--key-file", folder / "client-1.key"]
+
+
+@pytest.mark.parametrize("cause", [taken_port, damaged_key, used_key])
+def test_a_start_that_is_refused_binds_no_key_to_its_state_folder(folder, tmp_path, cause):
+    path = folder / "client-0.key"
+    held, more = cause(folder)
+    with pytest.raises(errors.EngineError), engine(tmp_path, path, "first", *more):
+        pass
+    with engine(tmp_path, path, "second") as second:
+        connect(second.address, device="client-0").encryptor().encrypt(UPDATE, round=1)
+    if held:
+        held.close()
 
 
 @pytest.mark.parametrize("state", ["state", "first-state"])
@@ -257,25 +285,6 @@ def test_a_round_dated_far_ahead_does_not_brick_the_key(folder):
     first, second = outcome(path, ahead, today + 1)
     assert first.startswith("WrongRoundError") and "clock" in first
     assert second == f"encrypted {today + 1}"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-def test_a_key_folder_that_cannot_be_written_to_says_so(open_path):
-    code = """
-import os, sys
-from fedcipher import keys
-os.setgid(65534); os.setuid(65534)
-keys.open_client(sys.argv[1])
-"""
-    made = flashe(1)
-    folder = keys.save(made.keygen(1), made, open_path / "keys")
-    (open_path / "state").mkdir()
-    folder.chmod(0o555)
-    for path in (open_path / "state", folder / "client-0.key"):
-        os.chown(path, 65534, 65534)
-    command = [sys.executable, "-c", code, folder / "client-0.key"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "KeyFormatError" in done.stderr and "must be able to write to the folder of the key file" in done.stderr
 
 
 def forked(work):

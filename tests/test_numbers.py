@@ -1,8 +1,12 @@
 """Round numbers increase, whatever the clock says and whoever else asks for some."""
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import fedcipher
 import numpy as np
@@ -87,3 +91,75 @@ def test_processes_share_no_number():
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     got = [int(line) for process in running for line in process.communicate(timeout=120)[0].split()]
     assert len(got) == 300 and len({number + k for number in got for k in range(3)}) == 900
+
+
+# --- every clock was ahead once ------------------------------------------------------------------
+
+CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+int clock_gettime(clockid_t id, struct timespec *now) {
+    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+    int done = real(id, now);
+    if (id == CLOCK_REALTIME) now->tv_sec += atoll(getenv("AHEAD"));
+    return done;
+}
+"""
+TRAINING = """
+import logging, sys
+import numpy as np
+from fedcipher.errors import FedcipherError
+from fedcipher.flower import SecureStrategy
+from flower_harness import LocalGrid, initial, make_app, record
+from flwr.serverapp.strategy import FedAvg
+folder, out = sys.argv[1:]
+logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stdout)
+grid = LocalGrid(make_app([[np.zeros_like(a) for a in initial()]] * 3, [10] * 3), 3, folder)
+strategy = SecureStrategy(FedAvg(min_train_nodes=3, min_evaluate_nodes=3, min_available_nodes=3), folder, out=out)
+try:
+    strategy.start(grid, record(initial()), num_rounds=1)
+    print("trained")
+except FedcipherError as error:
+    print("server:", type(error).__name__, error)
+"""
+
+
+@pytest.fixture
+def ahead(tmp_path):
+    """Runs one round in a process in which every clock is some seconds ahead; what it says."""
+    compiler = shutil.which("cc")
+    if not compiler or sys.platform != "linux":
+        pytest.skip("a clock of one's own takes a C compiler and Linux")
+    (tmp_path / "clock.c").write_text(CLOCK)
+    shim = tmp_path / "clock.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", shim, tmp_path / "clock.c", "-ldl"], check=True)
+
+    def run(folder, seconds, out):
+        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        own = {**os.environ, "PYTHONPATH": path, "LD_PRELOAD": str(shim), "AHEAD": str(seconds)}
+        command = [sys.executable, "-c", TRAINING, str(folder), str(tmp_path / out)]
+        done = subprocess.run(command, env=own, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize("scheme, days", [("flashe", 365), ("flashe", 3), ("bfv", 365)])
+def test_after_all_clocks_were_ahead_the_error_says_how_to_go_on_and_that_helps(ahead, tmp_path, scheme, days):
+    made = fedcipher.scheme(scheme, clients=CLIENTS, codec=fedcipher.Codec(bits=16, clip=2.0))
+    folder = keys.save(made.keygen(CLIENTS), made, tmp_path / "keys")
+    assert "trained" in ahead(folder, days * 86_400, "ahead")
+    said = ahead(folder, 0, "after")
+    (server,) = [line for line in said.splitlines() if line.startswith("server: ")]
+    clients = [line for line in said.splitlines() if "NonceReuseError" in line or "CharterError" in line]
+    assert clients
+    for line in (server, *clients):
+        assert re.search(rf"({days - 1}|{days}) days ahead|dated ahead of this machine's clock", line), line
+        assert "clocks" in line and "fedcipher keygen" in line and "start a new run" in line, line
+    new = keys.save(made.keygen(CLIENTS), made, tmp_path / "new")
+    assert "trained" in ahead(new, 0, "new")
+    # Told once, not at each start.
+    assert "clock was wrong" not in ahead(new, 0, "newer")

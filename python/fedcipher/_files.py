@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from fedcipher.errors import ForeignFileError, ReportError, RunError
+from fedcipher.errors import ForeignFileError, ParameterError, ReportError, RunError
 from fedcipher.foreign_files import MAX_MODEL, MAX_NOTE, open_file, read_file
 from fedcipher.foreign_text import MAX_LINE, quoted
 
@@ -25,7 +25,9 @@ __all__ = [
     "make_private_folder",
     "own_target",
     "refusal",
+    "resolved",
     "same_content",
+    "user_home",
     "wait_locked",
     "writable_folder",
     "write_whole",
@@ -60,6 +62,25 @@ def refusal(error: OSError, path: str | Path | None = None) -> str:
     advice = _ADVICE.get(error.errno or 0, "choose another path")
     # A path may hold anything, line ends and half characters too.
     return f"{quoted(place, MAX_LINE)}: {said}; {advice}" if place is not None else f"{said}; {advice}"
+
+
+def user_home(setting: str) -> Path:
+    """This user's home folder. Raises `ParameterError`, which says what to set, where there is none."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise ParameterError(
+            f"this user has no home folder (HOME is not set, and the user has no entry in passwd): set {setting} to a "
+            "folder that lasts, or HOME"
+        ) from None
+
+
+def resolved(path: str | Path) -> Path:
+    """``path`` from the root on, with its links followed. Raises `OSError`, also for links that lead in a circle."""
+    try:
+        return Path(path).resolve()
+    except RuntimeError:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
 
 
 def writable_folder(folder: Path) -> None:
@@ -247,6 +268,8 @@ def is_locked(path: Path) -> bool:
         file = open_file(path, MAX_NOTE)
     except FileNotFoundError:
         return False
+    except PermissionError as error:
+        raise RunError(f"{path} cannot be opened: {refusal(error)}") from error
     except OSError as error:
         raise RunError(f"{path} cannot be opened: {error}; choose another place") from error
     held = _locked(file) is None

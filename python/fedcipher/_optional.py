@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from fedcipher import _native
+from fedcipher._files import user_home
 from fedcipher.errors import DependencyError
 
 __all__ = ["build", "built", "install", "load", "missing", "require", "require_feature"]
@@ -16,10 +18,16 @@ _FROM_CHECKOUT = {"tfhe": "make tfhe"}
 
 
 def require(purpose: str, extra: str, *packages: str) -> None:
-    """Raise `DependencyError`, naming the extra to install, unless all ``packages`` can be imported."""
+    """Raise `DependencyError`, naming the extra to install, unless all ``packages`` can be imported.
+
+    Raises `ParameterError` where one of them is Flower and this user has no home folder.
+    """
     absent = missing(*packages)
     if absent:
         raise DependencyError(f"{purpose} needs {', '.join(absent)}; {install(extra)}")
+    if "flwr" in packages and not os.environ.get("FLWR_HOME"):
+        # Flower asks for it when it is imported.
+        user_home("FLWR_HOME")
 
 
 def install(extra: str) -> str:

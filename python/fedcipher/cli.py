@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedcipher import __version__, _native, keys
-from fedcipher._files import refusal, writable_folder
+from fedcipher._files import refusal, resolved, writable_folder
 from fedcipher._optional import build, built, install, missing, require
 from fedcipher._options import positive, whole
 from fedcipher._signals import Told, heeded
@@ -780,7 +780,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
     from fedcipher.app.settings import Settings
     from fedcipher.app.simulate import client_sizes, largest_weight, train
 
-    data_dir = str(Path(options.data_dir).resolve()) if options.data_dir else ""
+    data_dir = str(resolved(options.data_dir)) if options.data_dir else ""
     shape = {
         name: getattr(options, name)
         for name in (
@@ -791,7 +791,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
     }
     shape["resume"] = options.resume
     # Of the run, or of this process: then it is made when all else has been found right.
-    keys_folder = str(options.out.resolve() / "keys")
+    keys_folder = str(resolved(options.out) / "keys")
     settings = Settings(keys=keys_folder, data_dir=data_dir, **shape)
     privacy = _privacy(options, options.rounds)
     unit = 0.0

@@ -21,7 +21,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Generator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
-from fedcipher.errors import ForeignFileError
+from fedcipher.errors import ForeignFileError, RunError
 
 __all__ = [
     "MAX_CARD",
@@ -289,31 +289,46 @@ def open_sqlite_copy(path: str | Path, most: int) -> Generator[sqlite3.Connectio
     """A private copy of the database at ``path``, with what its write-ahead log holds, while others may write it.
 
     SQLite itself follows links, opens pipes, and writes beside what it reads. Statements that take longer than half a
-    minute end in `sqlite3.OperationalError`. Raises as `open_file`, and `sqlite3.Error`.
+    minute end in `sqlite3.OperationalError`. Where no copy can be written, a database without a log is read in its
+    place. Raises as `open_file`, `RunError` where there is a log, and `sqlite3.Error`.
     """
-    with tempfile.TemporaryDirectory(prefix="fedcipher-") as folder:
-        copy = Path(folder) / "copy.db"
-        _copy(Path(path), copy, most)
-        with closing(sqlite3.connect(copy, isolation_level=None)) as base:
-            until = time.monotonic() + _SQLITE_SECONDS
-            base.set_progress_handler(lambda: time.monotonic() > until, _SQLITE_STEPS)
-            base.execute("PRAGMA trusted_schema=OFF")
-            yield base
+    whole, log = _whole(Path(path), most)
+    with ExitStack() as held:
+        try:
+            folder = held.enter_context(tempfile.TemporaryDirectory(prefix="fedcipher-"))
+            place = _written(Path(folder) / "copy.db", whole, log)
+        except OSError as error:
+            if log:
+                raise RunError(
+                    f"{path} has a log beside it, so a copy must be written to read it: {error.strerror or error}; set "
+                    "TMPDIR to a folder that this user may write to"
+                ) from error
+            place = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
+        base = held.enter_context(closing(sqlite3.connect(place, uri=True, isolation_level=None)))
+        until = time.monotonic() + _SQLITE_SECONDS
+        base.set_progress_handler(lambda: time.monotonic() > until, _SQLITE_STEPS)
+        base.execute("PRAGMA trusted_schema=OFF")
+        yield base
 
 
-def _copy(path: Path, copy: Path, most: int) -> None:
+def _written(copy: Path, whole: bytes, log: bytes) -> str:
+    """A database of these bytes at ``copy``, as SQLite names it."""
+    copy.write_bytes(whole)
+    if log:
+        copy.with_name(f"{copy.name}-wal").write_bytes(log)
+    return copy.as_uri()
+
+
+def _whole(path: Path, most: int) -> tuple[bytes, bytes]:
+    """What is in a database and in its log, of one time."""
     log = path.with_name(f"{path.name}-wal")
     for _ in range(_COPIES):
         before, whole = _log_of(log, most), read_file(path, most)
         # Pages of the database change only to what an unchanged log holds.
         if before == _log_of(log, most):
-            break
+            return whole, before
         time.sleep(0.05)
-    else:
-        raise ForeignFileError(errno.EAGAIN, "changes faster than it can be copied", str(path))
-    copy.write_bytes(whole)
-    if before:
-        copy.with_name(f"{copy.name}-wal").write_bytes(before)
+    raise ForeignFileError(errno.EAGAIN, "changes faster than it can be copied", str(path))
 
 
 def _log_of(path: Path, most: int) -> bytes:

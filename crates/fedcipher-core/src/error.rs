@@ -1,5 +1,7 @@
 //! The one error type of the core: every variant says what was wrong and what to do about it.
 
+use crate::ledger;
+
 /// What can go wrong between a float update and a decrypted average.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -93,7 +95,8 @@ pub enum Error {
 
     #[error(
         "nonce reuse refused: client {client} has already encrypted round {last} under this key and \
-         was asked for round {round}; rounds must increase, rotate the key to start over"
+         was asked for round {round}; rounds must increase, rotate the key to start over{}",
+        ledger::ahead(*last)
     )]
     NonceReuse { client: u32, round: u64, last: u64 },
 
@@ -114,7 +117,8 @@ pub enum Error {
 
     #[error(
         "aggregate refused: another one of round {round}, or a later one (round {last}), has been opened under this \
-         key; the server must send the aggregate of a new round, or the one of round {round} as it was"
+         key; the server must send the aggregate of a new round, or the one of round {round} as it was{}",
+        ledger::ahead(*last)
     )]
     Opened { round: u64, last: u64 },
 

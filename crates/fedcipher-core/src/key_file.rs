@@ -1,14 +1,16 @@
 //! Client key files: read only where nobody else can, used by one program (or the processes of one app) at a time.
 //!
 //! A file is a line of text, the scheme, then the key. Beside `client-0.key` lies `client-0.key.used` from its
-//! first use on: it names the state folder whose ledgers know what the key has encrypted, and carries the lock.
+//! first use on: it names the state folder whose ledgers know what the key has encrypted, and carries the lock. Where
+//! this user cannot write there (a Kubernetes Secret), the marker is in the state folder, under the key's own name.
 
 use crate::keys::ClientKey;
 use crate::ledger::stamp::{self, LEN, Magic, Stamp};
 use crate::ledger::{self, CURE, Folder};
-use crate::os::{self, Exposed};
-use crate::{Error, Result};
-use std::fs::{File, TryLockError};
+use crate::os::{self, Exposed, TRUSTED_GROUP};
+use crate::wire::hex;
+use crate::{Error, Result, container};
+use std::fs::{File, Metadata, TryLockError};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
@@ -33,6 +35,7 @@ pub fn changeable(path: &Path) -> std::io::Result<Option<String>> {
 }
 
 fn told(place: &Path, exposed: Exposed) -> String {
+    let group = trust_group(place.metadata().ok().as_ref());
     let place = place.display();
     match exposed {
         Exposed::OfUser(user) => {
@@ -44,9 +47,29 @@ fn told(place: &Path, exposed: Exposed) -> String {
             )
         }
         Exposed::Writable(mode) | Exposed::Readable(mode) => {
-            format!("may be replaced by other users, who may write to {place} (mode {mode:04o}): chmod go-w {place}")
+            format!(
+                "may be replaced by other users, who may write to {place} (mode {mode:04o}): chmod go-w {place}{group}"
+            )
         }
     }
+}
+
+/// What else to do where only a group of this process stands against a file or folder.
+fn trust_group(about: Option<&Metadata>) -> String {
+    about.and_then(os::group_to_trust).map_or_else(String::new, |group| {
+        format!(" (where nobody but this service is in group {group}, set {TRUSTED_GROUP}={group}: docs/deploy.md)")
+    })
+}
+
+/// What to do where others may read a key file, that is, where its modes come from.
+fn unread(path: &Path, about: &Metadata) -> String {
+    if container::in_kubernetes() {
+        return format!(
+            "give the Secret's volume defaultMode: 0440 and the pod an fsGroup, and set {TRUSTED_GROUP} to that group \
+             (docs/deploy.md, Kubernetes)"
+        );
+    }
+    format!("chmod 600 {}{}", path.display(), trust_group(Some(about)))
 }
 
 /// The bytes of a client's key file. A file that others may read, or that lies where others may replace it or a
@@ -62,10 +85,7 @@ pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
         return Err(refused(path, "is no key file"));
     }
     if let Some(Exposed::Readable(mode)) = os::exposed_file(&about) {
-        return Err(refused(
-            path,
-            format!("may be read by other users (mode {mode:04o}): chmod 600 {}", path.display()),
-        ));
+        return Err(refused(path, format!("may be read by other users (mode {mode:04o}): {}", unread(path, &about))));
     }
     if let Some(why) = replaceable(path).map_err(io)? {
         return Err(refused(path, why));
@@ -104,6 +124,18 @@ pub enum Sharing {
 #[derive(Debug)]
 pub struct InUse {
     _marker: File,
+    /// Where the marker is not beside it.
+    _key_file: Option<File>,
+    first: bool,
+}
+
+impl InUse {
+    /// Whether this was the first use as far as the state folder knows, and nothing beside the key file knows of it: if
+    /// the folder is lost, so is what the key has encrypted.
+    #[must_use]
+    pub fn first_in_state(&self) -> bool {
+        self.first
+    }
 }
 
 /// Where the marker of a key file lies: beside the file itself, not beside a link to it.
@@ -113,49 +145,102 @@ pub fn marker(path: &Path) -> Result<PathBuf> {
     Ok(name.into())
 }
 
+/// Where it lies if this user cannot write there.
+fn marker_in(state: &Path, key: &ClientKey) -> PathBuf {
+    state.join(format!("{}-{}.used", hex(&key.tag.key_id), key.client))
+}
+
+/// Whether nothing can be made in the folder of a file, whoever tries again.
+fn is_read_only(e: &std::io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
+}
+
+/// What to say where the state folder alone knows of a key's use: see [`InUse::first_in_state`].
+#[must_use]
+pub fn only_in(path: &Path, state: &Path) -> String {
+    format!(
+        "key file {} cannot have a note of its use beside it, so {} alone knows what it has encrypted: keep that folder as \
+         long as the key, and if it is lost have new keys made",
+        path.display(),
+        state.display()
+    )
+}
+
 /// Takes the key file at `path`, which holds `key`, into use with the ledgers of folder `state`.
 ///
-/// Refuses at once where another program uses it, where it has been used with another state folder, and where
-/// that folder has lost its ledgers.
+/// Refuses at once where another program uses it, where it has been used with another state folder, where that folder
+/// has lost its ledgers, and where it ends with the container.
 pub fn take(path: &Path, key: &ClientKey, state: &Path, sharing: Sharing) -> Result<InUse> {
+    container::check_state(state)?;
     let folder = Folder::open(state)?;
-    let at = marker(path)?;
+    let (beside, within) = (marker(path)?, marker_in(state, key));
+    match take_at(&beside, path, key, &folder, sharing)? {
+        Taken::Yes(marker, _) => return Ok(InUse { _marker: marker, _key_file: None, first: false }),
+        Taken::Unwritten(e) if is_read_only(&e) => {}
+        Taken::Unwritten(e) => return Err(unwritten(path, &beside, &e)),
+    }
+    // Another program may have the same file with another state folder. What is only read cannot be locked everywhere.
+    let held = os::open_file(path).map_err(|e| refused(path, e))?;
+    if let Err(in_use @ Error::KeyInUse { .. }) = lock(&held, path, sharing) {
+        return Err(in_use);
+    }
+    match take_at(&within, path, key, &folder, sharing)? {
+        Taken::Yes(marker, first) => Ok(InUse { _marker: marker, _key_file: Some(held), first }),
+        Taken::Unwritten(e) => Err(unwritten(path, &within, &e)),
+    }
+}
+
+fn unwritten(path: &Path, at: &Path, e: &std::io::Error) -> Error {
+    refused(path, format!("cannot note its use in {}: {e}; make room there, or keep the key elsewhere", at.display()))
+}
+
+enum Taken {
+    /// The marker, locked, and whether it was made now.
+    Yes(File, bool),
+    Unwritten(std::io::Error),
+}
+
+/// As [`take`], with the marker `at`.
+fn take_at(at: &Path, path: &Path, key: &ClientKey, folder: &Folder, sharing: Sharing) -> Result<Taken> {
+    let (state, mut first) = (folder.path(), false);
     let fresh = Stamp::of(MAGIC, folder.identity(), key, 0);
-    let unwritten = |e: std::io::Error| {
-        refused(
-            path,
-            format!(
-                "cannot note its use in {}: {e}; this user must be able to write to the folder of the key file (chown it, or \
-             move the file)",
-                at.display()
-            ),
-        )
-    };
     loop {
-        let mut file = match stamp::open(&at, false) {
+        let mut file = match stamp::open(at, false) {
             Ok(file) => file,
             Err(e) if e.kind() == ErrorKind::NotFound => {
+                if let Err(e) = stamp::try_to_make(at) {
+                    return Ok(Taken::Unwritten(e));
+                }
                 // Unused as far as this file knows. The ledgers come first: a marker vouches for them.
                 ledger::register(key, state)?;
-                stamp::publish(&at, &fresh.encode()).map_err(unwritten)?;
+                first = stamp::publish(at, &fresh.encode()).map_err(|e| unwritten(path, at, &e))?;
                 continue;
             }
-            Err(e) => return Err(stamp::unopened(&at, &e)),
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                return Err(refused(
+                    path,
+                    format!("has been used by another user, who alone reads {}: run both as one user", at.display()),
+                ));
+            }
+            Err(e) => return Err(stamp::unopened(at, &e)),
         };
         let mut bytes = Vec::new();
-        (&mut file).take(2 * LEN as u64).read_to_end(&mut bytes).map_err(|e| refused(&at, e))?;
+        (&mut file).take(2 * LEN as u64).read_to_end(&mut bytes).map_err(|e| refused(at, e))?;
         let Some(found) = Stamp::decode(&bytes, MAGIC) else {
-            return Err(refused(&at, format!("is cut or damaged; {CURE}")));
+            return Err(refused(at, format!("is cut or damaged; {CURE}")));
         };
         // The marker of an earlier key at this path may only go when nobody uses that key any more.
         let earlier = !found.is_of(key);
         lock(&file, path, if earlier { Sharing::Alone } else { sharing })?;
-        if !os::is_at(&file, &at) {
+        if !os::is_at(&file, at) {
             continue;
         }
         if earlier {
+            if let Err(e) = stamp::try_to_make(at) {
+                return Ok(Taken::Unwritten(e));
+            }
             ledger::register(key, state)?;
-            stamp::replace(&at, &fresh.encode()).map_err(unwritten)?;
+            stamp::replace(at, &fresh.encode()).map_err(|e| unwritten(path, at, &e))?;
             continue;
         }
         if found.folder != fresh.folder {
@@ -168,9 +253,9 @@ pub fn take(path: &Path, key: &ClientKey, state: &Path, sharing: Sharing) -> Res
                 ),
             ));
         }
-        ledger::check_registered(key, &folder)?;
+        ledger::check_registered(key, folder)?;
         ledger::register(key, state)?;
-        return Ok(InUse { _marker: file });
+        return Ok(Taken::Yes(file, first));
     }
 }
 

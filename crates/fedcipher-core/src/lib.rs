@@ -8,6 +8,7 @@ pub mod bits;
 pub mod bounds;
 pub mod client;
 pub mod codec;
+mod container;
 pub mod error;
 pub mod flashe;
 pub mod key_file;

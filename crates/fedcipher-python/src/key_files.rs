@@ -32,15 +32,17 @@ pub fn changeable(path: PathBuf) -> PyResult<Option<String>> {
     Ok(key_file::changeable(&path)?)
 }
 
-/// Takes a key file into use for this process's life, with the ledgers of folder `state`.
+/// Takes a key file into use for this process's life, with the ledgers of folder `state`. What to warn of, where
+/// that folder alone knows of the key's use from now on.
 #[pyfunction]
-pub fn hold_key_file(py: Python<'_>, path: PathBuf, key: &ClientKey, state: PathBuf) -> PyResult<()> {
+pub fn hold_key_file(py: Python<'_>, path: PathBuf, key: &ClientKey, state: PathBuf) -> PyResult<Option<String>> {
     let key = &key.0;
     py.detach(|| {
         let taken = key_file::take(&path, key, &state, Sharing::Workers)?;
+        let said = taken.first_in_state().then(|| key_file::only_in(&path, &state));
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         held.get_or_insert_default().insert((key_file::marker(&path)?, key.tag.key_id), taken);
-        Ok(())
+        Ok(said)
     })
     .map_err(raise)
 }

@@ -19,7 +19,7 @@ from rich.logging import RichHandler
 from rich.progress import Progress, TimeRemainingColumn
 
 from fedcipher import keys as key_files
-from fedcipher._files import make_private_folder, write_whole
+from fedcipher._files import make_private_folder, resolved, write_whole
 from fedcipher._terminal import console, progress
 from fedcipher.app.answers import evaluated, pool_evaluations
 from fedcipher.app.client_app import make_client_app
@@ -42,6 +42,7 @@ from fedcipher.flower.run_folder import free_folder, save_model
 from fedcipher.foreign_text import quoting_log, show
 from fedcipher.keys.provider import FileKeys, ServerKeys
 from fedcipher.schemes import Scheme
+from fedcipher.schemes.base import EPHEMERAL_STATE
 
 __all__ = ["largest_weight", "train"]
 
@@ -93,7 +94,7 @@ def train(
     said = shlex.join(["fedcipher", *command])
     report = Report.begin(asdict(settings), scheme, said, link_mbit, engine=engine, accelerator=accelerator)
     # Whole: Flower's own are elsewhere.
-    settings = replace(settings, out=str((out / "run" if settings.resume else free_folder(out / "run")).resolve()))
+    settings = replace(settings, out=str(resolved(out / "run" if settings.resume else free_folder(out / "run"))))
     model = out / "model.npz"
     earlier = model.stat().st_mtime_ns if model.exists() and not settings.resume else None
     # Before keys are made, of which a client has its own only.
@@ -107,7 +108,7 @@ def train(
             if beside is not None:
                 report.beside = Report.begin(asdict(settings), beside, said, link_mbit)
                 other = out / beside.name
-                plain = replace(settings, keys=f"{settings.keys}-{beside.name}", out=str((other / "run").resolve()))
+                plain = replace(settings, keys=f"{settings.keys}-{beside.name}", out=str(resolved(other / "run")))
                 _run(plain, beside, report.beside, bar, other, False, cores)
     finally:
         if report.rounds:
@@ -238,7 +239,11 @@ def _own_state(settings: Settings) -> Iterator[None]:
     make_private_folder(state)
     policy = state / "policy.json"
     write_whole(policy, json.dumps(SIMULATED.to_values()).encode())
-    with _environment("FEDCIPHER_STATE_DIR", str(state)), _environment(POLICY_FILE, str(policy)):
+    with (
+        _environment("FEDCIPHER_STATE_DIR", str(state)),
+        _environment(EPHEMERAL_STATE, "1"),
+        _environment(POLICY_FILE, str(policy)),
+    ):
         yield
 
 

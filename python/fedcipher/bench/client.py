@@ -18,6 +18,7 @@ from fedcipher.bench.sampler import Profile, Sampler
 from fedcipher.bench.server import end_with_parent
 from fedcipher.codec import Array
 from fedcipher.errors import BenchError, FedcipherError, PeerLostError
+from fedcipher.foreign_files import parse_json
 from fedcipher.schemes import KeySet, Member, Scheme
 
 __all__ = ["connect", "measure"]
@@ -117,8 +118,16 @@ def _run(
                 decrypted = decryptor.decrypt(aggregate, round=number)
             _check(case, 2 / made.levels.of(case.bits), decrypted[0], mean)
     connection.send("done")
-    server = Profile.from_dict(json.loads(connection.receive("profile").payload))
-    return Run(sampler.profile, server, keygen, update_bytes, aggregate_bytes, server_key_bytes)
+    return Run(sampler.profile, _profile(connection), keygen, update_bytes, aggregate_bytes, server_key_bytes)
+
+
+def _profile(connection: Connection) -> Profile:
+    """What the server has measured. Raises `PeerLostError`."""
+    payload = connection.receive("profile").payload
+    try:
+        return Profile.from_dict(parse_json(payload))
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise PeerLostError("the other side sent a malformed profile") from None
 
 
 def _check(case: Case, step: float, found: Array, mean: Array) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedcipher.errors import BenchError, ParameterError, PeerLostError
+from fedcipher.foreign_files import parse_json
 
 __all__ = ["Connection", "Link", "Message", "address"]
 
@@ -113,7 +114,7 @@ class Connection:
         if magic != _MAGIC or header_len > _MAX_HEADER or payload_len > _MAX_PAYLOAD:
             raise PeerLostError("the other side speaks another protocol; is it `fedcipher bench serve`?")
         try:
-            facts: Any = json.loads(self._read(header_len))
+            facts: Any = parse_json(self._read(header_len))
             kind = facts.pop("kind")
         except (ValueError, KeyError, AttributeError, TypeError):
             raise PeerLostError("the other side sent a malformed message") from None

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fedcipher._files import make_private_folder
+from fedcipher._files import make_private_folder, user_home
 from fedcipher._optional import load, missing
 from fedcipher.cluster.certificates import server_certificate
 from fedcipher.cluster.environment import for_flower
@@ -209,7 +209,7 @@ def _given(
 def _prepare_environment(module: str) -> None:
     """Before anything of Flower is imported, which reads its variables then. Raises `ClusterError`."""
     home = os.environ.get("FLWR_HOME")
-    made = for_flower(Path(home) if home else Path.home() / ".flwr")
+    made = for_flower(Path(home) if home else user_home("FLWR_HOME") / ".flwr")
     os.environ.clear()
     os.environ.update(made)
     if missing("flwr", "uvicorn") or missing(module):

@@ -22,6 +22,7 @@ from fedcipher._files import create_private, is_locked, locked
 from fedcipher.cluster.environment import for_flower
 from fedcipher.foreign_files import MAX_INDEX, MAX_NOTE, read_file, read_json
 from fedcipher.foreign_text import show
+from fedcipher.schemes.base import EPHEMERAL_STATE
 
 __all__ = ["INDEX", "LOCK", "REGISTERED", "is_running"]
 
@@ -59,7 +60,9 @@ def main() -> int:
         lock.flush()
         programs: list[dict[str, Any]] = read_json(folder / INDEX, MAX_INDEX)["programs"]
         # Apps have no part of the folder with which `flwr` logs in.
-        environment = {**for_flower(folder / "apps"), "FEDCIPHER_STATE_DIR": str(folder / "state")}
+        environment = for_flower(folder / "apps")
+        # Keys and state are in one folder.
+        environment |= {"FEDCIPHER_STATE_DIR": str(folder / "state"), EPHEMERAL_STATE: "1"}
         _adopt_orphans()
         running: list[_Program] = []
         ends = threading.Event()

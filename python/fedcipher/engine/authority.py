@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from fedcipher import _native
 from fedcipher._optional import require_feature
+from fedcipher.engine.host import spoken
 from fedcipher.errors import EngineError, EngineUnavailableError, StalledError
 from fedcipher.foreign_text import quoting_log
 from fedcipher.keys.provider import ServerKeys
-from fedcipher.schemes import from_spec
 
 __all__ = ["Authority"]
 
@@ -38,7 +37,7 @@ class Authority(ServerKeys):
         self._client = _native.AuthorityClient(target, credentials, patience)
         self._keys: dict[int, _native.ServerKey] = {}
         self._revoked: frozenset[int] = frozenset()
-        self.scheme = from_spec(json.loads(self._fetch()))
+        self.scheme = spoken(self._fetch())
         if not self._keys:
             raise EngineError("the authority has made no epoch yet; enrol the devices, then run its rotate command")
 

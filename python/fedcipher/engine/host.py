@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,8 @@ from numpy.typing import NDArray
 
 from fedcipher import _native
 from fedcipher._optional import require_feature
+from fedcipher.errors import EngineError
+from fedcipher.foreign_files import parse_json
 from fedcipher.schemes import Decryptor, Encryptor, Member, Scheme, from_spec
 from fedcipher.schemes.base import KernelDecryptor, KernelEncryptor
 
@@ -40,13 +41,22 @@ def connect(target: str, *, device: str = "", credentials: str | Path | None = N
     return Engine(_native.EngineClient(target, device, credentials, patience))
 
 
+def spoken(spec: str) -> Scheme:
+    """The scheme that an engine or an authority says it speaks. Raises `EngineError` for what is no JSON."""
+    try:
+        said = parse_json(spec)
+    except ValueError as error:
+        raise EngineError(f"the other side does not say a scheme: {error}; is it of this version?") from error
+    return from_spec(said)
+
+
 class Engine:
     """One device of an engine. A lost connection is made again at the next call."""
 
     def __init__(self, client: _native.EngineClient) -> None:
         self._client = client
         spec, self.client, self.epochs = client.describe()
-        self.scheme: Scheme = from_spec(json.loads(spec))
+        self.scheme: Scheme = spoken(spec)
         self._encryptors: dict[int, Encryptor] = {}
 
     def encryptor(self, epoch: int = 0) -> Encryptor:

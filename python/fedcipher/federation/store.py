@@ -86,7 +86,7 @@ class Store:
         if charter.run <= int(facts.get("run", 0)):
             raise CharterError(
                 f"the charter's run {charter.run} is not after run {facts['run']}, which this identity has taken part "
-                "in: a later run ends an earlier one for ever"
+                f"in: a later run ends an earlier one for ever{_ahead(int(facts['run']))}"
             )
         _check_date(charter.run)
         policy.judge(charter, signature)
@@ -224,6 +224,18 @@ def _check_date(run: int) -> None:
             f"the charter's run {run} is dated more than a day ahead of this machine's clock: set the server's clock, "
             "or this one's"
         )
+
+
+def _ahead(run: int) -> str:
+    """What to do where a run that was accepted is dated ahead: every clock was wrong then."""
+    try:
+        _check_date(run)
+    except CharterError:
+        return (
+            ". That run is dated ahead of this machine's clock, so a clock was wrong then: see that the clocks are "
+            "right, have new keys made (`fedcipher keygen`, or `fedcipher-authority rotate`), and start a new run"
+        )
+    return ""
 
 
 @contextmanager

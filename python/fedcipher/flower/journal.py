@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fedcipher._files import create_private, drop_drafts, is_locked, locked, write_whole
+from fedcipher._files import create_private, drop_drafts, is_locked, locked, refusal, write_whole
 from fedcipher.errors import RunError
 from fedcipher.flower.records import RoundRecord
 from fedcipher.foreign_files import MAX_JOURNAL, MAX_MODEL, check_regular, open_sqlite_copy, parse_json, read_file
@@ -147,6 +147,8 @@ def read_journal(folder: Path) -> Past:
             return _read(base, folder, running)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{folder} has no journal: it is no folder of a run (SecureStrategy's out=)") from None
+    except PermissionError as error:
+        raise RunError(f"{path} cannot be read: {refusal(error)}") from error
     except (sqlite3.Error, OSError) as error:
         raise RunError(f"{path} cannot be read: {error}; resume the run, or copy its whole folder again") from error
 

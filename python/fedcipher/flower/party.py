@@ -10,6 +10,7 @@ from typing import Protocol, cast
 
 from flwr.app import Context
 
+from fedcipher._files import resolved
 from fedcipher.engine import Engine, connect
 from fedcipher.errors import AccessError, KeyFormatError, WrongEpochError
 from fedcipher.federation.charter import Charter
@@ -183,7 +184,7 @@ def party_of(ctxt: Context) -> Party:
         return _parties[slot]
     path, simulated = _key_path(ctxt)
     try:
-        slot = (str(path.resolve()), str(simulated), path.stat().st_mtime)
+        slot = (str(resolved(path)), str(simulated), path.stat().st_mtime)
     except OSError:
         slot = (str(path), str(simulated), 0.0)
     if slot not in _parties:

@@ -43,7 +43,7 @@ from fedcipher.flower.attendance import Attendance
 from fedcipher.flower.committee import Committee, NoSum
 from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
-from fedcipher.flower.numbers import asked_after, reserve
+from fedcipher.flower.numbers import asked_after, clock_advice, reserve
 from fedcipher.flower.parties import Parties
 from fedcipher.flower.records import LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of, losses, thin_text
 from fedcipher.flower.refusal import reference_of
@@ -443,7 +443,8 @@ class SecureStrategy(Strategy):
     def _last_reason(self) -> str:
         record = self.rounds[-1]
         left_out = next((c.left_out for c in record.clients if c.left_out), None)
-        return f"{record.unfinished}{f' ({left_out})' if left_out else ''}"
+        advice = clock_advice()
+        return f"{record.unfinished}{f' ({left_out})' if left_out else ''}{f'; {advice}' if advice else ''}"
 
     def _warn_of_budget(self, num_rounds: int) -> None:
         privacy = self.scheme.codec.privacy

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcipher import _native
-from fedcipher._files import make_private_folder, refusal
+from fedcipher._files import make_private_folder, refusal, resolved
 from fedcipher.errors import FedcipherError, KeyFormatError, ParameterError, SignatureError, WrongRosterError
 from fedcipher.federation.charter import SIGNATURE_BYTES
 from fedcipher.foreign_files import MAX_CARD, parse_json, read_json
@@ -257,7 +257,10 @@ def add_joined(key_file: str | Path, files: Iterable[str | Path]) -> Listed:
 
     Raises as `look` and `who_joined`. Nothing is written where one file is refused.
     """
-    path = Path(key_file).resolve()
+    try:
+        path = resolved(key_file)
+    except OSError as error:
+        raise KeyFormatError(f"cannot read key file {refusal(error)}") from error
     scheme, key = load_client(path)
     made_by = _native_scheme(scheme)
     replace_client_key(path, made_by.with_joined(key, who_joined(look(path), files)))

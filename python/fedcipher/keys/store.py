@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fedcipher import _native
-from fedcipher._files import flush_folder, make_private_folder, refusal
+from fedcipher._files import flush_folder, make_private_folder, refusal, user_home
 from fedcipher.errors import ForeignFileError, FrameError, KeyFormatError, ParameterError
 from fedcipher.foreign_files import MAX_KEY_FILE, MAX_NOTE, open_file, parse_json, read_file
+from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes import KeySet, Scheme, from_spec
 from fedcipher.schemes.base import state_dir
 
@@ -40,6 +41,7 @@ __all__ = [
     "write_new",
 ]
 
+_log = quoting_log("fedcipher")
 VERSION = 1
 """Of key files."""
 _SERVER_FILE = "server.key"
@@ -69,9 +71,12 @@ def locate(name: str | Path) -> Path:
 
 
 def home() -> Path:
-    """``FEDCIPHER_HOME``, or ``~/.fedcipher``: where what has a name is, whatever folder an app runs in."""
+    """``FEDCIPHER_HOME``, or ``~/.fedcipher``: where what has a name is, whatever folder an app runs in.
+
+    Raises `ParameterError` where this user has no home folder.
+    """
     chosen = os.environ.get("FEDCIPHER_HOME")
-    return Path(chosen).absolute() if chosen else Path.home() / ".fedcipher"
+    return Path(chosen).absolute() if chosen else user_home("FEDCIPHER_HOME") / ".fedcipher"
 
 
 def named_folder(name: str) -> Path:
@@ -283,12 +288,15 @@ def open_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
     """As `load_client`, to encrypt: takes the key file into use with the ledgers of this process's state folder.
 
     Holds a lock on ``<path>.used`` for the process's life, so that no engine uses the key at the same time; other
-    processes with the same state folder may. Raises `KeyInUseError` where an engine holds it, `KeyFormatError`
-    where the key has been used with another state folder, and `LedgerError` where that folder has lost its ledger.
+    processes with the same state folder may. Where nothing can be written beside the key file, that note is in the
+    state folder. Raises `KeyInUseError` where an engine holds it, `KeyFormatError` where the key has been used with
+    another state folder, and `LedgerError` where that folder has lost its ledger, or ends with the container that
+    this is.
     """
     path = Path(path)
     made, key = load_client(path)
-    _native.hold_key_file(path, key, state_dir())
+    if said := _native.hold_key_file(path, key, state_dir()):
+        _log.warning("%s", said)
     return made, key
 
 

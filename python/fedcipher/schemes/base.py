@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
+from fedcipher._files import user_home
 from fedcipher._optional import require_feature
 from fedcipher.codec import (
     Array,
@@ -143,12 +144,16 @@ class KeySet:
         return self.server_key
 
 
+EPHEMERAL_STATE = "FEDCIPHER_ALLOW_EPHEMERAL_STATE"
+"""The variable that, at 1, lets a container's state folder end with it: for keys that do so too."""
+
+
 def state_dir() -> Path:
-    """Where nonce ledgers live: ``FEDCIPHER_STATE_DIR``, or the user's state folder."""
+    """Where nonce ledgers live: ``FEDCIPHER_STATE_DIR``, or the user's state folder. Raises `ParameterError`."""
     chosen = os.environ.get("FEDCIPHER_STATE_DIR")
     if chosen:
         return Path(chosen)
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    base = os.environ.get("XDG_STATE_HOME") or user_home("FEDCIPHER_STATE_DIR") / ".local" / "state"
     return Path(base) / "fedcipher"
 
 

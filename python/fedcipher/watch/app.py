@@ -27,6 +27,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedcipher import _page
+from fedcipher._files import refusal
 from fedcipher.app.report_page import content
 from fedcipher.errors import FedcipherError, ParameterError
 from fedcipher.foreign_text import MAX_LINE, quoted
@@ -127,7 +128,11 @@ def _answered(made: Any) -> Response:
     try:
         return made()
     except FedcipherError as error:
-        return PlainTextResponse(f"{quoted(error, MAX_LINE)}\n", status_code=503, headers=_HEADERS)
+        said = str(error)
+    except OSError as error:
+        # Matplotlib wants a folder that it may write to.
+        said = refusal(error)
+    return PlainTextResponse(f"{quoted(said, MAX_LINE)}\n", status_code=503, headers=_HEADERS)
 
 
 def _content(run: WatchedRun) -> list[str]:

@@ -56,6 +56,21 @@ pub fn check_date(round: u64) -> Result<()> {
     }
 }
 
+/// What to do where the `last` round of a key is dated ahead of this machine's clock: a clock was wrong at that round.
+/// Empty where it is not.
+pub(crate) fn ahead(last: u64) -> String {
+    let days = date(last).map_or(0, |date| date.saturating_sub(now()) / 86_400);
+    // What closes a key for good is dated as no round is.
+    if days == 0 || last == u64::MAX {
+        return String::new();
+    }
+    format!(
+        ". Round {last} is dated {days} days ahead of this machine's clock, so a clock was wrong then: until that date this \
+         key takes no other round. Set the clocks of the server and the clients right, then have new keys made \
+         (`fedcipher keygen`, or `fedcipher-authority rotate`) and start a new run"
+    )
+}
+
 /// Makes the ledgers of a key whose holder knows that it has never been used (a key file without a marker, a
 /// key that an authority issues to this folder's identity only). Such a ledger takes rounds of any date, where
 /// one that [`Ledger::open`] makes refuses those begun before it: the key may have encrypted them elsewhere.

@@ -93,6 +93,11 @@ pub fn publish(path: &Path, content: &[u8]) -> std::io::Result<bool> {
     made
 }
 
+/// Whether a file can be made at `path`: makes another one beside it, and removes that.
+pub fn try_to_make(path: &Path) -> std::io::Result<()> {
+    std::fs::remove_file(draft(path, b"")?)
+}
+
 /// As [`publish`], over what was there.
 pub fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
     std::fs::rename(draft(path, content)?, path)?;

@@ -10,6 +10,10 @@ pub use unix::*;
 #[cfg(windows)]
 pub use windows::*;
 
+/// The variable that names the group whose members are taken for this user: its number, or `own` for all that the
+/// process is in.
+pub const TRUSTED_GROUP: &str = "FEDCIPHER_TRUSTED_GROUP";
+
 /// What owners and modes, which only Unix has, say against a key that lies there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(windows, expect(dead_code, reason = "no modes there"))]

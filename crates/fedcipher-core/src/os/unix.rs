@@ -1,6 +1,6 @@
 //! Linux and macOS.
 
-use super::{Exposed, Unopened};
+use super::{Exposed, TRUSTED_GROUP, Unopened};
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
@@ -11,6 +11,8 @@ const OTHERS: u32 = 0o077;
 /// Of the group, and of everybody.
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
+const GROUP_READS: u32 = 0o040;
+const GROUP_WRITES: u32 = 0o020;
 const MOST_LINKS: u32 = 40;
 
 /// The bytes at `offset`; the file's position is of no matter.
@@ -60,7 +62,31 @@ pub fn sync_folder(path: &Path) -> Result<()> {
 
 /// What stands against a secret file with this metadata.
 pub fn exposed_file(about: &Metadata) -> Option<Exposed> {
-    (about.mode() & OTHERS != 0).then(|| Exposed::Readable(about.mode() & 0o7777))
+    (rights(about, OTHERS, GROUP_READS) != 0).then(|| Exposed::Readable(about.mode() & 0o7777))
+}
+
+/// Those of the `rights` that others have, without that of a group whose members are taken for this user.
+fn rights(about: &Metadata, rights: u32, of_group: u32) -> u32 {
+    let trusted = about.mode() & of_group != 0 && trusts(about.gid());
+    about.mode() & rights & !if trusted { of_group } else { 0 }
+}
+
+/// Whether the user has said that members of this group are taken for him; the process must be in it.
+fn trusts(group: u32) -> bool {
+    let named = std::env::var(TRUSTED_GROUP).unwrap_or_default();
+    (named == "own" || named.parse() == Ok(group)) && is_of(group)
+}
+
+fn is_of(group: u32) -> bool {
+    let more = rustix::process::getgroups().unwrap_or_default();
+    more.iter().chain([&rustix::process::getegid()]).any(|own| own.as_raw() == group)
+}
+
+/// The group that alone stands between a file or folder and its use, where this process is in it and another user, or a
+/// mount, has the mode in his hands.
+pub fn group_to_trust(about: &Metadata) -> Option<u32> {
+    let others = about.mode() & 0o7;
+    (about.mode() & (GROUP_READS | GROUP_WRITES) != 0 && others == 0 && is_of(about.gid())).then(|| about.gid())
 }
 
 /// The first folder, link or file on the way to the secret file at `path` by which another user could put his own in
@@ -96,8 +122,9 @@ pub fn exposed_path(path: &Path) -> Result<Option<(PathBuf, Exposed)>> {
         if !about.is_dir() {
             return Ok(sticky.then_some((at, Exposed::Sticky)));
         }
-        sticky = about.mode() & STICKY != 0 && about.mode() & OTHERS_WRITE != 0;
-        if about.mode() & OTHERS_WRITE != 0 && !sticky {
+        let others_write = rights(&about, OTHERS_WRITE, GROUP_WRITES) != 0;
+        sticky = about.mode() & STICKY != 0 && others_write;
+        if others_write && !sticky {
             return Ok(Some((found, Exposed::Writable(about.mode() & 0o7777))));
         }
         at = found;
@@ -108,7 +135,9 @@ pub fn exposed_path(path: &Path) -> Result<Option<(PathBuf, Exposed)>> {
 /// The same of the folder at `path`, and whether another user may put files into it: a sticky folder is refused too.
 pub fn exposed_folder(path: &Path) -> Result<Option<(PathBuf, Exposed)>> {
     match exposed_path(path)? {
-        None if path.metadata()?.mode() & OTHERS_WRITE != 0 => Ok(Some((path.to_owned(), Exposed::Sticky))),
+        None if rights(&path.metadata()?, OTHERS_WRITE, GROUP_WRITES) != 0 => {
+            Ok(Some((path.to_owned(), Exposed::Sticky)))
+        }
         found => Ok(found),
     }
 }

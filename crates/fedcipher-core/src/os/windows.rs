@@ -68,6 +68,11 @@ pub fn exposed_file(_: &Metadata) -> Option<Exposed> {
     None
 }
 
+/// Files have no groups on Windows.
+pub fn group_to_trust(_: &Metadata) -> Option<u32> {
+    None
+}
+
 /// Files have no modes on Windows.
 pub fn exposed_path(_: &Path) -> Result<Option<(PathBuf, Exposed)>> {
     Ok(None)

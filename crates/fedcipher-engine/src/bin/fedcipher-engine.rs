@@ -2,6 +2,8 @@
 
 use clap::{Parser, Subcommand};
 use fedcipher_core::key_file::{self, InUse, Sharing};
+use fedcipher_core::keys::ClientKey;
+use fedcipher_core::registry;
 use fedcipher_core::rlwe::accelerator::Accelerators;
 use fedcipher_engine::client::Target;
 use fedcipher_engine::door::Door;
@@ -165,11 +167,26 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-/// The key in a file, which nobody else may use while the result lives.
-fn load_key(keyring: &Keyring, path: &Path) -> Result<InUse> {
+/// The keys in the files at `paths`, which nobody else may use while the result lives. All are read, and those that may
+/// be refused are taken into use, before one is bound to this state folder.
+fn load_keys(keyring: &Keyring, paths: &[PathBuf]) -> Result<Vec<InUse>> {
+    let mut keys = paths.iter().map(|path| readable(path)).collect::<Result<Vec<_>>>()?;
+    keys.sort_by_key(|(path, ..)| !key_file::marker(path).is_ok_and(|marker| marker.exists()));
+    keys.into_iter().map(|(path, spec, key)| take_key(keyring, path, &spec, &key)).collect()
+}
+
+fn readable(path: &Path) -> Result<(&Path, String, ClientKey)> {
     let (spec, key) = key_file::load(path)?;
-    let in_use = key_file::take(path, &key, keyring.state(), Sharing::Alone)?;
-    keyring.insert(&stem(path), &spec, &key)?;
+    registry::make(&spec)?.roles(&key)?;
+    Ok((path, spec, key))
+}
+
+fn take_key(keyring: &Keyring, path: &Path, spec: &str, key: &ClientKey) -> Result<InUse> {
+    let in_use = key_file::take(path, key, keyring.state(), Sharing::Alone)?;
+    if in_use.first_in_state() {
+        tracing::warn!("{}", key_file::only_in(path, keyring.state()));
+    }
+    keyring.insert(&stem(path), spec, key)?;
     Ok(in_use)
 }
 
@@ -198,6 +215,15 @@ async fn serve(options: &Serve) -> Result<()> {
             drop(listen::tcp(&options.listen).await?);
         }
     }
+    // In the log only where it is asked for: there may be very many.
+    let door = Door::new(Box::new(|origin, what| tracing::debug!("{origin}: {what}")));
+    let pages = match options.metrics {
+        None => None,
+        Some(address) => {
+            let pages = Pages::bind(address, Arc::clone(&door)).await;
+            Some(pages.map_err(|e| Error::Configuration(format!("metrics on {address}: {e}")))?)
+        }
+    };
     let metrics = Metrics::new().map_err(|e| Error::Configuration(e.to_string()))?;
     let accelerators = accelerators(options, &metrics)?;
     let keyring = Arc::new(Keyring::new(&options.state, &names).with_accelerators(accelerators));
@@ -205,7 +231,7 @@ async fn serve(options: &Serve) -> Result<()> {
     let mut _in_use: Vec<InUse> = Vec::new();
     let source: Arc<dyn KeySource> = match &options.authority {
         None => {
-            _in_use = options.key_file.iter().map(|path| load_key(&keyring, path)).collect::<Result<_>>()?;
+            _in_use = load_keys(&keyring, &options.key_file)?;
             Arc::new(NoSource)
         }
         Some(target) => {
@@ -225,11 +251,7 @@ async fn serve(options: &Serve) -> Result<()> {
         ahead_elements: options.ahead,
         unfinished: Unfinished::new(options.unfinished_mib),
     };
-    // In the log only where it is asked for: there may be very many.
-    let door = Door::new(Box::new(|origin, what| tracing::debug!("{origin}: {what}")));
-    if let Some(address) = options.metrics {
-        let pages = Pages::bind(address, Arc::clone(&door)).await;
-        let pages = pages.map_err(|e| Error::Configuration(format!("metrics on {address}: {e}")))?;
+    if let Some(pages) = pages {
         tracing::info!("metrics at {}", pages.address());
         let page = Arc::clone(&metrics).router();
         tokio::spawn(async move { axum::serve(pages, page).await });
