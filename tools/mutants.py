@@ -145,8 +145,15 @@ MUTANTS = (
     Mutant(
         "a memory that was forgotten is a new one",
         CORE + "ledger/memories.rs",
-        "if !known && forgotten {",
+        "if !kept && forgotten {",
         "if false {",
+        "ledger_sets",
+    ),
+    Mutant(
+        "a memory that was made anew is an old one",
+        CORE + "ledger/memories.rs",
+        "let kept = sum.memory.is_none_or(MemoryId::pinned);",
+        "let kept = sum.memory.is_none_or(|id| self.memories.contains_key(&id));",
         "ledger_sets",
     ),
     Mutant(

@@ -123,9 +123,8 @@ pub enum Error {
     Opened { round: u64, last: u64 },
 
     #[error(
-        "round {round} is refused: it counts in a memory of the rule of sets that is not there and may have been \
-         forgotten, since far later rounds were summed under this key; go on with newer rounds, or begin a new run from \
-         the model of `fedcipher open`"
+        "round {round} is refused: members may have forgotten sums that must agree with it, since far later rounds were \
+         summed under this key; go on with newer rounds, or begin a new run from the model of `fedcipher open`"
     )]
     Forgotten { round: u64 },
 

@@ -246,6 +246,24 @@ fn attack_35_no_sum_from_a_position_is_forgotten_while_its_clients_still_send() 
     }
 }
 
+/// A server keeps updates that were sent while members remembered. When the memory is forgotten, late clients make it anew.
+#[test]
+fn attack_35_a_memory_that_late_clients_make_anew_lets_no_kept_update_in() {
+    let state = tempfile::tempdir().unwrap();
+    let (all, late): (Vec<Name>, Vec<Name>) = ((0..10).collect(), (10..20).collect());
+    for folder in [Some(state.path()), None] {
+        let of = Remembering::new(folder);
+        of.agree(0, 1, 0, &all).unwrap();
+        for number in 0..600 {
+            of.agree(0, 300 + u64::from(number), 1 + number, &all).unwrap();
+        }
+        of.agree(0, 1000, 0, &late).unwrap();
+        assert!(is_forgotten(of.agree(0, 2, 0, &all[..9])));
+        let asked = of.sum(0, 2, 0, &all[..9]);
+        assert!(is_forgotten(of.openings[0].answer(&asked, &digest(&asked), Vec::new()).map(drop)));
+    }
+}
+
 /// What is forgotten is as old as its last round, the same set's, and 128 numbers more.
 #[test]
 fn attack_35_a_position_is_too_old_only_when_its_last_round_is() {

@@ -119,7 +119,7 @@ const FORGOTTEN: u8 = 1;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     Entry(Entry),
-    /// Up to this round of a key, a memory that is not there may be one that was forgotten.
+    /// Up to this round of a key, sums may be missing in memories: these were forgotten.
     Forgotten {
         key: [u8; 16],
         round: u64,
@@ -164,7 +164,7 @@ pub struct Memories {
     memories: HashMap<MemoryId, Memory>,
     /// By key, the entries of its newest round; and the number of the last.
     rounds: BTreeMap<[u8; 16], (u64, Vec<Entry>)>,
-    /// By key, the last round that counts in no memory which is not there.
+    /// By key, the last round that counts in no memory which may be forgotten.
     forgotten: BTreeMap<[u8; 16], u64>,
     entries: u64,
 }
@@ -221,11 +221,12 @@ impl Memories {
         Ok(groups)
     }
 
-    /// Refuses a sum whose memory is not there and may have been forgotten.
+    /// Refuses a sum whose memory may have been forgotten: also where the memory is there, since clients that were late may
+    /// have made it anew.
     fn check_known(&self, sum: &Sum) -> Result<()> {
-        let known = sum.memory.is_none_or(|id| self.memories.contains_key(&id));
+        let kept = sum.memory.is_none_or(MemoryId::pinned);
         let forgotten = self.forgotten.get(&sum.key).is_some_and(|last| sum.round <= *last);
-        if !known && forgotten { Err(Error::Forgotten { round: sum.round }) } else { Ok(()) }
+        if !kept && forgotten { Err(Error::Forgotten { round: sum.round }) } else { Ok(()) }
     }
 
     /// The sets that the memory of `sum` lacks: of `others`, each with its minimum, and the set of `sum`. Refuses sets that
