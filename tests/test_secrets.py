@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,14 @@ def unshare():
         if shutil.which("unshare") and subprocess.run([*command, "true"], check=False).returncode == 0:
             return command
     return pytest.skip("this machine lets nobody have mounts of one's own (user namespaces)")
+
+
+@pytest.fixture
+def open_path():
+    """A folder that other users get to. Each session of pytest that starts closes those of all others to them."""
+    with tempfile.TemporaryDirectory(prefix="fedcipher-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture
