@@ -227,3 +227,19 @@ def test_a_signal_while_a_scratch_folder_is_made_or_removed_leaves_none(tmp_path
     with pytest.raises(Terminated), raise_on_termination(), scratch_folder("fedcipher-test-") as folder:
         assert step == "rmtree" and os.path.isdir(folder)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "ours"), [("fedcipher", True), ("-m", True), ("somebody's.py", False)])
+def test_ctrl_c_while_the_program_loads_ends_it_without_a_traceback(name, ours):
+    program = f"""
+import os, signal, sys
+sys.argv = [{name!r}]
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import fedcipher._start
+os.kill(os.getpid(), signal.SIGINT)
+"""
+    with started(program) as process:
+        said = process.communicate(timeout=30)[1]
+    assert process.returncode == -signal.SIGINT
+    assert ("KeyboardInterrupt" in said) is not ours
+    assert ours is (said == "")
