@@ -70,6 +70,10 @@ _log = quoting_log("fedcipher.flower")
 # Flower shows its own log only; what a run is protected by belongs into it.
 _shown = quoting_log("flwr")
 _ROUNDS_OF_A_RUN = 1 << 20
+_OVERTAKEN = (
+    "another run or query of this user has begun since this run did, and its round numbers are later: clients whose "
+    "keys had part in it refuse this run's as used. Then begin a run anew, from the model of `fedcipher open`"
+)
 _DIGEST = 32
 _SPARE_ROUNDS = 10
 """A charter allows so many times the rounds that a run begins with, so that a resumed run may be longer."""
@@ -590,13 +594,8 @@ class SecureStrategy(Strategy):
         self._parties.remember(past.rounds)
         self._number = max([self._base, *(max(record.number, record.evaluated) for record in past.rounds)])
         self._done = max((record.round for record in past.finished), default=0)
-        if asked_after(self._base + _ROUNDS_OF_A_RUN):
-            _log.warning(
-                "another run or query of this user has begun since the run %s did, and its round numbers are later: "
-                "clients whose keys had part in it refuse this run's as used. Then begin a run anew, from the model of "
-                "`fedcipher open`",
-                path,
-            )
+        if self._overtaken():
+            _log.warning("the run %s: %s", path, _OVERTAKEN)
         if past.inner is not None:
             self._inner.restore(past.inner)
         if past.rounds:
@@ -738,9 +737,14 @@ class SecureStrategy(Strategy):
         _log.warning("round %s: %s; the others are not asked", server_round, said)
         return messages[: self._most]
 
+    def _overtaken(self) -> bool:
+        return asked_after(self._base + _ROUNDS_OF_A_RUN)
+
     def _leave_unfinished(self, server_round: int, why: str) -> None:
         # The first cause stands: a round that was not begun has no updates either.
         if self.rounds[-1].unfinished is None:
+            if self._overtaken():
+                why = f"{why}; {_OVERTAKEN}"
             self.rounds[-1].unfinished = why
             _log.warning("round %s has no aggregate, the global model stays: %s", server_round, why)
 
