@@ -305,7 +305,7 @@ def test_a_run_that_others_have_overtaken_says_so_and_does_not_end_well(tmp_path
 
 
 @pytest.mark.parametrize("after", [1, 2])
-def test_a_run_that_another_overtakes_meanwhile_fails_and_its_server_says_why(tmp_path, rng, caplog, after):
+def test_a_run_that_another_overtakes_meanwhile_fails_and_its_server_says_why(tmp_path, rng, caplog, capsys, after):
     here = Federation(tmp_path, rng)
 
     def overtake(finished):
@@ -320,6 +320,11 @@ def test_a_run_that_another_overtakes_meanwhile_fails_and_its_server_says_why(tm
     assert sorted(raised.value.lost) == list(range(after + 1, 5))
     assert "another run or query of this user has begun since" in str(raised.value)
     assert "another run or query of this user has begun since" in caplog.text
+    # Who asks later is told the same.
+    capsys.readouterr()
+    assert cli.main(["status", str(here.folder)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"{4 - after} of 4 rounds have no aggregate") and "another run or query" in last
 
 
 @pytest.mark.parametrize("clients", ["old", "new"])

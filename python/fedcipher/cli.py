@@ -721,6 +721,7 @@ def _run_folder(given: Path) -> Path:
 
 def _status(options: argparse.Namespace, __: list[str]) -> int:
     require("fedcipher status", "flower", "flwr")
+    from fedcipher.flower.outcome import Outcome
     from fedcipher.watch.metrics import Metrics
 
     folder = _run_folder(options.folder)
@@ -745,6 +746,8 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
                 show(f"    client {'?' if client.client is None else client.client}: {client.left_out}")
     if shown.notice():
         show(shown.notice())
+    if past.finished:
+        show(Outcome.of(past.finished).text())
     return 0
 
 

@@ -44,6 +44,7 @@ from fedcipher.flower.committee import Committee, NoSum
 from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.numbers import asked_after, reserve
+from fedcipher.flower.outcome import Outcome
 from fedcipher.flower.parties import Parties
 from fedcipher.flower.records import LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of, losses, thin_text
 from fedcipher.flower.refusal import reference_of
@@ -423,24 +424,18 @@ class SecureStrategy(Strategy):
 
     def _check_lost(self, result: Result) -> None:
         """Say which rounds have no aggregate, and raise where they are more than the run may lose."""
-        # What a server that was killed had begun, the next one does again.
-        ended = {record.round for record in self.rounds if record.unfinished is None}
-        lost = {r.round: r.unfinished for r in self.rounds if r.unfinished is not None and r.round not in ended}
-        if not lost:
+        outcome = Outcome.of(self.rounds)
+        if not outcome.lost:
             return
         liars = sorted({*self._searching.found, *self._parties.accused})
         found = f"clients {liars} have lied and are left out" if liars else "no client is proven to have lied"
-        number, why = next(reversed(lost.items()))
-        text = (
-            f"{len(lost)} of {len(lost) + len(ended)} rounds have no aggregate: {sorted(lost)}; {found}. "
-            f"The last, round {number}: {quoted(why)}"
-        )
+        text = outcome.text(found)
         _log.warning("%s", text)
-        if len(lost) > self._may_lose:
+        if len(outcome.lost) > self._may_lose:
             raise LostRoundsError(
-                f"{text}. SecureStrategy(may_lose={len(lost)}) takes such a run for a success",
+                f"{text}. SecureStrategy(may_lose={len(outcome.lost)}) takes such a run for a success",
                 result=result,
-                lost=lost,
+                lost=outcome.lost,
                 liars=liars,
             )
 
