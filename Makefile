@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe concrete test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom check-features test test-rust test-python test-long attack constant-time fuzz \
-	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-second bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume results results-examples results-hhe results-lost results-study results-published results-train published scale limits docs build clean \
+	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-second bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume e2e-signals results results-examples results-hhe results-lost results-study results-published results-train published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds prove maude
 
 build: $(VENV)/.built $(VENV)/.engine
@@ -222,6 +222,11 @@ e2e-dashboard: build
 e2e-resume: build
 	$(BIN)/python -m pytest -s tests/e2e_resume.py
 	$(BIN)/python benches/faults.py
+
+# 200 trainings and 50 of each other long command, ended by signals at random moments. Two hours;
+# FEDCIPHER_TRAININGS and FEDCIPHER_OTHERS are the numbers.
+e2e-signals: build
+	$(BIN)/python -m pytest -s tests/e2e_signals.py
 
 # What handles secrets, under valgrind: no branch and no index may depend on one. Minutes, most of them to compile.
 constant-time:

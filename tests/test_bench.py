@@ -50,8 +50,8 @@ def plain_preset():
     return Preset("round", "a test", "", [], SMALL)
 
 
-def started(*arguments, **options):
-    command = [sys.executable, "-m", "fedcipher.cli", "bench", *arguments]
+def started(*arguments, command="bench", **options):
+    command = [sys.executable, "-m", "fedcipher.cli", command, *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     # A shell that runs the tests in the background has them, and all they start, ignore Ctrl-C.
     listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
@@ -515,6 +515,25 @@ def test_nothing_outlives_a_killed_study(tmp_path):
         bench.kill()
     assert children and gone(children)
     assert report.load(tmp_path / "results.json").results[0].runs
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("command", ["bench", "advise"])
+def test_measuring_leaves_no_folder_however_it_ends(tmp_path, command, how):
+    scratch, out = tmp_path / "tmp", tmp_path / "out"
+    scratch.mkdir()
+    asked = ["round", "--schemes", "flashe", "--runs", "400", "--out", str(out)]
+    if command == "advise":
+        asked = ["--values", "1000000", "--clients", "50", "--schemes", "bfv", "--seconds", "600"]
+    with started(*asked, command=command, env={**os.environ, "TMPDIR": str(scratch)}) as process:
+        # `advise` has begun once there is a file of the process that it measures.
+        until(lambda: list(scratch.glob("*")) and (runs_in(out) or list(scratch.glob("fedcipher-advise-*/*"))))
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(how)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == (-how if how == signal.SIGKILL else 128 + how), said
+    assert gone(children)
+    until(lambda: not list(scratch.iterdir()))
 
 
 def test_a_server_outlives_bad_clients():

@@ -1,8 +1,11 @@
 """Odd command lines of every program: each ends with one reason and a status that is not 0, before anything is made."""
 
+import argparse
+import faulthandler
 import gzip
 import json
 import os
+import random
 import shlex
 import signal
 import struct
@@ -10,6 +13,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -299,6 +303,77 @@ def test_a_log_is_plain_text_or_json(name, base, programs, tmp_path):
         assert "\x1b" not in line and (" INFO " in line or " WARN " in line), line
     assert said
     assert all({"timestamp", "level", "message"} <= set(json.loads(line)) for line in logged("--log-format", "json"))
+
+
+# --- drawn at random ----------------------------------------------------------------------------
+
+ODD = [
+    *("", "0", "-1", "1", "2", "3", "2.5", "nan", "inf", "-inf", "1e400", "1e-320", "9" * 30, "0x10", "٣", "1_0"),
+    *("x", "☃", "a\nb", "\udcff", "\x1b[31m", "%s", "{}", "'", "x" * 5000, "-", "--", "=", ",", "a,,b", "1,2"),
+    *("a=b", "self=1", "=1", "conv1=", "[::1]:1", "localhost:²", ":0", "unix:", "authority://", "2026-99-99", "../.."),
+    *(".", "/", "/dev/null", "/dev/full", "/dev/zero", "/proc/self/mem", "{R}", "{R}/file", "{R}/none", "{R}/keys"),
+    *("{R}/keys/server.key", "{R}/keys/client-0.key", "{R}/id/a.card", "{R}/mnist", "{N}", "{N}/x", "flashe", "bfv"),
+]
+# These start a service, or work for minutes, where all that they are given is right.
+LONG = {"train", "bench", "advise", "cluster", "run", "superlink", "supernode", "superexec", "dashboard"}
+LINES = int(os.environ.get("FEDCIPHER_LINES", "300"))
+
+
+def drawn(parser, draw, given=()):
+    """A command line of a command at random, with some of its arguments and values of any kind."""
+    options, positional = [], []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            name = draw.choice([*action.choices, "☃"])
+            left = action.choices.get(name)
+            return drawn(left, draw, (*given, name)) if left else [*given, name]
+        if "--help" not in action.option_strings and "--version" not in action.option_strings:
+            (options if action.option_strings else positional).append(action)
+    some = [action for action in options if draw.random() < (0.8 if action.required else 0.15)]
+    words = []
+    for action in some:
+        words.append(draw.choice(action.option_strings))
+        if action.nargs != 0:
+            words.append(draw.choice([*ODD, *map(str, action.choices or ())]))
+    words += [draw.choice(ODD) for _ in positional if draw.random() < 0.9]
+    refused = [action for action in options if action.type not in (None, str, Path)]
+    if given[0] in LONG:
+        words += [refused[0].option_strings[0], "☃"] if refused else ["--☃"]
+    if draw.random() < 0.1:
+        words.insert(draw.randrange(len(words) + 1), draw.choice(ODD))
+    return [*given, *words]
+
+
+def test_no_command_line_drawn_at_random_ends_in_a_traceback_or_hangs(base, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    draw, before, failed = random.Random(os.environ.get("FEDCIPHER_SEED", "1")), everything(base), []
+    statuses = set()
+    for k in range(LINES):
+        names = {"{R}": str(base), "{N}": str(tmp_path / f"new-{k}")}
+        line = drawn(cli._parser(), draw)
+        for name, path in names.items():
+            line = [word.replace(name, path) for word in line]
+        # A line that hangs shows where, and ends the tests.
+        faulthandler.dump_traceback_later(60, exit=True, file=sys.__stderr__)
+        try:
+            status = cli.main(line)
+        except SystemExit as end:
+            status = end.code
+        except BaseException as error:
+            failed.append((line, repr(error)))
+            continue
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        statuses.add(status)
+        said = capsys.readouterr().err
+        # Flower's program refuses what is passed on to it, in its own words.
+        ours = said.startswith("fedcipher") or line[0].startswith("super")
+        if status not in (0, 2) or (status == 2 and not ours) or "Traceback" in said:
+            failed.append((line, status, said))
+    assert failed == []
+    assert statuses == {0, 2}
+    assert everything(base) == before
 
 
 # --- told to end, or started without a stream ---------------------------------------------------

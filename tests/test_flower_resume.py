@@ -304,6 +304,46 @@ def test_a_run_that_others_have_overtaken_says_so_and_does_not_end_well(tmp_path
     )
 
 
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_run_that_another_overtakes_meanwhile_fails_and_its_server_says_why(tmp_path, rng, caplog, capsys, after):
+    here = Federation(tmp_path, rng)
+
+    def overtake(finished):
+        if finished.round == after:
+            grid = LocalGrid(here.app, CLIENTS, here.keys, lambda message, reply, client: reply)
+            SecureStrategy(FedAvg(**ALL), here.keys, out=tmp_path / "other").start(
+                grid, record(initial()), num_rounds=1
+            )
+
+    with pytest.raises(errors.LostRoundsError) as raised:
+        here.run(4, on_round=overtake)
+    assert sorted(raised.value.lost) == list(range(after + 1, 5))
+    assert "another run or query of this user has begun since" in str(raised.value)
+    assert "another run or query of this user has begun since" in caplog.text
+    # Who asks later is told the same.
+    capsys.readouterr()
+    assert cli.main(["status", str(here.folder)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"{4 - after} of 4 rounds have no aggregate") and "another run or query" in last
+
+
+@pytest.mark.parametrize("clients", ["old", "new"])
+def test_a_run_is_not_resumed_with_new_keys_of_equal_parameters(tmp_path, rng, clients):
+    here, other = Federation(tmp_path / "a", rng), Federation(tmp_path / "b", rng)
+    here.run(1)
+    asked = len(here.asked)
+    if clients == "old":
+        here.keys = other.keys
+        federation = here
+    else:
+        other.folder = here.folder
+        federation = other
+    with pytest.raises(errors.StrategyError, match="of another key set or epoch than the server's"):
+        federation.run(2)
+    # Before the first message.
+    assert len(federation.asked) == (asked if clients == "old" else 0)
+
+
 def test_damaged_journals_are_named(tmp_path, rng):
     here = Federation(tmp_path, rng)
     here.run(1)

@@ -198,6 +198,7 @@ def until(found, seconds=120):
 
 STUBBORN = """
 import signal, subprocess, sys, time
+from fedcipher._signals import Terminated
 from fedcipher.app import apart
 
 apart._GRACE = 1
@@ -210,7 +211,10 @@ def work():
     print("here", flush=True)
     {last}
 
-sys.exit(apart.run_apart(work, lambda error: print(error, file=sys.stderr) or 2))
+try:
+    sys.exit(apart.run_apart(work, lambda error: print(error, file=sys.stderr) or 2))
+except Terminated as terminated:
+    sys.exit(terminated.report())
 """
 
 

@@ -12,6 +12,7 @@ array([[0.25, 0.25, 0.25],
        [0.25, 0.25, 0.25]], dtype=float32)
 """
 
+from fedcipher import _start as _start
 from fedcipher import errors
 from fedcipher._native import version as __version__
 from fedcipher.codec import Codec

@@ -8,7 +8,6 @@ import math
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +18,8 @@ from fedcipher import __version__, _native, keys
 from fedcipher._files import refusal, resolved, writable_folder
 from fedcipher._optional import build, built, install, missing, require
 from fedcipher._options import positive, whole
-from fedcipher._signals import Told, heeded
+from fedcipher._scratch import scratch_folder
+from fedcipher._signals import Terminated, raise_on_termination, restore_defaults
 from fedcipher.app.layers import LayerBits, LayerClips, bits_option, clip_option, one_bits_option, tensor_names
 from fedcipher.bench.commands import add_commands
 from fedcipher.cluster.commands import add_commands as add_cluster
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
     try:
         try:
-            with heeded():
+            with raise_on_termination():
                 options = _parser().parse_args(arguments)
                 return options.run(options, arguments)
         finally:
@@ -84,11 +84,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _NO_READER
     except OSError as error:
         return _failed(refusal(error))
+    except Terminated as terminated:
+        return terminated.report()
     except KeyboardInterrupt:
         show("fedcipher: interrupted", to=sys.stderr)
         return _INTERRUPTED
-    except Told as told:
-        return told.said()
+    finally:
+        if argv is None:
+            # A signal would interrupt what Python and libraries do at exit, with tracebacks.
+            restore_defaults()
 
 
 def _open_streams() -> None:
@@ -717,6 +721,7 @@ def _run_folder(given: Path) -> Path:
 
 def _status(options: argparse.Namespace, __: list[str]) -> int:
     require("fedcipher status", "flower", "flwr")
+    from fedcipher.flower.outcome import Outcome
     from fedcipher.watch.metrics import Metrics
 
     folder = _run_folder(options.folder)
@@ -741,6 +746,8 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
                 show(f"    client {'?' if client.client is None else client.client}: {client.left_out}")
     if shown.notice():
         show(shown.notice())
+    if past.finished:
+        show(Outcome.of(past.finished).text())
     return 0
 
 
@@ -825,7 +832,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
 
     if options.resume:
         return run_apart(lambda: work(keys_folder), _refused)
-    with tempfile.TemporaryDirectory(prefix="fedcipher-") as scratch:
+    with scratch_folder("fedcipher-") as scratch:
         return run_apart(lambda: work(str(Path(scratch) / "keys")), _refused)
 
 

@@ -6,6 +6,7 @@ died of a segmentation fault, and its keys stayed on disk. So whoever is told to
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from fedcipher._signals import Told, deaf, heeded
+from fedcipher._signals import Terminated, before_forced_exit, raise_on_termination
 from fedcipher.errors import FedcipherError, RunError
 
 __all__ = ["run_apart"]
@@ -29,7 +30,7 @@ _LOOK = 0.05
 def run_apart(work: Callable[[], int], failed: Callable[[FedcipherError], int]) -> int:
     """The status of ``work``, done in a process forked off; ``failed`` says in a line why it did not succeed.
 
-    Told to end, the status is that of a shell (128 and the signal), and no process that ``work`` started is left.
+    A signal that ends it raises `Terminated`, once no process that ``work`` started is left.
     """
     if not hasattr(os, "fork"):
         return work()
@@ -39,17 +40,16 @@ def run_apart(work: Callable[[], int], failed: Callable[[FedcipherError], int]) 
     child = os.fork()
     if child == 0:
         _work(work, failed, parent)
-    try:
-        with heeded(signal.SIGINT):
+    with raise_on_termination(signal.SIGINT), before_forced_exit(lambda: _end_session(child)):
+        try:
             code = _waited(child, None)
-    except Told as told:
-        # Once, so that it can say what it has; a second time nobody asks.
-        _signal(child, signal.SIGINT)
-        with deaf(signal.SIGINT):
+        except Terminated:
+            # So that it reports what there is.
+            _signal(child, signal.SIGINT)
             _waited(child, time.monotonic() + _GRACE)
+            raise
+        finally:
             _end_session(child)
-        return told.said()
-    _end_session(child)
     if code < 0:
         name = signal.Signals(-code).name
         return failed(RunError(f"the simulation was ended by {name}; give it more memory, or fewer clients at a time"))
@@ -62,6 +62,7 @@ def _work(work: Callable[[], int], failed: Callable[[FedcipherError], int], pare
     try:
         # Ctrl-C in a terminal is for the parent, which tells this one.
         os.setsid()
+        signal.signal(signal.SIGINT, _interrupted)
         threading.Thread(target=_follow, args=(parent,), daemon=True).start()
         status = work()
     except FedcipherError as error:
@@ -80,6 +81,14 @@ def _work(work: Callable[[], int], failed: Callable[[FedcipherError], int], pare
             except OSError:
                 status = status or 141
         os._exit(status)
+
+
+def _interrupted(_: int, __: object) -> None:
+    """Raise `KeyboardInterrupt`, and silence the libraries: their pages of tracebacks would hide the program's line."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.disable(logging.CRITICAL)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    raise KeyboardInterrupt
 
 
 def _follow(parent: int) -> None:

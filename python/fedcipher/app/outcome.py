@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fedcipher.app.report import RoundResult
+from fedcipher.flower.outcome import Outcome
 
 __all__ = ["failure"]
 
@@ -19,12 +20,9 @@ def failure(rounds: Sequence[RoundResult]) -> str:
         why = _failure(result)
         if why:
             return f"round {result.round}: {why}"
-    lost = [result for result in rounds if result.unfinished]
-    if lost:
-        which = "no round has an aggregate, the model is as it was"
-        if len(lost) < len(rounds):
-            which = f"{len(lost)} of {len(rounds)} rounds have no aggregate"
-        return f"{which}: round {lost[0].round}: {lost[0].unfinished}"
+    outcome = Outcome.of(rounds)
+    if outcome.lost:
+        return outcome.text("" if outcome.done else "the model is as it was")
     return ""
 
 

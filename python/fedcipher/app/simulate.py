@@ -10,7 +10,7 @@ import shlex
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from fedcipher import keys as key_files
 from fedcipher._files import make_private_folder, resolved, write_whole
 from fedcipher._terminal import console, progress
 from fedcipher.app.answers import evaluated, pool_evaluations
+from fedcipher.app.backstage import backstage
 from fedcipher.app.client_app import make_client_app
 from fedcipher.app.examples import sizes
 from fedcipher.app.memory import at_once, available, resident
@@ -83,7 +84,6 @@ def train(
     """
     screen = console()
     logging.basicConfig(handlers=[RichHandler(console=screen, show_path=False)], format="%(message)s", force=True)
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -155,6 +155,8 @@ def _run(
 
     ``show`` is told what opens its metrics.
     """
+    # Ray sets its log up when it is imported.
+    import ray  # noqa: F401 # pyright: ignore[reportUnusedImport]
     from flwr.simulation import run_simulation
 
     with _own_state(settings), _keys(settings, scheme, engine, accelerator) as (keys, reader, used):
@@ -194,22 +196,14 @@ def _run(
             names, arrays = strategy.names, strategy.open_model(curves.decryptor())
             save_model(out / "model.npz", dict(zip(names, arrays, strict=True)))
 
-        try:
+        # The report is made of the rounds that were not lost, and then names the others.
+        with suppress(LostRoundsError), backstage(out / "simulation.log"):
             run_simulation(
                 server_app=make_server_app(settings, on_round, on_progress, keys, on_end),
                 client_app=make_client_app(settings),
                 num_supernodes=settings.clients,
                 backend_config=_backend(cores),
             )
-        except Exception as error:
-            cause: BaseException | None = error
-            while cause is not None and not isinstance(cause, FedcipherError):
-                cause = cause.__cause__
-            # The report is made of the rounds that were not lost, and then names the others.
-            if not isinstance(cause, LostRoundsError):
-                if cause in (None, error):
-                    raise
-                raise cause from error
     return past_rounds
 
 

@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from fedcipher._scratch import scratch_folder
 from fedcipher.bench.case import Case
 from fedcipher.bench.server import end_with_parent
 from fedcipher.codec import Array
@@ -100,18 +100,20 @@ def calibrated(case: Case, seconds: float) -> Iterator[Point]:
     command = [sys.executable, "-m", "fedcipher.bench.calibrate"]
     began = time.perf_counter()
     # Of its own session: Ctrl-C is this process's to handle. It ends when its standard input does.
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    with (
+        scratch_folder("fedcipher-advise-") as state,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as process,
+    ):
         assert process.stdin is not None and process.stdout is not None
         timer = threading.Timer(seconds, process.kill)
         timer.start()
         try:
             # A process may be over before it has heard what to do.
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(
-                    json.dumps({"case": case.to_dict(), "seconds": seconds, "began": time.time()}) + "\n"
-                )
+                asked = {"case": case.to_dict(), "seconds": seconds, "began": time.time(), "state": state}
+                process.stdin.write(json.dumps(asked) + "\n")
                 process.stdin.flush()
             for text in process.stdout:
                 # A killed process may leave half a line.
@@ -251,15 +253,14 @@ class _Clock:
 def main() -> int:
     """For `calibrated`: a case on standard input, a line of JSON a point on standard output."""
     asked = json.loads(sys.stdin.readline())
-    end_with_parent()
-    with tempfile.TemporaryDirectory(prefix="fedcipher-advise-") as state:
-        os.environ["FEDCIPHER_STATE_DIR"] = state
-        try:
-            left = asked["seconds"] - (time.time() - asked["began"])
-            for point in _points(Case(**asked["case"]), left):
-                print(json.dumps(asdict(point)), flush=True)
-        except FedcipherError as error:
-            print(json.dumps({"failure": f"{type(error).__name__}: {error}"}), flush=True)
+    end_with_parent(asked["state"])
+    os.environ["FEDCIPHER_STATE_DIR"] = asked["state"]
+    try:
+        left = asked["seconds"] - (time.time() - asked["began"])
+        for point in _points(Case(**asked["case"]), left):
+            print(json.dumps(asdict(point)), flush=True)
+    except FedcipherError as error:
+        print(json.dumps({"failure": f"{type(error).__name__}: {error}"}), flush=True)
     return 0
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 
@@ -139,18 +138,17 @@ def _check(case: Case, step: float, found: Array, mean: Array) -> None:
 def main() -> int:
     """For a study: a case on standard input, a line of JSON a run on standard output."""
     asked = json.loads(sys.stdin.readline())
-    end_with_parent()
-    with tempfile.TemporaryDirectory(prefix="fedcipher-bench-") as state:
-        os.environ["FEDCIPHER_STATE_DIR"] = state
-        try:
-            case = Case(**asked["case"])
-            connection = connect(asked["server"], Link(**asked["link"]))
-            for run in measure(case, connection, asked["runs"]):
-                print(json.dumps({"run": run.to_dict()}), flush=True)
-            connection.close()
-        except FedcipherError as error:
-            print(json.dumps({"failure": f"{type(error).__name__}: {error}"}), flush=True)
-            return 2
+    end_with_parent(asked["state"])
+    os.environ["FEDCIPHER_STATE_DIR"] = asked["state"]
+    try:
+        case = Case(**asked["case"])
+        connection = connect(asked["server"], Link(**asked["link"]))
+        for run in measure(case, connection, asked["runs"]):
+            print(json.dumps({"run": run.to_dict()}), flush=True)
+        connection.close()
+    except FedcipherError as error:
+        print(json.dumps({"failure": f"{type(error).__name__}: {error}"}), flush=True)
+        return 2
     return 0
 
 

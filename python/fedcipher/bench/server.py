@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -133,13 +135,20 @@ def _run(connection: Connection, made: Scheme, key: _native.ServerKey) -> None:
     connection.send("profile", json.dumps(sampler.profile.to_dict()).encode())
 
 
-def end_with_parent() -> None:
-    """Ends this process when the other end of its standard input goes, however its parent ends."""
+def end_with_parent(state: str = "") -> None:
+    """Ends this process when the other end of its standard input goes, however its parent ends.
+
+    ``state``: a folder to remove at this process's end. Its parent does that too, but may have been killed.
+    """
+    if state:
+        atexit.register(shutil.rmtree, state, ignore_errors=True)
 
     def watch() -> None:
         # Not through sys.stdin, whose lock would be held when the interpreter ends.
         while os.read(0, 1):
             pass
+        if state:
+            shutil.rmtree(state, ignore_errors=True)
         os._exit(3)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -12,6 +12,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from fedcipher._machine import machine, packages
+from fedcipher._scratch import scratch_folder
+from fedcipher._signals import mark_handled
 from fedcipher.bench.case import Case, CaseResult, Run
 from fedcipher.bench.groups import Limits, held
 from fedcipher.bench.link import Link
@@ -94,6 +96,7 @@ def run_study(
             if on_run is not None:
                 on_run(study)
     except KeyboardInterrupt:
+        mark_handled()
         study.interrupted = True
         for result in study.results[-1:]:
             result.failure = result.failure or "interrupted"
@@ -118,9 +121,9 @@ def _measured(case: Case, result: CaseResult, runs: int, link: Link, server: str
 
 
 def _client(case: Case, result: CaseResult, runs: int, link: Link, server: str, limits: Limits) -> Iterator[Run]:
-    with _process("fedcipher.bench.client", limits) as client:
+    with scratch_folder("fedcipher-bench-") as state, _process("fedcipher.bench.client", limits) as client:
         assert client.stdin is not None and client.stdout is not None
-        asked = {"case": case.to_dict(), "link": asdict(link), "server": server, "runs": runs}
+        asked = {"case": case.to_dict(), "link": asdict(link), "server": server, "runs": runs, "state": state}
         client.stdin.write(json.dumps(asked).encode() + b"\n")
         client.stdin.flush()
         for line in client.stdout:

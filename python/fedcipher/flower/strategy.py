@@ -44,6 +44,7 @@ from fedcipher.flower.committee import Committee, NoSum
 from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.numbers import asked_after, clock_advice, reserve
+from fedcipher.flower.outcome import Outcome
 from fedcipher.flower.parties import Parties
 from fedcipher.flower.records import LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of, losses, thin_text
 from fedcipher.flower.refusal import reference_of
@@ -70,6 +71,10 @@ _log = quoting_log("fedcipher.flower")
 # Flower shows its own log only; what a run is protected by belongs into it.
 _shown = quoting_log("flwr")
 _ROUNDS_OF_A_RUN = 1 << 20
+_OVERTAKEN = (
+    "another run or query of this user has begun since this run did, and its round numbers are later: clients whose "
+    "keys had part in it refuse this run's as used. Then begin a run anew, from the model of `fedcipher open`"
+)
 _DIGEST = 32
 _SPARE_ROUNDS = 10
 """A charter allows so many times the rounds that a run begins with, so that a resumed run may be longer."""
@@ -419,24 +424,18 @@ class SecureStrategy(Strategy):
 
     def _check_lost(self, result: Result) -> None:
         """Say which rounds have no aggregate, and raise where they are more than the run may lose."""
-        # What a server that was killed had begun, the next one does again.
-        ended = {record.round for record in self.rounds if record.unfinished is None}
-        lost = {r.round: r.unfinished for r in self.rounds if r.unfinished is not None and r.round not in ended}
-        if not lost:
+        outcome = Outcome.of(self.rounds)
+        if not outcome.lost:
             return
         liars = sorted({*self._searching.found, *self._parties.accused})
         found = f"clients {liars} have lied and are left out" if liars else "no client is proven to have lied"
-        number, why = next(reversed(lost.items()))
-        text = (
-            f"{len(lost)} of {len(lost) + len(ended)} rounds have no aggregate: {sorted(lost)}; {found}. "
-            f"The last, round {number}: {quoted(why)}"
-        )
+        text = outcome.text(found)
         _log.warning("%s", text)
-        if len(lost) > self._may_lose:
+        if len(outcome.lost) > self._may_lose:
             raise LostRoundsError(
-                f"{text}. SecureStrategy(may_lose={len(lost)}) takes such a run for a success",
+                f"{text}. SecureStrategy(may_lose={len(outcome.lost)}) takes such a run for a success",
                 result=result,
-                lost=lost,
+                lost=outcome.lost,
                 liars=liars,
             )
 
@@ -591,13 +590,8 @@ class SecureStrategy(Strategy):
         self._parties.remember(past.rounds)
         self._number = max([self._base, *(max(record.number, record.evaluated) for record in past.rounds)])
         self._done = max((record.round for record in past.finished), default=0)
-        if asked_after(self._base + _ROUNDS_OF_A_RUN):
-            _log.warning(
-                "another run or query of this user has begun since the run %s did, and its round numbers are later: "
-                "clients whose keys had part in it refuse this run's as used. Then begin a run anew, from the model of "
-                "`fedcipher open`",
-                path,
-            )
+        if self._overtaken():
+            _log.warning("the run %s: %s", path, _OVERTAKEN)
         if past.inner is not None:
             self._inner.restore(past.inner)
         if past.rounds:
@@ -739,9 +733,14 @@ class SecureStrategy(Strategy):
         _log.warning("round %s: %s; the others are not asked", server_round, said)
         return messages[: self._most]
 
+    def _overtaken(self) -> bool:
+        return asked_after(self._base + _ROUNDS_OF_A_RUN)
+
     def _leave_unfinished(self, server_round: int, why: str) -> None:
         # The first cause stands: a round that was not begun has no updates either.
         if self.rounds[-1].unfinished is None:
+            if self._overtaken():
+                why = f"{why}; {_OVERTAKEN}"
             self.rounds[-1].unfinished = why
             _log.warning("round %s has no aggregate, the global model stays: %s", server_round, why)
 
