@@ -158,7 +158,7 @@ class SecureStrategy(Strategy):
         do not follow the updates: below it the run ends with `StrategyError`, which says what to change.
     quorum
         Share of the sampled clients whose updates are enough: ``grace`` seconds after that many are in the sum the
-        round closes. 1: all are waited for.
+        round closes. So does its evaluation with as many answers. 1: all are waited for.
     deadline
         Seconds after which a round closes with the updates that are there, and its evaluation with the answers;
         ``None``: the ``timeout`` of `start`.
@@ -749,7 +749,7 @@ class SecureStrategy(Strategy):
     ) -> Iterable[Message]:
         """Like `configure_train`."""
         self._take(arrays, "evaluate", config)
-        self._training = False
+        self._training, self._waits_for_all = False, False
         if self.scheme.codec.privacy is not None and not self._answers["evaluate"]:
             # An evaluation without answers says nothing, and its frame would spend an update of each client's budget.
             return []
@@ -855,8 +855,9 @@ class SecureStrategy(Strategy):
 
     def _gathered(self, grid: Grid, messages: Iterable[Message], timeout: float | None) -> Iterable[Message]:
         """The replies to a round's messages, as they come, until the round closes."""
-        quorum = self.rounds[-1] if self._training and not self._waits_for_all else None
-        return self._attendance.gather(grid, messages, timeout, quorum)
+        record = self.rounds[-1]
+        heard = record.clients if self._training else record.evaluations
+        return self._attendance.gather(grid, messages, timeout, None if self._waits_for_all else heard)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
