@@ -28,6 +28,8 @@ __all__ = ["Inner", "metrics_of"]
 _log = quoting_log("fedcipher.flower")
 _PROBE = protocol.PREFIX + "probe"
 _PROBE_SIZE = 4
+_ROBUST = frozenset({"Bulyan", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum"})
+"""Flower's strategies that choose among single updates. With some numbers and few clients they are a mean."""
 
 
 class Inner:
@@ -73,6 +75,11 @@ class Inner:
                 "on_round=, or in a class derived from SecureStrategy"
             )
         own = cls.aggregate_train.__module__.partition(".")[0] != "flwr"
+        if not own and cls.aggregate_train.__qualname__.partition(".")[0] in _ROBUST:
+            raise StrategyError(
+                f"{self.name} looks at single updates, which no server sees under encryption, so it could leave none "
+                "out. Use a strategy that needs the mean only (FedAvg, FedProx, FedAdam, ...)"
+            )
         if not self._opens and own and not getattr(self.strategy, "fedcipher_blind", False):
             raise StrategyError(
                 f"{self.name} has an aggregate_train() of its own. Without opener=... it would be given random "
@@ -182,7 +189,9 @@ class Inner:
     ) -> tuple[ArrayRecord, MetricRecord | None]:
         """What it makes of a round whose mean the server has opened: each reply has the ``model`` and mean answers."""
         self._answer(accepted, sums, answers)
-        made, metrics = self._aggregate(server_round, accepted, [model] * len(accepted))
+        # One record each: a strategy may empty those that it has read.
+        records = [ArrayRecord(dict(model.items())) for _ in accepted]
+        made, metrics = self._aggregate(server_round, accepted, records)
         if made is None or list(made.keys()) != list(model.keys()):
             raise StrategyError(f"{self.name} did not aggregate a round with valid updates")
         return made, metrics
