@@ -80,6 +80,59 @@ def test_a_superlink_that_never_answers_ends_the_run_by_name_and_lets_the_next_h
     assert [r.round for r in again.rounds if r.unfinished is None] == [1, 2]
 
 
+class Failed(Exception):
+    """As httpx has it."""
+
+    def __init__(self, status):
+        super().__init__(f"Server error '{status}'")
+        self.response = SimpleNamespace(status_code=status)
+
+
+@pytest.mark.parametrize("status", [500, 507, 599])
+@pytest.mark.parametrize("call", ["push_messages", "pull_messages", "get_node_ids"])
+def test_a_superlink_that_fails_in_a_call_is_called_again(tmp_path, rng, monkeypatch, caplog, call, status):
+    here = Federation(tmp_path, rng, monkeypatch, [1.0] * CLIENTS, deadline=60)
+    works, left = getattr(here.grid, call), [status, status]
+
+    def fails(*arguments):
+        if left:
+            raise Failed(left.pop())
+        return works(*arguments)
+
+    monkeypatch.setattr(here.grid, call, fails)
+    rounds = here.start(2)
+    assert [len(senders(made)) for made in rounds] == [CLIENTS] * 2 and not left
+    said = [text for text in caplog.messages if "the SuperLink has failed in a call" in text]
+    assert len(said) == 2 and all(str(status) in text for text in said)
+
+
+@pytest.mark.parametrize("status", [400, 403, 413])
+def test_a_call_that_the_superlink_refuses_is_not_made_again(tmp_path, rng, monkeypatch, status):
+    here = Federation(tmp_path, rng, monkeypatch, [1.0] * CLIENTS, deadline=60)
+    asked = []
+
+    def refuses(*_):
+        asked.append(1)
+        raise Failed(status)
+
+    monkeypatch.setattr(here.grid, "pull_messages", refuses)
+    with pytest.raises(Failed):
+        here.start(1)
+    assert len(asked) == 1
+
+
+def test_a_superlink_that_goes_on_failing_ends_the_run_by_name(tmp_path, rng, monkeypatch):
+    here = Federation(tmp_path, rng, monkeypatch, [1.0] * CLIENTS, deadline=60)
+
+    def fails(*_):
+        here.grid.now += 100
+        raise Failed(500)
+
+    monkeypatch.setattr(here.grid, "push_messages", fails)
+    with pytest.raises(errors.StrategyError, match=r"the SuperLink (has failed for 600 s: .*500|does not answer)"):
+        here.start(1)
+
+
 @pytest.mark.parametrize("after", [0.3, 1.1, 4.0, 30.0])
 def test_a_reply_is_seen_late_by_a_part_of_what_it_took(after, monkeypatch):
     """A round waits twice: with looks ever twice as far apart, one of two seconds took three."""
