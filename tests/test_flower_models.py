@@ -289,6 +289,42 @@ def test_trees_of_xgboost_are_refused_by_name(tmp_path, opened):
     assert apps.grid.sent == []
 
 
+EVALUATES = {**ALL, "fraction_train": 0.0}
+
+
+@pytest.mark.parametrize("how", ["out", "opener", "sets_models"])
+def test_a_run_may_evaluate_and_train_nobody(tmp_path, how):
+    apps = Apps(tmp_path)
+    where = {"out": tmp_path / "run"} if how == "out" else {"opener": apps.auditor, "sets_models": how != "opener"}
+    strategy, result = apps.start(FedAvg(**EVALUATES), rounds=1, evaluate_answers=["error"], **where)
+    (made,) = strategy.rounds
+    assert made.unfinished is None and [c.left_out for c in made.evaluations] == [None] * CLIENTS
+    assert apps.seen == [] and len(apps.grid.sent) == CLIENTS
+    if how == "out":
+        with pytest.raises(errors.RunError, match="still the one that it began with"):
+            open_run(tmp_path / "run", apps.keys / "client-1.key")
+    else:
+        assert result.evaluate_metrics_clientapp[1]["error"] == pytest.approx(0.5, abs=1e-3)
+    same(named_arrays(result.arrays), MODEL, 0)
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 7])
+def test_a_run_that_trains_nobody_has_one_round(tmp_path, rounds):
+    """A client evaluates a model once; it would refuse the second."""
+    apps = Apps(tmp_path)
+    with pytest.raises(errors.StrategyError, match=r"asks nobody to train.*num_rounds=1"):
+        apps.start(FedAvg(**EVALUATES), opener=apps.auditor, rounds=rounds, evaluate_answers=["error"])
+    assert apps.grid.sent == []
+
+
+@pytest.mark.parametrize("tampered", [lambda *_: None, lambda m, reply, k: reply if k < 2 else None])
+def test_a_run_that_evaluates_nothing_is_no_success(tmp_path, tampered):
+    apps = Apps(tmp_path)
+    apps.grid.tamper = tampered
+    with pytest.raises(errors.StrategyError, match="its evaluation has no sum of answers"):
+        apps.start(FedAvg(**EVALUATES), opener=apps.auditor, rounds=1, evaluate_answers=["error"])
+
+
 class Emptying(FedAvg):
     """Empties each record that it has read, as Flower's own do that have `keep_input=False`."""
 

@@ -50,6 +50,8 @@ class Inner:
         self._opens, self._sets_models, self._delta = opens, sets_models, delta
         self.optimiser: Optimiser | None = None
         """What clients make of a mean; known from `check` on."""
+        self.trains = True
+        """Whether it asks anybody to train in any round; known from `check` on."""
         self._began_with: dict[str, tuple[object, bytes | None]] = {}
         self._warned: set[str] = set()
 
@@ -65,8 +67,8 @@ class Inner:
 
     # --- before the first round --------------------------------------------------------------
 
-    def check(self) -> None:
-        """Refuse, with `StrategyError`, what would not run or would lose its model."""
+    def check(self, rounds: int) -> None:
+        """Refuse, with `StrategyError`, what would not run or would lose its model in so many rounds."""
         cls = type(self.strategy)
         self._began_with = {name: (value, _digest_of(value)) for name, value in vars(self.strategy).items()}
         if cls.start is not Strategy.start:
@@ -86,6 +88,15 @@ class Inner:
                 "numbers in place of updates and models, and whatever it kept or saved of them would be lost: pass an "
                 "opener, or set fedcipher_blind = True on it if it touches metrics only"
             )
+        self.trains = probe.trains(self.strategy, rounds)
+        if not self.trains:
+            # Nothing is averaged. Two sums of answers to one model would tell one client's from the others'.
+            if rounds > 1:
+                raise StrategyError(
+                    f"{self.name} asks nobody to train in {rounds} rounds, and a client evaluates a model once: start "
+                    "it with num_rounds=1, and once more for another evaluation"
+                )
+            return
         if self._sets_models:
             probe.check_sees_only_the_mean(self.strategy, self.weighted_by)
             return
