@@ -24,7 +24,7 @@ def for_flower(flower_home: Path, environment: Mapping[str, str] = os.environ) -
     # gRPC looks at its own list alone where there is one.
     own = [name for name in ("no_grpc_proxy",) if name in made]
     for name in ("no_proxy", "NO_PROXY", *own):
-        listed = [host for host in made.get(name, "").split(",") if host.strip()]
+        listed = [host.strip() for host in made.get(name, "").split(",") if host.strip()]
         made[name] = ",".join(dict.fromkeys([*listed, *_LOOPBACK]))
     made["FLWR_HOME"] = str(flower_home)
     # An app's list of packages is no reason to fetch and run them.
