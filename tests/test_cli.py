@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import fedcipher
 import pytest
 from fedcipher import cli, errors, keys
+from fedcipher.keys import roster
 
 NOBODY = 65534
 KEYGEN = ["keygen", "--clients", "3", "--equal"]
@@ -190,3 +191,31 @@ def test_text_in_brackets_is_printed(capsys, monkeypatch):
     shown = capsys.readouterr().out
     for text in ("a [title]", "[head]", "[red]", ":key: [/]", "[bar]", "round [1/2]"):
         assert text in shown
+
+
+@pytest.mark.parametrize("command", ["cluster up", "keygen --equal", "roster"])
+def test_a_round_has_no_more_clients_than_there_are(capsys, tmp_path, command):
+    cards = [roster.new_identity(name, tmp_path / "id")[1] for name in "abc"] if command == "roster" else []
+    place = "--folder" if command == "cluster up" else "--out"
+    clients = ["--equal", "--member", "a", *cards] if cards else ["--clients", 3]
+    said = refused(capsys, *command.split(), *clients, "--per-round", 9, place, tmp_path / "new")
+    assert "--per-round 9" in said and "3 " in said
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "option", ["--schemes", "--server", "--bandwidth", "--latency", "--memory", "advise --schemes", "advise --latency"]
+)
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_option_that_is_given_and_empty_is_not_taken_for_its_default(capsys, tmp_path, option, value):
+    command, option = (
+        ("advise --values 9", option[7:]) if " " in option else (f"bench round --out {tmp_path}/b", option)
+    )
+    assert f"argument {option}: is empty" in refused(capsys, *command.split(), f"{option}={value}")
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("names", [",", "flashe,", "flashe,,bfv"])
+def test_a_list_of_schemes_has_a_name_in_each_place(capsys, tmp_path, names):
+    assert "scheme '' is not one of" in refused(capsys, "bench", "round", "--schemes", names, "--out", tmp_path / "b")
+    assert not (tmp_path / "b").exists()

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from deployment_harness import BIN, fedcipher, processes
@@ -118,7 +120,7 @@ def test_a_program_that_can_start_no_app_any_more_ends_and_is_started_again(tmp_
 
 @pytest.mark.parametrize(
     ("host", "at"),
-    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("localhost", "127.0.0.1"), ("::1", "[::1]"), ("10.0.0.7", "10.0.0.7")],
+    [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("localhost", "127.0.0.1"), ("::1", "::1"), ("10.0.0.7", "10.0.0.7")],
 )
 def test_a_superlinks_own_apps_reach_it_wherever_it_listens(host, at):
     assert programs._reached_at(host) == at
@@ -213,6 +215,46 @@ def test_a_node_whose_registration_was_not_answered_is_registered(tmp_path, monk
     else:
         local._register(tmp_path, tmp_path / "node.pub", wait)
         assert waited == []
+
+
+class SlowSuperLink:
+    """Commands of `flwr` that take ``seconds`` each, by a clock of its own; the first answer for each node is lost."""
+
+    def __init__(self, monkeypatch, seconds, lost=1):
+        self.now, self.seconds, self.lost, self.asked = 0.0, seconds, lost, Counter()
+        monkeypatch.setattr(local, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
+        monkeypatch.setattr(local, "is_running", lambda folder: 1)
+        monkeypatch.setattr(local, "_answers", lambda port: True)
+        monkeypatch.setattr(local, "status", lambda folder: {"online": len(self.asked)})
+        monkeypatch.setattr(local, "_flwr", self.flwr)
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def flwr(self, folder, *words):
+        self.now += self.seconds
+        node = words[words.index("register") + 1]
+        self.asked[node] += 1
+        return False, "" if self.asked[node] <= self.lost else "Error: Public key already in use"
+
+    def start(self, folder, clients):
+        local._start(folder, 1, [folder / f"node-{k}.pub" for k in range(clients)], None, lambda text: None)
+
+
+@pytest.mark.parametrize("clients", [3, 60, 300])
+def test_a_start_has_time_by_the_number_of_its_nodes(tmp_path, monkeypatch, clients):
+    link = SlowSuperLink(monkeypatch, 4)
+    link.start(tmp_path, clients)
+    assert set(link.asked.values()) == {2} and len(link.asked) == clients
+    assert (tmp_path / supervisor.REGISTERED).exists()
+
+
+@pytest.mark.parametrize("clients", [3, 60, 300])
+def test_a_start_that_registers_nobody_ends_and_says_which_node(tmp_path, monkeypatch, clients):
+    link = SlowSuperLink(monkeypatch, 4, lost=10**6)
+    with pytest.raises(errors.ClusterError, match="node 0 cannot be registered"):
+        link.start(tmp_path, clients)
+    assert not (tmp_path / supervisor.REGISTERED).exists()
 
 
 @pytest.mark.parametrize("unit", sorted(p.name for p in DEPLOY.glob("systemd/*.service")))

@@ -267,6 +267,19 @@ def test_with_an_opener_what_looks_at_single_updates_is_refused(tmp_path, inner)
     assert apps.grid.sent == []
 
 
+@pytest.mark.parametrize("how", ["out", "opener", "sets_models"])
+@pytest.mark.parametrize(
+    "inner", [Bulyan(**ALL), FedTrimmedAvg(beta=0.01, **ALL), MultiKrum(num_nodes_to_select=100, **ALL)]
+)
+def test_what_could_look_at_single_updates_is_refused_before_the_first_message(tmp_path, inner, how):
+    """With these numbers they are the mean of few clients; of more, or with others, they would not be."""
+    apps = Apps(tmp_path)
+    where = {"out": tmp_path / "run"} if how == "out" else {"opener": apps.auditor, "sets_models": how != "opener"}
+    with pytest.raises(errors.StrategyError, match=rf"^{type(inner).__name__} looks at single updates"):
+        apps.start(inner, **where)
+    assert apps.grid.sent == []
+
+
 @pytest.mark.parametrize("opened", [False, True])
 def test_trees_of_xgboost_are_refused_by_name(tmp_path, opened):
     apps = Apps(tmp_path)
@@ -274,6 +287,62 @@ def test_trees_of_xgboost_are_refused_by_name(tmp_path, opened):
     with pytest.raises(errors.StrategyError, match=r"^FedXgbBagging .*average arrays"):
         apps.start(FedXgbBagging(**ALL), **where)
     assert apps.grid.sent == []
+
+
+EVALUATES = {**ALL, "fraction_train": 0.0}
+
+
+@pytest.mark.parametrize("how", ["out", "opener", "sets_models"])
+def test_a_run_may_evaluate_and_train_nobody(tmp_path, how):
+    apps = Apps(tmp_path)
+    where = {"out": tmp_path / "run"} if how == "out" else {"opener": apps.auditor, "sets_models": how != "opener"}
+    strategy, result = apps.start(FedAvg(**EVALUATES), rounds=1, evaluate_answers=["error"], **where)
+    (made,) = strategy.rounds
+    assert made.unfinished is None and [c.left_out for c in made.evaluations] == [None] * CLIENTS
+    assert apps.seen == [] and len(apps.grid.sent) == CLIENTS
+    if how == "out":
+        with pytest.raises(errors.RunError, match="still the one that it began with"):
+            open_run(tmp_path / "run", apps.keys / "client-1.key")
+    else:
+        assert result.evaluate_metrics_clientapp[1]["error"] == pytest.approx(0.5, abs=1e-3)
+    same(named_arrays(result.arrays), MODEL, 0)
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 7])
+def test_a_run_that_trains_nobody_has_one_round(tmp_path, rounds):
+    """A client evaluates a model once; it would refuse the second."""
+    apps = Apps(tmp_path)
+    with pytest.raises(errors.StrategyError, match=r"asks nobody to train.*num_rounds=1"):
+        apps.start(FedAvg(**EVALUATES), opener=apps.auditor, rounds=rounds, evaluate_answers=["error"])
+    assert apps.grid.sent == []
+
+
+@pytest.mark.parametrize("tampered", [lambda *_: None, lambda m, reply, k: reply if k < 2 else None])
+def test_a_run_that_evaluates_nothing_is_no_success(tmp_path, tampered):
+    apps = Apps(tmp_path)
+    apps.grid.tamper = tampered
+    with pytest.raises(errors.StrategyError, match="its evaluation has no sum of answers"):
+        apps.start(FedAvg(**EVALUATES), opener=apps.auditor, rounds=1, evaluate_answers=["error"])
+
+
+class Emptying(FedAvg):
+    """Empties each record that it has read, as Flower's own do that have `keep_input=False`."""
+
+    def aggregate_train(self, server_round, replies):
+        replies = list(replies)
+        names = list(replies[0].content["arrays"])
+        read = [reply.content["arrays"].to_numpy_ndarrays(keep_input=False) for reply in replies]
+        weights = [float(reply.content["metrics"][self.weighted_by_key]) for reply in replies]
+        means = [np.asarray(np.average(arrays, axis=0, weights=weights)) for arrays in zip(*read, strict=True)]
+        return record(means, names), MetricRecord()
+
+
+@pytest.mark.parametrize("sets_models", [False, True])
+def test_a_strategy_may_empty_the_records_that_it_has_read(tmp_path, sets_models):
+    apps = Apps(tmp_path)
+    strategy, result = apps.start(Emptying(**ALL), opener=apps.auditor, sets_models=sets_models, rounds=2)
+    assert [made.accepted for made in strategy.rounds] == [CLIENTS] * 2
+    same(named_arrays(result.arrays), apps.in_the_clear(FedAvg(**ALL), 2))
 
 
 def test_what_would_lose_the_model_is_refused_before_the_first_round(tmp_path):

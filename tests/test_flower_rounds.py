@@ -80,6 +80,59 @@ def test_a_superlink_that_never_answers_ends_the_run_by_name_and_lets_the_next_h
     assert [r.round for r in again.rounds if r.unfinished is None] == [1, 2]
 
 
+class Failed(Exception):
+    """As httpx has it."""
+
+    def __init__(self, status):
+        super().__init__(f"Server error '{status}'")
+        self.response = SimpleNamespace(status_code=status)
+
+
+@pytest.mark.parametrize("status", [500, 507, 599])
+@pytest.mark.parametrize("call", ["push_messages", "pull_messages", "get_node_ids"])
+def test_a_superlink_that_fails_in_a_call_is_called_again(tmp_path, rng, monkeypatch, caplog, call, status):
+    here = Federation(tmp_path, rng, monkeypatch, [1.0] * CLIENTS, deadline=60)
+    works, left = getattr(here.grid, call), [status, status]
+
+    def fails(*arguments):
+        if left:
+            raise Failed(left.pop())
+        return works(*arguments)
+
+    monkeypatch.setattr(here.grid, call, fails)
+    rounds = here.start(2)
+    assert [len(senders(made)) for made in rounds] == [CLIENTS] * 2 and not left
+    said = [text for text in caplog.messages if "the SuperLink has failed in a call" in text]
+    assert len(said) == 2 and all(str(status) in text for text in said)
+
+
+@pytest.mark.parametrize("status", [400, 403, 413])
+def test_a_call_that_the_superlink_refuses_is_not_made_again(tmp_path, rng, monkeypatch, status):
+    here = Federation(tmp_path, rng, monkeypatch, [1.0] * CLIENTS, deadline=60)
+    asked = []
+
+    def refuses(*_):
+        asked.append(1)
+        raise Failed(status)
+
+    monkeypatch.setattr(here.grid, "pull_messages", refuses)
+    with pytest.raises(Failed):
+        here.start(1)
+    assert len(asked) == 1
+
+
+def test_a_superlink_that_goes_on_failing_ends_the_run_by_name(tmp_path, rng, monkeypatch):
+    here = Federation(tmp_path, rng, monkeypatch, [1.0] * CLIENTS, deadline=60)
+
+    def fails(*_):
+        here.grid.now += 100
+        raise Failed(500)
+
+    monkeypatch.setattr(here.grid, "push_messages", fails)
+    with pytest.raises(errors.StrategyError, match=r"the SuperLink (has failed for 600 s: .*500|does not answer)"):
+        here.start(1)
+
+
 @pytest.mark.parametrize("after", [0.3, 1.1, 4.0, 30.0])
 def test_a_reply_is_seen_late_by_a_part_of_what_it_took(after, monkeypatch):
     """A round waits twice: with looks ever twice as far apart, one of two seconds took three."""
@@ -176,14 +229,17 @@ def test_without_a_quorum_everybody_is_waited_for_until_flowers_own_time_out(tmp
     assert senders(made) == [0, 1, 2, 3, 4] and here.grid.now >= 1000
 
 
+def evaluators(made):
+    return sorted(client.client for client in made.evaluations if client.left_out is None)
+
+
 def test_an_evaluation_closes_at_the_deadline_too(tmp_path, rng, monkeypatch, caplog):
-    here = Federation(tmp_path, rng, monkeypatch, [1, 2, 3, 500, 1, 1], quorum=0.5, grace=0, deadline=20)
+    here = Federation(tmp_path, rng, monkeypatch, [1, 2, 3, 500, 1, 1], deadline=20)
     here.grid.slow = ("evaluate",)
     rounds = here.start(2, timeout=1000)
     assert [senders(made) for made in rounds] == [[0, 1, 2, 3, 4, 5]] * 2 and 40 <= here.grid.now < 44
     for made in rounds:
-        # The quorum is one of updates.
-        assert sorted(c.node for c in made.evaluations if c.left_out is None) == [1000, 1001, 1002, 1004, 1005]
+        assert evaluators(made) == [0, 1, 2, 4, 5]
         closed = {client.node: client.left_out for client in made.evaluations if client.left_out}
         assert closed == {1003: "no answer when the evaluation closed"}
     here.check_model(tmp_path)
@@ -193,6 +249,26 @@ def test_an_evaluation_closes_at_the_deadline_too(tmp_path, rng, monkeypatch, ca
     assert [text for text in caplog.messages if "1003 has" in text] == [
         f"node 1003 has evaluated round {n} after that closed; its answer is not used" for n in (1, 2)
     ]
+
+
+@pytest.mark.parametrize(
+    ("delays", "grace", "heard", "seconds"),
+    [
+        ([1, 2, 3, 10**6, 1, 1], 0, [0, 1, 2, 4, 5], 2),
+        ([1, 2, 3, 10**6, 10**6, 5], 4, [0, 1, 2, 5], 7),
+        ([10**6, 1, 1, 1, 4, 10**6], 2, [1, 2, 3], 3),
+    ],
+)
+def test_an_evaluation_closes_with_its_quorum_and_waits_for_no_silent_client(
+    tmp_path, rng, monkeypatch, delays, grace, heard, seconds
+):
+    here = Federation(tmp_path, rng, monkeypatch, delays, quorum=0.5, grace=grace, deadline=10**5)
+    here.grid.slow = ("evaluate",)
+    rounds = here.start(2, timeout=10**5)
+    assert [senders(made) for made in rounds] == [[0, 1, 2, 3, 4, 5]] * 2
+    # Those who answer within the same look are all heard.
+    assert all(set(heard) >= set(evaluators(made)) and len(evaluators(made)) >= 3 for made in rounds)
+    assert here.grid.now < 2 * (seconds + 2)
 
 
 def test_a_quorum_is_at_least_what_a_sum_needs(tmp_path, rng, monkeypatch):

@@ -1,5 +1,6 @@
 """A run that is watched: its page and its metrics over HTTP, its figures in other people's logs."""
 
+import contextlib
 import json
 import re
 import socket
@@ -10,6 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fedcipher
@@ -287,6 +289,45 @@ def test_the_command_says_who_can_read_a_page_without_a_login(watched, listen, w
 def test_a_name_that_no_browser_can_call_by_is_refused(watched, name, capsys):
     assert cli.main(["dashboard", str(watched.folder), "--listen", "127.0.0.1:0", "--host", name]) == 2
     assert "is no name of a machine" in capsys.readouterr().err
+
+
+HALF = {
+    "nothing": b"",
+    "half a head": b"GET / HTTP/1.1\r\nHost: 127",
+    "half a body": b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nabc",
+    "half a second request": b"GET /live.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET / HTTP",
+}
+
+
+@pytest.mark.parametrize("sent", HALF.values(), ids=HALF)
+def test_eighty_half_requests_shut_nobody_out(watched, sent):
+    resource = pytest.importorskip("resource")
+    with Dashboard(watched.folder) as shown, contextlib.ExitStack() as stack:
+        # Fewer descriptors than there are half requests.
+        resource.prlimit(shown.process.pid, resource.RLIMIT_NOFILE, (80, 80))
+        port = int(shown.address.rstrip("/").rpartition(":")[2])
+        for _ in range(80):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)).sendall(sent)
+        for path in ("", "rounds.json", "metrics"):
+            with urllib.request.urlopen(shown.address + path, timeout=60) as answer:
+                assert answer.status == 200
+
+
+def test_a_page_is_drawn_once_for_all_who_ask_at_the_same_time(watched, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("fedcipher.watch.app._content", lambda run: [drawn.append(run) or f"picture {len(drawn)}"])
+    monkeypatch.setattr("fedcipher.watch.app._KEPT_SECONDS", 600)
+    run = WatchedRun(watched.folder)
+    with TestClient(dashboard(run, ["testserver"])) as browser:
+        with ThreadPoolExecutor(20) as pool:
+            pages = list(pool.map(lambda _: browser.get("/").text, range(40)))
+        assert len(drawn) == 1 and all("picture 1" in page for page in pages)
+        monkeypatch.setattr(run, "state", lambda: "another round has ended")
+        assert browser.get("/content?seen=before").text == "picture 2"
+        # What a key opens may come without a change of the run.
+        monkeypatch.setattr("fedcipher.watch.app._KEPT_SECONDS", -1)
+        monkeypatch.setattr(run, "state", lambda: "one more")
+        assert ["picture 3" in browser.get("/").text, "picture 4" in browser.get("/").text] == [True, True]
 
 
 def test_a_dashboard_of_nothing_is_refused(tmp_path, capsys):

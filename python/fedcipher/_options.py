@@ -1,4 +1,4 @@
-"""Numbers on a command line: out of range they are refused before anything is read, made or started."""
+"""Values on a command line: out of range they are refused before anything is read, made or started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Callable
 
-__all__ = ["MOST", "positive", "whole"]
+__all__ = ["MOST", "filled", "positive", "whole"]
 
 MOST = 2**32
 """Of counts for which nothing else sets a limit."""
@@ -25,6 +25,13 @@ def whole(lowest: int, most: int = MOST) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def filled(text: str) -> str:
+    """An argparse type: any text but an empty one, which a variable that is not set leaves. A default must be None."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty: give it a value, or leave the option out")
+    return text
 
 
 def positive(lowest: float, most: float, *, zero: bool = False) -> Callable[[str], float]:

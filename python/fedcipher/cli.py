@@ -608,6 +608,8 @@ def _roster(options: argparse.Namespace, __: list[str]) -> int:
         raise ParameterError("--expect and --joined go with --check: a roster that is made is a new one")
     max_weight = _max_weight(options)
     senders = len(options.cards) - len(set(options.silent))
+    if options.per_round is not None and options.per_round > senders:
+        raise ParameterError(f"--per-round {options.per_round}: {senders} parties of the roster send updates")
     if not _sets(options, "members"):
         options.set.append(f"members={len(set(options.member))}")
     privacy = _privacy_of_keys(options)

@@ -7,7 +7,7 @@ use crate::proto::{
 use crate::ring::{PLACES, Ring};
 use crate::text::quoted;
 use crate::tls::Credentials;
-use crate::{CHUNK, FRAME, MAX_MESSAGE, WINDOW};
+use crate::{CHUNK, FRAME, MAX_MESSAGE, MESSAGE, WINDOW};
 use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;
 use fedcipher_core::memory::zeros;
@@ -75,7 +75,11 @@ impl Patience {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     Unix(PathBuf),
-    Tls { host: String, port: u16 },
+    /// An address of IPv6 without its brackets.
+    Tls {
+        host: String,
+        port: u16,
+    },
 }
 
 impl std::str::FromStr for Target {
@@ -86,18 +90,29 @@ impl std::str::FromStr for Target {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Target::Unix(PathBuf::from(path)));
         }
-        let host_port = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
-        match host_port {
-            Some((host, port)) if !host.is_empty() => Ok(Target::Tls { host: host.to_owned(), port }),
-            _ => Err(Error::Configuration(format!("{text:?} is neither unix:/path nor host:port"))),
-        }
+        host_port(text).ok_or_else(|| {
+            let how = "an address of IPv6 is in brackets, as [::1]:7700";
+            Error::Configuration(format!("{text:?} is neither unix:/path nor host:port; {how}"))
+        })
     }
+}
+
+fn host_port(text: &str) -> Option<Target> {
+    let (host, port) = text.rsplit_once(':')?;
+    let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(literal) => literal.parse::<std::net::Ipv6Addr>().is_ok().then_some(literal)?,
+        // Nobody knows where the address ends and the port begins.
+        None => Some(host).filter(|host| !host.is_empty() && !host.contains([':', '[', ']']))?,
+    };
+    Some(Target::Tls { host: host.to_owned(), port })
 }
 
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Target::Unix(path) => write!(f, "unix:{}", path.display()),
+            Target::Tls { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Target::Tls { host, port } => write!(f, "{host}:{port}"),
         }
     }
@@ -147,9 +162,9 @@ pub fn channel(
             let folder = credentials.ok_or_else(|| {
                 Error::Configuration(format!("{target} needs credentials, a folder made by fedcipher-authority enrol"))
             })?;
-            let endpoint = Endpoint::from_shared(format!("https://{host}:{port}")).map_err(failed)?;
+            let endpoint = Endpoint::from_shared(format!("https://{target}")).map_err(failed)?;
             let endpoint = endpoint.tls_config(Credentials::new(folder).client(host)?).map_err(failed)?;
-            let (host, port) = (host.trim_matches(['[', ']']).to_owned(), *port);
+            let (host, port) = (host.clone(), *port);
             let connect = tower::service_fn(move |_: Uri| {
                 let host = host.clone();
                 async move {
@@ -359,7 +374,8 @@ impl<'a, Message> Upload<'a, Message> {
 
     async fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let (part, rest) = bytes.split_at(bytes.len().min(CHUNK - self.filled));
+            let full = self.ring.map_or(MESSAGE, |_| CHUNK);
+            let (part, rest) = bytes.split_at(bytes.len().min(full - self.filled));
             match self.ring {
                 Some(ring) => {
                     while self.sent.saturating_sub(self.credit.taken.get()) >= PLACES as u64 {
@@ -371,7 +387,7 @@ impl<'a, Message> Upload<'a, Message> {
             }
             self.filled += part.len();
             bytes = rest;
-            if self.filled == CHUNK {
+            if self.filled == full {
                 self.flush().await;
             }
         }
@@ -680,7 +696,7 @@ impl EngineClient {
     pub fn import_state(&mut self, epoch: u64, state: &[u8]) -> Result<()> {
         use proto::import_state_request::Part;
         let begin = Part::Begin(self.state_request(epoch));
-        let data = state.chunks(CHUNK).map(|chunk| Part::Data(Bytes::copy_from_slice(chunk)));
+        let data = state.chunks(MESSAGE).map(|chunk| Part::Data(Bytes::copy_from_slice(chunk)));
         let parts: Vec<_> =
             std::iter::once(begin).chain(data).map(|part| proto::ImportStateRequest { part: Some(part) }).collect();
         self.ask(|mut client| async move { client.import_state(tokio_stream::iter(parts)).await }).map(drop)
@@ -690,7 +706,7 @@ impl EngineClient {
     pub fn answer(&mut self, request: &[u8]) -> Result<Vec<u8>> {
         use proto::answer_request::Part;
         let begin = Part::Begin(proto::AnswerBegin { device: self.device.clone() });
-        let data = request.chunks(CHUNK).map(|chunk| Part::Frame(Bytes::copy_from_slice(chunk)));
+        let data = request.chunks(MESSAGE).map(|chunk| Part::Frame(Bytes::copy_from_slice(chunk)));
         let parts: Vec<_> =
             std::iter::once(begin).chain(data).map(|part| proto::AnswerRequest { part: Some(part) }).collect();
         let reply = self.ask(|mut client| async move { client.answer(tokio_stream::iter(parts)).await })?;

@@ -9,7 +9,7 @@ use crate::proto::{self, answer_request, decrypt_request, encrypt_request, engin
 use crate::ring::Ring;
 use crate::streams::{self, Pump, RingEnd, compute};
 use crate::unfinished::Unfinished;
-use crate::{CHUNK, MAX_MESSAGE};
+use crate::{MAX_MESSAGE, MESSAGE};
 use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;
 use fedcipher_core::wire;
@@ -175,8 +175,8 @@ impl EngineService {
         let state = Bytes::from(compute(move || Ok(encryptor.export_state())).await?);
         let mut held = self.unfinished.call(&grant.owner);
         held.grow_to(state.len())?;
-        for at in (0..state.len()).step_by(CHUNK) {
-            let data = state.slice(at..state.len().min(at + CHUNK));
+        for at in (0..state.len()).step_by(MESSAGE) {
+            let data = state.slice(at..state.len().min(at + MESSAGE));
             streams::answer(replies, proto::StateChunk { data }, self.stall).await?;
         }
         Ok(())

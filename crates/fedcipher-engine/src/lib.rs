@@ -72,9 +72,11 @@ pub mod proto {
     tonic::include_proto!("fedcipher.v1");
 }
 
-/// Bytes of values or ciphertext in one message: large enough to amortise a message, small enough that a
+/// Bytes of values or ciphertext in one place of a ring: large enough to amortise a message, small enough that a
 /// few of them are nothing.
 pub const CHUNK: usize = 1 << 19;
+/// Bytes in one message where there is no ring: over 20 kbit/s it comes within the 30 s of silence that a host has.
+pub const MESSAGE: usize = 1 << 16;
 /// Flow-control window of one stream: what a sender may be ahead of its reader.
 pub const WINDOW: u32 = 1 << 20;
 /// Largest HTTP/2 frame: a chunk goes in one.

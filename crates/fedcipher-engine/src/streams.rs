@@ -9,7 +9,7 @@ use crate::proto::{self, decrypt_reply, decrypt_request, encrypt_reply, encrypt_
 use crate::ring::Ring;
 use crate::text::quoted;
 use crate::unfinished::Held;
-use crate::{CHUNK, MAX_MESSAGE};
+use crate::{CHUNK, MAX_MESSAGE, MESSAGE};
 use bytes::{Buf, Bytes, BytesMut};
 use fedcipher_core::client::Digest;
 use fedcipher_core::codec::{self, Layout, Means, Rounding, SumSink, Sums, Update};
@@ -176,7 +176,8 @@ where
     /// Sends bytes through the ring if there is one, else in messages.
     async fn give(&mut self, bytes: &[u8], counted: &str) -> Result<()> {
         self.metrics.moved(counted, bytes.len());
-        for chunk in bytes.chunks(CHUNK) {
+        let most = self.ring.as_ref().map_or(MESSAGE, |_| CHUNK);
+        for chunk in bytes.chunks(most) {
             self.place().await?;
             let part = match &mut self.ring {
                 Some(end) => {

@@ -4,15 +4,17 @@ use crate::{ClientKey, raise};
 use fedcipher_core::key_file::{self, InUse, Sharing};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// Key files by marker and key set.
-type Held = HashMap<(PathBuf, [u8; 16]), InUse>;
+/// Most key files that a process holds. Each takes a descriptor, and a simulation has thousands of clients.
+const MAX_HELD: usize = 64;
 
-/// Those that this process encrypts with: their locks end with the process.
-static HELD: Mutex<Option<Held>> = Mutex::new(None);
+/// A key file by its marker and key set.
+type Slot = (PathBuf, [u8; 16]);
+
+/// Those that this process has encrypted with last, in this order: their locks end with the process.
+static HELD: Mutex<Vec<(Slot, InUse)>> = Mutex::new(Vec::new());
 
 /// The bytes of a client's key file, where nobody else can read or replace it.
 #[pyfunction]
@@ -32,7 +34,8 @@ pub fn changeable(path: PathBuf) -> PyResult<Option<String>> {
     Ok(key_file::changeable(&path)?)
 }
 
-/// Takes a key file into use for this process's life, with the ledgers of folder `state`. What to warn of, where
+/// Takes a key file into use with the ledgers of folder `state`: for this process's life, or until it has taken
+/// `MAX_HELD` others. What keeps rounds apart is the ledger, which needs no lock that lasts. Returns what to warn of, where
 /// that folder alone knows of the key's use from now on.
 #[pyfunction]
 pub fn hold_key_file(py: Python<'_>, path: PathBuf, key: &ClientKey, state: PathBuf) -> PyResult<Option<String>> {
@@ -40,8 +43,12 @@ pub fn hold_key_file(py: Python<'_>, path: PathBuf, key: &ClientKey, state: Path
     py.detach(|| {
         let taken = key_file::take(&path, key, &state, Sharing::Workers)?;
         let said = taken.first_in_state().then(|| key_file::only_in(&path, &state));
+        let slot = (key_file::marker(&path)?, key.tag.key_id);
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-        held.get_or_insert_default().insert((key_file::marker(&path)?, key.tag.key_id), taken);
+        held.retain(|(other, _)| *other != slot);
+        held.push((slot, taken));
+        let before = held.len().saturating_sub(MAX_HELD);
+        held.drain(..before);
         Ok(said)
     })
     .map_err(raise)

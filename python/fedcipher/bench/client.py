@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fedcipher._addresses import host_and_port
 from fedcipher.bench.case import Case, Run
-from fedcipher.bench.link import Connection, Link, address
+from fedcipher.bench.link import Connection, Link
 from fedcipher.bench.sampler import Profile, Sampler
 from fedcipher.bench.server import end_with_parent
 from fedcipher.codec import Array
@@ -27,7 +28,7 @@ _CONNECT_SECONDS = 10.0
 
 def connect(server: str, link: Link) -> Connection:
     """A connection to `fedcipher bench serve` on ``host:port``, both ways shaped as ``link``."""
-    where = address(server)
+    where = host_and_port(server, "--server")
     try:
         sock = socket.create_connection(where, _CONNECT_SECONDS)
     except OSError as error:

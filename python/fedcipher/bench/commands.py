@@ -10,7 +10,7 @@ from typing import Any
 
 from fedcipher._files import writable_folder
 from fedcipher._optional import require
-from fedcipher._options import whole
+from fedcipher._options import filled, whole
 from fedcipher._units import seconds, size
 from fedcipher.bench.advise import Federation, Prediction, advise, check
 from fedcipher.bench.case import Case
@@ -46,17 +46,17 @@ def add_commands(commands: Any) -> None:
     bench.add_argument(
         "--data-dir", default="", help="studies that train: a folder with one of each data set, as mnist and cifar10"
     )
-    bench.add_argument("--schemes", default="", help="round: names, with commas (default: all that are installed)")
+    bench.add_argument("--schemes", type=filled, help="round: names, with commas (default: all that are installed)")
     bench.add_argument("--values", type=int, default=100_000, help="round: parameters of the model")
     bench.add_argument("--clients", type=int, default=4, help="round: updates in a sum")
     bench.add_argument("--sums", type=int, default=1, help="round: sums in a run")
     bench.add_argument("--bits", type=int, default=12, help="round: bits of a value")
-    bench.add_argument("--server", default="", help="host:port of `fedcipher bench serve` on another machine")
+    bench.add_argument("--server", type=filled, help="host:port of `fedcipher bench serve` on another machine")
     bench.add_argument("--listen", default="127.0.0.1:7700", help="serve: host:port; there is no authentication")
     _link_options(bench)
     held = "a preset or round: hold the client's process and the server's each to"
     bench.add_argument("--cpus", type=float, default=0.0, help=f"{held} so many processors (Linux's control groups)")
-    bench.add_argument("--memory", default="", help=f"{held} so much memory, as 2GiB")
+    bench.add_argument("--memory", type=filled, help=f"{held} so much memory, as 2GiB")
     bench.add_argument("--out", type=Path, help="folder of the report (default: runs/bench-NAME)")
     bench.set_defaults(run=_bench)
 
@@ -74,7 +74,7 @@ def add_commands(commands: Any) -> None:
         choices=["server", "quantum", "collusion"],
         help="who must learn nothing: a curious server, one with a quantum computer later, one that a client helps",
     )
-    adviser.add_argument("--schemes", default="", help="names, with commas (default: all)")
+    adviser.add_argument("--schemes", type=filled, help="names, with commas (default: all)")
     adviser.add_argument("--seconds", type=float, default=25.0, help="time for measuring, all schemes together")
     adviser.add_argument("--check", type=whole(0), default=0, metavar="N", help="measure the first N and compare")
     _link_options(adviser)
@@ -82,15 +82,22 @@ def add_commands(commands: Any) -> None:
 
 
 def _link_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bandwidth", default="", help="of each way of the link, as 40mbit (default: as it is)")
-    parser.add_argument("--latency", default="", help="one way, as 80ms")
+    parser.add_argument("--bandwidth", type=filled, help="of each way of the link, as 40mbit (default: as it is)")
+    parser.add_argument("--latency", type=filled, help="one way, as 80ms")
 
 
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
+def _names(text: str | None) -> list[str]:
+    """The schemes that are listed; all where none are asked for."""
+    if text is None:
+        return scheme_names()
+    names = [name.strip() for name in text.split(",")]
     for name in names:
         scheme_class(name)
     return names
+
+
+def _link(options: argparse.Namespace) -> Link:
+    return Link.parse(options.bandwidth or "", options.latency or "")
 
 
 def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -110,8 +117,8 @@ def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
         return 0
     if not 1 <= options.runs <= 1000:
         raise ParameterError(f"--runs {options.runs} is not between 1 and 1000")
-    link = Link.parse(options.bandwidth, options.latency)
-    limits = Limits.parse(options.cpus, options.memory)
+    link = _link(options)
+    limits = Limits.parse(options.cpus, options.memory or "")
     if limits and (options.server or options.what in study_names()):
         raise ParameterError("--cpus and --memory hold the two processes of a preset or of round on this machine")
     if options.what in study_names():
@@ -171,7 +178,7 @@ def _study(options: argparse.Namespace, folder: Path, link: Link, command: str) 
 
 
 def _round(options: argparse.Namespace) -> Preset:
-    names = _names(options.schemes) or scheme_names()
+    names = _names(options.schemes)
     return _round_of([Case(n, n, options.values, options.clients, options.sums, options.bits) for n in names])
 
 
@@ -212,7 +219,7 @@ def _run(chosen: Preset, folder: Path, options: argparse.Namespace, link: Link, 
             chosen.cases,
             runs=options.runs,
             link=link,
-            server=options.server,
+            server=options.server or "",
             command=command,
             limits=limits,
             on_run=on_run,
@@ -232,13 +239,13 @@ def _advise(options: argparse.Namespace, _: list[str]) -> int:
     federation = Federation(
         options.values,
         options.clients,
-        Link.parse(options.bandwidth, options.latency),
+        _link(options),
         options.client_cores,
         options.server_cores,
         options.threat,
         options.bits,
     )
-    names = _names(options.schemes) or scheme_names()
+    names = _names(options.schemes)
     with progress(console(stderr=True), "measuring") as bar:
         task = bar.add_task("", total=len(names))
 

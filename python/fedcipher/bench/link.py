@@ -19,23 +19,14 @@ from typing import Any
 from fedcipher.errors import BenchError, ParameterError, PeerLostError
 from fedcipher.foreign_files import parse_json
 
-__all__ = ["Connection", "Link", "Message", "address"]
+__all__ = ["Connection", "Link", "Message"]
 
 _HEAD = struct.Struct("<4sIQ")
 _MAGIC = b"FBN1"
 _MAX_HEADER = 1 << 20
 _MAX_PAYLOAD = 1 << 34
 _CHUNK = 1 << 14
-_MAX_PORT = 65_535
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
-
-
-def address(text: str) -> tuple[str, int]:
-    """Host and port of ``host:port``. Raises `BenchError`."""
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and int(port) <= _MAX_PORT):
-        raise BenchError(f"{text!r} is not host:port, with a port up to {_MAX_PORT}")
-    return host, int(port)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import threading
 from typing import Any
 
 from fedcipher import _native
-from fedcipher.bench.link import Connection, Link, Message, address
+from fedcipher._addresses import host_and_port, joined, listening
+from fedcipher.bench.link import Connection, Link, Message
 from fedcipher.bench.sampler import Sampler
 from fedcipher.errors import BenchError, FedcipherError, PeerLostError
 from fedcipher.schemes import Aggregator, Scheme, from_spec
@@ -28,14 +29,13 @@ def serve(listen: str, *, once: bool = False) -> None:
     Prints ``listening on host:port`` when it is ready. There is no authentication and no secret: listen
     where only your own measurements come from.
     """
-    where = address(listen)
+    where = host_and_port(listen, "--listen")
     try:
-        listener = socket.create_server(where)
+        listener = listening(*where)
     except OSError as error:
         raise BenchError(f"cannot listen on {listen}: {error}; choose another port") from error
     with listener:
-        name = listener.getsockname()
-        print(f"listening on {name[0]}:{name[1]}", flush=True)
+        print(f"listening on {joined(*listener.getsockname()[:2])}", flush=True)
         while True:
             sock = listener.accept()[0]
             # Who says nothing keeps the next one waiting; who has gone without a word is noticed by the system.

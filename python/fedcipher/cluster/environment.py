@@ -21,8 +21,10 @@ def without_doors(environment: Mapping[str, str]) -> dict[str, str]:
 def for_flower(flower_home: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """For Flower's programs on this machine: nothing of it goes through a proxy, and they find each other."""
     made = without_doors(environment)
-    for name in ("no_proxy", "NO_PROXY"):
-        listed = [host for host in made.get(name, "").split(",") if host.strip()]
+    # gRPC looks at its own list alone where there is one.
+    own = [name for name in ("no_grpc_proxy",) if name in made]
+    for name in ("no_proxy", "NO_PROXY", *own):
+        listed = [host.strip() for host in made.get(name, "").split(",") if host.strip()]
         made[name] = ",".join(dict.fromkeys([*listed, *_LOOPBACK]))
     made["FLWR_HOME"] = str(flower_home)
     # An app's list of packages is no reason to fetch and run them.

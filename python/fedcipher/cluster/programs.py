@@ -23,6 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from fedcipher._addresses import joined
 from fedcipher._files import make_private_folder, user_home
 from fedcipher._optional import load, missing
 from fedcipher.cluster.certificates import server_certificate
@@ -76,7 +77,7 @@ def superlink(token: Path, private: Path, arguments: Sequence[str]) -> int:
         serve(Gate(app, secret, signatures, hosts), **{**more, "proxy_headers": False})
 
     server.run = behind_gate
-    own.start_superexec(f"{at}:{given.port}", Path(given.ssl_ca_certfile))
+    own.start_superexec(joined(at, int(given.port)), Path(given.ssl_ca_certfile))
     sys.argv = ["flower-superlink", *arguments, *own.options()]
     load("flwr.superlink.cli.flower_superlink").flower_superlink()
     return 0
@@ -246,4 +247,4 @@ def _reached_at(host: str) -> str:
     """Where the machine itself reaches what listens on ``host``."""
     if host in ("0.0.0.0", "localhost"):
         return "127.0.0.1"
-    return "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
+    return "::1" if host == "::" else host

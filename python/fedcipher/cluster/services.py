@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fedcipher._addresses import host_and_port, joined
 from fedcipher._optional import require
 from fedcipher.errors import ClusterError
 from fedcipher.foreign_text import show
@@ -73,7 +74,8 @@ def _access(options: argparse.Namespace, _: list[str]) -> int:
         raise ClusterError(f"{options.root_certificates} is no file: name the certificate of the SuperLink's authority")
     if folder.exists():
         raise ClusterError(f"{folder} exists: name a new folder")
-    new_access(folder, options.superlink, options.root_certificates.absolute())
+    superlink = joined(*host_and_port(options.superlink, "--superlink"))
+    new_access(folder, superlink, options.root_certificates.absolute())
     show(f"{folder}")
     show(f"  {CONTROL_TOKEN}  for the SuperLink (fedcipher superlink --control-token); whoever has it starts runs")
     show(f"  {TRUSTED}   for every SuperNode (--trusted-entities); not secret")

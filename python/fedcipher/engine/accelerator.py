@@ -9,6 +9,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedcipher._addresses import host_and_port, joined
 from fedcipher.engine.local import find_program
 from fedcipher.errors import AcceleratorError
 from fedcipher.schemes import Scheme
@@ -77,8 +78,11 @@ def usage(address: str) -> dict[str, float]:
     Cycles, ciphertexts, bytes and fallbacks by kind; ``link_seconds`` (modelled), ``host_seconds`` and ``wait_seconds``
     (measured). Raises `AcceleratorError` where there is no such page.
     """
+    host, port = host_and_port(address)
+    # An engine's page is for its own machines: no proxy reaches it.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=_SECONDS) as page:
+        with direct.open(f"http://{joined(host, port)}/metrics", timeout=_SECONDS) as page:
             text = page.read().decode()
     except (OSError, ValueError) as error:
         raise AcceleratorError(f"the engine does not say what its accelerators have done: {error}") from error

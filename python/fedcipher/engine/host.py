@@ -32,7 +32,8 @@ def connect(target: str, *, device: str = "", credentials: str | Path | None = N
         For TLS: the folder made by ``fedcipher-authority enrol NAME --role host --device DEVICE``.
     patience
         Seconds that the engine may give no sign of life, at every call; ten times as many that it may work
-        without moving a call on.
+        without moving a call on. A sign of life waits behind the bytes that are under way: over a link of 100 kbit/s
+        give 120.
 
     Raises `EngineUnavailableError`, `StalledError`, `AccessError`, `UnknownDeviceError`, and `DependencyError` where
     this build has no engine client.

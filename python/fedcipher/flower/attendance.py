@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -38,17 +38,20 @@ class Attendance:
         self._outstanding: dict[str, tuple[int, RoundRecord | None, int]] = {}
 
     def gather(
-        self, grid: Grid, messages: Iterable[Message], timeout: float | None, training: RoundRecord | None
+        self, grid: Grid, messages: Iterable[Message], timeout: float | None, heard: Sequence[ClientRecord] | None
     ) -> Iterable[Message]:
-        """The replies to ``messages``, as they come, until the deadline; updates of a ``training`` round until it has
-        its quorum."""
+        """The replies to ``messages``, as they come, until the deadline, or until there is a quorum of those ``heard``.
+
+        ``heard`` grows while replies are used; None: all are waited for.
+        """
         seconds = math.inf if timeout is None else timeout
         until = time.monotonic() + (seconds if self._deadline is None else min(seconds, self._deadline))
 
         def enough() -> bool:
-            if training is None or self._quorum == 1:
+            if heard is None or self._quorum == 1:
                 return False
-            return training.accepted >= max(math.ceil(self._quorum * len(made.asked)), self._minimum)
+            accepted = sum(client.left_out is None for client in heard)
+            return accepted >= max(math.ceil(self._quorum * len(made.asked)), self._minimum)
 
         if self._pulls is None or self._pulls.grid is not grid:
             self._pulls = Pulls(grid)

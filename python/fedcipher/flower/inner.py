@@ -28,6 +28,8 @@ __all__ = ["Inner", "metrics_of"]
 _log = quoting_log("fedcipher.flower")
 _PROBE = protocol.PREFIX + "probe"
 _PROBE_SIZE = 4
+_ROBUST = frozenset({"Bulyan", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum"})
+"""Flower's strategies that choose among single updates. With some numbers and few clients they are a mean."""
 
 
 class Inner:
@@ -48,6 +50,8 @@ class Inner:
         self._opens, self._sets_models, self._delta = opens, sets_models, delta
         self.optimiser: Optimiser | None = None
         """What clients make of a mean; known from `check` on."""
+        self.trains = True
+        """Whether it asks anybody to train in any round; known from `check` on."""
         self._began_with: dict[str, tuple[object, bytes | None]] = {}
         self._warned: set[str] = set()
 
@@ -63,8 +67,8 @@ class Inner:
 
     # --- before the first round --------------------------------------------------------------
 
-    def check(self) -> None:
-        """Refuse, with `StrategyError`, what would not run or would lose its model."""
+    def check(self, rounds: int) -> None:
+        """Refuse, with `StrategyError`, what would not run or would lose its model in so many rounds."""
         cls = type(self.strategy)
         self._began_with = {name: (value, _digest_of(value)) for name, value in vars(self.strategy).items()}
         if cls.start is not Strategy.start:
@@ -73,12 +77,26 @@ class Inner:
                 "on_round=, or in a class derived from SecureStrategy"
             )
         own = cls.aggregate_train.__module__.partition(".")[0] != "flwr"
+        if not own and cls.aggregate_train.__qualname__.partition(".")[0] in _ROBUST:
+            raise StrategyError(
+                f"{self.name} looks at single updates, which no server sees under encryption, so it could leave none "
+                "out. Use a strategy that needs the mean only (FedAvg, FedProx, FedAdam, ...)"
+            )
         if not self._opens and own and not getattr(self.strategy, "fedcipher_blind", False):
             raise StrategyError(
                 f"{self.name} has an aggregate_train() of its own. Without opener=... it would be given random "
                 "numbers in place of updates and models, and whatever it kept or saved of them would be lost: pass an "
                 "opener, or set fedcipher_blind = True on it if it touches metrics only"
             )
+        self.trains = probe.trains(self.strategy, rounds)
+        if not self.trains:
+            # Nothing is averaged. Two sums of answers to one model would tell one client's from the others'.
+            if rounds > 1:
+                raise StrategyError(
+                    f"{self.name} asks nobody to train in {rounds} rounds, and a client evaluates a model once: start "
+                    "it with num_rounds=1, and once more for another evaluation"
+                )
+            return
         if self._sets_models:
             probe.check_sees_only_the_mean(self.strategy, self.weighted_by)
             return
@@ -182,7 +200,9 @@ class Inner:
     ) -> tuple[ArrayRecord, MetricRecord | None]:
         """What it makes of a round whose mean the server has opened: each reply has the ``model`` and mean answers."""
         self._answer(accepted, sums, answers)
-        made, metrics = self._aggregate(server_round, accepted, [model] * len(accepted))
+        # One record each: a strategy may empty those that it has read.
+        records = [ArrayRecord(dict(model.items())) for _ in accepted]
+        made, metrics = self._aggregate(server_round, accepted, records)
         if made is None or list(made.keys()) != list(model.keys()):
             raise StrategyError(f"{self.name} did not aggregate a round with valid updates")
         return made, metrics

@@ -17,7 +17,7 @@ from fedcipher.federation.charter import Charter
 from fedcipher.federation.policy import SIMULATED, Policy, load_policy
 from fedcipher.federation.query import Query
 from fedcipher.federation.store import Store
-from fedcipher.keys.store import client_file, home, load_coordinator, locate, open_client
+from fedcipher.keys.store import client_file, hold, home, load_coordinator, locate, open_client
 from fedcipher.schemes import Decryptor, Encryptor, Member, Scheme
 from fedcipher.schemes.base import state_dir
 
@@ -36,6 +36,10 @@ class Party(Protocol):
 
     @property
     def client(self) -> int: ...
+    def hold(self) -> None:
+        """Take the key into use again: a process of many clients may have let go of its file."""
+        ...
+
     def policy(self) -> Policy: ...
     def key_set(self, charter: Charter | Query) -> str: ...
     def encryptor(self, epoch: int = 0) -> Encryptor: ...
@@ -80,6 +84,9 @@ class _EngineParty(_Site):
     def client(self) -> int:
         return self._engine.client
 
+    def hold(self) -> None:
+        """The engine holds its keys."""
+
     def encryptor(self, epoch: int = 0) -> Encryptor:
         return self._engine.encryptor(epoch)
 
@@ -110,6 +117,9 @@ class _KeyFile(_Site):
         self._encryptor: Encryptor | None = None
         self._decryptor: Decryptor | None = None
         self._member: Member | None = None
+
+    def hold(self) -> None:
+        hold(self._path, self._key)
 
     def policy(self) -> Policy:
         """The site's, with the coordinator that the key file names."""
@@ -187,7 +197,9 @@ def party_of(ctxt: Context) -> Party:
         slot = (str(resolved(path)), str(simulated), path.stat().st_mtime)
     except OSError:
         slot = (str(path), str(simulated), 0.0)
-    if slot not in _parties:
+    if slot in _parties:
+        _parties[slot].hold()
+    else:
         _parties[slot] = _KeyFile(path, simulated=simulated, clear=_clear(ctxt))
     return _parties[slot]
 

@@ -36,6 +36,7 @@ __all__ = [
     "check_step",
     "copy_of",
     "quiet",
+    "trains",
 ]
 
 Weighting = Literal["examples", "equal"]
@@ -147,6 +148,20 @@ def _configure_train(strategy: Strategy) -> Callable[..., Any]:
         if found is not None and cls.__module__.partition(".")[0] == "flwr" and cls is not Strategy:
             return found.__get__(strategy)
     return strategy.configure_train
+
+
+def trains(strategy: Strategy, rounds: int) -> bool:
+    """Whether ``strategy`` asks anybody to train in one of its first ``rounds``."""
+    model = _record(_made_up(np.random.default_rng()))
+    with quiet():
+        tried = copy_of(strategy)
+        grid: Any = MadeUpNodes(strategy)
+        try:
+            configure = _configure_train(tried)
+            return any(list(configure(number, model, ConfigRecord(), grid)) for number in range(1, rounds + 1))
+        except Exception:
+            # It is told below what is wrong with it.
+            return True
 
 
 def _record(values: _Values) -> ArrayRecord:

@@ -16,6 +16,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedcipher.errors import StrategyError
+from fedcipher.foreign_text import quoting_log
 
 __all__ = ["Arrivals", "Gathering", "Pulls", "answered"]
 
@@ -24,12 +25,17 @@ _FIRST_LOOK, _LAST_LOOK = 0.05, 1.0
 _LATE, _LOOKING = 0.1, 4.0
 """Between them: so much of the time there was no reply for, and so many times what the last look took."""
 _WAKE = 0.2
+_FAILED = 500
+"""The least HTTP status by which a server says that it has failed itself."""
+_PAUSE = 1.0
+"""Seconds before a call that has failed is made again."""
 _SILENCE = 600.0
 """Seconds after which a SuperLink that has not answered is gone."""
 _PATIENCE, _LEAST = 2.0, 0.25
 """Seconds to wait for a reply that is announced: at first, and where others have been waited for in vain."""
 
 T = TypeVar("T")
+_log = quoting_log("fedcipher.flower")
 
 
 def begun(call: Callable[..., T], *arguments: Any) -> Future[T]:
@@ -42,12 +48,35 @@ def begun(call: Callable[..., T], *arguments: Any) -> Future[T]:
 
     def work() -> None:
         try:
-            made.set_result(call(*arguments))
+            made.set_result(_in_spite_of_failures(call, *arguments))
         except BaseException as error:
             made.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()
     return made
+
+
+def _in_spite_of_failures(call: Callable[..., T], *arguments: Any) -> T:
+    """What ``call`` returns, which is made again while the SuperLink fails in it.
+
+    One that was stopped, or whose disk was busy, answers a call with HTTP 500. Flower makes a call again after some
+    other statuses only, and a call has the same messages with the same ids then.
+    """
+    end = time.monotonic() + _SILENCE
+    while True:
+        try:
+            return call(*arguments)
+        except Exception as error:
+            status = getattr(getattr(error, "response", None), "status_code", 0)
+            if status < _FAILED:
+                raise
+            if time.monotonic() >= end:
+                raise StrategyError(
+                    f"the SuperLink has failed for {_SILENCE:.0f} s: {error}; its log says why. Start the app again "
+                    "(with resume=True the run goes on)"
+                ) from error
+            _log.warning("the SuperLink has failed in a call, which is made again: %s", error)
+        time.sleep(_PAUSE)
 
 
 def answered(call: Callable[..., T], *arguments: Any, until: float = 0.0) -> T:

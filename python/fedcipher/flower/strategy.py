@@ -163,7 +163,7 @@ class SecureStrategy(Strategy):
         do not follow the updates: below it the run ends with `StrategyError`, which says what to change.
     quorum
         Share of the sampled clients whose updates are enough: ``grace`` seconds after that many are in the sum the
-        round closes. 1: all are waited for.
+        round closes. So does its evaluation with as many answers. 1: all are waited for.
     deadline
         Seconds after which a round closes with the updates that are there, and its evaluation with the answers;
         ``None``: the ``timeout`` of `start`.
@@ -402,7 +402,9 @@ class SecureStrategy(Strategy):
                 f"none of the {len(ours)} rounds since the run was resumed has an aggregate: its model "
                 f"is what it was; the last: {self._last_reason()}"
             )
-        if self._opener is not None:
+        if not self._inner.trains:
+            result.arrays = initial_arrays
+        elif self._opener is not None:
             # What Flower has kept may be of a sum that was withdrawn.
             result.arrays = protocol.named(self._running.names, self._running.arrays)
         else:
@@ -470,7 +472,7 @@ class SecureStrategy(Strategy):
                 "this server has no key, so Result.arrays will hold no model. Say where it goes: out='a new folder' "
                 "keeps it encrypted for `fedcipher open`; opener=<a client's key file> lets the server see the mean"
             )
-        self._inner.check()
+        self._inner.check(self._planned[0])
         values: list[NumpyArray] = []
         for name, array in initial.items():
             try:
@@ -683,6 +685,8 @@ class SecureStrategy(Strategy):
             self._journal.begin(record)
         self._grid, self._training, self._waits_for_all = grid, True, False
         self._note_late()
+        if not self._inner.trains:
+            return []
         shown, messages = self._inner.sample(False, server_round, self._running.shown(), config, grid)
         messages = self._parties.without(messages, {*self._parties.accused, *self._searching.found})
         able = self._parties.without(messages, self._spent())
@@ -749,7 +753,7 @@ class SecureStrategy(Strategy):
     ) -> Iterable[Message]:
         """Like `configure_train`."""
         self._take(arrays, "evaluate", config)
-        self._training = False
+        self._training, self._waits_for_all = False, False
         if self.scheme.codec.privacy is not None and not self._answers["evaluate"]:
             # An evaluation without answers says nothing, and its frame would spend an update of each client's budget.
             return []
@@ -855,8 +859,9 @@ class SecureStrategy(Strategy):
 
     def _gathered(self, grid: Grid, messages: Iterable[Message], timeout: float | None) -> Iterable[Message]:
         """The replies to a round's messages, as they come, until the round closes."""
-        quorum = self.rounds[-1] if self._training and not self._waits_for_all else None
-        return self._attendance.gather(grid, messages, timeout, quorum)
+        record = self.rounds[-1]
+        heard = record.clients if self._training else record.evaluations
+        return self._attendance.gather(grid, messages, timeout, None if self._waits_for_all else heard)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -893,6 +898,8 @@ class SecureStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         record, model = self.rounds[-1], self._running
+        if not self._inner.trains:
+            return None, None
         before: dict[int, dict[str, float]] = {}
         if model.measuring:
             asked = self._measured(record, replies)
@@ -1257,6 +1264,8 @@ class SecureStrategy(Strategy):
         """Add the encrypted answers; the inner strategy is given their means where this server may see them."""
         record = self.rounds[-1]
         metrics = self._evaluated(record, self._done + server_round, replies)
+        if not self._inner.trains and not self._running.folder.evaluations():
+            self._leave_unfinished(record.round, "nobody trains in this run, and its evaluation has no sum of answers")
         self._note(record, "evaluate", metrics)
         if not self._evaluates:
             self._tell(record)

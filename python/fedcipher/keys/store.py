@@ -25,6 +25,7 @@ from fedcipher.schemes.base import state_dir
 __all__ = [
     "VERSION",
     "client_file",
+    "hold",
     "home",
     "load_client",
     "load_coordinator",
@@ -287,17 +288,22 @@ def load_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
 def open_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
     """As `load_client`, to encrypt: takes the key file into use with the ledgers of this process's state folder.
 
-    Holds a lock on ``<path>.used`` for the process's life, so that no engine uses the key at the same time; other
-    processes with the same state folder may. Where nothing can be written beside the key file, that note is in the
-    state folder. Raises `KeyInUseError` where an engine holds it, `KeyFormatError` where the key has been used with
-    another state folder, and `LedgerError` where that folder has lost its ledger, or ends with the container that
-    this is.
+    Holds a lock on ``<path>.used`` until the process ends or has opened 64 others, so that no engine uses the key at
+    the same time; other processes with the same state folder may. Where nothing can be written beside the key file,
+    that note is in the state folder. Raises `KeyInUseError` where an engine holds it, `KeyFormatError` where the key has
+    been used with another state folder, and `LedgerError` where that folder has lost its ledger, or ends with the
+    container that this is.
     """
     path = Path(path)
     made, key = load_client(path)
+    hold(path, key)
+    return made, key
+
+
+def hold(path: Path, key: _native.ClientKey) -> None:
+    """Take the file of ``key`` into use, again where this process has let go of it. Raises as `open_client`."""
     if said := _native.hold_key_file(path, key, state_dir()):
         _log.warning("%s", said)
-    return made, key
 
 
 def _server_file(path: str | Path) -> Path:

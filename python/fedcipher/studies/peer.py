@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from fedcipher.bench.link import Connection, Link, address
+from fedcipher._addresses import host_and_port
+from fedcipher.bench.link import Connection, Link
 from fedcipher.errors import PeerLostError
 
 __all__ = ["main"]
@@ -31,7 +32,7 @@ def _delayed(connection: Connection, link: Link) -> None:
 
 
 def _join(server: str, number: int, link: Link) -> int:
-    sock = socket.create_connection(address(server), 10)
+    sock = socket.create_connection(host_and_port(server), 10)
     # What is waited for may take as long as others work.
     sock.settimeout(None)
     connection = Connection(sock)

@@ -7,15 +7,17 @@ Names and reasons come from clients: all of it is escaped, and the page may load
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 import re
 import socket
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from html import escape
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -25,8 +27,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from fedcipher import _page
+from fedcipher._addresses import host_and_port, joined, listening
 from fedcipher._files import refusal
 from fedcipher.app.report_page import content
 from fedcipher.errors import FedcipherError, ParameterError
@@ -42,6 +46,10 @@ _ROUNDS = 200
 _NAME = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+))(?::[0-9]{1,5})?")
 _END_SECONDS = 5
 """For answers that are under way."""
+_MAX_OPEN = 32
+"""Connections: a browser has six, and a process some hundred descriptors."""
+_KEPT_SECONDS = 2.0
+"""As often as a page asks."""
 _SCRIPT = """
 const main = document.querySelector("main"), lost = document.getElementById("lost");
 async function look() {
@@ -70,26 +78,30 @@ _HEADERS = {
 def dashboard(run: WatchedRun, hosts: list[str]) -> Starlette:
     """The application for a ``run``, to browsers that call it by one of ``hosts``."""
 
+    drawn = _Kept(run, lambda: "".join(_content(run)))
+    numbers = _Kept(run, lambda: _json(run))
+    samples = _Kept(run, lambda: exposition(run.opened()))
+
     def page(_: Request) -> Response:
-        state = run.state()
+        state, shown = drawn.get()
         lost = '<p class="problem" id="lost" hidden>The dashboard does not answer: this is what it said last.</p>'
-        parts = [lost, f'<main data-state="{state}">', *_content(run), "</main>", '<script src="live.js"></script>']
+        parts = [lost, f'<main data-state="{state}">', shown, "</main>", '<script src="live.js"></script>']
         return HTMLResponse(_page.document(f"Fedcipher: {quoted(run.folder.name)}", parts), headers=_HEADERS)
 
     def news(request: Request) -> Response:
-        state = run.state()
-        if request.query_params.get("seen") == state:
+        if request.query_params.get("seen") == run.state():
             return Response(status_code=204, headers=_HEADERS)
-        return HTMLResponse("".join(_content(run)), headers={**_HEADERS, "X-State": state})
+        state, shown = drawn.get()
+        return HTMLResponse(shown, headers={**_HEADERS, "X-State": state})
 
     def script(_: Request) -> Response:
         return Response(_SCRIPT, media_type="text/javascript", headers=_HEADERS)
 
     def rounds(_: Request) -> Response:
-        return _answered(lambda: JSONResponse(_json(run), headers=_HEADERS))
+        return _answered(lambda: JSONResponse(numbers.get()[1], headers=_HEADERS))
 
     def metrics(_: Request) -> Response:
-        return _answered(lambda: Response(exposition(run.opened()), media_type=CONTENT_TYPE, headers=_HEADERS))
+        return _answered(lambda: Response(samples.get()[1], media_type=CONTENT_TYPE, headers=_HEADERS))
 
     routes = [
         Route("/", page),
@@ -102,6 +114,48 @@ def dashboard(run: WatchedRun, hosts: list[str]) -> Starlette:
     return Starlette(routes=routes, middleware=[Middleware(_Named, hosts=hosts)])
 
 
+class _Kept:
+    """What ``make`` makes of a run, made once for all who ask at the same time: pictures take a second."""
+
+    def __init__(self, run: WatchedRun, make: Callable[[], Any]) -> None:
+        self._run, self._make = run, make
+        self._lock = threading.Lock()
+        self._state, self._until, self._made = "", 0.0, None
+
+    def get(self) -> tuple[str, Any]:
+        """The run's state, and what was made of it. Raises what ``make`` raises."""
+        with self._lock:
+            state = self._run.state()
+            if state != self._state or time.monotonic() > self._until:
+                self._made, self._state = self._make(), state
+                self._until = time.monotonic() + _KEPT_SECONDS
+            return state, self._made
+
+
+class _Connection(H11Protocol):
+    """Makes room for itself where there are too many: the oldest that has no request under way is closed.
+
+    Who has sent half a request may never send the rest, and uvicorn waits for it without end.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.began: float = self.loop.time()
+        others = [other for other in self.connections if isinstance(other, _Connection) and other is not self]
+        idle = [other for other in others if other.is_idle()]
+        if len(self.connections) > _MAX_OPEN and idle:
+            min(idle, key=_began).transport.abort()
+
+    def is_idle(self) -> bool:
+        """Nothing is being answered. The type says otherwise, but before the first request there is no cycle."""
+        cycle = cast(RequestResponseCycle | None, self.cycle)
+        return cycle is None or cycle.response_complete
+
+
+def _began(connection: _Connection) -> float:
+    return connection.began
+
+
 class _Named:
     """Answers only who calls by one of ``hosts``. Starlette's own ends a name at its first colon, which IPv6 has."""
 
@@ -110,8 +164,12 @@ class _Named:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # There are no WebSockets here; what is neither is the application's own beginning and end.
-        said = Headers(scope=scope).get("host", "") if scope["type"] == "http" else None
-        if said is None or (_NAME.fullmatch(said) and _NAME.sub(r"\1\2", said).lower() in self._hosts):
+        headers = Headers(scope=scope) if scope["type"] == "http" else None
+        said = "" if headers is None else headers.get("host", "")
+        if headers is not None and (headers.get("content-length", "0") != "0" or "transfer-encoding" in headers):
+            # Whoever announces a body may never send it: nothing is drawn for that.
+            await PlainTextResponse("Requests have no body here", status_code=413)(scope, receive, send)
+        elif headers is None or (_NAME.fullmatch(said) and _NAME.sub(r"\1\2", said).lower() in self._hosts):
             await self._app(scope, receive, send)
         else:
             await PlainTextResponse("Invalid host header", status_code=400)(scope, receive, send)
@@ -164,26 +222,12 @@ def _json(run: WatchedRun) -> dict[str, Any]:
 
 def listener(listen: str) -> socket.socket:
     """A socket at ``HOST:PORT``; port 0 is any. Raises `ParameterError` or `OSError`."""
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ParameterError(f"--listen {listen!r} is not HOST:PORT")
-    family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        # Who connects before the server serves waits, and is not refused.
-        made.listen()
-    except BaseException:
-        made.close()
-        raise
-    return made
+    return listening(*host_and_port(listen, "--listen"))
 
 
 def address(at: socket.socket) -> str:
     """For a browser."""
-    host, port = at.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    return f"http://{joined(*at.getsockname()[:2])}/"
 
 
 def readers(at: socket.socket) -> str:
@@ -224,6 +268,8 @@ def _server(run: WatchedRun, at: socket.socket, hosts: list[str]) -> uvicorn.Ser
     return uvicorn.Server(
         uvicorn.Config(
             dashboard(run, named),
+            http=_Connection,
+            backlog=_MAX_OPEN,
             log_level="warning",
             server_header=False,
             lifespan="off",
