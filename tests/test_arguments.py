@@ -305,6 +305,44 @@ def test_what_is_no_spec_is_refused(damage):
         from_spec(spec)
 
 
+# --- paths -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", ["\ud800", "a\0b", "x" * 5000, "x" * 256, "/y/" * 2000, None, 3, b"x", [], "~no-such-user/x"]
+)
+def test_what_is_no_path_is_refused_by_whatever_takes_one(tmp_path, monkeypatch, path):
+    flower = pytest.importorskip("flwr.serverapp.strategy")
+    from fedcipher.flower import SecureStrategy, open_run
+
+    monkeypatch.chdir(tmp_path)
+    scheme = scheme_of("bfv")
+    made = scheme.keygen(3)
+    folder = keys.save(made, scheme, tmp_path / "keys")
+    taking = {
+        "load_client": keys.load_client,
+        "load_server": keys.load_server,
+        "locate": keys.store.locate,
+        "a run": lambda given: open_run(given, folder / "client-0.key"),
+        "a run's key": lambda given: open_run(tmp_path, given),
+        "keys of a strategy": lambda given: SecureStrategy(flower.FedAvg(), given, out="new"),
+    }
+    if path != "~no-such-user/x":
+        # A folder of that name is a folder.
+        taking["save"] = lambda given: keys.save(made, scheme, given)
+        taking["save_server"] = lambda given: keys.store.save_server(made.server(), scheme, given)
+        taking["a name of keys"] = keys.store.named_folder
+        if path is not None:
+            taking["an output"] = lambda given: SecureStrategy(flower.FedAvg(), folder, out=given)
+    if isinstance(path, str):
+        taking["an opener"] = lambda given: SecureStrategy(flower.FedAvg(), folder, opener=given)
+    before = sorted(tmp_path.rglob("*"))
+    for refused in taking.values():
+        with pytest.raises(errors.FedcipherError):
+            refused(path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 # --- all public signatures ---------------------------------------------------------------------
 
 

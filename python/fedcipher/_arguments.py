@@ -42,6 +42,8 @@ T = TypeVar("T")
 Array = NDArray[Any]
 MOST_WHOLE = (1 << 64) - 1
 """What 64 bits hold."""
+_MOST_PATH, _MOST_PART = 4000, 255
+"""Bytes of a path, and of a name in it: what systems have, less room for a folder before it."""
 
 
 def _shown(value: object) -> str:
@@ -137,9 +139,22 @@ def as_path(value: object, name: str) -> Path:
     found: object = value
     if isinstance(value, os.PathLike):
         found = os.fspath(cast("os.PathLike[str]", value))
-    if not isinstance(found, str) or not found or "\0" in found:
+    if not isinstance(found, str) or not _is_path(found):
         raise ParameterError(f"{name}={_shown(value)} is no path; give a text or a pathlib.Path")
     return Path(found)
+
+
+def _is_path(text: str) -> bool:
+    """What file systems take. Else `Path.exists` raises, and each in its own way."""
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return (
+        b"\0" not in encoded
+        and len(encoded) <= _MOST_PATH
+        and all(len(part) <= _MOST_PART for part in encoded.split(os.fsencode(os.sep)))
+    )
 
 
 def as_plain(value: Any) -> Any:

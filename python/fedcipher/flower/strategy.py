@@ -245,7 +245,7 @@ class SecureStrategy(Strategy):
         self._ends = ""
         self._parties = Parties()
         # A relative path would be in whatever folder Flower runs the app in.
-        self._out = None if out is None else home() / "runs" / out
+        self._out = None if out is None else home() / "runs" / as_path(out, "out")
         self._resume, self._signed = resume, signed_charter
         if (resume or signed_charter) and out is None:
             raise StrategyError("resume=True and signed_charter=True need the run's folder: say which, out='...'")

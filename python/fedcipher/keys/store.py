@@ -95,7 +95,7 @@ def locate_run(given: str | Path) -> Path:
 
 def named_folder(name: str) -> Path:
     """Where ``keygen --name`` puts keys: ``keys/NAME`` in `home`."""
-    if Path(name).name != name or name in ("", ".", ".."):
+    if as_path(name, "name").name != name or name in ("", ".", ".."):
         raise KeyFormatError(f"{name!r} is no name for keys: no folder separators, please")
     return home() / "keys" / name
 
