@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, Literal
 
-from fedcipher._arguments import as_text
+from fedcipher._arguments import as_text, instance_of
 from fedcipher._native import SetMemory
 from fedcipher.codec import Codec
 from fedcipher.errors import ParameterError
@@ -97,6 +97,7 @@ def scheme(name: str, **params: Any) -> Scheme:
 
 def from_spec(spec: dict[str, Any]) -> Scheme:
     """The scheme behind `Scheme.spec`. Raises `ParameterError`."""
+    spec = instance_of(spec, dict, "spec", "give what Scheme.spec() returns")
     try:
         name, codec, params = spec["scheme"], Codec(**spec["codec"]), dict(spec["params"])
         return scheme(name, **{**params, "codec": codec})
