@@ -167,6 +167,22 @@ def test_a_frame_is_any_buffer_of_bytes(cohorts, name, buffer):
     np.testing.assert_allclose(mean, VALUES, atol=1e-4)
 
 
+@pytest.mark.parametrize("buffer", BUFFERS)
+def test_a_members_request_and_answer_are_any_buffers_of_bytes(cohorts, buffer):
+    cohort = cohorts("oneshot")
+    number, frames = cohort.updates([VALUES])
+    aggregator = cohort.scheme.aggregator(cohort.keys.server(), round=number)
+    for frame in frames:
+        aggregator.add(frame)
+    for member, request in aggregator.requests().items():
+        held = cohort.scheme.member(cohort.keys.client(member))
+        for odd in (None, "request", 5, [1]):
+            with pytest.raises(errors.ParameterError, match=r"request is of type .* and holds no bytes"):
+                held.answer(odd)
+        aggregator.answer(buffer(held.answer(buffer(request))))
+    assert aggregator.finish()
+
+
 @pytest.mark.parametrize("odd", [None, "frame", 5, [1, 2], np.zeros(3, np.float32), object()])
 @pytest.mark.parametrize("name", ["bfv", "paillier"])
 def test_what_holds_no_bytes_is_no_frame(cohorts, name, odd):
@@ -290,7 +306,8 @@ def test_a_scheme_travels_as_its_spec(cohorts, name):
 
 def test_what_holds_keys_or_rounds_says_that_it_cannot_be_copied(cohorts):
     cohort = cohorts("bfv")
-    for held in (cohort.keys, cohort.encryptors[0], cohort.aggregator, cohort.decryptor):
+    member = cohorts("oneshot").scheme.member(cohorts("oneshot").keys.client(0))
+    for held in (cohort.keys, cohort.encryptors[0], cohort.aggregator, cohort.decryptor, member):
         for copied in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(errors.UnsupportedError, match="spec"):
                 copied(held)

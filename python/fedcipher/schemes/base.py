@@ -681,7 +681,7 @@ class NativeScheme(Scheme):
         return KernelDecryptor(self._native.decryptor(client_key(key), state), self.codec)
 
     def member(self, key: _native.ClientKey) -> Member:
-        return self._native.member(client_key(key), state_dir())
+        return _NativeMember(self._native.member(client_key(key), state_dir()))
 
     def server_decryptor(self, key: _native.ServerKey) -> Decryptor:
         return KernelDecryptor(self._native.server_decryptor(server_key(key)), self.codec)
@@ -980,6 +980,25 @@ class KernelEncryptor(Encryptor):
             self._native.import_state(state)
         else:
             self._feedback.restore(state)
+
+
+class _NativeMember:
+    """A `Member` whose key is here."""
+
+    def __init__(self, native: _native.Member) -> None:
+        self._native = native
+
+    def answer(self, request: bytes) -> bytes:
+        return self._native.answer(as_bytes(request, "request"))
+
+    def prekey(self) -> bytes:
+        return self._native.prekey()
+
+    def forget(self) -> None:
+        self._native.forget()
+
+    def __reduce__(self) -> NoReturn:
+        _refuse_copy(self)
 
 
 class _NativeAggregator(Aggregator):
