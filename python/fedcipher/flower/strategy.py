@@ -61,7 +61,7 @@ from fedcipher.flower.survey import survey
 from fedcipher.flower.told import records_of
 from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.keys.provider import ServerKeys, server_keys
-from fedcipher.keys.store import home, load_client, locate, no_key_file
+from fedcipher.keys.store import home, load_client, locate
 from fedcipher.scale import RayWorkers
 from fedcipher.schemes import Aggregator, Decryptor
 
@@ -302,8 +302,6 @@ class SecureStrategy(Strategy):
         folder = self._keys.folder
         opener = as_path(opener, "opener")
         beside = None if folder is None or len(opener.parts) != 1 else folder / opener
-        if beside is not None and not beside.exists():
-            raise no_key_file(beside, "client")
         scheme, key = load_client(beside or locate(opener))
         if scheme.spec() != self.scheme.spec():
             raise StrategyError(f"the opener {opener} is of another scheme or other parameters than the server's keys")

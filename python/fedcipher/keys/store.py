@@ -34,7 +34,6 @@ __all__ = [
     "locate",
     "locate_run",
     "named_folder",
-    "no_key_file",
     "open_client",
     "replace_client_key",
     "role_of",
@@ -280,12 +279,12 @@ def _content(path: Path, role: str) -> bytes:
     except ForeignFileError as error:
         raise KeyFormatError(f"{path} {error.strerror}; name the key file itself") from None
     except FileNotFoundError:
-        raise no_key_file(path, role) from None
+        raise _no_key_file(path, role) from None
     except OSError as error:
         raise KeyFormatError(f"cannot read key file {refusal(error, path)}") from error
 
 
-def no_key_file(path: Path, role: str) -> KeyFormatError:
+def _no_key_file(path: Path, role: str) -> KeyFormatError:
     """What to say of a key file that is not there: which clients' are, where it would be."""
     try:
         there = sorted(found.name for found in path.parent.glob("*.key") if found.name != _SERVER_FILE)
