@@ -40,9 +40,9 @@ __all__ = [
 
 T = TypeVar("T")
 Array = NDArray[Any]
-MOST_WHOLE = (1 << 64) - 1
+MAX_UINT64 = (1 << 64) - 1
 """What 64 bits hold."""
-_MOST_PATH, _MOST_PART = 4000, 255
+_MAX_PATH, _MAX_PART = 4000, 255
 """Bytes of a path, and of a name in it: what systems have, less room for a folder before it."""
 
 
@@ -54,7 +54,7 @@ def _shown(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
-def whole_number(value: object, name: str, least: int = 0, most: int = MOST_WHOLE) -> int:
+def whole_number(value: object, name: str, least: int = 0, most: int = MAX_UINT64) -> int:
     """A whole number, NumPy's too. Truth values and floats are refused. Raises `ParameterError`."""
     try:
         number = None if isinstance(value, (bool, np.bool_)) else operator.index(cast(Any, value))
@@ -65,7 +65,7 @@ def whole_number(value: object, name: str, least: int = 0, most: int = MOST_WHOL
     return number
 
 
-def whole_numbers(values: object, name: str, least: int = 0, most: int = MOST_WHOLE) -> list[int]:
+def whole_numbers(values: object, name: str, least: int = 0, most: int = MAX_UINT64) -> list[int]:
     """Several of them. Raises `ParameterError`."""
     return [whole_number(value, f"{name}[{k}]", least, most) for k, value in enumerate(_items(values, name))]
 
@@ -152,8 +152,8 @@ def _is_path(text: str) -> bool:
         return False
     return (
         b"\0" not in encoded
-        and len(encoded) <= _MOST_PATH
-        and all(len(part) <= _MOST_PART for part in encoded.split(os.fsencode(os.sep)))
+        and len(encoded) <= _MAX_PATH
+        and all(len(part) <= _MAX_PART for part in encoded.split(os.fsencode(os.sep)))
     )
 
 
@@ -214,10 +214,10 @@ def callable_or_none(value: T, name: str) -> T:
     return value
 
 
-def instance_of(value: object, cls: type[T], name: str, cure: str) -> T:
-    """What is of ``cls``. Raises `ParameterError`, which says ``cure``."""
+def instance_of(value: object, cls: type[T], name: str, hint: str) -> T:
+    """What is of ``cls``. Raises `ParameterError`, which says ``hint``."""
     if not isinstance(value, cls):
-        raise ParameterError(f"{name} is of type {type(value).__name__}; {cure}")
+        raise ParameterError(f"{name} is of type {type(value).__name__}; {hint}")
     return value
 
 

@@ -75,11 +75,11 @@ __all__ = [
 ]
 
 _log = quoting_log("fedcipher")
-_MOST_CLIENT, _MOST_COHORT = (1 << 32) - 1, 1 << 20
+_MAX_CLIENT, _MAX_COHORT = (1 << 32) - 1, 1 << 20
 _CLIENT_KEY = "give a client's, as from KeySet.client or fedcipher.keys.load_client"
 _SERVER_KEY = "give the server's, as from KeySet.server or fedcipher.keys.load_server"
 _ROSTER = "give one of fedcipher.schemes.oneshot.roster"
-_MOST_WEIGHT, _MOST_LANES = (1 << 32) - 1, 1 << 33
+_MAX_WEIGHT, _MAX_LANES = (1 << 32) - 1, 1 << 33
 _MOST_EXACT = 1 << 24
 """Float32 has all whole numbers of this magnitude: sums of lanes come out as such."""
 
@@ -189,9 +189,9 @@ def state_dir() -> Path:
 def cohort_of(cohort: int | Iterable[int], epoch: int) -> list[int]:
     """The ids of a cohort for which keys of ``epoch`` are asked. Raises `ParameterError`."""
     if isinstance(cohort, Iterable) and getattr(cohort, "ndim", 1):
-        ids = whole_numbers(cohort, "cohort", 0, _MOST_CLIENT)
+        ids = whole_numbers(cohort, "cohort", 0, _MAX_CLIENT)
     else:
-        ids = list(range(whole_number(cohort, "cohort", 0, _MOST_COHORT)))
+        ids = list(range(whole_number(cohort, "cohort", 0, _MAX_COHORT)))
     whole_number(epoch, "epoch")
     if not ids:
         raise ParameterError("a cohort has at least one client, with ids from 0 to 2**32 - 1")
@@ -687,7 +687,7 @@ class NativeScheme(Scheme):
         return KernelDecryptor(self._native.server_decryptor(server_key(key)), self.codec)
 
     def addressed(self, frame: bytes, reader: int) -> bytes:
-        return self._native.addressed(as_bytes(frame, "frame"), whole_number(reader, "reader", 0, _MOST_CLIENT))
+        return self._native.addressed(as_bytes(frame, "frame"), whole_number(reader, "reader", 0, _MAX_CLIENT))
 
     def work(self, key: _native.ServerKey, common: bytes, piece: bytes) -> bytes:
         return self._native.work(server_key(key), as_bytes(common, "common"), as_bytes(piece, "piece"))
@@ -716,7 +716,7 @@ class NativeScheme(Scheme):
 
         Raises `SignatureError` for one that does not hold, and as `join`.
         """
-        signed = [(whole_number(party, "party", 0, _MOST_CLIENT), as_bytes(by, "signature")) for party, by in joined]
+        signed = [(whole_number(party, "party", 0, _MAX_CLIENT), as_bytes(by, "signature")) for party, by in joined]
         return self._native.with_joined(client_key(key), signed)
 
     def roster_of(self, key: _native.ClientKey) -> tuple[_native.Roster, set[int] | None]:
@@ -724,7 +724,7 @@ class NativeScheme(Scheme):
         return self._native.roster_of(client_key(key))
 
     def plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
-        return self._native.plan(server_key(key), whole_numbers(sampled, "sampled", 0, _MOST_CLIENT))
+        return self._native.plan(server_key(key), whole_numbers(sampled, "sampled", 0, _MAX_CLIENT))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._params.items())})"
@@ -842,7 +842,7 @@ class KernelEncryptor(Encryptor):
         hide_ranges: bool = False,
         bits: int = 0,
     ) -> bytes:
-        weight = whole_number(weight, "weight", 0, _MOST_WEIGHT)
+        weight = whole_number(weight, "weight", 0, _MAX_WEIGHT)
         if lanes is not None:
             if weight != 1:
                 raise ParameterError(
@@ -961,7 +961,7 @@ class KernelEncryptor(Encryptor):
         update = as_arrays(update, "update")
         reference = None if reference is None else as_arrays(reference, "reference")
         round, plan = whole_number(round, "round"), as_bytes(plan, "plan")
-        lanes, counts = whole_number(lanes, "lanes", 0, _MOST_LANES), whole_number(counts, "counts", 0, _MOST_LANES)
+        lanes, counts = whole_number(lanes, "lanes", 0, _MAX_LANES), whole_number(counts, "counts", 0, _MAX_LANES)
         hide_ranges = truth(hide_ranges, "hide_ranges")
         codec = self._codec.at(bits)
         layout = self._noise.layout(update) if self._noise else codec.layout(update, reference, self._levels)

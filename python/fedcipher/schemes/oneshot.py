@@ -15,7 +15,7 @@ from fedcipher.schemes.base import KeySet, NativeScheme, SchemeInfo, cohort_of, 
 __all__ = ["Card", "Oneshot", "Party", "roster"]
 
 
-_MOST_PARTIES = 1 << 20
+_MAX_PARTIES = 1 << 20
 
 
 class Oneshot(NativeScheme):
@@ -92,9 +92,9 @@ class Oneshot(NativeScheme):
         prekey_hours: int = 24,
         codec: Codec | None = None,
     ) -> None:
-        members = whole_number(members, "members", 1, _MOST_PARTIES)
-        corrupt_clients = whole_number(corrupt_clients, "corrupt_clients", 0, _MOST_PARTIES)
-        corrupt_members = whole_number(corrupt_members, "corrupt_members", 0, _MOST_PARTIES)
+        members = whole_number(members, "members", 1, _MAX_PARTIES)
+        corrupt_clients = whole_number(corrupt_clients, "corrupt_clients", 0, _MAX_PARTIES)
+        corrupt_members = whole_number(corrupt_members, "corrupt_members", 0, _MAX_PARTIES)
         params = {
             "clients": clients,
             "max_weight": max_weight,
