@@ -212,6 +212,15 @@ def plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
+def _signed(joined: Iterable[tuple[object, object]]) -> list[tuple[int, bytes]]:
+    """Parties and their signatures. Raises `ParameterError`."""
+    try:
+        pairs = [(party, by) for party, by in joined]
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"joined is no list of parties with their signatures: {quoted(error)}") from error
+    return [(whole_number(party, "party", 0, _MAX_CLIENT), as_bytes(by, "signature")) for party, by in pairs]
+
+
 def client_key(key: object) -> _native.ClientKey:
     """``key``, where it is a client's. Raises `ParameterError`."""
     return instance_of(key, _native.ClientKey, "key", _CLIENT_KEY)
@@ -716,8 +725,7 @@ class NativeScheme(Scheme):
 
         Raises `SignatureError` for one that does not hold, and as `join`.
         """
-        signed = [(whole_number(party, "party", 0, _MAX_CLIENT), as_bytes(by, "signature")) for party, by in joined]
-        return self._native.with_joined(client_key(key), signed)
+        return self._native.with_joined(client_key(key), _signed(joined))
 
     def roster_of(self, key: _native.ClientKey) -> tuple[_native.Roster, set[int] | None]:
         """The roster in a party's key, and who has joined it as the key knows; None where it needs no signatures."""
