@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher.errors import FedcipherError, LayoutError, ParameterError
-from fedcipher.foreign_text import MAX_NAME, quoted
+from fedcipher.foreign_text import MAX_LINE, MAX_NAME, quoted
 from fedcipher.tensors import with_numpy
 
 __all__ = [
@@ -139,22 +139,20 @@ def as_path(value: object, name: str) -> Path:
     found: object = value
     if isinstance(value, os.PathLike):
         found = os.fspath(cast("os.PathLike[str]", value))
-    if not isinstance(found, str) or not _is_path(found):
+    if not isinstance(found, str) or not _has_encoding(found):
         raise ParameterError(f"{name}={_shown(value)} is no path; give a text or a pathlib.Path")
+    # Else `Path.exists` raises what nobody expects of it.
+    encoded = os.fsencode(found)
+    if len(encoded) > _MAX_PATH or any(len(part) > _MAX_PART for part in encoded.split(os.fsencode(os.sep))):
+        raise ParameterError(f"{name} {quoted(found, MAX_LINE)} is longer than file systems take; choose another")
     return Path(found)
 
 
-def _is_path(text: str) -> bool:
-    """What file systems take. Else `Path.exists` raises, and each in its own way."""
+def _has_encoding(path: str) -> bool:
     try:
-        encoded = os.fsencode(text)
+        return b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
         return False
-    return (
-        b"\0" not in encoded
-        and len(encoded) <= _MAX_PATH
-        and all(len(part) <= _MAX_PART for part in encoded.split(os.fsencode(os.sep)))
-    )
 
 
 def as_plain(value: Any) -> Any:
