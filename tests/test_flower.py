@@ -177,6 +177,34 @@ def test_where_all_weigh_the_same_examples_weigh_the_answers_only(tmp_path, rng)
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(loss, abs=1e-6)
 
 
+@pytest.mark.parametrize("odd", [-10, -0.5, float("nan")])
+def test_a_number_of_examples_that_is_none_is_refused_on_that_client(tmp_path, rng, caplog, odd):
+    examples = [10, 20, odd, 30, 40]
+    strategy, grid, goals, _, decryptor = setup(tmp_path, rng, "bfv", examples=examples, unit=10, weight=4, opened=True)
+    result = strategy.start(grid, record(initial()), num_rounds=2)
+    counted = [10, 20, 0, 30, 40]
+    for got, x in zip(strategy.open_model(decryptor), simulate(goals, counted, 2), strict=True):
+        np.testing.assert_allclose(got, x, atol=1e-3)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(np.average(range(5), weights=counted), abs=1e-6)
+    assert f"sends zeros that count nothing: 'num-examples' is {odd}; let the app count" in caplog.text
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("examples", [[1, 2, 3, 4, 50], [60_000, 60, 60, 60, 60], [10, 10, 10, 10, 11], [7] * 5])
+def test_clients_of_unequal_examples_that_weigh_the_same_are_told(tmp_path, rng, caplog, opened, examples):
+    """Under keys of ``keygen --equal``, with and without an opener: the clients open the sum of examples."""
+    strategy, grid, *_ = setup(tmp_path, rng, "bfv", examples=examples, opened=opened)
+    strategy.start(grid, record(initial()), num_rounds=3)
+    said = [r.getMessage() for r in caplog.records if "on average, and all weigh the same" in r.getMessage()]
+    mean = np.mean(examples)
+    uneven = [n for n in examples if not mean / 1.05 <= n <= 1.05 * mean]
+    # From the second round on, when the first one's sum is open.
+    assert len(said) == 2 * len(uneven) and (len(uneven) == 0) == (len(set(examples)) == 1)
+    for count in uneven:
+        wanted = f"this client has {count} examples, the clients of the last round had {mean:.4g} on average"
+        assert any(wanted in line and "keygen --examples" in line for line in said)
+
+
 @pytest.mark.parametrize(("name", "params"), SCHEMES)
 def test_garbage_and_drop_outs_leave_the_others_right(tmp_path, rng, name, params, caplog):
     stored = {}

@@ -115,6 +115,19 @@ def test_one_large_client_and_nine_small_ones_give_fedavgs_mean(tmp_path, name):
         assert loss == pytest.approx(np.average(by, weights=examples), abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    "examples",
+    [[LARGEST // k for k in range(1, 11)], [LARGEST, 1, 1], [1, 2, 3, 59_999]],
+    ids=["Zipf", "one large", "one nearly alone"],
+)
+def test_shares_are_those_of_the_examples_however_uneven(tmp_path, examples):
+    """In whole units of a largest weight, ten clients by Zipf's law were off by a seventh of their mean."""
+    by = [(-1.0) ** (k + 1) for k in range(len(examples))]
+    made, loss = mean(tmp_path, examples, by, LARGEST)
+    assert loss == pytest.approx(np.average(by, weights=examples), abs=1e-6)
+    is_mean(made, examples, by, LARGEST)
+
+
 def opened_sum(scheme, shown):
     """What a reader gets of one round, in which each client shows so much in each value."""
     issued = scheme.keygen(len(shown))

@@ -9,6 +9,7 @@ import secrets
 import stat
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +26,7 @@ __all__ = [
     "make_private_folder",
     "own_target",
     "refusal",
+    "refuse_to_replace",
     "resolved",
     "same_content",
     "user_home",
@@ -94,6 +96,19 @@ def writable_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise ReportError(f"cannot write to {refusal(error, folder)}, with --out") from error
+
+
+def refuse_to_replace(out: Path, inputs: Iterable[Path]) -> None:
+    """Raise `ParameterError` where ``out`` is one of ``inputs``, or a file that is there in a folder among them."""
+    for path in inputs:
+        try:
+            same = out.exists() and path.exists() and out.samefile(path) and not out.is_dir()
+            inside = out.is_file() and path.is_dir() and path.resolve() in out.resolve().parents
+        except (OSError, RuntimeError):
+            # What cannot be looked at is an error of whoever reads or writes it.
+            continue
+        if same or inside:
+            raise ParameterError(f"--out {out} would replace what is read from {path}; name another file")
 
 
 def write_whole(path: Path, *parts: bytes | memoryview, follow: bool = False) -> None:

@@ -6,16 +6,15 @@ import argparse
 import json
 import math
 import os
-import re
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from fedcipher import __version__, _native, keys
-from fedcipher._files import refusal, resolved, writable_folder
+from fedcipher._files import refusal, refuse_to_replace, resolved, writable_folder
 from fedcipher._optional import build, built, install, missing, require
 from fedcipher._options import positive, whole
 from fedcipher._scratch import scratch_folder
@@ -44,7 +43,7 @@ from fedcipher.keys.roster import (
 )
 from fedcipher.keys.roster import join as join_roster
 from fedcipher.keys.roster import make as make_roster
-from fedcipher.keys.store import home, named_folder
+from fedcipher.keys.store import locate_run, named_folder
 from fedcipher.schemes import Member, Scheme, following_bits, scheme, scheme_class, scheme_names
 from fedcipher.schemes.base import state_dir
 from fedcipher.watch.commands import add_commands as add_dashboard
@@ -71,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             with raise_on_termination():
                 options = _parser().parse_args(arguments)
+                _check_output(options)
                 return options.run(options, arguments)
         finally:
             # Here, and not at Python's end, where a reader that has gone is reported as this program's error.
@@ -93,6 +93,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is None:
             # A signal would interrupt what Python and libraries do at exit, with tracebacks.
             restore_defaults()
+
+
+def _check_output(options: argparse.Namespace) -> None:
+    """Refuse, whatever the command, to write to a file that it is to read. Raises `ParameterError`."""
+    out: object = getattr(options, "out", None)
+    if not isinstance(out, Path):
+        return
+    given = [value for name, value in vars(options).items() if name != "out"]
+    named = [path for value in given for path in (cast("list[object]", value) if isinstance(value, list) else [value])]
+    refuse_to_replace(out, [path for path in named if isinstance(path, Path)])
 
 
 def _open_streams() -> None:
@@ -203,8 +213,8 @@ def _parser() -> argparse.ArgumentParser:
     add_commands(commands)
     add_cluster(commands, _scheme_options, _made)
     add_services(commands)
-    add_policy(commands, _run_folder)
-    add_dashboard(commands, _run_folder, _key_options, _key_of)
+    add_policy(commands, locate_run)
+    add_dashboard(commands, locate_run, _key_options, _key_of)
     return parser
 
 
@@ -709,24 +719,12 @@ def _confirm(listed: Listed) -> None:
         raise WrongRosterError("the roster is not confirmed; nothing was written")
 
 
-def _run_folder(given: Path) -> Path:
-    """A run's folder, or its name as an app has it, or the last run of a training's folder."""
-    if not given.exists() and len(given.parts) == 1:
-        return home() / "runs" / given
-    runs = {
-        int(found[1] or 1): path
-        for path in given.glob("run*")
-        if (found := re.fullmatch(r"run(?:-(\d+))?", path.name)) and not path.is_symlink()
-    }
-    return given if (given / "journal.db").exists() or not runs else runs[max(runs)]
-
-
 def _status(options: argparse.Namespace, __: list[str]) -> int:
     require("fedcipher status", "flower", "flwr")
     from fedcipher.flower.outcome import Outcome
     from fedcipher.watch.metrics import Metrics
 
-    folder = _run_folder(options.folder)
+    folder = locate_run(options.folder)
     shown = Metrics(folder, _key_of(options))
     past = shown.past()
     good = sum(record.unfinished is None for record in past.finished)
@@ -757,7 +755,9 @@ def _open(options: argparse.Namespace, __: list[str]) -> int:
     require("fedcipher open", "flower", "flwr")
     from fedcipher.flower.run_folder import open_run, save_model
 
-    model = open_run(_run_folder(options.folder), _key_of(options))
+    folder = locate_run(options.folder)
+    refuse_to_replace(options.out, [folder])
+    model = open_run(folder, _key_of(options))
     save_model(options.out, model)
     show(f"{options.out}: {len(model)} arrays, {sum(x.size for x in model.values())} values")
     return 0

@@ -6,14 +6,25 @@ The kernels are in `crates/fedcipher-core/src/codec.rs`; this module chooses the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
+from fedcipher._arguments import (
+    as_array,
+    as_arrays,
+    as_plain,
+    instance_of,
+    listed,
+    real_number,
+    real_numbers,
+    truth,
+    whole_number,
+)
 from fedcipher._native import Layout, Levels
 from fedcipher.dp import Privacy
 from fedcipher.errors import CodecError, LayoutError, ParameterError
@@ -115,20 +126,18 @@ class Codec:
     adaptive: bool = False
 
     def __post_init__(self) -> None:
-        if self.bits == "auto":
+        if isinstance(self.bits, str) and self.bits == "auto":
             object.__setattr__(self, "bits", AUTO_BITS)
             object.__setattr__(self, "adaptive", True)
+        truth(self.adaptive, "adaptive")
         self._check_ranges()
-        if isinstance(self.clip, str) and self.clip not in ("auto", "aciq"):
-            raise ParameterError(f"clip={self.clip!r} is not a number, 'auto' or 'aciq'")
-        for name in ("margin", "floor", "start"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ParameterError(f"{name}={getattr(self, name)} is not a positive number")
+        self._check_positive()
         if self.floor is not None and (self.clip, self.target, self.top) == ("auto", "delta", None):
             raise ParameterError(
                 f"floor={self.floor}: ranges follow updates of any size; leave out floor, or give clip a number"
             )
+        for given in (self.rounding, self.target):
+            instance_of(given, str, "rounding or target", "give a text")
         if self.rounding not in ("nearest", "stochastic") or self.target not in ("weights", "delta"):
             raise ParameterError(f"rounding={self.rounding!r}, target={self.target!r}: unknown choice")
         if self.top is not None and not 0 < self.top <= 1:
@@ -138,7 +147,7 @@ class Codec:
         given: Any = self.privacy
         if isinstance(given, Mapping):
             # From a key file.
-            object.__setattr__(self, "privacy", Privacy(**given))
+            object.__setattr__(self, "privacy", Privacy.of(cast("Mapping[str, Any]", given)))
         elif not (given is None or isinstance(given, Privacy)):
             raise ParameterError(f"privacy={given!r} is no fedcipher.dp.Privacy")
         if self.privacy is not None:
@@ -147,19 +156,24 @@ class Codec:
             self._check_adaptive()
 
     def _check_ranges(self) -> None:
-        for name, single in (("bits", int), ("clip", (int, float, str))):
-            given = getattr(self, name)
-            if not isinstance(given, single):
-                try:
-                    object.__setattr__(self, name, tuple(given))
-                except TypeError:
-                    raise ParameterError(f"{name}={given!r} is neither one value nor one a tensor") from None
-        if any(not LEAST_BITS <= b <= MOST_BITS for b in self.bit_widths):
-            raise ParameterError(f"bits={self.bits}: each must be in {LEAST_BITS}..{MOST_BITS}")
-        if not isinstance(self.clip, str):
-            for range_ in [self.clip] if isinstance(self.clip, (int, float)) else self.clip:
-                if not _LEAST_CLIP <= range_ <= _MOST_CLIP:
-                    raise ParameterError(f"clip={range_!r} is no number from {_LEAST_CLIP:g} to {_MOST_CLIP:g}")
+        if isinstance(self.clip, str) and self.clip not in ("auto", "aciq"):
+            raise ParameterError(f"clip={self.clip!r} is not a number, 'auto' or 'aciq'")
+        for name in ("bits", "clip"):
+            object.__setattr__(self, name, _one_or_several(getattr(self, name), name))
+        for bits in _values(self.bits):
+            whole_number(bits, "bits", LEAST_BITS, MOST_BITS)
+        for clip in () if isinstance(self.clip, str) else _values(self.clip):
+            real_number(clip, "clip", _LEAST_CLIP, _MOST_CLIP)
+
+    def _check_positive(self) -> None:
+        for name in ("margin", "floor", "start", "top"):
+            value = getattr(self, name)
+            if value is None and name != "margin":
+                continue
+            number = real_number(value, name)
+            if number <= 0:
+                raise ParameterError(f"{name}={number} is not a positive number")
+            object.__setattr__(self, name, number)
 
     def _check_privacy(self) -> None:
         if self.target != "delta":
@@ -197,6 +211,7 @@ class Codec:
 
         Raises `ParameterError` for bits that are no choice.
         """
+        bits = whole_number(bits, "bits", 0, MOST_BITS)
         if not self.adaptive:
             if bits:
                 raise ParameterError(f"{bits} bits are chosen, and this codec leaves no choice")
@@ -209,8 +224,9 @@ class Codec:
 
     def bits_of(self, arrays: Sequence[Array]) -> list[int]:
         """Bits of a value of each of these tensors."""
+        count = len(listed(arrays, "arrays"))
         bits = self.at().bits if self.adaptive else self.bits
-        return [bits] * len(arrays) if isinstance(bits, int) else [int(b) for b in bits]
+        return [bits] * count if isinstance(bits, int) else [int(b) for b in bits]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a key file."""
@@ -232,10 +248,13 @@ class Codec:
         """
         if self.privacy is not None:
             raise ParameterError("with privacy an update's range follows from the scheme; use the scheme's encryptor")
+        update = as_arrays(update, "update")
+        levels = instance_of(levels, Levels, "levels", "give a scheme's")
         bits = self.bits_of(update)
         if len(bits) != len(update):
             raise LayoutError(f"bits names {len(bits)} tensors but the update has {len(update)}")
         if reference is not None:
+            reference = as_arrays(reference, "reference")
             _check_reference(update, reference)
         ranges = self._ranges(update, bits, reference, levels)
         described: list[tuple[int, int, float, list[int]]] = []
@@ -245,8 +264,12 @@ class Codec:
 
     def check(self, model: Sequence[Array], names: Sequence[str]) -> None:
         """Refuse a model that cannot be encoded: `LayoutError` names the array, `CodecError` what is wrong with it."""
-        for name, values in zip(names, model, strict=True):
+        model, names = listed(model, "model"), listed(names, "names")
+        if len(model) != len(names):
+            raise LayoutError(f"{len(names)} names for the {len(model)} arrays of a model")
+        for name, given in zip(names, model, strict=True):
             try:
+                values = as_array(given, "its value")
                 _dtype_code(values)
                 if not np.isfinite(values).all():
                     raise CodecError("it holds NaN or infinity")
@@ -261,11 +284,11 @@ class Codec:
     @staticmethod
     def check_floats(arrays: Sequence[Array]) -> None:
         """Raise `LayoutError` for arrays that noise cannot hide: whole numbers and truth values."""
-        for x in arrays:
-            if np.asarray(x).dtype.kind != "f":
+        for x in as_arrays(arrays, "arrays"):
+            if x.dtype.kind != "f":
                 raise LayoutError(
-                    f"privacy covers floats, and this is of type {np.asarray(x).dtype.name}; leave the array out of "
-                    "the model's ArrayRecord, or cast it to float32"
+                    f"privacy covers floats, and this is of type {x.dtype.name}; leave the array out of the model's "
+                    "ArrayRecord, or cast it to float32"
                 )
 
     def first_ranges(self, model: Sequence[Array]) -> list[float]:
@@ -276,7 +299,10 @@ class Codec:
         where the data are. So where the bits allow it a range is wider, up to a step of 2^-12, and of 2^-10 for arrays
         of at most one dimension, which are short and move furthest.
         """
+        model = as_arrays(model, "model")
         bits = self.bits_of(model)
+        if len(bits) != len(model):
+            raise LayoutError(f"bits names {len(bits)} tensors but the model has {len(model)}")
         if self.start is not None and self.target == "delta":
             return [self.start] * len(bits)
         ranges: list[float] = []
@@ -288,9 +314,13 @@ class Codec:
 
     def reference_of(self, ranges: Sequence[float], model: Sequence[Array]) -> list[Array]:
         """Arrays of the shapes of ``model`` to which exactly these ranges are fitted."""
+        model = as_arrays(model, "model")
         bits = self.bits_of(model)
+        given = real_numbers(ranges, "ranges")
+        if not len(given) == len(bits) == len(model):
+            raise LayoutError(f"{len(given)} ranges and bits of {len(bits)} tensors for the model's {len(model)}")
         out: list[Array] = []
-        for alpha, x, b in zip(ranges, model, bits, strict=True):
+        for alpha, x, b in zip(given, model, bits, strict=True):
             spread = gaussian_clip(b) if self.clip == "aciq" and x.size >= _GAUSS_MIN_ELEMENTS else 1.0
             out.append(np.broadcast_to(np.float64(alpha / (self.margin * spread)), x.shape))
         return out
@@ -346,6 +376,22 @@ class Codec:
         # Whole weights leave the range of their last mean as training goes on. Of a part of an update what is rounded
         # away waits for its turn, while a narrow range would cut clients that pull in different directions.
         return min(1.0, max(0.25, ((1 << bits) - 2) * 2.0**-12))
+
+
+def _one_or_several(given: Any, name: str) -> Any:
+    """A single value, or a tuple of one a tensor, in Python's own numbers."""
+    if isinstance(given, np.ndarray) and given.ndim == 0:
+        given = given.item()
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
+        return as_plain(given)
+    values = tuple(as_plain(value) for value in cast("Iterable[Any]", given))
+    if not values:
+        raise ParameterError(f"{name}=() is for no tensor; give one value, or one a tensor")
+    return values
+
+
+def _values(given: Any) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", given) if isinstance(given, tuple) else (given,)
 
 
 def gaussian_clip(bits: int) -> float:

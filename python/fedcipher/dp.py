@@ -33,12 +33,14 @@ docs/dp.md says what this gives and what not.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from fedcipher._arguments import real_number, whole_number
 from fedcipher._optional import load, require
 from fedcipher.errors import ParameterError
 
@@ -81,13 +83,16 @@ class Privacy:
 
     def __post_init__(self) -> None:
         for name, least, most in (("clip", 1e-20, 1e20), ("noise_multiplier", 1e-3, 1e6), ("delta", 1e-30, 0.5)):
-            value: Any = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-                raise ParameterError(f"{name}={value!r} of the privacy is no number from {least:g} to {most:g}")
+            value = real_number(getattr(self, name), f"the privacy's {name}", least, most)
             object.__setattr__(self, name, float(value))
-        rounds: Any = self.rounds
-        if not isinstance(rounds, int) or not 1 <= rounds <= _MOST_ROUNDS:
-            raise ParameterError(f"rounds={rounds!r} of the privacy is no whole number from 1 to {_MOST_ROUNDS}")
+        object.__setattr__(self, "rounds", whole_number(self.rounds, "the privacy's rounds", 1, _MOST_ROUNDS))
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Privacy:
+        """From a key file. Raises `ParameterError`."""
+        if set(said) != set(cls.__dataclass_fields__):
+            raise ParameterError(f"privacy has {', '.join(cls.__dataclass_fields__)}, and nothing else")
+        return cls(**said)
 
     @classmethod
     def for_epsilon(cls, epsilon: float, *, delta: float, rounds: int, clip: float) -> Privacy:
@@ -97,12 +102,11 @@ class Privacy:
         """
         # Also checks the other parameters.
         made = cls(clip=clip, noise_multiplier=1.0, rounds=rounds, delta=delta)
-        if not (math.isfinite(epsilon) and 1e-3 <= epsilon <= 1e3):
-            raise ParameterError(f"epsilon={epsilon!r} is no number from 0.001 to 1000")
+        epsilon = real_number(epsilon, "epsilon", 1e-3, 1e3)
         accounting = _accounting()
 
         def event(noise_multiplier: float) -> Any:
-            return accounting.SelfComposedDpEvent(_event(noise_multiplier), rounds)
+            return accounting.SelfComposedDpEvent(_event(noise_multiplier), made.rounds)
 
         noise = accounting.calibrate_dp_mechanism(
             _accountant,
@@ -111,7 +115,7 @@ class Privacy:
             made._delta_of_noise,
             accounting.LowerEndpointAndGuess(1e-3, 1.0),
         )
-        return cls(clip=clip, noise_multiplier=noise, rounds=rounds, delta=delta)
+        return cls(clip=made.clip, noise_multiplier=noise, rounds=made.rounds, delta=made.delta)
 
     def epsilon(self, rounds: int | None = None) -> float:
         """Epsilon at ``delta`` for a client that has given so many updates; ``None``: all it may give.
@@ -119,15 +123,19 @@ class Privacy:
         By the accountant of Renyi differential privacy of Google's ``dp-accounting``. That who takes part is drawn at
         random is not counted: the server and the readers see who does.
 
-        Raises `DependencyError` without the extra ``[dp]``.
+        Of no update it is 0. Raises `ParameterError` for more than all, `DependencyError` without the extra ``[dp]``.
         """
+        given = self.rounds if rounds is None else whole_number(rounds, "rounds", 0, self.rounds)
         _accounting()
+        if not given:
+            return 0.0
         accountant = _accountant()
-        accountant.compose(_event(self.noise_multiplier), self.rounds if rounds is None else rounds)
+        accountant.compose(_event(self.noise_multiplier), given)
         return float(accountant.get_epsilon(self._delta_of_noise))
 
     def statement(self, shares: int) -> str:
         """For people: what is promised, to whom, on what assumption. Raises as `epsilon`."""
+        shares = whole_number(shares, "shares", 1)
         return (
             f"Differentially private for each client, all of its data together: epsilon {self.epsilon():.4g} at delta "
             f"{self.delta:g} after {self.rounds} updates ({self.epsilon(1):.4g} after one), for whoever reads sums and "
@@ -141,6 +149,7 @@ class Privacy:
 
     def tail(self, elements: int, shares: int) -> float:
         """Deviations of the noise that the range holds: ``shares`` clients and ``elements`` values, in all rounds."""
+        elements, shares = whole_number(elements, "elements", 1), whole_number(shares, "shares", 1)
         spent = self.rounds / (2 * self.noise_multiplier**2)
         # Bun and Steinke 2016, proposition 1.3: no less than what an accountant says.
         epsilon = spent + 2 * math.sqrt(spent * math.log(1 / self._delta_of_noise))
@@ -185,6 +194,8 @@ def grid(privacy: Privacy, bits: int, elements: int, shares: int) -> Grid:
 
     ``shares``: on how many clients' noise a sum can count. Raises `ParameterError`, naming the bits that would do.
     """
+    bits, elements = whole_number(bits, "bits", 2, _BITS[-1]), whole_number(elements, "elements")
+    shares = whole_number(shares, "shares", 1)
     made = _grid(privacy, bits, max(elements, 1), shares)
     if made is not None:
         return made

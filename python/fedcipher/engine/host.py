@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
+from fedcipher._arguments import as_bytes, whole_number
 from fedcipher._optional import require_feature
 from fedcipher.errors import EngineError
 from fedcipher.foreign_files import parse_json
@@ -62,6 +63,7 @@ class Engine:
 
     def encryptor(self, epoch: int = 0) -> Encryptor:
         """Encrypts under the key of ``epoch``; 0: the newest the engine has at each call."""
+        epoch = whole_number(epoch, "epoch")
         if epoch not in self._encryptors:
             # Two epochs are usable at a time; what came before them is of no use.
             self._encryptors = {e: made for e, made in self._encryptors.items() if e in (0, epoch - 1)}
@@ -79,7 +81,7 @@ class Engine:
 
         A request names its own epoch. Prekeys are of ``epoch``; 0: of the newest, and all are forgotten.
         """
-        return _RemoteMember(self._client, epoch)
+        return _RemoteMember(self._client, whole_number(epoch, "epoch"))
 
     def __repr__(self) -> str:
         return f"Engine({self.scheme!r}, client {self.client})"
@@ -135,7 +137,7 @@ class _RemoteMember:
         self._epoch = epoch
 
     def answer(self, request: bytes) -> bytes:
-        return self._client.answer(request)
+        return self._client.answer(as_bytes(request, "request"))
 
     def prekey(self) -> bytes:
         return self._client.prekey(self._epoch)

@@ -13,6 +13,7 @@ import unicodedata
 from typing import Any, cast
 
 from fedcipher.errors import CharterError
+from fedcipher.foreign_text import MAX_NAME, quoted
 
 __all__ = ["decode", "encode"]
 
@@ -81,7 +82,7 @@ def _check_scalar(value: bool | int | float | str | None) -> None:
         if value.isascii():
             return
         if not unicodedata.is_normalized("NFC", value) or any("\ud800" <= c <= "\udfff" for c in value):
-            raise CharterError("a text is not in Unicode's form NFC")
+            raise CharterError(f"the text {quoted(repr(value), MAX_NAME)} is not in Unicode's form NFC")
     elif isinstance(value, float):
         if not math.isfinite(value) or (value == 0.0 and math.copysign(1, value) < 0):
             raise CharterError(f"{value!r} has no canonical form")

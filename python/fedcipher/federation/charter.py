@@ -22,6 +22,7 @@ from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.answers import Answer, parse_answer
 from fedcipher.federation.canonical import decode, encode
 from fedcipher.federation.optimiser_step import Optimiser
+from fedcipher.foreign_text import MAX_NAME, quoted
 
 __all__ = [
     "PURPOSES",
@@ -229,7 +230,7 @@ def digest_of(*parts: bytes) -> bytes:
 
 
 def arrays_digest(names: Sequence[str], arrays: Sequence[NDArray[Any]]) -> bytes:
-    """SHA-256 of named arrays: names, types, shapes and bytes."""
+    """SHA-256 of named arrays: names, types, shapes and bytes. Raises `CharterError` for names that no charter has."""
     hashed = hashlib.sha256()
 
     def add(part: bytes | memoryview) -> None:
@@ -238,7 +239,7 @@ def arrays_digest(names: Sequence[str], arrays: Sequence[NDArray[Any]]) -> bytes
 
     add(b"fedcipher arrays 1")
     for name, values in zip(names, arrays, strict=True):
-        add(name.encode())
+        add(_text(name, "arrays").encode())
         add(values.dtype.str.encode())
         add(np.array(values.shape, "<u8").tobytes())
         add(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
@@ -381,7 +382,10 @@ def _truth(given: Any, what: str) -> bool:
 
 def _text(given: Any, what: str) -> str:
     if not isinstance(given, str) or not 1 <= len(given) <= _MOST_NAME or not given.isprintable():
-        raise CharterError(f"{what} of the charter is not a text of 1 to {_MOST_NAME} printable characters")
+        shown = quoted(repr(given), MAX_NAME)
+        raise CharterError(
+            f"{shown} in the {what} of the charter is not a text of 1 to {_MOST_NAME} printable characters"
+        )
     return given
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["client_mod", "make_client_mod", "take_prekeys"]
 
 _log = quoting_log("fedcipher.flower")
+_UNEQUAL = 1.05
+"""Numbers of examples beyond this ratio to their mean are unequal."""
 
 
 def client_mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
@@ -132,6 +134,7 @@ def _round(msg: Message, ctxt: Context, call_next: ClientAppCallable, purpose: P
         work = model.kept_work() if purpose == "train" and not model.measuring else None
         if work is None:
             work = computed(msg, ctxt, call_next, model.arrays if purpose == "train" else None, charter.record)
+            work = sealed.without_odd_weight(work)
             sealed.warn(work)
         with _quiet_floats():
             frame = sealed.seal(work)
@@ -279,6 +282,14 @@ class _Sealed:
         held = numbers_of(work.metrics.get(self._charter.weighted_by))
         return held[0] if held else 0.0
 
+    def without_odd_weight(self, work: Work) -> Work:
+        """``work``, or none where its number of examples is below 0 or no number: it has no weight."""
+        examples = self._examples(work)
+        if self._lanes is None or work.failed or examples >= 0:
+            return work
+        said = f"{self._charter.weighted_by!r} is {examples}; let the app count its examples from 0 on"
+        return Work(seconds=work.seconds, failed=said)
+
     def warn(self, work: Work) -> None:
         """Say what of the app's ``work`` does not count."""
         charter, examples = self._charter, self._examples(work)
@@ -311,3 +322,16 @@ class _Sealed:
                 charter.largest_weight,
                 examples,
             )
+        elif charter.equal_weights and self._purpose == "train":
+            self._warn_unequal(examples)
+
+    def _warn_unequal(self, examples: float) -> None:
+        """Where FedAvg would weigh by examples, and these keys do not."""
+        mean = self._model.mean_examples
+        if not mean or mean / _UNEQUAL <= examples <= mean * _UNEQUAL:
+            return
+        _log.warning(
+            "round %s: this client has %s examples, the clients of the last round had %.4g on average, and all weigh "
+            "the same; to weigh by examples make keys with `fedcipher keygen --examples N`, N of the largest client",
+            *(self._settings.index, examples, mean),
+        )

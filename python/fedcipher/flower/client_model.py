@@ -132,6 +132,8 @@ class ClientModel:
             told["answers"] = _ratios(opened.answers, self.charter, "train")
             if self._codec.adaptive:
                 told["answers"][ADVICE] = [float(opened.advice)]
+        if self.charter.equal_weights and opened.answers is not None and opened.answers.counted:
+            told["mean_examples"] = opened.answers.examples / opened.answers.counted
         if len(told) > 3 or opened.failed or self._store.recall().get("opened"):
             self._store.remember(opened=told)
 
@@ -143,6 +145,11 @@ class ClientModel:
     def unopened(self) -> list[int]:
         """Numbers of the newest step's sums that did not open."""
         return [] if self.charter.sets_models else self._noted().get("unopened", [])
+
+    @property
+    def mean_examples(self) -> float:
+        """Of the clients of the newest step, where all weigh the same; 0: not known."""
+        return 0.0 if self.charter.sets_models else self._noted().get("mean_examples", 0.0)
 
     @property
     def reported(self) -> dict[str, list[float]]:

@@ -24,14 +24,14 @@ from fedcipher._files import make_private_folder, write_whole
 from fedcipher._native import Identity
 from fedcipher.codec import Array
 from fedcipher.engine import Engine
-from fedcipher.errors import CharterError, FrameError, RunError
+from fedcipher.errors import CharterError, FrameError, ParameterError, RunError
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import SIGNATURE_BYTES, Charter
 from fedcipher.federation.ranges import measured_at, measures_at
 from fedcipher.flower.records import losses
 from fedcipher.foreign_files import MAX_FRAME, MAX_INDEX, MAX_MODEL, read_file, read_json, read_npz
 from fedcipher.foreign_text import quoted, quoting_log
-from fedcipher.keys.store import load_client
+from fedcipher.keys.store import load_client, locate_run
 from fedcipher.schemes import Decryptor, Scheme, from_spec
 
 __all__ = ["RunFolder", "StoredRun", "free_folder", "open_run", "read_run", "read_scheme", "replay", "save_model"]
@@ -336,11 +336,13 @@ def _read(path: Path) -> bytes:
 def open_run(folder: str | Path, key: str | Path | Engine) -> dict[str, Array]:
     """The last global model of a run, by its arrays' names, for the holder of a client's key: its file, or its engine.
 
+    ``folder`` is the run's, its name under ``~/.fedcipher/runs``, or the folder of a training.
+
     Raises `RunError` for a folder that is no run, that lacks files, or of which no round has an aggregate;
     `KeyFormatError` for the key file; and what a decryptor raises where the key is not of the run's cohort or an
     aggregate has been changed.
     """
-    folder = Path(folder)
+    folder = locate_run(folder)
     run = read_run(folder)
     scheme, decryptor = _opener(key)
     if run.scheme_spec != json.loads(json.dumps(scheme.spec())):
@@ -379,7 +381,10 @@ def _opener(key: str | Path | Engine) -> tuple[Scheme, Decryptor]:
 
 def read_scheme(folder: Path) -> Scheme:
     """The scheme and codec of a run. Raises `RunError` as `open_run` does."""
-    return from_spec(read_run(folder).scheme_spec)
+    try:
+        return from_spec(read_run(folder).scheme_spec)
+    except ParameterError as error:
+        raise RunError(f"{folder / _INDEX} is damaged: {quoted(error)}; copy the run again") from error
 
 
 def read_run(folder: Path) -> StoredRun:

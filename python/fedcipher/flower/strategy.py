@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedcipher import _native
+from fedcipher._arguments import as_path
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.dp import grid
 from fedcipher.errors import (
@@ -249,7 +250,7 @@ class SecureStrategy(Strategy):
         self._ends = ""
         self._parties = Parties()
         # A relative path would be in whatever folder Flower runs the app in.
-        self._out = None if out is None else home() / "runs" / out
+        self._out = None if out is None else home() / "runs" / as_path(out, "out")
         self._resume, self._signed = resume, signed_charter
         if (resume or signed_charter) and out is None:
             raise StrategyError("resume=True and signed_charter=True need the run's folder: say which, out='...'")
@@ -304,8 +305,9 @@ class SecureStrategy(Strategy):
         if not isinstance(opener, (str, Path)):
             return opener
         folder = self._keys.folder
-        beside = None if folder is None or len(Path(opener).parts) != 1 else folder / opener
-        scheme, key = load_client(beside if beside is not None and beside.exists() else locate(opener))
+        opener = as_path(opener, "opener")
+        beside = None if folder is None or len(opener.parts) != 1 else folder / opener
+        scheme, key = load_client(beside or locate(opener))
         if scheme.spec() != self.scheme.spec():
             raise StrategyError(f"the opener {opener} is of another scheme or other parameters than the server's keys")
         return scheme.decryptor(key)
@@ -523,6 +525,10 @@ class SecureStrategy(Strategy):
         found = survey(self.inner, shown, rounds, configs, self._inner.place_of_model)
         optimiser = self._inner.optimiser
         names = list(initial.keys())
+        try:
+            first = arrays_digest(names, values).hex()
+        except CharterError as error:
+            raise self._refused(error) from error
         made = Charter(
             run=self._base + 1,
             key_set=self._key.fingerprint,
@@ -530,7 +536,7 @@ class SecureStrategy(Strategy):
             scheme=json.loads(json.dumps(self.scheme.spec())),
             record=found.record,
             arrays=[(name, x.dtype.str, x.shape) for name, x in zip(names, values, strict=True)],
-            first=arrays_digest(names, values).hex(),
+            first=first,
             optimiser=None if optimiser is None else (optimiser.kind, optimiser.numbers),
             equal_weights=not self._unit,
             weighted_by=self.weighted_by,
@@ -549,7 +555,11 @@ class SecureStrategy(Strategy):
             # As each client is going to read it.
             return Charter.decode(made.encode())
         except CharterError as error:
-            raise StrategyError(f"no client takes part in such a run: {error}") from error
+            raise self._refused(error) from error
+
+    @staticmethod
+    def _refused(error: CharterError) -> StrategyError:
+        return StrategyError(f"no client takes part in such a run: {error}")
 
     def _search_in(self, folder: Path) -> Search:
         return Search(folder, corrupt=self._corrupt, minimum=self._minimum, seed=self._base)
@@ -729,6 +739,14 @@ class SecureStrategy(Strategy):
     def _too_many(self, server_round: int, messages: list[Message]) -> list[Message]:
         """A sum has room for so many; whoever is one too many must not train for nothing."""
         said = f"{self._inner.name} sampled {len(messages)} clients, and the keys have room for {self._most}"
+        cohort = len(self._key.cohort)
+        if len(self.rounds) == 1 and cohort < len(messages):
+            # A larger --per-round alone is refused: no round has more clients than there are keys.
+            raise StrategyError(
+                f"{said}, of whom there are {cohort}: {len(messages) - cohort} or more nodes have no key. Make keys "
+                f"for all of them, with `fedcipher keygen --clients {len(messages)}` or a roster of all, or lower "
+                "fraction_train and min_train_nodes"
+            )
         if len(self.rounds) == 1:
             raise StrategyError(
                 f"{said} in a round: lower its fraction_train and min_train_nodes, or make keys with "

@@ -9,12 +9,14 @@ import errno
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 from pathlib import Path
 from typing import Any
 
 from fedcipher import _native
+from fedcipher._arguments import as_path, as_text, instance_of, real_number, whole_number
 from fedcipher._files import flush_folder, make_private_folder, refusal, user_home
 from fedcipher.errors import ForeignFileError, FrameError, KeyFormatError, ParameterError
 from fedcipher.foreign_files import MAX_KEY_FILE, MAX_NOTE, open_file, parse_json, read_file
@@ -32,6 +34,7 @@ __all__ = [
     "load_server",
     "load_weighting",
     "locate",
+    "locate_run",
     "named_folder",
     "open_client",
     "replace_client_key",
@@ -46,6 +49,8 @@ _log = quoting_log("fedcipher")
 VERSION = 1
 """Of key files."""
 _SERVER_FILE = "server.key"
+_SHOWN = 5
+"""Key files that are named where one is not found."""
 _WEIGHTING, _COORDINATOR = "examples_per_weight", "coordinator"
 
 
@@ -56,7 +61,7 @@ def locate(name: str | Path) -> Path:
     `KeyFormatError` for one.
     """
     try:
-        path = Path(name).expanduser()
+        path = as_path(name, "keys").expanduser()
     except RuntimeError as error:
         raise KeyFormatError(f"keys are asked for as {str(name)!r}: {error}; give an absolute path") from error
     if path.is_absolute():
@@ -80,16 +85,29 @@ def home() -> Path:
     return Path(chosen).absolute() if chosen else user_home("FEDCIPHER_HOME") / ".fedcipher"
 
 
+def locate_run(given: str | Path) -> Path:
+    """A run's folder, or its name as an app has it, or the last run of a training's folder."""
+    given = as_path(given, "run")
+    if not given.exists() and len(given.parts) == 1:
+        return home() / "runs" / given
+    runs = {
+        int(found[1] or 1): path
+        for path in given.glob("run*")
+        if (found := re.fullmatch(r"run(?:-(\d+))?", path.name)) and not path.is_symlink()
+    }
+    return given if (given / "journal.db").exists() or not runs else runs[max(runs)]
+
+
 def named_folder(name: str) -> Path:
     """Where ``keygen --name`` puts keys: ``keys/NAME`` in `home`."""
-    if Path(name).name != name or name in ("", ".", ".."):
+    if as_path(name, "name").name != name or name in ("", ".", ".."):
         raise KeyFormatError(f"{name!r} is no name for keys: no folder separators, please")
     return home() / "keys" / name
 
 
 def client_file(folder: str | Path, client: int) -> Path:
     """Where `save` puts the key of ``client``."""
-    return Path(folder) / f"client-{client}.key"
+    return as_path(folder, "folder") / f"client-{whole_number(client, 'client')}.key"
 
 
 def save(
@@ -97,12 +115,15 @@ def save(
 ) -> Path:
     """Write ``server.key`` and one ``client-<id>.key`` per client into a new ``folder``.
 
-    ``examples_per_weight`` is what `load_weighting` gives back, ``coordinator`` what `load_coordinator` does.
+    ``examples_per_weight`` is what `load_weighting` gives back, ``coordinator`` what `load_coordinator` does. Raises
+    `ParameterError` for values that these would refuse.
 
     All or nothing, and on disk when this returns: the files are written into a hidden folder beside it, which
     then takes its name. Raises `KeyFormatError` where ``folder`` exists and is not empty.
     """
-    folder = Path(folder)
+    folder, keys = as_path(folder, "folder"), instance_of(keys, KeySet, "keys", "give a KeySet, as from keygen")
+    weighting, named = _weighting(examples_per_weight), _named(coordinator)
+    _of_scheme(keys.server_key, made_by)
     draft = folder.absolute().with_name(f".{folder.absolute().name}.{secrets.token_hex(8)}")
     try:
         make_private_folder(draft.parent)
@@ -110,10 +131,9 @@ def save(
             raise _exists(folder)
         draft.mkdir(mode=0o700)
         try:
-            weighting = {_WEIGHTING: examples_per_weight}
             _write(draft / _SERVER_FILE, made_by, keys.server().to_bytes(), "server", weighting)
             for client, key in keys.clients.items():
-                _write(client_file(draft, client), made_by, key.to_bytes(), "client", _named(coordinator))
+                _write(client_file(draft, client), made_by, key.to_bytes(), "client", named)
             flush_folder(draft)
             # Refused by the system where the folder has got files meanwhile.
             _rename(draft, folder)
@@ -128,12 +148,16 @@ def save(
 
 def save_server(key: _native.ServerKey, made_by: Scheme, path: str | Path, *, examples_per_weight: float = 0.0) -> Path:
     """Write one server key file. Raises `KeyFormatError`, also where ``path`` exists."""
-    return _save(Path(path), made_by, key.to_bytes(), "server", {_WEIGHTING: examples_per_weight})
+    path, weighting = as_path(path, "path"), _weighting(examples_per_weight)
+    key = instance_of(key, _native.ServerKey, "key", "give the server's")
+    return _save(path, _of_scheme(key, made_by), key.to_bytes(), "server", weighting)
 
 
 def save_client(key: _native.ClientKey, made_by: Scheme, path: str | Path, *, coordinator: str = "") -> Path:
     """Write one client key file, readable by its owner only. Raises as `save_server`."""
-    return _save(Path(path), made_by, key.to_bytes(), "client", _named(coordinator))
+    path, named = as_path(path, "path"), _named(coordinator)
+    key = instance_of(key, _native.ClientKey, "key", "give a client's")
+    return _save(path, _of_scheme(key, made_by), key.to_bytes(), "client", named)
 
 
 def replace_client_key(path: Path, key: _native.ClientKey) -> None:
@@ -155,8 +179,20 @@ def replace_client_key(path: Path, key: _native.ClientKey) -> None:
         raise KeyFormatError(f"cannot write a key to {refusal(error, path)}") from error
 
 
-def _named(coordinator: str) -> dict[str, Any]:
-    return {_COORDINATOR: coordinator} if coordinator else {}
+def _weighting(examples_per_weight: object) -> dict[str, Any]:
+    return {_WEIGHTING: real_number(examples_per_weight, "examples_per_weight", 0)}
+
+
+def _named(coordinator: object) -> dict[str, Any]:
+    return {_COORDINATOR: coordinator} if as_text(coordinator, "coordinator") else {}
+
+
+def _of_scheme(key: _native.ClientKey | _native.ServerKey, made_by: object) -> Scheme:
+    """``made_by``, where the key is of that scheme: a file of both would open nothing. Raises `ParameterError`."""
+    scheme = instance_of(made_by, Scheme, "made_by", "give the scheme that has made the keys")
+    if key.scheme != scheme.name:
+        raise ParameterError(f"the key is of {key.scheme}, and the scheme is {scheme.name}")
+    return scheme
 
 
 def _save(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, Any]) -> Path:
@@ -249,9 +285,21 @@ def _content(path: Path, role: str) -> bytes:
     except ForeignFileError as error:
         raise KeyFormatError(f"{path} {error.strerror}; name the key file itself") from None
     except FileNotFoundError:
-        raise KeyFormatError(f"no key file {path}; make keys with `fedcipher keygen`") from None
+        raise _no_key_file(path, role) from None
     except OSError as error:
         raise KeyFormatError(f"cannot read key file {refusal(error, path)}") from error
+
+
+def _no_key_file(path: Path, role: str) -> KeyFormatError:
+    """What to say of a key file that is not there: which clients' are, where it would be."""
+    try:
+        there = sorted(found.name for found in path.parent.glob("*.key") if found.name != _SERVER_FILE)
+    except OSError:
+        there = []
+    if not there or role != "client":
+        return KeyFormatError(f"no key file {path}; name one that is there, or make keys with `fedcipher keygen`")
+    shown = ", ".join([*there[:_SHOWN], *(["..."] if len(there) > _SHOWN else [])])
+    return KeyFormatError(f"no key file {path}; there are {shown}: name one of them")
 
 
 def read_secret(path: Path) -> bytes:
@@ -277,7 +325,7 @@ def load_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
 
     Raises `KeyFormatError`: also where other users may read the file, or replace it.
     """
-    path = Path(path)
+    path = as_path(path, "path")
     made, key = _read(path, "client")
     try:
         return made, _native.ClientKey.from_bytes(key)
@@ -294,7 +342,7 @@ def open_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
     been used with another state folder, and `LedgerError` where that folder has lost its ledger, or ends with the
     container that this is.
     """
-    path = Path(path)
+    path = as_path(path, "path")
     made, key = load_client(path)
     hold(path, key)
     return made, key
@@ -307,7 +355,7 @@ def hold(path: Path, key: _native.ClientKey) -> None:
 
 
 def _server_file(path: str | Path) -> Path:
-    path = Path(path)
+    path = as_path(path, "path")
     return path / _SERVER_FILE if path.is_dir() else path
 
 
@@ -322,7 +370,7 @@ def load_weighting(path: str | Path) -> float:
 
 def load_coordinator(path: str | Path) -> str:
     """The key of the coordinator that a client's file names, as base64; empty where there is none."""
-    path = Path(path)
+    path = as_path(path, "path")
     value: Any = _parts(path, "client")[0].get(_COORDINATOR, "")
     if not isinstance(value, str):
         raise KeyFormatError(f"key file {path} is damaged: its coordinator is no text")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 from typing import Any, Literal
 
+from fedcipher._arguments import as_text, instance_of
 from fedcipher._native import SetMemory
 from fedcipher.codec import Codec
 from fedcipher.errors import ParameterError
+from fedcipher.foreign_text import quoted
 from fedcipher.schemes.base import (
     Aggregator,
     Contribution,
@@ -60,7 +62,7 @@ def scheme_names() -> list[str]:
 
 def scheme_class(name: str) -> type[Scheme]:
     """The class behind a name; `ParameterError` when there is none."""
-    if name not in _SCHEMES:
+    if as_text(name, "scheme") not in _SCHEMES:
         raise ParameterError(f"scheme {name!r} is not one of {', '.join(_SCHEMES)}")
     return _SCHEMES[name]
 
@@ -87,10 +89,19 @@ def scheme(name: str, **params: Any) -> Scheme:
         raise ParameterError(f"scheme {name!r} has no parameter {', '.join(strange)}; it takes {', '.join(known)}")
     try:
         return cls(**params)
-    except (TypeError, OverflowError) as error:
-        raise ParameterError(f"scheme {name!r}: {error}") from error
+    except ParameterError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ParameterError(f"scheme {name!r}: {quoted(error)}") from error
 
 
 def from_spec(spec: dict[str, Any]) -> Scheme:
-    """The scheme behind `Scheme.spec`. Raises `ParameterError`, and `KeyError` for a missing entry."""
-    return scheme(spec["scheme"], codec=Codec(**spec["codec"]), **spec["params"])
+    """The scheme behind `Scheme.spec`. Raises `ParameterError`."""
+    spec = instance_of(spec, dict, "spec", "give what Scheme.spec() returns")
+    try:
+        name, codec, params = spec["scheme"], Codec(**spec["codec"]), dict(spec["params"])
+        return scheme(name, **{**params, "codec": codec})
+    except ParameterError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise ParameterError(f"this is no Scheme.spec(): {quoted(error)}") from error

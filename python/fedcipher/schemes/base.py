@@ -7,15 +7,29 @@ import math
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
+from fedcipher._arguments import (
+    as_array,
+    as_arrays,
+    as_bytes,
+    as_frames,
+    as_plain,
+    callable_or_none,
+    instance_of,
+    real_number,
+    real_numbers,
+    truth,
+    whole_number,
+    whole_numbers,
+)
 from fedcipher._files import user_home
 from fedcipher._optional import require_feature
 from fedcipher.codec import (
@@ -31,10 +45,9 @@ from fedcipher.codec import (
     without_ranges,
 )
 from fedcipher.errors import FrameError, LayoutError, ParameterError, UnknownClientError, UnsupportedError
-from fedcipher.foreign_text import quoting_log
+from fedcipher.foreign_text import MAX_NAME, quoted, quoting_log
 from fedcipher.schemes.noise import Mechanism
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
-from fedcipher.tensors import with_numpy
 
 __all__ = [
     "Aggregator",
@@ -54,11 +67,20 @@ __all__ = [
     "Rescale",
     "Scheme",
     "SchemeInfo",
+    "client_key",
     "cohort_of",
+    "plain_params",
+    "round_of",
+    "server_key",
     "state_dir",
 ]
 
 _log = quoting_log("fedcipher")
+_MAX_CLIENT, _MAX_COHORT = (1 << 32) - 1, 1 << 20
+_CLIENT_KEY = "give a client's, as from KeySet.client or fedcipher.keys.load_client"
+_SERVER_KEY = "give the server's, as from KeySet.server or fedcipher.keys.load_server"
+_ROSTER = "give one of fedcipher.schemes.oneshot.roster"
+_MAX_WEIGHT, _MAX_LANES = (1 << 32) - 1, 1 << 33
 _MOST_EXACT = 1 << 24
 """Float32 has all whole numbers of this magnitude: sums of lanes come out as such."""
 
@@ -135,6 +157,7 @@ class KeySet:
 
     def client(self, client: int) -> _native.ClientKey:
         """The key of ``client``; `UnknownClientError` when it is not in the cohort."""
+        client = whole_number(client, "client")
         if client not in self.clients:
             raise UnknownClientError(f"client {client} is not in the cohort {sorted(self.clients)}")
         return self.clients[client]
@@ -142,6 +165,17 @@ class KeySet:
     def server(self) -> _native.ServerKey:
         """The aggregator's key."""
         return self.server_key
+
+    def __reduce__(self) -> NoReturn:
+        _refuse_copy(self)
+
+
+def _refuse_copy(value: object) -> NoReturn:
+    """Raise `UnsupportedError`: two copies would use a key or a round twice, and a pickle would hold a secret."""
+    raise UnsupportedError(
+        f"a {type(value).__name__} is neither copied nor pickled: write keys with fedcipher.keys.save, send a scheme's "
+        "spec(), and make the object where it is used"
+    )
 
 
 EPHEMERAL_STATE = "FEDCIPHER_ALLOW_EPHEMERAL_STATE"
@@ -159,12 +193,52 @@ def state_dir() -> Path:
 
 def cohort_of(cohort: int | Iterable[int], epoch: int) -> list[int]:
     """The ids of a cohort for which keys of ``epoch`` are asked. Raises `ParameterError`."""
-    ids = list(range(cohort)) if isinstance(cohort, int) else list(cohort)
-    if not 0 <= epoch < 1 << 64:
-        raise ParameterError(f"epoch={epoch} is outside 0..{(1 << 64) - 1}")
-    if not ids or not all(0 <= client < 1 << 32 for client in ids):
+    if isinstance(cohort, Iterable) and getattr(cohort, "ndim", 1):
+        ids = whole_numbers(cohort, "cohort", 0, _MAX_CLIENT)
+    else:
+        ids = list(range(whole_number(cohort, "cohort", 0, _MAX_COHORT)))
+    whole_number(epoch, "epoch")
+    if not ids:
         raise ParameterError("a cohort has at least one client, with ids from 0 to 2**32 - 1")
     return ids
+
+
+def plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """A scheme's parameters in Python's own numbers. Raises `ParameterError`."""
+    made = {name: as_plain(value) for name, value in params.items()}
+    for name in ("clients", "max_weight"):
+        made[name] = whole_number(made[name], name)
+    least = made["min_contributions"]
+    if isinstance(least, bool) or not (least is None or isinstance(least, (int, float))):
+        raise ParameterError(
+            f"min_contributions={quoted(repr(least), MAX_NAME)} is neither a count from 1 on nor a share of the "
+            "clients between 0 and 1"
+        )
+    return made
+
+
+def _signed(joined: Iterable[tuple[object, object]]) -> list[tuple[int, bytes]]:
+    """Parties and their signatures. Raises `ParameterError`."""
+    try:
+        pairs = [(party, by) for party, by in joined]
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"joined is no list of parties with their signatures: {quoted(error)}") from error
+    return [(whole_number(party, "party", 0, _MAX_CLIENT), as_bytes(by, "signature")) for party, by in pairs]
+
+
+def client_key(key: object) -> _native.ClientKey:
+    """``key``, where it is a client's. Raises `ParameterError`."""
+    return instance_of(key, _native.ClientKey, "key", _CLIENT_KEY)
+
+
+def server_key(key: object) -> _native.ServerKey:
+    """``key``, where it is the server's. Raises `ParameterError`."""
+    return instance_of(key, _native.ServerKey, "key", _SERVER_KEY)
+
+
+def round_of(number: object) -> int | None:
+    """The number of a round, or none. Raises `ParameterError`."""
+    return None if number is None else whole_number(number, "round")
 
 
 @dataclass(frozen=True)
@@ -183,6 +257,9 @@ class Encryptor(ABC):
     """Client side: updates to ciphertext frames."""
 
     stats: EncryptStats
+
+    def __reduce__(self) -> NoReturn:
+        _refuse_copy(self)
 
     @abstractmethod
     def encrypt(
@@ -257,6 +334,9 @@ class Encryptor(ABC):
 
 class Aggregator(ABC):
     """Server side: one running sum, whatever the number of clients."""
+
+    def __reduce__(self) -> NoReturn:
+        _refuse_copy(self)
 
     @abstractmethod
     def add(self, frame: bytes) -> Contribution:
@@ -367,6 +447,9 @@ class Decryptor(ABC):
     (docs/security.md, "Which sums may exist").
     """
 
+    def __reduce__(self) -> NoReturn:
+        _refuse_copy(self)
+
     @abstractmethod
     def open(
         self,
@@ -442,6 +525,12 @@ class Scheme(ABC):
     def spec(self) -> dict[str, Any]:
         """Name, parameters and codec as plain values: what a key file says of the scheme."""
         return {"scheme": self.name, "params": self.params(), "codec": self.codec.to_dict()}
+
+    def __reduce__(self) -> tuple[Callable[[dict[str, Any]], Scheme], tuple[dict[str, Any]]]:
+        # The registry knows this module's classes.
+        from fedcipher.schemes import from_spec
+
+        return from_spec, (self.spec(),)
 
     @abstractmethod
     def describe(self) -> dict[str, str]:
@@ -542,6 +631,7 @@ class Scheme(ABC):
 
     def prekeys(self, keys: KeySet) -> list[bytes]:
         """The newest prekey of each member of the committee, where one place has all keys, as in a simulation."""
+        keys = instance_of(keys, KeySet, "keys", "give a KeySet, as from keygen")
         return [self.member(keys.client(member)).prekey() for member in sorted(self.members(keys.server()))]
 
     def work(self, key: _native.ServerKey, common: bytes, piece: bytes) -> bytes:
@@ -566,7 +656,8 @@ class NativeScheme(Scheme):
 
     def __init__(self, codec: Codec, params: dict[str, Any]) -> None:
         require_feature(f"scheme {self.name!r}", self.info.feature)
-        self.codec = codec
+        self.codec = codec = instance_of(codec, Codec, "codec", "give a fedcipher.Codec")
+        params = plain_params(params)
         self.check_widths(codec, sends_parts=codec.top is not None or params.get("per_client_top") is not None)
         self.max_weight = params["max_weight"]
         self.min_contributions = _native.min_contributions(
@@ -590,58 +681,64 @@ class NativeScheme(Scheme):
         return self._native.lane_bits() or super().lane_bits
 
     def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
-        clients, server = self._native.keygen(cohort_of(cohort, epoch), epoch)
+        ids = cohort_of(cohort, epoch)
+        clients, server = self._native.keygen(ids, whole_number(epoch, "epoch"))
         return KeySet({key.client: key for key in clients}, server)
 
     def encryptor(self, key: _native.ClientKey) -> Encryptor:
-        return KernelEncryptor(self._native.encryptor(key, state_dir()), self)
+        return KernelEncryptor(self._native.encryptor(client_key(key), state_dir()), self)
 
     def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
-        return _NativeAggregator(self._native.aggregator(key, round))
+        return _NativeAggregator(self._native.aggregator(server_key(key), round_of(round)))
 
     def decryptor(self, key: _native.ClientKey, *, in_memory: bool = False) -> Decryptor:
-        return KernelDecryptor(self._native.decryptor(key, None if in_memory else state_dir()), self.codec)
+        state = None if truth(in_memory, "in_memory") else state_dir()
+        return KernelDecryptor(self._native.decryptor(client_key(key), state), self.codec)
 
     def member(self, key: _native.ClientKey) -> Member:
-        return self._native.member(key, state_dir())
+        return _NativeMember(self._native.member(client_key(key), state_dir()))
 
     def server_decryptor(self, key: _native.ServerKey) -> Decryptor:
-        return KernelDecryptor(self._native.server_decryptor(key), self.codec)
+        return KernelDecryptor(self._native.server_decryptor(server_key(key)), self.codec)
 
     def addressed(self, frame: bytes, reader: int) -> bytes:
-        return self._native.addressed(frame, reader)
+        return self._native.addressed(as_bytes(frame, "frame"), whole_number(reader, "reader", 0, _MAX_CLIENT))
 
     def work(self, key: _native.ServerKey, common: bytes, piece: bytes) -> bytes:
-        return self._native.work(key, common, piece)
+        return self._native.work(server_key(key), as_bytes(common, "common"), as_bytes(piece, "piece"))
 
     def join(self, roster: _native.Roster, identity: _native.Identity, *, epoch: int = 1) -> _native.ClientKey:
         """The key of the party that ``identity`` is in ``roster``. Raises `ParameterError`, `UnsupportedError`."""
-        return self._native.join(roster, identity, epoch)
+        roster = instance_of(roster, _native.Roster, "roster", _ROSTER)
+        identity = instance_of(identity, _native.Identity, "identity", "give a party's identity")
+        return self._native.join(roster, identity, whole_number(epoch, "epoch"))
 
     def roster_key(self, roster: _native.Roster, *, epoch: int = 1) -> _native.ServerKey:
         """The server's key to ``roster``. Raises as `join`."""
-        return self._native.roster_key(roster, epoch)
+        roster = instance_of(roster, _native.Roster, "roster", _ROSTER)
+        return self._native.roster_key(roster, whole_number(epoch, "epoch"))
 
     def roster_fingerprint(self, roster: _native.Roster, *, epoch: int = 1) -> bytes:
         """What names ``roster`` to people, and what its parties sign: of parties, keys, parameters and epoch.
 
         Raises as `join`.
         """
-        return self._native.roster_fingerprint(roster, epoch)
+        roster = instance_of(roster, _native.Roster, "roster", _ROSTER)
+        return self._native.roster_fingerprint(roster, whole_number(epoch, "epoch"))
 
     def with_joined(self, key: _native.ClientKey, joined: Sequence[tuple[int, bytes]]) -> _native.ClientKey:
         """``key``, which encrypts once enough parties have joined, with these parties' signatures of its roster.
 
         Raises `SignatureError` for one that does not hold, and as `join`.
         """
-        return self._native.with_joined(key, list(joined))
+        return self._native.with_joined(client_key(key), _signed(joined))
 
     def roster_of(self, key: _native.ClientKey) -> tuple[_native.Roster, set[int] | None]:
         """The roster in a party's key, and who has joined it as the key knows; None where it needs no signatures."""
-        return self._native.roster_of(key)
+        return self._native.roster_of(client_key(key))
 
     def plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
-        return self._native.plan(key, list(sampled))
+        return self._native.plan(server_key(key), whole_numbers(sampled, "sampled", 0, _MAX_CLIENT))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._params.items())})"
@@ -707,6 +804,20 @@ class _Said:
         return without_ranges(layout), [_beside(x, alpha) for x, alpha in zip(flat, ranges, strict=True)]
 
 
+def _checked_lanes(lanes: object, counts: object, largest: int) -> tuple[NDArray[np.float32], int]:
+    """Lanes whose sums come out exact: what is beyond their range would be cut. Raises `ParameterError`."""
+    values = as_array(lanes, "lanes")
+    made = values.astype(np.float32, copy=False)
+    if values.ndim != 1 or not (np.rint(made) == values).all():
+        raise ParameterError("lanes are a row of whole numbers")
+    given = whole_number(counts, "counts", 0, values.size)
+    if not np.isin(made[:given], (0, 1)).all():
+        raise ParameterError(f"the first {given} lanes are counts, which are 0 or 1 each")
+    if given < made.size and np.abs(made[given:]).max() > largest:
+        raise ParameterError(f"a lane holds numbers from -{largest} to {largest}; cut larger ones into several lanes")
+    return made, given
+
+
 def _beside(x: NDArray[np.float32], alpha: float) -> NDArray[np.float32]:
     """``x`` in units of its range; what is far beyond it ends at two, not at infinity, whose refusal would tell."""
     made = x * np.float32(1 / alpha)
@@ -721,12 +832,13 @@ class KernelEncryptor(Encryptor):
         self._codec = codec = made_by.codec
         self._levels = made_by.levels
         self._lanes = LaneCodec(made_by.lane_bits, made_by.levels, short=made_by.sends_parts)
+        self._largest_digit = made_by.largest_digit
         self._noise = codec.privacy and Mechanism(codec, codec.privacy, made_by.noise_shares)
         self._feedback = Feedback()
         self.stats = EncryptStats()
 
     def take_prekeys(self, frames: Sequence[bytes]) -> list[str]:
-        return self._native.take_prekeys(list(frames))
+        return self._native.take_prekeys(as_frames(frames, "frames"))
 
     def encrypt(
         self,
@@ -744,12 +856,25 @@ class KernelEncryptor(Encryptor):
         hide_ranges: bool = False,
         bits: int = 0,
     ) -> bytes:
-        if lanes is not None and weight != 1:
-            raise ParameterError(f"weight={weight} with lanes, whose sums would be weighted; weigh the update before")
-        update = with_numpy(update)
-        stochastic = unbiased or self._codec.rounding == "stochastic"
-        said = _Said(round, weight, plan, model, memory, stochastic, hide_ranges)
-        if not len(update):
+        weight = whole_number(weight, "weight", 0, _MAX_WEIGHT)
+        if lanes is not None:
+            if weight != 1:
+                raise ParameterError(
+                    f"weight={weight} with lanes, whose sums would be weighted; weigh the update before"
+                )
+            lanes, counts = _checked_lanes(lanes, counts, self._largest_digit)
+        update = as_arrays(update, "update")
+        reference = None if reference is None else as_arrays(reference, "reference")
+        said = _Said(
+            round=whole_number(round, "round"),
+            weight=weight,
+            plan=as_bytes(plan, "plan"),
+            model=as_bytes(model, "model"),
+            memory=as_bytes(memory, "memory"),
+            stochastic=truth(unbiased, "unbiased") or self._codec.rounding == "stochastic",
+            hide_ranges=truth(hide_ranges, "hide_ranges"),
+        )
+        if not update:
             return self._encrypt_lanes(said, lanes, counts)
         if self._codec.top is not None:
             return self._encrypt_part(self._codec.top, update, said, reference, (lanes, counts))
@@ -847,7 +972,11 @@ class KernelEncryptor(Encryptor):
         hide_ranges: bool = False,
         bits: int = 0,
     ) -> None:
-        update = with_numpy(update)
+        update = as_arrays(update, "update")
+        reference = None if reference is None else as_arrays(reference, "reference")
+        round, plan = whole_number(round, "round"), as_bytes(plan, "plan")
+        lanes, counts = whole_number(lanes, "lanes", 0, _MAX_LANES), whole_number(counts, "counts", 0, _MAX_LANES)
+        hide_ranges = truth(hide_ranges, "hide_ranges")
         codec = self._codec.at(bits)
         layout = self._noise.layout(update) if self._noise else codec.layout(update, reference, self._levels)
         if self._codec.top is not None:
@@ -860,10 +989,30 @@ class KernelEncryptor(Encryptor):
         return self._native.export_state() if self._codec.top is None else self._feedback.export()
 
     def import_state(self, state: bytes) -> None:
+        state = as_bytes(state, "state")
         if self._codec.top is None:
             self._native.import_state(state)
         else:
             self._feedback.restore(state)
+
+
+class _NativeMember:
+    """A `Member` whose key is here."""
+
+    def __init__(self, native: _native.Member) -> None:
+        self._native = native
+
+    def answer(self, request: bytes) -> bytes:
+        return self._native.answer(as_bytes(request, "request"))
+
+    def prekey(self) -> bytes:
+        return self._native.prekey()
+
+    def forget(self) -> None:
+        self._native.forget()
+
+    def __reduce__(self) -> NoReturn:
+        _refuse_copy(self)
 
 
 class _NativeAggregator(Aggregator):
@@ -871,16 +1020,16 @@ class _NativeAggregator(Aggregator):
         self._native = native
 
     def add(self, frame: bytes) -> Contribution:
-        return Contribution(*self._native.add(frame))
+        return Contribution(*self._native.add(as_bytes(frame, "frame")))
 
     def take_prekeys(self, frames: Sequence[bytes]) -> list[str]:
-        return self._native.take_prekeys(list(frames))
+        return self._native.take_prekeys(as_frames(frames, "frames"))
 
     def requests(self) -> dict[int, bytes]:
         return dict(self._native.requests())
 
     def answer(self, frame: bytes) -> int:
-        return self._native.answer(frame)
+        return self._native.answer(as_bytes(frame, "frame"))
 
     @property
     def accused(self) -> list[int]:
@@ -899,10 +1048,10 @@ class _NativeAggregator(Aggregator):
         return None if parts is None else Parts(*parts)
 
     def finish_from(self, results: Sequence[bytes]) -> bytes:
-        return self._native.finish_from(list(results))
+        return self._native.finish_from(as_frames(results, "results"))
 
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
-        return self._native.finish(progress)
+        return self._native.finish(callable_or_none(progress, "progress"))
 
 
 def _scale(layout: Layout, flat: NDArray[np.float32], factor: float, ranges: Sequence[float] | None) -> None:
@@ -933,6 +1082,10 @@ class KernelDecryptor(Decryptor):
         rescale: Rescale | None = None,
         ranges: Sequence[float] | None = None,
     ) -> Decrypted:
+        frame, memory = as_bytes(frame, "frame"), None if memory is None else as_bytes(memory, "memory")
+        round, model = round_of(round), None if model is None else as_bytes(model, "model")
+        rescale = callable_or_none(rescale, "rescale")
+        ranges = None if ranges is None else real_numbers(ranges, "ranges")
         part = self._part(frame, reference, like)
         bound = b"" if part is None else part.digest
         layout, found, contributions, flat, counts, wrong = self._native.decrypt(frame, round, model, memory, bound)
@@ -940,7 +1093,7 @@ class KernelDecryptor(Decryptor):
         layout, flat, lanes = without_lanes(layout, flat)
         if lanes and any(c.weight != 1 for c in clients):
             raise LayoutError("a sum of lanes of clients of different weights")
-        factor = 1.0 if rescale is None else rescale(lanes, len(clients))
+        factor = 1.0 if rescale is None else real_number(rescale(lanes, len(clients)), "what rescale returns")
         if layout is not None and (factor != 1 or ranges is not None):
             _scale(layout, flat, factor, ranges)
         if part is not None and layout is not None:
@@ -962,11 +1115,14 @@ class KernelDecryptor(Decryptor):
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> NDArray[np.uint64]:
+        frame, memory = as_bytes(frame, "frame"), None if memory is None else as_bytes(memory, "memory")
         part = self._part(frame, reference, like)
         return self._native.decrypt_sums(frame, memory, b"" if part is None else part.digest)[1]
 
     def _part(self, frame: bytes, reference: Sequence[Array] | None, like: Sequence[Array] | None) -> CommonSet | None:
         """Which elements the aggregate carries, as every honest client of its round has chosen them."""
-        if self._top is None or (like is not None and not len(like)):
+        reference = None if reference is None else as_arrays(reference, "reference")
+        like = None if like is None else as_arrays(like, "like")
+        if self._top is None or (like is not None and not like):
             return None
         return set_of(like, reference, _native.inspect(frame)[3], self._top)

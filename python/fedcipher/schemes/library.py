@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
+from fedcipher._arguments import as_bytes, callable_or_none, instance_of, truth, whole_number
 from fedcipher._optional import require
 from fedcipher.codec import Codec
 from fedcipher.errors import DecryptError, FrameError
@@ -29,7 +30,11 @@ from fedcipher.schemes.base import (
     KernelEncryptor,
     KeySet,
     Scheme,
+    client_key,
     cohort_of,
+    plain_params,
+    round_of,
+    server_key,
     state_dir,
 )
 
@@ -83,7 +88,8 @@ class LibraryScheme(Scheme):
 
     def __init__(self, codec: Codec, params: dict[str, Any]) -> None:
         require(f"scheme {self.name!r}", self.info.extra, *self.info.packages)
-        self.codec = codec
+        self.codec = codec = instance_of(codec, Codec, "codec", "give a fedcipher.Codec")
+        params = plain_params(params)
         self.check_widths(codec)
         self.max_weight = params["max_weight"]
         self.min_contributions = _native.min_contributions(params["clients"], params["min_contributions"])
@@ -115,20 +121,21 @@ class LibraryScheme(Scheme):
     def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
         ids = cohort_of(cohort, epoch)
         secret, public = self._arithmetic.keygen()
-        clients, server = self._library.keygen(ids, epoch, secret, public)
+        clients, server = self._library.keygen(ids, whole_number(epoch, "epoch"), secret, public)
         return KeySet({key.client: key for key in clients}, server)
 
     def encryptor(self, key: _native.ClientKey) -> Encryptor:
+        key = client_key(key)
         seal = self._arithmetic.sealer(self._library.secret(key))
         return KernelEncryptor(_EncryptKernel(self._library.sender(key, state_dir()), seal, self.levels), self)
 
     def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
-        adder = self._arithmetic.adder(self._library.public(key))
-        return _Aggregator(self._library.admission(key, round), adder)
+        adder = self._arithmetic.adder(self._library.public(server_key(key)))
+        return _Aggregator(self._library.admission(key, round_of(round)), adder)
 
     def decryptor(self, key: _native.ClientKey, *, in_memory: bool = False) -> Decryptor:
-        open_ = self._arithmetic.opener(self._library.secret(key))
-        receiver = self._library.receiver(key, None if in_memory else state_dir())
+        open_ = self._arithmetic.opener(self._library.secret(client_key(key)))
+        receiver = self._library.receiver(key, None if truth(in_memory, "in_memory") else state_dir())
         return KernelDecryptor(_DecryptKernel(receiver, open_), self.codec)
 
     def __repr__(self) -> str:
@@ -182,12 +189,13 @@ class _Aggregator(Aggregator):
         self._adder = adder
 
     def add(self, frame: bytes) -> Contribution:
-        return Contribution(*self._admission.admit(frame, self._add))
+        return Contribution(*self._admission.admit(as_bytes(frame, "frame"), self._add))
 
     def _add(self, payload: bytes, layout: _native.Layout) -> None:
         self._adder.add(payload, layout.elements)
 
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
+        callable_or_none(progress, "progress")
         return self._admission.aggregate(self._adder.finish())
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedcipher import _native
+from fedcipher._arguments import whole_number
 from fedcipher.codec import Codec
-from fedcipher.schemes.base import NativeScheme, SchemeInfo
+from fedcipher.errors import ParameterError
+from fedcipher.schemes.base import KeySet, NativeScheme, SchemeInfo, cohort_of, server_key
 
 __all__ = ["Card", "Oneshot", "Party", "roster"]
+
+
+_MAX_PARTIES = 1 << 20
 
 
 class Oneshot(NativeScheme):
@@ -88,6 +93,9 @@ class Oneshot(NativeScheme):
         prekey_hours: int = 24,
         codec: Codec | None = None,
     ) -> None:
+        members = whole_number(members, "members", 1, _MAX_PARTIES)
+        corrupt_clients = whole_number(corrupt_clients, "corrupt_clients", 0, _MAX_PARTIES)
+        corrupt_members = whole_number(corrupt_members, "corrupt_members", 0, _MAX_PARTIES)
         params = {
             "clients": clients,
             "max_weight": max_weight,
@@ -103,6 +111,17 @@ class Oneshot(NativeScheme):
             "prekey_hours": prekey_hours,
         }
         super().__init__(codec or Codec(bits=12), params)
+
+    def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
+        ids, members = cohort_of(cohort, epoch), self._params["members"]
+        if len(ids) < members:
+            # An odd number, of which a majority is the smallest part.
+            fewer = max(2, len(ids) - 1 + len(ids) % 2)
+            raise ParameterError(
+                f"{len(ids)} clients cannot give a committee of {members}: take members={fewer} (--set "
+                f"members={fewer}), and no threshold, or more clients"
+            )
+        return super().keygen(ids, epoch=epoch)
 
     @property
     def noise_shares(self) -> int:
@@ -130,7 +149,7 @@ class Oneshot(NativeScheme):
     def _parties(self, key: _native.ServerKey | _native.ClientKey) -> list[tuple[int, str, tuple[bool, bool, bool]]]:
         if isinstance(key, _native.ClientKey):
             return self.roster_of(key)[0].parties()
-        return _native.Roster.from_bytes(key.public).parties()
+        return _native.Roster.from_bytes(server_key(key).public).parties()
 
 
 @dataclass(frozen=True)
