@@ -26,6 +26,7 @@ __all__ = [
     "own_target",
     "refusal",
     "same_content",
+    "unwritten",
     "wait_locked",
     "writable_folder",
     "write_whole",
@@ -60,6 +61,16 @@ def refusal(error: OSError, path: str | Path | None = None) -> str:
     advice = _ADVICE.get(error.errno or 0, "choose another path")
     # A path may hold anything, line ends and half characters too.
     return f"{quoted(place, MAX_LINE)}: {said}; {advice}" if place is not None else f"{said}; {advice}"
+
+
+def unwritten(path: Path, error: OSError) -> RunError:
+    """What to say of a file that the system does not let be written."""
+    said = (error.strerror or str(error)).lower()
+    full = error.errno in (errno.EFBIG, None)
+    advice = (
+        _ADVICE[errno.ENOSPC] if full else _ADVICE.get(error.errno or 0, "see that its disk works, or choose another")
+    )
+    return RunError(f"{quoted(path, MAX_LINE)} cannot be written: {said}; {advice}")
 
 
 def writable_folder(folder: Path) -> None:
@@ -99,7 +110,7 @@ def write_whole(path: Path, *parts: bytes | memoryview, follow: bool = False) ->
                 draft.unlink(missing_ok=True)
                 raise
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error}; make room, or choose another place") from error
+        raise unwritten(path, error) from error
 
 
 def same_content(path: Path, beside: Path) -> None:
@@ -120,7 +131,7 @@ def same_content(path: Path, beside: Path) -> None:
         flush_folder(beside.parent)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise RunError(f"{beside} cannot be written: {error}; make room, or choose another place") from error
+        raise unwritten(beside, error) from error
 
 
 def _refuse_others(target: Path, path: Path) -> None:

@@ -49,7 +49,7 @@ from fedcipher.flower.records import LARGEST_PHASE, PHASES, ClientRecord, RoundR
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Arrivals
 from fedcipher.flower.reports import Reports, request
-from fedcipher.flower.run_folder import RunFolder, replay
+from fedcipher.flower.run_folder import RunFolder, read_run, replay
 from fedcipher.flower.sealed import SealedArrays
 from fedcipher.flower.search import Search
 from fedcipher.flower.server_model import Brought, ServerModel
@@ -575,9 +575,10 @@ class SecureStrategy(Strategy):
 
     def _go_on(self, path: Path, initial: ArrayRecord, values: list[NumpyArray]) -> None:
         """With the run in ``path``, after what of it has ended."""
-        self._journal = Journal(path)
+        self._journal = Journal(path, used=bool(read_run(path).rounds))
         past = self._journal.past
-        folder = RunFolder.reopen(path, self.scheme, (past.newest or Ended(0)).count)
+        begun = {record.round for record in past.rounds}
+        folder = RunFolder.reopen(path, self.scheme, (past.newest or Ended(0)).count, begun)
         self._base = folder.charter.run - 1
         self._check_same(path, folder.charter, initial, values)
         self._model = ServerModel(folder, self.scheme, self._opener, initial)
