@@ -26,6 +26,8 @@ OPENERS = {
     ("_files.py", "os.open(path, _APPEND | _CLOSED if append else _NEW, 384)"): "the helper that writes",
     ("_files.py", "os.open(draft, _NEW, 384)"): "the helper that writes",
     ("_files.py", "os.open(folder, os.O_RDONLY | os.O_DIRECTORY)"): "a folder, to sync it",
+    ("_files.py", "_MOUNTS.read_text"): KERNEL,
+    ("_files.py", "os.open(os.devnull"): NULL,
     ("_machine.py", "info.read_text"): KERNEL,
     ("app/apart.py", "(entry / 'stat').read_text"): KERNEL,
     ("app/memory.py", "(proc / 'meminfo').read_text"): KERNEL,

@@ -171,8 +171,7 @@ def _make(path: Path) -> None:
     """An empty journal, whole or not at all. Raises `sqlite3.Error` and `OSError`, also where a disk loses what is
     written to it."""
     draft = path.with_name(f".{path.name}.draft")
-    for ending in _ENDINGS:
-        draft.with_name(f"{draft.name}{ending}").unlink(missing_ok=True)
+    _drop(draft)
     try:
         create_private(draft).close()
         with closing(_connect(draft)) as base:
@@ -182,8 +181,13 @@ def _make(path: Path) -> None:
         draft.rename(path)
         flush_folder(path.parent)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        _drop(draft)
         raise
+
+
+def _drop(path: Path) -> None:
+    for ending in reversed(_ENDINGS):
+        path.with_name(f"{path.name}{ending}").unlink(missing_ok=True)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
