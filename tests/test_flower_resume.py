@@ -1,5 +1,6 @@
 """A server that dies goes on: after the last round that ended, with the model and the history it had."""
 
+import gc
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import weakref
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
 from fedcipher.flower import SecureStrategy, journal, open_run, run_folder
+from fedcipher.flower.server_model import ServerModel
 from fedcipher.flower.settings import RoundSettings
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import MetricRecord
@@ -528,3 +531,32 @@ def test_a_process_that_is_killed_again_and_again(tmp_path, rng):
     )
     here.strategy, here.asked = type("Ended", (), {"rounds": past.rounds}), []
     here.check(3 * ROUNDS)
+
+
+def test_a_run_that_goes_on_has_the_history_of_one_message_at_a_time(tmp_path, rng, monkeypatch):
+    """Each client is sent all sums; of those of several clients at once nothing is kept."""
+    here = Federation(tmp_path, rng)
+    here.run(6)
+    made, alive, sums = [], [], []
+    real = ServerModel.to_node
+
+    def counted(model, node, party):
+        brought = real(model, node, party)
+        gc.collect()
+        made.append(weakref.ref(brought.arrays))
+        alive.append(sum(arrays() is not None for arrays in made))
+        sums.append(len(brought.indices))
+        return brought
+
+    class Forgetful(LocalGrid):
+        def push_messages(self, messages):
+            asked = super().push_messages(messages)
+            self.sent.clear()
+            return asked
+
+    monkeypatch.setattr(ServerModel, "to_node", counted)
+    server = here.server()
+    here.grid = Forgetful(here.app, CLIENTS, here.keys, lambda message, reply, client: reply)
+    server.start(here.grid, record(initial()), num_rounds=7)
+    # A sum of histograms, and six of updates. The message that is sent is there still while the next is made.
+    assert sums[:CLIENTS] == [7] * CLIENTS and max(alive) <= 2
