@@ -11,8 +11,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fedcipher import _files
+from engine_harness import flashe
+from fedcipher import _files, cli
+from fedcipher.engine.local import find_program, new_authority
 from fedcipher.flower import journal
+from fedcipher.watch.run import WatchedRun
+from test_flower_resume import Federation
 
 TESTS = Path(__file__).parent
 
@@ -78,6 +82,43 @@ def test_without_locks_a_run_is_refused_with_the_file_system_and_readers_read(la
     code = "import sys; from fedcipher.cli import main; sys.exit(main(['status', sys.argv[1]]))"
     read = python(code, tmp_path / "run", env=lacking(LACKS="locks"))
     assert read.returncode == 0, read.stderr
+
+
+@pytest.fixture
+def read_only(tmp_path):
+    """Makes a copy of a folder on a file system that is mounted read-only."""
+    place = tmp_path / "read-only"
+    place.mkdir()
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("file systems are mounted by root only")
+
+    def copied(folder):
+        copy = shutil.copytree(folder, place / folder.name)
+        subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+        return copy
+
+    yield copied
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+def test_readers_need_no_write_access(mode, read_only, tmp_path, rng, capsys):
+    here = Federation(tmp_path, rng)
+    here.run(1)
+    if mode == "WAL":
+        # Of an earlier version.
+        with closing(sqlite3.connect(here.folder / "journal.db")) as base:
+            base.execute("PRAGMA journal_mode=WAL")
+    run = read_only(here.folder)
+    key = here.keys / "client-0.key"
+    assert cli.main(["status", str(run)]) == 0
+    assert cli.main(["open", str(run), "--key", str(key), "--out", str(tmp_path / "model.npz")]) == 0
+    watched = WatchedRun(run)
+    watched.report(watched.past())
+    assert "damaged" not in capsys.readouterr().err
 
 
 MAKE = """
@@ -157,3 +198,91 @@ def test_what_a_killed_server_has_forked_off_does_not_hold_its_lock(tmp_path):
                 assert lock is not None
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+# --- the authority's store -----------------------------------------------------------------------
+
+
+def authority(folder, *arguments, env=None):
+    command = [find_program("fedcipher-authority"), "--state", folder, *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def spec(tmp_path):
+    new_authority(flashe(), 1, tmp_path / "one")
+    return tmp_path / "one" / "spec.json"
+
+
+def test_an_authority_that_is_killed_at_any_step_of_its_beginning_begins_again(lacking, spec, tmp_path):
+    for step in range(1, 200):
+        folder = tmp_path / str(step)
+        killed = authority(folder, "init", "--spec", spec, env=lacking(DIES_AT=step))
+        if killed.returncode == 0:
+            break
+        assert killed.returncode == 137, killed.stderr
+        if not (folder / "authority.db").exists():
+            said = authority(folder, "status").stderr
+            assert "`init`" in said and "run again" in said, (step, said)
+            again = authority(folder, "init", "--spec", spec)
+            assert again.returncode == 0, (step, again.stderr)
+        assert authority(folder, "status").returncode == 0, step
+        assert not [path.name for path in folder.rglob(".*")], step
+        enrolled = authority(folder, "enrol", "d1", "--out", folder / "d1")
+        assert enrolled.returncode == 0, enrolled.stderr
+    assert step > 8
+
+
+def test_a_store_that_is_lost_is_no_new_authority(spec, tmp_path):
+    folder = tmp_path / "one" / "authority"
+    (folder / "authority.db").unlink()
+    for command in [("init", "--spec", spec), ("status",), ("enrol", "x", "--out", tmp_path / "x")]:
+        said = authority(folder, *command)
+        assert said.returncode == 2 and "authority.db: it is missing" in said.stderr and "backup" in said.stderr
+    assert not (folder / "authority.db").exists() and (folder / "service").exists()
+
+
+@pytest.mark.parametrize("lack", ["links", "folder-sync", "shared-maps", "links,folder-sync,shared-maps"])
+def test_an_authority_works_where_a_file_system_lacks_something(lack, lacking, spec, tmp_path):
+    folder, env = tmp_path / "other", lacking(LACKS=lack)
+    for command in [("init", "--spec", spec), ("enrol", "d1", "--out", tmp_path / "d1"), ("rotate",), ("status",)]:
+        done = authority(folder, "--allow-swap", *command, env=env)
+        assert done.returncode == 0, done.stderr
+    assert "epoch 1: current" in done.stdout
+    again = authority(folder, "enrol", "d2", "--out", tmp_path / "d1", env=env)
+    assert again.returncode == 2 and "it exists; choose another folder" in again.stderr
+
+
+def test_an_authority_moved_to_where_maps_are_not_shared_is_refused_with_the_cause(lacking, spec, tmp_path):
+    said = authority(tmp_path / "one" / "authority", "status", env=lacking(LACKS="shared-maps")).stderr
+    assert "no maps that processes share" in said and "local disk" in said and "damaged" not in said, said
+
+
+@pytest.mark.parametrize("name", ["*.x", "a" * 10_000, "a..b", "-a"])
+def test_a_certificate_is_for_no_pattern_and_no_name_that_nobody_has(name, spec, tmp_path):
+    said = authority(tmp_path / "new", "init", "--spec", spec, f"--name={name}")
+    assert said.returncode == 2 and "give the name of one machine" in said.stderr, said.stderr
+    assert not (tmp_path / "new" / "authority.db").exists()
+    said = authority(tmp_path / "one" / "authority", "enrol", "d", "--out", tmp_path / "d", f"--name={name}")
+    assert said.returncode == 2 and not (tmp_path / "d").exists()
+
+
+def test_where_a_file_is_in_a_folders_place_the_remedy_is_said(spec, tmp_path):
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "pipe")
+    state = tmp_path / "one" / "authority"
+    for place in ("file", "pipe", "file/below"):
+        for said in (
+            authority(tmp_path / place, "init", "--spec", spec),
+            authority(state, "enrol", "d1", "--out", tmp_path / place),
+            subprocess.run(
+                [find_program("fedcipher-engine"), "request", "d1", "--out", tmp_path / place],
+                capture_output=True,
+                text=True,
+                check=False,
+            ),
+        ):
+            assert said.returncode == 2 and "name a new folder" in said.stderr, said.stderr
+            assert "os error" not in said.stderr
+    again = authority(state, "init", "--spec", spec)
+    assert again.returncode == 2 and "an authority is made once" in again.stderr and "os error" not in again.stderr
