@@ -77,6 +77,11 @@ impl Party {
         Ok(Arc::clone(encryptor).lock_owned().await)
     }
 
+    /// Whether a stream has the encryptor, which outlives the party.
+    fn encrypts(&self) -> bool {
+        self.encryptor.as_ref().is_some_and(|encryptor| Arc::strong_count(encryptor) > 1)
+    }
+
     pub fn decryptor(&self) -> Result<&dyn Decryptor> {
         self.decryptor.as_deref().ok_or_else(|| self.is_no("reader, so it opens no aggregates"))
     }
@@ -190,7 +195,7 @@ impl Keyring {
     /// Deletes the ledgers of ended epochs, of which no stream is under way any more.
     fn retire(&self) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.retain(|party| Arc::strong_count(party) > 1 || !self.is_retired(party));
+        ended.retain(|party| Arc::strong_count(party) > 1 || party.encrypts() || !self.is_retired(party));
     }
 
     /// What nobody waits for: an error goes to the log, and the next look tries again.
