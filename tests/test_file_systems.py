@@ -249,6 +249,7 @@ def test_an_authority_works_where_a_file_system_lacks_something(lack, lacking, s
         done = authority(folder, "--allow-swap", *command, env=env)
         assert done.returncode == 0, done.stderr
     assert "epoch 1: current" in done.stdout
+    assert {path.name for path in folder.iterdir()} <= {"authority.db", "service"}
     again = authority(folder, "enrol", "d2", "--out", tmp_path / "d1", env=env)
     assert again.returncode == 2 and "it exists; choose another folder" in again.stderr
 

@@ -915,6 +915,8 @@ fn keep_log(draft: &Path) -> Result<()> {
             // A process that is alone needs no shared map to leave the log.
             alone.execute_batch("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = DELETE;")?;
             drop(alone);
+            // What the failed try has left; the log is left already.
+            let _ = std::fs::remove_file(format!("{}-shm", draft.display()));
             tracing::warn!("the store's file system has no shared maps: commands and `serve` wait for each other");
             Ok(())
         }
