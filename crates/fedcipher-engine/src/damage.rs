@@ -68,11 +68,9 @@ pub fn unread(folder: &Path, error: &rusqlite::Error) -> Error {
     }
 }
 
-/// Whether SQLite has failed to share memory through a file.
+/// Whether SQLite has failed to map a file that processes share. To make that file takes room, and fails otherwise.
 pub fn lacks_shared_map(error: &rusqlite::Error) -> bool {
-    use rusqlite::ffi::{SQLITE_IOERR_SHMLOCK, SQLITE_IOERR_SHMMAP, SQLITE_IOERR_SHMOPEN};
-    let lacks = [SQLITE_IOERR_SHMLOCK, SQLITE_IOERR_SHMMAP, SQLITE_IOERR_SHMOPEN];
-    error.sqlite_error().is_some_and(|e| lacks.contains(&e.extended_code))
+    error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMMAP)
 }
 
 /// What to say of it.
