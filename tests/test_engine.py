@@ -19,7 +19,7 @@ from pathlib import Path
 import fedcipher
 import numpy as np
 import pytest
-from engine_harness import deployment, field, flashe, socket_channel, updates
+from engine_harness import deployment, field, flashe, socket_channel, until, updates
 from fedcipher import errors
 from fedcipher.codec import Codec
 from fedcipher.engine import connect
@@ -336,3 +336,23 @@ def test_ended_epochs_leave_no_keys_in_the_store(tmp_path):
 def test_an_engine_that_does_not_say_a_scheme_is_refused(spec):
     with pytest.raises(errors.EngineError, match="does not say a scheme"):
         spoken(spec)
+
+
+def test_ended_epochs_leave_no_ledgers_and_other_epochs_keep_theirs(tmp_path):
+    def ledgers():
+        return sorted(path.name for path in tmp_path.rglob("*") if path.suffix in (".nonce", ".opened"))
+
+    with deployment(flashe(), 2, tmp_path) as run:
+        keys, engines = run.keys(), [run.connect(k) for k in range(2)]
+        first = ledgers()
+        assert len(first) == 4
+        for epoch in (2, 3, 4):
+            assert run.local.rotate() == epoch
+            # Those of the epoch before are there as long as it is usable.
+            assert until(lambda: len(ledgers()) == 8)
+            assert keys.current().epoch == epoch
+            keys.settle(epoch)
+            assert until(lambda: len(ledgers()) == 4)
+            for engine, update in zip(engines, updates(2), strict=True):
+                engine.encryptor(epoch).encrypt(update, round=epoch)
+        assert not set(first) & set(ledgers())

@@ -1,5 +1,6 @@
 """A server that dies goes on: after the last round that ended, with the model and the history it had."""
 
+import gc
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import weakref
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
 from fedcipher.flower import SecureStrategy, journal, open_run, run_folder
+from fedcipher.flower.server_model import ServerModel
 from fedcipher.flower.settings import RoundSettings
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import MetricRecord
@@ -365,6 +368,86 @@ def test_damaged_journals_are_named(tmp_path, rng):
         here.run(2)
 
 
+def without_journal(folder, _):
+    (folder / "journal.db").unlink()
+
+
+def with_an_empty_journal(folder, _):
+    (folder / "journal.db").unlink()
+    journal.Journal(folder).close()
+
+
+def with_an_older_journal(folder, older):
+    shutil.copy(older, folder / "journal.db")
+
+
+def with_a_journal_whose_rounds_have_not_ended(folder, _):
+    with closing(sqlite3.connect(folder / "journal.db", isolation_level=None)) as base:
+        base.execute("UPDATE rounds SET ended = NULL")
+
+
+def with_a_journal_that_lacks_its_log(folder, _):
+    """As an earlier version left a folder when it was killed: with a log, in which the last rounds are."""
+    with closing(sqlite3.connect(folder / "journal.db", isolation_level=None)) as base:
+        last = base.execute("SELECT * FROM rounds ORDER BY number DESC LIMIT 1").fetchone()
+        base.execute("DELETE FROM rounds WHERE number = ?", last[:1])
+        base.execute("PRAGMA journal_mode=WAL")
+        base.execute("INSERT INTO rounds VALUES (?, ?, ?)", last)
+        copied = (folder / "journal.db").read_bytes()
+    (folder / "journal.db").write_bytes(copied)
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        without_journal,
+        with_an_empty_journal,
+        with_an_older_journal,
+        with_a_journal_whose_rounds_have_not_ended,
+        with_a_journal_that_lacks_its_log,
+    ],
+)
+def test_a_run_whose_journal_is_lost_is_refused_and_left_as_it_is(tmp_path, rng, lose, capsys):
+    here = Federation(tmp_path, rng)
+    here.run(1)
+    older = shutil.copy(here.folder / "journal.db", tmp_path / "older.db")
+    here.run(3)
+    whole = {path.name: path.read_bytes() for path in here.folder.iterdir()}
+    lose(here.folder, older)
+    # What is refused may have become one file.
+    left = ["journal.db"] if lose is with_a_journal_that_lacks_its_log else []
+    lost = {path.name: path.read_bytes() for path in here.folder.iterdir() if path.name not in left}
+    with pytest.raises(errors.RunError, match=r"[Cc]opy the whole folder(.|\n)* begin a new run from the model"):
+        here.run(5)
+    assert {path.name: path.read_bytes() for path in here.folder.iterdir() if path.name not in left} == lost
+    if lose is without_journal:
+        assert cli.main(["status", str(here.folder)]) == 2
+        assert "journal.db is missing, and the run has aggregates" in capsys.readouterr().err
+    for name, content in whole.items():
+        (here.folder / name).write_bytes(content)
+    here.run(5)
+    here.check(5)
+
+
+def test_a_run_goes_on_whose_journal_is_copied_while_its_server_writes(tmp_path, rng):
+    """One file is the whole journal, at any time between two changes of it."""
+    here = Federation(tmp_path, rng)
+    real, copies = journal.Journal._write, []
+
+    def copying(self, *arguments):
+        real(self, *arguments)
+        copies.append((here.folder / "journal.db").read_bytes())
+        assert sorted(path.name for path in here.folder.glob("journal.db*")) == ["journal.db"]
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(journal.Journal, "_write", copying)
+        die_in_round(patch, 3)
+        here.run()
+    (here.folder / "journal.db").write_bytes(copies[-1])
+    here.run()
+    here.check()
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists the files of a process")
 def test_a_journal_that_is_refused_is_closed_at_once(tmp_path, rng):
     here = Federation(tmp_path, rng)
@@ -488,3 +571,32 @@ def test_a_process_that_is_killed_again_and_again(tmp_path, rng):
     )
     here.strategy, here.asked = type("Ended", (), {"rounds": past.rounds}), []
     here.check(3 * ROUNDS)
+
+
+def test_a_run_that_goes_on_has_the_history_of_one_message_at_a_time(tmp_path, rng, monkeypatch):
+    """Each client is sent all sums; of those of several clients at once nothing is kept."""
+    here = Federation(tmp_path, rng)
+    here.run(6)
+    made, alive, sums = [], [], []
+    real = ServerModel.to_node
+
+    def counted(model, node, party):
+        brought = real(model, node, party)
+        gc.collect()
+        made.append(weakref.ref(brought.arrays))
+        alive.append(sum(arrays() is not None for arrays in made))
+        sums.append(len(brought.indices))
+        return brought
+
+    class Forgetful(LocalGrid):
+        def push_messages(self, messages):
+            asked = super().push_messages(messages)
+            self.sent.clear()
+            return asked
+
+    monkeypatch.setattr(ServerModel, "to_node", counted)
+    server = here.server()
+    here.grid = Forgetful(here.app, CLIENTS, here.keys, lambda message, reply, client: reply)
+    server.start(here.grid, record(initial()), num_rounds=7)
+    # A sum of histograms, and six of updates. The message that is sent is there still while the next is made.
+    assert sums[:CLIENTS] == [7] * CLIENTS and max(alive) <= 2

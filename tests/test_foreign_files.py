@@ -26,6 +26,8 @@ OPENERS = {
     ("_files.py", "os.open(path, _APPEND | _CLOSED if append else _NEW, 384)"): "the helper that writes",
     ("_files.py", "os.open(draft, _NEW, 384)"): "the helper that writes",
     ("_files.py", "os.open(folder, os.O_RDONLY | os.O_DIRECTORY)"): "a folder, to sync it",
+    ("_files.py", "_MOUNTS.read_text"): KERNEL,
+    ("_files.py", "os.open(os.devnull"): NULL,
     ("_machine.py", "info.read_text"): KERNEL,
     ("app/apart.py", "(entry / 'stat').read_text"): KERNEL,
     ("app/memory.py", "(proc / 'meminfo').read_text"): KERNEL,
@@ -48,8 +50,10 @@ OPENERS = {
     ("cluster/local.py", "(folder / INDEX).write_text"): NEW,
     ("cluster/supervisor.py", "Path(f'/proc/self/task/{os.getpid()}/children').read_text"): KERNEL,
     ("data/idx.py", "gzip.GzipFile(fileobj=file"): "of a file that the helper has opened",
-    ("flower/journal.py", "sqlite3.connect(folder / _NAME"): "a server's own journal, after a look at all its files",
-    ("flower/journal.py", "sqlite3.connect(draft"): "a draft that this process has just made",
+    (
+        "flower/journal.py",
+        "sqlite3.connect(path",
+    ): "a server's own journal, after a look at all its files, or its draft",
     ("flower/run_folder.py", "zipfile.ZipFile(packed, 'w')"): "in memory",
     ("flower/run_folder.py", "archive.open(f'{name}.npy', 'w'"): "in memory",
     ("keys/store.py", "os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)"): "a new file, which follows no link",
@@ -232,14 +236,17 @@ def test_damaged_archives_are_refused(tmp_path, rng):
             read_npz(whole[:end], 1 << 20)
 
 
-def test_a_copy_of_a_database_is_whole_while_it_is_written(tmp_path):
+@pytest.mark.parametrize("mode", ["WAL", "DELETE", "PERSIST"])
+def test_a_copy_of_a_database_is_whole_while_it_is_written(tmp_path, mode):
     path = tmp_path / "journal.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as base:
-        base.executescript("PRAGMA journal_mode=WAL; CREATE TABLE t (a INTEGER, b TEXT)")
+        base.executescript(f"PRAGMA journal_mode={mode}; CREATE TABLE t (a INTEGER, b TEXT)")
         ends = threading.Event()
 
         def write():
             with closing(sqlite3.connect(path, isolation_level=None)) as own:
+                # Pages go to the file before the change is whole.
+                own.executescript(f"PRAGMA journal_mode={mode}; PRAGMA cache_size=1; PRAGMA synchronous=OFF")
                 number = 0
                 while not ends.is_set():
                     own.execute("BEGIN")
@@ -261,7 +268,10 @@ def test_a_copy_of_a_database_is_whole_while_it_is_written(tmp_path):
         finally:
             ends.set()
             writer.join()
-    assert {entry.name for entry in tmp_path.iterdir()} <= {"journal.db", "journal.db-wal", "journal.db-shm", "state"}
+    assert {entry.name for entry in tmp_path.iterdir()} <= {"journal.db", *WITH_IT, "state"}
+
+
+WITH_IT = {f"journal.db-{ending}" for ending in ("wal", "shm", "journal")}
 
 
 def test_sizes_are_checked_before_anything_is_read(tmp_path):

@@ -905,7 +905,7 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
     if reveal == "server":
         got = result.arrays.to_numpy_ndarrays()
         # A server that goes on with the run opens what the clients did.
-        stored = RunFolder.reopen(folder.folder, federation.scheme, folder.count)
+        stored = RunFolder.reopen(folder.folder, federation.scheme, folder.count, folder.rounds)
         again = ServerModel(stored, federation.scheme, strategy._opener, record(initial()))
         assert all(np.array_equal(a, b) for a, b in zip(again.arrays, got, strict=True))
     else:

@@ -9,6 +9,7 @@ import secrets
 import stat
 import tempfile
 import time
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
@@ -20,6 +21,7 @@ from fedcipher.foreign_text import MAX_LINE, quoted
 __all__ = [
     "create_private",
     "drop_drafts",
+    "file_system",
     "flush_folder",
     "is_locked",
     "locked",
@@ -29,6 +31,7 @@ __all__ = [
     "refuse_to_replace",
     "resolved",
     "same_content",
+    "unwritten",
     "user_home",
     "wait_locked",
     "writable_folder",
@@ -36,6 +39,13 @@ __all__ = [
 ]
 
 _MAX_LINKS = 40
+_MOUNTS = Path("/proc/self/mountinfo")
+_NO_LOCKS = {
+    getattr(errno, name) for name in ("ENOSYS", "EOPNOTSUPP", "ENOTSUP", "ENOLCK", "EINVAL") if hasattr(errno, name)
+}
+"""What flock(2) says where the file system has no locks."""
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+"""What fsync(2) says of a folder where the file system syncs files only."""
 _WAIT_SECONDS = 10.0
 _CLOSED = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"))
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSED
@@ -83,6 +93,38 @@ def resolved(path: str | Path) -> Path:
         return Path(path).resolve()
     except RuntimeError:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
+
+
+def unwritten(path: Path, error: OSError) -> RunError:
+    """What to say of a file that the system does not let be written."""
+    said = (error.strerror or str(error)).lower()
+    full = error.errno in (errno.EFBIG, None)
+    advice = (
+        _ADVICE[errno.ENOSPC] if full else _ADVICE.get(error.errno or 0, "see that its disk works, or choose another")
+    )
+    return RunError(f"{quoted(path, MAX_LINE)} cannot be written: {said}; {advice}")
+
+
+def file_system(path: Path) -> str:
+    """The kind of file system that ``path`` is on and where that is mounted, in words, for an error."""
+    unknown = f"the file system of {quoted(path, MAX_LINE)}"
+    try:
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        return unknown
+    found = [(place, kind) for place, kind in map(_mount, mounts.splitlines()) if path.absolute().is_relative_to(place)]
+    if not found:
+        return unknown
+    # Of two mounts at one place the later one is seen.
+    place, kind = max(reversed(found), key=lambda mount: len(mount[0].parts))
+    return f"the file system {quoted(kind)} at {quoted(place, MAX_LINE)}"
+
+
+def _mount(line: str) -> tuple[Path, str]:
+    """Where a file system is mounted, and its kind, of a line of ``mountinfo`` (proc(5))."""
+    before, _, after = line.partition(" - ")
+    place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split()[4])
+    return Path(place), after.split()[0]
 
 
 def writable_folder(folder: Path) -> None:
@@ -135,7 +177,7 @@ def write_whole(path: Path, *parts: bytes | memoryview, follow: bool = False) ->
                 draft.unlink(missing_ok=True)
                 raise
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error}; make room, or choose another place") from error
+        raise unwritten(path, error) from error
 
 
 def same_content(path: Path, beside: Path) -> None:
@@ -156,7 +198,7 @@ def same_content(path: Path, beside: Path) -> None:
         flush_folder(beside.parent)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise RunError(f"{beside} cannot be written: {error}; make room, or choose another place") from error
+        raise unwritten(beside, error) from error
 
 
 def _refuse_others(target: Path, path: Path) -> None:
@@ -221,12 +263,19 @@ def make_private_folder(folder: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """A file's name is on disk when its folder is; Windows' file systems see to that themselves. Raises `OSError`."""
+    """A file's name is on disk when its folder is; Windows' file systems see to that themselves. Raises `OSError`.
+
+    Where the file system syncs no folders (FUSE, CIFS), everything is synced.
+    """
     if os.name == "nt":
         return
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(held)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+        os.sync()
     finally:
         os.close(held)
 
@@ -241,8 +290,9 @@ def drop_drafts(folder: Path) -> None:
 def locked(path: Path) -> IO[bytes] | None:
     """The file, locked for as long as it is open; None where another process has it. Raises `RunError`.
 
-    Only this user can open it: whoever can open a file can lock it. Without flock(2), on Windows, two processes are not
-    kept apart.
+    Only this user can open it: whoever can open a file can lock it. A process that is forked off does not hold the
+    lock. Without flock(2), on Windows, two processes are not kept apart. Where the file system has no locks, that is
+    an error.
     """
     try:
         file = create_private(path, append=True)
@@ -251,7 +301,28 @@ def locked(path: Path) -> IO[bytes] | None:
             os.fchmod(file.fileno(), 0o600)
     except OSError as error:
         raise RunError(f"{path} cannot be opened: {error}; choose another place") from error
-    return _locked(file)
+    held = _locked(file, path)
+    if held is not None:
+        _held.add(held)
+    return held
+
+
+_held: weakref.WeakSet[IO[bytes]] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a process forked off: its copies of the descriptors would hold the locks when this process has ended."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for file in list(_held):
+        if not file.closed:
+            # The object stays as it is, and closes no descriptor that is another's by then.
+            os.dup2(null, file.fileno(), inheritable=False)
+    _held.clear()
+    os.close(null)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def wait_locked(path: Path) -> IO[bytes]:
@@ -264,21 +335,36 @@ def wait_locked(path: Path) -> IO[bytes]:
     return lock
 
 
-def _locked(file: IO[bytes]) -> IO[bytes] | None:
+def _locked(file: IO[bytes], path: Path, *, shared: bool = False) -> IO[bytes] | None:
     try:
         import fcntl
     except ImportError:  # pragma: no cover: not where there is no flock
         return file
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
         file.close()
         return None
+    except OSError as error:
+        file.close()
+        raise RunError(f"{path} cannot be locked: {_why_no_lock(error, path)}") from error
     return file
 
 
+def _why_no_lock(error: OSError, path: Path) -> str:
+    if error.errno in _NO_LOCKS:
+        return (
+            f"{file_system(path)} has no file locks, so that two processes could write at once; use a local disk, or "
+            "mount this one with locks"
+        )
+    return refusal(error)
+
+
 def is_locked(path: Path) -> bool:
-    """Whether another process has ``path`` `locked`. Raises `RunError`."""
+    """Whether another process has ``path`` `locked`; none has where the file system has no locks.
+
+    Raises `RunError`.
+    """
     try:
         file = open_file(path, MAX_NOTE)
     except FileNotFoundError:
@@ -287,6 +373,10 @@ def is_locked(path: Path) -> bool:
         raise RunError(f"{path} cannot be opened: {refusal(error)}") from error
     except OSError as error:
         raise RunError(f"{path} cannot be opened: {error}; choose another place") from error
-    held = _locked(file) is None
-    file.close()
-    return held
+    with file:
+        try:
+            # NFS has no exclusive locks of files that are open to read.
+            return _locked(file, path, shared=True) is None
+        except RunError:
+            # Whoever only looks needs no lock, and nobody can hold one here.
+            return False

@@ -84,6 +84,8 @@ _CHUNK = 1 << 20
 _SQLITE_SECONDS = 30.0
 _SQLITE_STEPS = 10_000
 """Of SQLite's machine, between two looks at the clock."""
+_CHANGES = slice(24, 28)
+"""Where a database counts its changes, but for those in a write-ahead log."""
 _COPIES = 20
 """Tries to copy a database that is being written."""
 
@@ -286,19 +288,19 @@ def _array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 @contextmanager
 def open_sqlite_copy(path: str | Path, most: int) -> Generator[sqlite3.Connection]:
-    """A private copy of the database at ``path``, with what its write-ahead log holds, while others may write it.
+    """A private copy of the database at ``path``, with what its logs hold, while others may write it.
 
     SQLite itself follows links, opens pipes, and writes beside what it reads. Statements that take longer than half a
     minute end in `sqlite3.OperationalError`. Where no copy can be written, a database without a log is read in its
     place. Raises as `open_file`, `RunError` where there is a log, and `sqlite3.Error`.
     """
-    whole, log = _whole(Path(path), most)
+    whole, logs = _whole(Path(path), most)
     with ExitStack() as held:
         try:
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="fedcipher-"))
-            place = _written(Path(folder) / "copy.db", whole, log)
+            place = _written(Path(folder) / "copy.db", whole, logs)
         except OSError as error:
-            if log:
+            if logs:
                 raise RunError(
                     f"{path} has a log beside it, so a copy must be written to read it: {error.strerror or error}; set "
                     "TMPDIR to a folder that this user may write to"
@@ -311,28 +313,37 @@ def open_sqlite_copy(path: str | Path, most: int) -> Generator[sqlite3.Connectio
         yield base
 
 
-def _written(copy: Path, whole: bytes, log: bytes) -> str:
+def _written(copy: Path, whole: bytes, logs: dict[str, bytes]) -> str:
     """A database of these bytes at ``copy``, as SQLite names it."""
     copy.write_bytes(whole)
-    if log:
-        copy.with_name(f"{copy.name}-wal").write_bytes(log)
+    for ending, log in logs.items():
+        copy.with_name(f"{copy.name}{ending}").write_bytes(log)
     return copy.as_uri()
 
 
-def _whole(path: Path, most: int) -> tuple[bytes, bytes]:
-    """What is in a database and in its log, of one time."""
-    log = path.with_name(f"{path.name}-wal")
+def _whole(path: Path, most: int) -> tuple[bytes, dict[str, bytes]]:
+    """What is in a database and in its logs, of one time."""
     for _ in range(_COPIES):
-        before, whole = _log_of(log, most), read_file(path, most)
-        # Pages of the database change only to what an unchanged log holds.
-        if before == _log_of(log, most):
+        before, whole = _logs_of(path, most), read_file(path, most)
+        # With a write-ahead log, pages of the database change only to what the unchanged log holds; with a rollback
+        # journal, only from what that holds, or between two counts of changes.
+        if whole[_CHANGES] == _changes_of(path, most) and before == _logs_of(path, most):
             return whole, before
         time.sleep(0.05)
     raise ForeignFileError(errno.EAGAIN, "changes faster than it can be copied", str(path))
 
 
-def _log_of(path: Path, most: int) -> bytes:
-    try:
-        return read_file(path, most)
-    except FileNotFoundError:
-        return b""
+def _changes_of(path: Path, most: int) -> bytes:
+    with open_file(path, most) as file:
+        return file.read(_CHANGES.stop)[_CHANGES]
+
+
+def _logs_of(path: Path, most: int) -> dict[str, bytes]:
+    """The database's write-ahead log and rollback journal, as far as they are there."""
+    found: dict[str, bytes] = {}
+    for ending in ("-wal", "-journal"):
+        try:
+            found[ending] = read_file(path.with_name(f"{path.name}{ending}"), most)
+        except FileNotFoundError:
+            continue
+    return {ending: log for ending, log in found.items() if log}

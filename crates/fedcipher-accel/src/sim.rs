@@ -63,6 +63,10 @@ impl Simulator {
     /// From the library that `make hardware-sim` builds.
     pub fn load(path: &Path, setup: Setup) -> Result<Self> {
         let failed = |reason: String| Error::Library { path: path.display().to_string(), reason };
+        // The loader waits for the other end of a pipe. A name without a folder is looked up by the loader itself.
+        if path.components().nth(1).is_some() && !path.is_file() {
+            return Err(failed("it is no file".to_owned()));
+        }
         // SAFETY: the library's constructors are Verilator's and do nothing but register themselves.
         let library = unsafe { Library::new(path) }.map_err(|e| failed(e.to_string()))?;
         macro_rules! symbol {

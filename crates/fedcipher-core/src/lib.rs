@@ -40,3 +40,5 @@ pub mod stream;
 pub mod wire;
 
 pub use error::{Error, Result};
+/// Of the system, for files that the engine keeps itself.
+pub use os::{name_new, sync_folder};

@@ -1,11 +1,11 @@
-//! The authority's state: devices, epochs, who got which key. One SQLite file (WAL); every change is one
-//! transaction, so that a kill at any point leaves the state before or the state after.
+//! The authority's state: devices, epochs, who got which key. One SQLite file; every change is one transaction, so that
+//! a kill at any point leaves the state before or the state after. It has its name once it is whole.
 
 use crate::boot_time::BootTime;
 use crate::certificates::{Party, Role, Root, Terms};
 use crate::damage::{self, unread};
 use crate::error::{Error, Result};
-use crate::files::Draft;
+use crate::files::{self, Draft};
 use crate::refusals::Refused;
 use fedcipher_core::keys::ServerKey;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
@@ -13,6 +13,8 @@ use fedcipher_core::registry;
 use fedcipher_core::scheme::Scheme;
 use fedcipher_core::statement::sha256;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use std::fs::TryLockError;
+use std::io::ErrorKind;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,10 +24,14 @@ use time::format_description::well_known::Rfc3339;
 use zeroize::Zeroizing;
 
 pub(crate) const FILE: &str = "authority.db";
+/// The store until it is whole. While it is there, an `init` is under way or was killed.
+const DRAFT: &str = ".authority.db.draft";
+const SERVICE: &str = "service";
+/// What SQLite writes beside a file.
+const ENDINGS: [&str; 4] = ["", "-wal", "-shm", "-journal"];
 /// `secure_delete` overwrites what is deleted: ended epochs leave no keys in free pages. What the log (WAL) still
 /// has of them, [`Authority::forget`] removes.
-const PRAGMAS: &str =
-    "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA secure_delete = ON; PRAGMA foreign_keys = ON;";
+const PRAGMAS: &str = "PRAGMA synchronous = FULL; PRAGMA secure_delete = ON; PRAGMA foreign_keys = ON;";
 /// Longest wait for another process that writes.
 const BUSY: Duration = Duration::from_secs(60);
 /// Rows of refused attempts that are kept.
@@ -170,35 +176,40 @@ impl Authority {
         let scheme = registry::make(spec)?;
         let corrupt_clients = may_lie(scheme.corrupt_clients(), corrupt_clients)?;
         let committee = scheme.committee();
-        std::fs::create_dir_all(folder).map_err(|e| Error::file(folder, &e))?;
+        files::make_folder(folder)?;
         std::fs::set_permissions(folder, PermissionsExt::from_mode(0o700)).map_err(|e| Error::file(folder, &e))?;
-        let path = folder.join(FILE);
-        // Made by us, for us alone: SQLite would follow the umask.
-        let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        made.map_err(|e| Error::file(&path, &format!("{e}; an authority is made once")))?;
-        let filled = Self::fill(folder, spec, reached_as, corrupt_clients, committee);
-        if filled.is_err() {
-            // Half an authority is none, and would be in the way of the next try.
-            for ending in ["", "-wal", "-shm"] {
-                let _ = std::fs::remove_file(folder.join(format!("{FILE}{ending}")));
-            }
+        let alone = std::fs::File::open(folder).map_err(|e| Error::file(folder, &e))?;
+        // Where folders cannot be locked nobody is kept out.
+        if matches!(alone.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(Error::file(folder, &"another `init` is under way here; let it end"));
         }
-        filled
-    }
-
-    fn fill(
-        folder: &Path,
-        spec: &str,
-        reached_as: Vec<String>,
-        corrupt_clients: u64,
-        committee: usize,
-    ) -> Result<Self> {
+        let path = folder.join(FILE);
+        if path.exists() {
+            return Err(Error::file(&path, &"it exists; an authority is made once, so name another folder (--state)"));
+        }
+        drop_unfinished(folder)?;
+        let draft = folder.join(DRAFT);
+        // Made by us, for us alone: SQLite would follow the umask.
+        let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft);
+        made.map_err(|e| Error::file(&draft, &format!("{e}; name a folder that this user may write to")))?;
+        let filled = Self::fill(folder, &draft, spec, reached_as, corrupt_clients);
+        if filled.is_err() {
+            remove_store(&draft);
+        }
+        filled?;
         let mut this = Self::connect(folder)?;
         this.committee = committee;
+        Ok(this)
+    }
+
+    /// Makes the store as `draft`, and the service's credentials. The last step gives the store its name.
+    fn fill(folder: &Path, draft: &Path, spec: &str, reached_as: Vec<String>, corrupt_clients: u64) -> Result<()> {
+        let mut connection = Connection::open(draft)?;
+        connection.execute_batch(PRAGMAS)?;
         let root = Root::generate()?;
         let service = Party::new(Role::Authority, "authority");
         let (certificate, key) = root.issue(&service, &Terms::days(3650, reached_as))?;
-        let tx = this.begin()?;
+        let tx = connection.transaction()?;
         tx.execute_batch(SCHEMA)?;
         let corrupt_clients = corrupt_clients.to_string();
         let entries = [
@@ -211,20 +222,38 @@ impl Authority {
             tx.execute("INSERT INTO config VALUES (?1, ?2)", params![name, value])?;
         }
         log(&tx, "authority", "init", None)?;
-        let draft = write_party(&folder.join("service"), &root.certificate, &certificate, Some(&key))?;
         tx.commit()?;
-        draft.keep();
-        Ok(this)
+        drop(connection);
+        keep_log(draft)?;
+        let credentials = write_party(&folder.join(SERVICE), &root.certificate, &certificate, Some(&key))?;
+        let path = folder.join(FILE);
+        std::fs::rename(draft, &path).map_err(|e| Error::file(&path, &e))?;
+        credentials.keep();
+        files::sync_folder(folder)
     }
 
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
-        let mode = std::fs::metadata(&path).map_err(|e| Error::file(&path, &e))?.permissions().mode();
+        let about = std::fs::metadata(&path).map_err(|e| match e.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => Error::file(&path, &absent(folder)),
+            _ => Error::file(&path, &e),
+        })?;
+        if !about.is_file() {
+            return Err(Error::file(&path, &"it is no file; name the folder of an authority (--state)"));
+        }
+        let mode = about.permissions().mode();
         if mode & 0o077 != 0 {
             return Err(Error::file(&path, &format!("mode {mode:o} lets others read all keys; chmod 600 it")));
         }
         let mut this = Self::connect(folder).map_err(|e| unread(folder, &e))?;
         damage::check_structure(&this.connection, folder)?;
+        let tables: u64 = this.connection.query_row("SELECT COUNT(*) FROM sqlite_master", [], |r| r.get(0))?;
+        if tables == 0 {
+            // An earlier version gave it its name first.
+            let cure =
+                format!("it is empty: `init` was interrupted. Delete it and the folder {SERVICE}, and init again");
+            return Err(Error::file(&path, &cure));
+        }
         this.committee = registry::make(&this.spec()?)?.committee();
         damage::check_content(&this.connection, folder)?;
         // A process that was killed between a rotation and this left its log.
@@ -242,7 +271,7 @@ impl Authority {
     /// The folder with the credentials of the service.
     #[must_use]
     pub fn service_folder(&self) -> PathBuf {
-        self.folder.join("service")
+        self.folder.join(SERVICE)
     }
 
     /// Empties the store's log, in which the keys of ended epochs would otherwise stay until it is written over;
@@ -831,6 +860,70 @@ fn end_epochs(tx: &Transaction<'_>, condition: &str, bound: impl rusqlite::Param
 }
 
 /// A party's folder; existing files are not replaced, secrets are for their owner only.
+/// Why a folder has no store.
+fn absent(folder: &Path) -> &'static str {
+    if folder.join(DRAFT).exists() {
+        "it is not there yet: `init` is under way, or it was interrupted and is to be run again"
+    } else if folder.join(SERVICE).exists() {
+        LOST
+    } else {
+        "it is not there: name the folder of an authority (--state), or make one with `init`"
+    }
+}
+
+/// A service is made with its store, which issues no certificates for another's.
+const LOST: &str = "it is missing, and the authority's service is here: put back the last backup of the folder, or make \
+     a new authority in another folder";
+
+/// Removes what an `init` that was killed has left.
+fn drop_unfinished(folder: &Path) -> Result<()> {
+    use crate::tls::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE};
+    let (draft, service) = (folder.join(DRAFT), folder.join(SERVICE));
+    if !draft.exists() {
+        return if service.exists() { Err(Error::file(&folder.join(FILE), &LOST)) } else { Ok(()) };
+    }
+    // The draft goes last: it says that the rest is of no authority.
+    let ours = [AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE];
+    for entry in std::fs::read_dir(&service).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if ours.iter().any(|our| name == *our || name.starts_with(&format!(".{our}."))) {
+            std::fs::remove_file(entry.path()).map_err(|e| Error::file(&entry.path(), &e))?;
+        }
+    }
+    remove_store(&draft);
+    Ok(())
+}
+
+/// Half an authority is none, and would be in the way of the next try.
+fn remove_store(draft: &Path) {
+    for ending in ENDINGS.iter().rev() {
+        let _ = std::fs::remove_file(format!("{}{ending}", draft.display()));
+    }
+}
+
+/// Has the store keep a log (WAL), in which commands read while `serve` writes. A file system without maps that
+/// processes share has none: there it keeps a rollback journal, and they wait for each other.
+fn keep_log(draft: &Path) -> Result<()> {
+    let log = Connection::open(draft)?;
+    let kept = log
+        .query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))
+        .and_then(|()| log.query_row("SELECT COUNT(*) FROM config", [], |_| Ok(())));
+    drop(log);
+    match kept {
+        Err(e) if damage::lacks_shared_map(&e) => {
+            let alone = Connection::open(draft)?;
+            // A process that is alone needs no shared map to leave the log.
+            alone.execute_batch("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = DELETE;")?;
+            drop(alone);
+            // What the failed try has left; the log is left already.
+            let _ = std::fs::remove_file(format!("{}-shm", draft.display()));
+            tracing::warn!("the store's file system has no shared maps: commands and `serve` wait for each other");
+            Ok(())
+        }
+        kept => Ok(kept?),
+    }
+}
+
 fn write_party(folder: &Path, root: &str, certificate: &str, key: Option<&str>) -> Result<Draft> {
     use crate::tls::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE};
     let mut draft = Draft::new(folder)?;

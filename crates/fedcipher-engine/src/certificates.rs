@@ -1,5 +1,6 @@
 //! Who a certificate names, and making them: one authority, short names, roles in a URI.
 
+use crate::text::quoted;
 use crate::{Error, Result};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -241,12 +242,23 @@ fn check_terms(terms: &Terms) -> Result<()> {
 
 /// Names that somebody can connect to.
 fn check_reached_as(names: &[String]) -> Result<()> {
-    let fine = |b: u8| b.is_ascii_alphanumeric() || b".-_*".contains(&b);
-    let known = |name: &&String| name.parse::<IpAddr>().is_ok() || (!name.is_empty() && name.bytes().all(fine));
+    let known = |name: &&String| name.parse::<IpAddr>().is_ok() || is_host(name);
     match names.iter().find(|name| !known(name)) {
-        Some(name) => Err(Error::Configuration(format!("--name {name:?} is no DNS name and no address"))),
+        Some(name) => Err(Error::Configuration(format!(
+            "--name {} is no DNS name and no address; give the name of one machine, in full",
+            quoted(name)
+        ))),
         None => Ok(()),
     }
+}
+
+/// Whether it is a DNS name (RFC 1123, with underscores) of one machine: a certificate for `*.x` passes for all of x.
+fn is_host(name: &str) -> bool {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len()) && label.bytes().all(fine) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    name.len() <= 253 && name.split('.').all(label)
 }
 
 fn uri(what: &str, name: &str) -> Result<SanType> {
@@ -294,6 +306,19 @@ mod tests {
         assert!(party_of_pem(b"nonsense").is_err());
         for name in ["", "a b", "../x", "-x", "a:b"] {
             assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_for_names_of_single_machines() {
+        let long = vec!["a".repeat(63); 4].join(".");
+        for name in ["localhost", "node-1.example.org", "_x.y", "127.0.0.1", "::1", "2001:db8::7", &long[..253]] {
+            assert!(check_reached_as(&[name.to_owned()]).is_ok(), "{name}");
+        }
+        let letters = "a".repeat(10_000);
+        for name in ["*.x", "*", "", ".", "a..b", "a.", "-a", "a-", "a b", "ü", &letters, &letters[..64], &long] {
+            let said = check_reached_as(&["localhost".to_owned(), name.to_owned()]).unwrap_err().to_string();
+            assert!(said.contains("give the name of one machine") && said.len() < 5000, "{said}");
         }
     }
 

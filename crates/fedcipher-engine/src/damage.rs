@@ -48,6 +48,13 @@ pub fn unread(folder: &Path, error: &rusqlite::Error) -> Error {
     use rusqlite::ErrorCode::{
         CannotOpen, DatabaseBusy, DatabaseLocked, DiskFull, OutOfMemory, PermissionDenied, ReadOnly, SystemIoFailure,
     };
+    if lacks_shared_map(error) {
+        return Error::Store(format!(
+            "{} cannot be used here: its file system has no maps that processes share ({error}), which the store's log \
+             needs. Move the authority's folder to a local disk",
+            folder.join(FILE).display()
+        ));
+    }
     match error.sqlite_error_code() {
         Some(
             CannotOpen | DatabaseBusy | DatabaseLocked | DiskFull | OutOfMemory | PermissionDenied | ReadOnly
@@ -59,6 +66,11 @@ pub fn unread(folder: &Path, error: &rusqlite::Error) -> Error {
         )),
         _ => damaged(folder, error),
     }
+}
+
+/// Whether SQLite has failed to map a file that processes share. To make that file takes room, and fails otherwise.
+pub fn lacks_shared_map(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMMAP)
 }
 
 /// What to say of it.

@@ -1,6 +1,8 @@
 //! Secrets on disk: read only where nobody else can read or replace them, written whole or not at all.
 
 use crate::{Error, Result};
+#[cfg(feature = "server")]
+use fedcipher_core::{name_new, sync_folder as sync_core};
 use std::fs::File;
 #[cfg(feature = "server")]
 use std::io::ErrorKind;
@@ -113,14 +115,25 @@ pub fn write_secret(path: &Path, content: &[u8]) -> Result<()> {
     let _ = std::fs::remove_file(&unfinished);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished).map_err(failed)?;
     let written = file.write_all(content).and_then(|()| file.sync_all());
-    // A link, unlike a rename, does not replace what is there.
-    let named = written.and_then(|()| std::fs::hard_link(&unfinished, path));
-    let _ = std::fs::remove_file(&unfinished);
-    named.map_err(|e| match e.kind() {
+    if written.is_err() {
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    written.and_then(|()| name_new(&unfinished, path)).map_err(|e| match e.kind() {
         ErrorKind::AlreadyExists => Error::file(path, &"it exists; choose another folder, or delete it first"),
         _ => failed(e),
     })?;
     sync_folder(folder)
+}
+
+/// Makes a folder, with those above it.
+#[cfg(feature = "server")]
+pub fn make_folder(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+            Error::file(folder, &"there is a file where a folder is needed; name a new folder")
+        }
+        _ => Error::file(folder, &format!("{e}; name a folder that this user may write to")),
+    })
 }
 
 /// New secret files that belong together: until they are kept, an end takes those that are there away again. Half of
@@ -138,7 +151,7 @@ impl Draft {
     /// In `folder`, which is made where it is absent.
     pub fn new(folder: &Path) -> Result<Self> {
         let made_folder = !folder.exists();
-        std::fs::create_dir_all(folder).map_err(|e| Error::file(folder, &e))?;
+        make_folder(folder)?;
         Ok(Draft { folder: folder.to_owned(), made_folder, written: Vec::new() })
     }
 
@@ -173,7 +186,7 @@ impl Drop for Draft {
 /// Puts a folder's entries on disk.
 #[cfg(feature = "server")]
 pub fn sync_folder(folder: &Path) -> Result<()> {
-    File::open(folder).and_then(|f| f.sync_all()).map_err(|e| Error::file(folder, &e))
+    sync_core(folder).map_err(|e| Error::file(folder, &e))
 }
 
 #[cfg(all(test, feature = "server"))]

@@ -43,6 +43,7 @@ impl Granted {
 pub struct Party {
     pub epoch: u64,
     pub client: u32,
+    key_id: [u8; 16],
     pub spec: Arc<str>,
     /// What its key is for.
     encryptor: Option<Arc<Mutex<Box<dyn Encryptor>>>>,
@@ -56,6 +57,7 @@ impl Party {
         Ok(Party {
             epoch: key.tag.epoch,
             client: key.client,
+            key_id: key.tag.key_id,
             spec,
             encryptor: roles
                 .client
@@ -73,6 +75,11 @@ impl Party {
     pub async fn encryptor(&self) -> Result<OwnedMutexGuard<Box<dyn Encryptor>>> {
         let encryptor = self.encryptor.as_ref().ok_or_else(|| self.is_no("client, so it sends no updates"))?;
         Ok(Arc::clone(encryptor).lock_owned().await)
+    }
+
+    /// Whether a stream has the encryptor, which outlives the party.
+    fn encrypts(&self) -> bool {
+        self.encryptor.as_ref().is_some_and(|encryptor| Arc::strong_count(encryptor) > 1)
     }
 
     pub fn decryptor(&self) -> Result<&dyn Decryptor> {
@@ -124,6 +131,8 @@ pub struct Keyring {
     /// Where the arithmetic of `bfv` is done, if not here.
     accelerators: Option<Arc<dyn Accelerators>>,
     devices: RwLock<BTreeMap<String, Device>>,
+    /// Parties whose epochs have ended, and whose streams may be under way.
+    ended: std::sync::Mutex<Vec<Arc<Party>>>,
 }
 
 impl Keyring {
@@ -131,7 +140,12 @@ impl Keyring {
     #[must_use]
     pub fn new(state: &Path, devices: &[String]) -> Self {
         let devices = devices.iter().map(|name| (name.clone(), Device::default())).collect();
-        Keyring { state: state.to_owned(), accelerators: None, devices: RwLock::new(devices) }
+        Keyring {
+            state: state.to_owned(),
+            accelerators: None,
+            devices: RwLock::new(devices),
+            ended: std::sync::Mutex::default(),
+        }
     }
 
     /// With devices for the arithmetic of `bfv`.
@@ -172,9 +186,25 @@ impl Keyring {
     /// Forgets all epochs of `device` that are not `usable`; streams under way end under their own. Nobody looks at the
     /// prekeys of these again, so they go at once.
     pub fn keep(&self, device: &str, usable: &[u64]) {
-        for party in self.end(device, usable) {
-            party.tidy(device, |member| member.forget());
+        let ended = self.end(device, usable);
+        ended.iter().for_each(|party| party.tidy(device, |member| member.forget()));
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(ended);
+        self.retire();
+    }
+
+    /// Deletes the ledgers of ended epochs, of which no stream is under way any more.
+    fn retire(&self) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.retain(|party| Arc::strong_count(party) > 1 || party.encrypts() || !self.is_retired(party));
+    }
+
+    /// What nobody waits for: an error goes to the log, and the next look tries again.
+    fn is_retired(&self, party: &Party) -> bool {
+        let gone = ledger::retire(&party.key_id, party.client, &self.state);
+        if let Err(error) = &gone {
+            tracing::warn!(epoch = party.epoch, "ledgers of an ended epoch stay undeleted: {error}");
         }
+        gone.is_ok()
     }
 
     /// Takes the parties of `device` out whose epochs are not `usable`.
@@ -191,6 +221,7 @@ impl Keyring {
         for name in names {
             self.parties(&name).iter().for_each(|party| party.tidy(&name, |member| member.expire()));
         }
+        self.retire();
     }
 
     /// Epochs held for `device`, the newest last.

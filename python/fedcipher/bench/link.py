@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from fedcipher.errors import BenchError, ParameterError, PeerLostError
+from fedcipher.errors import ParameterError, PeerLostError
 from fedcipher.foreign_files import parse_json
 
 __all__ = ["Connection", "Link", "Message"]

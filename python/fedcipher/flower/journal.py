@@ -1,8 +1,10 @@
 """What a server has asked and got, round by round, on disk: so that one that was killed goes on where it was.
 
-A SQLite file (write-ahead log, synced) beside the run's aggregates. A round's number is in it before anybody is asked,
-so that no number is asked for twice. A round that has ended is in it together with how far the model is and what the
-wrapped strategy keeps: what the folder has beyond that, nobody was sent. ``lock`` is locked while a server writes.
+A SQLite file beside the run's aggregates, with a rollback journal, so that between two changes it is one whole file,
+to be copied as such, and needs no memory that is shared through the file system. A round's number is in it before
+anybody is asked, so that no number is asked for twice. A round that has ended is in it together with how far the model
+is and what the wrapped strategy keeps: what the folder has beyond that, nobody was sent. ``lock`` is locked while a
+server writes.
 """
 
 from __future__ import annotations
@@ -14,7 +16,16 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fedcipher._files import create_private, drop_drafts, is_locked, locked, refusal, write_whole
+from fedcipher._files import (
+    create_private,
+    drop_drafts,
+    flush_folder,
+    is_locked,
+    locked,
+    refusal,
+    unwritten,
+    write_whole,
+)
 from fedcipher.errors import RunError
 from fedcipher.flower.records import RoundRecord
 from fedcipher.foreign_files import MAX_JOURNAL, MAX_MODEL, check_regular, open_sqlite_copy, parse_json, read_file
@@ -26,6 +37,11 @@ _LOCK = "lock"
 _FORMAT = 1
 _BUSY = 10.0
 """Seconds to wait for somebody who reads."""
+_ROOM = "make room, and see that its disk works"
+_REMEDY = (
+    "copy the whole folder of the run again. Where there is no other copy, begin a new run from the model of "
+    "`fedcipher open`"
+)
 _ENDINGS = ("", "-wal", "-shm", "-journal")
 """Of the files that SQLite opens for a database."""
 _TABLE = """CREATE TABLE rounds (
@@ -70,10 +86,11 @@ class Past:
 class Journal:
     """The journal of the run in ``folder``, to be written by this process alone.
 
-    Raises `RunError` where another process writes it, or it cannot be written or read.
+    ``used``: the run has summed something, so that a journal that is not there is lost. Raises `RunError` for that,
+    and where another process writes it, or it cannot be written or read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, used: bool = False) -> None:
         self._folder = folder
         self._lock = locked(folder / _LOCK)
         if self._lock is None:
@@ -84,18 +101,24 @@ class Journal:
             for ending in _ENDINGS:
                 check_regular(folder / f"{_NAME}{ending}", MAX_JOURNAL)
             if not (folder / _NAME).exists():
+                if used:
+                    raise RunError(f"{folder / _NAME} is missing, and the run has aggregates: {_REMEDY}")
                 _make(folder / _NAME)
-            base = sqlite3.connect(folder / _NAME, timeout=_BUSY, isolation_level=None, check_same_thread=False)
-            base.execute("PRAGMA trusted_schema=OFF")
+            base = _connect(folder / _NAME)
             self.past = _read(base, folder, running=False)
-            base.execute("PRAGMA synchronous=FULL")
-        except (sqlite3.Error, OSError, RunError) as error:
+            # Of a version that kept a log beside it.
+            base.executescript("PRAGMA journal_mode=DELETE; PRAGMA locking_mode=NORMAL")
+        except BaseException as error:
             if base is not None:
                 base.close()
             self._lock.close()
-            if isinstance(error, RunError):
-                raise
-            raise RunError(f"{folder / _NAME} cannot be written: {error}; make room, or use another place") from error
+            if isinstance(error, OSError):
+                raise unwritten(folder / _NAME, error) from error
+            if isinstance(error, sqlite3.OperationalError):
+                raise RunError(f"{folder / _NAME} cannot be written: {error}; {_ROOM}") from error
+            if isinstance(error, sqlite3.Error):
+                raise _damaged(folder / _NAME, error) from error
+            raise
         self._base = base
 
     def begin(self, record: RoundRecord) -> None:
@@ -130,11 +153,11 @@ class Journal:
         try:
             self._base.execute(statement, values)
         except sqlite3.Error as error:
-            raise RunError(f"the run's journal cannot be written: {error}; make room, then resume the run") from error
+            raise RunError(f"the run's journal cannot be written: {error}; {_ROOM}, then resume the run") from error
 
 
 def journal_files(folder: Path) -> list[Path]:
-    """What changes whenever the journal in ``folder`` does."""
+    """What changes whenever the journal in ``folder`` does; an earlier version writes to a log first."""
     return [folder / _NAME, folder / f"{_NAME}-wal"]
 
 
@@ -146,6 +169,8 @@ def read_journal(folder: Path) -> Past:
         with open_sqlite_copy(path, MAX_JOURNAL) as base:
             return _read(base, folder, running)
     except (FileNotFoundError, NotADirectoryError):
+        if any(folder.glob("aggregate-*.fedc")):
+            raise RunError(f"{path} is missing, and the run has aggregates: {_REMEDY}") from None
         raise RunError(f"{folder} has no journal: it is no folder of a run (SecureStrategy's out=)") from None
     except PermissionError as error:
         raise RunError(f"{path} cannot be read: {refusal(error)}") from error
@@ -154,14 +179,48 @@ def read_journal(folder: Path) -> Past:
 
 
 def _make(path: Path) -> None:
-    """An empty journal, whole or not at all."""
+    """An empty journal, whole or not at all. Raises `sqlite3.Error` and `OSError`, also where a disk loses what is
+    written to it."""
     draft = path.with_name(f".{path.name}.draft")
-    draft.unlink(missing_ok=True)
-    # SQLite gives its log the mode that the database has.
-    create_private(draft).close()
-    with closing(sqlite3.connect(draft, isolation_level=None)) as base:
-        base.executescript(f"PRAGMA journal_mode=WAL; {_TABLE}; PRAGMA user_version={_FORMAT}")
-    draft.rename(path)
+    _drop(draft)
+    try:
+        create_private(draft).close()
+        with closing(_connect(draft)) as base:
+            base.executescript(f"BEGIN; {_TABLE}; PRAGMA user_version={_FORMAT}; COMMIT")
+        with closing(_connect(draft)) as base:
+            _check_made(base)
+        draft.rename(path)
+        flush_folder(path.parent)
+    except BaseException:
+        _drop(draft)
+        raise
+
+
+def _drop(path: Path) -> None:
+    for ending in reversed(_ENDINGS):
+        path.with_name(f"{path.name}{ending}").unlink(missing_ok=True)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    base = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+    try:
+        # Alone, so that the log of an earlier version needs no shared memory.
+        base.executescript("PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF; PRAGMA synchronous=FULL")
+    except BaseException:
+        base.close()
+        raise
+    return base
+
+
+def _check_made(base: sqlite3.Connection) -> None:
+    """Raises `sqlite3.OperationalError` where a new journal does not read as it was written."""
+    try:
+        (version,) = base.execute("PRAGMA user_version").fetchone()
+        _check_schema(base)
+    except ValueError:
+        version = None
+    if version != _FORMAT:
+        raise sqlite3.OperationalError("what was written to it is not there")
 
 
 def _read(base: sqlite3.Connection, folder: Path, running: bool) -> Past:
@@ -181,9 +240,16 @@ def _read(base: sqlite3.Connection, folder: Path, running: bool) -> Past:
             elif not past.running or number != rows[-1][0]:
                 record.unfinished = "the server ended in the middle of it; its updates are in no sum"
             past.rounds.append(record)
+    except sqlite3.OperationalError:
+        # The disk's, or the system's.
+        raise
     except (sqlite3.Error, OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is damaged: {error}; copy the whole folder of the run again") from error
+        raise _damaged(path, error) from error
     return past
+
+
+def _damaged(path: Path, error: Exception) -> RunError:
+    return RunError(f"{path} is damaged: {error}; {_REMEDY}")
 
 
 def _check_schema(base: sqlite3.Connection) -> None:

@@ -165,17 +165,24 @@ class Gathering:
         grace: Callable[[float], float] = lambda seconds: 0.0,
         pulls: Pulls | None = None,
     ) -> None:
-        kept = list(messages)
-        self.asked = [message.metadata.dst_node_id for message in kept]
+        self.asked: list[int] = []
         """Nodes, in the order of the messages."""
         self._until, self._enough, self._grace = until, enough, grace
         self._pulls = pulls or Pulls(grid)
         self._began = time.monotonic()
-        # None for a message that could not be sent, whatever Flower's types say.
-        names = cast(Iterable[str | None], answered(grid.push_messages, kept, until=until))
-        sent = zip(names, self.asked, strict=True)
-        self.waiting = {name: node for name, node in sent if name is not None}
+        self.waiting: dict[str, int] = {}
         """Whom the messages went to that nobody has answered, by their ids."""
+        for message in messages:
+            self._push(grid, message)
+
+    def _push(self, grid: Grid, message: Message) -> None:
+        """Send one: not all messages of a round need be there at once."""
+        node = message.metadata.dst_node_id
+        # None for a message that could not be sent, whatever Flower's types say.
+        (name,) = cast(Iterable[str | None], answered(grid.push_messages, [message], until=self._until))
+        self.asked.append(node)
+        if name is not None:
+            self.waiting[name] = node
 
     def __iter__(self) -> Iterator[Message]:
         until, satisfied = self._until, False

@@ -93,6 +93,11 @@ class StoredRun:
         """Steps of the chain."""
         return len(self._steps)
 
+    @property
+    def rounds(self) -> set[int]:
+        """The run's rounds that have a sum, of updates or of an evaluation's answers."""
+        return {number for number, _, _ in self._steps} | set(self._evaluations)
+
     def round_of(self, step: int) -> int:
         """The run's round that made ``step`` (from 1)."""
         return self._steps[step - 1][0]
@@ -192,12 +197,21 @@ class RunFolder(StoredRun):
         return False
 
     @classmethod
-    def reopen(cls, folder: Path, scheme: Scheme, count: int) -> RunFolder:
+    def reopen(cls, folder: Path, scheme: Scheme, count: int, begun: Collection[int]) -> RunFolder:
         """The run in ``folder``, to go on after step ``count``; what it has beyond that is dropped.
 
-        Raises `RunError`.
+        ``begun``: the rounds of which its journal knows. Raises `RunError`, also where the folder has sums of others.
         """
         stored = read_run(folder)
+        # A server that was killed has at most the steps of its last round beyond its journal.
+        beyond = {stored.round_of(step) for step in range(count + 1, stored.count + 1)}
+        unknown = sorted(stored.rounds - set(begun)) or sorted(beyond)[:-1]
+        if unknown:
+            raise RunError(
+                f"the journal of {folder} is older than the run: it lacks round {unknown[0]}, which has a sum. Copy "
+                "the whole folder of the run again, with journal.db-wal where there is one. Where there is no other "
+                "copy, begin a new run from the model of `fedcipher open`"
+            )
         if stored.scheme_spec != json.loads(json.dumps(scheme.spec())):
             raise RunError(f"the run {folder} is of other keys than the server's: scheme, parameters or codec differ")
         made = cls.__new__(cls)

@@ -6,7 +6,7 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,7 @@ from fedcipher.flower.records import LARGEST_PHASE, PHASES, ClientRecord, RoundR
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Arrivals
 from fedcipher.flower.reports import Reports, request
-from fedcipher.flower.run_folder import RunFolder, replay
+from fedcipher.flower.run_folder import RunFolder, read_run, replay
 from fedcipher.flower.sealed import SealedArrays
 from fedcipher.flower.search import Search
 from fedcipher.flower.server_model import Brought, ServerModel
@@ -587,9 +587,10 @@ class SecureStrategy(Strategy):
 
     def _go_on(self, path: Path, initial: ArrayRecord, values: list[NumpyArray]) -> None:
         """With the run in ``path``, after what of it has ended."""
-        self._journal = Journal(path)
+        self._journal = Journal(path, used=bool(read_run(path).rounds))
         past = self._journal.past
-        folder = RunFolder.reopen(path, self.scheme, (past.newest or Ended(0)).count)
+        begun = {record.round for record in past.rounds}
+        folder = RunFolder.reopen(path, self.scheme, (past.newest or Ended(0)).count, begun)
         self._base = folder.charter.run - 1
         self._check_same(path, folder.charter, initial, values)
         self._model = ServerModel(folder, self.scheme, self._opener, initial)
@@ -804,7 +805,7 @@ class SecureStrategy(Strategy):
             self._begin(arrays)
         self._running.take(arrays)
 
-    def _prepared(self, purpose: Purpose, shown: ArrayRecord, messages: list[Message], index: int) -> list[Message]:
+    def _prepared(self, purpose: Purpose, shown: ArrayRecord, messages: list[Message], index: int) -> Iterator[Message]:
         """The inner strategy's messages with the model in the place of what it was ``shown``, and the settings."""
         model, charter = self._running, self._running.charter
         for message in messages:
@@ -815,14 +816,19 @@ class SecureStrategy(Strategy):
             self._asked = {message.metadata.dst_node_id: dict(message.content.items()) for message in messages}
         return self._with_model(messages, index, number)
 
-    def _with_model(self, messages: list[Message], index: int, number: int) -> list[Message]:
+    def _with_model(self, messages: list[Message], index: int, number: int) -> Iterator[Message]:
         """The messages of the frames of ``number``, each with what its node lacks of the model."""
-        model, place = self._running, self._running.charter.record
         plan = self.scheme.plan(self._key, self._parties.clients(messages))
         if messages and self._grid is not None:
             members, needed = self._committee_members, self.scheme.answers_needed
-            self._prekeys = self._committee.meet(self._grid, members, needed, model.charter.types["train"])
-        for message in messages:
+            self._prekeys = self._committee.meet(self._grid, members, needed, self._running.charter.types["train"])
+        return self._one_by_one(messages, index, number, plan)
+
+    def _one_by_one(self, messages: list[Message], index: int, number: int, plan: bytes) -> Iterator[Message]:
+        """Each message is made when it is sent, and is nobody's then: to a node that has nothing it brings all sums."""
+        model, place = self._running, self._running.charter.record
+        while messages:
+            message = messages.pop(0)
             node = message.metadata.dst_node_id
             brought = model.to_node(node, self._parties.client_of.get(node))
             # The inner strategy may share one record among all messages: each gets its own.
@@ -830,7 +836,8 @@ class SecureStrategy(Strategy):
             content[place] = brought.arrays
             content[protocol.CONFIG] = self._settings(brought, index, number, plan, self._prekeys)
             message.content = content
-        return messages
+            del content, brought
+            yield message
 
     def _settings(
         self, brought: Brought, index: int, number: int, plan: bytes = b"", prekeys: Sequence[bytes] = ()

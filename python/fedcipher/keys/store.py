@@ -338,8 +338,8 @@ def open_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
 
     Holds a lock on ``<path>.used`` until the process ends or has opened 64 others, so that no engine uses the key at
     the same time; other processes with the same state folder may. Where nothing can be written beside the key file,
-    that note is in the state folder. Raises `KeyInUseError` where an engine holds it, `KeyFormatError` where the key has
-    been used with another state folder, and `LedgerError` where that folder has lost its ledger, or ends with the
+    that note is in the state folder. Raises `KeyInUseError` where an engine holds it, `KeyFormatError` where the key
+    has been used with another state folder, and `LedgerError` where that folder has lost its ledger, or ends with the
     container that this is.
     """
     path = as_path(path, "path")

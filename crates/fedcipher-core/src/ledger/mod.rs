@@ -22,6 +22,7 @@ pub use nonces::Ledger;
 pub use openings::{Holder, Openings};
 
 use crate::keys::ClientKey;
+use crate::wire::hex;
 use crate::{Error, Result};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -78,6 +79,19 @@ pub fn register(key: &ClientKey, state: &Path) -> Result<()> {
     let folder = Folder::open(state)?;
     nonces::place(&folder, key, 0)?;
     openings::place(&folder, key).map(drop)
+}
+
+/// Deletes the files of a key that has ended, which are named by its `key_id` and `client`. Its entries in the folder's
+/// index stay, and so the key is refused from now on as one whose ledgers are lost.
+pub fn retire(key_id: &[u8; 16], client: u32, state: &Path) -> std::io::Result<()> {
+    let start = format!("{}-{client}.", hex(key_id));
+    for entry in std::fs::read_dir(state)? {
+        let path = entry?.path();
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start)) {
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a key that was registered in `state` and whose ledgers are not there.

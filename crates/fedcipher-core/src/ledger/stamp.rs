@@ -83,12 +83,11 @@ pub fn open(path: &Path, write: bool) -> std::io::Result<File> {
 /// Makes `path` with `content`, whole and durable or not at all. False where it exists already.
 pub fn publish(path: &Path, content: &[u8]) -> std::io::Result<bool> {
     let draft = draft(path, content)?;
-    let made = match std::fs::hard_link(&draft, path) {
+    let made = match os::name_new(&draft, path) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
         Err(e) => Err(e),
     };
-    std::fs::remove_file(&draft)?;
     sync_parent(path)?;
     made
 }

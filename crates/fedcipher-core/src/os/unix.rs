@@ -55,9 +55,53 @@ pub fn create_private_folder(path: &Path) -> Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
 
-/// Puts a folder's entries on disk.
+/// Puts a folder's entries on disk. Where the file system syncs files only (FUSE, CIFS), everything is synced.
 pub fn sync_folder(path: &Path) -> Result<()> {
-    File::open(path)?.sync_all()
+    match File::open(path)?.sync_all() {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EBADF | libc::ENOSYS | libc::EOPNOTSUPP)) => {
+            rustix::fs::sync();
+            Ok(())
+        }
+        synced => synced,
+    }
+}
+
+/// Gives the file at `draft` the name `path`, which nothing has yet. Where the file system has no hard links (exFAT),
+/// by a rename that replaces nothing.
+pub fn name_new(draft: &Path, path: &Path) -> Result<()> {
+    let linked = std::fs::hard_link(draft, path);
+    match linked.as_ref().map_err(Error::raw_os_error) {
+        Err(Some(libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS | libc::EMLINK)) => rename_new(draft, path),
+        _ => {
+            std::fs::remove_file(draft)?;
+            linked
+        }
+    }
+}
+
+#[cfg(any(target_os = "linux", target_vendor = "apple"))]
+fn rename_new(draft: &Path, path: &Path) -> Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    renameat_with(CWD, draft, CWD, path, RenameFlags::NOREPLACE).map_err(|e| {
+        let _ = std::fs::remove_file(draft);
+        match Error::from(e) {
+            e if e.kind() == ErrorKind::AlreadyExists => e,
+            e => no_new_names(&e),
+        }
+    })
+}
+
+#[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+fn rename_new(draft: &Path, _: &Path) -> Result<()> {
+    let _ = std::fs::remove_file(draft);
+    Err(no_new_names(&ErrorKind::Unsupported.into()))
+}
+
+fn no_new_names(e: &Error) -> Error {
+    Error::new(
+        e.kind(),
+        format!("its file system has neither hard links nor a rename that replaces nothing ({e}); use a local disk"),
+    )
 }
 
 /// What stands against a secret file with this metadata.

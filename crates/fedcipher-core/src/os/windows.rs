@@ -63,6 +63,13 @@ pub fn sync_folder(_: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Gives the file at `draft` the name `path`, which nothing has yet.
+pub fn name_new(draft: &Path, path: &Path) -> Result<()> {
+    let linked = std::fs::hard_link(draft, path);
+    std::fs::remove_file(draft)?;
+    linked
+}
+
 /// Files have no modes on Windows.
 pub fn exposed_file(_: &Metadata) -> Option<Exposed> {
     None
