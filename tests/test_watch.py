@@ -180,7 +180,9 @@ def test_the_status_has_the_metrics_for_a_key(watched, key, capsys):
     assert cli.main(["status", str(watched.folder)]) == 0
     said = capsys.readouterr().out
     assert "round 1 (key epoch 1): 4 updates, 0 left out, 0 late\n" in said
-    assert said.endswith("Metrics are encrypted: --key FILE (a client's key file), or --engine, shows them.\n")
+    assert said.endswith(
+        "Metrics are encrypted: --key FILE (a client's key file), or --engine, shows them.\nnone of 3 rounds is lost\n"
+    )
     assert cli.main(["status", str(watched.folder), "--key", key]) == 0
     said = capsys.readouterr().out
     assert "4 updates, 0 left out, 0 late; distance 0." in said and "training loss 1.5" in said
@@ -191,6 +193,7 @@ def test_numbers_for_programs(watched, key):
     with Dashboard(watched.folder, "--key", key) as shown:
         told = json.loads(get(f"{shown.address}rounds.json")[2])
         assert [made["round"] for made in told["rounds"]] == [1, 2, 3] and told["scheme"] == "flashe"
+        assert told["outcome"] == "none of 3 rounds is lost"
         assert told["rounds"][1]["clients"] == 3 and told["running"] is False
         families = {f.name: f for f in text_string_to_metric_families(get(f"{shown.address}metrics")[2])}
         samples = {(s.name, *sorted(s.labels.values())): s.value for f in families.values() for s in f.samples}
@@ -206,7 +209,7 @@ def test_numbers_for_programs(watched, key):
         assert samples["fedcipher_phase_seconds_total", "encrypt"] > 0
 
 
-def test_a_run_that_grows_is_seen_to_grow(watched, tmp_path):
+def test_a_run_that_grows_is_seen_to_grow(watched, tmp_path, capsys):
     grows = tmp_path / "run"
     grows.mkdir()
     for path in watched.folder.iterdir():
@@ -220,6 +223,10 @@ def test_a_run_that_grows_is_seen_to_grow(watched, tmp_path):
         running.close()
         page = get(f"{shown.address}content?seen={headers['X-State']}")[2]
         assert "not running. It has ended in the middle of a round. 3 rounds have ended." in page
+        # As the command says it, and for programs.
+        outcome = "1 of 4 rounds have no aggregate: [4]. The last, round 4: the server ended in the middle of it"
+        assert outcome in page and json.loads(get(f"{shown.address}rounds.json")[2])["outcome"].startswith(outcome)
+        assert cli.main(["status", str(grows)]) == 0 and outcome in capsys.readouterr().out.splitlines()[-1]
         # The journal goes: the page says so, and goes on.
         with sqlite3.connect(grows / "journal.db") as base:
             base.execute("PRAGMA user_version=9")

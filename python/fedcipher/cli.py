@@ -746,8 +746,8 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
                 show(f"    client {'?' if client.client is None else client.client}: {client.left_out}")
     if shown.notice():
         show(shown.notice())
-    if past.finished:
-        show(Outcome.of(past.finished).text())
+    if past.over:
+        show(Outcome.of(past.over).text())
     return 0
 
 

@@ -78,6 +78,11 @@ class Past:
         return [record for record in self.rounds if record.number in self.ended]
 
     @property
+    def over(self) -> list[RoundRecord]:
+        """Rounds that are not under way: also those in the middle of which the server has ended."""
+        return [record for record in self.rounds if record.number in self.ended or record.unfinished is not None]
+
+    @property
     def newest(self) -> Ended | None:
         """The model that the run is at."""
         return self.ended[max(self.ended)] if self.ended else None

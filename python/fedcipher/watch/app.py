@@ -34,6 +34,7 @@ from fedcipher._addresses import host_and_port, joined, listening
 from fedcipher._files import refusal
 from fedcipher.app.report_page import content
 from fedcipher.errors import FedcipherError, ParameterError
+from fedcipher.flower.outcome import Outcome
 from fedcipher.foreign_text import MAX_LINE, quoted
 from fedcipher.watch.prometheus import CONTENT_TYPE, exposition
 from fedcipher.watch.run import WatchedRun
@@ -209,13 +210,15 @@ def _content(run: WatchedRun) -> list[str]:
         said = "The server is not running." + (" It has ended in the middle of a round." if under_way else "")
     else:
         said = f"The server is running; round {past.rounds[-1].round} is under way." if under_way else "It is running."
+    outcome = Outcome.of(past.over)
     above = _page.note(f"{said} {number} rounds have ended.") + (_page.note(notice) if notice else "")
+    above += _page.note(outcome.text(), "problem") if outcome.lost else ""
     return content(report, above=above, most=_ROUNDS)
 
 
 def _json(run: WatchedRun) -> dict[str, Any]:
     past = run.opened()
-    told = {"running": past.running, **run.report(past).to_dict()}
+    told = {"running": past.running, "outcome": Outcome.of(past.over).text(), **run.report(past).to_dict()}
     # JSON has neither NaN nor infinity, which a training that diverged has.
     return json.loads(json.dumps(told), parse_constant=lambda _: None)
 
