@@ -42,6 +42,15 @@ def test_every_test_that_the_security_page_names_exists():
     assert named - known() == set()
 
 
+def test_every_test_that_the_page_of_found_faults_names_is_in_its_file():
+    page = (ROOT / "docs" / "evidence" / "found.md").read_text(encoding="utf-8")
+    named = [(file, NAME.findall(tests)) for file, tests in re.findall(r"(test_\w+\.py): ((?:`\w+`(?:, )?)+)", page)]
+    assert sum(len(tests) for _, tests in named) > 100
+    for file, tests in named:
+        there = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert [name for name in tests if f"def {name}(" not in there] == [], file
+
+
 def test_every_scheme_is_in_the_table_of_adversaries():
     assert set(scheme_names()) <= {name for names, _ in rows() for name in names}
 
