@@ -268,9 +268,10 @@ def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog, monkeypatch
 
     def make_frame():
         # A thief has client 4's key, and a ledger of its own.
-        monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "thief"))
-        scheme, key = keys.load_client(tmp_path / "keys" / "client-4.key")
-        return scheme.encryptor(key).encrypt(initial(), round=strategy._number, model=told[-1])
+        with monkeypatch.context() as thiefs:
+            thiefs.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "thief"))
+            scheme, key = keys.load_client(tmp_path / "keys" / "client-4.key")
+            return scheme.encryptor(key).encrypt(initial(), round=strategy._number, model=told[-1])
 
     strategy, grid, *_ = setup(tmp_path, rng, "plain", tamper=tamper)
     # A ledger made now refuses rounds that were begun before it.

@@ -29,6 +29,7 @@ OPENERS = {
     ("_files.py", "_MOUNTS.read_text"): KERNEL,
     ("_files.py", "os.open(os.devnull"): NULL,
     ("_machine.py", "info.read_text"): KERNEL,
+    ("app/apart.py", "os.open(os.devnull"): NULL,
     ("app/apart.py", "(entry / 'stat').read_text"): KERNEL,
     ("app/memory.py", "(proc / 'meminfo').read_text"): KERNEL,
     ("app/memory.py", "(cgroup / name).read_text"): KERNEL,
@@ -40,6 +41,7 @@ OPENERS = {
     ("bench/groups.py", "(folder / file).write_text"): KERNEL,
     ("bench/groups.py", "(folder / 'cpuacct.usage').read_text"): KERNEL,
     ("bench/groups.py", "(folder / 'cpu.stat').read_text"): KERNEL,
+    ("engine/accelerator.py", "direct.open(f'http"): "an engine's page",
     ("bench/sampler.py", "Path(path).write_text"): STUDY,
     ("cli.py", "os.open(os.devnull"): NULL,
     ("cli.py", "open(os.devnull"): NULL,
@@ -94,7 +96,7 @@ PRINTS = {
 }
 LOGGERS = {
     ("foreign_text.py", "logging.getLogger(name)"): "the helper",
-    ("app/simulate.py", "logging.getLogger('flwr')"): "its level is set",
+    ("app/backstage.py", "logging.getLogger(name)"): "what libraries say is kept for a file",
     ("app/client_app.py", "logging.getLogger('fedcipher.flower')"): "its handler is set",
     ("flower/probe.py", "logging.getLogger('flwr')"): "its level is set",
     ("flower/probe.py", "logging.getLogger('fedcipher.flower')"): "its level is set",

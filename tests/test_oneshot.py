@@ -307,9 +307,10 @@ def test_what_goes_wrong_with_identities_is_said(tmp_path, capsys):
         "--out",
         tmp_path / "k",
     ]
-    refused = run("roster", tmp_path / "ada.identity", *options, capsys=capsys, status=2)
+    cards = [tmp_path / "ada.card", *cards_of(("bob", "cid"), tmp_path)]
+    refused = run("roster", tmp_path / "ada.identity", *cards[1:], *options, capsys=capsys, status=2)
     assert "NAME.identity stays secret" in refused
-    refused = run("roster", tmp_path / "ada.card", "--member", "eve", *options, capsys=capsys, status=2)
+    refused = run("roster", *cards, "--member", "eve", *options, capsys=capsys, status=2)
     assert "no card of eve" in refused
     shared = fedcipher.scheme("flashe", clients=3)
     made = keys.save(shared.keygen(3), shared, tmp_path / "shared")

@@ -148,7 +148,7 @@ MUTANTS = (
     Mutant(
         "others may replace a key",
         "crates/fedcipher-core/src/os/unix.rs",
-        "if about.mode() & OTHERS_WRITE != 0 && !sticky {",
+        "if others_write && !sticky {",
         "if false {",
     ),
     engine("files", "others may replace a certificate", "if mode & OTHERS_WRITE != 0 {", "if false {"),

@@ -138,7 +138,7 @@ MUTANTS = (
         "Error(code=CODE,",
         "Error(code=CODE if isinstance(error, FedcipherError) else 5,",
     ),
-    flower("numbers", "a number is used twice", '{"next": first + count}', '{"next": first}'),
+    flower("numbers", "a number is used twice", '{"next": first + count, ', '{"next": first, '),
     flower(
         "client", "an allowed type's reply is not checked", "only_metrics(call_next(msg, ctxt))", "call_next(msg, ctxt)"
     ),

@@ -172,7 +172,8 @@ class Codec:
                 continue
             number = real_number(value, name)
             if number <= 0:
-                raise ParameterError(f"{name}={number} is not a positive number")
+                right = "a fraction in (0, 1]" if name == "top" else "a positive number"
+                raise ParameterError(f"{name}={number} is not {right}")
             object.__setattr__(self, name, number)
 
     def _check_privacy(self) -> None:

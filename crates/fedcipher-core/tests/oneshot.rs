@@ -820,9 +820,10 @@ fn misfitting(round: &Round, id: usize, members: &[u32]) -> Vec<u8> {
         .map(|member| {
             let own = round.opened_share(&round.updates[id], *member, &round.secrets(*member)).unwrap();
             let mut share = own.to_vec();
-            // The secret's or the pad's.
-            let at = if member % 2 == 0 { 0 } else { share.len() - 2 * TAG_LEN };
-            share[at] ^= 1;
+            // The secret's, for some; and the pad's at random, or a few would often lie on another polynomial.
+            share[0] ^= u8::from(member % 2 == 0);
+            let pad = share.len() - 2 * TAG_LEN;
+            share[pad..pad + 8].iter_mut().zip(rand::random::<[u8; 8]>()).for_each(|(byte, other)| *byte ^= other);
             (*member as usize, sealed_as(round, id, *member, &share))
         })
         .collect();

@@ -74,9 +74,9 @@ impl Held {
         self.state.path().join(format!("{}-{device}.prekeys", hex(&key.tag.key_id)))
     }
 
-    /// How many secrets of prekeys a device has on disk.
+    /// How many secrets of prekeys a device has on disk. The files of an epoch that has ended are gone.
     fn secrets(&self, epoch: u64, device: usize) -> usize {
-        let bytes = std::fs::read(self.file(epoch, device)).unwrap();
+        let bytes = std::fs::read(self.file(epoch, device)).unwrap_or_default();
         bytes.chunks(RECORD).filter(|record| record[32..64] != [0; 32]).count()
     }
 

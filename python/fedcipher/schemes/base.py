@@ -208,6 +208,10 @@ def plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
     made = {name: as_plain(value) for name, value in params.items()}
     for name in ("clients", "max_weight"):
         made[name] = whole_number(made[name], name)
+    for name, value in made.items():
+        # Which JSON, as the core reads it, does not have.
+        if name != "min_contributions" and isinstance(value, float) and not math.isfinite(value):
+            raise ParameterError(f"parameter {name}: {value} is no finite number")
     least = made["min_contributions"]
     if isinstance(least, bool) or not (least is None or isinstance(least, (int, float))):
         raise ParameterError(
