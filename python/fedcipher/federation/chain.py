@@ -496,7 +496,7 @@ class Chain:
             raise LayoutError("a model that the server sets has the first model's shapes and types")
         digest = arrays_digest(self.charter.names, made)
         position = digest_of(b"fedcipher position 1", self.charter.digest, self._context, b"set", digest)
-        self.at = Standing(made, None, [], b"", position, self.at.steps)
+        self.at = Standing(made, None, [], b"", position, self.at.steps, moved=position)
         self._take_up()
 
 

@@ -226,13 +226,14 @@ class ClientModel:
     # --- what leaves -------------------------------------------------------------------------
 
     def claim(self, purpose: Purpose) -> None:
-        """This message is the one that is answered: one frame a round, one evaluation a position, on disk."""
+        """This message is the one that is answered: one frame a round, one evaluation a model, on disk."""
         facts, settings = self._store.recall(), self._settings
         if settings.round <= int(facts.get("answered", 0)):
             raise NonceReuseError(f"round {settings.round} is not after round {facts['answered']}, answered already")
         spend(self._party, self.charter)
         if purpose == "evaluate":
-            position = self._at.position.hex()
+            # A sum of histograms makes another position of the same model, and of the same memory of sets.
+            position = self._at.moved.hex()
             evaluated: list[str] = facts.get("evaluated", [])
             if position in evaluated:
                 raise NonceReuseError("this client has evaluated the model at this position already")

@@ -104,7 +104,12 @@ class _EngineParty(_Site):
         return self._engine.member(epoch)
 
     def key_set(self, charter: Charter | Query) -> str:
-        """The engine refuses rounds of a key set that it does not hold."""
+        """The charter's: an engine encrypts under its key of that epoch only, whose frames are of no other key set.
+
+        Raises `WrongEpochError` for epoch 0, which an engine takes for the newest: it would be several keys in a run.
+        """
+        if charter.epoch == 0:
+            raise WrongEpochError("the charter names no key epoch: with an engine a run has the keys of one epoch")
         return charter.key_set
 
 
