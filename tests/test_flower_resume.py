@@ -547,6 +547,32 @@ strategy.start(grid, record(initial()), num_rounds=3 * ROUNDS)
 """
 
 
+class Killed(BaseException):
+    """What nobody catches."""
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_server_that_is_killed_in_each_try_of_a_round_goes_on(tmp_path, rng, monkeypatch, ended):
+    """Between fixing its sums and keeping them. Its clients may send as often as it is started."""
+    here = Federation(tmp_path, rng)
+    if ended:
+        here.run(ended)
+    real = ServerModel.append
+
+    def killed(*_):
+        raise Killed
+
+    for _ in range(4):
+        monkeypatch.setattr(ServerModel, "append", killed)
+        with pytest.raises(Killed):
+            here.run()
+        # The system closes a process's files.
+        here.strategy._journal.close()
+    monkeypatch.setattr(ServerModel, "append", real)
+    here.run()
+    here.check()
+
+
 def test_a_process_that_is_killed_again_and_again(tmp_path, rng):
     """SIGKILL at random times, until the run has ended: a campaign of 50 on a SuperLink is `make e2e-resume`."""
     here = Federation(tmp_path, rng)

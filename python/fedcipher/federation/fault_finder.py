@@ -83,7 +83,7 @@ _MAX_EVIDENCE = 1000
 """Failed groups that are kept. The largest are dropped first: they prove least."""
 _MAX_DOUBLINGS = 16
 """Of the rounds in which clients stay in groups after a search."""
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -596,6 +596,7 @@ class FaultFinder:
             "elsewhere": [[sorted(clients), least] for clients, least in self._elsewhere],
             "planned": _plain(self._planned),
             "sums": None if self._sums is None else _plain(self._sums),
+            "arrived": sorted(self._arrived),
             "doubts": [list(pair) for pair in self._doubts.items()],
             "failed": _plain(self._evidence.groups),
             "proofs": [[client, _plain(groups)] for client, groups in sorted(self._proofs.items())],
@@ -626,6 +627,7 @@ class FaultFinder:
         finder._elsewhere = [(_set(clients), _number(least)) for clients, least in data["elsewhere"]]
         finder._planned = _sets(data["planned"])
         finder._sums = None if data["sums"] is None else _sets(data["sums"])
+        finder._arrived = _set(data["arrived"])
         finder._doubts = _Doubts({_number(client): _chance(value) for client, value in data["doubts"]})
         finder._evidence = _Evidence(corrupt, _sets(data["failed"]))
         finder._proofs = {_number(client): _sets(groups) for client, groups in data["proofs"]}

@@ -31,6 +31,7 @@ class Search:
         self._corrupt = corrupt
         # The sets of the last step, while nobody has said whether they open.
         self.pending: tuple[frozenset[int], ...] = ()
+        self._round = 0
         self._finder = FaultFinder(corrupt_clients=corrupt, min_contributions=max(minimum, corrupt + 2), seed=seed)
         if self._path.exists():
             self._restore()
@@ -40,11 +41,13 @@ class Search:
             said = read_json(self._path, MAX_INDEX)
             self._finder = FaultFinder.restore(said["finder"])
             self.pending = tuple(frozenset(clients) for clients in said["pending"])
+            self._round = int(said.get("round", 0))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self._path} is damaged: {error}; copy the whole folder of the run again") from error
 
     def _keep(self) -> None:
-        said = {"finder": self._finder.export(), "pending": [sorted(clients) for clients in self.pending]}
+        pending = [sorted(clients) for clients in self.pending]
+        said = {"finder": self._finder.export(), "pending": pending, "round": self._round}
         write_whole(self._path, json.dumps(said).encode())
 
     @property
@@ -57,11 +60,11 @@ class Search:
         return self._finder.searching(clients)
 
     def sets(
-        self, arrived: Collection[int], remembered: Sequence[tuple[Collection[int], int]] = ()
+        self, arrived: Collection[int], remembered: Sequence[tuple[Collection[int], int]] = (), *, round: int = 0
     ) -> tuple[tuple[frozenset[int], ...], str]:
-        """The sets of ``arrived`` that may be summed beside those ``remembered``; where there are none, why.
+        """The sets of ``arrived`` in ``round`` that may be summed beside those ``remembered``; if there are none, why.
 
-        Arguments as for `FaultFinder.plan`.
+        Other arguments as for `FaultFinder.plan`.
         """
         plan = self._finder.plan(arrived, remembered)
         if plan.waiting or plan.left_out:
@@ -70,7 +73,7 @@ class Search:
                 *(list(plan.waiting), list(plan.left_out)),
             )
         sums = self._finder.summed(arrived)
-        self.pending = sums
+        self.pending, self._round = sums, round
         self._keep()
         return sums, plan.end or ("" if sums else "no group of clients is complete")
 
@@ -80,6 +83,14 @@ class Search:
             self._finder.drop(asked=asked)
         self.pending = ()
         self._keep()
+
+    def go_on(self, done: int) -> None:
+        """The server was started again, and ``done`` is the last round that had ended.
+
+        If it was killed in the middle of a round, the clients of that round's sums may send again.
+        """
+        if self._round > done:
+            self.drop(asked=True)
 
     def settle(self, failed: Collection[int]) -> Outcome:
         """The server has opened the last step itself; ``failed`` are the numbers of the sums that do not open."""

@@ -595,14 +595,16 @@ class SecureStrategy(Strategy):
         self._check_same(path, folder.charter, initial, values)
         self._model = ServerModel(folder, self.scheme, self._opener, initial)
         self._search = self._search_in(folder.folder)
+        self._done = max((record.round for record in past.finished), default=0)
         if self._model.false_start:
             self._search.settle(range(len(self._search.pending)))
+        else:
+            self._search.go_on(self._done)
         self._announce(folder.charter)
         self._check_signed(folder)
         self.rounds = past.rounds
         self._parties.remember(past.rounds)
         self._number = max([self._base, *(max(record.number, record.evaluated) for record in past.rounds)])
-        self._done = max((record.round for record in past.finished), default=0)
         if self._overtaken():
             _log.warning("the run %s: %s", path, _OVERTAKEN)
         if past.inner is not None:
@@ -1083,7 +1085,7 @@ class SecureStrategy(Strategy):
         else:
             first.refresh()
             remembered = first.groups
-        sets, why = self._searching.sets(clients, remembered)
+        sets, why = self._searching.sets(clients, remembered, round=record.round)
         if not sets:
             away = sorted(set(self._measured_clients) - set(clients))
             if why and away and not self._searching.under_way(self._key.cohort):
