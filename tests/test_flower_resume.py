@@ -547,10 +547,6 @@ strategy.start(grid, record(initial()), num_rounds=3 * ROUNDS)
 """
 
 
-class Killed(BaseException):
-    """What nobody catches."""
-
-
 @pytest.mark.parametrize("ended", [0, 1])
 def test_a_server_that_is_killed_in_each_try_of_a_round_goes_on(tmp_path, rng, monkeypatch, ended):
     """Between fixing its sums and keeping them. Its clients may send as often as it is started."""
