@@ -248,8 +248,8 @@ def test_attack_32_a_run_that_another_run_comes_before_makes_no_sum_and_goes_on(
     """Another server remembers a sum when this one has chosen its own, of all six, which does not fit beside it."""
     here, chosen = Federation(tmp_path, clients=6, name=name), Search.sets
 
-    def sets(search, *arguments):
-        found = chosen(search, *arguments)
+    def sets(search, *arguments, **options):
+        found = chosen(search, *arguments, **options)
         ServerSets("first", here.strategy.scheme, here.strategy._key).remember(range(5))
         return found
 

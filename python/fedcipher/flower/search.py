@@ -31,7 +31,7 @@ class Search:
         self._corrupt = corrupt
         # The sets of the last step, while nobody has said whether they open.
         self.pending: tuple[frozenset[int], ...] = ()
-        self._round = 0
+        self._round, self._measures = 0, False
         self._finder = FaultFinder(corrupt_clients=corrupt, min_contributions=max(minimum, corrupt + 2), seed=seed)
         if self._path.exists():
             self._restore()
@@ -41,13 +41,14 @@ class Search:
             said = read_json(self._path, MAX_INDEX)
             self._finder = FaultFinder.restore(said["finder"])
             self.pending = tuple(frozenset(clients) for clients in said["pending"])
-            self._round = int(said.get("round", 0))
+            self._round, self._measures = int(said["round"]), bool(said["measures"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self._path} is damaged: {error}; copy the whole folder of the run again") from error
 
     def _keep(self) -> None:
         pending = [sorted(clients) for clients in self.pending]
-        said = {"finder": self._finder.export(), "pending": pending, "round": self._round}
+        said = {"finder": self._finder.export(), "pending": pending}
+        said |= {"round": self._round, "measures": self._measures}
         write_whole(self._path, json.dumps(said).encode())
 
     @property
@@ -60,11 +61,16 @@ class Search:
         return self._finder.searching(clients)
 
     def sets(
-        self, arrived: Collection[int], remembered: Sequence[tuple[Collection[int], int]] = (), *, round: int = 0
+        self,
+        arrived: Collection[int],
+        remembered: Sequence[tuple[Collection[int], int]] = (),
+        *,
+        round: int = 0,
+        measures: bool = False,
     ) -> tuple[tuple[frozenset[int], ...], str]:
         """The sets of ``arrived`` in ``round`` that may be summed beside those ``remembered``; if there are none, why.
 
-        Other arguments as for `FaultFinder.plan`.
+        ``measures`` says that they are sums of histograms. Other arguments as for `FaultFinder.plan`.
         """
         plan = self._finder.plan(arrived, remembered)
         if plan.waiting or plan.left_out:
@@ -73,7 +79,7 @@ class Search:
                 *(list(plan.waiting), list(plan.left_out)),
             )
         sums = self._finder.summed(arrived)
-        self.pending, self._round = sums, round
+        self.pending, self._round, self._measures = sums, round, measures
         self._keep()
         return sums, plan.end or ("" if sums else "no group of clients is complete")
 
@@ -84,12 +90,13 @@ class Search:
         self.pending = ()
         self._keep()
 
-    def go_on(self, done: int) -> None:
+    def go_on(self, done: int, *, measured: bool) -> None:
         """The server was started again, and ``done`` is the last round that had ended.
 
-        If it was killed in the middle of a round, the clients of that round's sums may send again.
+        If it was killed in the middle of a round, the clients of that round's sums may send again. ``measured`` says
+        that the run has that round's sums of histograms and goes on from these.
         """
-        if self._round > done:
+        if self._round > done and not (self._measures and measured):
             self.drop(asked=True)
 
     def settle(self, failed: Collection[int]) -> Outcome:

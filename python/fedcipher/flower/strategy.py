@@ -599,7 +599,7 @@ class SecureStrategy(Strategy):
         if self._model.false_start:
             self._search.settle(range(len(self._search.pending)))
         else:
-            self._search.go_on(self._done)
+            self._search.go_on(self._done, measured=bool(self._model.measured_sets))
         self._announce(folder.charter)
         self._check_signed(folder)
         self.rounds = past.rounds
@@ -1085,7 +1085,7 @@ class SecureStrategy(Strategy):
         else:
             first.refresh()
             remembered = first.groups
-        sets, why = self._searching.sets(clients, remembered, round=record.round)
+        sets, why = self._searching.sets(clients, remembered, round=record.round, measures=self._running.measuring)
         if not sets:
             away = sorted(set(self._measured_clients) - set(clients))
             if why and away and not self._searching.under_way(self._key.cohort):
