@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+import wire_tools
 from engine_harness import CODEC, flashe
 from fedcipher import errors, keys, scheme
 from fedcipher.engine import connect
@@ -20,24 +21,18 @@ from fedcipher.engine.local import lock_arguments, started
 UPDATE = [np.full(300, 0.5, np.float32)]
 
 # What the Flower mod does in a client's process: the party of a context, an encryption, a result on a line.
-CLIENT = """
+CLIENT = (
+    """
 import sys, numpy as np
 from flwr.app import Context, RecordDict
 from fedcipher.errors import FedcipherError
 from fedcipher.flower.party import party_of
 path, *rounds = sys.argv[1:]
 context = Context(run_id=1, node_id=1, node_config={"fedcipher-key": path}, state=RecordDict(), run_config={})
-for round in rounds:
-    try:
-        if round == "wait":
-            print("waiting", flush=True)
-            sys.stdin.readline()
-            continue
-        party_of(context).encryptor().encrypt([np.full(300, 0.5, np.float32)], round=int(round))
-        print("encrypted", round, flush=True)
-    except FedcipherError as error:
-        print(type(error).__name__, error, flush=True)
+encrypt = lambda number: party_of(context).encryptor().encrypt([np.full(300, 0.5, np.float32)], round=number)
 """
+    + wire_tools.EACH_ROUND
+)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import wire_tools
 from engine_harness import flashe
 from fedcipher import errors, keys
 from fedcipher.engine.local import lock_arguments, started
@@ -18,7 +19,8 @@ DOCS = Path(__file__).resolve().parents[1] / "docs" / "kubernetes.md"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes other users, and gives files away")
 
 # Becomes another user once all is loaded: where Python is, that user may not get to.
-CLIENT = """
+CLIENT = (
+    """
 import logging, os, sys
 import numpy as np
 from fedcipher import keys
@@ -29,18 +31,12 @@ if user != "-":
     os.setgroups([int(group) for group in groups.split(",") if group])
     os.setgid(int(user))
     os.setuid(int(user))
-for round in rounds:
-    try:
-        if round == "wait":
-            print("waiting", flush=True)
-            sys.stdin.readline()
-            continue
-        made, key = keys.open_client(path)
-        made.encryptor(key).encrypt([np.full(300, 0.5, np.float32)], round=int(round))
-        print("encrypted", round, flush=True)
-    except FedcipherError as error:
-        print(type(error).__name__, error, flush=True)
+def encrypt(number):
+    made, key = keys.open_client(path)
+    made.encryptor(key).encrypt([np.full(300, 0.5, np.float32)], round=number)
 """
+    + wire_tools.EACH_ROUND
+)
 
 # A volume as the kubelet makes it: files in a folder of the date, `..data` a link to that, each name a link through it.
 SECRET = """

@@ -275,3 +275,18 @@ def answered(aggregator, member_of, asked=None):
                 aggregator.answer(members[number].answer(request))
         if not agreeing:
             return
+
+
+EACH_ROUND = """
+for round in rounds:
+    try:
+        if round == "wait":
+            print("waiting", flush=True)
+            sys.stdin.readline()
+            continue
+        encrypt(int(round))
+        print("encrypted", round, flush=True)
+    except FedcipherError as error:
+        print(type(error).__name__, error, flush=True)
+"""
+"""The end of a client's program: what becomes of each of its ``rounds``, on a line."""

@@ -109,7 +109,7 @@ mod tests {
     const POD: &str = "\
 500 400 0:52 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/l
 501 500 0:60 / /dev/shm rw - tmpfs shm rw,size=65536k
-502 500 8:1 /var/lib/kubelet/pods/5e/volumes/kubernetes.io~empty-dir/work /work rw - ext4 /dev/sda1 rw
+502 500 8:1 /var/lib/kubelet/pods/5e/volumes/kubernetes.io~empty-dir/cache /cache rw - ext4 /dev/sda1 rw
 503 500 0:61 / /keys ro,relatime - tmpfs tmpfs rw,size=1g
 504 500 8:32 / /state rw,relatime - ext4 /dev/sdc rw
 505 500 8:1 /srv/state /host rw,relatime - ext4 /dev/sda1 rw
@@ -127,7 +127,7 @@ mod tests {
             ("/statement", Some("the container's own layer")),
             ("/dev/shm/x", Some("memory (tmpfs)")),
             ("/state/scratch/x", Some("memory (tmpfs)")),
-            ("/work/state", Some("an emptyDir")),
+            ("/cache/state", Some("an emptyDir")),
             ("/unnamed", Some("a volume without a name")),
             ("/state", None),
             ("/state/fedcipher", None),
