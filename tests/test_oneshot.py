@@ -862,10 +862,77 @@ class Liar:
         update = wire_tools.OneshotUpdate(frame, self.server, self.members, self.sharing)
         other = bytearray(update.ciphertexts)
         other[len(other) // 2] ^= 0x20
-        shares = [self.resealed(update, share, other) for share in update.shares]
-        signature = self.signing.sign(b"fedcipher update 1\0", update.said(other, shares))
+        return self.signed(update, other, [self.resealed(update, share, other) for share in update.shares])
+
+    def garbled(self, frame):
+        """The update with shares that none of the first two members can open."""
+        update = wire_tools.OneshotUpdate(frame, self.server, self.members, self.sharing)
+        shares = [
+            replace(share, sealed=share.sealed[::-1]) if place < 2 else share
+            for place, share in enumerate(update.shares)
+        ]
+        return self.signed(update, update.ciphertexts, shares)
+
+    def signed(self, update, ciphertexts, shares):
+        signature = self.signing.sign(b"fedcipher update 1\0", update.said(ciphertexts, shares))
         sealed = b"".join(share.bytes for share in shares)
-        return wire_tools.with_payload(frame, bytes(other) + sealed + update.tag + signature)
+        return wire_tools.with_payload(update.frame, bytes(ciphertexts) + sealed + update.tag + signature)
+
+
+def test_a_client_whose_shares_do_not_open_is_named_in_its_round_and_costs_that_round_only(tmp_path, rng, caplog):
+    """Two members complain, of which one may lie; every later sum is that of the other clients."""
+    liar = 2
+
+    def tamper(sent, reply, client):
+        if client == liar and sent.metadata.message_type == "train" and not asks_member(sent) and not reply.has_error():
+            frame = protocol.frame_bytes(reply.content["arrays"][protocol.UPDATE])
+            reply.content["arrays"] = protocol.wire_record(
+                {protocol.UPDATE: Liar(tmp_path / "keys", liar).garbled(frame)}
+            )
+        return reply
+
+    federation = Federation(
+        tmp_path, rng, tamper, FedAvg(fraction_evaluate=0.0, **ALL), corrupt_clients=1, corrupt_members=1
+    )
+    federation.start(4)
+    rounds, honest = read_journal(tmp_path / "run").rounds, sorted(set(range(CLIENTS)) - {liar})
+    assert federation.strategy._parties.accused == {liar} and not federation.strategy._searching.found
+    assert f"clients [{liar}] have sealed" in rounds[0].unfinished
+    assert [record.unfinished for record in rounds[1:]] == [None] * 3
+    assert f"round 1: clients [{liar}] have sealed false shares" in caplog.text
+    senders = [[c.client for c in record.clients if c.left_out is None] for record in rounds[1:]]
+    # The first sum was to have all six, so that one of all but the liar would show its update: two more sit out.
+    sat_out = [client for client in rounds[1].clients if client.sat_out]
+    assert len(sat_out) == 2 and all("too few clients" in client.left_out for client in sat_out)
+    assert sorted([*senders[0], *(client.client for client in sat_out)]) == honest
+    assert [sorted(clients) for clients in senders[1:]] == [honest] * 2 and rounds[1].accepted == 3
+    got = open_run(tmp_path / "run", federation.keys / "client-0.key").values()
+    close(got, federation.expected(senders), 3)
+
+
+def test_attack_36_a_second_run_from_a_later_model_shows_one_client(tmp_path, rng):
+    """It succeeds. The first sums of both runs share a memory and are of the same clients; the second sum does not."""
+    victim, models = 4, {}
+
+    def away(sent, reply, client):
+        first = not asks_member(sent) and sent.content["config"]["server-round"] == 1
+        return None if client == victim and first else reply
+
+    some = {name: CLIENTS - 1 for name in ALL}
+    federation = Federation(
+        tmp_path, rng, away, FedAvg(fraction_evaluate=0.0, **ALL), reveal="server", corrupt_clients=1, corrupt_members=1
+    )
+    federation.start(2, evaluate_fn=lambda number, arrays: models.update({number: arrays.to_numpy_ndarrays()}))
+    assert [round.accepted for round in federation.strategy.rounds] == [CLIENTS - 1, CLIENTS]
+
+    del federation.grid.contexts[1000 + victim]
+    again = SecureStrategy(FedAvg(fraction_evaluate=0.0, **some), federation.keys, committee_timeout=5)
+    without = again.start(federation.grid, record(models[1]), num_rounds=1).arrays.to_numpy_ndarrays()
+    assert again.rounds[0].accepted == CLIENTS - 1
+
+    shown = [CLIENTS * a - (CLIENTS - 1) * b for a, b in zip(models[2], without, strict=True)]
+    own = [0.5 * (a + goal) for a, goal in zip(models[1], federation.goals[victim], strict=True)]
+    close(shown, own, CLIENTS)
 
 
 @pytest.mark.parametrize("reveal", ["clients", "server"])

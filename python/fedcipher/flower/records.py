@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from fedcipher.federation.answers import Sums
@@ -52,6 +52,8 @@ class ClientRecord:
     left_out: str | None = None
     refused: bool = False
     """Left out by its own refusal, and not by what it sent."""
+    sat_out: bool = False
+    """Left out though its frame was good: with it, sums would have differed by too few clients."""
     clear: dict[str, float] = field(default_factory=dict[str, float])
     """Metrics that the charter and the client's own configuration let leave in the clear."""
 
@@ -60,11 +62,11 @@ class ClientRecord:
         """As `RoundRecord.parse`."""
         values = _named(said)
         made = cls(**values)
-        if type(made.node) is not int or type(made.client) not in (int, type(None)) or type(made.refused) is not bool:
+        if type(made.node) is not int or type(made.client) not in (int, type(None)):
             raise ValueError("a client's record is not what a server writes")
-        return cls(
-            made.node, made.client, _numbers(made.phases), _reason(made.left_out), made.refused, _numbers(made.clear)
-        )
+        if type(made.refused) is not bool or type(made.sat_out) is not bool:
+            raise ValueError("a client's record says neither yes nor no")
+        return replace(made, phases=_numbers(made.phases), left_out=_reason(made.left_out), clear=_numbers(made.clear))
 
 
 @dataclass

@@ -6,7 +6,7 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -76,6 +76,7 @@ _OVERTAKEN = (
     "another run or query of this user has begun since this run did, and its round numbers are later: clients whose "
     "keys had part in it refuse this run's as used. Then begin a run anew, from the model of `fedcipher open`"
 )
+_UNOPENED = "the sum that its update was in does not open"
 _DIGEST = 32
 _SPARE_ROUNDS = 10
 """A charter allows so many times the rounds that a run begins with, so that a resumed run may be longer."""
@@ -722,7 +723,8 @@ class SecureStrategy(Strategy):
         privacy = self.scheme.codec.privacy
         if privacy is None:
             return set()
-        given = Counter(c.client for r in self.rounds for c in [*r.clients, *r.evaluations] if c.left_out is None)
+        heard = (client for record in self.rounds for client in [*record.clients, *record.evaluations])
+        given = Counter(client.client for client in heard if client.left_out is None or client.sat_out)
         return {client for client, count in given.items() if client is not None and count >= privacy.rounds}
 
     def _too_few(self, server_round: int, sampled: int) -> list[Message]:
@@ -974,7 +976,10 @@ class SecureStrategy(Strategy):
             self._leave_unfinished(record.round, frames.why)
             return None
         model.append(frames, record.round, added.context)
-        return added, frames
+        summed = frozenset[int]().union(*self._searching.pending)
+        self._leave_out(record, summed, "with its update, sums would have differed by too few clients", sat_out=True)
+        there = [reply for reply in added.replies if self._parties.client_of[reply.metadata.src_node_id] in summed]
+        return replace(added, replies=there), frames
 
     def _measured(
         self, record: RoundRecord, replies: Iterable[Message]
@@ -1043,8 +1048,9 @@ class SecureStrategy(Strategy):
         mean, opened = stepped
         self._check_kept(opened)
         self._count(record, "train", opened.answers)
-        self._say(record)
         there = {client for clients in opened.clients for client in clients}
+        self._leave_out(record, there, _UNOPENED)
+        self._say(record)
         accepted = [r for r in added.replies if self._parties.client_of[r.metadata.src_node_id] in there]
         made, metrics = self._inner.on_mean(server_round, accepted, mean, opened.answers, self._answers["train"])
         return self._running.step(made, len(accepted)), metrics
@@ -1267,7 +1273,10 @@ class SecureStrategy(Strategy):
             return
         if not outcome.step:
             self._withdraw("clients do not open it")
-        elif self._opens_itself and self._opener is not None:
+            return
+        if not self._running.measured:
+            self._note_unopened(frozenset[int]().union(*outcome.opened))
+        if self._opens_itself and self._opener is not None:
             failed = [number for number, clients in enumerate(sums) if clients in outcome.failed]
             self._running.leave_out(self._opener, failed)
             _log.warning(
@@ -1276,6 +1285,24 @@ class SecureStrategy(Strategy):
                 self._running.folder.round_of(self._running.steps),
                 [sorted(clients) for clients in outcome.failed],
             )
+
+    def _note_unopened(self, summed: Collection[int]) -> None:
+        """Of the last step only the updates of these clients count."""
+        number = self._running.folder.round_of(self._running.steps)
+        record = next(record for record in self.rounds if record.round == number)
+        self._leave_out(record, summed, _UNOPENED)
+        if self._journal is not None:
+            self._journal.change(record)
+
+    @staticmethod
+    def _leave_out(record: RoundRecord, summed: Collection[int], why: str, *, sat_out: bool = False) -> None:
+        """Write into the round's record that the frames of all clients but those ``summed`` count nothing."""
+        record.clients[:] = [
+            replace(client, left_out=why, sat_out=sat_out)
+            if client.left_out is None and client.client not in summed
+            else client
+            for client in record.clients
+        ]
 
     def _withdraw(self, why: str) -> None:
         """Without the last step, which one of its clients has spoilt: its clients are summed in groups next."""
