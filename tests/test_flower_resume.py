@@ -595,10 +595,63 @@ def test_a_process_that_is_killed_again_and_again(tmp_path, rng):
     here.check(3 * ROUNDS)
 
 
+def sums_sent(monkeypatch):
+    """A list that gets how many steps each message brings, by client."""
+    sent, real = [], ServerModel.to_node
+
+    def counted(model, node, party):
+        brought = real(model, node, party)
+        sent.append((node - 1000, len(brought.indices)))
+        return brought
+
+    monkeypatch.setattr(ServerModel, "to_node", counted)
+    return sent
+
+
+@pytest.mark.parametrize("reader", ["clients", "server"])
+@pytest.mark.parametrize("scheme", ["flashe", "oneshot"])
+@pytest.mark.parametrize("rounds", [3, 6])
+def test_a_run_that_goes_on_sends_each_client_what_it_lacks(tmp_path, rng, monkeypatch, rounds, scheme, reader):
+    """Whatever the number of rounds before: whoever has evaluated the last round lacks nothing."""
+    opens = {"opener": "client-0.key"} if reader == "server" and scheme == "flashe" else {}
+    options = {"preset": "fast", "members": 3, "reveal": reader} if scheme == "oneshot" else {}
+    here = Federation(tmp_path, rng, scheme=scheme, **options)
+    here.run(rounds, **opens)
+    sent = sums_sent(monkeypatch)
+    here.run(rounds + 2, **opens)
+    here.check(rounds + 2)
+    assert sorted(sent[:CLIENTS]) == [(client, 0) for client in range(CLIENTS)]
+    # To evaluate, and nothing for the round after.
+    assert [steps for _, steps in sent[CLIENTS:]] == [1] * CLIENTS + [0] * CLIENTS + [1] * CLIENTS
+
+
+def test_a_run_that_goes_on_brings_everything_to_who_was_away_or_has_lost_it(tmp_path, rng, monkeypatch):
+    """Client 1 has missed the last three rounds; client 2 has lost its state, and is sent all once it has refused."""
+    here = Federation(tmp_path, rng, codec=WEIGHTS)
+    real, away = here.tell, {"from": 3}
+
+    def tell(message, reply, client):
+        reply = real(message, reply, client)
+        if away["from"] and client == 1 and message.content["config"]["server-round"] >= away["from"]:
+            return None
+        return reply
+
+    here.tell = tell
+    here.run(5, may_lose=0)
+    away["from"] = 0
+    here.grid.lose(2)
+    sent = sums_sent(monkeypatch)
+    here.run(7)
+    assert sorted(sent[:CLIENTS]) == [(0, 0), (1, 3), (2, 0), (3, 0)]
+    assert [made.accepted for made in here.strategy.rounds] == [CLIENTS, CLIENTS, 3, 3, 3, 3, CLIENTS]
+    assert dict(sent[CLIENTS : 2 * CLIENTS]) == {0: 1, 1: 1, 2: 6, 3: 1}
+
+
 def test_a_run_that_goes_on_has_the_history_of_one_message_at_a_time(tmp_path, rng, monkeypatch):
-    """Each client is sent all sums; of those of several clients at once nothing is kept."""
+    """Clients that the server has not met are sent all sums; of those of several clients at once nothing is kept."""
     here = Federation(tmp_path, rng)
     here.run(6)
+    monkeypatch.setattr(ServerModel, "remember", lambda model, rounds: None)
     made, alive, sums = [], [], []
     real = ServerModel.to_node
 

@@ -902,7 +902,7 @@ def test_a_client_whose_shares_do_not_open_is_named_in_its_round_and_costs_that_
     assert f"round 1: clients [{liar}] have sealed false shares" in caplog.text
     senders = [[c.client for c in record.clients if c.left_out is None] for record in rounds[1:]]
     # The first sum was to have all six, so that one of all but the liar would show its update: two more sit out.
-    sat_out = [client for client in rounds[1].clients if client.sat_out]
+    sat_out = [client for client in rounds[1].clients if client.unsummed]
     assert len(sat_out) == 2 and all("too few clients" in client.left_out for client in sat_out)
     assert sorted([*senders[0], *(client.client for client in sat_out)]) == honest
     assert [sorted(clients) for clients in senders[1:]] == [honest] * 2 and rounds[1].accepted == 3

@@ -52,8 +52,8 @@ class ClientRecord:
     left_out: str | None = None
     refused: bool = False
     """Left out by its own refusal, and not by what it sent."""
-    sat_out: bool = False
-    """Left out though its frame was good: with it, sums would have differed by too few clients."""
+    unsummed: bool = False
+    """Left out though its frame was good: it sat out, or the sum of its group does not open."""
     clear: dict[str, float] = field(default_factory=dict[str, float])
     """Metrics that the charter and the client's own configuration let leave in the clear."""
 
@@ -64,7 +64,7 @@ class ClientRecord:
         made = cls(**values)
         if type(made.node) is not int or type(made.client) not in (int, type(None)):
             raise ValueError("a client's record is not what a server writes")
-        if type(made.refused) is not bool or type(made.sat_out) is not bool:
+        if type(made.refused) is not bool or type(made.unsummed) is not bool:
             raise ValueError("a client's record says neither yes nor no")
         return replace(made, phases=_numbers(made.phases), left_out=_reason(made.left_out), clear=_numbers(made.clear))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from fedcipher.federation.optimiser_step import in_type_of
 from fedcipher.federation.ranges import measured_at, measures_at
 from fedcipher.federation.widths import Widths
 from fedcipher.flower import protocol
+from fedcipher.flower.records import RoundRecord
 from fedcipher.flower.run_folder import RunFolder
 from fedcipher.schemes import Decryptor, Scheme
 
@@ -261,6 +262,21 @@ class ServerModel:
     def delivered(self, node: int) -> None:
         """``node`` has answered a message that brought it up to date."""
         self._delivered[node] = self.folder.count
+
+    def remember(self, rounds: Iterable[RoundRecord]) -> None:
+        """Learn again how many steps each node has, from ``rounds`` of another process of the server.
+
+        Whoever has answered in a round had the steps of all rounds before. A node that has lost them refuses, and is
+        sent everything in the next round.
+        """
+        made_in = [self.folder.round_of(number) for number in range(1, self.folder.count + 1)]
+        for record in rounds:
+            for heard, before in ((record.clients, record.round), (record.evaluations, record.round + 1)):
+                for client in heard:
+                    if client.refused:
+                        self.forget(client.node)
+                    elif client.left_out is None or client.unsummed:
+                        self._delivered[client.node] = sum(made < before for made in made_in)
 
     def forget(self, node: int) -> None:
         """Nobody knows what ``node`` has: it is sent everything again."""

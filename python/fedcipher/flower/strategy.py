@@ -76,6 +76,7 @@ _OVERTAKEN = (
     "another run or query of this user has begun since this run did, and its round numbers are later: clients whose "
     "keys had part in it refuse this run's as used. Then begin a run anew, from the model of `fedcipher open`"
 )
+_SAT_OUT = "with its update, sums would have differed by too few clients"
 _UNOPENED = "the sum that its update was in does not open"
 _DIGEST = 32
 _SPARE_ROUNDS = 10
@@ -605,6 +606,7 @@ class SecureStrategy(Strategy):
         self._check_signed(folder)
         self.rounds = past.rounds
         self._parties.remember(past.rounds)
+        self._model.remember(past.rounds)
         self._number = max([self._base, *(max(record.number, record.evaluated) for record in past.rounds)])
         if self._overtaken():
             _log.warning("the run %s: %s", path, _OVERTAKEN)
@@ -724,7 +726,7 @@ class SecureStrategy(Strategy):
         if privacy is None:
             return set()
         heard = (client for record in self.rounds for client in [*record.clients, *record.evaluations])
-        given = Counter(client.client for client in heard if client.left_out is None or client.sat_out)
+        given = Counter(client.client for client in heard if client.left_out is None or client.unsummed)
         return {client for client, count in given.items() if client is not None and count >= privacy.rounds}
 
     def _too_few(self, server_round: int, sampled: int) -> list[Message]:
@@ -977,7 +979,7 @@ class SecureStrategy(Strategy):
             return None
         model.append(frames, record.round, added.context)
         summed = frozenset[int]().union(*self._searching.pending)
-        self._leave_out(record, summed, "with its update, sums would have differed by too few clients", sat_out=True)
+        self._leave_out(record, summed, _SAT_OUT)
         there = [reply for reply in added.replies if self._parties.client_of[reply.metadata.src_node_id] in summed]
         return replace(added, replies=there), frames
 
@@ -1257,12 +1259,16 @@ class SecureStrategy(Strategy):
     def _left_out(
         self, node: int, said: str, why: str, reply: Message | None = None, phases: dict[str, float] | None = None
     ) -> ClientRecord:
-        """A node whose reply is of no use: logged, and sent everything again when it is asked next."""
+        """A node whose reply is of no use, or that gave none: logged.
+
+        After a reply it is sent everything again. After silence it has still what it had.
+        """
         refusal = None if reply is None else _why(reply)
         client = self._parties.client_of.get(node)
         known = "" if client is None else f" (client {client})"
         _log.warning("node %s%s %s: %s", node, known, said, refusal or why)
-        self._running.forget(node)
+        if reply is not None:
+            self._running.forget(node)
         return ClientRecord(node, client, phases or {}, refusal or why, refusal is not None)
 
     def _note_opened(self, replies: list[ClientRecord], unopened: dict[int, list[int]]) -> None:
@@ -1295,10 +1301,10 @@ class SecureStrategy(Strategy):
             self._journal.change(record)
 
     @staticmethod
-    def _leave_out(record: RoundRecord, summed: Collection[int], why: str, *, sat_out: bool = False) -> None:
+    def _leave_out(record: RoundRecord, summed: Collection[int], why: str) -> None:
         """Write into the round's record that the frames of all clients but those ``summed`` count nothing."""
         record.clients[:] = [
-            replace(client, left_out=why, sat_out=sat_out)
+            replace(client, left_out=why, unsummed=True)
             if client.left_out is None and client.client not in summed
             else client
             for client in record.clients
