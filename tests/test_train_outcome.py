@@ -14,6 +14,7 @@ from fedcipher.app.memory import at_once, available, resident
 from fedcipher.app.outcome import failure
 from fedcipher.app.report import RoundResult
 from fedcipher.errors import ParameterError
+from fedcipher.flower.outcome import Outcome
 from fedcipher.flower.records import ClientRecord, RoundRecord
 
 GOOD = {"train": {"loss": 0.3}, "evaluate": {"accuracy": 0.9, "loss": 0.2}}
@@ -241,3 +242,34 @@ def test_memory_of_the_machine_and_of_a_group(tmp_path):
 def test_this_machine_says_how_much_is_free():
     if memory._PROC.is_dir():
         assert available() > 0
+
+
+def test_an_outcome_says_who_and_what_is_missing_from_the_sums():
+    """Three clients by name, the one that was missed most first; of precision the worst round."""
+
+    def made(number, absent, **options):
+        clients = [ClientRecord(k, k, {}, f"away {number}" if k in absent else None) for k in range(8)]
+        return RoundRecord(number, number, clients=clients, elements=100, **options)
+
+    rounds = [
+        made(1, [1], counted={"kept": 0.4, "clipped": 3.0}),
+        made(2, [1, 2, 3], counted={"kept": 0.9, "vanished": 5.0}),
+        made(3, [4, 5], counted={"kept": 0.99, "saturated": 1.0}),
+        made(4, [6], unfinished="lost"),
+    ]
+    outcome = Outcome.of(rounds)
+    assert (outcome.done, outcome.lost) == (3, {4: "lost"})
+    assert outcome.losses == (
+        "client 1 is not in 2 of 3 sums (last in round 2: away 2)",
+        "client 2 is not in 1 of 3 sums (last in round 2: away 2)",
+        "client 3 is not in 1 of 3 sums (last in round 2: away 2)",
+        "2 other clients are not in every sum that they were asked for",
+        "2 of 3 sums keep too little of their updates (round 1: 40%)",
+        "1 of 3 sums have values that were cut to their range (round 1: 3.0%)",
+        "1 of 3 sums have values that were rounded to zero (first in round 2)",
+        "1 of 3 sums have values that are no finite numbers (first in round 3)",
+    )
+    assert outcome.text() == "; ".join(
+        ["1 of 4 rounds have no aggregate: [4]. The last, round 4: lost", *outcome.losses]
+    )
+    assert Outcome.of([made(1, []), made(2, [])]).text() == "none of 2 rounds is lost"

@@ -20,7 +20,7 @@ def failure(rounds: Sequence[RoundResult]) -> str:
         why = _failure(result)
         if why:
             return f"round {result.round}: {why}"
-    outcome = Outcome.of(rounds)
+    outcome = Outcome.of_ends(rounds)
     if outcome.lost:
         return outcome.text("" if outcome.done else "the model is as it was")
     return ""

@@ -1,14 +1,21 @@
-"""What a run's end was: which rounds have no aggregate, and why."""
+"""What a run's end was: which rounds have no aggregate, what is missing from the others, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
+from flwr.serverapp.strategy import Result
+
+from fedcipher.federation.kept import ENOUGH
+from fedcipher.flower.records import CLIPPED, RoundRecord
 from fedcipher.foreign_text import quoted
 
-__all__ = ["Outcome"]
+__all__ = ["Outcome", "SecureResult"]
+
+_SHOWN = 3
+"""So many clients are named; of the others there is a number."""
 
 
 class _Round(Protocol):
@@ -20,15 +27,25 @@ class _Round(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of rounds that have ended. The strategy's error, `fedcipher status` and a training's last line say the same."""
+    """Of rounds that have ended. Server, `fedcipher status`, dashboard and a training's last line say the same."""
 
     done: int
     lost: dict[int, str]
     """The cause, by round."""
+    losses: tuple[str, ...] = ()
+    """What is missing from the rounds that have an aggregate, with the last cause."""
 
     @classmethod
-    def of(cls, rounds: Iterable[_Round]) -> Outcome:
+    def of(cls, rounds: Iterable[RoundRecord]) -> Outcome:
         """A round that was tried again, after its server was killed, counts once."""
+        rounds = list(rounds)
+        found = cls.of_ends(rounds)
+        good = [made for made in rounds if made.unfinished is None]
+        return cls(found.done, found.lost, (*_absent(good), *_imprecise(good)))
+
+    @classmethod
+    def of_ends(cls, rounds: Iterable[_Round]) -> Outcome:
+        """Of rounds of which no more is known than how they ended."""
         rounds = list(rounds)
         done = {made.round for made in rounds if made.unfinished is None}
         lost = {
@@ -38,10 +55,57 @@ class Outcome:
 
     def text(self, found: str = "") -> str:
         """One line; ``found`` is put beside the lost rounds."""
-        if not self.lost:
-            return f"none of {self.done} rounds is lost"
-        number, why = next(reversed(self.lost.items()))
-        return (
-            f"{len(self.lost)} of {len(self.lost) + self.done} rounds have no aggregate: {sorted(self.lost)}"
-            f"{f'; {found}' if found else ''}. The last, round {number}: {quoted(why)}"
-        )
+        said = [f"none of {self.done} rounds is lost"]
+        if self.lost:
+            number, why = next(reversed(self.lost.items()))
+            said = [
+                f"{len(self.lost)} of {len(self.lost) + self.done} rounds have no aggregate: {sorted(self.lost)}"
+                f"{f'; {found}' if found else ''}. The last, round {number}: {quoted(why)}"
+            ]
+        return "; ".join([*said, *self.losses])
+
+
+def _absent(rounds: Sequence[RoundRecord]) -> Iterator[str]:
+    """Clients that were asked and are in no sum."""
+    missed: dict[str, list[tuple[int, str]]] = {}
+    for made in rounds:
+        for client in made.clients:
+            if client.left_out is not None:
+                name = f"node {client.node}" if client.client is None else f"client {client.client}"
+                missed.setdefault(name, []).append((made.round, client.left_out))
+    often = sorted(missed.items(), key=lambda pair: -len(pair[1]))
+    for name, causes in often[:_SHOWN]:
+        number, why = causes[-1]
+        yield f"{name} is not in {len(causes)} of {len(rounds)} sums (last in round {number}: {quoted(why)})"
+    if len(often) > _SHOWN:
+        yield f"{len(often) - _SHOWN} other clients are not in every sum that they were asked for"
+
+
+def _imprecise(rounds: Sequence[RoundRecord]) -> Iterator[str]:
+    """Sums that were opened and are not the mean, as far as the clients' counters say."""
+    of = f"of {len(rounds)} sums"
+    thin = {made.round: made.counted["kept"] for made in rounds if made.counted.get("kept", 1.0) < ENOUGH}
+    if thin:
+        number = min(thin, key=thin.__getitem__)
+        yield f"{len(thin)} {of} keep too little of their updates (round {number}: {100 * thin[number]:.0f}%)"
+    cut = {made.round: made.clipped_share for made in rounds if made.clipped_share > CLIPPED}
+    if cut:
+        number = max(cut, key=cut.__getitem__)
+        yield f"{len(cut)} {of} have values that were cut to their range (round {number}: {100 * cut[number]:.1f}%)"
+    for kind, what in (("vanished", "were rounded to zero"), ("saturated", "are no finite numbers")):
+        numbers = [made.round for made in rounds if made.counted.get(kind)]
+        if numbers:
+            yield f"{len(numbers)} {of} have values that {what} (first in round {numbers[0]})"
+
+
+@dataclass
+class SecureResult(Result):
+    """What `SecureStrategy.start` returns: Flower's result, and what the run has lost."""
+
+    outcome: Outcome = field(default_factory=lambda: Outcome(0, {}))
+
+    @classmethod
+    def of(cls, result: Result, outcome: Outcome) -> SecureResult:
+        """Flower's ``result`` with this ``outcome``."""
+        made = {shared.name: getattr(result, shared.name) for shared in fields(result)}
+        return cls(**made, outcome=outcome)

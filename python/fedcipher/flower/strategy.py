@@ -45,7 +45,7 @@ from fedcipher.flower.committee import Committee, NoSum
 from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.numbers import asked_after, clock_advice, reserve
-from fedcipher.flower.outcome import Outcome
+from fedcipher.flower.outcome import Outcome, SecureResult
 from fedcipher.flower.parties import Parties
 from fedcipher.flower.records import LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of, losses, thin_text
 from fedcipher.flower.refusal import reference_of
@@ -364,13 +364,14 @@ class SecureStrategy(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
+    ) -> SecureResult:
         """Run ``num_rounds`` rounds, as any Flower strategy does.
 
         Raises `StrategyError` before the first round where the run could not end with a usable model: without
         ``opener`` and ``out``, with ``evaluate_fn`` and no opener, with a strategy that is no mean; and at the end
         where no round had an aggregate. Raises `LostRoundsError` at the end where more rounds than ``may_lose`` had
-        none; the error holds the result. Each call is a run of its own.
+        none; the error holds the result. Each call is a run of its own. The result's ``outcome`` says which rounds
+        and clients the run has lost, and which sums are not the mean; so does the last line of the log.
         """
         if evaluate_fn is not None and self._opener is None:
             raise StrategyError(
@@ -425,13 +426,19 @@ class SecureStrategy(Strategy):
                     "no client has tried the last round's sum, since none was asked to evaluate it: only `fedcipher "
                     "open` shows whether it opens"
                 )
-        self._check_lost(result)
-        return result
+        ended = SecureResult.of(result, self.outcome)
+        self._check_lost(ended)
+        return ended
 
-    def _check_lost(self, result: Result) -> None:
-        """Say which rounds have no aggregate, and raise where they are more than the run may lose."""
-        outcome = Outcome.of(self.rounds)
-        if not outcome.lost:
+    @property
+    def outcome(self) -> Outcome:
+        """What the rounds so far have lost."""
+        return Outcome.of(self.rounds)
+
+    def _check_lost(self, result: SecureResult) -> None:
+        """Say what the run has lost, and raise where rounds without an aggregate are more than it may lose."""
+        outcome = result.outcome
+        if not outcome.lost and not outcome.losses:
             return
         liars = sorted({*self._searching.found, *self._parties.accused})
         found = f"clients {liars} have lied and are left out" if liars else "no client is proven to have lied"

@@ -212,7 +212,7 @@ def _content(run: WatchedRun) -> list[str]:
         said = f"The server is running; round {past.rounds[-1].round} is under way." if under_way else "It is running."
     outcome = Outcome.of(past.over)
     above = _page.note(f"{said} {number} rounds have ended.") + (_page.note(notice) if notice else "")
-    above += _page.note(outcome.text(), "problem") if outcome.lost else ""
+    above += _page.note(outcome.text(), "problem") if outcome.lost or outcome.losses else ""
     return content(report, above=above, most=_ROUNDS)
 
 
