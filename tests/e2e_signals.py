@@ -25,6 +25,8 @@ COMMANDS = {
     "keygen": (OTHERS, 5, ["keygen", "--clients", "200000", "--equal", "--out", "keys"]),
     "bench": (OTHERS, 8, ["bench", "round", "--runs", "400", "--out", "out"]),
     "serve": (OTHERS, 4, ["bench", "serve", "--listen", "127.0.0.1:0"]),
+    "cluster": (OTHERS, 10, ["cluster", "up", "--clients", "20", "--folder", "cluster"]),
+    "dashboard": (OTHERS, 4, ["dashboard", "run", "--listen", "127.0.0.1:0"]),
     "advise": (OTHERS, 8, ["advise", "--values", "1000000", "--clients", "50", "--seconds", "600"]),
 }
 
@@ -53,10 +55,15 @@ def none_left(find, what):
 def test_a_signal_at_a_random_moment_ends_a_command_and_leaves_nothing(name, tmp_path):
     count, latest, arguments = COMMANDS[name]
     draw = random.Random(os.environ.get("FEDCIPHER_SEED", name))
+    if name == "dashboard":
+        of = ["--clients", "3", "--rounds", "1", "--resume", "--out", str(tmp_path / "watched")]
+        subprocess.run([sys.executable, "-m", "fedcipher.cli", "train", *of], check=True, capture_output=True)
     for k in range(count):
         folder, mark = tmp_path / str(k), uuid.uuid4().hex
         scratch = folder / "tmp"
         scratch.mkdir(parents=True)
+        if name == "dashboard":
+            (folder / "run").symlink_to(tmp_path / "watched" / "run")
         # Ray's sockets need a short path. The signal also reaches what it has started, as in a terminal.
         ours = {"TMPDIR": str(scratch), "RAY_TMPDIR": "/tmp", "FEDCIPHER_STATE_DIR": str(folder / "state"), MARK: mark}
         how, after = draw.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP]), draw.uniform(0, latest)

@@ -455,7 +455,8 @@ def main() -> int:
             command = ["cargo", "test", "--quiet", "-p", "fedcipher-core", *words]
             return subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False).returncode == 0
 
-        if not all(passes(tests) for tests in sorted({m.tests for m in MUTANTS})):
+        mutants = chosen(MUTANTS, "make mutants")
+        if not all(passes(tests) for tests in sorted({m.tests for m in mutants})):
             print("the tests fail without any mutant")
             return 2
 
@@ -463,7 +464,7 @@ def main() -> int:
             with broken(copy, mutant) as applies:
                 return STALE if not applies else SURVIVED if passes(mutant.tests) else CAUGHT
 
-        return reported(((mutant, outcome(mutant)) for mutant in MUTANTS), "make mutants")
+        return reported(((mutant, outcome(mutant)) for mutant in mutants), "make mutants", part=bool(sys.argv[1:]))
 
 
 if __name__ == "__main__":
