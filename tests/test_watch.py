@@ -225,9 +225,7 @@ def test_a_run_that_grows_is_seen_to_grow(watched, tmp_path, capsys):
         page = get(f"{shown.address}content?seen={headers['X-State']}")[2]
         assert "not running. It has ended in the middle of a round. 3 rounds have ended." in page
         # As the command says it, and for programs.
-        outcome = (
-            "1 of 4 rounds have no aggregate: [4]. The last, round 4: the server ended in the middle of it"
-        )
+        outcome = "1 of 4 rounds have no aggregate: [4]. The last, round 4: the server ended in the middle of it"
         assert outcome in page and json.loads(get(f"{shown.address}rounds.json")[2])["outcome"].startswith(outcome)
         assert cli.main(["status", str(grows)]) == 0 and outcome in capsys.readouterr().out.splitlines()[-1]
         # The journal goes: the page says so, and goes on.

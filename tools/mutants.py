@@ -296,7 +296,7 @@ MUTANTS = (
         CORE + "oneshot/prekeys.rs",
         "prekey.used >= self.life.rounds && another(prekey);",
         "false && another(prekey);",
-        "oneshot",
+        "--lib prekeys",
     ),
     Mutant(
         "earlier rounds close no prekey",

@@ -42,6 +42,7 @@ T = TypeVar("T")
 Array = NDArray[Any]
 MAX_UINT64 = (1 << 64) - 1
 """What 64 bits hold."""
+_MOST_SECONDS = 1e9
 _MAX_PATH, _MAX_PART = 4000, 255
 """Bytes of a path, and of a name in it: what systems have, less room for a folder before it."""
 
@@ -67,7 +68,7 @@ def whole_number(value: object, name: str, least: int = 0, most: int = MAX_UINT6
 
 def whole_numbers(values: object, name: str, least: int = 0, most: int = MAX_UINT64) -> list[int]:
     """Several of them. Raises `ParameterError`."""
-    return [whole_number(value, f"{name}[{k}]", least, most) for k, value in enumerate(_items(values, name))]
+    return [whole_number(value, f"{name}[{k}]", least, most) for k, value in enumerate(several(values, name))]
 
 
 def real_number(value: object, name: str, least: float = -math.inf, most: float = math.inf) -> float:
@@ -85,7 +86,7 @@ def real_number(value: object, name: str, least: float = -math.inf, most: float 
 
 def real_numbers(values: object, name: str) -> list[float]:
     """Several of them. Raises `ParameterError`."""
-    return [real_number(value, f"{name}[{k}]") for k, value in enumerate(_items(values, name))]
+    return [real_number(value, f"{name}[{k}]") for k, value in enumerate(several(values, name))]
 
 
 def _plain_number(value: object) -> object:
@@ -105,6 +106,12 @@ def truth(value: object, name: str) -> bool:
     return bool(value)
 
 
+def check_truths(**values: object) -> None:
+    """Raise `ParameterError` for the first argument, by its name, that is neither true nor false."""
+    for name, value in values.items():
+        truth(value, name)
+
+
 def as_bytes(value: object, name: str) -> bytes:
     """Bytes of any buffer of bytes: ``bytearray``, ``memoryview``, an array of uint8. Raises `ParameterError`."""
     if type(value) is bytes:
@@ -120,7 +127,7 @@ def as_bytes(value: object, name: str) -> bytes:
 
 def as_frames(values: object, name: str) -> list[bytes]:
     """Several of them. Raises `ParameterError`."""
-    return [as_bytes(value, f"{name}[{k}]") for k, value in enumerate(_items(values, name))]
+    return [as_bytes(value, f"{name}[{k}]") for k, value in enumerate(several(values, name))]
 
 
 def as_text(value: object, name: str) -> str:
@@ -205,6 +212,19 @@ def _aligned(x: Array) -> Array:
     return x if x.flags.aligned else x.copy()
 
 
+def texts(values: object, name: str) -> list[str]:
+    """Several texts. Raises `ParameterError`."""
+    return [as_text(value, f"{name}[{k}]") for k, value in enumerate(several(values, name))]
+
+
+def seconds(value: object, name: str) -> float:
+    """A time above 0, and no longer than a clock has. Raises `ParameterError`."""
+    found = real_number(value, name, 0, _MOST_SECONDS)
+    if not found:
+        raise ParameterError(f"{name}={_shown(value)}: give seconds above 0")
+    return found
+
+
 def callable_or_none(value: T, name: str) -> T:
     """A function, or none. Raises `ParameterError`."""
     if value is not None and not callable(value):
@@ -219,7 +239,8 @@ def instance_of(value: object, cls: type[T], name: str, hint: str) -> T:
     return value
 
 
-def _items(values: object, name: str) -> Iterable[object]:
+def several(values: object, name: str) -> list[object]:
+    """The items of a list; a text is none. Raises `ParameterError`."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise ParameterError(f"{name}={_shown(values)} is no list")
     try:

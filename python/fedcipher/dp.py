@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcipher._arguments import real_number, whole_number
+from fedcipher._arguments import instance_of, real_number, whole_number
 from fedcipher._optional import load, require
 from fedcipher.errors import ParameterError
 
@@ -186,7 +186,6 @@ class Grid:
         return math.sqrt(elements * self.variance / contributions) * self.step
 
 
-@lru_cache(maxsize=64)
 def grid(privacy: Privacy, bits: int, elements: int, shares: int) -> Grid:
     """The finest grid of ``bits`` bits that holds the clip and the noise of updates of ``elements`` values.
 
@@ -194,8 +193,13 @@ def grid(privacy: Privacy, bits: int, elements: int, shares: int) -> Grid:
 
     ``shares``: on how many clients' noise a sum can count. Raises `ParameterError`, naming the bits that would do.
     """
+    instance_of(privacy, Privacy, "privacy", "give a Privacy")
     bits, elements = whole_number(bits, "bits", 2, _BITS[-1]), whole_number(elements, "elements")
-    shares = whole_number(shares, "shares", 1)
+    return _grid_of(privacy, bits, elements, whole_number(shares, "shares", 1))
+
+
+@lru_cache(maxsize=64)
+def _grid_of(privacy: Privacy, bits: int, elements: int, shares: int) -> Grid:
     made = _grid(privacy, bits, max(elements, 1), shares)
     if made is not None:
         return made

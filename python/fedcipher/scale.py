@@ -15,8 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 from fedcipher import _native
+from fedcipher._arguments import as_text, seconds, whole_number
 from fedcipher._optional import load, require
-from fedcipher.errors import ParameterError, WorkersError
+from fedcipher.errors import WorkersError
 from fedcipher.schemes import Aggregator, Scheme, from_spec
 
 __all__ = ["RayWorkers"]
@@ -33,12 +34,9 @@ class RayWorkers:
     """
 
     def __init__(self, address: str | None = None, *, cpus: int = 1, timeout: float = 3600.0) -> None:
-        if cpus < 1:
-            raise ParameterError(f"cpus={cpus}: a task needs at least one")
-        if timeout <= 0:
-            raise ParameterError(f"timeout={timeout}: give seconds above 0")
+        self._address = None if address is None else as_text(address, "address")
+        self._cpus, self._timeout = whole_number(cpus, "cpus", 1), seconds(timeout, "timeout")
         require("a server's work on Ray", "demo", "ray")
-        self._address, self._cpus, self._timeout = address, cpus, timeout
 
     def finish(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedcipher import _native
+from fedcipher._arguments import as_path, as_text, seconds
 from fedcipher._optional import require_feature
 from fedcipher.engine.host import spoken
 from fedcipher.errors import EngineError, EngineUnavailableError, StalledError
@@ -34,7 +35,8 @@ class Authority(ServerKeys):
 
     def __init__(self, target: str, credentials: str | Path, *, patience: float = 30.0) -> None:
         require_feature("an authority", "engine-client")
-        self._client = _native.AuthorityClient(target, credentials, patience)
+        credentials, patience = as_path(credentials, "credentials"), seconds(patience, "patience")
+        self._client = _native.AuthorityClient(as_text(target, "target"), credentials, patience)
         self._keys: dict[int, _native.ServerKey] = {}
         self._revoked: frozenset[int] = frozenset()
         self.scheme = spoken(self._fetch())

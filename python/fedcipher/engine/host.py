@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
-from fedcipher._arguments import as_bytes, whole_number
+from fedcipher._arguments import as_bytes, as_path, as_text, seconds, whole_number
 from fedcipher._optional import require_feature
 from fedcipher.errors import EngineError
 from fedcipher.foreign_files import parse_json
@@ -40,7 +40,9 @@ def connect(target: str, *, device: str = "", credentials: str | Path | None = N
     this build has no engine client.
     """
     require_feature("an engine", "engine-client")
-    return Engine(_native.EngineClient(target, device, credentials, patience))
+    held = None if credentials is None else as_path(credentials, "credentials")
+    patience = seconds(patience, "patience")
+    return Engine(_native.EngineClient(as_text(target, "target"), as_text(device, "device"), held, patience))
 
 
 def spoken(spec: str) -> Scheme:

@@ -23,6 +23,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcipher._arguments import as_text, real_number, several, whole_number
 from fedcipher.errors import CharterError, ForgedAggregateError, ParameterError
 
 __all__ = ["Answer", "Lanes", "Report", "Sums", "Tally", "parse_answer"]
@@ -57,20 +58,28 @@ class Answer:
     largest: float = 1e6
     how: Literal["mean", "sum"] = "mean"
 
+    @classmethod
+    def all_of(cls, given: object, name: str, **unnamed: Any) -> list[Answer]:
+        """Answers as a caller lists them; of one that is a name ``unnamed`` is the rest. Raises `ParameterError`."""
+        return [
+            answer if isinstance(answer, Answer) else cls(as_text(answer, name), **unnamed)
+            for answer in several(given, name)
+        ]
+
     def __post_init__(self) -> None:
         given: Any = self
         if not isinstance(given.name, str) or not 1 <= len(self.name) <= _MOST_NAME or not self.name.isprintable():
             raise ParameterError(f"an answer's name is 1 to {_MOST_NAME} printable characters, not {self.name!r}")
-        if type(given.length) is not int or not 0 <= self.length <= _MOST_LENGTH:
-            raise ParameterError(f"answer {self.name!r}: length={self.length} is not 0 to {_MOST_LENGTH}")
+        length = whole_number(given.length, f"answer {self.name!r}: length", 0, _MOST_LENGTH)
+        object.__setattr__(self, "length", length)
         for part in ("resolution", "largest"):
-            value: Any = getattr(self, part)
-            if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
-                raise ParameterError(f"answer {self.name!r}: {part}={value!r} is not a positive number")
+            value = real_number(getattr(given, part), f"answer {self.name!r}: {part}", 0, sys.float_info.max)
+            if not value:
+                raise ParameterError(f"answer {self.name!r}: {part}=0 is not a positive number")
             object.__setattr__(self, part, float(value))
         if not math.isfinite(self.largest / self.resolution):
             raise ParameterError(f"answer {self.name!r}: {self.largest:g} has too many steps of {self.resolution:g}")
-        if given.how not in ("mean", "sum"):
+        if not isinstance(given.how, str) or given.how not in ("mean", "sum"):
             raise ParameterError(f"answer {self.name!r}: how={self.how!r} is neither 'mean' nor 'sum'")
         if self.steps.bit_length() > _MOST_BITS[self.how]:
             raise ParameterError(

@@ -18,6 +18,7 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedcipher import _native
+from fedcipher._arguments import as_text, instance_of, seconds, whole_numbers
 from fedcipher._files import write_whole
 from fedcipher.errors import (
     CharterError,
@@ -36,13 +37,13 @@ from fedcipher.federation.answers import Answer, Tally
 from fedcipher.federation.fault_finder import no_part
 from fedcipher.federation.query import NoisyAnswers, Query, query_lanes
 from fedcipher.flower import protocol
-from fedcipher.flower.client import client_mod, take_prekeys
+from fedcipher.flower.client import client_mod, take_prekeys, type_of
 from fedcipher.flower.committee import Committee
 from fedcipher.flower.numbers import reserve
 from fedcipher.flower.outgoing import checked
 from fedcipher.flower.party import Party, party_of, spend
 from fedcipher.flower.refusal import reference_of, refuse
-from fedcipher.flower.replies import Gathering, answered
+from fedcipher.flower.replies import Gathering, answered, check_grid
 from fedcipher.flower.set_memory import ServerSets
 from fedcipher.flower.settings import prekeys_of
 from fedcipher.flower.sums import RoundSums
@@ -263,6 +264,12 @@ def secure_sum(
     Raises `ParameterError`, and `StrategyError` where fewer nodes than the scheme's ``min_contributions`` are there or
     have answered, and where too few of the committee have.
     """
+    listed = Answer.all_of(answers, "answers", resolution=resolution, largest=largest, how="sum")
+    chosen = None if nodes is None else whole_numbers(nodes, "nodes")
+    most, patience = seconds(timeout, "timeout"), seconds(committee_timeout, "committee_timeout")
+    check_grid(grid)
+    type_of(as_text(message_type, "message_type"))
+    instance_of(query, RecordDict, "query", "give a RecordDict of what the app is asked")
     provider = server_keys(keys)
     scheme, key = provider.scheme, provider.current()
     asked = Query(
@@ -272,10 +279,10 @@ def secure_sum(
         scheme=json.loads(json.dumps(scheme.spec())),
         type=message_type,
         asked=records_of(query, without=frozenset()),
-        answers=[Answer(a, 0, resolution, largest, "sum") if isinstance(a, str) else a for a in answers],
+        answers=listed,
     )
     asked = Query.decode(asked.encode())
-    return _Asking(grid, scheme, provider, key, asked).run(query, nodes, timeout, committee_timeout)
+    return _Asking(grid, scheme, provider, key, asked).run(query, chosen, most, patience)
 
 
 class _Asking:

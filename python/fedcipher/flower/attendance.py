@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedcipher._arguments import real_number, seconds
 from fedcipher.errors import ParameterError
 from fedcipher.flower.records import ClientRecord, RoundRecord
 from fedcipher.flower.replies import Gathering, Pulls
@@ -26,10 +27,10 @@ class Attendance:
     """
 
     def __init__(self, *, quorum: float, deadline: float | None, grace: float, minimum: int) -> None:
-        if not 0 < quorum <= 1:
-            raise ParameterError(f"quorum={quorum} is no share of the sampled clients above 0 and up to 1")
-        if not (grace >= 0 and (deadline is None or deadline > 0)):
-            raise ParameterError(f"grace={grace} and deadline={deadline} are seconds; the deadline is more than 0")
+        quorum, grace = real_number(quorum, "quorum", 0, 1), real_number(grace, "grace", 0)
+        deadline = None if deadline is None else seconds(deadline, "deadline")
+        if not quorum:
+            raise ParameterError("quorum=0 is no share of the sampled clients above 0 and up to 1")
         self._quorum, self._deadline, self._grace, self._minimum = quorum, deadline, grace, minimum
         self._gathering: Gathering | None = None
         self._pulls: Pulls | None = None
@@ -44,8 +45,8 @@ class Attendance:
 
         ``heard`` grows while replies are used; None: all are waited for.
         """
-        seconds = math.inf if timeout is None else timeout
-        until = time.monotonic() + (seconds if self._deadline is None else min(seconds, self._deadline))
+        most = math.inf if timeout is None else timeout
+        until = time.monotonic() + (most if self._deadline is None else min(most, self._deadline))
 
         def enough() -> bool:
             if heard is None or self._quorum == 1:

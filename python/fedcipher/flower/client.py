@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 
+from fedcipher._arguments import texts
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import ParameterError, PlaintextError, RoundError
 from fedcipher.federation.answers import Lanes, Tally
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     # Only types, and not in every Flower that works.
     from flwr.clientapp.typing import ClientAppCallable, Mod
 
-__all__ = ["client_mod", "make_client_mod", "take_prekeys"]
+__all__ = ["client_mod", "make_client_mod", "take_prekeys", "type_of"]
 
 _log = quoting_log("fedcipher.flower")
 _UNEQUAL = 1.05
@@ -64,18 +65,23 @@ def make_client_mod(*, allow: Iterable[str] = ()) -> Mod:
     Their replies leave in the clear. They may carry metrics and settings, no arrays and no bytes.
     Raises `ParameterError` for a name that is no message type of Flower's.
     """
-    allowed = frozenset(_split(name) for name in ([allow] if isinstance(allow, str) else allow))
-    for category, action in allowed:
-        if not action.isidentifier() or category not in (MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY):
-            raise ParameterError(
-                f"{category}.{action} is no message type; allow a category (train, evaluate, query) or, behind a "
-                "dot, one function of it, such as query.stats"
-            )
+    allowed = frozenset(type_of(name) for name in texts([allow] if isinstance(allow, str) else allow, "allow"))
 
     def mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
         return _answer(msg, ctxt, call_next, allowed)
 
     return mod
+
+
+def type_of(message_type: str) -> tuple[str, str]:
+    """Category and function of a message type that a caller names. Raises `ParameterError`."""
+    category, action = _split(message_type)
+    if not action.isidentifier() or category not in (MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY):
+        raise ParameterError(
+            f"{message_type!r} is no message type; name a category (train, evaluate, query) or, behind a dot, one "
+            "function of it, such as query.stats"
+        )
+    return category, action
 
 
 def _split(message_type: str) -> tuple[str, str]:

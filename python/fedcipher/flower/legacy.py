@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedcipher._arguments import callable_or_none, several
 from fedcipher.codec import Array
 from fedcipher.errors import LayoutError, StrategyError
 from fedcipher.flower import protocol
@@ -38,6 +39,9 @@ def numpy_client_app(client_fn: Callable[[Context], Any], *, mods: Sequence[Mod]
     A client that is no `NumPyClient`, or returns another number of arrays than it was given, is a typed error in this
     client's log.
     """
+    callable_or_none(client_fn, "client_fn")
+    for mod in several(mods, "mods"):
+        callable_or_none(mod, "mods")
     app = ClientApp(mods=list(mods))
 
     @app.train()

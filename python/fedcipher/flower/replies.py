@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedcipher.errors import StrategyError
+from fedcipher.errors import ParameterError, StrategyError
 from fedcipher.foreign_text import quoting_log
 
 __all__ = ["Arrivals", "Gathering", "Pulls", "answered"]
@@ -36,6 +36,12 @@ _PATIENCE, _LEAST = 2.0, 0.25
 
 T = TypeVar("T")
 _log = quoting_log("fedcipher.flower")
+
+
+def check_grid(grid: object) -> None:
+    """Raise `ParameterError` for what is no grid of Flower's."""
+    if not all(callable(getattr(grid, name, None)) for name in ("get_node_ids", "push_messages", "pull_messages")):
+        raise ParameterError(f"grid is of type {type(grid).__name__}; give what Flower calls the app's main with")
 
 
 def begun(call: Callable[..., T], *arguments: Any) -> Future[T]:

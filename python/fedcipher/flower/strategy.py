@@ -17,7 +17,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedcipher import _native
-from fedcipher._arguments import as_path
+from fedcipher._arguments import (
+    as_path,
+    callable_or_none,
+    check_truths,
+    instance_of,
+    real_number,
+    seconds,
+    several,
+    texts,
+    whole_number,
+)
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.dp import grid
 from fedcipher.errors import (
@@ -49,7 +59,7 @@ from fedcipher.flower.outcome import Outcome, SecureResult
 from fedcipher.flower.parties import Parties
 from fedcipher.flower.records import LARGEST_PHASE, PHASES, ClientRecord, RoundRecord, counted_of, losses, thin_text
 from fedcipher.flower.refusal import reference_of
-from fedcipher.flower.replies import Arrivals
+from fedcipher.flower.replies import Arrivals, check_grid
 from fedcipher.flower.reports import Reports, request
 from fedcipher.flower.run_folder import RunFolder, read_run, replay
 from fedcipher.flower.sealed import SealedArrays
@@ -221,32 +231,34 @@ class SecureStrategy(Strategy):
         on_progress: Callable[[int, int], None] | None = None,
         workers: RayWorkers | None = None,
     ) -> None:
+        check_truths(
+            resume=resume, weigh_each_round=weigh_each_round, sets_models=sets_models, signed_charter=signed_charter
+        )
         self._keys = server_keys(keys)
         self.scheme, self._key = self._keys.scheme, self._keys.current()
         self._opener, self._holds_key = self._opener_of(opener), isinstance(opener, (str, Path))
         self._opens_itself = opener is None and self._opener is not None
-        self._delta = self.scheme.codec.target == "delta"
         if sets_models and self._opener is None:
             raise StrategyError(
                 "sets_models=True makes models of means, which this server does not see: pass opener=..."
             )
         self._sets_models = sets_models
-        opens = self._opener is not None
-        self._inner = Inner(strategy, opens=opens, sets_models=sets_models, delta=self._delta)
+        delta = self.scheme.codec.target == "delta"
+        self._inner = Inner(strategy, opens=self._opener is not None, sets_models=sets_models, delta=delta)
         self._answers: dict[Purpose, list[Answer]] = {
-            "train": [Answer(a) if isinstance(a, str) else a for a in train_answers],
-            "evaluate": [Answer(a) if isinstance(a, str) else a for a in evaluate_answers],
+            "train": Answer.all_of(train_answers, "train_answers"),
+            "evaluate": Answer.all_of(evaluate_answers, "evaluate_answers"),
         }
-        self._clear = sorted(set(clear))
+        self._clear = sorted(set(texts(clear, "clear")))
         self._minimum = self.scheme.min_contributions
         self._most = int(self.scheme.params()["clients"])
         self._attendance = Attendance(quorum=quorum, deadline=deadline, grace=grace, minimum=self._minimum)
-        self._committee = Committee(committee_timeout, self.scheme, self._key)
+        self._committee = Committee(seconds(committee_timeout, "committee_timeout"), self.scheme, self._key)
         # That the clients of the present round were given.
         self._prekeys: list[bytes] = []
         self._corrupt = self._corrupt_of(corrupt_clients)
         self._reports = Reports(self._corrupt, committee_timeout)
-        self._may_lose, self._least_kept = may_lose, least_kept
+        self._may_lose, self._least_kept = whole_number(may_lose, "may_lose"), real_number(least_kept, "least_kept")
         self._search: Search | None = None
         # Why no further round can have a sum.
         self._ends = ""
@@ -257,7 +269,7 @@ class SecureStrategy(Strategy):
         if (resume or signed_charter) and out is None:
             raise StrategyError("resume=True and signed_charter=True need the run's folder: say which, out='...'")
         unit = self._keys.examples_per_weight if examples_per_weight is None else examples_per_weight
-        self._unit = float(unit)
+        self._unit = float(real_number(unit, "examples_per_weight", 0))
         if self._unit > 0 and self.scheme.codec.privacy is not None:
             raise StrategyError(
                 "examples_per_weight and privacy: weights say how many examples a client has, which no noise covers; "
@@ -269,8 +281,8 @@ class SecureStrategy(Strategy):
                 "weigh_each_round=True needs clients of different weights (examples_per_weight) and ranges that follow "
                 'the updates: Codec(target="delta", clip="auto") without start, and no sets_models'
             )
-        self._watchers = list(on_round) if isinstance(on_round, Iterable) else [on_round] if on_round else []
-        self._on_progress, self._workers = on_progress, workers
+        self._watchers = self._called_with(on_round)
+        self._on_progress, self._workers = callable_or_none(on_progress, "on_progress"), workers
         self.rounds: list[RoundRecord] = []
         # Rounds must increase over the life of a key, also when the app is run again.
         self._base = self._number = 0
@@ -290,10 +302,19 @@ class SecureStrategy(Strategy):
         empty: dict[Purpose, ConfigRecord] = {"train": ConfigRecord(), "evaluate": ConfigRecord()}
         self._planned = 1, empty
 
+    @staticmethod
+    def _called_with(given: object) -> list[Callable[[RoundRecord], None]]:
+        """The functions of ``on_round``. Raises `ParameterError`."""
+        if given is None:
+            return []
+        listed = [given] if callable(given) else several(given, "on_round")
+        return [cast("Callable[[RoundRecord], None]", callable_or_none(one, "on_round")) for one in listed]
+
     def _corrupt_of(self, chosen: int | None) -> int:
         most = max(0, self._minimum - 2)
         if chosen is None:
             return min(int(self.scheme.params().get("corrupt_clients", most)), most)
+        chosen = whole_number(chosen, "corrupt_clients")
         if not 0 <= chosen <= most:
             raise StrategyError(
                 f"corrupt_clients={chosen} of sums of at least {self._minimum}: two honest clients must be in each, so "
@@ -305,7 +326,8 @@ class SecureStrategy(Strategy):
         if opener is None and self.scheme.reveals_to_server:
             return self.scheme.server_decryptor(self._key)
         if not isinstance(opener, (str, Path)):
-            return opener
+            said = "give a decryptor, or the path of a client's key file"
+            return None if opener is None else instance_of(opener, Decryptor, "opener", said)
         folder = self._keys.folder
         opener = as_path(opener, "opener")
         beside = None if folder is None or len(opener.parts) != 1 else folder / opener
@@ -373,6 +395,13 @@ class SecureStrategy(Strategy):
         none; the error holds the result. Each call is a run of its own. The result's ``outcome`` says which rounds
         and clients the run has lost, and which sums are not the mean; so does the last line of the log.
         """
+        check_grid(grid)
+        instance_of(initial_arrays, ArrayRecord, "initial_arrays", "give an ArrayRecord of the model's first arrays")
+        num_rounds, timeout = whole_number(num_rounds, "num_rounds"), seconds(timeout, "timeout")
+        for name, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
+            if config is not None:
+                instance_of(config, ConfigRecord, name, "give a ConfigRecord")
+        callable_or_none(evaluate_fn, "evaluate_fn")
         if evaluate_fn is not None and self._opener is None:
             raise StrategyError(
                 "evaluate_fn needs the model, and this server has no key: pass opener=... to SecureStrategy if the "

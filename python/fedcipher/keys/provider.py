@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from fedcipher import _native
+from fedcipher._arguments import as_path, as_text
 from fedcipher.errors import ParameterError
 from fedcipher.keys.store import load_server, load_weighting, locate
 from fedcipher.schemes import Scheme
@@ -58,12 +59,13 @@ def server_keys(keys: str | Path | ServerKeys) -> ServerKeys:
     """
     if isinstance(keys, ServerKeys):
         return keys
-    if not str(keys).startswith(_AUTHORITY):
-        return FileKeys(keys)
+    # A URL is no path: two of its slashes would be one.
+    if not isinstance(keys, str) or not keys.startswith(_AUTHORITY):
+        return FileKeys(as_path(keys, "keys"))
     # The engine's package is built upon this one.
     from fedcipher.engine import Authority
 
-    where = urlsplit(str(keys))
+    where = urlsplit(as_text(keys, "keys"))
     if not where.netloc or len(where.path) < 2 or where.query or where.fragment:
-        raise ParameterError(f"keys {str(keys)!r}: an authority is {_AUTHORITY}HOST:PORT/FOLDER, of its credentials")
+        raise ParameterError(f"keys {keys!r}: an authority is {_AUTHORITY}HOST:PORT/FOLDER, of its credentials")
     return Authority(where.netloc, unquote(where.path))

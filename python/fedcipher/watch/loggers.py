@@ -13,8 +13,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedcipher._arguments import as_path
 from fedcipher._files import create_private, own_target
 from fedcipher._optional import load, require
+from fedcipher.errors import ReportError
 from fedcipher.foreign_text import quoting_log
 
 if TYPE_CHECKING:
@@ -110,7 +112,11 @@ class JsonLines(_Logger):
     """A line of JSON a round, appended to ``path``: the time, the round, its `figures`, who was left out and why."""
 
     def __init__(self, path: str | Path) -> None:
-        self._file = io.TextIOWrapper(create_private(own_target(Path(path)), append=True), encoding="utf-8")
+        path = as_path(path, "path")
+        try:
+            self._file = io.TextIOWrapper(create_private(own_target(path), append=True), encoding="utf-8")
+        except OSError as error:
+            raise ReportError(f"no log can be written to {path}: {error}; name another file") from error
 
     def _write(self, record: RoundRecord, values: dict[str, float]) -> None:
         left_out = [
@@ -133,7 +139,7 @@ class TensorBoard(_Logger):
 
     def __init__(self, folder: str | Path) -> None:
         require("fedcipher.watch.TensorBoard", "tensorboard", "tensorboard")
-        self._writer: Any = load("tensorboard.summary").Writer(os.fspath(folder))
+        self._writer: Any = load("tensorboard.summary").Writer(os.fspath(as_path(folder, "folder")))
 
     def _write(self, record: RoundRecord, values: dict[str, float]) -> None:
         for name, value in values.items():
