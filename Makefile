@@ -13,7 +13,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 TFHE := crates/fedcipher-tfhe
 
 .PHONY: demo tfhe concrete test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom check-features test test-rust test-python test-long attack constant-time fuzz \
-	mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-second bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume e2e-signals results results-examples results-hhe results-lost results-study results-published results-train published scale limits docs build clean \
+	golden mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-second bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume e2e-signals results results-examples results-hhe results-lost results-study results-published results-train published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds prove maude
 
 build: $(VENV)/.built $(VENV)/.engine
@@ -241,6 +241,10 @@ FUZZ ?=
 fuzz: $(BIN)/uv
 	cargo install --quiet --locked --root target/tools --version '^0.13' cargo-fuzz
 	PATH="$(CURDIR)/target/tools/bin:$$PATH" $(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS) $(FUZZ)
+
+# Files of every scheme as this version writes them, for tests/test_golden.py: once a release.
+golden: build
+	$(BIN)/python tools/golden.py
 
 # Breaks one guard at a time and sees the attack tests go red. MUTANTS="prekeys sets": those of these files.
 mutants: $(BIN)/maturin

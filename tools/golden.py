@@ -1,0 +1,211 @@
+"""Writes today's keys, frames, rosters, runs and memories of every scheme: `make golden`, once a release.
+
+They go to tests/golden/VERSION.tar.xz, and `tests/test_golden.py` opens them for ever. A version that is there is not
+made again: the sources that made it are gone.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import fedcipher
+import numpy as np
+from fedcipher import Codec, cli, keys
+from fedcipher.dp import Privacy
+from fedcipher.flower import SecureStrategy, open_run
+from fedcipher.schemes import KeySet, Scheme
+from flwr.serverapp.strategy import FedAvg
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+from flower_harness import LocalGrid, initial, make_app, record
+
+GOLDEN = ROOT / "tests" / "golden"
+CLIENTS, ROUND = 3, 7
+VALUES = [np.array([0.5, -0.25, 0.125, 0.0, -1.0], np.float32), np.array(0.75, np.float32)]
+CODEC = Codec(bits=16, clip=1.0)
+NARROW = Codec(bits=12, clip=1.0)
+COMMITTEE = {"members": 3, "corrupt_clients": 0, "corrupt_members": 0}
+PARTIES = ("ada", "bob", "cid")
+RUNS = ("plain", "flashe", "bfv", "oneshot")
+"""Schemes whose run of two rounds is kept."""
+LARGE = ("pasta-bfv", "ckks")
+"""Of these one client's key and the aggregate are enough: a server's key has 70 MB, and 324 with the larger prime."""
+KEPT = ("client-0.key", "aggregate.fedc", "opened.json")
+
+VARIANTS: dict[str, tuple[str, Codec, dict[str, Any]]] = {
+    "plain": ("plain", CODEC, {}),
+    "flashe": ("flashe", CODEC, {}),
+    "flashe-single-256": ("flashe", CODEC, {"masking": "single", "key_bits": 256}),
+    "flashe-adaptive": ("flashe", CODEC, {"masking": "adaptive", "max_weight": 5}),
+    "flashe-auto": ("flashe", Codec(bits="auto"), {}),
+    "flashe-privacy": (
+        "flashe",
+        Codec(bits=20, privacy=Privacy(clip=1.0, noise_multiplier=1.0, rounds=5, delta=1e-5)),
+        {},
+    ),
+    "bfv": ("bfv", NARROW, {}),
+    "bfv-fast": ("bfv", NARROW, {"preset": "fast", "max_weight": 3}),
+    "bfv-fedbit-paper": ("bfv", NARROW, {"preset": "fedbit-paper"}),
+    "bfv-server-weights": ("bfv", NARROW, {"server_weights": True, "max_weight": 3}),
+    "oneshot": ("oneshot", NARROW, {**COMMITTEE, "preset": "compact"}),
+    "oneshot-fast-server": ("oneshot", NARROW, {**COMMITTEE, "preset": "fast", "reveal": "server"}),
+    "oneshot-packed": ("oneshot", NARROW, {**COMMITTEE, "preset": "fast", "pack": 2, "threshold": 2}),
+    "pasta-bfv": ("pasta-bfv", NARROW, {}),
+    "paillier": ("paillier", NARROW, {}),
+    "ckks": ("ckks", NARROW, {}),
+}
+
+
+@contextmanager
+def state_in(folder: Path) -> Iterator[None]:
+    """What parties remember goes to ``folder``."""
+    before = os.environ.get("FEDCIPHER_STATE_DIR")
+    os.environ["FEDCIPHER_STATE_DIR"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["FEDCIPHER_STATE_DIR"]
+        else:
+            os.environ["FEDCIPHER_STATE_DIR"] = before
+
+
+def made(name: str) -> Scheme:
+    """The scheme of a variant."""
+    scheme, codec, params = VARIANTS[name]
+    return fedcipher.scheme(scheme, clients=CLIENTS, codec=codec, **params)
+
+
+def write(name: str, folder: Path) -> None:
+    """One variant: ``keys``, ``frames`` with the mean that they open to, and ``state`` after the round."""
+    scheme = made(name)
+    issued = scheme.keygen(CLIENTS)
+    keys.save(issued, scheme, folder / "keys")
+    with state_in(folder / "state"):
+        frames = folder / "frames"
+        frames.mkdir()
+        aggregate = summed(scheme, issued, frames)
+        (frames / "aggregate.fedc").write_bytes(aggregate)
+        opens = scheme.server_decryptor(issued.server()) if scheme.reveals_to_server else None
+        mean = (opens or scheme.decryptor(issued.client(0))).decrypt(aggregate, round=ROUND)
+    (folder / "opened.json").write_text(json.dumps([x.tolist() for x in mean]))
+
+
+def summed(scheme: Scheme, issued: KeySet, frames: Path) -> bytes:
+    """The aggregate of a round of equal updates; each frame on the way is kept in ``frames``."""
+    aggregator = scheme.aggregator(issued.server(), round=ROUND)
+    prekeys = scheme.prekeys(issued) if scheme.info.committee else []
+    for number, prekey in enumerate(prekeys):
+        (frames / f"prekey-{number}.fedc").write_bytes(prekey)
+    for client in range(CLIENTS):
+        encryptor = scheme.encryptor(issued.client(client))
+        if prekeys:
+            encryptor.take_prekeys(prekeys)
+        update = encryptor.encrypt(VALUES, round=ROUND)
+        (frames / f"update-{client}.fedc").write_bytes(update)
+        aggregator.add(update)
+    for member, request in aggregator.requests().items():
+        answer = scheme.member(issued.client(member)).answer(request)
+        (frames / f"request-{member}.fedc").write_bytes(request)
+        (frames / f"answer-{member}.fedc").write_bytes(answer)
+        aggregator.answer(answer)
+    return aggregator.finish()
+
+
+def trim(folder: Path) -> None:
+    """Delete what is large and says nothing more."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name not in KEPT and path.parent.name != "state":
+            path.unlink()
+
+
+def write_roster(folder: Path) -> None:
+    """Identities, cards, a roster, its joined parties and their keys, as the commands write them."""
+
+    def command(*words: object) -> str:
+        said = io.StringIO()
+        with redirect_stdout(said):
+            status = cli.main([str(word) for word in words])
+        if status:
+            raise SystemExit(status)
+        return said.getvalue()
+
+    for name in PARTIES:
+        command("identity", name, "--out", folder / name)
+    cards = [folder / name / f"{name}.card" for name in PARTIES]
+    listed = folder / "server.key"
+    options = ["--equal", "--bits", 12, "--clip", 1, "--set", "preset=fast"]
+    options += ["--set", "corrupt_clients=0", "--set", "corrupt_members=0"]
+    options += [word for name in PARTIES for word in ("--member", name)]
+    said = command("roster", *cards, *options, "--out", listed)
+    fingerprint = said.rpartition("fingerprint ")[2].strip()
+    for name in PARTIES:
+        own = folder / name / f"{name}.identity"
+        command("join", own, listed, "--out", folder / name / "my.key", "--expect", fingerprint)
+    for name in PARTIES:
+        command("joined", folder / name / "my.key", *folder.glob("*/*.joined"))
+
+
+def write_run(name: str, folder: Path) -> None:
+    """A Flower run of two rounds: ``keys``, ``run``, what its clients remember, and the model that it has come to."""
+    scheme = made(name)
+    held = keys.save(scheme.keygen(CLIENTS), scheme, folder / "keys")
+    goals = [[np.full(x.shape, 0.1 * (client + 1), x.dtype) for x in initial()] for client in range(CLIENTS)]
+    with state_in(folder / "state"):
+        grid = LocalGrid(make_app(goals, [10] * CLIENTS), CLIENTS, held)
+        everybody = dict.fromkeys(("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"), CLIENTS)
+        strategy = SecureStrategy(FedAvg(**everybody), held, out=folder / "run")
+        strategy.start(grid, record(initial()), num_rounds=2)
+        model = open_run(folder / "run", held / "client-0.key")
+    np.savez(folder / "model.npz", **{key.replace("/", "."): value for key, value in model.items()})
+
+
+def bare(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without the names and numbers of whoever makes it."""
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def main() -> int:
+    """Write a version's archive, whole or not at all."""
+    target = GOLDEN / f"{version('fedcipher')}.tar.xz"
+    if target.exists():
+        print(f"{target} is there: its files are those of that version, and stay", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="fedcipher-golden-") as scratch:
+        for name in VARIANTS:
+            folder = Path(scratch) / "made" / name
+            folder.mkdir(parents=True)
+            write(name, folder)
+            if name in LARGE:
+                trim(folder)
+            print(name, file=sys.stderr)
+        for name in RUNS:
+            folder = Path(scratch) / "made" / f"run-{name}"
+            folder.mkdir()
+            write_run(name, folder)
+        with state_in(Path(scratch) / "made" / "roster" / "state"):
+            write_roster(Path(scratch) / "made" / "roster")
+        GOLDEN.mkdir(exist_ok=True)
+        draft = Path(scratch) / target.name
+        with tarfile.open(draft, "w:xz") as archive:
+            archive.add(Path(scratch) / "made", arcname=".", filter=bare)
+        shutil.move(draft, target)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
