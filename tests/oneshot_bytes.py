@@ -290,6 +290,19 @@ class Part:
     packing: Packing
 
 
+def canonical(domain, *fields):
+    """Fields with tags from 1 on: numbers, lists of numbers, and encodings."""
+    out = struct.pack("<H", len(domain)) + domain.encode()
+    for tag, said in enumerate(fields, 1):
+        listed = said if isinstance(said, list) else [said]
+        parts = (
+            struct.pack("<d", x) if isinstance(x, float) else x if isinstance(x, bytes) else u64(x) for x in listed
+        )
+        value = b"".join(parts)
+        out += struct.pack("<HI", tag, len(value)) + value
+    return out
+
+
 @dataclass(frozen=True)
 class Params:
     clients: int
@@ -313,21 +326,19 @@ class Params:
         bits = (bits,) if isinstance(bits, int) else tuple(bits)
         return Params(bits=bits, **spec["params"])
 
-    def text(self):
-        bounds = f"clients: {self.clients}, max_weight: {self.max_weight}, min_contributions: {self.min_contributions}"
-        life = f"rounds: {self.prekey_rounds}, hours: {self.prekey_hours}"
-        rest = ", ".join(
-            f"{name}: {getattr(self, name)}"
-            for name in ("members", "threshold", "corrupt_clients", "corrupt_members", "pack")
+    def encoded(self):
+        bounds = canonical("fedcipher bounds", self.clients, self.max_weight, self.min_contributions)
+        preset = {"compact": 1, "fast": 2}[self.preset]
+        committee = (self.members, self.threshold, self.corrupt_clients, self.corrupt_members, self.pack)
+        reveal = {"clients": 0, "server": 1}[self.reveal]
+        life = (self.prekey_rounds, self.prekey_hours)
+        primes = [int(prime) for prime in RINGS[self.preset][1]]
+        return canonical(
+            "fedcipher scheme oneshot", 3, bounds, preset, list(self.bits), *committee, reveal, *life, primes
         )
-        return (
-            f"oneshot 3|Params {{ bounds: Bounds {{ {bounds} }}, preset: {self.preset.title()}, "
-            f"bits: {list(self.bits)}, {rest}, reveal: {self.reveal.title()}, life: Life {{ {life} }} }}"
-            f"|{RINGS[self.preset][1]}"
-        ).encode()
 
     def digest(self):
-        return sha256(self.text()).digest()[:16]
+        return sha256(self.encoded()).digest()[:16]
 
     @property
     def n(self):
@@ -676,7 +687,7 @@ class Roster:
         return sha256(b"fedcipher oneshot v1 roster" + params.digest() + u64(epoch) + self.content).digest()
 
     def fingerprint(self, params, epoch):
-        said = sha256(params.text()).digest() + self.digest(params, epoch)
+        said = sha256(params.encoded()).digest() + self.digest(params, epoch)
         return sha256(b"fedcipher oneshot v1 fingerprint" + said).digest()
 
     def get(self, id):

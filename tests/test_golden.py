@@ -10,7 +10,7 @@ import pytest
 from fedcipher import errors, keys
 from fedcipher.flower import open_run
 from fedcipher.flower.journal import read_journal
-from fedcipher.keys.roster import look, read_identity, who_joined
+from fedcipher.keys.roster import join, look, read_identity, who_joined
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
@@ -122,3 +122,15 @@ def test_rosters_and_identities_are_read(golden, monkeypatch, tmp_path):
         scheme, key = keys.load_client(folder / "my.key")
         assert scheme.name == "oneshot" and key.client == party.number
         read_identity(folder / f"{party.name}.identity")
+        assert look(folder / "my.key").digest == listed.digest
+
+
+def test_a_roster_of_earlier_parameters_is_joined_by_nobody_new(tmp_path):
+    """Its other parties would have other keys; CHANGELOG.md says so."""
+    with tarfile.open(GOLDEN / "0.1.0.dev1.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    for path in [tmp_path, *tmp_path.rglob("*")]:
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    own, listed = tmp_path / "roster" / "ada" / "ada.identity", tmp_path / "roster" / "server.key"
+    with pytest.raises(errors.WrongRosterError, match="an earlier version of Fedcipher has made the roster"):
+        join(own, listed, tmp_path / "new.key", accept=lambda shown: None)

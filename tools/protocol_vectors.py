@@ -170,7 +170,7 @@ class Round:
         assert not wrong
         return {
             "spec": SPEC,
-            "text": params.text().decode(),
+            "encoded": params.encoded(),
             "parameters": params.digest(),
             "round": {"round": ROUND, "model": MODEL, "memory": MEMORY, "bound": BOUND, "epoch": place.epoch},
             "tensors": TENSORS,

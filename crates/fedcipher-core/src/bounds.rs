@@ -1,6 +1,7 @@
 //! How many bits a sum needs: `clients * max_weight * (2^b - 2) < 2^w`, checked before any round; and the levels of a
 //! value, of which there are as many as these bits have room for.
 
+use crate::canonical::{Canonical, Fields};
 use crate::{Error, Result};
 
 /// A field of a sum never exceeds this many bits, so that every sum is a non-negative `i64`.
@@ -10,13 +11,15 @@ pub const MAX_FIELD_BITS: u32 = 63;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Privacy {
     /// Of all its parameters.
-    pub digest: [u8; 16],
+    pub digest: [u8; 32],
+    /// The same as builds before 0.1.0 made it.
+    pub former: [u8; 16],
     /// Most updates that a client gives under one key set.
     pub rounds: u64,
 }
 
 /// Who may take part in one sum, and how heavily.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Most clients whose updates are added in one round.
     pub clients: u64,
@@ -27,16 +30,16 @@ pub struct Bounds {
     pub privacy: Option<Privacy>,
 }
 
-/// In the parameter digests of all schemes, which without privacy must stay what they were before there was any.
-impl std::fmt::Debug for Bounds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shown = f.debug_struct("Bounds");
-        shown.field("clients", &self.clients).field("max_weight", &self.max_weight);
-        shown.field("min_contributions", &self.min_contributions);
-        if let Some(privacy) = &self.privacy {
-            shown.field("privacy", privacy);
+impl Canonical for Bounds {
+    const DOMAIN: &'static str = "fedcipher bounds";
+
+    fn fields(&self, to: &mut Fields) {
+        to.number(1, self.clients);
+        to.number(2, self.max_weight);
+        to.number(3, self.min_contributions);
+        if let Some(privacy) = self.privacy {
+            to.bytes(4, &privacy.digest);
         }
-        shown.finish()
     }
 }
 

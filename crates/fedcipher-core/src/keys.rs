@@ -3,6 +3,7 @@
 use crate::codec::Layout;
 use crate::mac::MacKey;
 use crate::prf::random_bytes;
+use crate::scheme::ParamsDigest;
 use crate::shown::shown;
 use crate::sign::{SEED_LEN, SigningKey, VERIFY_LEN, is_key};
 use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag, Reader, SchemeId};
@@ -95,12 +96,15 @@ impl KeyTag {
         Err(Error::Parameters { found: wire::hex(&found), expected: wire::hex(&self.params) })
     }
 
-    /// This key set must have been made for `scheme` with parameters `params`.
-    pub fn check_scheme(&self, scheme: &str, params: [u8; 16]) -> Result<()> {
+    /// This key set must have been made for `scheme` with parameters of this digest, as now or as before 0.1.0.
+    pub fn check_scheme(&self, scheme: &str, digest: ParamsDigest) -> Result<()> {
         if self.scheme != wire::scheme_id(scheme)? {
             return Err(Error::Scheme { found: wire::scheme_name(&self.scheme), expected: scheme.to_owned() });
         }
-        KeyTag { params, ..self.clone() }.check_params(self.params)
+        match digest.whole(self.params) {
+            Some(_) => Ok(()),
+            None => Err(Error::Parameters { found: wire::hex(&self.params), expected: wire::hex(&digest.short()) }),
+        }
     }
 }
 

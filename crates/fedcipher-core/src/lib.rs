@@ -6,11 +6,13 @@
 pub mod admission;
 pub mod bits;
 pub mod bounds;
+pub mod canonical;
 pub mod client;
 pub mod codec;
 mod container;
 pub mod error;
 pub mod flashe;
+pub mod former;
 pub mod key_file;
 pub mod keys;
 pub(crate) mod lanes;

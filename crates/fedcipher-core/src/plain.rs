@@ -4,15 +4,17 @@ use crate::Result;
 use crate::admission::{self, Admission, Rules};
 use crate::bits;
 use crate::bounds::{Bounds, LaneBits, Levels, MAX_FIELD_BITS};
+use crate::canonical::{Canonical, Fields};
 use crate::client::{Receiver, Sender};
 use crate::codec::{Layout, SumSink, Update};
+use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::lanes::{Cuts, Lanes};
 use crate::ledger::Openings;
 use crate::mac::{Hash, Stamp, TAG_LEN, Weighting};
 use crate::memory::zeros;
 use crate::scheme::{
-    self, Aggregator, Decryptor, Encryptor, Expect, Opening, Progress, Request, Scheme, Summary, Terms,
+    Aggregator, Decryptor, Encryptor, Expect, Opening, ParamsDigest, Progress, Request, Scheme, Summary, Terms,
 };
 use crate::stream::{self, Opener, Piece, Sealer, Sealing, Threads};
 use crate::wire::{Contribution, Head, Header, Place};
@@ -47,13 +49,21 @@ impl Plain {
     }
 }
 
+impl Canonical for Plain {
+    const DOMAIN: &'static str = "fedcipher scheme plain";
+
+    fn fields(&self, to: &mut Fields) {
+        to.part(1, &self.bounds);
+    }
+}
+
 impl Scheme for Plain {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn digest(&self) -> [u8; 16] {
-        scheme::digest(&format!("{NAME}|{:?}", self.bounds))
+    fn digest(&self) -> ParamsDigest {
+        ParamsDigest::of(self, &former::plain(&self.bounds))
     }
 
     fn levels(&self) -> Levels {
@@ -70,7 +80,7 @@ impl Scheme for Plain {
     }
 
     fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet> {
-        let tag = KeyTag::fresh(NAME, self.digest(), epoch)?;
+        let tag = KeyTag::fresh(NAME, self.digest().short(), epoch)?;
         KeySet::build(tag, cohort, Vec::new(), |_| Ok(Zeroizing::new(Vec::new())))
     }
 

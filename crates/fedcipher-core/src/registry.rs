@@ -1,18 +1,22 @@
 //! Schemes by name: the one place that turns the text of a key file into a scheme.
 
 use crate::bounds::{Bounds, Privacy};
+use crate::canonical::{self, Canonical, Fields};
 use crate::codec::{Layout, Tensor};
 use crate::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
+use crate::former;
 use crate::oneshot::prekeys::Life;
 use crate::oneshot::{Oneshot, Params as OneshotParams, Reveal};
 use crate::plain::Plain;
 use crate::rlwe::Bfv;
 use crate::rlwe::accelerator::Accelerators;
 use crate::rlwe::params::{Params as BfvParams, Preset};
-use crate::scheme::{self, Scheme};
+use crate::scheme::{self, ParamsDigest, Scheme};
 use crate::{Error, Result};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What a key file's first line says of the scheme; other entries are the host's.
@@ -33,7 +37,6 @@ struct Codec {
 /// `fedcipher.dp.Privacy`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "what only the host uses is in the digest")]
 struct PrivacySpec {
     clip: f64,
     noise_multiplier: f64,
@@ -41,9 +44,23 @@ struct PrivacySpec {
     delta: f64,
 }
 
+impl Canonical for PrivacySpec {
+    const DOMAIN: &'static str = "fedcipher privacy";
+
+    fn fields(&self, to: &mut Fields) {
+        to.real(1, self.clip);
+        to.real(2, self.noise_multiplier);
+        to.number(3, self.rounds);
+        to.real(4, self.delta);
+    }
+}
+
 impl From<PrivacySpec> for Privacy {
     fn from(spec: PrivacySpec) -> Self {
-        Privacy { digest: scheme::digest(&format!("{spec:?}")), rounds: spec.rounds }
+        let PrivacySpec { clip, noise_multiplier, rounds, delta } = spec;
+        let former = former::privacy(clip, noise_multiplier, rounds, delta);
+        let former = scheme::short(&Sha256::digest(former.as_bytes()).into());
+        Privacy { digest: canonical::digest(&spec), former, rounds }
     }
 }
 
@@ -148,6 +165,55 @@ struct PastaSpec {
     min_contributions: Option<u64>,
     variant: u32,
     prime_bits: u32,
+}
+
+/// A parameter of a scheme whose arithmetic is another library's.
+struct Named(String, serde_json::Value);
+
+impl Canonical for Named {
+    const DOMAIN: &'static str = "fedcipher parameter";
+
+    fn fields(&self, to: &mut Fields) {
+        to.text(1, &self.0);
+        match &self.1 {
+            serde_json::Value::Bool(value) => to.number(2, u64::from(*value)),
+            serde_json::Value::String(value) => to.text(5, value),
+            serde_json::Value::Array(values) => to.numbers(6, values.iter().filter_map(serde_json::Value::as_u64)),
+            serde_json::Value::Number(value) => match (value.as_u64(), value.as_f64()) {
+                (Some(whole), _) => to.number(3, whole),
+                (None, real) => to.real(4, real.unwrap_or_default()),
+            },
+            _ => {}
+        }
+    }
+}
+
+struct Library<'a>(&'a str, &'a Bounds, Vec<Named>);
+
+impl Canonical for Library<'_> {
+    const DOMAIN: &'static str = "fedcipher scheme of a library";
+
+    fn fields(&self, to: &mut Fields) {
+        to.text(1, self.0);
+        to.part(2, self.1);
+        to.parts(3, &self.2);
+    }
+}
+
+/// Names a scheme whose arithmetic is another library's. `params` is JSON, an object of plain values.
+pub fn library(name: &str, params: &str, bounds: &Bounds) -> Result<ParamsDigest> {
+    let said: BTreeMap<String, serde_json::Value> =
+        serde_json::from_str(params).map_err(|e| Error::parameter("params", e.to_string()))?;
+    let plain = |value: &serde_json::Value| match value {
+        serde_json::Value::Object(_) => false,
+        serde_json::Value::Array(values) => values.iter().all(serde_json::Value::is_u64),
+        _ => true,
+    };
+    if let Some((name, _)) = said.iter().find(|(_, value)| !plain(value)) {
+        return Err(Error::parameter("params", format!("{name} is neither a plain value nor a list of whole numbers")));
+    }
+    let named = said.into_iter().map(|(name, value)| Named(name, value)).collect();
+    Ok(ParamsDigest::of(&Library(name, bounds, named), &former::library(name, params, bounds)))
 }
 
 fn read<T: DeserializeOwned>(params: serde_json::Value) -> Result<T> {

@@ -1,6 +1,7 @@
 //! The one interface of all schemes: three objects made from keys, speaking frames.
 
 use crate::bounds::{LaneBits, Levels};
+use crate::canonical::{self, Canonical};
 use crate::codec::{Layout, SumSink, Update};
 use crate::keys::{ClientKey, KeySet, ServerKey};
 use crate::ledger::Openings;
@@ -253,8 +254,8 @@ pub trait Member: Send + Sync {
 pub trait Scheme: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// A digest of all parameters that two parties must share.
-    fn digest(&self) -> [u8; 16];
+    /// Of all parameters that two parties must share.
+    fn digest(&self) -> ParamsDigest;
 
     /// How many levels the values of an update have.
     fn levels(&self) -> Levels;
@@ -321,7 +322,13 @@ pub trait Scheme: Send + Sync {
 
     /// What names a roster to people, and what its parties sign: more than `KeyTag::key_id`, which two rosters of one
     /// maker could share.
-    fn roster_fingerprint(&self, _roster: &Roster, _epoch: u64) -> Result<[u8; 32]> {
+    /// `params` are those of its keys; none: of keys that are made now.
+    fn roster_fingerprint(&self, _roster: &Roster, _epoch: u64, _params: Option<[u8; 16]>) -> Result<[u8; 32]> {
+        Err(no_roster(self.name()))
+    }
+
+    /// The roster in a server's key. Refuses a key that names another roster.
+    fn roster_in(&self, _key: &ServerKey) -> Result<Roster> {
         Err(no_roster(self.name()))
     }
 
@@ -363,10 +370,34 @@ fn no_roster(scheme: &'static str) -> Error {
     }
 }
 
-/// Digest of a canonical parameter text.
+/// What names a scheme with its parameters: as this version does, and as builds before 0.1.0 did ([`crate::former`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParamsDigest {
+    now: [u8; 32],
+    former: [u8; 32],
+}
+
+impl ParamsDigest {
+    #[must_use]
+    pub fn of<T: Canonical>(params: &T, former: &str) -> Self {
+        ParamsDigest { now: canonical::digest(params), former: Sha256::digest(former.as_bytes()).into() }
+    }
+
+    /// In the keys and frames that are made now.
+    #[must_use]
+    pub fn short(&self) -> [u8; 16] {
+        short(&self.now)
+    }
+
+    /// All bits of the digest that begins with `params`, as a key has it.
+    #[must_use]
+    pub fn whole(&self, params: [u8; 16]) -> Option<[u8; 32]> {
+        [self.now, self.former].into_iter().find(|whole| short(whole) == params)
+    }
+}
+
+/// The first half of a digest.
 #[must_use]
-pub fn digest(text: &str) -> [u8; 16] {
-    let mut out = [0u8; 16];
-    out.copy_from_slice(&Sha256::digest(text.as_bytes())[..16]);
-    out
+pub fn short(whole: &[u8; 32]) -> [u8; 16] {
+    std::array::from_fn(|k| whole[k])
 }

@@ -173,7 +173,7 @@ impl Round {
     }
 
     fn roster_digest(&self) -> [u8; 32] {
-        self.roster().digest(self.scheme.digest(), 1)
+        self.roster().digest(self.scheme.digest().short(), 1)
     }
 
     fn added(&self) -> Box<dyn Aggregator> {

@@ -197,7 +197,7 @@ fn member(odd: &Odd) -> Option<bool> {
         }
     };
     let key = scheme.join(&roster, &identities[0], 1).unwrap();
-    let scope = roster.digest(scheme.digest(), 1);
+    let scope = roster.digest(scheme.digest().short(), 1);
     let asked: Vec<Contribution> = [1, 2, ODD].map(|client| Contribution { client, weight: 1 }).into();
     let header = key.tag.header(Kind::Request, 7, asked.clone());
     let context = RoundContext::given(scope, &header, [9; 32]);

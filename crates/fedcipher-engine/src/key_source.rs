@@ -169,7 +169,7 @@ impl AuthoritySource {
         if key.tag != server.tag {
             return Err(Error::Protocol(format!("the roster of epoch {} is not the one that it names", issued.epoch)));
         }
-        self.show(device, issued.epoch, &roster, scheme.roster_fingerprint(&roster, issued.epoch)?);
+        self.show(device, issued.epoch, &roster, scheme.roster_fingerprint(&roster, issued.epoch, None)?);
         Ok(key)
     }
 

@@ -146,6 +146,12 @@ impl ClientKey {
         self.0.tag.epoch
     }
 
+    /// The digest of the scheme's parameters that the key set was made for.
+    #[getter]
+    fn params<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.tag.params)
+    }
+
     #[getter]
     fn scheme(&self) -> String {
         wire::scheme_name(&self.0.tag.scheme)
@@ -191,6 +197,12 @@ impl ServerKey {
     #[getter]
     fn epoch(&self) -> u64 {
         self.0.tag.epoch
+    }
+
+    /// The digest of the scheme's parameters that the key set was made for.
+    #[getter]
+    fn params<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.tag.params)
     }
 
     #[getter]
@@ -279,14 +291,21 @@ impl Scheme {
         self.0.join(&roster.0, &identity.0, epoch).map(ClientKey).map_err(raise)
     }
 
-    /// Names the roster to people; its parties sign it.
+    /// Names the roster to people; its parties sign it. `params` are those of its keys.
+    #[pyo3(signature = (roster, epoch, params = None))]
     fn roster_fingerprint<'py>(
         &self,
         py: Python<'py>,
         roster: &committee::Roster,
         epoch: u64,
+        params: Option<[u8; 16]>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        self.0.roster_fingerprint(&roster.0, epoch).map(|digest| PyBytes::new(py, &digest)).map_err(raise)
+        self.0.roster_fingerprint(&roster.0, epoch, params).map(|digest| PyBytes::new(py, &digest)).map_err(raise)
+    }
+
+    /// The roster in a server's key.
+    fn roster_in(&self, key: &ServerKey) -> PyResult<committee::Roster> {
+        self.0.roster_in(&key.0).map(committee::Roster).map_err(raise)
     }
 
     /// The key with the parties whose signatures these are.

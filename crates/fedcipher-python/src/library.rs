@@ -8,8 +8,8 @@ use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::client;
 use fedcipher_core::keys::{KeySet, KeyTag};
 use fedcipher_core::mac::{Tag, Verifier, Weighting};
-use fedcipher_core::scheme::{Expect, Terms};
-use fedcipher_core::{Error, codec, registry, scheme};
+use fedcipher_core::scheme::{Expect, ParamsDigest, Terms};
+use fedcipher_core::{Error, codec, registry};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 #[pyclass(frozen, module = "fedcipher._native")]
 pub struct Library {
     name: String,
-    digest: [u8; 16],
+    digest: ParamsDigest,
     bounds: Bounds,
 }
 
@@ -47,7 +47,7 @@ impl Library {
 
 #[pymethods]
 impl Library {
-    /// `params` is a canonical text of all parameters: its digest is in every key and frame. `privacy`: that of the
+    /// `params` are all parameters, as JSON: their digest is in every key and frame. `privacy`: that of the
     /// codec, as JSON.
     #[new]
     #[pyo3(signature = (name, params, clients, max_weight, min_contributions = None, privacy = None))]
@@ -64,7 +64,7 @@ impl Library {
             Bounds::new(clients, max_weight, min_contributions)?.with_privacy(privacy)
         };
         let bounds = bounded().map_err(raise)?;
-        let digest = scheme::digest(&format!("{name}|{params}|{bounds:?}"));
+        let digest = registry::library(name, params, &bounds).map_err(raise)?;
         Ok(Library { name: name.to_owned(), digest, bounds })
     }
 
@@ -86,7 +86,7 @@ impl Library {
         public: &[u8],
     ) -> PyResult<(Vec<ClientKey>, ServerKey)> {
         let build = || {
-            let tag = KeyTag::fresh(&self.name, self.digest, epoch)?;
+            let tag = KeyTag::fresh(&self.name, self.digest.short(), epoch)?;
             KeySet::build(tag, &cohort, public.to_vec(), |_| Ok(Zeroizing::new(secret.to_vec())))
         };
         let set = build().map_err(raise)?;

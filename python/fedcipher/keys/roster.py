@@ -325,33 +325,28 @@ def look(path: str | Path) -> Listed:
         made_by = _native_scheme(scheme)
         listed, joined = made_by.roster_of(key)
         known = None if joined is None else frozenset(joined)
-        return replace(_listed(made_by, listed, key.epoch), joined=known)
-    made_by, listed, epoch = _roster_in(path)
-    return _listed(made_by, listed, epoch)
+        return replace(_listed(made_by, listed, key), joined=known)
+    return _listed(*_roster_in(path))
 
 
-def _roster_in(path: str | Path) -> tuple[NativeScheme, _native.Roster, int]:
+def _roster_in(path: str | Path) -> tuple[NativeScheme, _native.Roster, _native.ServerKey]:
     """Of a server's key file."""
     scheme, server = load_server(path)
     made_by = _native_scheme(scheme)
     try:
-        listed = _native.Roster.from_bytes(server.public)
-        sound = made_by.roster_key(listed, epoch=server.epoch).to_bytes() == server.to_bytes()
+        return made_by, made_by.roster_in(server), server
     except FedcipherError as error:
-        raise KeyFormatError(f"{path} holds no roster: {error}") from error
-    if not sound:
-        raise KeyFormatError(f"{path} is damaged: its roster is not the one that it names; take it again")
-    return made_by, listed, server.epoch
+        raise KeyFormatError(f"{path} holds no roster: {error}; take it again") from error
 
 
-def _listed(made_by: NativeScheme, listed: _native.Roster, epoch: int) -> Listed:
+def _listed(made_by: NativeScheme, listed: _native.Roster, key: _native.ServerKey | _native.ClientKey) -> Listed:
     parties = tuple(
         ListedParty(number, name, *roles, fingerprint_of(*keys))
         for (number, name, roles), keys in zip(listed.parties(), listed.keys(), strict=True)
     )
     return Listed(
         parties,
-        made_by.roster_fingerprint(listed, epoch=epoch),
+        made_by.roster_fingerprint(listed, epoch=key.epoch, params=key.params),
         (*_problems(made_by, listed),),
         {party.number: verify for party, (verify, _) in zip(parties, listed.keys(), strict=True)},
         made_by.params()["corrupt_clients"],
@@ -398,12 +393,17 @@ def join(
     identity.
     """
     own = read_identity(identity)
-    made_by, listed, epoch = _roster_in(roster_file)
-    shown = _listed(made_by, listed, epoch)
+    made_by, listed, server = _roster_in(roster_file)
+    if made_by.roster_key(listed, epoch=server.epoch).params != server.params:
+        raise WrongRosterError(
+            f"an earlier version of Fedcipher has made the roster {roster_file}: parties that have joined it go on. "
+            "Whoever joins now needs a roster that this version has made"
+        )
+    shown = _listed(made_by, listed, server)
     accept(shown)
     if shown.problems:
         raise WrongRosterError(f"this roster is not to be joined: {'; '.join(shown.problems)}")
-    key = made_by.join(listed, own, epoch=epoch)
+    key = made_by.join(listed, own, epoch=server.epoch)
     name = next(party.name for party in shown.parties if party.number == key.client)
     if trusts_maker:
         return save_client(key, made_by, out, coordinator=coordinator), None, name

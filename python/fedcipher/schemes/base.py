@@ -76,6 +76,7 @@ __all__ = [
 ]
 
 _log = quoting_log("fedcipher")
+_PARAMS_BYTES = 16
 _MAX_CLIENT, _MAX_COHORT = (1 << 32) - 1, 1 << 20
 _CLIENT_KEY = "give a client's, as from KeySet.client or fedcipher.keys.load_client"
 _SERVER_KEY = "give the server's, as from KeySet.server or fedcipher.keys.load_server"
@@ -722,13 +723,20 @@ class NativeScheme(Scheme):
         roster = instance_of(roster, _native.Roster, "roster", _ROSTER)
         return self._native.roster_key(roster, whole_number(epoch, "epoch"))
 
-    def roster_fingerprint(self, roster: _native.Roster, *, epoch: int = 1) -> bytes:
+    def roster_fingerprint(self, roster: _native.Roster, *, epoch: int = 1, params: bytes | None = None) -> bytes:
         """What names ``roster`` to people, and what its parties sign: of parties, keys, parameters and epoch.
 
-        Raises as `join`.
+        ``params`` are those of the roster's keys, which an earlier version may have made. Raises as `join`.
         """
         roster = instance_of(roster, _native.Roster, "roster", _ROSTER)
-        return self._native.roster_fingerprint(roster, whole_number(epoch, "epoch"))
+        params = None if params is None else as_bytes(params, "params")
+        if params is not None and len(params) != _PARAMS_BYTES:
+            raise ParameterError(f"params has {len(params)} bytes, and a key's have {_PARAMS_BYTES}")
+        return self._native.roster_fingerprint(roster, whole_number(epoch, "epoch"), params)
+
+    def roster_in(self, key: _native.ServerKey) -> _native.Roster:
+        """The roster in a server's key. Raises `KeyFormatError` where the key names another one, and as `join`."""
+        return self._native.roster_in(server_key(key))
 
     def with_joined(self, key: _native.ClientKey, joined: Sequence[tuple[int, bytes]]) -> _native.ClientKey:
         """``key``, which encrypts once enough parties have joined, with these parties' signatures of its roster.

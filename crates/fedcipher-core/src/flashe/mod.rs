@@ -17,14 +17,16 @@ mod sparse;
 
 use crate::admission::Rules;
 use crate::bounds::{Bounds, LaneBits, Levels, MAX_FIELD_BITS};
+use crate::canonical::{Canonical, Fields};
 use crate::client::{Receiver, Sender};
 use crate::codec::Layout;
+use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::lanes::Lanes;
 use crate::mac::Weighting;
 use crate::mac::coordinates::MAX_SUM_BITS;
 use crate::prf::{Prf, random_bytes};
-use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Scheme};
+use crate::scheme::{Aggregator, Decryptor, Encryptor, ParamsDigest, Scheme};
 use crate::sparse::{check_top, tensor_count};
 use crate::{Error, Result};
 pub use mask::Masking;
@@ -142,15 +144,35 @@ impl Params {
     }
 }
 
+impl Canonical for Params {
+    const DOMAIN: &'static str = "fedcipher scheme flashe";
+
+    fn fields(&self, to: &mut Fields) {
+        to.part(1, &self.bounds);
+        to.number(
+            2,
+            match self.policy {
+                Policy::Adaptive => 0,
+                Policy::Fixed(Masking::Single) => 1,
+                Policy::Fixed(Masking::Double) => 2,
+            },
+        );
+        to.number(3, u64::from(self.key_bits));
+        if let Some(top) = self.per_client_top {
+            to.real(4, top);
+            // Which permutation: frames of another one's coordinates must not open.
+            to.number(5, 2);
+        }
+    }
+}
+
 impl Scheme for Flashe {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn digest(&self) -> [u8; 16] {
-        // Frames of another permutation's coordinates must not open.
-        let order = if self.params.per_client_top.is_some() { "|order 2" } else { "" };
-        scheme::digest(&format!("{NAME}|{:?}{order}", self.params))
+    fn digest(&self) -> ParamsDigest {
+        ParamsDigest::of(&self.params, &former::flashe(&self.params))
     }
 
     fn levels(&self) -> Levels {
@@ -173,7 +195,7 @@ impl Scheme for Flashe {
         if cohort.contains(&u32::MAX) {
             return Err(Error::parameter("cohort", "client id 4294967295 has no neighbour j + 1"));
         }
-        let tag = KeyTag::fresh(NAME, self.digest(), epoch)?;
+        let tag = KeyTag::fresh(NAME, self.digest().short(), epoch)?;
         let bytes = random_bytes::<64>()?;
         let secret = &bytes[..self.params.key_bits as usize / 8 + 32];
         KeySet::build(tag, cohort, Vec::new(), |_| Ok(Zeroizing::new(secret.to_vec())))

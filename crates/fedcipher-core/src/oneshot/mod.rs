@@ -32,13 +32,15 @@ pub mod statement;
 
 use crate::admission::Rules;
 use crate::bounds::{Bounds, LaneBits, Levels};
+use crate::canonical::{Canonical, Fields};
 use crate::codec::Layout;
+use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::ledger::Holder;
 use crate::mac::{MacKey, Weighting};
 use crate::rlwe::params::{Derived, Params as Ring, Preset};
 use crate::rlwe::ring::Binomial;
-use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Member, Scheme};
+use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Member, ParamsDigest, Scheme};
 use crate::sign::hybrid::SIGNATURE_LEN;
 use crate::statement::sha256;
 use crate::wire::Reader;
@@ -153,17 +155,20 @@ impl Oneshot {
         Ok(Oneshot { setting: Arc::new(Setting { params, derived, sharing }) })
     }
 
-    /// All parameters that two parties must share.
-    fn text(&self) -> String {
-        format!("{NAME} 3|{:?}|{:?}", self.setting.params, self.setting.derived.ring.primes)
+    /// Names the roster, so that a party refuses what belongs to another. `params` are those of a key, or of new ones.
+    fn tag(&self, roster: &Roster, epoch: u64, params: [u8; 16]) -> Result<KeyTag> {
+        self.setting.check_roster(roster)?;
+        let key_id = scheme::short(&roster.digest(params, epoch));
+        Ok(KeyTag { scheme: wire::scheme_id(NAME)?, params, key_id, epoch })
     }
 
-    /// Names the roster, so that a party refuses what belongs to another.
-    fn tag(&self, roster: &Roster, epoch: u64) -> Result<KeyTag> {
+    /// Names the roster of keys with these parameters to people.
+    fn fingerprint(&self, roster: &Roster, epoch: u64, params: [u8; 16]) -> Result<[u8; 32]> {
         self.setting.check_roster(roster)?;
-        let mut key_id = [0u8; 16];
-        key_id.copy_from_slice(&roster.digest(self.digest(), epoch)[..16]);
-        Ok(KeyTag { scheme: wire::scheme_id(NAME)?, params: self.digest(), key_id, epoch })
+        // All bits of the parameters' digest too: of frames' 128 two could be found that agree.
+        let whole =
+            self.digest().whole(params).ok_or_else(|| Error::Key { reason: "it has other parameters".into() })?;
+        Ok(sha256(&[b"fedcipher oneshot v1 fingerprint", &whole, &roster.digest(params, epoch)]))
     }
 }
 
@@ -247,10 +252,38 @@ impl Oneshot {
 
     /// The digest of the key's roster.
     fn check_key(&self, tag: &KeyTag, roster: &Roster) -> Result<[u8; 32]> {
-        if self.tag(roster, tag.epoch)? == *tag {
-            return Ok(roster.digest(self.digest(), tag.epoch));
+        if self.tag(roster, tag.epoch, tag.params)? == *tag {
+            return Ok(roster.digest(tag.params, tag.epoch));
         }
         Err(Error::Key { reason: "it does not belong to the roster that it holds; join the roster again".into() })
+    }
+}
+
+impl Canonical for Oneshot {
+    const DOMAIN: &'static str = "fedcipher scheme oneshot";
+
+    fn fields(&self, to: &mut Fields) {
+        let Setting { params: p, derived, .. } = &*self.setting;
+        // The version of updates, requests and answers.
+        to.number(1, 3);
+        to.part(2, &p.bounds);
+        to.number(3, p.preset.number());
+        to.numbers(4, p.bits.iter().map(|bits| u64::from(*bits)));
+        to.number(5, p.members as u64);
+        to.number(6, p.threshold as u64);
+        to.number(7, p.corrupt_clients as u64);
+        to.number(8, p.corrupt_members as u64);
+        to.number(9, p.pack as u64);
+        to.number(
+            10,
+            match p.reveal {
+                Reveal::Clients => 0,
+                Reveal::Server => 1,
+            },
+        );
+        to.number(11, p.life.rounds);
+        to.number(12, p.life.hours);
+        to.numbers(13, derived.ring.primes.iter().copied());
     }
 }
 
@@ -259,8 +292,9 @@ impl Scheme for Oneshot {
         NAME
     }
 
-    fn digest(&self) -> [u8; 16] {
-        scheme::digest(&self.text())
+    fn digest(&self) -> ParamsDigest {
+        let Setting { params, derived, .. } = &*self.setting;
+        ParamsDigest::of(self, &former::oneshot(params, &derived.ring.primes))
     }
 
     fn levels(&self) -> Levels {
@@ -309,23 +343,24 @@ impl Scheme for Oneshot {
     }
 
     fn join(&self, roster: &Roster, identity: &Identity, epoch: u64) -> Result<ClientKey> {
-        let tag = self.tag(roster, epoch)?;
+        let tag = self.tag(roster, epoch, self.digest().short())?;
         let (client, root) = roster.join(identity)?;
         let sign = identity.signing.clone();
         let secret = Zeroizing::new([identity.sealing(), roster.to_bytes()].concat());
         Ok(ClientKey { tag, client, root, sign, secret })
     }
 
-    fn roster_fingerprint(&self, roster: &Roster, epoch: u64) -> Result<[u8; 32]> {
-        self.setting.check_roster(roster)?;
-        // All bits of the parameters' digest too: of frames' 128 two could be found that agree.
-        let params = sha256(&[self.text().as_bytes()]);
-        Ok(sha256(&[b"fedcipher oneshot v1 fingerprint", &params, &roster.digest(self.digest(), epoch)]))
+    fn roster_fingerprint(&self, roster: &Roster, epoch: u64, params: Option<[u8; 16]>) -> Result<[u8; 32]> {
+        self.fingerprint(roster, epoch, params.unwrap_or_else(|| self.digest().short()))
+    }
+
+    fn roster_in(&self, key: &ServerKey) -> Result<Roster> {
+        self.server_place(key).map(|(roster, _)| roster)
     }
 
     fn with_joined(&self, key: &ClientKey, joined: &[(u32, [u8; SIGNATURE_LEN])]) -> Result<ClientKey> {
         let Place { identity, roster, joined: before, .. } = self.place(key)?;
-        let fingerprint = self.roster_fingerprint(&roster, key.tag.epoch)?;
+        let fingerprint = self.fingerprint(&roster, key.tag.epoch, key.tag.params)?;
         let now = before.unwrap_or_default().with(&roster, &fingerprint, key.client, joined)?;
         let secret = [identity.sealing(), roster.to_bytes(), &now.to_bytes()].concat();
         Ok(ClientKey { secret: Zeroizing::new(secret), ..key.clone() })
@@ -337,7 +372,7 @@ impl Scheme for Oneshot {
     }
 
     fn roster_key(&self, roster: &Roster, epoch: u64) -> Result<ServerKey> {
-        let tag = self.tag(roster, epoch)?;
+        let tag = self.tag(roster, epoch, self.digest().short())?;
         Ok(ServerKey { tag, cohort: Arc::new(roster.cohort()), public: roster.to_bytes().to_vec() })
     }
 

@@ -17,11 +17,13 @@ use super::secret::Secret;
 use super::transcipher::EvaluationKeys;
 use crate::admission::Rules;
 use crate::bounds::{Bounds, LaneBits, Levels};
+use crate::canonical::{Canonical, Fields};
 use crate::client::{Receiver, Sender};
 use crate::codec::Layout;
+use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
-use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Scheme};
+use crate::scheme::{Aggregator, Decryptor, Encryptor, ParamsDigest, Scheme};
 use crate::wire;
 use crate::{Error, Result};
 use fhe::bfv::SecretKey;
@@ -168,13 +170,25 @@ impl Shared {
     }
 }
 
+impl Canonical for PastaBfv {
+    const DOMAIN: &'static str = "fedcipher scheme pasta-bfv";
+
+    fn fields(&self, to: &mut Fields) {
+        to.part(1, &self.shared.params.bounds);
+        to.number(2, u64::from(self.shared.params.variant));
+        to.number(3, self.shared.params.prime);
+        to.numbers(4, self.shared.context.moduli.iter().copied());
+    }
+}
+
 impl Scheme for PastaBfv {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn digest(&self) -> [u8; 16] {
-        scheme::digest(&format!("{NAME}|{:?}|{:?}", self.shared.params, self.shared.context.moduli))
+    fn digest(&self) -> ParamsDigest {
+        let Params { bounds, variant, prime } = &self.shared.params;
+        ParamsDigest::of(self, &former::pasta(bounds, *variant, *prime, &self.shared.context.moduli))
     }
 
     fn levels(&self) -> Levels {
@@ -209,7 +223,7 @@ impl Scheme for PastaBfv {
             secrets.insert(*id, Secret::pack(&words, &encrypted, &secret_bytes));
         }
         let public = known::pack(&digests, &evaluation.galois.to_bytes(), &evaluation.relinearisation.to_bytes());
-        let tag = KeyTag::fresh(NAME, self.digest(), epoch)?;
+        let tag = KeyTag::fresh(NAME, self.digest().short(), epoch)?;
         KeySet::build(tag, cohort, public, |id| secrets.remove(&id).ok_or(Error::UnknownClient { client: id }))
     }
 

@@ -17,10 +17,12 @@ pub mod ring;
 use crate::Result;
 use crate::admission::Rules;
 use crate::bounds::{LaneBits, Levels};
+use crate::canonical::{Canonical, Fields};
 use crate::codec::Layout;
+use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
-use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Scheme};
+use crate::scheme::{Aggregator, Decryptor, Encryptor, ParamsDigest, Scheme};
 use accelerator::{Accelerators, Session};
 use params::{Derived, Params};
 use ring::Binomial;
@@ -65,13 +67,26 @@ impl Bfv {
     }
 }
 
+impl Canonical for Bfv {
+    const DOMAIN: &'static str = "fedcipher scheme bfv";
+
+    fn fields(&self, to: &mut Fields) {
+        let params = &self.derived.params;
+        to.part(1, &params.bounds);
+        to.number(2, params.preset.number());
+        to.numbers(3, params.bits.iter().map(|bits| u64::from(*bits)));
+        to.number(4, u64::from(params.server_weights));
+        to.numbers(5, self.derived.ring.primes.iter().copied());
+    }
+}
+
 impl Scheme for Bfv {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn digest(&self) -> [u8; 16] {
-        scheme::digest(&format!("{NAME}|{:?}|{:?}", self.derived.params, self.derived.ring.primes))
+    fn digest(&self) -> ParamsDigest {
+        ParamsDigest::of(self, &former::bfv(&self.derived.params, &self.derived.ring.primes))
     }
 
     fn levels(&self) -> Levels {
@@ -87,7 +102,7 @@ impl Scheme for Bfv {
     }
 
     fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet> {
-        let tag = KeyTag::fresh(NAME, self.digest(), epoch)?;
+        let tag = KeyTag::fresh(NAME, self.digest().short(), epoch)?;
         let secret = self.derived.ring.secret()?;
         KeySet::build(tag, cohort, Vec::new(), |_| Ok(secret.clone()))
     }

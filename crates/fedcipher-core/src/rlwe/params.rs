@@ -30,6 +30,18 @@ pub enum Preset {
     FedbitPaper,
 }
 
+impl Preset {
+    /// In encodings; a number keeps its meaning for ever.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        match self {
+            Preset::Compact => 1,
+            Preset::Fast => 2,
+            Preset::FedbitPaper => 3,
+        }
+    }
+}
+
 /// What the cohort must agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Params {
