@@ -62,6 +62,47 @@ def test_an_exception_that_is_dropped_is_raised_again(where, how):
     assert said == f"fedcipher: {'interrupted' if how == signal.SIGINT else f'ended by {how.name}'}\n"
 
 
+LOOP = """
+import asyncio, os, signal, sys
+from fedcipher._signals import Terminated, raise_on_termination
+
+if {uvloop}:
+    import uvloop
+    uvloop.install()
+
+
+async def served():
+    def again():
+        loop.call_soon(again)
+
+    loop = asyncio.get_running_loop()
+    loop.call_soon(again)
+    print("here", flush=True)
+    await asyncio.sleep(60)
+
+
+try:
+    with raise_on_termination():
+        asyncio.run(served())
+except Terminated as terminated:
+    sys.exit(terminated.report())
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("uvloop", [False, True])
+def test_a_signal_in_an_event_loop_ends_it(uvloop, how):
+    """A loop logs what its callbacks raise and goes on, but for `SystemExit`; the log kept the exception alive."""
+    if uvloop:
+        pytest.importorskip("uvloop")
+    with started(LOOP.format(uvloop=uvloop)) as process:
+        assert process.stdout.readline() == "here\n"
+        process.send_signal(how)
+        said = process.communicate(timeout=30)[1]
+    assert process.returncode == 128 + how
+    assert said == f"fedcipher: ended by {how.name}\n"
+
+
 BUSY = {
     "foreign code": """
         lock = ctypes.create_string_buffer(128)

@@ -115,8 +115,8 @@ MUTANTS = (
     flower(
         "attendance",
         "a deadline is not kept",
-        "(seconds if self._deadline is None else min(seconds, self._deadline))",
-        "seconds",
+        "(most if self._deadline is None else min(most, self._deadline))",
+        "most",
     ),
     flower("attendance", "late answers are not told of", "            record.late.append(node)\n", ""),
     flower(

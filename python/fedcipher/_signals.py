@@ -38,11 +38,14 @@ _SAME_SECONDS = 1.0
 """Signals this close together count as one: a terminal that closes sends its own and its shell's."""
 
 
-class Terminated(BaseException):
-    """The signal ``number`` has asked this process to end."""
+class Terminated(SystemExit):
+    """The signal ``number`` has asked this process to end.
+
+    A `SystemExit`, as event loops drop every other exception that a signal raises in one of their callbacks.
+    """
 
     def __init__(self, number: int) -> None:
-        super().__init__(number)
+        super().__init__(128 + number)
         self.number = number
 
     def report(self) -> int:

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedcipher._optional import load
+from fedcipher._signals import Terminated
 from fedcipher.cluster.environment import for_flower
 from fedcipher.errors import ClusterError, KeyFormatError
 from fedcipher.foreign_files import MAX_NOTE, read_json, read_text
@@ -109,6 +110,8 @@ def run_app(folder: Path, app: str, arguments: Sequence[str]) -> int:
     try:
         flower.app(["run", app, NAME, *arguments])
         status = 0
+    except Terminated:
+        raise
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     finally:

@@ -296,7 +296,8 @@ def make(
 
     listed = roster([Card(party(k, name), *keys) for k, (name, *keys) in enumerate(read)])
     made_by = _native_scheme(scheme)
-    key, shown = made_by.roster_key(listed, epoch=epoch), _listed(made_by, listed, epoch)
+    key = made_by.roster_key(listed, epoch=epoch)
+    shown = _listed(made_by, listed, key)
     if shown.problems:
         raise ParameterError(f"nobody would join this roster: {'; '.join(shown.problems)}")
     return save_server(key, scheme, out, examples_per_weight=examples_per_weight), shown
