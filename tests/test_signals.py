@@ -1,13 +1,15 @@
 """A signal that ends a program is never lost, and a second one ends it at once, whatever the program is doing."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
-from fedcipher._scratch import scratch_folder
+from fedcipher._scratch import remove, scratch_folder
 from fedcipher._signals import Terminated, defer_termination, mark_handled, raise_on_termination
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
@@ -284,3 +286,24 @@ os.kill(os.getpid(), signal.SIGINT)
     assert process.returncode == -signal.SIGINT
     assert ("KeyboardInterrupt" in said) is not ours
     assert ours is (said == "")
+
+
+def test_a_folder_is_removed_while_another_thread_writes_into_it(tmp_path):
+    """One pass over the folder leaves what was written since it has listed it."""
+    folder, begun = tmp_path / "scratch", threading.Event()
+    folder.mkdir()
+
+    def write():
+        with contextlib.suppress(OSError):
+            for k in range(1_000_000):
+                (folder / str(k)).touch()
+                begun.set()
+
+    writers = [threading.Thread(target=write) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    assert begun.wait(10)
+    remove(str(folder))
+    for writer in writers:
+        writer.join()
+    assert not folder.exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import shutil
 import socket
 import sys
 import threading
@@ -13,6 +12,7 @@ from typing import Any
 
 from fedcipher import _native
 from fedcipher._addresses import host_and_port, joined, listening
+from fedcipher._scratch import remove
 from fedcipher.bench.link import Connection, Link, Message
 from fedcipher.bench.sampler import Sampler
 from fedcipher.errors import BenchError, FedcipherError, PeerLostError
@@ -141,14 +141,14 @@ def end_with_parent(state: str = "") -> None:
     ``state``: a folder to remove at this process's end. Its parent does that too, but may have been killed.
     """
     if state:
-        atexit.register(shutil.rmtree, state, ignore_errors=True)
+        atexit.register(remove, state)
 
     def watch() -> None:
         # Not through sys.stdin, whose lock would be held when the interpreter ends.
         while os.read(0, 1):
             pass
         if state:
-            shutil.rmtree(state, ignore_errors=True)
+            remove(state)
         os._exit(3)
 
     threading.Thread(target=watch, daemon=True).start()
