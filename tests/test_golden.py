@@ -18,15 +18,19 @@ ROUND, VALUES = 7, [np.array([0.5, -0.25, 0.125, 0.0, -1.0], np.float32), np.arr
 NO_LEDGER = {"plain"}
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def golden(request, tmp_path_factory):
-    """A version's files, with the modes that its programs gave them."""
-    folder = tmp_path_factory.mktemp(request.param)
-    with tarfile.open(GOLDEN / f"{request.param}.tar.xz") as archive:
+def unpacked(version, folder):
+    """Into ``folder``: git keeps no modes of files that only their user may read."""
+    with tarfile.open(GOLDEN / f"{version}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o700 if path.is_dir() else 0o600)
     return folder
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def golden(request, tmp_path_factory):
+    """A version's files, with the modes that its programs gave them."""
+    return unpacked(request.param, tmp_path_factory.mktemp(request.param))
 
 
 def variants(golden):
@@ -127,10 +131,7 @@ def test_rosters_and_identities_are_read(golden, monkeypatch, tmp_path):
 
 def test_a_roster_of_earlier_parameters_is_joined_by_nobody_new(tmp_path):
     """Its other parties would have other keys; CHANGELOG.md says so."""
-    with tarfile.open(GOLDEN / "0.1.0.dev1.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    for path in [tmp_path, *tmp_path.rglob("*")]:
-        path.chmod(0o700 if path.is_dir() else 0o600)
+    unpacked("0.1.0.dev1", tmp_path)
     own, listed = tmp_path / "roster" / "ada" / "ada.identity", tmp_path / "roster" / "server.key"
     with pytest.raises(errors.WrongRosterError, match="an earlier version of Fedcipher has made the roster"):
         join(own, listed, tmp_path / "new.key", accept=lambda shown: None)

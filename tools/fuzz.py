@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from archive import bare
 from page import section, written
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,14 +74,12 @@ def unpack() -> None:
 def pack() -> None:
     """For the next commit."""
 
-    def bare(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        member.uid = member.gid = member.mtime = 0
-        member.uname = member.gname = ""
-        return None if Path(member.name).name in UNPACKED else member
+    def packed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if Path(member.name).name in UNPACKED else bare(member)
 
     with tarfile.open(PACKED, "w:xz") as archive:
         for corpus in sorted((FUZZ / "corpus").iterdir()):
-            archive.add(corpus, f"corpus/{corpus.name}", filter=bare)
+            archive.add(corpus, f"corpus/{corpus.name}", filter=packed)
 
 
 def seed(target: str) -> Path:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import fedcipher
 import numpy as np
+from archive import bare
 from fedcipher import Codec, cli, keys
+from fedcipher._environment import variable
 from fedcipher.dp import Privacy
 from fedcipher.flower import SecureStrategy, open_run
 from fedcipher.schemes import KeySet, Scheme
@@ -68,18 +68,9 @@ VARIANTS: dict[str, tuple[str, Codec, dict[str, Any]]] = {
 }
 
 
-@contextmanager
-def state_in(folder: Path) -> Iterator[None]:
+def state_in(folder: Path) -> AbstractContextManager[None]:
     """What parties remember goes to ``folder``."""
-    before = os.environ.get("FEDCIPHER_STATE_DIR")
-    os.environ["FEDCIPHER_STATE_DIR"] = str(folder)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["FEDCIPHER_STATE_DIR"]
-        else:
-            os.environ["FEDCIPHER_STATE_DIR"] = before
+    return variable("FEDCIPHER_STATE_DIR", str(folder))
 
 
 def made(name: str) -> Scheme:
@@ -170,13 +161,6 @@ def write_run(name: str, folder: Path) -> None:
         strategy.start(grid, record(initial()), num_rounds=2)
         model = open_run(folder / "run", held / "client-0.key")
     np.savez(folder / "model.npz", **{key.replace("/", "."): value for key, value in model.items()})
-
-
-def bare(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without the names and numbers of whoever makes it."""
-    member.uid = member.gid = member.mtime = 0
-    member.uname = member.gname = ""
-    return member
 
 
 def main() -> int:

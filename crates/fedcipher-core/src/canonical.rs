@@ -1,9 +1,9 @@
-//! One encoding of what parties must agree on. Digests are of this encoding and of no printout: another name of a field, or
-//! another way to print a number, changes no key.
+//! One encoding of the parameters that parties must agree on. Digests are made of this encoding. Renaming a field, or printing
+//! a number otherwise, changes no digest.
 //!
-//! A value is its domain and its fields: `length u16 | domain`, then for each field `tag u16 | length u32 | value`, tags
-//! ascending, numbers little-endian. A tag keeps its meaning for ever. What is added later has a new tag, which is left out
-//! where the value means what all meant before.
+//! An encoding is `length u16 | domain`, then for each field `tag u16 | length u32 | value`. Tags ascend. Numbers are
+//! little-endian. A tag keeps its meaning for ever. A field that is added later gets a new tag. The field is left out where
+//! its value is the one that all earlier encodings stood for.
 
 use sha2::{Digest, Sha256};
 

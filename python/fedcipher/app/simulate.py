@@ -19,6 +19,7 @@ from rich.logging import RichHandler
 from rich.progress import Progress, TimeRemainingColumn
 
 from fedcipher import keys as key_files
+from fedcipher._environment import variable
 from fedcipher._files import make_private_folder, resolved, write_whole
 from fedcipher._terminal import console, progress
 from fedcipher.app.answers import evaluated, pool_evaluations
@@ -234,9 +235,9 @@ def _own_state(settings: Settings) -> Iterator[None]:
     policy = state / "policy.json"
     write_whole(policy, json.dumps(SIMULATED.to_values()).encode())
     with (
-        _environment("FEDCIPHER_STATE_DIR", str(state)),
-        _environment(EPHEMERAL_STATE, "1"),
-        _environment(POLICY_FILE, str(policy)),
+        variable("FEDCIPHER_STATE_DIR", str(state)),
+        variable(EPHEMERAL_STATE, "1"),
+        variable(POLICY_FILE, str(policy)),
     ):
         yield
 
@@ -257,7 +258,7 @@ def _keys(
             )
         if not (settings.resume and (folder / "server.key").exists()):
             key_files.save(scheme.keygen(settings.clients), scheme, folder)
-        with _environment("FEDCIPHER_KEYS", settings.keys):
+        with variable("FEDCIPHER_KEYS", settings.keys):
             yield FileKeys(folder), key_files.client_file(folder, 0), dict
         if settings.resume:
             # The run has ended: nobody needs them any more.
@@ -266,26 +267,12 @@ def _keys(
         return
     with (
         start_engines(scheme, settings.clients, Path(settings.keys), on=accelerator) as local,
-        _environment("FEDCIPHER_ENGINE", local.target),
+        variable("FEDCIPHER_ENGINE", local.target),
     ):
         keys = Authority(local.authority.address, local.server_credentials)
         page = local.metrics if accelerator else ""
         used = (lambda: usage(page)) if accelerator else dict
         yield keys, connect(local.target, device="client-0"), used
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Ray's workers inherit it."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _backend(cores: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run's end was: which rounds have no aggregate, what is missing from the others, and why."""
+"""What a run has lost: rounds without an aggregate, clients that are missing from sums, and precision."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Outcome:
     lost: dict[int, str]
     """The cause, by round."""
     losses: tuple[str, ...] = ()
-    """What is missing from the rounds that have an aggregate, with the last cause."""
+    """Of the rounds that have an aggregate: a sentence for each client or kind of value that their sums lack."""
 
     @classmethod
     def of(cls, rounds: Iterable[RoundRecord]) -> Outcome:
@@ -100,7 +100,7 @@ def _imprecise(rounds: Sequence[RoundRecord]) -> Iterator[str]:
 
 @dataclass
 class SecureResult(Result):
-    """What `SecureStrategy.start` returns: Flower's result, and what the run has lost."""
+    """Flower's result, with what the run has lost. `SecureStrategy.start` returns it."""
 
     outcome: Outcome = field(default_factory=lambda: Outcome(0, {}))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -272,11 +273,12 @@ class ServerModel:
         made_in = [self.folder.round_of(number) for number in range(1, self.folder.count + 1)]
         for record in rounds:
             for heard, before in ((record.clients, record.round), (record.evaluations, record.round + 1)):
+                steps = bisect_left(made_in, before)
                 for client in heard:
                     if client.refused:
                         self.forget(client.node)
                     elif client.left_out is None or client.unsummed:
-                        self._delivered[client.node] = sum(made < before for made in made_in)
+                        self._delivered[client.node] = steps
 
     def forget(self, node: int) -> None:
         """Nobody knows what ``node`` has: it is sent everything again."""

@@ -1015,7 +1015,7 @@ class SecureStrategy(Strategy):
             return None
         model.append(frames, record.round, added.context)
         summed = frozenset[int]().union(*self._searching.pending)
-        self._leave_out(record, summed, _SAT_OUT)
+        self._mark_unsummed(record, summed, _SAT_OUT)
         there = [reply for reply in added.replies if self._parties.client_of[reply.metadata.src_node_id] in summed]
         return replace(added, replies=there), frames
 
@@ -1087,7 +1087,7 @@ class SecureStrategy(Strategy):
         self._check_kept(opened)
         self._count(record, "train", opened.answers)
         there = {client for clients in opened.clients for client in clients}
-        self._leave_out(record, there, _UNOPENED)
+        self._mark_unsummed(record, there, _UNOPENED)
         self._say(record)
         accepted = [r for r in added.replies if self._parties.client_of[r.metadata.src_node_id] in there]
         made, metrics = self._inner.on_mean(server_round, accepted, mean, opened.answers, self._answers["train"])
@@ -1317,7 +1317,7 @@ class SecureStrategy(Strategy):
             self._withdraw("clients do not open it")
             return
         if not self._running.measured:
-            self._note_unopened(frozenset[int]().union(*outcome.opened))
+            self._note_last_step(frozenset[int]().union(*outcome.opened))
         if self._opens_itself and self._opener is not None:
             failed = [number for number, clients in enumerate(sums) if clients in outcome.failed]
             self._running.leave_out(self._opener, failed)
@@ -1328,16 +1328,16 @@ class SecureStrategy(Strategy):
                 [sorted(clients) for clients in outcome.failed],
             )
 
-    def _note_unopened(self, summed: Collection[int]) -> None:
+    def _note_last_step(self, summed: Collection[int]) -> None:
         """Of the last step only the updates of these clients count."""
         number = self._running.folder.round_of(self._running.steps)
         record = next(record for record in self.rounds if record.round == number)
-        self._leave_out(record, summed, _UNOPENED)
+        self._mark_unsummed(record, summed, _UNOPENED)
         if self._journal is not None:
             self._journal.change(record)
 
     @staticmethod
-    def _leave_out(record: RoundRecord, summed: Collection[int], why: str) -> None:
+    def _mark_unsummed(record: RoundRecord, summed: Collection[int], why: str) -> None:
         """Write into the round's record that the frames of all clients but those ``summed`` count nothing."""
         record.clients[:] = [
             replace(client, left_out=why, unsummed=True)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from fedcipher._environment import variable
+
 __all__ = ["best", "clocked", "ledgers"]
 
 _T = TypeVar("_T")
@@ -57,13 +59,8 @@ def best(work: Callable[[], _T], runs: int) -> tuple[float, _T]:
 @contextmanager
 def ledgers() -> Generator[None]:
     """Keys made here forget their rounds afterwards: what is opened or sent in a study is nobody's."""
-    before = os.environ.get("FEDCIPHER_STATE_DIR")
-    with tempfile.TemporaryDirectory(prefix="fedcipher-study-") as folder:
-        os.environ["FEDCIPHER_STATE_DIR"] = folder
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ["FEDCIPHER_STATE_DIR"]
-            else:
-                os.environ["FEDCIPHER_STATE_DIR"] = before
+    with (
+        tempfile.TemporaryDirectory(prefix="fedcipher-study-") as folder,
+        variable("FEDCIPHER_STATE_DIR", folder),
+    ):
+        yield

@@ -155,20 +155,12 @@ impl Oneshot {
         Ok(Oneshot { setting: Arc::new(Setting { params, derived, sharing }) })
     }
 
-    /// Names the roster, so that a party refuses what belongs to another. `params` are those of a key, or of new ones.
+    /// The tag of the roster's keys: a party refuses what belongs to another roster. `params` is the parameters' digest that
+    /// these keys have.
     fn tag(&self, roster: &Roster, epoch: u64, params: [u8; 16]) -> Result<KeyTag> {
         self.setting.check_roster(roster)?;
         let key_id = scheme::short(&roster.digest(params, epoch));
         Ok(KeyTag { scheme: wire::scheme_id(NAME)?, params, key_id, epoch })
-    }
-
-    /// Names the roster of keys with these parameters to people.
-    fn fingerprint(&self, roster: &Roster, epoch: u64, params: [u8; 16]) -> Result<[u8; 32]> {
-        self.setting.check_roster(roster)?;
-        // All bits of the parameters' digest too: of frames' 128 two could be found that agree.
-        let whole =
-            self.digest().whole(params).ok_or_else(|| Error::Key { reason: "it has other parameters".into() })?;
-        Ok(sha256(&[b"fedcipher oneshot v1 fingerprint", &whole, &roster.digest(params, epoch)]))
     }
 }
 
@@ -351,7 +343,12 @@ impl Scheme for Oneshot {
     }
 
     fn roster_fingerprint(&self, roster: &Roster, epoch: u64, params: Option<[u8; 16]>) -> Result<[u8; 32]> {
-        self.fingerprint(roster, epoch, params.unwrap_or_else(|| self.digest().short()))
+        self.setting.check_roster(roster)?;
+        let params = params.unwrap_or_else(|| self.digest().short());
+        // All bits of the parameters' digest too: of frames' 128 two could be found that agree.
+        let whole =
+            self.digest().whole(params).ok_or_else(|| Error::Key { reason: "it has other parameters".into() })?;
+        Ok(sha256(&[b"fedcipher oneshot v1 fingerprint", &whole, &roster.digest(params, epoch)]))
     }
 
     fn roster_in(&self, key: &ServerKey) -> Result<Roster> {
@@ -360,7 +357,7 @@ impl Scheme for Oneshot {
 
     fn with_joined(&self, key: &ClientKey, joined: &[(u32, [u8; SIGNATURE_LEN])]) -> Result<ClientKey> {
         let Place { identity, roster, joined: before, .. } = self.place(key)?;
-        let fingerprint = self.fingerprint(&roster, key.tag.epoch, key.tag.params)?;
+        let fingerprint = self.roster_fingerprint(&roster, key.tag.epoch, Some(key.tag.params))?;
         let now = before.unwrap_or_default().with(&roster, &fingerprint, key.client, joined)?;
         let secret = [identity.sealing(), roster.to_bytes(), &now.to_bytes()].concat();
         Ok(ClientKey { secret: Zeroizing::new(secret), ..key.clone() })
