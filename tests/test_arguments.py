@@ -497,6 +497,20 @@ def called(name, cohort):
 
 
 @pytest.mark.parametrize("name", sorted(set(public_functions())))
+def test_each_odd_argument_alone_is_taken_or_refused(cohorts, name):
+    cohort = cohorts("oneshot" if name.startswith("Oneshot") else "flashe")
+    for parameter in called(name, cohort)[1]:
+        for value in ODD:
+            # What the last call was given may be used up.
+            function, given = called(name, cohort)
+            given[parameter] = value
+            try:
+                function(**given)
+            except errors.FedcipherError as error:
+                assert str(error)
+
+
+@pytest.mark.parametrize("name", sorted(set(public_functions())))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_public_function_ends_in_a_bare_error(cohorts, name, data):
@@ -511,6 +525,13 @@ def test_no_public_function_ends_in_a_bare_error(cohorts, name, data):
         function(**given)
     except errors.FedcipherError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("value", [0, "", {}, False, NotImplemented], ids=repr)
+def test_nothing_but_none_stands_for_the_default_codec(name, value):
+    with pytest.raises(errors.ParameterError, match="codec"):
+        fedcipher.scheme(name, clients=3, codec=value)
 
 
 def test_the_walk_over_public_functions_finds_them():

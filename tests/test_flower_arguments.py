@@ -84,19 +84,33 @@ TAKING = {
 }
 
 
-@pytest.mark.parametrize("name", TAKING)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_no_function_of_the_flower_layer_ends_in_a_bare_error(cohort, name, data):
-    function, given = TAKING[name](cohort)
-    parameters = [
+def parameters_of(function):
+    return [
         p.name
         for p in inspect.signature(function).parameters.values()
         if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and p.name != "workers"
     ]
-    for parameter in data.draw(st.lists(st.sampled_from(parameters), min_size=1, max_size=2, unique=True)):
-        given[parameter] = data.draw(st.sampled_from(ODD), label=parameter)
+
+
+def called(cohort, name, odd):
+    function, given = TAKING[name](cohort)
     try:
-        function(**given)
+        function(**{**given, **odd})
     except errors.FedcipherError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize("name", TAKING)
+def test_each_odd_argument_alone_is_taken_or_refused(cohort, name):
+    for parameter in parameters_of(TAKING[name](cohort)[0]):
+        for value in ODD:
+            called(cohort, name, {parameter: value})
+
+
+@pytest.mark.parametrize("name", TAKING)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_function_of_the_flower_layer_ends_in_a_bare_error(cohort, name, data):
+    parameters = parameters_of(TAKING[name](cohort)[0])
+    odd = data.draw(st.lists(st.sampled_from(parameters), min_size=1, max_size=2, unique=True))
+    called(cohort, name, {parameter: data.draw(st.sampled_from(ODD), label=parameter) for parameter in odd})

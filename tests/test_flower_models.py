@@ -12,6 +12,7 @@ import pytest
 from fedcipher import cli, errors, keys
 from fedcipher.flower import SecureStrategy, client_mod, open_run
 from fedcipher.flower.sealed import SealedArrays
+from fedcipher.watch import JsonLines
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -238,6 +239,20 @@ def test_with_an_opener_a_run_is_as_in_any_flower_app(tmp_path, inner, target):
         for number_seen, _, arrays in apps.seen:
             if number_seen == number:
                 same({n: a.numpy() for n, a in arrays.items()}, scores[number - 1], 0)
+
+
+def test_a_metric_of_the_server_that_no_float_holds_ends_no_run(tmp_path):
+    apps = Apps(tmp_path, model=fitting("delta", {n: x for n, x in MODEL.items() if x.dtype.kind == "f" and x.ndim}))
+    log = JsonLines(tmp_path / "log.jsonl")
+    strategy, _ = apps.start(
+        evaluate_fn=lambda *_: MetricRecord({"large": 10**400, "small": -(10**400), "right": 2**53}),
+        opener=apps.auditor,
+        on_round=log,
+    )
+    assert [r.metrics["server"] for r in strategy.rounds] == [
+        {"large": float("inf"), "small": -float("inf"), "right": 2**53}
+    ] * 3
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize("opened", [False, True])

@@ -5,7 +5,7 @@ import re
 import stat
 
 import pytest
-from fedcipher import cli
+from fedcipher import cli, errors
 from fedcipher.federation.policy import Policy, load_policy
 from fedcipher.flower.run_folder import read_run
 from test_curves import Run
@@ -49,6 +49,13 @@ def test_another_place_and_a_file_that_is_no_policy(home, capsys, monkeypatch, t
     place.write_text('{"fedcipher_policy": 1, "allow_everything": true}')
     assert cli.main(["policy"]) == 2
     assert "a policy has no allow_everything" in capsys.readouterr().err
+
+
+def test_no_number_of_a_policy_is_larger_than_those_that_it_is_compared_with():
+    numbers = {name for name, value in Policy().to_values().items() if type(value) in (int, float)}
+    for name in numbers - {"fedcipher_policy"}:
+        with pytest.raises(errors.ParameterError, match=f"^{name} of a policy"):
+            Policy.parse({"fedcipher_policy": 1, name: 10**400})
 
 
 def test_a_charter_is_printed_to_be_compared_and_listed(home, capsys, tmp_path):

@@ -1,7 +1,7 @@
 """What a training is set up with: ranges by layer, learning rates, a client's own parts, and when it stops."""
 
 import argparse
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import fedcipher
 import numpy as np
@@ -27,6 +27,14 @@ from flwr.app import Context, RecordDict
 test_examples.__test__ = False
 
 TENSORS = [f"params/{layer}/{part}" for layer in ("Conv_0", "Conv_1", "Dense_0") for part in ("bias", "kernel")]
+
+
+def test_a_run_config_has_no_number_that_no_float_holds():
+    numbers = [field.name for field in fields(Settings) if type(field.default) is float]
+    for name in numbers:
+        with pytest.raises(ParameterError, match=name):
+            Settings(keys="keys", **{name: 10**400})
+    assert "learning_rate" in numbers
 
 
 def test_clip_ranges_by_layer():

@@ -9,6 +9,7 @@ import math
 import numbers
 import operator
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -24,12 +25,14 @@ __all__ = [
     "as_array",
     "as_arrays",
     "as_bytes",
+    "as_float",
     "as_frames",
     "as_path",
     "as_plain",
     "as_text",
     "callable_or_none",
     "instance_of",
+    "is_finite",
     "listed",
     "real_number",
     "real_numbers",
@@ -72,16 +75,27 @@ def whole_numbers(values: object, name: str, least: int = 0, most: int = MAX_UIN
 
 
 def real_number(value: object, name: str, least: float = -math.inf, most: float = math.inf) -> float:
-    """A finite number, NumPy's too; Python's own stay as they are. Raises `ParameterError`."""
+    """A number that a float holds, NumPy's too; Python's own stay as they are. Raises `ParameterError`."""
     found = value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
     if type(found) is not int and not isinstance(found, float) and not isinstance(found, (bool, np.bool_)):
         found = _plain_number(found)
-    # Not by float(), which has no room for all whole numbers.
-    finite = isinstance(found, (int, float)) and not isinstance(found, bool) and -math.inf < found < math.inf
-    if not finite or not least <= cast(float, found) <= most:
+    taken = isinstance(found, (int, float)) and not isinstance(found, bool) and is_finite(found)
+    if not taken or not least <= cast(float, found) <= most:
         bounds = "" if (least, most) == (-math.inf, math.inf) else f" from {least:g} to {most:g}"
         raise ParameterError(f"{name}={_shown(value)} is no finite number{bounds}")
     return float(found) if isinstance(found, np.floating) else cast(float, found)
+
+
+def is_finite(value: int | float) -> bool:
+    """Whether a float holds it; `math.isfinite` and ``float`` end in an error at a whole number that is too large."""
+    return abs(value) <= sys.float_info.max
+
+
+def as_float(value: int | float) -> float:
+    """The nearest float; a whole number that is too large for one is infinite."""
+    if isinstance(value, float) or is_finite(value):
+        return float(value)
+    return math.inf if value > 0 else -math.inf
 
 
 def real_numbers(values: object, name: str) -> list[float]:

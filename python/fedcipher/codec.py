@@ -38,6 +38,7 @@ __all__ = [
     "LaneCodec",
     "Layout",
     "Levels",
+    "codec_or",
     "flat_float32",
     "largest_magnitude",
     "restore",
@@ -377,6 +378,11 @@ class Codec:
         # Whole weights leave the range of their last mean as training goes on. Of a part of an update what is rounded
         # away waits for its turn, while a narrow range would cut clients that pull in different directions.
         return min(1.0, max(0.25, ((1 << bits) - 2) * 2.0**-12))
+
+
+def codec_or(codec: Codec | None, bits: int) -> Codec:
+    """``codec``, or one of so many ``bits`` where none is given. Raises `ParameterError` for what is no codec."""
+    return Codec(bits=bits) if codec is None else instance_of(codec, Codec, "codec", "give a fedcipher.Codec")
 
 
 def _one_or_several(given: Any, name: str) -> Any:

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from fedcipher._arguments import is_finite
 from fedcipher.data import DATASETS
 from fedcipher.errors import ParameterError
+from fedcipher.foreign_text import MAX_NAME, quoted
 from fedcipher.models import MODELS, OPTIMISERS, default_model
 
 __all__ = ["Settings"]
@@ -66,7 +68,7 @@ class Settings:
         if not 0 <= self.seed < 2**32:
             raise ParameterError(f"seed={self.seed} is outside 0..{2**32 - 1}")
         self._check_training()
-        if not (math.isfinite(self.dirichlet) and self.dirichlet >= 0):
+        if self.dirichlet < 0:
             raise ParameterError(f"dirichlet={self.dirichlet} is neither 0 nor a positive number")
         if self.dataset not in DATASETS:
             raise ParameterError(f"dataset {self.dataset!r} is not one of {', '.join(DATASETS)}")
@@ -80,9 +82,9 @@ class Settings:
             )
 
     def _check_training(self) -> None:
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+        if self.learning_rate <= 0:
             raise ParameterError(f"learning_rate={self.learning_rate} is not a positive number")
-        if not (math.isfinite(self.learning_rate_end) and self.learning_rate_end >= 0):
+        if self.learning_rate_end < 0:
             raise ParameterError(f"learning_rate_end={self.learning_rate_end} is neither 0 nor a positive number")
         if self.optimiser not in OPTIMISERS:
             raise ParameterError(f"optimiser {self.optimiser!r} is not one of {', '.join(OPTIMISERS)}")
@@ -109,6 +111,8 @@ class Settings:
             fine = isinstance(value, (int, float) if kind is float else kind)
             if not fine or (isinstance(value, bool) and kind is not bool):
                 raise ParameterError(f"{field.name.replace('_', '-')}={value!r} is not of type {kind.__name__}")
+            if kind is float and not is_finite(value):
+                raise ParameterError(f"{field.name}={quoted(repr(value), MAX_NAME)} is no finite number")
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Settings:

@@ -25,6 +25,7 @@ from fedcipher.federation.optimiser_step import Optimiser
 from fedcipher.foreign_text import MAX_NAME, quoted
 
 __all__ = [
+    "MOST_ROUNDS",
     "PURPOSES",
     "SIGNATURE_BYTES",
     "Charter",
@@ -44,10 +45,11 @@ Records = dict[str, dict[str, Any]]
 
 SIGNATURE_BYTES = 3309 + 64
 """Of a signature by an identity: ML-DSA-65 and Ed25519."""
+MOST_ROUNDS = 1 << 20
+"""Of a run: its charter names the settings of each."""
 _VERSION = 1
 _MOST_NAMES = 1 << 16
 _MOST_NAME = 1024
-_MOST_ROUNDS = 1 << 20
 _MOST_RUN = 2**63 - 1
 _RESERVED = "fedcipher."
 """What Fedcipher's own counters begin with."""
@@ -282,7 +284,7 @@ def _parse(fields: dict[str, Any]) -> Charter:
         answers={p: [parse_answer(a) for a in _list(by_purpose["answers"][p], "answers", 4096)] for p in PURPOSES},
         clear={p: [_text(n, "clear") for n in _list(by_purpose["clear"][p], "clear", 4096)] for p in PURPOSES},
         types={p: _text(by_purpose["types"][p], "types") for p in PURPOSES},
-        rounds=_whole(fields["rounds"], "rounds", 1, _MOST_ROUNDS),
+        rounds=_whole(fields["rounds"], "rounds", 1, MOST_ROUNDS),
         reader=reader,
         reports=_truth(fields["reports"], "reports"),
         sets_models=sets_models,
@@ -326,9 +328,9 @@ def _setting(said: Any) -> dict[str, Any]:
         raise CharterError("a setting of the charter is neither a value nor a function of the round")
     ((kind, value),) = held.items()
     if kind == "round":
-        _whole(value, "settings", -_MOST_ROUNDS, _MOST_ROUNDS)
+        _whole(value, "settings", -MOST_ROUNDS, MOST_ROUNDS)
     if kind == "of":
-        _list(value, "settings", _MOST_ROUNDS)
+        _list(value, "settings", MOST_ROUNDS)
     return held
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedcipher import _native
+from fedcipher._arguments import is_finite
 from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.charter import SIGNATURE_BYTES, Charter
 from fedcipher.federation.query import Query
@@ -32,6 +32,7 @@ ANY = "*"
 
 _MOST_BYTES = 1 << 20
 _KEY = 1952 + 32
+_MOST = 2**63 - 1
 """Bytes of a key of ML-DSA-65 and Ed25519."""
 _RATES = {"adam": ("eta",), "yogi": ("eta",), "adagrad": ("eta",), "avgm": ("server_learning_rate",)}
 _NUMBERS = {
@@ -231,10 +232,10 @@ def _typed(name: str, value: Any, like: Any) -> Any:
             raise ParameterError(f"{name} of a policy is true or false, not {value!r}")
         return value
     if isinstance(like, int):
-        if type(value) is not int or value < 0:
-            raise ParameterError(f"{name} of a policy is a whole number from 0 on, not {value!r}")
+        if type(value) is not int or not 0 <= value <= _MOST:
+            raise ParameterError(f"{name} of a policy is a whole number from 0 to {_MOST}, not {value!r}")
         return value
-    if type(value) not in (int, float) or not (math.isfinite(value) and value >= 0):
+    if type(value) not in (int, float) or not (is_finite(value) and value >= 0):
         raise ParameterError(f"{name} of a policy is a number from 0 on, not {value!r}")
     return float(value)
 

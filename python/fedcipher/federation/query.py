@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcipher._arguments import as_float
 from fedcipher.dp import Grid, Privacy
 from fedcipher.errors import CharterError
 from fedcipher.federation.answers import Answer, Lanes, parse_answer
@@ -118,7 +119,7 @@ class NoisyAnswers:
         """One client's vector: what is missing or NaN is zero, what is beyond the largest magnitude is cut to it."""
         made: list[float] = []
         for answer in self._answers:
-            given = [float(value) for value in values.get(answer.name, ())][: answer.count]
+            given = [as_float(value) for value in values.get(answer.name, ())][: answer.count]
             made += [x / answer.largest for x in given + [0.0] * (answer.count - len(given))]
         return (np.clip(np.nan_to_num(np.array(made), nan=0.0), -1, 1) * self._unit).astype(np.float32)
 

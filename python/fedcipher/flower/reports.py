@@ -8,7 +8,6 @@ than may lie.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
@@ -16,6 +15,7 @@ from typing import Any, cast
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedcipher._arguments import is_finite
 from fedcipher.errors import CharterError, FrameError, RoundError
 from fedcipher.federation.answers import Answer, Report
 from fedcipher.federation.charter import PURPOSES, Purpose
@@ -153,6 +153,6 @@ def _parsed(text: bytes, answers: Sequence[Answer]) -> Report | None:
 
 
 def _number(value: object) -> float:
-    if type(value) not in (int, float) or not math.isfinite(cast(float, value)):
+    if type(value) not in (int, float) or not is_finite(cast(float, value)):
         raise ValueError("a report holds what is no number")
     return cast(float, value)

@@ -18,10 +18,12 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedcipher import _native
 from fedcipher._arguments import (
+    as_float,
     as_path,
     callable_or_none,
     check_truths,
     instance_of,
+    is_finite,
     real_number,
     seconds,
     several,
@@ -46,7 +48,7 @@ from fedcipher.errors import (
 from fedcipher.federation.answers import Answer, Report, Sums
 from fedcipher.federation.canonical import encode
 from fedcipher.federation.chain import Opened, lanes_of
-from fedcipher.federation.charter import Charter, Purpose, arrays_digest
+from fedcipher.federation.charter import MOST_ROUNDS, Charter, Purpose, arrays_digest
 from fedcipher.federation.ranges import follows, measures
 from fedcipher.federation.widths import ADVICE, advice_answer
 from fedcipher.flower import protocol
@@ -397,7 +399,7 @@ class SecureStrategy(Strategy):
         """
         check_grid(grid)
         instance_of(initial_arrays, ArrayRecord, "initial_arrays", "give an ArrayRecord of the model's first arrays")
-        num_rounds, timeout = whole_number(num_rounds, "num_rounds"), seconds(timeout, "timeout")
+        num_rounds, timeout = whole_number(num_rounds, "num_rounds", 0, MOST_ROUNDS), seconds(timeout, "timeout")
         for name, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
             if config is not None:
                 instance_of(config, ConfigRecord, name, "give a ConfigRecord")
@@ -953,7 +955,9 @@ class SecureStrategy(Strategy):
         """A part of a round has ended: what there is to say of it, also in the journal."""
         record.wall_seconds = time.monotonic() - self._round_began
         if metrics is not None:
-            record.metrics[part] = dict(metrics)
+            # Who shows a record takes its whole numbers for floats.
+            large = {name: as_float(value) for name, value in metrics.items() if isinstance(value, int)}
+            record.metrics[part] = {**metrics, **{name: x for name, x in large.items() if not is_finite(x)}}
         if self._journal is not None:
             self._journal.end(record, self._ended, self._inner.export() if changed else None)
 
@@ -1445,10 +1449,10 @@ def _take_phases(reply: Message, clear: Sequence[str]) -> tuple[dict[str, float]
     taken = reply.content.metric_records.pop(protocol.METRICS, None)
     said = reply.content.metric_records.pop(protocol.CLEAR, None) or {}
     # A client writes them.
-    numbers = {} if taken is None else {k: float(v) for k, v in taken.items() if isinstance(v, (int, float))}
+    numbers = {} if taken is None else {k: as_float(v) for k, v in taken.items() if isinstance(v, (int, float))}
     shown: dict[str, float] = {}
     for name in clear:
         value = said.get(name)
         if isinstance(value, (int, float)):
-            shown[name] = float(value)
+            shown[name] = as_float(value)
     return {name: value for name, value in numbers.items() if name in PHASES and 0 <= value < LARGEST_PHASE}, shown

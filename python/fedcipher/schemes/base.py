@@ -661,7 +661,7 @@ class NativeScheme(Scheme):
 
     def __init__(self, codec: Codec, params: dict[str, Any]) -> None:
         require_feature(f"scheme {self.name!r}", self.info.feature)
-        self.codec = codec = instance_of(codec, Codec, "codec", "give a fedcipher.Codec")
+        self.codec = codec
         params = plain_params(params)
         self.check_widths(codec, sends_parts=codec.top is not None or params.get("per_client_top") is not None)
         self.max_weight = params["max_weight"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fedcipher.codec import Codec
+from fedcipher.codec import Codec, codec_or
 from fedcipher.errors import ParameterError
 from fedcipher.schemes.base import NativeScheme, SchemeInfo
 
@@ -66,7 +66,7 @@ class Flashe(NativeScheme):
         top: None = None,
         codec: Codec | None = None,
     ) -> None:
-        codec = codec or Codec()
+        codec = codec_or(codec, 16)
         if top is not None:
             raise ParameterError(
                 f"top is the codec's: Codec(top={top}, target='delta') sends one set of coordinates that is common to "

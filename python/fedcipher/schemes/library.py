@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcipher import _native
-from fedcipher._arguments import as_bytes, callable_or_none, instance_of, truth, whole_number
+from fedcipher._arguments import as_bytes, callable_or_none, truth, whole_number
 from fedcipher._optional import require
 from fedcipher.codec import Codec
 from fedcipher.errors import DecryptError, FrameError
@@ -88,7 +88,7 @@ class LibraryScheme(Scheme):
 
     def __init__(self, codec: Codec, params: dict[str, Any]) -> None:
         require(f"scheme {self.name!r}", self.info.extra, *self.info.packages)
-        self.codec = codec = instance_of(codec, Codec, "codec", "give a fedcipher.Codec")
+        self.codec = codec
         params = plain_params(params)
         self.check_widths(codec)
         self.max_weight = params["max_weight"]

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from fedcipher import _native
 from fedcipher._arguments import whole_number
-from fedcipher.codec import Codec
+from fedcipher.codec import Codec, codec_or
 from fedcipher.errors import ParameterError
 from fedcipher.schemes.base import KeySet, NativeScheme, SchemeInfo, cohort_of, server_key
 
@@ -110,7 +110,7 @@ class Oneshot(NativeScheme):
             "prekey_rounds": prekey_rounds,
             "prekey_hours": prekey_hours,
         }
-        super().__init__(codec or Codec(bits=12), params)
+        super().__init__(codec_or(codec, 12), params)
 
     def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
         ids, members = cohort_of(cohort, epoch), self._params["members"]

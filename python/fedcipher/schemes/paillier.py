@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedcipher._optional import load
-from fedcipher.codec import Codec
+from fedcipher.codec import Codec, codec_or
 from fedcipher.errors import DecryptError, FrameError, KeyFormatError, ParameterError
 from fedcipher.foreign_files import parse_json
 from fedcipher.schemes.base import SchemeInfo
@@ -69,7 +69,7 @@ class Paillier(LibraryScheme):
             "key_bits": key_bits,
             "packing": packing,
         }
-        super().__init__(codec or Codec(bits=12), params)
+        super().__init__(codec_or(codec, 12), params)
         width = self.field_bits(63)
         fields = (key_bits - 1) // width if packing == "batched" else 1
         self._arithmetic = _Paillier(key_bits, width, fields)

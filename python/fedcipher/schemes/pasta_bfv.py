@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fedcipher.codec import Codec
+from fedcipher.codec import Codec, codec_or
 from fedcipher.schemes.base import NativeScheme, SchemeInfo
 
 __all__ = ["PastaBfv"]
@@ -49,7 +49,7 @@ class PastaBfv(NativeScheme):
         prime_bits: Literal[17, 33] = 17,
         codec: Codec | None = None,
     ) -> None:
-        codec = codec or Codec(bits=12)
+        codec = codec_or(codec, 12)
         params = {
             "clients": clients,
             "max_weight": max_weight,

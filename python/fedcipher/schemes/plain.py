@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedcipher.codec import Codec
+from fedcipher.codec import Codec, codec_or
 from fedcipher.schemes.base import NativeScheme, SchemeInfo
 
 __all__ = ["Plain"]
@@ -29,4 +29,4 @@ class Plain(NativeScheme):
         self, *, clients: int, max_weight: int = 1, min_contributions: float | None = None, codec: Codec | None = None
     ) -> None:
         params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
-        super().__init__(codec or Codec(), params)
+        super().__init__(codec_or(codec, 16), params)

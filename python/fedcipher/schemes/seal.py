@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedcipher._optional import load
-from fedcipher.codec import Codec
+from fedcipher.codec import Codec, codec_or
 from fedcipher.errors import DecryptError, FrameError, KeyFormatError, ParameterError
 from fedcipher.schemes.apart import Apart
 from fedcipher.schemes.base import SchemeInfo
@@ -59,7 +59,7 @@ class BfvLib(LibraryScheme):
     ) -> None:
         params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
         # Keys of before there was a choice name none.
-        super().__init__(codec or Codec(bits=12), params if degree is None else {**params, "degree": degree})
+        super().__init__(codec_or(codec, 12), params if degree is None else {**params, "degree": degree})
         self._arithmetic = Apart(_Bfv(self.field_bits(57), degree))
 
 
@@ -88,7 +88,7 @@ class Ckks(LibraryScheme):
         self, *, clients: int, max_weight: int = 1, min_contributions: float | None = None, codec: Codec | None = None
     ) -> None:
         params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
-        super().__init__(codec or Codec(bits=12), params)
+        super().__init__(codec_or(codec, 12), params)
         self.field_bits(40)
         self._arithmetic = Apart(_Ckks())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedcipher.codec import Codec
+from fedcipher.codec import Codec, codec_or
 from fedcipher.errors import DecryptError, FrameError, KeyFormatError
 from fedcipher.schemes.base import SchemeInfo
 from fedcipher.schemes.library import Adder, Arithmetic, LibraryScheme, Numbers
@@ -39,7 +39,7 @@ class Tfhe(LibraryScheme):
         self, *, clients: int, max_weight: int = 1, min_contributions: float | None = None, codec: Codec | None = None
     ) -> None:
         super().__init__(
-            codec or Codec(bits=12),
+            codec_or(codec, 12),
             {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions},
         )
         self._arithmetic = _Tfhe(-(-self.field_bits(62) // _BLOCK_BITS))
