@@ -248,6 +248,18 @@ def test_a_simulation_ends_when_it_is_told_to_and_leaves_no_process(tmp_path, ho
     until(lambda: not processes(f"600.{mark}"), 30)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11) or not os.path.isdir("/proc"), reason="the program needs process_group")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_right_behind_the_fork_leaves_no_process(tmp_path, how):
+    mark = str(tmp_path.stat().st_ino)
+    told = f"import os\nos.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), {int(how)}))\n"
+    program = told + STUBBORN.format(mark=mark, last="time.sleep(600)")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 128 + how, done.stderr
+    assert done.stderr.strip() == f"fedcipher: {'interrupted' if how == signal.SIGINT else 'ended by SIGTERM'}"
+    until(lambda: not processes(f"600.{mark}"), 30)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_training_that_is_told_to_end_leaves_neither_keys_nor_processes(tmp_path, how):

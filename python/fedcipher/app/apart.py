@@ -16,8 +16,9 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from fedcipher._signals import Terminated, before_forced_exit, raise_on_termination
+from fedcipher._signals import Terminated, before_forced_exit, defer_termination, raise_on_termination
 from fedcipher.errors import FedcipherError, RunError
 
 __all__ = ["run_apart"]
@@ -37,11 +38,17 @@ def run_apart(work: Callable[[], int], failed: Callable[[FedcipherError], int]) 
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        _work(work, failed, parent)
+    child = 0
     with raise_on_termination(signal.SIGINT), before_forced_exit(lambda: _end_session(child)):
         try:
+            # A signal between the fork and its number would leave a process that nobody ends.
+            with defer_termination():
+                # The child is told by this one, and not before it can hear it.
+                mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+                child = os.fork()
+                if child == 0:
+                    _work(work, failed, parent, mask)
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             code = _waited(child, None)
         except Terminated:
             # So that it reports what there is.
@@ -56,13 +63,14 @@ def run_apart(work: Callable[[], int], failed: Callable[[FedcipherError], int]) 
     return code
 
 
-def _work(work: Callable[[], int], failed: Callable[[FedcipherError], int], parent: int) -> None:
+def _work(work: Callable[[], int], failed: Callable[[FedcipherError], int], parent: int, mask: set[Any]) -> None:
     """The process forked off: it never returns."""
     status = 1
     try:
         # Ctrl-C in a terminal is for the parent, which tells this one.
         os.setsid()
         signal.signal(signal.SIGINT, _interrupted)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         threading.Thread(target=_follow, args=(parent,), daemon=True).start()
         status = work()
     except FedcipherError as error:
