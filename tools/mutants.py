@@ -71,7 +71,7 @@ MUTANTS = (
     ),
     Mutant(
         "any number of contributions opens",
-        CORE + "client.rs",
+        CORE + "protocol/receiving.rs",
         "bounds.check_contributions(header.contributions.len())?;",
         "",
     ),
@@ -96,9 +96,37 @@ MUTANTS = (
     ),
     Mutant(
         "a round may be opened twice",
-        CORE + "client.rs",
-        "self.openings.claim(&self.openings.sum(&head.header)?, &Digest::of(frame))?;",
+        CORE + "protocol/receiving.rs",
+        "openings.claim(&openings.sum(checked.header())?, digest)?;",
         "",
+    ),
+    Mutant(
+        "a forgery closes no key",
+        CORE + "protocol/receiving.rs",
+        "openings.close().and(Err(error))",
+        "Err(error)",
+        "--lib receiving",
+    ),
+    Mutant(
+        "an update may end before its last piece",
+        CORE + "protocol/sealing.rs",
+        "if self.next < self.sealer.pieces().len() {",
+        "if false {",
+        "streams",
+    ),
+    Mutant(
+        "an aggregate in parts may end before its last piece",
+        CORE + "protocol/opening.rs",
+        "if self.next_len().is_some() {",
+        "if false {",
+        "streams",
+    ),
+    Mutant(
+        "an aggregate in parts shows its values before its tag",
+        CORE + "protocol/opening.rs",
+        "self.cover.apply(values);",
+        "",
+        "streams",
     ),
     Mutant(
         "packed shares count only from as many as open on",

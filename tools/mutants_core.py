@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mutants import CAUGHT, CORE, ROOT, SURVIVED, Mutant, reported
 
-FILES = ("admission.rs", "bounds.rs", "client.rs", "keys.rs", "ledger/*.rs", "mac/mod.rs", "wire.rs")
+FILES = ("admission.rs", "bounds.rs", "keys.rs", "ledger/*.rs", "mac/mod.rs", "protocol/*.rs", "wire.rs")
 COMMAND = [
     "cargo",
     "mutants",

@@ -1,6 +1,6 @@
 //! An honest round of three clients, and what must be true of whatever is opened after somebody meddled with it.
 
-use fedcipher_core::client::Digest;
+use fedcipher_core::protocol::Digest;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::keys::{KeySet, KeyTag};
 use fedcipher_core::registry;
@@ -143,10 +143,10 @@ impl Round {
     /// Whether a client that has opened nothing opens `aggregate`. What it opens must be the sum of what the clients
     /// named in it have sent, whole.
     pub fn opens(&self, aggregate: &[u8]) -> bool {
-        let mut sums = Sums::default();
         let expect = Expect { round: Some(NUMBER), model: Some(MODEL), memory: None, bound: &[] };
         let decryptor = self.scheme.decryptor(&self.keys.clients[3], None).unwrap();
-        let Ok(summary) = decryptor.decrypt(aggregate, &expect, &mut sums) else { return false };
+        let Ok(opened) = decryptor.decrypt(aggregate, &expect, Sums::default()) else { return false };
+        let (summary, sums) = opened.into_parts();
         if let Some(counts) = summary.counts {
             assert_eq!(summary.header.contributions.len(), 3, "a sparse sum of other clients was opened");
             let opened = (sums.0, counts);

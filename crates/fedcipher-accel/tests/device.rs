@@ -244,10 +244,9 @@ fn a_round(preset: Preset, ahead: bool) {
     }
     let sum = aggregator.finish().unwrap();
     let opened = [&with, &plain].map(|of| {
-        let mut sums = Sums::default();
         let expect = Expect { round: Some(3), model: Some(b"model"), memory: None, bound: &[] };
-        of.decryptor(&keys.clients[0], None).unwrap().decrypt(&sum, &expect, &mut sums).unwrap();
-        sums.0
+        let decryptor = of.decryptor(&keys.clients[0], None).unwrap();
+        decryptor.decrypt(&sum, &expect, Sums::default()).unwrap().into_parts().1.0
     });
     let want: Vec<u64> = (0..13_000)
         .map(|k| {

@@ -139,7 +139,7 @@ fn round(scheme: &dyn Scheme, sizes: &[(usize, u32)], ahead: bool) {
     }
     let aggregate = aggregator.finish().unwrap();
     let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
-    decryptor.decrypt(&aggregate, &Expect::default(), &mut Means::default()).unwrap();
+    decryptor.decrypt(&aggregate, &Expect::default(), Means::default()).unwrap();
 }
 
 /// Keys as they come from their files. Those of `oneshot` are made in the open and marked then: a roster is public.

@@ -80,8 +80,8 @@ fn main() {
         "reader" => {
             let key = ClientKey::from_bytes(&read(client(0)).unwrap()).unwrap();
             let decryptor = scheme.decryptor(&key, None).unwrap();
-            let mut sums = Sums::default();
-            decryptor.decrypt(&read(folder.join("aggregate")).unwrap(), &Expect::default(), &mut sums).unwrap();
+            let frame = read(folder.join("aggregate")).unwrap();
+            let (_, sums) = decryptor.decrypt(&frame, &Expect::default(), Sums::default()).unwrap().into_parts();
             println!("reader, {} sums: {:.4} s, {}", sums.0.len(), seconds(began), peak());
         }
         other => panic!("{other} is no place"),

@@ -1,10 +1,10 @@
 //! Which frames may enter a sum: the checks every aggregator and decryptor makes before arithmetic.
 
 use crate::bounds::{Bounds, Levels};
-use crate::client::Digest;
 use crate::codec::Layout;
 use crate::keys::{Cohort, KeyTag, ServerKey};
 use crate::mac::{Tag, Weighting};
+use crate::protocol::Digest;
 use crate::shown::shown;
 use crate::sign::{Purpose, SIGNATURE_LEN, Signed, VERIFY_LEN};
 use crate::statement::{self, RoundContext};

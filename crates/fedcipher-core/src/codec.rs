@@ -8,7 +8,7 @@ use crate::bounds::Levels;
 use crate::memory::{SHARED, check_runs, runs, zeros};
 use crate::prf::Prf;
 use crate::shown::shown;
-use crate::stream::Threads;
+use crate::threads::Threads;
 use crate::wire::Reader;
 use crate::{Error, Result};
 use multiversion::multiversion;
@@ -246,6 +246,15 @@ impl<'a> Update<'a> {
     #[must_use]
     pub fn layout(&self) -> &'a Layout {
         self.layout
+    }
+
+    /// The elements that it has.
+    #[must_use]
+    pub fn range(&self) -> std::ops::Range<usize> {
+        match &self.values {
+            Values::Tensors(_) => 0..self.layout.elements(),
+            Values::Window { first, flat } => *first..first + flat.len(),
+        }
     }
 
     /// All tensors, flat; of a window there are none.

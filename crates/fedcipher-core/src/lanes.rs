@@ -2,7 +2,8 @@
 
 use crate::bits;
 use crate::codec::{Layout, Segment};
-use crate::stream::{Piece, Threads};
+use crate::protocol::Piece;
+use crate::threads::Threads;
 use crate::{Error, Result};
 use rayon::prelude::*;
 

@@ -3,7 +3,7 @@
 //! Fresh memory costs a fault for every 4 KiB of it, which for an update of 250 MB is a third of an encryption and
 //! most of a sum's first addition.
 
-use crate::stream::Threads;
+use crate::threads::Threads;
 use crate::{Error, Result};
 use rayon::prelude::*;
 

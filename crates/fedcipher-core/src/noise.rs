@@ -9,7 +9,7 @@
 use crate::bounds::max_level;
 use crate::codec::Layout;
 use crate::prf::Stream;
-use crate::stream::Threads;
+use crate::threads::Threads;
 use crate::{Error, Result};
 use rayon::prelude::*;
 

@@ -5,20 +5,21 @@ use crate::admission::{self, Admission, Rules};
 use crate::bits;
 use crate::bounds::{Bounds, LaneBits, Levels, MAX_FIELD_BITS};
 use crate::canonical::{Canonical, Fields};
-use crate::client::{Receiver, Sender};
-use crate::codec::{Layout, SumSink, Update};
+use crate::codec::{Layout, Update};
 use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::lanes::{Cuts, Lanes};
-use crate::ledger::Openings;
-use crate::mac::{Hash, Stamp, TAG_LEN, Weighting};
+use crate::mac::{Hash, TAG_LEN, Weighting};
 use crate::memory::zeros;
-use crate::scheme::{
-    Aggregator, Decryptor, Encryptor, Expect, Opening, ParamsDigest, Progress, Request, Scheme, Summary, Terms,
+use crate::protocol::{
+    CheckedHead, ClaimedRound, DecryptKernel, Decryptor, EncryptKernel, Encryptor, Piece, PieceOpener, PieceSealer,
+    Receiver, SealingFrame, Sender,
 };
-use crate::stream::{self, Opener, Piece, Sealer, Sealing, Threads};
-use crate::wire::{Contribution, Head, Header, Place};
+use crate::scheme::{Aggregator, ParamsDigest, Progress, Scheme, Terms};
+use crate::threads::Threads;
+use crate::wire::{Contribution, Place};
 use std::path::Path;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 const NAME: &str = "plain";
@@ -84,9 +85,10 @@ impl Scheme for Plain {
         KeySet::build(tag, cohort, Vec::new(), |_| Ok(Zeroizing::new(Vec::new())))
     }
 
-    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
+    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Encryptor> {
         key.tag.check_scheme(NAME, self.digest())?;
-        Ok(Box::new(PlainEncryptor { bounds: self.bounds, sender: Sender::new(key, self.rules(), state)? }))
+        let sender = Sender::new(key, self.rules(), state)?;
+        Ok(Encryptor::new(PlainEncryptor { bounds: self.bounds, sender }))
     }
 
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
@@ -95,9 +97,10 @@ impl Scheme for Plain {
         Ok(Box::new(PlainAggregator { bounds: self.bounds, admission, sum: Vec::new() }))
     }
 
-    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>> {
+    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Decryptor> {
         key.tag.check_scheme(NAME, self.digest())?;
-        Ok(Box::new(PlainDecryptor { bounds: self.bounds, receiver: Receiver::new(key, self.rules(), state)? }))
+        let receiver = Arc::new(Receiver::new(key, self.rules(), state)?);
+        Ok(Decryptor::new(PlainDecryptor { bounds: self.bounds, receiver }))
     }
 
     fn describe(&self) -> Vec<(String, String)> {
@@ -110,21 +113,11 @@ struct PlainEncryptor {
     sender: Sender,
 }
 
-impl PlainEncryptor {
-    fn start(&mut self, terms: &Terms<'_>) -> Result<PlainSealer> {
+impl EncryptKernel for PlainEncryptor {
+    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
         let cuts = lanes(self.bounds, terms.layout)?.cut(0, |_| PIECE);
-        let (header, stamp) = self.sender.start(terms, terms.layout)?;
-        Ok(PlainSealer { header, stamp, cuts })
-    }
-}
-
-impl Encryptor for PlainEncryptor {
-    fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
-        stream::seal_all(&self.start(&request.terms())?, request.update, place, Threads::One)
-    }
-
-    fn sealer(&mut self, terms: &Terms<'_>) -> Result<Option<Sealing>> {
-        Ok(Some(Sealing::new(self.start(terms)?)))
+        let claimed = self.sender.claim(terms, terms.layout)?;
+        Ok(Some(SealingFrame::new(PlainSealer { claimed, cuts })))
     }
 
     fn precompute(&mut self, round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
@@ -133,14 +126,13 @@ impl Encryptor for PlainEncryptor {
 }
 
 struct PlainSealer {
-    header: Header,
-    stamp: Stamp,
+    claimed: ClaimedRound,
     cuts: Cuts,
 }
 
-impl Sealer for PlainSealer {
-    fn header(&self) -> &Header {
-        &self.header
+impl PieceSealer for PlainSealer {
+    fn claimed(&self) -> &ClaimedRound {
+        &self.claimed
     }
 
     fn prefix(&self) -> &[u8] {
@@ -151,21 +143,21 @@ impl Sealer for PlainSealer {
         &self.cuts.pieces
     }
 
-    fn stamp(&self) -> &Stamp {
-        &self.stamp
+    fn threads(&self) -> Threads {
+        Threads::One
     }
 
     fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
-        let (piece, width) = (&self.cuts.pieces[index], self.cuts.widths[index]);
+        let (piece, width, stamp) = (&self.cuts.pieces[index], self.cuts.widths[index], self.claimed.stamp());
         let mut ints = vec![0u32; CHUNK];
-        let mut hasher = self.stamp.mac.hasher(piece.start);
+        let mut hasher = stamp.mac.hasher(piece.start);
         for (k, chunk) in out.chunks_mut(bits::packed_len(CHUNK, width)).enumerate() {
             let n = (piece.len - k * CHUNK).min(CHUNK);
-            update.quantise(self.stamp.levels, piece.start + k * CHUNK, &mut ints[..n])?;
+            update.quantise(stamp.levels, piece.start + k * CHUNK, &mut ints[..n])?;
             hasher.fields(&ints[..n]);
-            bits::pack_scaled(&ints[..n], self.stamp.weight(), width, chunk);
+            bits::pack_scaled(&ints[..n], stamp.weight(), width, chunk);
         }
-        Ok(self.stamp.weighed(hasher.hash()))
+        Ok(stamp.weighed(hasher.hash()))
     }
 }
 
@@ -196,38 +188,22 @@ impl Aggregator for PlainAggregator {
 
 struct PlainDecryptor {
     bounds: Bounds,
-    receiver: Receiver,
+    receiver: Arc<Receiver>,
 }
 
-impl Decryptor for PlainDecryptor {
-    fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
-        let (head, layout, payload, tag) = self.receiver.admit(frame, expect)?;
-        let opening = self.start(&head, layout, expect)?;
-        stream::open_all(&opening, head.header.total_weight(), payload, tag, sink, Threads::One)?;
-        Ok(Summary::of(head.header, opening.layout))
+impl DecryptKernel for PlainDecryptor {
+    fn receiver(&self) -> &Arc<Receiver> {
+        &self.receiver
     }
 
-    fn opener(&self, head: &Head, expect: &Expect<'_>, _prefix: &[u8]) -> Result<Option<Opening>> {
-        let layout = self.receiver.check(head, expect)?;
-        self.start(head, layout, expect).map(Some)
-    }
-
-    fn openings(&self) -> &Openings {
-        self.receiver.openings()
-    }
-}
-
-impl PlainDecryptor {
-    fn start(&self, head: &Head, layout: Layout, expect: &Expect<'_>) -> Result<Opening> {
-        let lanes = lanes(self.bounds, &layout)?;
-        lanes.check_len(head.payload_len.saturating_sub(TAG_LEN))?;
-        let opener = PlainOpener {
+    fn opener(&self, checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>> {
+        let lanes = lanes(self.bounds, checked.layout())?;
+        lanes.check_len(checked.payload_len().saturating_sub(TAG_LEN))?;
+        Ok(Some(Box::new(PlainOpener {
             cuts: lanes.cut(0, |_| PIECE),
-            weight: head.header.total_weight(),
+            weight: checked.header().total_weight(),
             levels: self.bounds.levels(),
-        };
-        let verifier = self.receiver.verifier(&head.header, &layout, expect.bound);
-        Ok(Opening { layout, opener: Box::new(opener), verifier })
+        })))
     }
 }
 
@@ -237,13 +213,17 @@ struct PlainOpener {
     levels: Levels,
 }
 
-impl Opener for PlainOpener {
+impl PieceOpener for PlainOpener {
     fn prefix(&self) -> usize {
         0
     }
 
     fn pieces(&self) -> &[Piece] {
         &self.cuts.pieces
+    }
+
+    fn threads(&self) -> Threads {
+        Threads::One
     }
 
     fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash> {

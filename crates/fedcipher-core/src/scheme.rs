@@ -2,15 +2,13 @@
 
 use crate::bounds::{LaneBits, Levels};
 use crate::canonical::{self, Canonical};
-use crate::codec::{Layout, SumSink, Update};
+use crate::codec::{Layout, Update};
 use crate::keys::{ClientKey, KeySet, ServerKey};
-use crate::ledger::Openings;
-use crate::mac::Verifier;
 use crate::oneshot::identity::Identity;
 use crate::oneshot::roster::{Roles, Roster};
+use crate::protocol::{Decryptor, Encryptor};
 use crate::sign::hybrid::SIGNATURE_LEN;
-use crate::stream::{Opener, Sealing};
-use crate::wire::{Contribution, Head, Header, Place};
+use crate::wire::{Contribution, Header, Place};
 use crate::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -72,48 +70,6 @@ pub struct Expect<'a> {
     pub memory: Option<&'a [u8]>,
     /// As in [`Request::bound`].
     pub bound: &'a [u8],
-}
-
-/// Client side, encrypting.
-pub trait Encryptor: Send {
-    /// One update to one frame, in memory from `place`.
-    fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()>;
-
-    /// One update to one frame.
-    fn encrypt(&mut self, request: &Request<'_>) -> Result<Vec<u8>> {
-        let mut frame = Vec::new();
-        self.encrypt_into(request, &mut frame)?;
-        Ok(frame)
-    }
-
-    /// One update to encrypt piece by piece; none where a piece depends on all of the update.
-    fn sealer(&mut self, _terms: &Terms<'_>) -> Result<Option<Sealing>> {
-        Ok(None)
-    }
-
-    /// Does what does not depend on the data ahead of time: claims `round`, and what else the scheme can.
-    fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()>;
-
-    /// Takes the prekeys that members of the committee have published, as [`Member::prekey`] made them: the next updates'
-    /// shares are sealed to these, and to none that were taken before. Those that are refused, each with its reason, change nothing. Fails
-    /// where too few members are known then.
-    fn take_prekeys(&mut self, _frames: &[&[u8]]) -> Result<Vec<Error>> {
-        Ok(Vec::new())
-    }
-
-    /// Bytes of the last frame that are sent once a key epoch and not again.
-    fn setup_bytes(&self) -> usize {
-        0
-    }
-
-    /// State that must follow the client across processes (error feedback); secret to the client.
-    fn export_state(&self) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn import_state(&mut self, _state: &[u8]) -> Result<()> {
-        Ok(())
-    }
 }
 
 /// Server side: one running sum, however many clients.
@@ -199,41 +155,6 @@ pub struct Summary {
     pub false_members: Vec<u32>,
 }
 
-impl Summary {
-    #[must_use]
-    pub fn of(header: Header, layout: Layout) -> Self {
-        Summary { header, layout, counts: None, false_members: Vec::new() }
-    }
-}
-
-/// Client side, decrypting. An aggregate opens only if it is the sum of what the clients it names have sent, and is of no
-/// older round than the last (the same bytes again are fine): one a round where it counts in no memory, else as many as
-/// have no client in common and keep to the rule of sets.
-pub trait Decryptor: Send + Sync {
-    /// Decrypts an aggregate into `sink`, whose content is to be thrown away on an error.
-    fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary>;
-
-    /// At most how many payload bytes [`Self::opener`] needs to see, with so many contributions.
-    fn prefix_len(&self, _contributions: usize) -> usize {
-        0
-    }
-
-    /// One aggregate to decrypt piece by piece, from its head and the beginning of its payload; none where a piece
-    /// depends on all of it. Whoever drives it claims the sum in [`Self::openings`] once all bytes are here, then
-    /// checks the tag, and shows nobody a value, or whether there is one, before that.
-    fn opener(&self, head: &Head, expect: &Expect<'_>, prefix: &[u8]) -> Result<Option<Opening>>;
-
-    /// Which aggregates have been opened.
-    fn openings(&self) -> &Openings;
-}
-
-/// An aggregate whose header has been checked, to be decrypted piece by piece.
-pub struct Opening {
-    pub layout: Layout,
-    pub opener: Box<dyn Opener>,
-    pub verifier: Verifier,
-}
-
 /// One of a committee that holds shares of what the round's clients have drawn.
 pub trait Member: Send + Sync {
     /// The answer to [`Aggregator::requests`]: the same request again gets the same bytes, another of the round one only
@@ -269,7 +190,7 @@ pub trait Scheme: Send + Sync {
     fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet>;
 
     /// `state` is the folder of the nonce ledger; schemes without nonces ignore it.
-    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>>;
+    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Encryptor>;
 
     /// `round` fixes the round to accept; otherwise the first frame does.
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>>;
@@ -284,10 +205,10 @@ pub trait Scheme: Send + Sync {
     }
 
     /// `state` is the folder that remembers which aggregates were opened.
-    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>>;
+    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Decryptor>;
 
     /// Opens aggregates for a server that may see them.
-    fn server_decryptor(&self, _key: &ServerKey) -> Result<Box<dyn Decryptor>> {
+    fn server_decryptor(&self, _key: &ServerKey) -> Result<Decryptor> {
         Err(Error::Unsupported {
             scheme: self.name(),
             operation: "opening on the server",

@@ -155,9 +155,8 @@ impl World {
     /// A client that has opened nothing yet is given `frame`. What it accepts must be true.
     fn open(&self, epoch: usize, frame: &[u8]) -> Option<Header> {
         let key = &self.epochs[epoch].clients[0];
-        let mut sums = Sums::default();
         let decryptor = self.scheme.decryptor(key, None).unwrap();
-        let summary = decryptor.decrypt(frame, &Expect::default(), &mut sums).ok()?;
+        let (summary, sums) = decryptor.decrypt(frame, &Expect::default(), Sums::default()).ok()?.into_parts();
         self.check(key, &summary.header, &sums.0);
         Some(summary.header)
     }
@@ -346,7 +345,7 @@ fn attack_any_randomised_server_never_gets_a_false_sum_opened() {
 }
 
 fn refused(scheme: &dyn Scheme, key: &ClientKey, frame: &[u8]) -> Error {
-    scheme.decryptor(key, None).unwrap().decrypt(frame, &Expect::default(), &mut Sums::default()).unwrap_err()
+    scheme.decryptor(key, None).unwrap().decrypt(frame, &Expect::default(), Sums::default()).unwrap_err()
 }
 
 /// c0 = c1 = delta decrypted to the ternary secret, shifted by one, when an aggregate could bring its c1.
@@ -413,9 +412,8 @@ fn attack_03_no_change_of_a_ciphertext_is_too_small_to_be_seen() {
             })
         };
         let open = |frame: &[u8]| {
-            let mut sums = Sums::default();
             let decryptor = bfv.decryptor(&keys.clients[1], None).unwrap();
-            decryptor.decrypt(frame, &Expect::default(), &mut sums).map(|_| sums.0)
+            decryptor.decrypt(frame, &Expect::default(), Sums::default()).map(|opened| opened.into_parts().1.0)
         };
         assert_eq!(open(&changed(0)).unwrap(), expected(bfv.levels(), &layout, &clients));
         for by in [1, 2, 40, top - 1, top - 3, bfv.derived().values.delta, top / 2] {
@@ -490,7 +488,7 @@ fn attack_12_updates_of_different_models_do_not_sum() {
         let honest = world.add(server, &others).unwrap();
         let decryptor = world.scheme.decryptor(&world.epochs[1].clients[2], None).unwrap();
         let expect = Expect { model: Some(MODELS[1]), ..Expect::default() };
-        let error = decryptor.decrypt(&honest, &expect, &mut Sums::default()).unwrap_err();
+        let error = decryptor.decrypt(&honest, &expect, Sums::default()).unwrap_err();
         assert!(matches!(error, Error::Model { .. }), "{name}: {error}");
     }
 }
@@ -611,7 +609,7 @@ fn a_sum_counts_in_one_memory() {
         assert_eq!(header_of(&frame(0, b"")).memory, MemoryTag::default(), "{name}");
         let open = |frame: &[u8], memory| {
             let expect = Expect { memory, ..Expect::default() };
-            scheme.decryptor(&keys.clients[0], None).unwrap().decrypt(frame, &expect, &mut Sums::default()).map(drop)
+            scheme.decryptor(&keys.clients[0], None).unwrap().decrypt(frame, &expect, Sums::default()).map(drop)
         };
         open(&sum, Some(b"here")).unwrap();
         for other in [b"".as_slice(), b"there"] {
@@ -633,7 +631,7 @@ fn a_round_has_one_opening_also_after_a_restart() {
         let open = |frame: &[u8]| {
             // A new decryptor each time: as after a restart.
             let decryptor = world.scheme.decryptor(key, Some(folder.path())).unwrap();
-            decryptor.decrypt(frame, &Expect::default(), &mut Sums::default()).map(drop)
+            decryptor.decrypt(frame, &Expect::default(), Sums::default()).map(drop)
         };
         let [first, other, second] = [0, 1, 2].map(|k| world.aggregates[k].clone());
         assert_eq!([1, 1, 2], [&first, &other, &second].map(|f| header_of(f).round), "{name}");

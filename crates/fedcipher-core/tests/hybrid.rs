@@ -233,14 +233,12 @@ fn bad_input_is_refused_before_the_work_starts() {
         let at = rng.random_range(0..payload.len().min(2000));
         payload[at] ^= rng.random_range(1..=255u8);
         // A flip in the lowest bits is noise and changes nothing; any other must be noticed.
-        let mut sums = Sums::default();
-        if decryptor.decrypt(&parsed.header.frame(&payload), &Expect::default(), &mut sums).is_ok() {
-            assert_eq!(sums.0, expected(s.levels(), &layout, &[client(0)]));
+        let opened = decryptor.decrypt(&parsed.header.frame(&payload), &Expect::default(), Sums::default());
+        if let Ok(opened) = opened {
+            assert_eq!(opened.values().0, expected(s.levels(), &layout, &[client(0)]));
         }
         let cut = rng.random_range(0..payload.len());
-        assert!(
-            decryptor.decrypt(&parsed.header.frame(&payload[..cut]), &Expect::default(), &mut Sums::default()).is_err()
-        );
+        assert!(decryptor.decrypt(&parsed.header.frame(&payload[..cut]), &Expect::default(), Sums::default()).is_err());
     }
 }
 
@@ -287,8 +285,8 @@ fn the_work_can_be_watched_and_cancelled() {
     assert_eq!(aggregator.finish_from(&damaged).unwrap_err().class(), "FrameError");
     assert!(other.work(&keys.server, &parts.common[..parts.common.len() - 1], &parts.pieces[0]).is_err());
     assert_eq!(aggregator.finish_from(&results).unwrap(), frame);
-    let mut sums = Sums::default();
-    let summary = s.decryptor(&keys.clients[0], None).unwrap().decrypt(&frame, &Expect::default(), &mut sums).unwrap();
+    let decryptor = s.decryptor(&keys.clients[0], None).unwrap();
+    let (summary, sums) = decryptor.decrypt(&frame, &Expect::default(), Sums::default()).unwrap().into_parts();
     assert_eq!(sums.0, expected(s.levels(), &layout, &clients));
     assert_eq!(summary.header.contributions[2], Contribution { client: 2, weight: 1 });
 }

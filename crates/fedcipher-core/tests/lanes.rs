@@ -56,10 +56,9 @@ fn opened(scheme: &dyn Scheme, layout: &Layout, clients: &[Client]) -> (Vec<f32>
         aggregator.add(&encrypt(scheme, &keys, layout, 9, client, &plan)).unwrap();
     }
     let aggregate = finished(scheme, &keys.clients, aggregator.as_mut()).unwrap();
-    let (mut means, mut sums) = (Means::default(), Sums::default());
     let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
-    decryptor.decrypt(&aggregate, &Expect::default(), &mut means).unwrap();
-    decryptor.decrypt(&aggregate, &Expect::default(), &mut sums).unwrap();
+    let means = decryptor.decrypt(&aggregate, &Expect::default(), Means::default()).unwrap().into_parts().1;
+    let sums = decryptor.decrypt(&aggregate, &Expect::default(), Sums::default()).unwrap().into_parts().1;
     (means.values, sums.0)
 }
 

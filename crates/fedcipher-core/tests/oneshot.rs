@@ -18,8 +18,9 @@ use fedcipher_core::oneshot::sealed_share::{Envelope, OVERHEAD, SealedShare};
 use fedcipher_core::oneshot::sealing::{self, Public, SECRET_LEN, Secret};
 use fedcipher_core::oneshot::statement::share_info;
 use fedcipher_core::oneshot::{Oneshot, Params, Reveal};
+use fedcipher_core::protocol::Encryptor;
 use fedcipher_core::rlwe::params::Preset;
-use fedcipher_core::scheme::{Aggregator, Encryptor, Expect, Member, Request, Scheme};
+use fedcipher_core::scheme::{Aggregator, Expect, Member, Request, Scheme};
 use fedcipher_core::sign::Purpose;
 use fedcipher_core::sign::hybrid::SIGNATURE_LEN;
 use fedcipher_core::statement::{RoundContext, split};
@@ -57,9 +58,9 @@ fn clients(layout: &Layout, ids: &[u32]) -> Vec<Client> {
 }
 
 fn opened(scheme: &Oneshot, keys: &KeySet, reader: usize, frame: &[u8]) -> Result<Vec<u64>, Error> {
-    let mut sums = Sums::default();
     let decryptor = scheme.decryptor(&keys.clients[reader], None).unwrap();
-    decryptor.decrypt(frame, &Expect { round: Some(ROUND), ..Expect::default() }, &mut sums).map(|_| sums.0)
+    let expect = Expect { round: Some(ROUND), ..Expect::default() };
+    decryptor.decrypt(frame, &expect, Sums::default()).map(|opened| opened.into_parts().1.0)
 }
 
 struct Round {
@@ -226,9 +227,8 @@ fn the_same_aggregate_opens_again_however_it_is_addressed() {
     let frame = round.aggregate(&[]);
     let decryptor = round.scheme.decryptor(&round.keys.clients[6], None).unwrap();
     for frame in [&frame, &round.scheme.addressed(&frame, 6).unwrap(), &frame] {
-        let mut sums = Sums::default();
-        decryptor.decrypt(frame, &Expect::default(), &mut sums).unwrap();
-        assert_eq!(sums.0, round.sums());
+        let opened = decryptor.decrypt(frame, &Expect::default(), Sums::default()).unwrap();
+        assert_eq!(opened.values().0, round.sums());
     }
 }
 
@@ -238,10 +238,9 @@ fn a_server_opens_only_where_that_was_agreed() {
     assert!(matches!(blind.scheme.server_decryptor(&blind.keys.server), Err(Error::Unsupported { .. })));
     let round = round(Params { reveal: Reveal::Server, ..params(8) }, &[0, 1, 2, 7]);
     let frame = round.aggregate(&[3]);
-    let mut sums = Sums::default();
     let server = round.scheme.server_decryptor(&round.keys.server).unwrap();
-    server.decrypt(&frame, &Expect::default(), &mut sums).unwrap();
-    assert_eq!(sums.0, round.sums());
+    let own = server.decrypt(&frame, &Expect::default(), Sums::default()).unwrap();
+    assert_eq!(own.values().0, round.sums());
     assert_eq!(opened(&round.scheme, &round.keys, 4, &frame).unwrap(), round.sums());
 }
 
@@ -730,11 +729,11 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     let new = round.prekeys();
     let frames = |of: &[Vec<u8>]| of.iter().map(Vec::len).collect::<Vec<_>>();
     assert_eq!(frames(&old), frames(&new));
-    fn take(encryptor: &mut Box<dyn Encryptor>, frames: &[Vec<u8>]) -> Result<Vec<Error>, Error> {
+    fn take(encryptor: &mut Encryptor, frames: &[Vec<u8>]) -> Result<Vec<Error>, Error> {
         encryptor.take_prekeys(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
     let (layout, client) = (&round.layout, &round.clients[0]);
-    let send = |encryptor: &mut Box<dyn Encryptor>, round: u64| {
+    let send = |encryptor: &mut Encryptor, round: u64| {
         let (update, weight) = (update(layout, &client.2), client.1);
         let (plan, model, memory, bound) = (&[], b"model", &[], &[]);
         encryptor.encrypt(&Request { round, weight, update: &update, plan, model, memory, bound })

@@ -145,10 +145,9 @@ fn server_side_weights_multiply() {
     for client in &clients {
         aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, client, &[])).unwrap();
     }
-    let mut sums = Sums::default();
     let frame = aggregator.finish().unwrap();
-    let summary =
-        scheme.decryptor(&keys.clients[1], None).unwrap().decrypt(&frame, &Expect::default(), &mut sums).unwrap();
+    let decryptor = scheme.decryptor(&keys.clients[1], None).unwrap();
+    let (summary, sums) = decryptor.decrypt(&frame, &Expect::default(), Sums::default()).unwrap().into_parts();
     let ints: Vec<Vec<u64>> = clients.iter().map(|c| integers(scheme.levels(), &layout, &c.2)).collect();
     let want: Vec<u64> = ints[0].iter().zip(&ints[1]).map(|(a, b)| 9 * a + 4 * b).collect();
     assert_eq!(sums.0, want);
@@ -180,12 +179,9 @@ fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
                 aggregator.add(&encryptor.encrypt(&request).unwrap()).unwrap();
             }
             let frame = aggregator.finish().unwrap();
-            let mut sums = Sums::default();
-            let summary = scheme
-                .decryptor(&keys.clients[0], None)
-                .unwrap()
-                .decrypt(&frame, &Expect::default(), &mut sums)
-                .unwrap();
+            let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
+            let opened = decryptor.decrypt(&frame, &Expect::default(), Sums::default()).unwrap();
+            let (summary, sums) = opened.into_parts();
             let counts = summary.counts.unwrap();
             let sent: u32 = counts.iter().sum();
             assert_eq!(sent, 4 * (200 + 37));

@@ -5,64 +5,61 @@ mod common;
 
 use common::{Client, dense_schemes, encrypt, expected, floats, integers, layout, update};
 use fedcipher_core::bounds::{Bounds, Levels};
-use fedcipher_core::codec::{Layout, Rounding, Update};
+use fedcipher_core::codec::{Layout, Means, Rounding, Sums, Update};
 use fedcipher_core::keys::KeySet;
-use fedcipher_core::mac::{Hash, Tag};
+use fedcipher_core::prf::KeyStream;
+use fedcipher_core::protocol::{Decryptor, Form, OpeningFrame};
 use fedcipher_core::scheme::{Expect, Scheme, Terms};
-use fedcipher_core::wire::{self, Checksum};
+use fedcipher_core::{Error, wire};
 use proptest::prelude::*;
 
-/// A frame made from windows of the flat update, as the offload engine makes it.
-fn sealed(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, round: u64, client: &Client) -> Vec<u8> {
+/// A frame made from windows of the flat update, as the offload engine makes it: `step` values come at a time.
+fn sealed(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, client: &Client, step: usize) -> Vec<u8> {
     let key = keys.clients.iter().find(|k| k.client == client.0).unwrap();
     let mut encryptor = scheme.encryptor(key, None).unwrap();
-    let terms = Terms { round, weight: client.1, layout, plan: &[], model: b"model", memory: &[], bound: &[] };
-    let sealing = encryptor.sealer(&terms).unwrap().unwrap();
-    let sealer = sealing.sealer();
+    let mut sealing = encryptor.start(&terms(layout, client.1)).unwrap().unwrap();
     let flat = client.2.concat();
-    let mut frame = sealer.header().head(sealer.payload_len());
-    frame.extend_from_slice(sealer.prefix());
-    let mut checksum = Checksum::default();
-    checksum.update(&frame);
-    let (mut hash, mut digest) = (Hash::default(), sealer.digest());
-    for (k, piece) in sealer.pieces().iter().enumerate() {
-        let window = &flat[piece.start..piece.start + piece.len];
-        let part = Update::window(layout, piece.start, window, Rounding::Nearest).unwrap();
-        let mut out = vec![0; piece.bytes];
-        hash += sealing.seal(k, &part, &mut out).unwrap();
-        assert!(sealing.seal(k, &part, &mut out).is_err(), "a piece was sealed twice");
-        checksum.update(&out);
-        digest.update(&out);
-        frame.extend_from_slice(&out);
+    let (mut frame, mut first, mut have) = (Vec::new(), 0, 0);
+    while first < flat.len() {
+        have = (have + step).min(flat.len() - first);
+        let used = sealing.whole(have);
+        let part = Update::window(layout, first, &flat[first..first + used], Rounding::Nearest).unwrap();
+        sealing.push(&part, &mut frame).unwrap();
+        (first, have) = (first + used, have - used);
     }
-    let end = sealer.end(hash, &digest.finish()).unwrap();
-    checksum.update(&end);
-    frame.extend_from_slice(&end);
-    frame.extend_from_slice(&checksum.finish());
+    let len = sealing.frame_len();
+    frame.extend_from_slice(&sealing.finish().unwrap());
+    assert_eq!(frame.len(), len);
     frame
 }
 
-fn opened(scheme: &dyn Scheme, keys: &KeySet, frame: &[u8]) -> Vec<u64> {
-    let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
+fn terms(layout: &Layout, weight: u64) -> Terms<'_> {
+    Terms { round: 1, weight, layout, plan: &[], model: b"model", memory: &[], bound: &[] }
+}
+
+/// The first bytes of an aggregate, as its reader needs them.
+fn beginning<'a>(decryptor: &Decryptor, frame: &'a [u8]) -> &'a [u8] {
     let head_len = wire::head_len(&frame[..wire::FIXED_LEN]).unwrap();
     let head = wire::parse_head(&frame[..head_len]).unwrap();
-    let payload = &frame[head_len..head_len + head.payload_len];
-    let prefix = payload.len().min(decryptor.prefix_len(head.header.contributions.len()));
-    let opening = decryptor.opener(&head, &Expect::default(), &payload[..prefix]).unwrap().unwrap();
-    opening.opener.check_len(payload.len()).unwrap();
-    let mut sums = vec![0; opening.layout.elements()];
-    let mut hash = Hash::default();
-    for (k, piece) in opening.opener.pieces().iter().enumerate() {
-        let bytes = &payload[piece.at..piece.at + piece.bytes];
-        let sums = &mut sums[piece.start..piece.start + piece.len];
-        hash += opening.opener.open(k, bytes, sums).unwrap();
-        hash += opening.verifier.hash(piece.start, sums);
+    &frame[..head_len + decryptor.prefix_len(head.header.contributions.len()).min(head.payload_len)]
+}
+
+/// Its values, from `step` bytes at a time.
+fn opened(decryptor: &Decryptor, frame: &[u8], form: Form, step: usize) -> Result<Vec<u8>, Error> {
+    let begin = beginning(decryptor, frame);
+    let head_len = wire::head_len(begin).unwrap();
+    let mut opening = OpeningFrame::start(decryptor, begin, &Expect::default(), form)?.unwrap();
+    let (mut at, mut have, mut covered) = (head_len + opening.prefix(), 0, Vec::new());
+    let end = frame.len() - OpeningFrame::END;
+    while opening.next_len().is_some() {
+        have = (have + step).min(end - at);
+        let used = opening.whole(have);
+        covered.extend_from_slice(opening.push(&frame[at..at + used])?.bytes());
+        (at, have) = (at + used, have - used);
     }
-    opening.verifier.check(hash, Tag::split(payload).unwrap().1).unwrap();
-    let mut checksum = Checksum::default();
-    checksum.update(&frame[..frame.len() - wire::CRC_LEN]);
-    checksum.check(&frame[frame.len() - wire::CRC_LEN..]).unwrap();
-    sums
+    let (_, key) = opening.finish(frame[end..].try_into().unwrap())?.into_parts();
+    KeyStream::new(key)?.apply(&mut covered);
+    Ok(covered)
 }
 
 proptest! {
@@ -72,6 +69,7 @@ proptest! {
     fn pieces_make_the_whole(
         sizes in prop::collection::vec((0usize..100_000, prop::sample::select(vec![4u32, 8, 12])), 1..4),
         seed in any::<u32>(),
+        step in 1usize..200_000,
     ) {
         let layout = layout(&sizes);
         prop_assume!(layout.elements() > 0);
@@ -81,7 +79,7 @@ proptest! {
             let keys = scheme.keygen(&[0, 1, 5], 1).unwrap();
             let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
             for client in &clients {
-                let frame = sealed(scheme.as_ref(), &keys, &layout, 1, client);
+                let frame = sealed(scheme.as_ref(), &keys, &layout, client, step);
                 if scheme.name() != "bfv" {
                     // BFV draws a seed and errors for every frame.
                     prop_assert!(frame == encrypt(scheme.as_ref(), &keys, &layout, 1, client, &[]));
@@ -89,7 +87,13 @@ proptest! {
                 aggregator.add(&frame).unwrap();
             }
             let aggregate = aggregator.finish().unwrap();
-            prop_assert!(opened(scheme.as_ref(), &keys, &aggregate) == expected(scheme.levels(), &layout, &clients), "{:?}", scheme.describe());
+            let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
+            let sums = opened(&decryptor, &aggregate, Form::Sums, step).unwrap();
+            let want = expected(scheme.levels(), &layout, &clients);
+            prop_assert!(sums == bytemuck::cast_slice::<u64, u8>(&want), "{:?}", scheme.describe());
+            let means = opened(&decryptor, &aggregate, Form::Means, step).unwrap();
+            let whole = decryptor.decrypt(&aggregate, &Expect::default(), Means::default()).unwrap();
+            prop_assert!(means == bytemuck::cast_slice::<f32, u8>(&whole.values().values));
         }
     }
 
@@ -106,23 +110,71 @@ proptest! {
     }
 }
 
-/// Without `Sealing`, which refuses it for every scheme: a fresh mask would be a second one under the same polynomial.
+/// One client's update of one tensor, in each scheme that has pieces.
+fn one_update() -> impl Iterator<Item = (Box<dyn Scheme>, KeySet, Layout, Client)> {
+    dense_schemes(Bounds::new(2, 1, Some(1)).unwrap(), &[12]).into_iter().map(|scheme| {
+        let layout = layout(&[(200_000, 12)]);
+        let keys = scheme.keygen(&[0, 1], 1).unwrap();
+        let client = (0, 1, floats(&layout, 1));
+        (scheme, keys, layout, client)
+    })
+}
+
+/// A piece that was sealed twice would be two messages under one mask.
 #[test]
-fn a_mask_that_was_made_ahead_serves_once() {
-    let layout = layout(&[(40_000, 12)]);
-    let scheme =
-        dense_schemes(Bounds::new(2, 1, Some(1)).unwrap(), &[12]).into_iter().find(|s| s.name() == "bfv").unwrap();
-    let keys = scheme.keygen(&[0, 1], 1).unwrap();
-    let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
-    encryptor.precompute(1, &layout, &[]).unwrap();
-    let terms = Terms { round: 1, weight: 1, layout: &layout, plan: &[], model: b"model", memory: &[], bound: &[] };
-    let sealing = encryptor.sealer(&terms).unwrap().unwrap();
-    let values = floats(&layout, 1);
-    let whole = update(&layout, &values);
-    let mut out = vec![0; sealing.sealer().pieces()[0].bytes];
-    sealing.sealer().seal(0, &whole, &mut out).unwrap();
-    let refusal = sealing.sealer().seal(0, &whole, &mut out).err().unwrap();
-    assert!(refusal.to_string().contains("encrypted already"), "{refusal}");
+fn pieces_are_sealed_in_order_and_once() {
+    for (scheme, keys, layout, client) in one_update() {
+        let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
+        encryptor.precompute(1, &layout, &[]).unwrap();
+        let mut sealing = encryptor.start(&terms(&layout, 1)).unwrap().unwrap();
+        let flat = client.2.concat();
+        let first = (1..flat.len()).find(|len| sealing.whole(*len) > 0).unwrap();
+        let part = Update::window(&layout, 0, &flat[..first], Rounding::Nearest).unwrap();
+        let cut = Update::window(&layout, 0, &flat[..first - 1], Rounding::Nearest).unwrap();
+        let mut out = Vec::new();
+        assert!(sealing.push(&cut, &mut out).is_err(), "{}: a part of a piece", scheme.name());
+        sealing.push(&part, &mut out).unwrap();
+        let before = out.clone();
+        assert!(sealing.push(&part, &mut out).is_err(), "{}: the same piece again", scheme.name());
+        assert_eq!(out, before);
+        let late = Update::window(&layout, first + 1, &flat[first + 1..], Rounding::Nearest).unwrap();
+        assert!(sealing.push(&late, &mut out).is_err(), "{}: a piece is left out", scheme.name());
+        let refusal = sealing.finish().err().unwrap();
+        assert!(refusal.to_string().contains("before its last piece"), "{refusal}");
+    }
+}
+
+/// Every refusal of the whole frame is one in parts too, and an aggregate that was tried is the only one of its round.
+#[test]
+fn an_aggregate_in_parts_is_held_to_what_one_in_a_row_is() {
+    for (scheme, keys, layout, client) in one_update() {
+        let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
+        aggregator.add(&sealed(scheme.as_ref(), &keys, &layout, &client, 70_000)).unwrap();
+        let aggregate = aggregator.finish().unwrap();
+        let mut forged = aggregate.clone();
+        let tag = forged.len() - OpeningFrame::END;
+        forged[tag] ^= 1;
+        let body = forged.len() - wire::CRC_LEN;
+        let forged = wire::seal(forged[..body].to_vec());
+        let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
+        let error = opened(&decryptor, &forged, Form::Sums, 70_000).unwrap_err();
+        assert!(matches!(error, Error::Tag), "{}: {error}", scheme.name());
+        let error = opened(&decryptor, &aggregate, Form::Sums, 70_000).unwrap_err();
+        assert!(matches!(error, Error::Opened { .. }), "{}: {error}", scheme.name());
+        let error = decryptor.decrypt(&aggregate, &Expect::default(), Sums::default()).unwrap_err();
+        assert!(matches!(error, Error::Opened { .. }), "{}: {error}", scheme.name());
+
+        let other = scheme.decryptor(&keys.clients[1], None).unwrap();
+        let mut opening = OpeningFrame::start(&other, beginning(&other, &aggregate), &Expect::default(), Form::Means)
+            .unwrap()
+            .unwrap();
+        assert!(opening.push(&aggregate[..1]).is_err(), "{}: a part of a piece", scheme.name());
+        let end = aggregate[tag..].try_into().unwrap();
+        let refusal = opening.finish(&end).unwrap_err();
+        assert!(refusal.to_string().contains("before its last piece"), "{refusal}");
+        // Nothing was claimed of what has not come.
+        assert!(opened(&other, &aggregate, Form::Means, 70_000).is_ok());
+    }
 }
 
 #[test]

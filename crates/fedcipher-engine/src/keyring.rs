@@ -3,8 +3,9 @@
 use crate::streams::compute;
 use crate::{Error, Result};
 use fedcipher_core::keys::ClientKey;
+use fedcipher_core::protocol::{Decryptor, Encryptor};
 use fedcipher_core::rlwe::accelerator::Accelerators;
-use fedcipher_core::scheme::{Decryptor, Encryptor, Member, Scheme};
+use fedcipher_core::scheme::{Member, Scheme};
 use fedcipher_core::{ledger, registry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -46,8 +47,8 @@ pub struct Party {
     key_id: [u8; 16],
     pub spec: Arc<str>,
     /// What its key is for.
-    encryptor: Option<Arc<Mutex<Box<dyn Encryptor>>>>,
-    decryptor: Option<Box<dyn Decryptor>>,
+    encryptor: Option<Arc<Mutex<Encryptor>>>,
+    decryptor: Option<Decryptor>,
     member: Option<Box<dyn Member>>,
 }
 
@@ -72,7 +73,7 @@ impl Party {
 
     /// Waited for before work is handed to rayon, never in there: a thread of rayon's that waits for its share of an
     /// update takes up whatever else was handed in, and would wait for what it holds itself.
-    pub async fn encryptor(&self) -> Result<OwnedMutexGuard<Box<dyn Encryptor>>> {
+    pub async fn encryptor(&self) -> Result<OwnedMutexGuard<Encryptor>> {
         let encryptor = self.encryptor.as_ref().ok_or_else(|| self.is_no("client, so it sends no updates"))?;
         Ok(Arc::clone(encryptor).lock_owned().await)
     }
@@ -82,8 +83,8 @@ impl Party {
         self.encryptor.as_ref().is_some_and(|encryptor| Arc::strong_count(encryptor) > 1)
     }
 
-    pub fn decryptor(&self) -> Result<&dyn Decryptor> {
-        self.decryptor.as_deref().ok_or_else(|| self.is_no("reader, so it opens no aggregates"))
+    pub fn decryptor(&self) -> Result<&Decryptor> {
+        self.decryptor.as_ref().ok_or_else(|| self.is_no("reader, so it opens no aggregates"))
     }
 
     pub fn member(&self) -> Result<&dyn Member> {
@@ -240,7 +241,7 @@ impl Keyring {
     #[must_use]
     pub fn closed(&self, device: &str) -> Vec<u64> {
         let closed = |party: &Arc<Party>| {
-            let open = party.decryptor.as_ref().map(|decryptor| decryptor.openings().check_open());
+            let open = party.decryptor.as_ref().map(Decryptor::check_open);
             matches!(open, Some(Err(fedcipher_core::Error::Closed))).then_some(party.epoch)
         };
         self.parties(device).iter().filter_map(closed).collect()

@@ -11,15 +11,11 @@ use crate::text::quoted;
 use crate::unfinished::Held;
 use crate::{CHUNK, MAX_MESSAGE, MESSAGE};
 use bytes::{Buf, Bytes, BytesMut};
-use fedcipher_core::client::Digest;
-use fedcipher_core::codec::{self, Layout, Means, Rounding, SumSink, Sums, Update};
-use fedcipher_core::ledger::Sum;
-use fedcipher_core::mac::{Hash, TAG_LEN, Tag};
+use fedcipher_core::codec::{Layout, Means, Rounding, Sums, Update};
 use fedcipher_core::prf::KeyStream;
-use fedcipher_core::scheme::{Encryptor, Expect, Opening, Request, Terms};
-use fedcipher_core::stream::{self, Piece, Sealing};
-use fedcipher_core::wire::{self, Checksum};
-use rayon::prelude::*;
+use fedcipher_core::protocol::{Decryptor, Encryptor, Form, OpeningFrame, SealingFrame};
+use fedcipher_core::scheme::{Expect, Request, Summary, Terms};
+use fedcipher_core::wire;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Sender;
@@ -256,17 +252,6 @@ fn missing(done: usize, of: usize, what: &str) -> Error {
     Error::Truncated(format!("{done} of {of} {what} arrived"))
 }
 
-/// How many whole pieces, from `next` on, `have` units hold; and how many units those are.
-fn ready(pieces: &[Piece], next: usize, have: usize, size: impl Fn(&Piece) -> usize) -> (usize, usize) {
-    let mut used = 0;
-    let count = pieces[next..].iter().take_while(|piece| {
-        let fits = used + size(piece) <= have;
-        used += if fits { size(piece) } else { 0 };
-        fits
-    });
-    (count.count(), used)
-}
-
 // --- encrypting ------------------------------------------------------------------------------
 
 impl<In> Pump<'_, In, proto::EncryptReply>
@@ -279,9 +264,9 @@ where
         let own = Arc::clone(&job);
         // The round is on disk before anything of it exists.
         let mut encryptor = party.encryptor().await?;
-        let sealing = compute(move || Ok(encryptor.sealer(&own.terms())?)).await?;
-        let done = match sealing {
-            Some(sealing) => self.encrypt_pieces(&job, &sealing).await?,
+        let begun = compute(move || Ok(encryptor.start(&own.terms())?)).await?;
+        let done = match begun {
+            Some(frame) => self.encrypt_pieces(&job, frame).await?,
             None => self.encrypt_whole(job).await?,
         };
         self.metrics.phase("encode", done.encode_seconds);
@@ -309,18 +294,12 @@ where
         self.send(encrypt_reply::Part::FrameLen(len as u64)).await
     }
 
-    async fn encrypt_pieces(&mut self, job: &Job, sealing: &Sealing) -> Result<proto::EncryptDone> {
-        let sealer = sealing.sealer();
-        let (pieces, elements) = (sealer.pieces(), job.layout.elements());
+    async fn encrypt_pieces(&mut self, job: &Job, mut frame: SealingFrame) -> Result<proto::EncryptDone> {
+        let elements = job.layout.elements();
         let rounding = job.rounding()?;
-        self.frame_len(sealer.header().frame_len(sealer.payload_len())).await?;
-        let mut out = sealer.header().head(sealer.payload_len());
-        out.extend_from_slice(sealer.prefix());
-        let mut checksum = Checksum::default();
-        checksum.update(&out);
+        self.frame_len(frame.frame_len()).await?;
         let mut done = proto::EncryptDone::default();
-        let (mut window, mut first, mut next) = (Vec::<f32>::new(), 0, 0);
-        let (mut hash, mut digest) = (Hash::default(), sealer.digest());
+        let (mut window, mut first, mut out) = (Vec::<f32>::new(), 0, Vec::new());
         while first < elements {
             if !self.values(&mut window).await? {
                 return Err(missing(first + window.len(), elements, "values"));
@@ -328,30 +307,22 @@ where
             if first + window.len() > elements {
                 return Err(too_many(elements));
             }
-            let (count, used) = ready(pieces, next, window.len(), |p| p.len);
-            if count == 0 {
+            let used = frame.whole(window.len());
+            if used == 0 {
                 continue;
             }
-            let at = out.len();
             // Less than a millisecond: handing it to another thread and waking up again would cost as much.
             let part = Update::window(&job.layout, first, &window[..used], rounding.clone())?;
-            hash += seal(sealing, next, count, &part, &mut out, &mut done)?;
-            checksum.update(&out[at..]);
-            digest.update(&out[at..]);
+            seal(&mut frame, &part, &mut out, &mut done)?;
             window.drain(..used);
             first += used;
-            next += count;
             self.frame(&out).await?;
             out.clear();
         }
         if self.values(&mut window).await? {
             return Err(too_many(elements));
         }
-        let at = out.len();
-        out.extend_from_slice(&sealer.end(hash, &digest.finish())?);
-        checksum.update(&out[at..]);
-        out.extend_from_slice(&checksum.finish());
-        self.frame(&out).await?;
+        self.frame(&frame.finish()?).await?;
         Ok(done)
     }
 
@@ -373,7 +344,7 @@ where
             return Err(missing(flat.len(), elements, "values"));
         }
         let mut encryptor = job.party.encryptor().await?;
-        let (frame, done) = compute(move || job.encrypt(encryptor.as_mut(), &flat)).await?;
+        let (frame, done) = compute(move || job.encrypt(&mut encryptor, &flat)).await?;
         self.frame_len(frame.len()).await?;
         self.frame(&frame).await?;
         Ok(done)
@@ -410,7 +381,7 @@ impl Job {
     }
 
     /// The whole update at once.
-    fn encrypt(&self, encryptor: &mut dyn Encryptor, flat: &[f32]) -> Result<(Vec<u8>, proto::EncryptDone)> {
+    fn encrypt(&self, encryptor: &mut Encryptor, flat: &[f32]) -> Result<(Vec<u8>, proto::EncryptDone)> {
         let began = Instant::now();
         let update = Update::new(&self.layout, self.layout.split(flat)?, self.rounding()?)?;
         let Terms { round, weight, plan, model, memory, bound, .. } = self.terms();
@@ -426,58 +397,18 @@ impl Job {
     }
 }
 
-/// Appends the ciphertext of pieces `next..next + count`, which `part` holds, to `out`; counts in `done`.
-fn seal(
-    sealing: &Sealing,
-    next: usize,
-    count: usize,
-    part: &Update<'_>,
-    out: &mut Vec<u8>,
-    done: &mut proto::EncryptDone,
-) -> Result<Hash> {
+/// Appends the ciphertext of `part` to `out`; counts in `done`.
+fn seal(frame: &mut SealingFrame, part: &Update<'_>, out: &mut Vec<u8>, done: &mut proto::EncryptDone) -> Result<()> {
     let began = Instant::now();
-    let pieces = &sealing.sealer().pieces()[next..next + count];
-    let at = out.len();
-    out.resize(at + pieces.iter().map(|p| p.bytes).sum::<usize>(), 0);
-    let slots = stream::slots(pieces, &mut out[at..]);
-    let sealed = slots.into_par_iter().enumerate().map(|(k, slot)| sealing.seal(next + k, part, slot));
-    let hash = sealed.sum::<fedcipher_core::Result<Hash>>()?;
+    frame.push(part, out)?;
     let encode_seconds = part.seconds();
     done.clipped += part.clipped().iter().sum::<u64>();
     done.encode_seconds += encode_seconds;
     done.encrypt_seconds += (began.elapsed().as_secs_f64() - encode_seconds).max(0.0);
-    Ok(hash)
+    Ok(())
 }
 
 // --- decrypting ------------------------------------------------------------------------------
-
-/// What a decrypting host gets.
-#[derive(Clone, Copy)]
-enum Output {
-    Means,
-    Sums,
-}
-
-impl Output {
-    /// Bytes of one value.
-    fn width(self) -> usize {
-        match self {
-            Output::Means => size_of::<f32>(),
-            Output::Sums => size_of::<u64>(),
-        }
-    }
-
-    /// One piece's values as they go out, into `place`.
-    fn write(self, opening: &Opening, weight: u64, start: usize, sums: &[u64], place: &mut [u8]) {
-        match self {
-            Output::Sums => place.copy_from_slice(bytemuck::cast_slice(sums)),
-            Output::Means => {
-                let (layout, levels) = (&opening.layout, opening.verifier.levels);
-                codec::means(layout, levels, weight, start, sums, bytemuck::cast_slice_mut(place));
-            }
-        }
-    }
-}
 
 impl<In> Pump<'_, In, proto::DecryptReply>
 where
@@ -520,15 +451,11 @@ where
     ) -> Result<()> {
         let prefix_len = party.decryptor()?.prefix_len(head.header.contributions.len()).min(head.payload_len);
         self.fill(&mut buffer, head_len + prefix_len).await?;
-        let prefix = &buffer[head_len..head_len + prefix_len];
-        let output = if begin.sums { Output::Sums } else { Output::Means };
-        let expect = expected(begin);
-        let done = match party.decryptor()?.opener(&head, &expect, prefix)? {
-            Some(opening) => {
-                let sum = party.decryptor()?.openings().sum(&head.header)?;
-                self.decrypt_pieces(party, opening, output, buffer, (head_len, &head), sum).await?
-            }
-            None => self.decrypt_whole(Arc::clone(party), begin.clone(), output, buffer, head_len, &head).await?,
+        let form = if begin.sums { Form::Sums } else { Form::Means };
+        let start = &buffer[..head_len + prefix_len];
+        let done = match OpeningFrame::start(party.decryptor()?, start, &expected(begin), form)? {
+            Some(opening) => self.decrypt_pieces(opening, buffer, head_len).await?,
+            None => self.decrypt_whole(Arc::clone(party), begin.clone(), form, buffer, head_len, &head).await?,
         };
         self.send(decrypt_reply::Part::Done(done)).await
     }
@@ -549,93 +476,34 @@ where
 
     async fn decrypt_pieces(
         &mut self,
-        party: &Arc<Party>,
-        opening: Opening,
-        output: Output,
+        mut opening: OpeningFrame,
         mut buffer: BytesMut,
-        (head_len, head): (usize, &wire::Head),
-        sum: Sum,
+        head_len: usize,
     ) -> Result<proto::DecryptDone> {
-        let (pieces, weight) = (opening.opener.pieces(), head.header.total_weight());
-        opening.opener.check_len(head.payload_len)?;
-        self.opened(&head.header).await?;
-        let mut checksum = Checksum::default();
-        let mut digest = Digest::default();
-        let start = head_len + opening.opener.prefix();
-        checksum.update(&buffer[..start]);
-        digest.update(&buffer[..start]);
-        buffer.advance(start);
-        let mut cover = KeyStream::from_os()?;
-        // Words, so that values of any width lie in it as they must.
-        let mut out = Vec::<u64>::new();
-        // What fails is told at the end only: when it failed would tell of the plaintext.
-        let mut hash = Ok(Hash::default());
-        let mut next = 0;
-        while next < pieces.len() {
-            self.fill(&mut buffer, pieces[next].bytes).await?;
-            let (count, used) = ready(pieces, next, buffer.len(), |p| p.bytes);
+        self.opened(opening.header()).await?;
+        buffer.advance(head_len + opening.prefix());
+        while let Some(next) = opening.next_len() {
+            self.fill(&mut buffer, next).await?;
+            let used = opening.whole(buffer.len());
             let began = Instant::now();
-            let bytes = &buffer[..used];
-            checksum.update(bytes);
-            digest.update(bytes);
-            let window = &pieces[next..next + count];
-            let len = window.iter().map(|p| p.len).sum::<usize>() * output.width();
-            out.resize(len.div_ceil(8), 0);
-            let open = |sums: &mut Vec<u64>, (k, place): (usize, &mut [u8])| {
-                let piece = &window[k];
-                let from = piece.at - window[0].at;
-                sums.clear();
-                sums.resize(piece.len, 0);
-                let opened = opening.opener.open(next + k, &bytes[from..from + piece.bytes], sums);
-                output.write(&opening, weight, piece.start, sums, place);
-                opened.map(|mut hash| {
-                    hash += opening.verifier.hash(piece.start, sums);
-                    hash
-                })
-            };
-            let mut rest = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut out)[..len];
-            let places = window.iter().map(|piece| {
-                let (place, after) = std::mem::take(&mut rest).split_at_mut(piece.len * output.width());
-                rest = after;
-                place
-            });
-            let places: Vec<&mut [u8]> = places.collect();
-            let parts: Vec<_> = places.into_par_iter().enumerate().map_init(Vec::new, open).collect();
-            hash = parts.into_iter().fold(hash, |sum, part| {
-                let mut sum = sum?;
-                sum += part?;
-                Ok(sum)
-            });
-            buffer.advance(used);
-            let bytes = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut out)[..len];
-            cover.apply(bytes);
+            let covered = opening.push(&buffer[..used])?;
             self.metrics.phase("decrypt", began.elapsed().as_secs_f64());
-            next += count;
-            self.values(bytes).await?;
+            self.values(covered.bytes()).await?;
+            buffer.advance(used);
         }
-        self.fill(&mut buffer, TAG_LEN + wire::CRC_LEN).await?;
-        let (tag, crc) = buffer.split_at(TAG_LEN);
-        checksum.update(tag);
-        checksum.check(crc)?;
-        digest.update(&buffer);
+        self.fill(&mut buffer, OpeningFrame::END).await?;
         self.end().await?;
-        let mut bytes = [0u8; TAG_LEN];
-        bytes.copy_from_slice(tag);
-        let party = Arc::clone(party);
+        let end = buffer.as_ref().try_into().map_err(|_| longer())?;
         // Its clients are spent for the round, and the set is remembered, before anybody learns whether it opens.
-        compute(move || {
-            party.decryptor()?.openings().claim(&sum, &digest.finish())?;
-            let hash = hash.map_err(unopened)?;
-            Ok(opening.verifier.check(hash, Tag::parse(bytes)?)?)
-        })
-        .await?;
-        Ok(proto::DecryptDone { key: cover.into_key().to_vec().into(), ..proto::DecryptDone::default() })
+        let opened = compute(move || Ok(opening.finish(&end).map_err(unopened)?)).await?;
+        let (_, key) = opened.into_parts();
+        Ok(proto::DecryptDone { key: key.to_vec().into(), ..proto::DecryptDone::default() })
     }
 
     async fn end(&mut self) -> Result<()> {
         match self.next().await? {
             None => Ok(()),
-            Some(_) => Err(Error::Protocol("more bytes than the aggregate's header announced".into())),
+            Some(_) => Err(longer()),
         }
     }
 
@@ -643,7 +511,7 @@ where
         &mut self,
         party: Arc<Party>,
         begin: proto::DecryptBegin,
-        output: Output,
+        form: Form,
         mut buffer: BytesMut,
         head_len: usize,
         head: &wire::Head,
@@ -655,20 +523,8 @@ where
         self.fill(&mut buffer, total).await?;
         self.end().await?;
         let began = Instant::now();
-        let decrypted = compute(move || {
-            let mut sums = Sums::default();
-            let mut means = Means::default();
-            let sink: &mut dyn SumSink = match output {
-                Output::Sums => &mut sums,
-                Output::Means => &mut means,
-            };
-            let summary = party.decryptor()?.decrypt(&buffer, &expected(&begin), sink).map_err(unopened)?;
-            let values: Vec<u8> = match output {
-                Output::Sums => bytemuck::cast_slice(&sums.0).to_vec(),
-                Output::Means => bytemuck::cast_slice(&means.values).to_vec(),
-            };
-            Ok((summary, values))
-        });
+        let decrypted =
+            compute(move || Ok(whole(party.decryptor()?, &buffer, &expected(&begin), form).map_err(unopened)?));
         let (summary, mut values) = decrypted.await?;
         self.metrics.phase("decrypt", began.elapsed().as_secs_f64());
         self.opened(&summary.header).await?;
@@ -680,6 +536,29 @@ where
         let false_members = summary.false_members;
         Ok(proto::DecryptDone { counts, key: cover.into_key().to_vec().into(), false_members })
     }
+}
+
+/// The values of an aggregate that is all there, as bytes.
+fn whole(
+    decryptor: &Decryptor,
+    frame: &[u8],
+    expect: &Expect<'_>,
+    form: Form,
+) -> fedcipher_core::Result<(Summary, Vec<u8>)> {
+    Ok(match form {
+        Form::Sums => {
+            let (summary, sums) = decryptor.decrypt(frame, expect, Sums::default())?.into_parts();
+            (summary, bytemuck::cast_slice(&sums.0).to_vec())
+        }
+        Form::Means => {
+            let (summary, means) = decryptor.decrypt(frame, expect, Means::default())?.into_parts();
+            (summary, bytemuck::cast_slice(&means.values).to_vec())
+        }
+    })
+}
+
+fn longer() -> Error {
+    Error::Protocol("more bytes than the aggregate's header announced".into())
 }
 
 /// What a host is told where the cause depends on the plaintext: one refusal, whatever it was.

@@ -11,6 +11,7 @@ mod sets;
 
 use fedcipher_core::bounds::{Bounds, Levels as Core};
 use fedcipher_core::codec::{self, Means, Rounding, Sums, Tensor, Update};
+use fedcipher_core::protocol;
 use fedcipher_core::rotation::Rotation;
 use fedcipher_core::scheme::{self, Expect, Request};
 use fedcipher_core::sets::Name;
@@ -396,7 +397,7 @@ fn in_words(errors: Vec<Error>) -> Vec<String> {
 }
 
 #[pyclass(frozen, module = "fedcipher._native")]
-struct Encryptor(Mutex<Box<dyn scheme::Encryptor>>);
+struct Encryptor(Mutex<protocol::Encryptor>);
 
 #[pymethods]
 impl Encryptor {
@@ -544,7 +545,7 @@ impl Aggregator {
 }
 
 #[pyclass(frozen, module = "fedcipher._native")]
-struct Decryptor(Box<dyn scheme::Decryptor>);
+struct Decryptor(protocol::Decryptor);
 
 type Contributions = Vec<(u32, u64)>;
 /// Layout, round, contributions, flat means, counts of a sparse round, and members whose answers are false.
@@ -569,8 +570,8 @@ impl Decryptor {
         bound: Option<&[u8]>,
     ) -> PyResult<Opened<'py>> {
         let expect = Expect { round, model, memory, bound: bound.unwrap_or_default() };
-        let mut means = Means::default();
-        let summary = at_work(py, || self.0.decrypt(frame, &expect, &mut means)).map_err(raise)?;
+        let opened = at_work(py, || self.0.decrypt(frame, &expect, Means::default())).map_err(raise)?;
+        let (summary, means) = opened.into_parts();
         let added = contributions(&summary.header);
         let counts = summary.counts.map(|c| c.into_pyarray(py));
         let (values, wrong) = (means.values.into_pyarray(py), summary.false_members);
@@ -587,8 +588,8 @@ impl Decryptor {
         bound: Option<&[u8]>,
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
         let expect = Expect { memory, bound: bound.unwrap_or_default(), ..Expect::default() };
-        let mut sums = Sums::default();
-        let summary = at_work(py, || self.0.decrypt(frame, &expect, &mut sums)).map_err(raise)?;
+        let opened = at_work(py, || self.0.decrypt(frame, &expect, Sums::default())).map_err(raise)?;
+        let (summary, sums) = opened.into_parts();
         Ok((contributions(&summary.header), sums.0.into_pyarray(py)))
     }
 }

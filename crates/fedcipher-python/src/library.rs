@@ -5,9 +5,9 @@ use crate::forked::at_work;
 use crate::{ClientKey, Contributions, Layout, ServerKey, contributions, raise};
 use fedcipher_core::admission::{self, Admission as Core, Rules};
 use fedcipher_core::bounds::{Bounds, Levels};
-use fedcipher_core::client;
 use fedcipher_core::keys::{KeySet, KeyTag};
-use fedcipher_core::mac::{Tag, Verifier, Weighting};
+use fedcipher_core::mac::Weighting;
+use fedcipher_core::protocol::{self, ClaimedSum};
 use fedcipher_core::scheme::{Expect, ParamsDigest, Terms};
 use fedcipher_core::{Error, codec, registry};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
@@ -108,7 +108,7 @@ impl Library {
     #[pyo3(signature = (key, state = None))]
     fn sender(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<Sender> {
         self.own_client(key)?;
-        let sender = client::Sender::new(&key.0, self.rules(), state.as_deref()).map_err(raise)?;
+        let sender = protocol::Sender::new(&key.0, self.rules(), state.as_deref()).map_err(raise)?;
         Ok(Sender(Mutex::new(sender)))
     }
 
@@ -122,14 +122,14 @@ impl Library {
     #[pyo3(signature = (key, state = None))]
     fn receiver(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<Receiver> {
         self.own_client(key)?;
-        let made = client::Receiver::new(&key.0, self.rules(), state.as_deref()).map_err(raise)?;
+        let made = protocol::Receiver::new(&key.0, self.rules(), state.as_deref()).map_err(raise)?;
         Ok(Receiver(Arc::new(made)))
     }
 }
 
 /// A client's nonces and tags.
 #[pyclass(frozen, module = "fedcipher._native")]
-pub struct Sender(Mutex<client::Sender>);
+pub struct Sender(Mutex<protocol::Sender>);
 
 #[pymethods]
 impl Sender {
@@ -159,23 +159,19 @@ impl Sender {
             return Err(raise(Error::Layout { reason }));
         }
         let terms = Terms { round, weight, layout: &layout.0, plan: &[], model, memory, bound };
-        let (header, stamp) = py.detach(|| locked(&self.0).start(&terms, &layout.0)).map_err(raise)?;
-        let weighted: Vec<u64> = integers.iter().map(|v| u64::from(*v) * stamp.weight()).collect();
+        let claimed = py.detach(|| locked(&self.0).claim(&terms, &layout.0)).map_err(raise)?;
+        let factor = claimed.factor();
+        let weighted: Vec<u64> = integers.iter().map(|v| u64::from(*v) * factor).collect();
         let sealed = seal.call1((weighted.into_pyarray(py),))?.cast_into::<PyBytes>()?;
-        let mut payload = sealed.as_bytes().to_vec();
-        let frame = at_work(py, || {
-            let digest = client::Digest::of(&payload);
-            payload.extend_from_slice(&stamp.end(stamp.weighed(stamp.mac.hash_fields(integers)), &digest));
-            Ok(header.frame(&payload))
-        })
-        .map_err(raise)?;
+        let payload = sealed.as_bytes().to_vec();
+        let frame = at_work(py, || Ok(claimed.frame(payload, integers))).map_err(raise)?;
         Ok(PyBytes::new(py, &frame))
     }
 }
 
 /// What a client has opened.
 #[pyclass(frozen, module = "fedcipher._native")]
-pub struct Receiver(Arc<client::Receiver>);
+pub struct Receiver(Arc<protocol::Receiver>);
 
 #[pymethods]
 impl Receiver {
@@ -191,14 +187,12 @@ impl Receiver {
         bound: Option<&[u8]>,
     ) -> PyResult<(Opened, Bound<'py, PyBytes>)> {
         let expect = Expect { round, model, memory, bound: bound.unwrap_or_default() };
-        let (head, layout, payload, tag) = py.detach(|| self.0.admit(frame, &expect)).map_err(raise)?;
-        let verifier = self.0.verifier(&head.header, &layout, expect.bound);
+        let (sum, payload) = py.detach(|| self.0.admit(frame, &expect)).map_err(raise)?;
         let opened = Opened {
-            round: head.header.round,
-            contributions: contributions(&head.header),
-            layout,
-            verifier,
-            tag,
+            round: sum.header().round,
+            contributions: contributions(sum.header()),
+            layout: sum.layout().clone(),
+            sum: Mutex::new(Some(sum)),
             receiver: Arc::clone(&self.0),
         };
         Ok((opened, PyBytes::new(py, payload)))
@@ -213,9 +207,9 @@ pub struct Opened {
     #[pyo3(get)]
     contributions: Contributions,
     layout: codec::Layout,
-    verifier: Verifier,
-    tag: Tag,
-    receiver: Arc<client::Receiver>,
+    /// None once its sums have been tried.
+    sum: Mutex<Option<ClaimedSum>>,
+    receiver: Arc<protocol::Receiver>,
 }
 
 #[pymethods]
@@ -228,20 +222,23 @@ impl Opened {
     /// Said when the library itself finds that this is no sum: nothing more is opened under the key. `KeyClosedError`
     /// where that was so already.
     fn fail(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.receiver.openings().close()).map_err(raise)
+        py.detach(|| self.receiver.close()).map_err(raise)
     }
 
-    /// Means of the decrypted `sums`, if they are what the clients have sent.
+    /// Means of the decrypted `sums`, if they are what the clients have sent. Once.
     fn means<'py>(&self, py: Python<'py>, sums: PyReadonlyArray1<'py, u64>) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let (sums, weight) = (sums.as_slice()?, self.contributions.iter().map(|(_, weight)| weight).sum());
-        let means = py.detach(|| {
-            check(&self.layout, self.verifier.levels, weight, sums)?;
-            self.verifier.check(self.verifier.mac.hash_sums(sums), self.tag)?;
+        let claimed = locked(&self.sum).take().ok_or_else(|| PyRuntimeError::new_err("its sums have been tried"))?;
+        let levels = claimed.levels();
+        let opened = py.detach(|| {
             let mut means = vec![0f32; self.layout.elements()];
-            codec::means(&self.layout, self.verifier.levels, weight, 0, sums, &mut means);
-            Ok::<_, Error>(means)
+            let outcome = check(&self.layout, levels, weight, sums).and_then(|()| claimed.verify_sums(sums));
+            if outcome.is_ok() {
+                codec::means(&self.layout, levels, weight, 0, sums, &mut means);
+            }
+            self.receiver.settle(outcome, means)
         });
-        Ok(py.detach(|| self.receiver.settled(means)).map_err(raise)?.into_pyarray(py))
+        Ok(opened.map_err(raise)?.into_parts().1.into_pyarray(py))
     }
 }
 

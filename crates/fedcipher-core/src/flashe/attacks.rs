@@ -83,8 +83,8 @@ impl Parts {
 }
 
 fn open(scheme: &Flashe, keys: &KeySet, frame: &[u8]) -> crate::Result<(Vec<u64>, Vec<u32>)> {
-    let mut sums = Sums::default();
-    let summary = scheme.decryptor(&keys.clients[0], None)?.decrypt(frame, &Expect::default(), &mut sums)?;
+    let decryptor = scheme.decryptor(&keys.clients[0], None)?;
+    let (summary, sums) = decryptor.decrypt(frame, &Expect::default(), Sums::default())?.into_parts();
     Ok((sums.0, summary.counts.unwrap()))
 }
 
@@ -112,8 +112,8 @@ fn what_remains_is_the_mean_of_those_who_sent_it() {
         let keys = scheme.keygen(&(0..CLIENTS).collect::<Vec<_>>(), 1).unwrap();
         let frame = round(&scheme, &keys, &layout, 2);
         let (sums, counts) = open(&scheme, &keys, &frame).unwrap();
-        let mut means = Means::default();
-        scheme.decryptor(&keys.clients[1], None).unwrap().decrypt(&frame, &Expect::default(), &mut means).unwrap();
+        let decryptor = scheme.decryptor(&keys.clients[1], None).unwrap();
+        let (_, means) = decryptor.decrypt(&frame, &Expect::default(), Means::default()).unwrap().into_parts();
         // Who sent what, from the definition: the largest fifth by magnitude.
         let sent: Vec<Vec<f32>> = (0..CLIENTS)
             .map(|id| {

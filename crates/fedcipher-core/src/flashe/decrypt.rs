@@ -5,19 +5,17 @@ use super::participation::residual;
 use super::positions::{self, Ranks, SparseSum};
 use super::sparse::permutation;
 use super::{Params, Secret};
-use crate::Result;
 use crate::admission::check_sums;
 use crate::bits;
 use crate::bounds::Levels;
-use crate::client::Receiver;
 use crate::codec::{Layout, SumSink};
-use crate::ledger::Openings;
 use crate::mac::coordinates::{CoordinateMac, places};
 use crate::mac::{Hash, TAG_LEN};
 use crate::prf::CHUNK_BLOCKS;
-use crate::scheme::{Decryptor, Expect, Opening, Summary};
-use crate::stream::{self, Opener, Piece, Threads};
-use crate::wire::{Head, Header, Reader};
+use crate::protocol::{CheckedHead, ClaimedSum, DecryptKernel, Piece, PieceOpener, Proven, Receiver};
+use crate::threads::Threads;
+use crate::wire::{Header, Reader};
+use crate::{Error, Result};
 use std::sync::Arc;
 
 /// Elements of a sparse sum that are put in order at a time.
@@ -25,32 +23,31 @@ const RUN: usize = 1 << 16;
 
 pub struct FlasheDecryptor {
     params: Params,
-    receiver: Receiver,
+    receiver: Arc<Receiver>,
     secret: Arc<Secret>,
 }
 
 impl FlasheDecryptor {
     pub fn new(params: Params, receiver: Receiver, secret: Secret) -> Self {
-        FlasheDecryptor { params, receiver, secret: Arc::new(secret) }
+        FlasheDecryptor { params, receiver: Arc::new(receiver), secret: Arc::new(secret) }
     }
 
-    fn dense(&self, head: &Head, layout: Layout, prefix: &[u8], expect: &Expect<'_>) -> Result<Opening> {
-        let header = &head.header;
+    fn dense(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<DenseOpener> {
+        let header = checked.header();
         let masking = Masking::parse(Reader::new(prefix).u8()?)?;
-        let lanes = self.params.lanes(&layout)?;
-        lanes.check_len(head.payload_len.saturating_sub(1 + TAG_LEN))?;
+        let lanes = self.params.lanes(checked.layout())?;
+        lanes.check_len(checked.payload_len().saturating_sub(1 + TAG_LEN))?;
         let clients: Vec<u32> = header.contributions.iter().map(|c| c.client).collect();
         clients.iter().try_for_each(|client| check_client(*client))?;
-        let opener = DenseOpener {
+        Ok(DenseOpener {
             secret: Arc::clone(&self.secret),
+            elements: checked.layout().elements(),
             pieces: Pieces::of(&lanes),
             terms: residual(&clients, masking),
             round: header.round,
             weight: header.total_weight(),
             levels: self.params.bounds.levels(),
-        };
-        let verifier = self.receiver.verifier(header, &layout, expect.bound);
-        Ok(Opening { layout, opener: Box::new(opener), verifier })
+        })
     }
 
     /// `header` has been checked against its tag: the layout is the one that its clients sent, so memory of its size
@@ -141,6 +138,7 @@ impl FlasheDecryptor {
 /// A dense aggregate: a piece is a run of masked sums.
 struct DenseOpener {
     secret: Arc<Secret>,
+    elements: usize,
     pieces: Pieces,
     terms: Vec<Term>,
     round: u64,
@@ -148,13 +146,17 @@ struct DenseOpener {
     levels: Levels,
 }
 
-impl Opener for DenseOpener {
+impl PieceOpener for DenseOpener {
     fn prefix(&self) -> usize {
         1
     }
 
     fn pieces(&self) -> &[Piece] {
         &self.pieces.cuts.pieces
+    }
+
+    fn threads(&self) -> Threads {
+        Threads::for_elements(self.elements)
     }
 
     fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash> {
@@ -176,35 +178,27 @@ impl Opener for DenseOpener {
     }
 }
 
-impl Decryptor for FlasheDecryptor {
-    fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
-        let (head, layout, payload, tag) = self.receiver.admit(frame, expect)?;
-        if self.params.per_client_top.is_some() {
-            let verifier = self.receiver.verifier(&head.header, &layout, expect.bound);
-            verifier.check(Hash::default(), tag)?;
-            let mac = self.receiver.coordinates(&verifier);
-            let counts = Some(self.sparse(&head.header, &layout, payload, &mac, sink)?);
-            return Ok(Summary { counts, ..Summary::of(head.header, layout) });
-        }
-        let opening = self.dense(&head, layout, payload, expect)?;
-        let threads = Threads::for_elements(opening.layout.elements());
-        stream::open_all(&opening, head.header.total_weight(), payload, tag, sink, threads)?;
-        Ok(Summary::of(head.header, opening.layout))
+impl DecryptKernel for FlasheDecryptor {
+    fn receiver(&self) -> &Arc<Receiver> {
+        &self.receiver
     }
 
     fn prefix_len(&self, _contributions: usize) -> usize {
         1
     }
 
-    fn opener(&self, head: &Head, expect: &Expect<'_>, prefix: &[u8]) -> Result<Option<Opening>> {
-        let layout = self.receiver.check(head, expect)?;
+    fn opener(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>> {
         if self.params.per_client_top.is_some() {
             return Ok(None);
         }
-        self.dense(head, layout, prefix, expect).map(Some)
+        Ok(Some(Box::new(self.dense(checked, prefix)?)))
     }
 
-    fn openings(&self) -> &Openings {
-        self.receiver.openings()
+    fn open_whole(&self, sum: ClaimedSum, payload: &[u8], sink: &mut dyn SumSink) -> Result<Proven> {
+        let mac = sum.checked().verifier().and_then(|verifier| self.receiver.coordinates(verifier));
+        let mac = mac.ok_or(Error::Tag)?;
+        let proven = sum.verify(Hash::default(), None)?;
+        let counts = self.sparse(proven.sum().header(), proven.sum().layout(), payload, &mac, sink)?;
+        Ok(proven.with_counts(counts))
     }
 }

@@ -5,13 +5,13 @@ use super::sparse::{Residual, permutation};
 use super::{Params, Policy, Secret, positions};
 use crate::bits;
 use crate::bounds::Levels;
-use crate::client::{Digest, Sender};
 use crate::codec::{Layout, Rounding, Update};
-use crate::mac::{Hash, Stamp, coordinates};
+use crate::mac::{Hash, coordinates};
 use crate::prf::Prf;
-use crate::scheme::{Encryptor, Request, Terms};
-use crate::stream::{self, Piece, Sealer, Sealing, Threads};
-use crate::wire::{Header, Place};
+use crate::protocol::{ClaimedRound, Digest, EncryptKernel, Piece, PieceSealer, SealingFrame, Sender};
+use crate::scheme::{Request, Terms};
+use crate::threads::Threads;
+use crate::wire::Place;
 use crate::{Error, Result};
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
@@ -48,10 +48,10 @@ impl FlasheEncryptor {
     fn dense(&mut self, terms: &Terms<'_>) -> Result<DenseSealer> {
         let lanes = self.params.lanes(terms.layout)?;
         let masking = self.masking(terms.plan)?;
-        let (header, stamp) = self.sender.start(terms, terms.layout)?;
+        let elements = terms.layout.elements();
         Ok(DenseSealer {
-            header,
-            stamp,
+            claimed: self.sender.claim(terms, terms.layout)?,
+            elements,
             masking: [masking as u8],
             round: terms.round,
             prf: Arc::clone(&self.prf),
@@ -64,7 +64,8 @@ impl FlasheEncryptor {
         let layout = request.update.layout();
         let masking = self.masking(request.plan)?;
         let width = self.params.sparse_width(layout)?;
-        let (header, stamp) = self.sender.start(&request.terms(), layout)?;
+        let claimed = self.sender.claim(&request.terms(), layout)?;
+        let stamp = claimed.stamp();
         let selection = self.residual.select(request.update, top)?;
         let order = permutation(&self.permutation, request.round, layout.elements())?;
 
@@ -80,7 +81,7 @@ impl FlasheEncryptor {
         let sites: Vec<u32> = sent.iter().map(|(position, _)| *position).collect();
         let weighted = sent.iter().map(|(_, q)| u64::from(*q).wrapping_mul(stamp.weight()));
         let mut lanes = Zeroizing::new(weighted.collect::<Vec<u64>>());
-        let tags = self.sender.coordinates(&stamp).tags(&stamp.own, &sites, &lanes)?;
+        let tags = self.sender.coordinates(stamp).tags(&stamp.own, &sites, &lanes)?;
         let mut maker = MaskMaker::new(&self.prf, request.round, width);
         for term in masking.terms(self.sender.client()) {
             maker.at(term.client, &sites, |k, mask| {
@@ -104,7 +105,7 @@ impl FlasheEncryptor {
         let kept: Vec<_> = kept.collect();
         ints.zeroize();
         self.residual.keep(selection.values, kept.into_iter());
-        header.build(payload.len(), place, |out| {
+        claimed.header().build(payload.len(), place, |out| {
             out.copy_from_slice(&payload);
             Ok(())
         })
@@ -113,8 +114,8 @@ impl FlasheEncryptor {
 
 /// A dense update: every piece of it is a run of masked lanes.
 struct DenseSealer {
-    header: Header,
-    stamp: Stamp,
+    claimed: ClaimedRound,
+    elements: usize,
     masking: [u8; 1],
     round: u64,
     prf: Arc<Prf>,
@@ -122,9 +123,9 @@ struct DenseSealer {
     pieces: Pieces,
 }
 
-impl Sealer for DenseSealer {
-    fn header(&self) -> &Header {
-        &self.header
+impl PieceSealer for DenseSealer {
+    fn claimed(&self) -> &ClaimedRound {
+        &self.claimed
     }
 
     fn prefix(&self) -> &[u8] {
@@ -135,22 +136,23 @@ impl Sealer for DenseSealer {
         &self.pieces.cuts.pieces
     }
 
-    fn stamp(&self) -> &Stamp {
-        &self.stamp
+    fn threads(&self) -> Threads {
+        Threads::for_elements(self.elements)
     }
 
     fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
         let (piece, width) = (&self.pieces.cuts.pieces[index], self.pieces.cuts.widths[index]);
         let mut maker = MaskMaker::new(&self.prf, self.round, width);
-        let mut hasher = self.stamp.mac.hasher(piece.start);
+        let stamp = self.claimed.stamp();
+        let mut hasher = stamp.mac.hasher(piece.start);
         let source = |d: usize, ints: &mut [u32]| {
-            update.quantise(self.stamp.levels, piece.start + d, ints)?;
+            update.quantise(stamp.levels, piece.start + d, ints)?;
             hasher.fields(ints);
             Ok(())
         };
-        let weight = self.stamp.weight();
+        let weight = stamp.weight();
         encrypt_run(&mut maker, &self.terms, self.pieces.blocks[index], piece.len, weight, source, out)?;
-        Ok(self.stamp.weighed(hasher.hash()))
+        Ok(stamp.weighed(hasher.hash()))
     }
 }
 
@@ -167,22 +169,16 @@ fn dequantised(layout: &Layout, levels: Levels, d: usize, q: u32) -> f32 {
     })
 }
 
-impl Encryptor for FlasheEncryptor {
-    fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
+impl EncryptKernel for FlasheEncryptor {
+    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
         match self.params.per_client_top {
-            None => {
-                let threads = Threads::for_elements(request.update.layout().elements());
-                stream::seal_all(&self.dense(&request.terms())?, request.update, place, threads)
-            }
-            Some(top) => self.sparse(request, top, place),
+            None => Ok(Some(SealingFrame::new(self.dense(terms)?))),
+            Some(_) => Ok(None),
         }
     }
 
-    fn sealer(&mut self, terms: &Terms<'_>) -> Result<Option<Sealing>> {
-        match self.params.per_client_top {
-            None => Ok(Some(Sealing::new(self.dense(terms)?))),
-            Some(_) => Ok(None),
-        }
+    fn encrypt_whole(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
+        self.sparse(request, self.params.per_client_top.unwrap_or(1.0), place)
     }
 
     /// Masks are not made ahead: to read them again takes as long as to make them. What cannot be encrypted is refused

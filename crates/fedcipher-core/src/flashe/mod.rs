@@ -18,7 +18,6 @@ mod sparse;
 use crate::admission::Rules;
 use crate::bounds::{Bounds, LaneBits, Levels, MAX_FIELD_BITS};
 use crate::canonical::{Canonical, Fields};
-use crate::client::{Receiver, Sender};
 use crate::codec::Layout;
 use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
@@ -26,7 +25,8 @@ use crate::lanes::Lanes;
 use crate::mac::Weighting;
 use crate::mac::coordinates::MAX_SUM_BITS;
 use crate::prf::{Prf, random_bytes};
-use crate::scheme::{Aggregator, Decryptor, Encryptor, ParamsDigest, Scheme};
+use crate::protocol::{Decryptor, Encryptor, Receiver, Sender};
+use crate::scheme::{Aggregator, ParamsDigest, Scheme};
 use crate::sparse::{check_top, tensor_count};
 use crate::{Error, Result};
 pub use mask::Masking;
@@ -201,10 +201,10 @@ impl Scheme for Flashe {
         KeySet::build(tag, cohort, Vec::new(), |_| Ok(Zeroizing::new(secret.to_vec())))
     }
 
-    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
+    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Encryptor> {
         let secret = self.secret(key)?;
         let sender = Sender::new(key, self.params.rules(), state)?;
-        Ok(Box::new(encrypt::FlasheEncryptor::new(self.params.clone(), sender, secret)))
+        Ok(Encryptor::new(encrypt::FlasheEncryptor::new(self.params.clone(), sender, secret)))
     }
 
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
@@ -215,10 +215,10 @@ impl Scheme for Flashe {
         })
     }
 
-    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>> {
+    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Decryptor> {
         let secret = self.secret(key)?;
         let receiver = Receiver::new(key, self.params.opening_rules(), state)?;
-        Ok(Box::new(decrypt::FlasheDecryptor::new(self.params.clone(), receiver, secret)))
+        Ok(Decryptor::new(decrypt::FlasheDecryptor::new(self.params.clone(), receiver, secret)))
     }
 
     /// One byte, the cheaper masking for `sampled`; with sparse updates the one that is cheaper on average.

@@ -353,10 +353,7 @@ impl Stamp {
 pub struct Verifier {
     pub mac: RoundMac,
     pub contributions: Vec<Contribution>,
-    /// The sum of the pads that its clients have drawn; zero where they draw none.
-    pub pad: Zeroizing<Element>,
     pub weighting: Weighting,
-    pub levels: Levels,
 }
 
 impl Verifier {
@@ -366,7 +363,9 @@ impl Verifier {
         self.mac.hash_run(start, sums)
     }
 
-    pub fn check(&self, hash: Hash, tag: Tag) -> Result<()> {
-        self.mac.check(Hash(hash.0 + *self.pad), &self.contributions, self.weighting, tag)
+    /// `pads`: the sum of those that its clients have drawn.
+    pub(crate) fn check(&self, hash: Hash, pads: Option<&Element>, tag: Tag) -> Result<()> {
+        let hash = pads.map_or(hash, |pads| Hash(hash.0 + *pads));
+        self.mac.check(hash, &self.contributions, self.weighting, tag)
     }
 }

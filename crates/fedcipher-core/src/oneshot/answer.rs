@@ -223,6 +223,14 @@ pub fn write_all(answers: &[Answer]) -> Vec<u8> {
     out
 }
 
+/// An aggregate's payload behind its answers.
+pub fn behind_answers(payload: &[u8]) -> Result<&[u8]> {
+    let mut r = Reader::new(payload);
+    let length = r.u32()? as usize;
+    r.bytes(length)?;
+    Ok(&payload[length + 4..])
+}
+
 /// (answers, bytes that they take) off the front of a payload.
 pub fn read_all(setting: &Setting, payload: &[u8]) -> Result<(Vec<Answer>, usize)> {
     let mut r = Reader::new(payload);

@@ -5,22 +5,19 @@ use super::prekeys::{Met, Published};
 use super::sealed_share::{Envelope, NO_SHARE, OVERHEAD};
 use super::statement::share_info;
 use super::{Place, Setting, signed};
-use crate::client::Sender;
 use crate::codec::{Layout, Update};
 use crate::keys::{ClientKey, KeyTag};
 use crate::mac::field::Element;
-use crate::mac::{Hash, Stamp, TAG_LEN};
+use crate::mac::{Hash, TAG_LEN};
 use crate::prf::Stream;
+use crate::protocol::{ClaimedRound, EncryptKernel, Piece, PieceSealer, SealingFrame, Sender};
 use crate::rlwe::encrypt::{CipherSealer, cut};
 use crate::rlwe::params::Block;
 use crate::rlwe::ring::SecretNtt;
-use crate::scheme::{Encryptor, Request, Terms};
+use crate::scheme::Terms;
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, SigningKey};
 use crate::statement::sha256;
-use crate::stream::{self, Piece, Sealer, Sealing, Threads};
-use crate::wire::Header;
-use crate::wire::Place as Memory;
 use crate::{Error, Result};
 use rayon::prelude::*;
 use std::path::Path;
@@ -104,11 +101,11 @@ impl OneshotEncryptor {
         to.eq(self.prekeys().map(|prekey| prekey.map(|p| p.number)))
     }
 
-    fn start(&mut self, terms: &Terms<'_>) -> Result<OneshotSealer> {
+    fn begin(&mut self, terms: &Terms<'_>) -> Result<OneshotSealer> {
         self.check_prekeys(&[])?;
         let d = Arc::clone(&self.setting.derived);
         let blocks = d.shape(terms.layout)?;
-        let (header, mut stamp) = self.sender.start(terms, terms.layout)?;
+        let claimed = self.sender.claim(terms, terms.layout)?;
         let ready = self.ready.take().filter(|f| f.round == terms.round && f.process == std::process::id());
         let fresh = match ready {
             Some(ready) if self.is_current(&ready) => ready,
@@ -116,24 +113,18 @@ impl OneshotEncryptor {
             None => self.fresh(terms.round)?,
         };
         let Fresh { secret, pad, shares, envelopes, .. } = fresh;
-        stamp.pad = pad;
+        let claimed = claimed.with_pad(pad);
         let pieces = cut(&blocks, 0, Block::up_bytes);
-        let seed = stamp.signer.context.seed();
+        let seed = claimed.stamp().signer.context.seed();
         let (prefix, masks) = (Vec::new(), Vec::new());
-        let inner =
-            CipherSealer { derived: d, secret, session: None, header, stamp, seed, prefix, masks, blocks, pieces };
+        let inner = CipherSealer { derived: d, secret, session: None, claimed, seed, prefix, masks, blocks, pieces };
         Ok(OneshotSealer { inner, shares, envelopes, signing: self.place.identity.signer() })
     }
 }
 
-impl Encryptor for OneshotEncryptor {
-    fn encrypt_into(&mut self, request: &Request<'_>, memory: &mut dyn Memory) -> Result<()> {
-        let sealer = self.start(&request.terms())?;
-        stream::seal_all(&sealer, request.update, memory, Threads::All)
-    }
-
-    fn sealer(&mut self, terms: &Terms<'_>) -> Result<Option<Sealing>> {
-        Ok(Some(Sealing::new(self.start(terms)?)))
+impl EncryptKernel for OneshotEncryptor {
+    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
+        Ok(Some(SealingFrame::new(self.begin(terms)?)))
     }
 
     /// The secret, the pad, their shares and what these travel in.
@@ -161,9 +152,9 @@ struct OneshotSealer {
     signing: SigningKey,
 }
 
-impl Sealer for OneshotSealer {
-    fn header(&self) -> &Header {
-        self.inner.header()
+impl PieceSealer for OneshotSealer {
+    fn claimed(&self) -> &ClaimedRound {
+        self.inner.claimed()
     }
 
     fn prefix(&self) -> &[u8] {
@@ -178,14 +169,10 @@ impl Sealer for OneshotSealer {
         self.inner.seal(index, update, out)
     }
 
-    fn stamp(&self) -> &Stamp {
-        self.inner.stamp()
-    }
-
     /// The sealed shares, tag and signature. Of the ciphertexts, and of other members' shares, a member is shown the
     /// digest only.
     fn end(&self, hash: Hash, ciphertexts: &[u8; 32]) -> Result<Vec<u8>> {
-        let stamp = self.stamp();
+        let stamp = self.claimed().stamp();
         let data = stamp.signer.context.share_data(stamp.own, stamp.tag(hash), ciphertexts);
         let seal = |(envelope, share): (&Option<Envelope>, &Zeroizing<Vec<u8>>)| match envelope {
             Some(envelope) => envelope.seal(&data, share),

@@ -38,9 +38,10 @@ use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::ledger::Holder;
 use crate::mac::{MacKey, Weighting};
+use crate::protocol::{Decryptor, Encryptor};
 use crate::rlwe::params::{Derived, Params as Ring, Preset};
 use crate::rlwe::ring::Binomial;
-use crate::scheme::{self, Aggregator, Decryptor, Encryptor, Member, ParamsDigest, Scheme};
+use crate::scheme::{self, Aggregator, Member, ParamsDigest, Scheme};
 use crate::sign::hybrid::SIGNATURE_LEN;
 use crate::statement::sha256;
 use crate::wire::Reader;
@@ -373,8 +374,8 @@ impl Scheme for Oneshot {
         Ok(ServerKey { tag, cohort: Arc::new(roster.cohort()), public: roster.to_bytes().to_vec() })
     }
 
-    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
-        Ok(Box::new(encrypt::OneshotEncryptor::new(Arc::clone(&self.setting), self.place(key)?, key, state)?))
+    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Encryptor> {
+        Ok(Encryptor::new(encrypt::OneshotEncryptor::new(Arc::clone(&self.setting), self.place(key)?, key, state)?))
     }
 
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
@@ -382,11 +383,11 @@ impl Scheme for Oneshot {
         Ok(Box::new(aggregate::OneshotAggregator::new(Arc::clone(&self.setting), roster, digest, key, round)))
     }
 
-    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>> {
-        Ok(Box::new(decrypt::OneshotDecryptor::new(Arc::clone(&self.setting), self.place(key)?, key, state)?))
+    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Decryptor> {
+        Ok(Decryptor::new(decrypt::OneshotDecryptor::new(Arc::clone(&self.setting), self.place(key)?, key, state)?))
     }
 
-    fn server_decryptor(&self, key: &ServerKey) -> Result<Box<dyn Decryptor>> {
+    fn server_decryptor(&self, key: &ServerKey) -> Result<Decryptor> {
         if self.setting.params.reveal != Reveal::Server {
             return Err(Error::Unsupported {
                 scheme: NAME,
@@ -396,7 +397,7 @@ impl Scheme for Oneshot {
             });
         }
         let (roster, digest) = self.server_place(key)?;
-        Ok(Box::new(decrypt::ServerDecryptor::new(Arc::clone(&self.setting), roster, digest, key)))
+        Ok(Decryptor::new(decrypt::ServerDecryptor::new(Arc::clone(&self.setting), roster, digest, key)))
     }
 
     fn member(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Member>> {

@@ -4,11 +4,9 @@ use super::ring::wire::alone;
 use super::scheme::{Shared, parsed};
 use super::secret::Secret;
 use crate::admission::check_sums;
-use crate::client::Receiver;
 use crate::codec::SumSink;
-use crate::ledger::Openings;
-use crate::scheme::{Decryptor, Expect, Opening, Summary};
-use crate::wire::{Head, Reader};
+use crate::protocol::{CheckedHead, ClaimedSum, DecryptKernel, PieceOpener, Proven, Receiver};
+use crate::wire::Reader;
 use crate::{Error, Result};
 use fhe::bfv::Ciphertext;
 use fhe_traits::DeserializeParametrized;
@@ -17,37 +15,30 @@ use zeroize::Zeroizing;
 
 pub struct PastaDecryptor {
     shared: Arc<Shared>,
-    receiver: Receiver,
+    receiver: Arc<Receiver>,
     secret: Secret,
 }
 
 impl PastaDecryptor {
     pub fn new(shared: Arc<Shared>, receiver: Receiver, secret: Secret) -> Self {
-        PastaDecryptor { shared, receiver, secret }
+        PastaDecryptor { shared, receiver: Arc::new(receiver), secret }
     }
 }
 
-impl Decryptor for PastaDecryptor {
-    fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
-        self.receiver.settled(self.open(frame, expect, sink))
+impl DecryptKernel for PastaDecryptor {
+    fn receiver(&self) -> &Arc<Receiver> {
+        &self.receiver
     }
 
-    fn opener(&self, head: &Head, expect: &Expect<'_>, _prefix: &[u8]) -> Result<Option<Opening>> {
-        self.receiver.check(head, expect)?;
+    fn opener(&self, _checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>> {
         Ok(None)
     }
 
-    fn openings(&self) -> &Openings {
-        self.receiver.openings()
-    }
-}
-
-impl PastaDecryptor {
-    fn open(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
+    fn open_whole(&self, sum: ClaimedSum, payload: &[u8], sink: &mut dyn SumSink) -> Result<Proven> {
         let shared = &self.shared;
         let c = &shared.context;
-        let (Head { header, .. }, layout, payload, tag) = self.receiver.admit(frame, expect)?;
-        shared.check_layout(&layout)?;
+        let layout = sum.layout();
+        shared.check_layout(layout)?;
         let elements = layout.elements();
         let padded = shared.padded(elements);
         let count = shared.chunks(padded).div_ceil(2);
@@ -70,14 +61,13 @@ impl PastaDecryptor {
         if sums[elements.min(sums.len())..].iter().any(|s| *s != 0) {
             return Err(Error::Decrypt { reason: "padding does not decrypt to zero".into() });
         }
-        let (weight, levels) = (header.total_weight(), shared.params.rules().levels);
+        let (weight, levels) = (sum.header().total_weight(), sum.levels());
         for segment in layout.segments() {
             check_sums(&sums[segment.start..segment.start + segment.len], weight, levels.of(segment.bits))?;
         }
-        let verifier = self.receiver.verifier(&header, &layout, expect.bound);
-        verifier.check(verifier.mac.hash_sums(&sums[..elements]), tag)?;
-        sink.begin(&layout, levels, weight)?;
+        let proven = sum.verify_sums(&sums[..elements])?;
+        sink.begin(proven.sum().layout(), levels, weight)?;
         sink.put(0, &sums[..elements])?;
-        Ok(Summary::of(header, layout))
+        Ok(proven)
     }
 }

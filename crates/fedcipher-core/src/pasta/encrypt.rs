@@ -5,11 +5,10 @@ use super::scheme::Shared;
 use super::secret::Secret;
 use crate::Result;
 use crate::bits::{BitWriter, packed_len};
-use crate::client::{Digest, Sender};
 use crate::codec::Layout;
-use crate::scheme::{Encryptor, Request, Terms};
+use crate::protocol::{Digest, EncryptKernel, SealingFrame, Sender};
+use crate::scheme::{Request, Terms};
 use crate::statement::END_LEN;
-use crate::stream::Sealing;
 use crate::wire::Place;
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
@@ -29,13 +28,18 @@ impl PastaEncryptor {
     }
 }
 
-impl Encryptor for PastaEncryptor {
+impl EncryptKernel for PastaEncryptor {
+    fn start(&mut self, _terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
+        Ok(None)
+    }
+
     /// Payload: `key length u64 | encrypted key | packed words | tag | signature`.
-    fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
+    fn encrypt_whole(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
         let shared = Arc::clone(&self.shared);
         let layout = request.update.layout();
         shared.check_layout(layout)?;
-        let (header, stamp) = self.sender.start(&request.terms(), layout)?;
+        let claimed = self.sender.claim(&request.terms(), layout)?;
+        let stamp = claimed.stamp();
         let client = self.sender.client();
         let known = request.plan.as_chunks::<4>().0.iter().any(|id| u32::from_le_bytes(*id) == client);
         let key: &[u8] = if known { &[] } else { &self.encrypted_key };
@@ -50,7 +54,7 @@ impl Encryptor for PastaEncryptor {
         self.pasta.encrypt(request.round, &mut words);
 
         let bits = shared.context.field.bits();
-        header.build(8 + key.len() + packed_len(words.len(), bits) + END_LEN, place, |payload| {
+        claimed.header().build(8 + key.len() + packed_len(words.len(), bits) + END_LEN, place, |payload| {
             let (body, end) = payload.split_at_mut(payload.len() - END_LEN);
             let (head, packed) = body.split_at_mut(8 + key.len());
             head[..8].copy_from_slice(&(key.len() as u64).to_le_bytes());
@@ -61,10 +65,6 @@ impl Encryptor for PastaEncryptor {
             end.copy_from_slice(&stamp.end(hash, &Digest::of(body)));
             Ok(())
         })
-    }
-
-    fn sealer(&mut self, _terms: &Terms<'_>) -> Result<Option<Sealing>> {
-        Ok(None)
     }
 
     fn precompute(&mut self, round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {

@@ -18,12 +18,12 @@ use super::transcipher::EvaluationKeys;
 use crate::admission::Rules;
 use crate::bounds::{Bounds, LaneBits, Levels};
 use crate::canonical::{Canonical, Fields};
-use crate::client::{Receiver, Sender};
 use crate::codec::Layout;
 use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
-use crate::scheme::{Aggregator, Decryptor, Encryptor, ParamsDigest, Scheme};
+use crate::protocol::{Decryptor, Encryptor, Receiver, Sender};
+use crate::scheme::{Aggregator, ParamsDigest, Scheme};
 use crate::wire;
 use crate::{Error, Result};
 use fhe::bfv::SecretKey;
@@ -227,10 +227,10 @@ impl Scheme for PastaBfv {
         KeySet::build(tag, cohort, public, |id| secrets.remove(&id).ok_or(Error::UnknownClient { client: id }))
     }
 
-    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
+    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Encryptor> {
         let secret = self.secret(key)?;
         let sender = Sender::new(key, self.shared.params.rules(), state)?;
-        Ok(Box::new(PastaEncryptor::new(Arc::clone(&self.shared), sender, secret)))
+        Ok(Encryptor::new(PastaEncryptor::new(Arc::clone(&self.shared), sender, secret)))
     }
 
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
@@ -244,10 +244,10 @@ impl Scheme for PastaBfv {
         piece::work(c, &*self.known.evaluation_keys(c, key)?, common, piece)
     }
 
-    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>> {
+    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Decryptor> {
         let secret = self.secret(key)?;
         let receiver = Receiver::new(key, self.shared.params.rules(), state)?;
-        Ok(Box::new(PastaDecryptor::new(Arc::clone(&self.shared), receiver, secret)))
+        Ok(Decryptor::new(PastaDecryptor::new(Arc::clone(&self.shared), receiver, secret)))
     }
 
     /// The sampled clients whose PASTA key the server already has, as u32 each: they need not send it.

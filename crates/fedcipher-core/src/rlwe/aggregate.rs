@@ -7,7 +7,7 @@ use crate::codec::Layout;
 use crate::keys::ServerKey;
 use crate::mac::Weighting;
 use crate::scheme::{Aggregator, Progress};
-use crate::stream::Threads;
+use crate::threads::Threads;
 use crate::wire::{Contribution, Place, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;

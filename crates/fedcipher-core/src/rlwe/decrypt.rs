@@ -7,15 +7,11 @@ use super::params::{Block, Derived};
 use super::ring::SecretNtt;
 use crate::admission::check_sums;
 use crate::bits::{check_stream, unpack_wide};
-use crate::client::Receiver;
-use crate::codec::{Layout, SumSink};
 use crate::keys::ClientKey;
-use crate::ledger::Openings;
+use crate::mac::field::Element;
 use crate::mac::{Hash, RoundMac};
-use crate::scheme::{Decryptor, Expect, Opening, Summary};
+use crate::protocol::{CheckedHead, DecryptKernel, Piece, PieceOpener, Receiver};
 use crate::shown::shown;
-use crate::stream::{self, Opener, Piece, Threads};
-use crate::wire::{Head, Header};
 use crate::{Error, Result};
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +19,7 @@ use zeroize::Zeroizing;
 
 pub struct BfvDecryptor {
     derived: Arc<Derived>,
-    receiver: Receiver,
+    receiver: Arc<Receiver>,
     secret: Arc<SecretNtt>,
     session: Option<Arc<Session>>,
 }
@@ -38,6 +34,8 @@ pub(crate) struct CipherOpener {
     pieces: Vec<Piece>,
     /// None for who has no key for tags.
     mac: Option<RoundMac>,
+    /// The pads that clients have drawn, summed; none where they draw none.
+    pub pads: Option<Zeroizing<Element>>,
     /// What c1 is made of, and how often each counts.
     seeds: Vec<([u8; 32], u64)>,
     prefix: usize,
@@ -54,41 +52,35 @@ impl BfvDecryptor {
         session: Option<Arc<Session>>,
     ) -> Result<Self> {
         let secret = Arc::new(derived.ring.secret_ntt(&key.secret)?);
-        let receiver = Receiver::new(key, derived.params.rules(), state)?;
+        let receiver = Arc::new(Receiver::new(key, derived.params.rules(), state)?);
         Ok(BfvDecryptor { derived, receiver, secret, session })
-    }
-
-    fn start(&self, head: &Head, layout: Layout, prefix: &[u8], expect: &Expect<'_>) -> Result<Opening> {
-        let (d, header) = (&self.derived, &head.header);
-        let seeds = seeds(d.params.rules().weighting, &header.contributions, prefix)?;
-        let terms: u128 = seeds.iter().map(|(_, scale)| u128::from(*scale)).sum();
-        let prefix = prefix_len(seeds.len());
-        let verifier = self.receiver.verifier(header, &layout, expect.bound);
-        let secret = Arc::clone(&self.secret);
-        let mac = Some(verifier.mac.clone());
-        let mut opener = CipherOpener::new(d, secret, header, &layout, mac, seeds, terms, prefix)?;
-        opener.session = self.session.clone();
-        Ok(Opening { layout, opener: Box::new(opener), verifier })
     }
 }
 
 impl CipherOpener {
     /// For a sum of `terms` ciphertexts that begins `prefix` bytes behind the payload's beginning.
-    #[allow(clippy::too_many_arguments, reason = "each is another thing")]
     pub fn new(
         derived: &Arc<Derived>,
         secret: Arc<SecretNtt>,
-        header: &Header,
-        layout: &Layout,
-        mac: Option<RoundMac>,
+        checked: &CheckedHead,
         seeds: Vec<([u8; 32], u64)>,
         terms: u128,
         prefix: usize,
     ) -> Result<Self> {
-        let blocks = derived.shape(layout)?;
-        let pieces = cut(&blocks, prefix, Block::down_bytes);
-        let (weight, derived) = (header.total_weight(), Arc::clone(derived));
-        Ok(CipherOpener { derived, secret, session: None, blocks, pieces, mac, seeds, prefix, weight, terms })
+        let blocks = derived.shape(checked.layout())?;
+        Ok(CipherOpener {
+            derived: Arc::clone(derived),
+            secret,
+            session: None,
+            pieces: cut(&blocks, prefix, Block::down_bytes),
+            blocks,
+            mac: checked.verifier().map(|verifier| verifier.mac.clone()),
+            pads: None,
+            seeds,
+            prefix,
+            weight: checked.header().total_weight(),
+            terms,
+        })
     }
 
     /// The coefficients of a sum mod q, from the bytes of its parts.
@@ -168,13 +160,17 @@ impl CipherOpener {
     }
 }
 
-impl Opener for CipherOpener {
+impl PieceOpener for CipherOpener {
     fn prefix(&self) -> usize {
         self.prefix
     }
 
     fn pieces(&self) -> &[Piece] {
         &self.pieces
+    }
+
+    fn pads(&self) -> Option<&Element> {
+        self.pads.as_deref()
     }
 
     fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash> {
@@ -196,24 +192,21 @@ impl Opener for CipherOpener {
     }
 }
 
-impl Decryptor for BfvDecryptor {
-    fn decrypt(&self, frame: &[u8], expect: &Expect<'_>, sink: &mut dyn SumSink) -> Result<Summary> {
-        let (head, layout, payload, tag) = self.receiver.admit(frame, expect)?;
-        let opening = self.start(&head, layout, payload, expect)?;
-        stream::open_all(&opening, head.header.total_weight(), payload, tag, sink, Threads::All)?;
-        Ok(Summary::of(head.header, opening.layout))
+impl DecryptKernel for BfvDecryptor {
+    fn receiver(&self) -> &Arc<Receiver> {
+        &self.receiver
     }
 
     fn prefix_len(&self, contributions: usize) -> usize {
         prefix_len(contributions)
     }
 
-    fn opener(&self, head: &Head, expect: &Expect<'_>, prefix: &[u8]) -> Result<Option<Opening>> {
-        let layout = self.receiver.check(head, expect)?;
-        self.start(head, layout, prefix, expect).map(Some)
-    }
-
-    fn openings(&self) -> &Openings {
-        self.receiver.openings()
+    fn opener(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>> {
+        let d = &self.derived;
+        let seeds = seeds(d.params.rules().weighting, &checked.header().contributions, prefix)?;
+        let terms: u128 = seeds.iter().map(|(_, scale)| u128::from(*scale)).sum();
+        let prefix = prefix_len(seeds.len());
+        let opener = CipherOpener::new(d, Arc::clone(&self.secret), checked, seeds, terms, prefix)?;
+        Ok(Some(Box::new(CipherOpener { session: self.session.clone(), ..opener })))
     }
 }

@@ -5,16 +5,15 @@ use super::accelerator::{MaskJob, Session};
 use super::params::{Block, Derived, Modulus, Part};
 use super::ring::{Ring, SecretNtt};
 use crate::bits::{BitWriter, check_stream, pack_first, packed_len, unpack_wide};
-use crate::client::Sender;
 use crate::codec::{Layout, Update};
 use crate::keys::ClientKey;
 use crate::mac::hash::Hasher;
 use crate::mac::{Hash, Stamp};
 use crate::prf::{Stream, random_bytes};
-use crate::scheme::{Encryptor, Request, Terms};
+use crate::protocol::{ClaimedRound, EncryptKernel, Piece, PieceSealer, SealingFrame, Sender};
+use crate::scheme::Terms;
 use crate::shown::shown;
-use crate::stream::{self, Piece, Sealer, Sealing, Threads};
-use crate::wire::{Header, Place};
+use crate::threads::Threads;
 use crate::{Error, Result};
 use multiversion::multiversion;
 use std::path::Path;
@@ -91,10 +90,10 @@ impl BfvEncryptor {
         Ok(BfvEncryptor { derived, sender, secret, session, ready: None })
     }
 
-    fn start(&mut self, terms: &Terms<'_>) -> Result<CipherSealer> {
+    fn begin(&mut self, terms: &Terms<'_>) -> Result<CipherSealer> {
         let d = Arc::clone(&self.derived);
         let blocks = d.shape(terms.layout)?;
-        let (header, stamp) = self.sender.start(terms, terms.layout)?;
+        let claimed = self.sender.claim(terms, terms.layout)?;
         let fits = |o: &Offline| {
             o.process == std::process::id()
                 && o.masks.len() == blocks.len()
@@ -106,7 +105,7 @@ impl BfvEncryptor {
         };
         let (secret, session, prefix) = (Arc::clone(&self.secret), self.session.clone(), seed.to_vec());
         let pieces = cut(&blocks, prefix.len(), Block::up_bytes);
-        Ok(CipherSealer { derived: d, secret, session, header, stamp, seed, prefix, masks, blocks, pieces })
+        Ok(CipherSealer { derived: d, secret, session, claimed, seed, prefix, masks, blocks, pieces })
     }
 }
 
@@ -116,8 +115,7 @@ pub(crate) struct CipherSealer {
     pub secret: Arc<SecretNtt>,
     /// A device that has the secret.
     pub session: Option<Arc<Session>>,
-    pub header: Header,
-    pub stamp: Stamp,
+    pub claimed: ClaimedRound,
     /// What a is made of.
     pub seed: [u8; 32],
     pub prefix: Vec<u8>,
@@ -128,9 +126,9 @@ pub(crate) struct CipherSealer {
     pub pieces: Vec<Piece>,
 }
 
-impl Sealer for CipherSealer {
-    fn header(&self) -> &Header {
-        &self.header
+impl PieceSealer for CipherSealer {
+    fn claimed(&self) -> &ClaimedRound {
+        &self.claimed
     }
 
     fn prefix(&self) -> &[u8] {
@@ -141,8 +139,9 @@ impl Sealer for CipherSealer {
         &self.pieces
     }
 
-    fn stamp(&self) -> &Stamp {
-        &self.stamp
+    /// A device takes one piece after the other.
+    fn threads(&self) -> Threads {
+        if self.session.is_some() { Threads::One } else { Threads::All }
     }
 
     fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
@@ -187,6 +186,10 @@ fn cover(
 }
 
 impl CipherSealer {
+    fn stamp(&self) -> &Stamp {
+        self.claimed.stamp()
+    }
+
     /// The elements of `part` under their coefficients of `mask`, and their part of the tag.
     fn seal_part(
         &self,
@@ -197,8 +200,8 @@ impl CipherSealer {
         out: &mut [u8],
     ) -> Result<Hash> {
         let (fields, modulus) = (part.packing.fields, &part.packing.modulus);
-        let (weight, wire_bits, step) = (self.stamp.weight(), modulus.up_bits, fields.count * RUN);
-        let mut hasher = self.stamp.mac.hasher(part.start);
+        let (weight, wire_bits, step) = (self.stamp().weight(), modulus.up_bits, fields.count * RUN);
+        let mut hasher = self.stamp().mac.hasher(part.start);
         let mut ints = Zeroizing::new(vec![0u32; step.min(part.len)]);
         let mut packed = Zeroizing::new([0u128; RUN]);
         let mut noise = Zeroizing::new([0u32; RUN]);
@@ -207,7 +210,7 @@ impl CipherSealer {
         while done < part.len {
             let n = step.min(part.len - done);
             let ints = &mut ints[..n];
-            update.quantise(self.stamp.levels, part.start + done, ints)?;
+            update.quantise(self.stamp().levels, part.start + done, ints)?;
             hasher.fields(ints);
             fields.pack(ints, weight, &mut *packed);
             let run = &packed[..fields.coefficients(n)];
@@ -234,17 +237,17 @@ impl CipherSealer {
 
     /// Over a piece's noise.
     fn noises(&self, index: usize) -> Hasher<'_> {
-        self.stamp.mac.noise_hasher(index * self.derived.ring.n)
+        self.stamp().mac.noise_hasher(index * self.derived.ring.n)
     }
 
     /// A piece's part of the tag, from that of its fields and that of its noise.
     fn hash(&self, fields: Hash, noise: Hash) -> Hash {
-        let mut hash = self.stamp.weighed(fields);
+        let mut hash = self.stamp().weighed(fields);
         hash += noise;
         hash
     }
 
-    /// [`Sealer::seal`] with the ring's arithmetic on a device, or in the core where the device fails and may.
+    /// [`PieceSealer::seal`] with the ring's arithmetic on a device, or in the core where the device fails and may.
     fn seal_on(&self, session: &Session, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
         let (d, block) = (&self.derived, &self.blocks[index]);
         let plaintext = || -> Result<_> {
@@ -255,11 +258,11 @@ impl CipherSealer {
             let mut fields = Hash::default();
             let mut plain = Zeroizing::new(vec![0; block.used()]);
             for part in &block.parts {
-                let mut hasher = self.stamp.mac.hasher(part.start);
+                let mut hasher = self.stamp().mac.hasher(part.start);
                 let mut ints = Zeroizing::new(vec![0u32; part.len]);
-                update.quantise(self.stamp.levels, part.start, &mut ints)?;
+                update.quantise(self.stamp().levels, part.start, &mut ints)?;
                 hasher.fields(&ints);
-                part.packing.fields.pack(&ints, self.stamp.weight(), &mut plain[part.first..]);
+                part.packing.fields.pack(&ints, self.stamp().weight(), &mut plain[part.first..]);
                 fields += hasher.hash();
             }
             Ok((errors, fields, plain))
@@ -334,15 +337,9 @@ pub(crate) fn cut(blocks: &[Block], prefix: usize, bytes: impl Fn(&Block) -> usi
     blocks.iter().map(piece).collect()
 }
 
-impl Encryptor for BfvEncryptor {
-    fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
-        // A device takes one piece after the other.
-        let threads = if self.session.is_some() { Threads::One } else { Threads::All };
-        stream::seal_all(&self.start(&request.terms())?, request.update, place, threads)
-    }
-
-    fn sealer(&mut self, terms: &Terms<'_>) -> Result<Option<Sealing>> {
-        Ok(Some(Sealing::new(self.start(terms)?)))
+impl EncryptKernel for BfvEncryptor {
+    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
+        Ok(Some(SealingFrame::new(self.begin(terms)?)))
     }
 
     /// The offline phase for the next update of this layout.

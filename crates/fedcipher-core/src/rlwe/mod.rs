@@ -22,7 +22,8 @@ use crate::codec::Layout;
 use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
-use crate::scheme::{Aggregator, Decryptor, Encryptor, ParamsDigest, Scheme};
+use crate::protocol::{Decryptor, Encryptor};
+use crate::scheme::{Aggregator, ParamsDigest, Scheme};
 use accelerator::{Accelerators, Session};
 use params::{Derived, Params};
 use ring::Binomial;
@@ -107,9 +108,9 @@ impl Scheme for Bfv {
         KeySet::build(tag, cohort, Vec::new(), |_| Ok(secret.clone()))
     }
 
-    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Encryptor>> {
+    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Encryptor> {
         key.tag.check_scheme(NAME, self.digest())?;
-        Ok(Box::new(encrypt::BfvEncryptor::new(Arc::clone(&self.derived), key, state, self.session(key)?)?))
+        Ok(Encryptor::new(encrypt::BfvEncryptor::new(Arc::clone(&self.derived), key, state, self.session(key)?)?))
     }
 
     fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
@@ -117,9 +118,9 @@ impl Scheme for Bfv {
         Ok(Box::new(aggregate::BfvAggregator::new(Arc::clone(&self.derived), key, round)))
     }
 
-    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Decryptor>> {
+    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Decryptor> {
         key.tag.check_scheme(NAME, self.digest())?;
-        Ok(Box::new(decrypt::BfvDecryptor::new(Arc::clone(&self.derived), key, state, self.session(key)?)?))
+        Ok(Decryptor::new(decrypt::BfvDecryptor::new(Arc::clone(&self.derived), key, state, self.session(key)?)?))
     }
 
     fn describe(&self) -> Vec<(String, String)> {

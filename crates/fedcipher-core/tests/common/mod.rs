@@ -3,14 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use fedcipher_core::bounds::{Bounds, Levels};
-use fedcipher_core::client::Digest;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
 use fedcipher_core::keys::{ClientKey, KeySet};
 use fedcipher_core::plain::Plain;
+use fedcipher_core::protocol::Digest;
+use fedcipher_core::protocol::Encryptor;
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params as BfvParams, Preset};
-use fedcipher_core::scheme::{Aggregator, Encryptor, Expect, Member, Request, Scheme};
+use fedcipher_core::scheme::{Aggregator, Expect, Member, Request, Scheme};
 use fedcipher_core::sign::{SIGNATURE_LEN, SigningKey};
 use fedcipher_core::statement::{RoundContext, Signer, split};
 use fedcipher_core::wire;
@@ -82,7 +83,7 @@ pub fn encrypt(
 }
 
 /// A client that has been given the prekeys of its committee, if it has one.
-pub fn encryptor(scheme: &dyn Scheme, key: &ClientKey, keys: &[ClientKey]) -> Box<dyn Encryptor> {
+pub fn encryptor(scheme: &dyn Scheme, key: &ClientKey, keys: &[ClientKey]) -> Encryptor {
     let mut encryptor = scheme.encryptor(key, None).unwrap();
     let prekeys: Vec<Vec<u8>> = committee(scheme, keys).1.values().map(|member| member.prekey().unwrap()).collect();
     let prekeys: Vec<&[u8]> = prekeys.iter().map(Vec::as_slice).collect();
@@ -164,14 +165,9 @@ pub fn run_round(scheme: &dyn Scheme, layout: &Layout, cohort: &[u32], clients: 
         aggregator.add(&encrypt(scheme, &keys, layout, 9, client, &plan)).unwrap();
     }
     let aggregate = finished(scheme, &keys.clients, aggregator.as_mut()).unwrap();
-    let mut sums = Sums::default();
-    let key = keys.clients.last().unwrap();
-    scheme
-        .decryptor(key, None)
-        .unwrap()
-        .decrypt(&aggregate, &Expect { round: Some(9), ..Expect::default() }, &mut sums)
-        .unwrap();
-    sums.0
+    let decryptor = scheme.decryptor(keys.clients.last().unwrap(), None).unwrap();
+    let expect = Expect { round: Some(9), ..Expect::default() };
+    decryptor.decrypt(&aggregate, &expect, Sums::default()).unwrap().into_parts().1.0
 }
 
 pub fn expected(levels: Levels, layout: &Layout, clients: &[Client]) -> Vec<u64> {

@@ -1,0 +1,348 @@
+//! An aggregate on its way in: head, pieces, tag, and only then values.
+
+use super::pieces::whole;
+use super::{CheckedHead, ClaimedSum, Digest, Opened, Piece, Proven, Receiver};
+use crate::codec::{self, Layout, SumSink};
+use crate::mac::field::Element;
+use crate::mac::{Hash, TAG_LEN, Tag};
+use crate::prf::KeyStream;
+use crate::scheme::Expect;
+use crate::threads::Threads;
+use crate::wire::{self, CRC_LEN, Checksum, Frame, Head, Header};
+use crate::{Error, Result};
+use rayon::prelude::*;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// What a scheme does of an aggregate's decryption. [`Decryptor`] and [`OpeningFrame`] drive it.
+pub(crate) trait DecryptKernel: Send + Sync {
+    fn receiver(&self) -> &Arc<Receiver>;
+
+    /// See [`Decryptor::prefix_len`].
+    fn prefix_len(&self, _contributions: usize) -> usize {
+        0
+    }
+
+    /// One aggregate to decrypt by independent pieces, from the beginning of its payload; none where a piece depends on
+    /// all of it, or where what precedes the pieces depends on a secret.
+    fn opener(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>>;
+
+    /// One aggregate, with `payload` but for its tag, where [`Self::opener`] gives none.
+    fn open_whole(&self, _sum: ClaimedSum, _payload: &[u8], _sink: &mut dyn SumSink) -> Result<Proven> {
+        Err(Error::frame("an aggregate that is decrypted by pieces"))
+    }
+
+    /// What "the same aggregate again" is.
+    fn digest(&self, frame: &[u8], _header: &Header, _payload: &[u8], _tag: Tag) -> Result<[u8; 32]> {
+        Ok(Digest::of(frame))
+    }
+}
+
+/// What a scheme does of one aggregate, piece by piece.
+pub(crate) trait PieceOpener: Send + Sync {
+    /// Payload bytes before the first piece.
+    fn prefix(&self) -> usize;
+
+    /// Contiguous and increasing, in elements and in bytes.
+    fn pieces(&self) -> &[Piece];
+
+    /// The sums of piece `index` from its payload bytes, and what is in the tag beside their polynomial.
+    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash>;
+
+    /// Who works on an aggregate that is all in memory.
+    fn threads(&self) -> Threads {
+        Threads::All
+    }
+
+    /// The pads that clients have drawn, summed; none where they draw none.
+    fn pads(&self) -> Option<&Element> {
+        None
+    }
+
+    /// Refuses a payload of any other length than this aggregate has.
+    fn check_len(&self, payload_len: usize) -> Result<()> {
+        let expected = Piece::end(self.pieces(), self.prefix()) + TAG_LEN;
+        if payload_len == expected {
+            return Ok(());
+        }
+        Err(Error::frame(format!("payload has {payload_len} bytes instead of {expected}")))
+    }
+}
+
+/// Client side, decrypting. An aggregate opens only if it is the sum of what the clients it names have sent, and is of no
+/// older round than the last (the same bytes again are fine): one a round where it counts in no memory, else as many as
+/// have no client in common and keep to the rule of sets.
+pub struct Decryptor(Box<dyn DecryptKernel>);
+
+impl Decryptor {
+    pub(crate) fn new(kernel: impl DecryptKernel + 'static) -> Self {
+        Decryptor(Box::new(kernel))
+    }
+
+    /// Decrypts a whole aggregate into `sink`, which comes back if the aggregate opens.
+    pub fn decrypt<S: SumSink>(&self, frame: &[u8], expect: &Expect<'_>, mut sink: S) -> Result<Opened<S>> {
+        let (kernel, receiver) = (self.0.as_ref(), self.0.receiver());
+        let Frame { header, payload } = wire::parse(frame)?;
+        let checked = receiver.check(Head { header, payload_len: payload.len() }, expect)?;
+        let opener = kernel.opener(&checked, payload)?;
+        let (payload, tag) = Tag::split(payload)?;
+        let digest = kernel.digest(frame, checked.header(), payload, tag)?;
+        let sum = receiver.claim(checked, &digest, tag)?;
+        let outcome = match opener {
+            Some(opener) => open_pieces(sum, opener.as_ref(), payload, &mut sink),
+            None => kernel.open_whole(sum, payload, &mut sink),
+        };
+        receiver.settle(outcome, sink)
+    }
+
+    /// At most how many payload bytes [`OpeningFrame::start`] needs to see, with so many contributions.
+    #[must_use]
+    pub fn prefix_len(&self, contributions: usize) -> usize {
+        self.0.prefix_len(contributions)
+    }
+
+    /// `Closed` where nothing is opened any more.
+    pub fn check_open(&self) -> Result<()> {
+        self.0.receiver().check_open()
+    }
+}
+
+/// Shares of the pieces that a thread takes up at least once: each begins with a buffer of its own.
+const SHARES: usize = 8;
+
+/// A whole payload's sums into `sink`, which are to be thrown away on an error: the tag is checked last.
+pub(crate) fn open_pieces(
+    sum: ClaimedSum,
+    opener: &dyn PieceOpener,
+    payload: &[u8],
+    sink: &mut dyn SumSink,
+) -> Result<Proven> {
+    let checked = sum.checked();
+    opener.check_len(payload.len() + TAG_LEN)?;
+    sink.begin(checked.layout(), checked.levels(), checked.header().total_weight())?;
+    let pieces = opener.pieces();
+    let open = |index: usize, piece: &Piece, sums: &mut [u64]| {
+        hashed(opener, checked, index, &payload[piece.at..piece.at + piece.bytes], sums)
+    };
+    let mut total = Hash::default();
+    let longest = pieces.iter().map(|p| p.len).max().unwrap_or(0);
+    if opener.threads().there() == Threads::One {
+        let mut sums = vec![0u64; longest];
+        for (index, piece) in pieces.iter().enumerate() {
+            total += open(index, piece, &mut sums[..piece.len])?;
+            sink.put(piece.start, &sums[..piece.len])?;
+        }
+    } else {
+        let takers = sink.split(&mut pieces.iter().map(|piece| piece.len))?;
+        // Each thread hands its sums on while its cache has them. The memory that they go to may be fresh, and its first
+        // use takes as long as opening.
+        let share = pieces.len().div_ceil(SHARES * rayon::current_num_threads());
+        total = takers
+            .into_par_iter()
+            .zip(pieces)
+            .enumerate()
+            .with_min_len(share)
+            .map_init(
+                || vec![0u64; longest],
+                |sums, (index, (take, piece))| {
+                    let sums = &mut sums[..piece.len];
+                    let hash = open(index, piece, sums)?;
+                    take(sums);
+                    Ok(hash)
+                },
+            )
+            .sum::<Result<Hash>>()?;
+    }
+    sum.verify(total, opener.pads())
+}
+
+/// The sums of a piece, and all that is in the tag of them.
+fn hashed(
+    opener: &dyn PieceOpener,
+    checked: &CheckedHead,
+    index: usize,
+    bytes: &[u8],
+    sums: &mut [u64],
+) -> Result<Hash> {
+    let mut hash = opener.open(index, bytes, sums)?;
+    if let Some(verifier) = checked.verifier() {
+        hash += verifier.hash(opener.pieces()[index].start, sums);
+    }
+    Ok(hash)
+}
+
+/// What a value of an aggregate comes as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Weighted means, as float32.
+    Means,
+    /// The sums themselves, as 64-bit integers.
+    Sums,
+}
+
+impl Form {
+    /// Bytes of a value.
+    fn width(self) -> usize {
+        match self {
+            Form::Means => size_of::<f32>(),
+            Form::Sums => size_of::<u64>(),
+        }
+    }
+
+    /// The values of `sums`, from element `start` on, into `place`.
+    fn write(self, checked: &CheckedHead, weight: u64, start: usize, sums: &[u64], place: &mut [u8]) {
+        match self {
+            Form::Sums => place.copy_from_slice(bytemuck::cast_slice(sums)),
+            Form::Means => {
+                let place = bytemuck::cast_slice_mut(place);
+                codec::means(checked.layout(), checked.levels(), weight, start, sums, place);
+            }
+        }
+    }
+}
+
+/// Values under a key stream, whose key [`OpeningFrame::finish`] gives if the aggregate opens.
+pub struct Covered<'a>(&'a [u8]);
+
+impl Covered<'_> {
+    /// The ciphertext, for whoever gets the key.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.0
+    }
+}
+
+/// An aggregate under decryption, a few pieces at a time, whose head has been checked. When the plaintext is wrong shows
+/// at the end only: the time would tell of it.
+pub struct OpeningFrame {
+    receiver: Arc<Receiver>,
+    checked: CheckedHead,
+    opener: Box<dyn PieceOpener>,
+    form: Form,
+    /// Words, so that values of any width lie in them as they must.
+    values: Vec<u64>,
+    cover: KeyStream,
+    /// Pieces that have come.
+    next: usize,
+    hash: Result<Hash>,
+    checksum: Checksum,
+    digest: Digest,
+}
+
+impl OpeningFrame {
+    /// From `begin`, an aggregate's first bytes: its head, and [`Decryptor::prefix_len`] of its payload, or all where it
+    /// has fewer. None where a piece depends on all of it: for [`Decryptor::decrypt`].
+    pub fn start(decryptor: &Decryptor, begin: &[u8], expect: &Expect<'_>, form: Form) -> Result<Option<Self>> {
+        let kernel = decryptor.0.as_ref();
+        let head_len = wire::head_len(begin)?;
+        let (bytes, prefix) =
+            begin.split_at_checked(head_len).ok_or_else(|| Error::frame("it ends before its head does"))?;
+        let checked = kernel.receiver().check(wire::parse_head(bytes)?, expect)?;
+        let Some(opener) = kernel.opener(&checked, prefix)? else { return Ok(None) };
+        opener.check_len(checked.payload_len())?;
+        let mut opening = OpeningFrame {
+            receiver: Arc::clone(kernel.receiver()),
+            checked,
+            opener,
+            form,
+            values: Vec::new(),
+            cover: KeyStream::from_os()?,
+            next: 0,
+            hash: Ok(Hash::default()),
+            checksum: Checksum::default(),
+            digest: Digest::default(),
+        };
+        let used = head_len + opening.opener.prefix();
+        let used = begin.get(..used).ok_or_else(|| Error::frame("it ends before its first piece"))?;
+        opening.take(used);
+        Ok(Some(opening))
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.checksum.update(bytes);
+        self.digest.update(bytes);
+    }
+
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        self.checked.header()
+    }
+
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        self.checked.layout()
+    }
+
+    /// Payload bytes before the first piece: those of `begin` that [`Self::start`] has taken.
+    #[must_use]
+    pub fn prefix(&self) -> usize {
+        self.opener.prefix()
+    }
+
+    /// Bytes of the next piece; none after the last.
+    #[must_use]
+    pub fn next_len(&self) -> Option<usize> {
+        self.opener.pieces().get(self.next).map(|piece| piece.bytes)
+    }
+
+    /// How many of `bytes`, which follow those that have come, whole pieces take.
+    #[must_use]
+    pub fn whole(&self, bytes: usize) -> usize {
+        whole(self.opener.pieces(), self.next, bytes, |piece| piece.bytes).1
+    }
+
+    /// The values of the next whole pieces, by all threads.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Covered<'_>> {
+        let (count, used) = whole(self.opener.pieces(), self.next, bytes.len(), |piece| piece.bytes);
+        if used != bytes.len() {
+            return Err(Error::frame("bytes that are not those of the next pieces"));
+        }
+        self.take(bytes);
+        let (first, form, weight) = (self.next, self.form, self.checked.header().total_weight());
+        self.next += count;
+        let window = &self.opener.pieces()[first..first + count];
+        let len = window.iter().map(|piece| piece.len).sum::<usize>() * form.width();
+        self.values.resize(len.div_ceil(size_of::<u64>()), 0);
+        let (opener, checked) = (self.opener.as_ref(), &self.checked);
+        let open = |sums: &mut Vec<u64>, (k, place): (usize, &mut [u8])| {
+            let piece = &window[k];
+            let from = piece.at - window[0].at;
+            sums.clear();
+            sums.resize(piece.len, 0);
+            let hash = hashed(opener, checked, first + k, &bytes[from..from + piece.bytes], sums);
+            form.write(checked, weight, piece.start, sums, place);
+            hash
+        };
+        let values = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.values)[..len];
+        let places: Vec<&mut [u8]> =
+            crate::memory::runs(&mut *values, window.iter().map(|piece| piece.len * form.width())).collect();
+        let parts: Vec<_> = places.into_par_iter().enumerate().map_init(Vec::new, open).collect();
+        let hash = std::mem::replace(&mut self.hash, Ok(Hash::default()));
+        self.hash = parts.into_iter().fold(hash, |sum, part| {
+            let mut sum = sum?;
+            sum += part?;
+            Ok(sum)
+        });
+        self.cover.apply(values);
+        Ok(Covered(values))
+    }
+
+    /// Bytes of the frame behind the last piece: tag and checksum.
+    pub const END: usize = TAG_LEN + CRC_LEN;
+
+    /// The key that uncovers the values, from the frame's last bytes. The sum's clients are spent, durably, before
+    /// anybody learns whether it opens.
+    pub fn finish(mut self, end: &[u8; Self::END]) -> Result<Opened<Zeroizing<[u8; 32]>>> {
+        if self.next_len().is_some() {
+            return Err(Error::frame("it ends before its last piece"));
+        }
+        let (tag, crc) = end.split_at(TAG_LEN);
+        self.checksum.update(tag);
+        self.checksum.check(crc)?;
+        self.digest.update(end);
+        let (_, tag) = Tag::split(tag)?;
+        let sum = self.receiver.claim(self.checked, &self.digest.finish(), tag)?;
+        let outcome = self.hash.and_then(|hash| sum.verify(hash, self.opener.pads()));
+        self.receiver.settle(outcome, self.cover.into_key())
+    }
+}

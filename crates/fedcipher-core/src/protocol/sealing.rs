@@ -1,0 +1,247 @@
+//! An update on its way out: header, every piece once and in order, then tag and signature.
+
+use super::pieces::{slots, whole};
+use super::{ClaimedRound, Digest, Piece};
+use crate::codec::{Layout, Update};
+use crate::mac::Hash;
+use crate::scheme::{Request, Terms};
+use crate::statement::END_LEN;
+use crate::threads::Threads;
+use crate::wire::{Checksum, Place};
+use crate::{Error, Result};
+use rayon::prelude::*;
+
+/// What a scheme does of an update's encryption. [`Encryptor`] drives it.
+pub(crate) trait EncryptKernel: Send {
+    /// Claims the round and begins an update whose pieces are independent; none where all bytes depend on all values.
+    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>>;
+
+    /// One update to one frame, where [`Self::start`] gives none.
+    fn encrypt_whole(&mut self, _request: &Request<'_>, _place: &mut dyn Place) -> Result<()> {
+        Err(Error::layout("an update that is encrypted by pieces"))
+    }
+
+    /// See [`Encryptor::precompute`].
+    fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()>;
+
+    /// See [`Encryptor::take_prekeys`].
+    fn take_prekeys(&mut self, _frames: &[&[u8]]) -> Result<Vec<Error>> {
+        Ok(Vec::new())
+    }
+
+    /// See [`Encryptor::setup_bytes`].
+    fn setup_bytes(&self) -> usize {
+        0
+    }
+
+    /// See [`Encryptor::export_state`].
+    fn export_state(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn import_state(&mut self, _state: &[u8]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Client side, encrypting.
+pub struct Encryptor(Box<dyn EncryptKernel>);
+
+impl Encryptor {
+    pub(crate) fn new(kernel: impl EncryptKernel + 'static) -> Self {
+        Encryptor(Box::new(kernel))
+    }
+
+    /// Claims the round, and begins an update that is encrypted piece by piece; none where a piece depends on all of it.
+    pub fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
+        self.0.start(terms)
+    }
+
+    /// One update to one frame, in memory from `place`.
+    pub fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
+        match self.0.start(&request.terms())? {
+            Some(frame) => frame.seal_all(request.update, place),
+            None => self.0.encrypt_whole(request, place),
+        }
+    }
+
+    /// One update to one frame.
+    pub fn encrypt(&mut self, request: &Request<'_>) -> Result<Vec<u8>> {
+        let mut frame = Vec::new();
+        self.encrypt_into(request, &mut frame)?;
+        Ok(frame)
+    }
+
+    /// Does what does not depend on the data ahead of time: claims `round`, and what else the scheme can.
+    pub fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()> {
+        self.0.precompute(round, layout, plan)
+    }
+
+    /// Takes the prekeys that members of the committee have published, as [`crate::scheme::Member::prekey`] made them: the
+    /// next updates' shares are sealed to these, and to none that were taken before. Those that are refused, each with its
+    /// reason, change nothing. Fails where too few members are known then.
+    pub fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>> {
+        self.0.take_prekeys(frames)
+    }
+
+    /// Bytes of the last frame that are sent once a key epoch and not again.
+    #[must_use]
+    pub fn setup_bytes(&self) -> usize {
+        self.0.setup_bytes()
+    }
+
+    /// State that must follow the client across processes (error feedback); secret to the client.
+    #[must_use]
+    pub fn export_state(&self) -> Vec<u8> {
+        self.0.export_state()
+    }
+
+    pub fn import_state(&mut self, state: &[u8]) -> Result<()> {
+        self.0.import_state(state)
+    }
+}
+
+/// What a scheme does of one update, whose round is claimed. A [`SealingFrame`] drives it: a piece that was sealed twice
+/// would be two messages under one mask.
+pub(crate) trait PieceSealer: Send + Sync {
+    fn claimed(&self) -> &ClaimedRound;
+
+    /// Payload bytes before the first piece.
+    fn prefix(&self) -> &[u8];
+
+    /// Contiguous and increasing, in elements and in bytes.
+    fn pieces(&self) -> &[Piece];
+
+    /// Encrypts piece `index` of `update`, which must hold that piece's elements. Its part of the tag's polynomial.
+    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash>;
+
+    /// Who works on an update that is all in memory.
+    fn threads(&self) -> Threads {
+        Threads::All
+    }
+
+    /// The payload's last bytes, from the parts of all pieces and the digest of prefix and pieces.
+    fn end(&self, hash: Hash, digest: &[u8; 32]) -> Result<Vec<u8>> {
+        Ok(self.claimed().stamp().end(hash, digest).to_vec())
+    }
+
+    /// Bytes of [`Self::end`].
+    fn end_len(&self) -> usize {
+        END_LEN
+    }
+}
+
+/// An update under encryption, whose round is claimed.
+pub struct SealingFrame {
+    sealer: Box<dyn PieceSealer>,
+    /// Header and prefix have been handed out.
+    begun: bool,
+    /// Pieces that are sealed.
+    next: usize,
+    hash: Hash,
+    digest: Digest,
+    checksum: Checksum,
+}
+
+impl SealingFrame {
+    pub(crate) fn new(sealer: impl PieceSealer + 'static) -> Self {
+        let mut digest = Digest::default();
+        digest.update(sealer.prefix());
+        SealingFrame {
+            sealer: Box::new(sealer),
+            begun: false,
+            next: 0,
+            hash: Hash::default(),
+            digest,
+            checksum: Checksum::default(),
+        }
+    }
+
+    fn payload_len(&self) -> usize {
+        Piece::end(self.sealer.pieces(), self.sealer.prefix().len()) + self.sealer.end_len()
+    }
+
+    /// Bytes of the whole frame.
+    #[must_use]
+    pub fn frame_len(&self) -> usize {
+        self.sealer.claimed().header().frame_len(self.payload_len())
+    }
+
+    /// How many of `elements` values, which follow those that are sealed, whole pieces take.
+    #[must_use]
+    pub fn whole(&self, elements: usize) -> usize {
+        whole(self.sealer.pieces(), self.next, elements, |piece| piece.len).1
+    }
+
+    /// Appends to `out` what the frame has before its tag, as far as `window` goes: the values of the next whole pieces.
+    /// By all threads.
+    pub fn push(&mut self, window: &Update<'_>, out: &mut Vec<u8>) -> Result<()> {
+        let at = out.len();
+        self.begin(out);
+        let range = window.range();
+        let (count, used) = whole(self.sealer.pieces(), self.next, range.len(), |piece| piece.len);
+        let pieces = &self.sealer.pieces()[self.next..self.next + count];
+        if used != range.len() || pieces.first().is_some_and(|piece| piece.start != range.start) {
+            return Err(Error::layout("values that are not those of the next pieces"));
+        }
+        // Whatever comes of it, no piece is sealed again.
+        let first = self.next;
+        self.next += count;
+        let begun = out.len();
+        out.resize(begun + pieces.iter().map(|piece| piece.bytes).sum::<usize>(), 0);
+        let slots = slots(pieces, &mut out[begun..]).into_par_iter().enumerate();
+        self.hash += slots.map(|(k, slot)| self.sealer.seal(first + k, window, slot)).sum::<Result<Hash>>()?;
+        self.digest.update(&out[begun..]);
+        self.checksum.update(&out[at..]);
+        Ok(())
+    }
+
+    /// The header and the prefix, before the first piece.
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        if !std::mem::replace(&mut self.begun, true) {
+            out.extend_from_slice(&self.sealer.claimed().header().head(self.payload_len()));
+            out.extend_from_slice(self.sealer.prefix());
+        }
+    }
+
+    /// The frame's last bytes: tag, signature, checksum. Fails while pieces are missing.
+    pub fn finish(mut self) -> Result<Vec<u8>> {
+        if self.next < self.sealer.pieces().len() {
+            return Err(Error::layout("an update that ends before its last piece"));
+        }
+        let mut end = Vec::new();
+        self.begin(&mut end);
+        end.extend_from_slice(&self.sealer.end(self.hash, &self.digest.finish())?);
+        self.checksum.update(&end);
+        end.extend_from_slice(&self.checksum.finish());
+        Ok(end)
+    }
+
+    /// The whole frame in `place`, of an update that is all there.
+    fn seal_all(self, update: &Update<'_>, place: &mut dyn Place) -> Result<()> {
+        let SealingFrame { sealer, mut digest, .. } = self;
+        let payload_len = Piece::end(sealer.pieces(), sealer.prefix().len()) + sealer.end_len();
+        sealer.claimed().header().build(payload_len, place, |payload| {
+            let (head, rest) = payload.split_at_mut(sealer.prefix().len());
+            head.copy_from_slice(sealer.prefix());
+            let (pieces, end) = rest.split_at_mut(rest.len() - sealer.end_len());
+            let mut hash = Hash::default();
+            match sealer.threads().there() {
+                Threads::One => {
+                    for (index, slot) in slots(sealer.pieces(), pieces).into_iter().enumerate() {
+                        hash += sealer.seal(index, update, slot)?;
+                        // While it is in the cache.
+                        digest.update(slot);
+                    }
+                }
+                Threads::All => {
+                    let slots = slots(sealer.pieces(), pieces).into_par_iter().enumerate();
+                    hash = slots.map(|(index, slot)| sealer.seal(index, update, slot)).sum::<Result<Hash>>()?;
+                    digest.update_by_all(pieces);
+                }
+            }
+            end.copy_from_slice(&sealer.end(hash, &digest.finish())?);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,126 @@
+//! A client that sends: it claims a round before anything of its update exists.
+
+use super::Digest;
+use crate::Result;
+use crate::admission::{Rules, check_weight};
+use crate::codec::Layout;
+use crate::keys::{ClientKey, KeyTag};
+use crate::ledger::Ledger;
+use crate::mac::coordinates::CoordinateMac;
+use crate::mac::field::Element;
+use crate::mac::{Hash, MacKey, Stamp};
+use crate::scheme::Terms;
+use crate::sign::SigningKey;
+use crate::statement::{RoundContext, Signer};
+use crate::wire::{Contribution, Header, Kind};
+use std::path::Path;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// A client that sends updates.
+pub struct Sender {
+    tag: KeyTag,
+    client: u32,
+    rules: Rules,
+    mac: MacKey,
+    sign: Arc<SigningKey>,
+    /// See [`RoundContext`].
+    scope: [u8; 32],
+    ledger: Ledger,
+}
+
+/// A round that is claimed for one update, on disk where the sender has a folder: what alone makes the update's tag and
+/// signature. There is one for each round of a client, and no copy of it.
+pub struct ClaimedRound {
+    header: Header,
+    stamp: Stamp,
+}
+
+impl ClaimedRound {
+    pub(crate) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub(crate) fn stamp(&self) -> &Stamp {
+        &self.stamp
+    }
+
+    /// With the pad that the client has drawn for its tag.
+    pub(crate) fn with_pad(mut self, pad: Zeroizing<Element>) -> Self {
+        self.stamp.pad = pad;
+        self
+    }
+
+    /// What the client multiplies its integers by.
+    #[must_use]
+    pub fn factor(&self) -> u64 {
+        self.stamp.weight()
+    }
+
+    /// The frame of a payload that is all there, whose `integers` are those before weighting.
+    #[must_use]
+    pub fn frame(self, mut payload: Vec<u8>, integers: &[u32]) -> Vec<u8> {
+        let hash: Hash = self.stamp.weighed(self.stamp.mac.hash_fields(integers));
+        let end = self.stamp.end(hash, &Digest::of(&payload));
+        payload.extend_from_slice(&end);
+        self.header.frame(&payload)
+    }
+}
+
+impl Sender {
+    /// `state` is the folder of the nonce ledger; without it nonces are remembered as long as this object lives.
+    pub fn new(key: &ClientKey, rules: Rules, state: Option<&Path>) -> Result<Self> {
+        let (tag, client, mac, sign) = (key.tag.clone(), key.client, key.mac()?, Arc::new(key.sign.clone()));
+        let ledger = Ledger::open(key, state)?.within(rules.bounds.privacy.map(|p| p.rounds));
+        Ok(Sender { tag, client, rules, mac, sign, scope: [0; 32], ledger })
+    }
+
+    /// Signs as a party of the roster with digest `scope`.
+    pub(crate) fn of_roster(self, scope: [u8; 32]) -> Self {
+        Sender { scope, ..self }
+    }
+
+    pub(crate) fn client(&self) -> u32 {
+        self.client
+    }
+
+    /// Claims the round of `terms`, on disk before anything of it exists.
+    /// `carried` is the layout of the integers that are sent, where that is not all of the header's.
+    pub fn claim(&mut self, terms: &Terms<'_>, carried: &Layout) -> Result<ClaimedRound> {
+        check_weight(self.client, terms.weight, self.rules.bounds.max_weight)?;
+        self.ledger.claim(terms.round)?;
+        let own = Contribution { client: self.client, weight: terms.weight };
+        let (model, memory) = (self.mac.model_tag(terms.model), self.mac.memory_tag(terms.memory));
+        let header = self.tag.round_header(Kind::Update, terms.round, vec![own], terms.layout, model, memory);
+        let mac = self.mac.round(&header, carried, self.rules.bounds, terms.bound);
+        let context = RoundContext::of(self.scope, &header);
+        let signer = Signer { key: Arc::clone(&self.sign), context };
+        let Rules { weighting, levels, .. } = self.rules;
+        let stamp = Stamp { mac, own, pad: Zeroizing::default(), weighting, levels, signer };
+        Ok(ClaimedRound { header, stamp })
+    }
+
+    /// The MAC for the coordinates of an update with this stamp, where the server may leave some out.
+    pub(crate) fn coordinates(&self, stamp: &Stamp) -> CoordinateMac {
+        self.mac.coordinates(&stamp.mac)
+    }
+
+    /// Claims `round` ahead, so that its encryption need not wait for the disk.
+    pub fn reserve(&mut self, round: u64) -> Result<()> {
+        self.ledger.reserve(round)
+    }
+
+    /// As [`Self::reserve`], during `work`: a claim waits for the disk and takes no processor. Neither leaves alone:
+    /// where one fails nothing is returned.
+    pub(crate) fn reserve_during<T>(&mut self, round: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let ledger = &mut self.ledger;
+        let (claimed, made) = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, || ledger.reserve(round));
+            let made = work();
+            (thread.ok().and_then(|thread| thread.join().ok()), made)
+        });
+        // No thread could be started: then here.
+        claimed.unwrap_or_else(|| self.ledger.reserve(round))?;
+        made
+    }
+}

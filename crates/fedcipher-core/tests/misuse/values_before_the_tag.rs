@@ -1,0 +1,12 @@
+use fedcipher_core::Result;
+use fedcipher_core::protocol::OpeningFrame;
+
+fn early(opening: &mut OpeningFrame, bytes: &[u8]) -> Result<Vec<f32>> {
+    opening.push(bytes)?.values().to_vec()
+}
+
+fn key(opening: OpeningFrame) -> Vec<u8> {
+    opening.cover.into_key().to_vec()
+}
+
+fn main() {}
