@@ -5,7 +5,7 @@ use crate::{Frames, NUMBER, Round, of};
 use fedcipher_core::codec::Layout;
 use fedcipher_core::key_file;
 use fedcipher_core::keys::{ClientKey, ServerKey};
-use fedcipher_core::ledger::{self, Sum};
+use fedcipher_core::ledger::{self, Holder, Openings, Sum};
 use fedcipher_core::oneshot::identity::Identity;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::oneshot::sealing::ENCAPPED_LEN;
@@ -149,7 +149,7 @@ pub fn keys(data: &[u8]) {
             assert_eq!(key.to_bytes().as_slice(), frame);
             let _ = of(name).scheme.encryptor(&key, None);
             let _ = of(name).scheme.decryptor(&key, None);
-            let _ = of(name).scheme.member(&key, None);
+            let _ = of(name).scheme.require_committee().map(|committee| committee.member(&key, None));
         }
         if let Ok(key) = ServerKey::from_bytes(&frame) {
             assert_eq!(key.to_bytes(), frame);
@@ -189,8 +189,9 @@ pub fn plan(data: &[u8]) {
 pub fn state(data: &[u8]) {
     let round = of("sparse");
     let mut encryptor = round.scheme.encryptor(&round.keys.clients[0], None).unwrap();
-    if encryptor.import_state(data).is_ok() {
-        assert_eq!(encryptor.export_state(), data);
+    let residual = encryptor.residual().unwrap();
+    if residual.import_state(data).is_ok() {
+        assert_eq!(residual.export_state(), data);
     }
 }
 
@@ -212,21 +213,20 @@ pub fn ledger(data: &[u8]) {
     }
     fs::write(path, content).unwrap();
     let _ = round.scheme.encryptor(key, Some(&state));
-    let _ = round
-        .scheme
-        .decryptor(key, Some(&state))
-        .map(|decryptor| decryptor.openings().claim(&Sum::alone(NUMBER), &[1; 32]));
+    let holder = Holder { key, roster: None, minimum: 1 };
+    let _ = Openings::open(&holder, Some(&state)).map(|openings| openings.claim(&Sum::alone(NUMBER), &[1; 32]));
 }
 
 pub fn roster_bytes(data: &[u8]) {
     if let Ok(roster) = Roster::parse(data) {
         assert_eq!(roster.to_bytes(), data);
         let scheme = &of("oneshot").scheme;
-        if let Ok(key) = scheme.roster_key(&roster, 1) {
+        let committee = scheme.require_committee().unwrap();
+        if let Ok(key) = committee.roster_key(&roster, 1) {
             let _ = scheme.aggregator(&key, None);
         }
         static OWN: OnceLock<Identity> = OnceLock::new();
-        let _ = scheme.join(&roster, OWN.get_or_init(|| Identity::generate().unwrap()), 1);
+        let _ = committee.join(&roster, OWN.get_or_init(|| Identity::generate().unwrap()), 1);
     }
 }
 
@@ -255,9 +255,9 @@ pub fn request(data: &[u8]) {
 fn among_answers(round: &Round, data: &[u8]) -> Box<dyn Aggregator> {
     let mut aggregator = round.added();
     let requests = aggregator.requests().unwrap();
-    let _ = aggregator.answer(&Frames::of(round).frame(data));
+    let _ = aggregator.require_committee().unwrap().answer(&Frames::of(round).frame(data));
     for (member, request) in requests {
-        aggregator.answer(&round.answers(member, &request).unwrap()).unwrap();
+        aggregator.require_committee().unwrap().answer(&round.answers(member, &request).unwrap()).unwrap();
     }
     aggregator
 }
@@ -279,7 +279,7 @@ pub fn proposal(data: &[u8]) {
 
 pub fn agreement(data: &[u8]) {
     let mut aggregator = among_answers(of("agreed"), data);
-    assert_eq!(aggregator.missing(), 0, "one answer kept honest members from agreeing");
+    assert_eq!(aggregator.require_committee().unwrap().missing(), 0, "one answer kept honest members from agreeing");
     let requests = aggregator.requests().unwrap();
     assert!(!aggregator.agreeing() && requests.len() == 3);
 }
@@ -312,7 +312,9 @@ pub fn add(name: &str, data: &[u8]) {
     }
     if let Ok(requests) = aggregator.requests() {
         for (member, request) in requests {
-            let _ = round.answers(member, &request).and_then(|answer| aggregator.answer(&answer));
+            let _ = round
+                .answers(member, &request)
+                .and_then(|answer| aggregator.require_committee().unwrap().answer(&answer));
         }
     }
     match aggregator.finish() {

@@ -1,10 +1,11 @@
 //! An honest round of three clients, and what must be true of whatever is opened after somebody meddled with it.
 
-use fedcipher_core::protocol::Digest;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
+use fedcipher_core::committee::Member;
 use fedcipher_core::keys::{KeySet, KeyTag};
+use fedcipher_core::protocol::Digest;
 use fedcipher_core::registry;
-use fedcipher_core::scheme::{Aggregator, Expect, Member, Request, Scheme};
+use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
 use fedcipher_core::sign::SIGNATURE_LEN;
 use fedcipher_core::statement::{RoundContext, Signer, split};
 use fedcipher_core::wire::{self, FIXED_LEN};
@@ -72,8 +73,12 @@ impl Round {
         let layout = Layout::new(vec![tensor((12, 33)), tensor((8, 50)), tensor((12, 7))]).unwrap();
         let keys = scheme.keygen(&COHORT, 1).unwrap();
         let memory = if name == "agreed" { MEMORY } else { &[] };
-        let members: Vec<_> =
-            keys.clients.iter().take(scheme.committee()).map(|key| scheme.member(key, None).unwrap()).collect();
+        let members: Vec<_> = keys
+            .clients
+            .iter()
+            .take(scheme.members())
+            .map(|key| scheme.require_committee().unwrap().member(key, None).unwrap())
+            .collect();
         let prekeys: Vec<Vec<u8>> = members.iter().map(|member| member.prekey().unwrap()).collect();
         let given: Vec<&[u8]> = prekeys.iter().map(Vec::as_slice).collect();
         let (mut updates, mut ints) = (Vec::new(), Vec::new());
@@ -82,7 +87,7 @@ impl Round {
                 (0..layout.elements()).map(|k| ((k as u32 * 7 + client * 13) % 31) as f32 / 15.0 - 1.0).collect();
             let update = Update::new(&layout, layout.split(&values).unwrap(), Rounding::Nearest).unwrap();
             let mut own = vec![0; layout.elements()];
-            update.quantise(scheme.levels(), 0, &mut own).unwrap();
+            update.quantise(scheme.values().levels, 0, &mut own).unwrap();
             let weight = u64::from(client) + 1;
             let request =
                 Request { round: NUMBER, weight, update: &update, plan: &[], model: MODEL, memory, bound: &[] };
@@ -100,7 +105,7 @@ impl Round {
         let requests = aggregator.requests().unwrap();
         for (member, request) in &requests {
             let answer = round.answers(*member, request).unwrap();
-            aggregator.answer(&answer).unwrap();
+            aggregator.require_committee().unwrap().answer(&answer).unwrap();
             round.request.get_or_insert((*member, request.clone()));
             round.answer.get_or_insert(answer);
         }
@@ -127,7 +132,7 @@ impl Round {
         let Ok(found) = wire::parse_kind(&frame, wire::Kind::Update) else { return frame };
         let [own] = found.header.contributions.as_slice() else { return frame };
         let key = self.keys.clients.iter().find(|key| key.client == own.client);
-        let (Some(key), Ok((body, tag, _)), 0) = (key, split::<SIGNATURE_LEN>(found.payload), self.scheme.committee())
+        let (Some(key), Ok((body, tag, _)), 0) = (key, split::<SIGNATURE_LEN>(found.payload), self.scheme.members())
         else {
             return frame;
         };

@@ -253,7 +253,7 @@ fn a_round(preset: Preset, ahead: bool) {
             let one = |client: usize| {
                 let mut int = [0u32];
                 let update = Update::new(&layout, vec![&values[client]], Rounding::Nearest).unwrap();
-                update.quantise(plain.levels(), k, &mut int).unwrap();
+                update.quantise(plain.values().levels, k, &mut int).unwrap();
                 2 * u64::from(int[0])
             };
             one(0) + one(1)

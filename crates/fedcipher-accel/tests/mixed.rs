@@ -50,7 +50,7 @@ fn a_round(preset: Preset, layout: &Layout, ahead: bool) {
         let values: Vec<f32> = (0..layout.elements()).map(|_| rng.random_range(-1.2..1.2)).collect();
         let update = Update::new(layout, layout.split(&values).unwrap(), Rounding::Nearest).unwrap();
         let mut ints = vec![0; layout.elements()];
-        update.quantise(plain.levels(), 0, &mut ints).unwrap();
+        update.quantise(plain.values().levels, 0, &mut ints).unwrap();
         want.iter_mut().zip(ints).for_each(|(sum, int)| *sum += u64::from(int));
         let mut encryptor = of.encryptor(&keys.clients[client], None).unwrap();
         if ahead {

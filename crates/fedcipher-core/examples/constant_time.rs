@@ -8,6 +8,7 @@
 
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Means, Rounding, Tensor, Update};
+use fedcipher_core::committee::Member;
 use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
 use fedcipher_core::keys::{ClientKey, KeySet};
 use fedcipher_core::oneshot::prekeys::Life;
@@ -19,7 +20,7 @@ use fedcipher_core::prf::random_bytes;
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params, Preset};
 use fedcipher_core::rotation::Rotation;
-use fedcipher_core::scheme::{Expect, Member, Request, Scheme};
+use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::sign::SigningKey;
 use fedcipher_core::steps;
 use std::collections::BTreeMap;
@@ -106,9 +107,13 @@ fn round(scheme: &dyn Scheme, sizes: &[(usize, u32)], ahead: bool) {
     let tensor = |(len, bits): &(usize, u32)| Tensor { dtype: 1, bits: *bits, alpha: 1.0, shape: vec![*len as u32] };
     let layout = Layout::new(sizes.iter().map(tensor).collect()).unwrap();
     let keys = keys(scheme);
-    let is_member = |key: &&ClientKey| scheme.committee() > 0 && scheme.roles(key).unwrap().member;
-    let members: BTreeMap<u32, Box<dyn Member>> =
-        keys.clients.iter().filter(is_member).map(|key| (key.client, scheme.member(key, None).unwrap())).collect();
+    let is_member = |key: &&ClientKey| scheme.members() > 0 && scheme.roles(key).unwrap().member;
+    let members: BTreeMap<u32, Box<dyn Member>> = keys
+        .clients
+        .iter()
+        .filter(is_member)
+        .map(|key| (key.client, scheme.require_committee().unwrap().member(key, None).unwrap()))
+        .collect();
     let prekeys: Vec<Vec<u8>> = members.values().map(|member| member.prekey().unwrap()).collect();
     prekeys.iter().for_each(|prekey| public(prekey));
     let mut aggregator = scheme.aggregator(&keys.server, Some(1)).unwrap();
@@ -134,7 +139,7 @@ fn round(scheme: &dyn Scheme, sizes: &[(usize, u32)], ahead: bool) {
         for (id, request) in requests {
             let answer = members[&id].answer(&request).unwrap();
             public(&answer);
-            aggregator.answer(&answer).unwrap();
+            aggregator.require_committee().unwrap().answer(&answer).unwrap();
         }
     }
     let aggregate = aggregator.finish().unwrap();
@@ -144,10 +149,10 @@ fn round(scheme: &dyn Scheme, sizes: &[(usize, u32)], ahead: bool) {
 
 /// Keys as they come from their files. Those of `oneshot` are made in the open and marked then: a roster is public.
 fn keys(scheme: &dyn Scheme) -> KeySet {
-    DRAWS_ARE_SECRET.store(scheme.committee() == 0, Relaxed);
+    DRAWS_ARE_SECRET.store(scheme.members() == 0, Relaxed);
     let mut keys = scheme.keygen(&[0, 1, 2, 3, 4], 1).unwrap();
     DRAWS_ARE_SECRET.store(true, Relaxed);
-    for key in keys.clients.iter_mut().filter(|_| scheme.committee() > 0) {
+    for key in keys.clients.iter_mut().filter(|_| scheme.members() > 0) {
         let seed = key.sign.seed();
         secret(seed.as_slice());
         key.sign = SigningKey::from_seed(&seed);

@@ -8,6 +8,7 @@ pub mod bits;
 pub mod bounds;
 pub mod canonical;
 pub mod codec;
+pub mod committee;
 mod container;
 pub mod error;
 pub mod flashe;

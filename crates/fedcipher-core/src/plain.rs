@@ -15,7 +15,7 @@ use crate::protocol::{
     CheckedHead, ClaimedRound, DecryptKernel, Decryptor, EncryptKernel, Encryptor, Piece, PieceOpener, PieceSealer,
     Receiver, SealingFrame, Sender,
 };
-use crate::scheme::{Aggregator, ParamsDigest, Progress, Scheme, Terms};
+use crate::scheme::{Aggregator, ParamsDigest, Progress, Scheme, Terms, Values};
 use crate::threads::Threads;
 use crate::wire::{Contribution, Place};
 use std::path::Path;
@@ -67,13 +67,9 @@ impl Scheme for Plain {
         ParamsDigest::of(self, &former::plain(&self.bounds))
     }
 
-    fn levels(&self) -> Levels {
-        self.bounds.levels()
-    }
-
-    fn lane_bits(&self) -> Option<LaneBits> {
-        let fits = |bits| self.bounds.field_bits(bits) <= MAX_FIELD_BITS;
-        Some(LaneBits::widest(self.bounds, self.levels(), fits))
+    fn values(&self) -> Values {
+        let (levels, fits) = (self.bounds.levels(), |bits| self.bounds.field_bits(bits) <= MAX_FIELD_BITS);
+        Values { levels, lanes: Some(LaneBits::widest(self.bounds, levels, fits)) }
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {

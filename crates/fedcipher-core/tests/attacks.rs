@@ -143,7 +143,7 @@ impl World {
     /// A sum of a server that checks no signatures: it signs all frames itself. Where clients share no key, the server
     /// adds only frames with their clients' signatures.
     fn add_unsigned(&self, server: &ServerKey, frames: &[Vec<u8>]) -> fedcipher_core::Result<Vec<u8>> {
-        if self.scheme.committee() > 0 {
+        if self.scheme.members() > 0 {
             return self.add(server, frames);
         }
         let own = SigningKey::generate()?;
@@ -182,7 +182,7 @@ impl World {
         assert!(named.len() >= 3, "{name}: a sum of {} clients was opened", named.len());
         assert_eq!(
             sums,
-            expected(self.scheme.levels(), &self.layout, &named),
+            expected(self.scheme.values().levels, &self.layout, &named),
             "{name}: not the sum of the clients it names"
         );
     }
@@ -415,7 +415,7 @@ fn attack_03_no_change_of_a_ciphertext_is_too_small_to_be_seen() {
             let decryptor = bfv.decryptor(&keys.clients[1], None).unwrap();
             decryptor.decrypt(frame, &Expect::default(), Sums::default()).map(|opened| opened.into_parts().1.0)
         };
-        assert_eq!(open(&changed(0)).unwrap(), expected(bfv.levels(), &layout, &clients));
+        assert_eq!(open(&changed(0)).unwrap(), expected(bfv.values().levels, &layout, &clients));
         for by in [1, 2, 40, top - 1, top - 3, bfv.derived().values.delta, top / 2] {
             assert!(open(&changed(by)).is_err(), "{preset:?}: a coefficient changed by {by}");
         }
@@ -496,7 +496,7 @@ fn attack_12_updates_of_different_models_do_not_sum() {
 /// A client's update as it is, but for the number: what the holder of one key of the cohort can make of its own key.
 fn renamed(world: &World, client: u32) -> Vec<u8> {
     let (keys, own) = (&world.epochs[0], &world.rounds[0].clients[0]);
-    if world.scheme.committee() > 0 {
+    if world.scheme.members() > 0 {
         let update = &world.rounds[0].updates[own.0 as usize];
         return reframe(update, |header, _| header.contributions[0].client = client);
     }

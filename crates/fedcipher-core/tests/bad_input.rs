@@ -186,7 +186,7 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
         let decryptor = scheme.decryptor(&keys.clients[3], None).unwrap();
         let of = |round| Expect { round: Some(round), ..Expect::default() };
         let opened = decryptor.decrypt(&aggregate, &of(7), Sums::default()).unwrap();
-        assert_eq!(opened.values().0, expected(scheme.levels(), &layout, &clients), "{}", scheme.name());
+        assert_eq!(opened.values().0, expected(scheme.values().levels, &layout, &clients), "{}", scheme.name());
 
         let wrong = decryptor.decrypt(&aggregate, &of(8), Sums::default()).unwrap_err();
         assert_eq!(wrong.class(), "WrongRoundError");
@@ -574,7 +574,7 @@ fn hostile_cases() -> &'static Vec<Hostile> {
     static CASES: std::sync::OnceLock<Vec<Hostile>> = std::sync::OnceLock::new();
     CASES.get_or_init(|| {
         let of = |scheme: &dyn Scheme| {
-            let other = scheme.lane_bits().map_or([12, 12], |lanes| [lanes.count, lanes.digit]);
+            let other = scheme.values().lanes.map_or([12, 12], |lanes| [lanes.count, lanes.digit]);
             [layout(&[(40, 12), (0, 12), (3, 12)]), layout(&[(40, 12), (0, 12), (9, other[0]), (3, other[1]), (1, 12)])]
         };
         all_schemes()

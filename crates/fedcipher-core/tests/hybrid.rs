@@ -14,7 +14,7 @@ use fedcipher_core::pasta::context::Context;
 use fedcipher_core::pasta::field::{Field, PRIMES};
 use fedcipher_core::pasta::scheme::{Params, PastaBfv, predicted_noise};
 use fedcipher_core::pasta::transcipher::{Diagonals, EvaluationKeys, ServerKeys, Transcipher};
-use fedcipher_core::scheme::{Expect, Request, Scheme};
+use fedcipher_core::scheme::{Expect, Request, RoundPlan, Scheme, Workers};
 use fedcipher_core::wire::{self, Contribution};
 use fhe::bfv::{BfvParametersBuilder, Ciphertext, SecretKey};
 use fhe_traits::{DeserializeParametrized, Serialize};
@@ -118,7 +118,7 @@ fn weighted_sums_over_several_chunks(variant: u32) {
     let layout = layout(&[(9_000, 8), (0, 8), (8_500, 12)]);
     let clients: Vec<Client> = vec![(1, 5, floats(&layout, 1)), (4, 2, floats(&layout, 2)), (6, 1, floats(&layout, 3))];
     let s = scheme(variant, PRIMES[0], 3, 5);
-    assert_eq!(run_round(&s, &layout, &[1, 4, 6, 7], &clients), expected(s.levels(), &layout, &clients));
+    assert_eq!(run_round(&s, &layout, &[1, 4, 6, 7], &clients), expected(s.values().levels, &layout, &clients));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn wide_sums(variant: u32) {
     let layout = layout(&[(100, 20)]);
     let clients: Vec<Client> = vec![(0, 100, floats(&layout, 1)), (1, 37, floats(&layout, 2))];
     let s = scheme(variant, PRIMES[1], 2, 100);
-    assert_eq!(run_round(&s, &layout, &[0, 1], &clients), expected(s.levels(), &layout, &clients));
+    assert_eq!(run_round(&s, &layout, &[0, 1], &clients), expected(s.values().levels, &layout, &clients));
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn bad_input_is_refused_before_the_work_starts() {
         // A flip in the lowest bits is noise and changes nothing; any other must be noticed.
         let opened = decryptor.decrypt(&parsed.header.frame(&payload), &Expect::default(), Sums::default());
         if let Ok(opened) = opened {
-            assert_eq!(opened.values().0, expected(s.levels(), &layout, &[client(0)]));
+            assert_eq!(opened.values().0, expected(s.values().levels, &layout, &[client(0)]));
         }
         let cut = rng.random_range(0..payload.len());
         assert!(decryptor.decrypt(&parsed.header.frame(&payload[..cut]), &Expect::default(), Sums::default()).is_err());
@@ -261,7 +261,7 @@ fn the_work_can_be_watched_and_cancelled() {
     }
     let error = aggregator.finish_into(&mut Vec::new(), &mut |done, _| done < 2).unwrap_err();
     assert!(matches!(error, Error::Cancelled { total: 6, .. }), "{error}");
-    let parts = aggregator.parts().unwrap().unwrap();
+    let parts = aggregator.require_parts().unwrap().parts().unwrap();
     let mut seen = Vec::new();
     let mut frame = Vec::new();
     aggregator
@@ -282,11 +282,11 @@ fn the_work_can_be_watched_and_cancelled() {
     }
     let mut damaged = results.clone();
     damaged[0].truncate(1000);
-    assert_eq!(aggregator.finish_from(&damaged).unwrap_err().class(), "FrameError");
+    assert_eq!(aggregator.require_parts().unwrap().finish_from(&damaged).unwrap_err().class(), "FrameError");
     assert!(other.work(&keys.server, &parts.common[..parts.common.len() - 1], &parts.pieces[0]).is_err());
-    assert_eq!(aggregator.finish_from(&results).unwrap(), frame);
+    assert_eq!(aggregator.require_parts().unwrap().finish_from(&results).unwrap(), frame);
     let decryptor = s.decryptor(&keys.clients[0], None).unwrap();
     let (summary, sums) = decryptor.decrypt(&frame, &Expect::default(), Sums::default()).unwrap().into_parts();
-    assert_eq!(sums.0, expected(s.levels(), &layout, &clients));
+    assert_eq!(sums.0, expected(s.values().levels, &layout, &clients));
     assert_eq!(summary.header.contributions[2], Contribution { client: 2, weight: 1 });
 }

@@ -227,7 +227,7 @@ fn bfv_ciphertext_matches_a_schoolbook_reference() {
         let inverse = p1.modpow(&(&p0 - 2u32), &p0);
         let wire_bits = d.values.up_bits;
         let fields = d.packing(12).unwrap().fields;
-        let ints = integers(scheme.levels(), &layout, &client.2);
+        let ints = integers(scheme.values().levels, &layout, &client.2);
         for (k, packed) in ints.chunks(fields.count).enumerate() {
             // CRT: x = r1 + p1 * ((r0 - r1) p1^-1 mod p0).
             let (r0, r1) = (BigUint::from(products[0][k]), BigUint::from(products[1][k]));
@@ -320,7 +320,7 @@ fn fhe_rs_decrypts_a_fedbit_paper_ciphertext() {
     let got = Vec::<u64>::try_decode(&plaintext, Encoding::poly()).unwrap();
     // One field a coefficient at these parameters: 31 bits hold one of 16.
     let fields = d.packing(12).unwrap().fields;
-    let want: Vec<u64> = integers(scheme.levels(), &layout, &client.2)
+    let want: Vec<u64> = integers(scheme.values().levels, &layout, &client.2)
         .chunks(fields.count)
         .map(|f| f.iter().enumerate().map(|(i, v)| v << (i as u32 * fields.width)).sum())
         .collect();

@@ -26,7 +26,7 @@ fn values(len: u32, bits: u32) -> Tensor {
 
 /// Whole numbers in steps of one.
 fn whole(scheme: &dyn Scheme, len: usize, bits: u32) -> Tensor {
-    let alpha = (scheme.levels().of(bits) / 2) as f32;
+    let alpha = (scheme.values().levels.of(bits) / 2) as f32;
     Tensor { dtype: WHOLE, bits, alpha, shape: vec![len as u32] }
 }
 
@@ -64,8 +64,8 @@ fn opened(scheme: &dyn Scheme, layout: &Layout, clients: &[Client]) -> (Vec<f32>
 
 /// Counts of all clients, and the largest digits on both sides of zero, behind values of five widths.
 fn extremes(scheme: &dyn Scheme, clients: usize, widths: &[u32]) {
-    let lanes = scheme.lane_bits().unwrap();
-    let most = (scheme.levels().of(lanes.digit) / 2) as f32;
+    let lanes = scheme.values().lanes.unwrap();
+    let most = (scheme.values().levels.of(lanes.digit) / 2) as f32;
     let mut tensors: Vec<Tensor> = widths.iter().map(|bits| values(331 + 7 * bits, *bits)).collect();
     tensors.extend([whole(scheme, 5, lanes.count), whole(scheme, 4, lanes.digit)]);
     let layout = Layout::new(tensors).unwrap();
@@ -82,7 +82,7 @@ fn extremes(scheme: &dyn Scheme, clients: usize, widths: &[u32]) {
     let want = [n, 0.0, n, 1.0, 0.0, n * most, -n * most, 0.0, (2.0 - n) * most];
     let (means, sums) = opened(scheme, &layout, &cohort);
     assert_eq!(means[layout.elements() - 9..], want, "{} of {clients}", scheme.name());
-    assert!(sums == expected(scheme.levels(), &layout, &cohort), "{} of {clients}", scheme.name());
+    assert!(sums == expected(scheme.values().levels, &layout, &cohort), "{} of {clients}", scheme.name());
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_field_of_a_prime_has_digits_as_wide_as_it_holds() {
     use fedcipher_core::pasta::{field::PRIMES, scheme::Params, scheme::PastaBfv};
     let bounds = Bounds::new(3, 1, Some(1)).unwrap();
     let scheme = PastaBfv::new(Params { bounds, variant: 4, prime: PRIMES[0] }).unwrap();
-    assert_eq!(scheme.lane_bits().unwrap().digit, 14);
+    assert_eq!(scheme.values().lanes.unwrap().digit, 14);
     extremes(&scheme, 3, &[2, 3, 6, 12]);
 }
 
@@ -111,15 +111,15 @@ fn a_field_of_a_prime_has_digits_as_wide_as_it_holds() {
 #[test]
 fn sparse_updates_have_no_lanes_of_other_widths() {
     let bounds = Bounds::new(4, 1, Some(1)).unwrap();
-    assert!(flashe(bounds, Policy::Adaptive, Some(0.1)).lane_bits().is_none());
-    assert!(flashe(bounds, Policy::Adaptive, None).lane_bits().is_some());
+    assert!(flashe(bounds, Policy::Adaptive, Some(0.1)).values().lanes.is_none());
+    assert!(flashe(bounds, Policy::Adaptive, None).values().lanes.is_some());
 }
 
 #[test]
 fn whole_numbers_of_sparse_updates_are_sums() {
     let scheme = flashe(Bounds::new(3, 1, Some(1)).unwrap(), Policy::Adaptive, Some(0.1));
     let layout = Layout::new(vec![values(1000, 12), whole(scheme.as_ref(), 3, 12)]).unwrap();
-    let most = (scheme.levels().of(12) / 2) as f32;
+    let most = (scheme.values().levels.of(12) / 2) as f32;
     let client = |id| (id, 1, vec![floats(&layout, 1).remove(0), vec![1.0, most, -most]]);
     let clients: Vec<Client> = (0..3).map(client).collect();
     assert_eq!(opened(scheme.as_ref(), &layout, &clients).0[1000..], [3.0, 3.0 * most, -3.0 * most]);
@@ -130,9 +130,9 @@ fn the_sum_of_the_largest_digits_is_a_float32_number() {
     for (clients, digit) in [(1, 16), (2, 16), (100, 16), (256, 16), (512, 16), (513, 15), (1 << 20, 5)] {
         let bounds = Bounds::new(clients, 1, Some(1)).unwrap();
         let scheme = flashe(bounds, Policy::Adaptive, None);
-        let lanes = scheme.lane_bits().unwrap();
+        let lanes = scheme.values().lanes.unwrap();
         assert_eq!((lanes.count, lanes.digit), (2, digit), "{clients} clients");
-        let most = scheme.levels().of(lanes.digit);
+        let most = scheme.values().levels.of(lanes.digit);
         assert!(clients * (most / 2) <= 1 << 24 && clients * most < 1 << bounds.field_bits(lanes.digit));
     }
 }
@@ -155,8 +155,8 @@ fn a_number_of_64_bits_is_four_digits() {
             (oneshot(100, &[bits]), 12.9, 1.13),
         ];
         for (scheme, most, of_a_count) in schemes {
-            let lanes = scheme.lane_bits().unwrap();
-            let radix = scheme.levels().of(lanes.digit) + 1;
+            let lanes = scheme.values().lanes.unwrap();
+            let radix = scheme.values().levels.of(lanes.digit) + 1;
             assert!(u128::from(radix).pow(4) > 1 << 64, "{radix}");
             let with = |counts: usize, digits: usize| {
                 let beside = [whole(scheme.as_ref(), counts, lanes.count), whole(scheme.as_ref(), digits, lanes.digit)];
@@ -176,7 +176,7 @@ fn a_number_of_64_bits_is_four_digits() {
 fn a_small_model_is_no_larger_than_with_lanes_of_its_values() {
     let bounds = Bounds::new(100, 1, Some(1)).unwrap();
     for scheme in [flashe(bounds, Policy::Adaptive, None), bfv(bounds, Preset::Compact, &[3], false)] {
-        let lanes = scheme.lane_bits().unwrap();
+        let lanes = scheme.values().lanes.unwrap();
         let beside = [whole(scheme.as_ref(), 560, lanes.count), whole(scheme.as_ref(), 30, lanes.digit)];
         let now = bytes(scheme.as_ref(), [vec![values(61_706, 3)], beside.to_vec()].concat());
         // A number of 41 bits was 21 lanes of 2 bits.
@@ -189,7 +189,7 @@ fn a_small_model_is_no_larger_than_with_lanes_of_its_values() {
 #[test]
 fn no_word_of_the_key_stream_is_used_twice() {
     let scheme = flashe(Bounds::new(100, 1, Some(1)).unwrap(), Policy::Fixed(Masking::Single), None);
-    let lanes = scheme.lane_bits().unwrap();
+    let lanes = scheme.values().lanes.unwrap();
     let tensors = vec![
         values(40_001, 3),
         values(77, 12),
@@ -207,7 +207,7 @@ fn no_word_of_the_key_stream_is_used_twice() {
     let mut key = [0; 16];
     key.copy_from_slice(&keys.clients[0].secret[..16]);
     let aes = aes::Aes128::new(&key.into());
-    let ints = integers(scheme.levels(), &layout, &client.2);
+    let ints = integers(scheme.values().levels, &layout, &client.2);
     let bounds = Bounds::new(100, 1, Some(1)).unwrap();
     let (mut at, mut first, mut used) = (0, 0, BTreeSet::new());
     for segment in layout.segments() {
@@ -280,7 +280,7 @@ proptest! {
         schemes.push(oneshot(100, &[3, 12]));
         for scheme in schemes {
             let got = run_round(scheme.as_ref(), &layout, &(0..5).collect::<Vec<_>>(), &clients);
-            prop_assert!(got == expected(scheme.levels(), &layout, &clients), "{}", scheme.name());
+            prop_assert!(got == expected(scheme.values().levels, &layout, &clients), "{}", scheme.name());
         }
     }
 }

@@ -7,6 +7,7 @@ use common::{Client, expected, floats, layout, update};
 use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Sums};
+use fedcipher_core::committee::{Committee, Member};
 use fedcipher_core::keys::KeySet;
 use fedcipher_core::mac::TAG_LEN;
 use fedcipher_core::mac::field::Element;
@@ -20,7 +21,7 @@ use fedcipher_core::oneshot::statement::share_info;
 use fedcipher_core::oneshot::{Oneshot, Params, Reveal};
 use fedcipher_core::protocol::Encryptor;
 use fedcipher_core::rlwe::params::Preset;
-use fedcipher_core::scheme::{Aggregator, Expect, Member, Request, Scheme};
+use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
 use fedcipher_core::sign::Purpose;
 use fedcipher_core::sign::hybrid::SIGNATURE_LEN;
 use fedcipher_core::statement::{RoundContext, split};
@@ -95,7 +96,7 @@ impl Round {
     }
 
     fn prekeys(&self) -> Vec<Vec<u8>> {
-        (0..self.scheme.committee() as u32).map(|id| self.member(id).prekey().unwrap()).collect()
+        (0..self.scheme.members() as u32).map(|id| self.member(id).prekey().unwrap()).collect()
     }
 
     fn update(&self, client: &Client, round: u64, prekeys: &[Vec<u8>]) -> Vec<u8> {
@@ -117,7 +118,7 @@ impl Round {
         for (member, request) in aggregator.requests().unwrap() {
             if !dead.contains(&member) {
                 let answer = self.member(member).answer(&request).unwrap();
-                assert_eq!(aggregator.answer(&answer).unwrap(), member);
+                assert_eq!(aggregator.require_committee().unwrap().answer(&answer).unwrap(), member);
             }
         }
     }
@@ -190,7 +191,7 @@ impl Round {
     }
 
     fn sums(&self) -> Vec<u64> {
-        expected(self.scheme.levels(), &self.layout, &self.clients)
+        expected(self.scheme.values().levels, &self.layout, &self.clients)
     }
 }
 
@@ -249,7 +250,7 @@ fn too_few_answers_are_no_aggregate_and_can_still_come() {
     let round = round(params(8), &[0, 1, 2]);
     let mut aggregator = round.added();
     round.ask(aggregator.as_mut(), &[1, 3]);
-    assert_eq!(aggregator.missing(), 1);
+    assert_eq!(aggregator.require_committee().unwrap().missing(), 1);
     assert!(matches!(aggregator.finish(), Err(Error::Committee { answers: 3, needed: 4 })));
     round.ask(aggregator.as_mut(), &[0, 2, 3, 4]);
     let frame = aggregator.finish().unwrap();
@@ -580,11 +581,17 @@ fn a_client_is_accused_by_more_members_than_may_lie() {
         let mut aggregator = with_lie(&round, &lie);
         let requests = aggregator.requests().unwrap();
         for (said, (_, request)) in requests.iter().enumerate().take(corrupt_members + 1) {
-            assert!(aggregator.accused().is_empty(), "{corrupt_members} members may lie, {said} have spoken");
+            assert!(
+                aggregator.require_committee().unwrap().accused().is_empty(),
+                "{corrupt_members} members may lie, {said} have spoken"
+            );
             let complaint = round.member(said as u32).answer(request).unwrap();
-            assert!(matches!(aggregator.answer(&complaint), Err(Error::FalseShare { .. })));
+            assert!(matches!(
+                aggregator.require_committee().unwrap().answer(&complaint),
+                Err(Error::FalseShare { .. })
+            ));
         }
-        assert_eq!(aggregator.accused(), [3]);
+        assert_eq!(aggregator.require_committee().unwrap().accused(), [3]);
     }
 }
 
@@ -597,14 +604,19 @@ fn a_member_names_who_sealed_no_share_and_spends_nothing() {
     let mut aggregator = with_lie(&round, &lie);
     let requests = aggregator.requests().unwrap();
     let complaint = round.member(0).answer(&requests[0].1).unwrap();
-    assert!(matches!(aggregator.answer(&complaint), Err(Error::FalseShare { member: 0, clients }) if clients == [3]));
+    assert!(
+        matches!(aggregator.require_committee().unwrap().answer(&complaint), Err(Error::FalseShare { member: 0, clients }) if clients == [3])
+    );
     // One may be lying: a corrupt member is reckoned with.
-    assert!(aggregator.accused().is_empty());
+    assert!(aggregator.require_committee().unwrap().accused().is_empty());
     let other = round.member(1).answer(&requests[1].1).unwrap();
     for _ in 0..2 {
-        assert!(matches!(aggregator.answer(&other), Err(Error::FalseShare { member: 1, .. })));
+        assert!(matches!(
+            aggregator.require_committee().unwrap().answer(&other),
+            Err(Error::FalseShare { member: 1, .. })
+        ));
     }
-    assert_eq!(aggregator.accused(), [3]);
+    assert_eq!(aggregator.require_committee().unwrap().accused(), [3]);
     // It has not spoken for any set yet.
     let mut without = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
     round.updates[..3].iter().for_each(|update| without.add(update).map(drop).unwrap());
@@ -637,8 +649,11 @@ fn a_share_that_is_none_is_proven_by_one_member() {
         let mut aggregator = with_lie(&round, &lie);
         let (_, request) = aggregator.requests().unwrap().swap_remove(0);
         let complaint = round.member(0).answer(&request).unwrap();
-        assert!(matches!(aggregator.answer(&complaint), Err(Error::FalseShare { member: 0, .. })));
-        assert_eq!(aggregator.accused(), [3]);
+        assert!(matches!(
+            aggregator.require_committee().unwrap().answer(&complaint),
+            Err(Error::FalseShare { member: 0, .. })
+        ));
+        assert_eq!(aggregator.require_committee().unwrap().accused(), [3]);
     }
 }
 
@@ -662,11 +677,11 @@ fn an_accusation_of_an_honest_client_proves_nothing() {
         let listed = [&3u32.to_le_bytes()[..], &[1], &shown].concat();
         let signature = round.identity(0).sign(Purpose::Complaint, &context.complaint(0, &listed)).unwrap();
         let frame = header.frame(&[&0u32.to_le_bytes()[..], &signature, &listed].concat());
-        match aggregator.answer(&frame) {
+        match aggregator.require_committee().unwrap().answer(&frame) {
             Err(Error::Frame { reason }) => assert!(good && reason.contains("good share"), "{reason}"),
             other => assert!(!good && matches!(other, Err(Error::FalseShare { .. }))),
         }
-        assert!(aggregator.accused().is_empty());
+        assert!(aggregator.require_committee().unwrap().accused().is_empty());
     }
 }
 
@@ -683,7 +698,9 @@ fn a_share_under_another_statement_is_not_added() {
     let mut aggregator = with_lie(&round, &lie);
     let (_, request) = aggregator.requests().unwrap().swap_remove(0);
     let complaint = round.member(0).answer(&request).unwrap();
-    assert!(matches!(aggregator.answer(&complaint), Err(Error::FalseShare { clients, .. }) if clients == [3]));
+    assert!(
+        matches!(aggregator.require_committee().unwrap().answer(&complaint), Err(Error::FalseShare { clients, .. }) if clients == [3])
+    );
 }
 
 /// Attack 22. All files of all members after the next round's request, and every recorded byte: also of an update that
@@ -772,7 +789,7 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     let given = |frames: &[Vec<u8>]| {
         let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(20)).unwrap();
         let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
-        assert!(aggregator.take_prekeys(&frames).unwrap().is_empty());
+        assert!(aggregator.require_committee().unwrap().take_prekeys(&frames).unwrap().is_empty());
         aggregator.add(&lacking).map(drop)
     };
     given(&new[..4]).unwrap();
@@ -861,9 +878,9 @@ fn a_client_whose_shares_do_not_fit_is_named_in_the_round() {
             let name = format!("{}-{member}.prekeys", wire::hex(&round.keys.server.tag.key_id));
             std::fs::copy(round.state.path().join(&name), folder.join(&name)).unwrap();
             let member = round.scheme.member(&round.keys.clients[k], Some(&folder)).unwrap();
-            aggregator.answer(&member.answer(request).unwrap()).unwrap();
+            aggregator.require_committee().unwrap().answer(&member.answer(request).unwrap()).unwrap();
             // With fewer than seven nothing is known.
-            assert_eq!(aggregator.accused().is_empty(), k < 6 || !named, "{lies:?}, {k}");
+            assert_eq!(aggregator.require_committee().unwrap().accused().is_empty(), k < 6 || !named, "{lies:?}, {k}");
         }
         match aggregator.finish() {
             Ok(frame) => assert_eq!(opened(&round.scheme, &round.keys, 0, &frame).unwrap(), round.sums(), "{lies:?}"),
@@ -893,9 +910,9 @@ proptest! {
                 Some(k) if *member == liar => lying(&round, *member, request, *k),
                 _ => round.member(*member).answer(request).unwrap(),
             };
-            aggregator.answer(&answer).unwrap();
+            aggregator.require_committee().unwrap().answer(&answer).unwrap();
         }
-        let named = aggregator.accused();
+        let named = aggregator.require_committee().unwrap().accused();
         prop_assert!(named.iter().all(|client| !lies[*client as usize].is_empty()), "{named:?}");
         if dead.is_empty() {
             // More members than may lie, beside the one that does.

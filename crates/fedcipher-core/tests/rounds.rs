@@ -65,7 +65,7 @@ proptest! {
         let bounds = Bounds::new(others as u64 + 1, max_weight, Some(1)).unwrap();
         for masking in [Masking::Single, Masking::Double] {
             let scheme = flashe(bounds, Policy::Fixed(masking), None);
-            let want = expected(scheme.levels(), &layout, &clients);
+            let want = expected(scheme.values().levels, &layout, &clients);
             prop_assert_eq!(run_round(scheme.as_ref(), &layout, &[3, 4, 9], &clients), want);
         }
     }
@@ -76,7 +76,7 @@ fn a_layer_larger_than_one_ciphertext_just_works() {
     let layout = layout(&[(100_000, 12), (1, 12), (50_001, 8)]);
     let clients = cohort_of(&[(0, 1), (1, 1)], &layout, 5);
     for scheme in dense_schemes(Bounds::new(2, 1, Some(1)).unwrap(), &[8, 12]) {
-        let want = expected(scheme.levels(), &layout, &clients);
+        let want = expected(scheme.values().levels, &layout, &clients);
         assert_eq!(run_round(scheme.as_ref(), &layout, &[0, 1], &clients), want);
     }
 }
@@ -87,7 +87,7 @@ fn largest_values_of_the_largest_cohort_do_not_overflow() {
     let clients: Vec<Client> = (0..100).map(|id| (id, 3, vec![vec![1.0; 500]])).collect();
     for scheme in dense_schemes(Bounds::new(100, 3, Some(1)).unwrap(), &[12]) {
         let got = run_round(scheme.as_ref(), &layout, &(0..100).collect::<Vec<_>>(), &clients);
-        assert!(got.iter().all(|s| *s == 300 * scheme.levels().of(12)), "{}", scheme.name());
+        assert!(got.iter().all(|s| *s == 300 * scheme.values().levels.of(12)), "{}", scheme.name());
     }
 }
 
@@ -148,7 +148,7 @@ fn server_side_weights_multiply() {
     let frame = aggregator.finish().unwrap();
     let decryptor = scheme.decryptor(&keys.clients[1], None).unwrap();
     let (summary, sums) = decryptor.decrypt(&frame, &Expect::default(), Sums::default()).unwrap().into_parts();
-    let ints: Vec<Vec<u64>> = clients.iter().map(|c| integers(scheme.levels(), &layout, &c.2)).collect();
+    let ints: Vec<Vec<u64>> = clients.iter().map(|c| integers(scheme.values().levels, &layout, &c.2)).collect();
     let want: Vec<u64> = ints[0].iter().zip(&ints[1]).map(|(a, b)| 9 * a + 4 * b).collect();
     assert_eq!(sums.0, want);
     assert_eq!(summary.header.total_weight(), 13);
@@ -188,10 +188,10 @@ fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
             for (d, (sum, count)) in sums.0.iter().zip(&counts).enumerate() {
                 let bits = if d < 2000 { 12 } else { 8 };
                 if *count == 0 {
-                    assert_eq!(*sum, 7 * zero(scheme.levels(), bits), "an unsent coordinate is zero");
+                    assert_eq!(*sum, 7 * zero(scheme.values().levels, bits), "an unsent coordinate is zero");
                 }
-                total[d] +=
-                    (*sum as f64 - 7.0 * zero(scheme.levels(), bits) as f64) / zero(scheme.levels(), bits) as f64;
+                total[d] += (*sum as f64 - 7.0 * zero(scheme.values().levels, bits) as f64)
+                    / zero(scheme.values().levels, bits) as f64;
             }
         }
         // Error feedback: over many rounds the sums approach the full updates' sums.
@@ -216,8 +216,9 @@ fn error_feedback_survives_export_and_import() {
         .encrypt(&Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] })
         .unwrap();
     let mut second = scheme.encryptor(&keys.clients[0], None).unwrap();
-    second.import_state(&first.export_state()).unwrap();
+    let kept = first.residual().unwrap().export_state();
+    second.residual().unwrap().import_state(&kept).unwrap();
     let request = Request { round: 2, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
     assert_eq!(first.encrypt(&request).unwrap(), second.encrypt(&request).unwrap());
-    assert!(second.import_state(&[1, 2, 3]).is_err());
+    assert!(second.residual().unwrap().import_state(&[1, 2, 3]).is_err());
 }

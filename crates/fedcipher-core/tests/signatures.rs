@@ -8,6 +8,7 @@ use curve25519_dalek::edwards::EdwardsPoint;
 use curve25519_dalek::scalar::Scalar;
 use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
+use fedcipher_core::committee::Committee;
 use fedcipher_core::keys::{ClientKey, KeySet, ServerKey};
 use fedcipher_core::mac::{TAG_LEN, Tag};
 use fedcipher_core::oneshot::identity::Identity;

@@ -89,7 +89,7 @@ proptest! {
             let aggregate = aggregator.finish().unwrap();
             let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
             let sums = opened(&decryptor, &aggregate, Form::Sums, step).unwrap();
-            let want = expected(scheme.levels(), &layout, &clients);
+            let want = expected(scheme.values().levels, &layout, &clients);
             prop_assert!(sums == bytemuck::cast_slice::<u64, u8>(&want), "{:?}", scheme.describe());
             let means = opened(&decryptor, &aggregate, Form::Means, step).unwrap();
             let whole = decryptor.decrypt(&aggregate, &Expect::default(), Means::default()).unwrap();

@@ -7,6 +7,7 @@ use crate::damage::{self, unread};
 use crate::error::{Error, Result};
 use crate::files::{self, Draft};
 use crate::refusals::Refused;
+use fedcipher_core::committee::Committee;
 use fedcipher_core::keys::ServerKey;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::registry;
@@ -174,8 +175,8 @@ impl Authority {
     /// `corrupt_clients` is how many clients may lie; none for what the scheme's parameters say, or else 1.
     pub fn init(folder: &Path, spec: &str, reached_as: Vec<String>, corrupt_clients: Option<u64>) -> Result<Self> {
         let scheme = registry::make(spec)?;
-        let corrupt_clients = may_lie(scheme.corrupt_clients(), corrupt_clients)?;
-        let committee = scheme.committee();
+        let corrupt_clients = may_lie(scheme.committee().map(Committee::corrupt_clients), corrupt_clients)?;
+        let committee = scheme.members();
         files::make_folder(folder)?;
         std::fs::set_permissions(folder, PermissionsExt::from_mode(0o700)).map_err(|e| Error::file(folder, &e))?;
         let alone = std::fs::File::open(folder).map_err(|e| Error::file(folder, &e))?;
@@ -254,7 +255,7 @@ impl Authority {
                 format!("it is empty: `init` was interrupted. Delete it and the folder {SERVICE}, and init again");
             return Err(Error::file(&path, &cure));
         }
-        this.committee = registry::make(&this.spec()?)?.committee();
+        this.committee = registry::make(&this.spec()?)?.members();
         damage::check_content(&this.connection, folder)?;
         // A process that was killed between a rotation and this left its log.
         this.forget(Duration::from_millis(200))?;
@@ -729,7 +730,7 @@ pub struct NewKeys {
 impl Plan {
     pub fn make(self) -> Result<NewKeys> {
         let scheme = registry::make(&self.spec)?;
-        let made = (scheme.committee() == 0).then(|| keygen(scheme.as_ref(), &self.devices, self.epoch)).transpose()?;
+        let made = (scheme.members() == 0).then(|| keygen(scheme.as_ref(), &self.devices, self.epoch)).transpose()?;
         Ok(NewKeys { plan: self, scheme, made })
     }
 }
@@ -816,14 +817,14 @@ fn roster_of(
             let names: Vec<&str> = names.lines().collect();
             cards.iter_mut().for_each(|card| card.roles.member = names.contains(&card.name.as_str()));
         }
-        None => cards.iter_mut().take(scheme.committee()).for_each(|card| card.roles.member = true),
+        None => cards.iter_mut().take(scheme.members()).for_each(|card| card.roles.member = true),
     }
     let members = cards.iter().filter(|card| card.roles.member).count();
-    if members < scheme.committee() {
+    if members < scheme.members() {
         return Err(Error::Configuration(format!(
             "{members} of the {} members of the committee are enrolled and have shown their cards: start their engines, \
              which show them, or name others with rotate --members",
-            scheme.committee()
+            scheme.members()
         )));
     }
     let absent: Vec<&str> = devices
@@ -838,7 +839,7 @@ fn roster_of(
         );
     }
     let keys = cards.iter().map(|card| (card.id, Zeroizing::default())).collect();
-    Ok((scheme.roster_key(&Roster::new(cards)?, epoch)?, keys))
+    Ok((scheme.require_committee()?.roster_key(&Roster::new(cards)?, epoch)?, keys))
 }
 
 fn log(tx: &Transaction<'_>, party: &str, action: &str, epoch: Option<u64>) -> Result<()> {

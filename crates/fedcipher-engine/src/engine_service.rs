@@ -160,7 +160,7 @@ impl EngineService {
             }
         }
         let party = self.party(&device, begin.epoch).await?;
-        party.encryptor().await?.import_state(&state)?;
+        party.encryptor().await?.import_residual(&state)?;
         Ok(())
     }
 
@@ -171,8 +171,9 @@ impl EngineService {
         replies: &mpsc::Sender<std::result::Result<proto::StateChunk, Status>>,
     ) -> Result<()> {
         let device = self.device(grant, &request.device)?;
-        let encryptor = self.party(&device, request.epoch).await?.encryptor().await?;
-        let state = Bytes::from(compute(move || Ok(encryptor.export_state())).await?);
+        let mut encryptor = self.party(&device, request.epoch).await?.encryptor().await?;
+        let export = move || Ok(encryptor.residual().map(|residual| residual.export_state()).unwrap_or_default());
+        let state = Bytes::from(compute(export).await?);
         let mut held = self.unfinished.call(&grant.owner);
         held.grow_to(state.len())?;
         for at in (0..state.len()).step_by(MESSAGE) {

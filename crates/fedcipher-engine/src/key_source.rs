@@ -165,11 +165,16 @@ impl AuthoritySource {
         let identity = self.identity(device).ok_or_else(|| Error::Protocol("a roster before a card".into()))?;
         let server = ServerKey::from_bytes(&issued.roster)?;
         let (scheme, roster) = (registry::make(spec)?, Roster::parse(&server.public)?);
-        let key = scheme.join(&roster, &identity, issued.epoch)?;
+        let key = scheme.require_committee()?.join(&roster, &identity, issued.epoch)?;
         if key.tag != server.tag {
             return Err(Error::Protocol(format!("the roster of epoch {} is not the one that it names", issued.epoch)));
         }
-        self.show(device, issued.epoch, &roster, scheme.roster_fingerprint(&roster, issued.epoch, None)?);
+        self.show(
+            device,
+            issued.epoch,
+            &roster,
+            scheme.require_committee()?.roster_fingerprint(&roster, issued.epoch, None)?,
+        );
         Ok(key)
     }
 

@@ -2,10 +2,11 @@
 
 use crate::streams::compute;
 use crate::{Error, Result};
+use fedcipher_core::committee::Member;
 use fedcipher_core::keys::ClientKey;
 use fedcipher_core::protocol::{Decryptor, Encryptor};
 use fedcipher_core::rlwe::accelerator::Accelerators;
-use fedcipher_core::scheme::{Member, Scheme};
+use fedcipher_core::scheme::Scheme;
 use fedcipher_core::{ledger, registry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -67,7 +68,7 @@ impl Party {
                 .map(Mutex::new)
                 .map(Arc::new),
             decryptor: roles.reader.then(|| scheme.decryptor(key, Some(state))).transpose()?,
-            member: roles.member.then(|| scheme.member(key, Some(state))).transpose()?,
+            member: roles.member.then(|| scheme.require_committee()?.member(key, Some(state))).transpose()?,
         })
     }
 

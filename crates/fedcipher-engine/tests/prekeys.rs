@@ -163,7 +163,7 @@ impl Running {
     fn requests(&mut self, round: u64, prekeys: &[Vec<u8>]) -> Box<dyn fedcipher_core::scheme::Aggregator> {
         let mut aggregator = self.held.scheme.aggregator(&self.held.keys[0].server, Some(round)).unwrap();
         let given: Vec<&[u8]> = prekeys.iter().map(Vec::as_slice).collect();
-        assert!(aggregator.take_prekeys(&given).unwrap().is_empty());
+        assert!(aggregator.require_committee().unwrap().take_prekeys(&given).unwrap().is_empty());
         for party in 0..DEVICES.len() {
             assert_eq!(self.parties[party].take_prekeys(0, prekeys).unwrap(), Vec::<String>::new());
             aggregator.add(&self.encrypt(party, round).unwrap()).unwrap();
@@ -176,7 +176,7 @@ impl Running {
         let mut aggregator = self.requests(round, prekeys);
         for (member, request) in aggregator.requests().unwrap() {
             let answer = self.parties[member as usize].answer(&request).unwrap();
-            aggregator.answer(&answer).unwrap();
+            aggregator.require_committee().unwrap().answer(&answer).unwrap();
         }
         let aggregate = aggregator.finish().unwrap();
         let opened = self.parties[3].decrypt(&aggregate, &Expect::default(), false).unwrap();
@@ -235,12 +235,16 @@ fn a_host_that_gives_its_engine_old_or_foreign_prekeys_changes_nothing() {
     // Sealed to the new ones all the same: the server takes it, and members open it.
     let mut aggregator = all.held.scheme.aggregator(&all.held.keys[0].server, Some(2)).unwrap();
     let given: Vec<&[u8]> = new.iter().map(Vec::as_slice).collect();
-    aggregator.take_prekeys(&given).unwrap();
+    aggregator.require_committee().unwrap().take_prekeys(&given).unwrap();
     for party in 0..DEVICES.len() {
         aggregator.add(&all.encrypt(party, 2).unwrap()).unwrap();
     }
     for (member, request) in aggregator.requests().unwrap() {
-        aggregator.answer(&all.parties[member as usize].answer(&request).unwrap()).unwrap();
+        aggregator
+            .require_committee()
+            .unwrap()
+            .answer(&all.parties[member as usize].answer(&request).unwrap())
+            .unwrap();
     }
     aggregator.finish().unwrap();
 }

@@ -3,7 +3,6 @@
 use crate::forked::at_work;
 use crate::raise;
 use fedcipher_core::oneshot::{identity, roster};
-use fedcipher_core::scheme;
 use fedcipher_core::sign::Purpose;
 use fedcipher_core::sign::hybrid::Signed;
 use pyo3::prelude::*;
@@ -114,7 +113,7 @@ impl Roster {
 
 /// A member of a scheme's committee.
 #[pyclass(frozen, module = "fedcipher._native")]
-pub struct Member(pub Box<dyn scheme::Member>);
+pub struct Member(pub Box<dyn fedcipher_core::committee::Member>);
 
 #[pymethods]
 impl Member {

@@ -250,12 +250,12 @@ impl Scheme {
     }
 
     fn levels(&self) -> Levels {
-        Levels(self.0.levels())
+        Levels(self.0.values().levels)
     }
 
     /// Bits of the lanes beside an update, of counts and of digits; None where all values have lanes of one width.
     fn lane_bits(&self) -> Option<(u32, u32)> {
-        self.0.lane_bits().map(|bits| (bits.count, bits.digit))
+        self.0.values().lanes.map(|bits| (bits.count, bits.digit))
     }
 
     fn check_layout(&self, layout: &Layout) -> PyResult<()> {
@@ -284,12 +284,12 @@ impl Scheme {
 
     /// Opens aggregates for a server that may see them.
     fn server_decryptor(&self, key: &ServerKey) -> PyResult<Decryptor> {
-        self.0.server_decryptor(&key.0).map(Decryptor).map_err(raise)
+        self.0.require_committee().and_then(|of| of.server_decryptor(&key.0)).map(Decryptor).map_err(raise)
     }
 
     /// The key of the party that `identity` is in the roster.
     fn join(&self, roster: &committee::Roster, identity: &committee::Identity, epoch: u64) -> PyResult<ClientKey> {
-        self.0.join(&roster.0, &identity.0, epoch).map(ClientKey).map_err(raise)
+        self.0.require_committee().and_then(|of| of.join(&roster.0, &identity.0, epoch)).map(ClientKey).map_err(raise)
     }
 
     /// Names the roster to people; its parties sign it. `params` are those of its keys.
@@ -301,38 +301,50 @@ impl Scheme {
         epoch: u64,
         params: Option<[u8; 16]>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        self.0.roster_fingerprint(&roster.0, epoch, params).map(|digest| PyBytes::new(py, &digest)).map_err(raise)
+        self.0
+            .require_committee()
+            .and_then(|of| of.roster_fingerprint(&roster.0, epoch, params))
+            .map(|digest| PyBytes::new(py, &digest))
+            .map_err(raise)
     }
 
     /// The roster in a server's key.
     fn roster_in(&self, key: &ServerKey) -> PyResult<committee::Roster> {
-        self.0.roster_in(&key.0).map(committee::Roster).map_err(raise)
+        self.0.require_committee().and_then(|of| of.roster_in(&key.0)).map(committee::Roster).map_err(raise)
     }
 
     /// The key with the parties whose signatures these are.
     fn with_joined(&self, key: &ClientKey, joined: Vec<(u32, [u8; SIGNATURE_LEN])>) -> PyResult<ClientKey> {
-        self.0.with_joined(&key.0, &joined).map(ClientKey).map_err(raise)
+        self.0.require_committee().and_then(|of| of.with_joined(&key.0, &joined)).map(ClientKey).map_err(raise)
     }
 
     /// The roster of a party's key, and who has joined it as the key knows; None where it needs no signatures.
     fn roster_of(&self, key: &ClientKey) -> PyResult<(committee::Roster, Option<BTreeSet<u32>>)> {
-        let (roster, joined) = self.0.roster_of(&key.0).map_err(raise)?;
+        let (roster, joined) = self.0.require_committee().and_then(|of| of.roster_of(&key.0)).map_err(raise)?;
         Ok((committee::Roster(roster), joined))
     }
 
     /// The server's key to the roster.
     fn roster_key(&self, roster: &committee::Roster, epoch: u64) -> PyResult<ServerKey> {
-        self.0.roster_key(&roster.0, epoch).map(ServerKey).map_err(raise)
+        self.0.require_committee().and_then(|of| of.roster_key(&roster.0, epoch)).map(ServerKey).map_err(raise)
     }
 
     #[pyo3(signature = (key, state = None))]
     fn member(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<committee::Member> {
-        self.0.member(&key.0, state.as_deref()).map(committee::Member).map_err(raise)
+        self.0
+            .require_committee()
+            .and_then(|of| of.member(&key.0, state.as_deref()))
+            .map(committee::Member)
+            .map_err(raise)
     }
 
     /// An aggregate with what `reader` needs of it.
     fn addressed<'py>(&self, py: Python<'py>, frame: &[u8], reader: u32) -> PyResult<Bound<'py, PyBytes>> {
-        let frame = at_work(py, || self.0.addressed(frame, reader)).map_err(raise)?;
+        let frame = at_work(py, || match self.0.committee() {
+            Some(committee) => committee.addressed(frame, reader),
+            None => Ok(frame.to_vec()),
+        })
+        .map_err(raise)?;
         Ok(PyBytes::new(py, &frame))
     }
 
@@ -344,7 +356,7 @@ impl Scheme {
         common: &[u8],
         piece: &[u8],
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let result = at_work(py, || self.0.work(&key.0, common, piece)).map_err(raise)?;
+        let result = at_work(py, || self.0.require_workers()?.work(&key.0, common, piece)).map_err(raise)?;
         Ok(PyBytes::new(py, &result))
     }
 
@@ -443,12 +455,15 @@ impl Encryptor {
     }
 
     fn export_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let state = at_work_on(py, &self.0, |object| Ok(object.export_state())).map_err(raise)?;
+        let state = at_work_on(py, &self.0, |object| {
+            Ok(object.residual().map(|residual| residual.export_state()).unwrap_or_default())
+        })
+        .map_err(raise)?;
         Ok(PyBytes::new(py, &state))
     }
 
     fn import_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
-        at_work_on(py, &self.0, |object| object.import_state(state)).map_err(raise)
+        at_work_on(py, &self.0, |object| object.import_residual(state)).map_err(raise)
     }
 }
 
@@ -468,7 +483,12 @@ impl Aggregator {
 
     /// Takes the prekeys that the round's clients are given: why each that is refused is.
     fn take_prekeys(&self, py: Python<'_>, frames: Vec<Vec<u8>>) -> PyResult<Vec<String>> {
-        at_work_on(py, &self.0, |object| object.take_prekeys(&borrowed(&frames))).map(in_words).map_err(raise)
+        at_work_on(py, &self.0, |object| match object.committee() {
+            Some(committee) => committee.take_prekeys(&borrowed(&frames)),
+            None => Ok(Vec::new()),
+        })
+        .map(in_words)
+        .map_err(raise)
     }
 
     /// Fixes who is in the sum: (member, what to send to it).
@@ -479,13 +499,14 @@ impl Aggregator {
 
     /// Checks and keeps a member's answer: whose it is.
     fn answer(&self, py: Python<'_>, frame: &[u8]) -> PyResult<u32> {
-        at_work_on(py, &self.0, |object| object.answer(frame)).map_err(raise)
+        at_work_on(py, &self.0, |object| object.require_committee()?.answer(frame)).map_err(raise)
     }
 
     /// Clients that more than `corrupt_members` members accuse.
     #[getter]
     fn accused(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        at_work_on(py, &self.0, |object| Ok(object.accused())).map_err(raise)
+        at_work_on(py, &self.0, |object| Ok(object.committee().map(|round| round.accused()).unwrap_or_default()))
+            .map_err(raise)
     }
 
     /// Whether members agree on the set, before they are asked for their sums.
@@ -497,19 +518,21 @@ impl Aggregator {
     /// How many more answers the next step needs.
     #[getter]
     fn missing(&self, py: Python<'_>) -> PyResult<usize> {
-        at_work_on(py, &self.0, |object| Ok(object.missing())).map_err(raise)
+        at_work_on(py, &self.0, |object| Ok(object.committee().map(|round| round.missing()).unwrap_or_default()))
+            .map_err(raise)
     }
 
     /// The work of `finish`, for others to do: (what all pieces need, each piece).
     fn parts<'py>(&self, py: Python<'py>) -> PyResult<Option<Handed<'py>>> {
-        let parts = at_work_on(py, &self.0, |object| object.parts()).map_err(raise)?;
+        let parts =
+            at_work_on(py, &self.0, |object| object.parted().map(|sum| sum.parts()).transpose()).map_err(raise)?;
         let bytes = |bytes: &Vec<u8>| PyBytes::new(py, bytes);
         Ok(parts.map(|parts| (bytes(&parts.common), parts.pieces.iter().map(bytes).collect())))
     }
 
     /// `finish` from the results of all parts, in their order.
     fn finish_from<'py>(&self, py: Python<'py>, results: Vec<Vec<u8>>) -> PyResult<Bound<'py, PyBytes>> {
-        let frame = at_work_on(py, &self.0, |object| object.finish_from(&results)).map_err(raise)?;
+        let frame = at_work_on(py, &self.0, |object| object.require_parts()?.finish_from(&results)).map_err(raise)?;
         Ok(PyBytes::new(py, &frame))
     }
 

@@ -124,7 +124,7 @@ fn what_remains_is_the_mean_of_those_who_sent_it() {
                 x
             })
             .collect();
-        let (mut seen, half) = (0, scheme.levels().of(12) / 2);
+        let (mut seen, half) = (0, scheme.values().levels.of(12) / 2);
         for d in 0..2000 {
             let senders: Vec<u32> = (0..CLIENTS).filter(|id| !sent[*id as usize][d].is_nan()).collect();
             let total: u64 = (0..CLIENTS).map(weight).sum();
@@ -250,7 +250,7 @@ fn a_coordinate_left_out_for_all_is_unsent() {
     let (after, left) = open(&scheme, &keys, &parts.frame()).unwrap();
     let changed: Vec<usize> = (0..600).filter(|d| counts[*d] != left[*d]).collect();
     assert_eq!(changed.len(), 1);
-    assert_eq!((left[changed[0]], after[changed[0]]), (0, 9 * scheme.levels().of(12) / 2));
+    assert_eq!((left[changed[0]], after[changed[0]]), (0, 9 * scheme.values().levels.of(12) / 2));
     assert!((0..600).all(|d| d == changed[0] || before[d] == after[d]));
 }
 

@@ -8,7 +8,7 @@ use crate::bounds::Levels;
 use crate::codec::{Layout, Rounding, Update};
 use crate::mac::{Hash, coordinates};
 use crate::prf::Prf;
-use crate::protocol::{ClaimedRound, Digest, EncryptKernel, Piece, PieceSealer, SealingFrame, Sender};
+use crate::protocol::{CarriedResidual, ClaimedRound, Digest, EncryptKernel, Piece, PieceSealer, SealingFrame, Sender};
 use crate::scheme::{Request, Terms};
 use crate::threads::Threads;
 use crate::wire::Place;
@@ -192,6 +192,12 @@ impl EncryptKernel for FlasheEncryptor {
         self.sender.reserve(round)
     }
 
+    fn residual(&mut self) -> Option<&mut dyn CarriedResidual> {
+        self.params.per_client_top.is_some().then_some(self as &mut dyn CarriedResidual)
+    }
+}
+
+impl CarriedResidual for FlasheEncryptor {
     fn export_state(&self) -> Vec<u8> {
         self.residual.export()
     }

@@ -16,7 +16,7 @@ mod positions;
 mod sparse;
 
 use crate::admission::Rules;
-use crate::bounds::{Bounds, LaneBits, Levels, MAX_FIELD_BITS};
+use crate::bounds::{Bounds, LaneBits, MAX_FIELD_BITS};
 use crate::canonical::{Canonical, Fields};
 use crate::codec::Layout;
 use crate::former;
@@ -26,7 +26,7 @@ use crate::mac::Weighting;
 use crate::mac::coordinates::MAX_SUM_BITS;
 use crate::prf::{Prf, random_bytes};
 use crate::protocol::{Decryptor, Encryptor, Receiver, Sender};
-use crate::scheme::{Aggregator, ParamsDigest, Scheme};
+use crate::scheme::{Aggregator, ParamsDigest, RoundPlan, Scheme, Values};
 use crate::sparse::{check_top, tensor_count};
 use crate::{Error, Result};
 pub use mask::Masking;
@@ -175,13 +175,10 @@ impl Scheme for Flashe {
         ParamsDigest::of(&self.params, &former::flashe(&self.params))
     }
 
-    fn levels(&self) -> Levels {
-        self.params.bounds.levels()
-    }
-
-    fn lane_bits(&self) -> Option<LaneBits> {
-        let widest = || LaneBits::widest(self.params.bounds, self.levels(), |bits| self.params.width(bits).is_ok());
-        self.params.per_client_top.is_none().then(widest)
+    fn values(&self) -> Values {
+        let levels = self.params.bounds.levels();
+        let widest = || LaneBits::widest(self.params.bounds, levels, |bits| self.params.width(bits).is_ok());
+        Values { levels, lanes: self.params.per_client_top.is_none().then(widest) }
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {
@@ -221,20 +218,6 @@ impl Scheme for Flashe {
         Ok(Decryptor::new(decrypt::FlasheDecryptor::new(self.params.clone(), receiver, secret)))
     }
 
-    /// One byte, the cheaper masking for `sampled`; with sparse updates the one that is cheaper on average.
-    fn plan(&self, _key: &ServerKey, sampled: &[u32]) -> Result<Vec<u8>> {
-        if sampled.is_empty() {
-            return Ok(Vec::new());
-        }
-        sampled.iter().try_for_each(|client| mask::check_client(*client))?;
-        let masking = match (self.params.policy, self.params.per_client_top) {
-            (Policy::Fixed(masking), _) => masking,
-            (Policy::Adaptive, None) => participation::cheaper_dense(sampled),
-            (Policy::Adaptive, Some(top)) => participation::cheaper_sparse(sampled, top),
-        };
-        Ok(vec![masking as u8])
-    }
-
     fn describe(&self) -> Vec<(String, String)> {
         let masking = match self.params.policy {
             Policy::Adaptive => "adaptive".into(),
@@ -248,5 +231,25 @@ impl Scheme for Flashe {
         .into_iter()
         .chain(self.params.bounds.describe())
         .collect()
+    }
+
+    fn round_plan(&self) -> Option<&dyn RoundPlan> {
+        Some(self)
+    }
+}
+
+impl RoundPlan for Flashe {
+    /// One byte, the cheaper masking for `sampled`; with sparse updates the one that is cheaper on average.
+    fn plan(&self, _key: &ServerKey, sampled: &[u32]) -> Result<Vec<u8>> {
+        if sampled.is_empty() {
+            return Ok(Vec::new());
+        }
+        sampled.iter().try_for_each(|client| mask::check_client(*client))?;
+        let masking = match (self.params.policy, self.params.per_client_top) {
+            (Policy::Fixed(masking), _) => masking,
+            (Policy::Adaptive, None) => participation::cheaper_dense(sampled),
+            (Policy::Adaptive, Some(top)) => participation::cheaper_sparse(sampled, top),
+        };
+        Ok(vec![masking as u8])
     }
 }

@@ -10,6 +10,7 @@ use super::statement::RoundContext;
 use super::{Params, Reveal, Setting, signed};
 use crate::admission::{Admission, Claim};
 use crate::codec::Layout;
+use crate::committee::CommitteeRound;
 use crate::keys::{KeyTag, ServerKey};
 use crate::mac::Tag;
 use crate::protocol::Digest;
@@ -289,6 +290,26 @@ impl Aggregator for OneshotAggregator {
         Ok(self.admission.commit(admitted))
     }
 
+    fn committee(&mut self) -> Option<&mut dyn CommitteeRound> {
+        Some(self)
+    }
+
+    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
+        let header = self.admission.aggregate_header()?;
+        if self.agreeing() || self.missing() > 0 {
+            return Err(Error::Committee { answers: self.fitting(), needed: self.setting.sharing.needed() });
+        }
+        let odd = std::mem::take(&mut self.judged.odd);
+        let fits = |(member, (answer, _)): (u32, (Answer, _))| (!odd.contains(&member)).then_some(answer);
+        let answers: Vec<Answer> = std::mem::take(&mut self.answers).into_iter().filter_map(fits).collect();
+        let (keys, sum, tag) = (write_all(&answers), self.sum.take()?, self.admission.close().to_bytes());
+        let parts: Vec<&[u8]> =
+            [&keys[..]].into_iter().chain(sum.iter().map(Vec::as_slice)).chain([&tag[..]]).collect();
+        header.build_from(&parts, place)
+    }
+}
+
+impl CommitteeRound for OneshotAggregator {
     fn requests(&mut self) -> Result<Vec<(u32, Vec<u8>)>> {
         let aggregate = self.admission.aggregate_header()?;
         let common = sha256(&[&aggregate.common()]);
@@ -377,20 +398,6 @@ impl Aggregator for OneshotAggregator {
             return self.setting.sharing.needed().saturating_sub(self.agreements.certificate().0.len());
         }
         self.setting.sharing.needed().saturating_sub(self.fitting())
-    }
-
-    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
-        let header = self.admission.aggregate_header()?;
-        if self.agreeing() || self.missing() > 0 {
-            return Err(Error::Committee { answers: self.fitting(), needed: self.setting.sharing.needed() });
-        }
-        let odd = std::mem::take(&mut self.judged.odd);
-        let fits = |(member, (answer, _)): (u32, (Answer, _))| (!odd.contains(&member)).then_some(answer);
-        let answers: Vec<Answer> = std::mem::take(&mut self.answers).into_iter().filter_map(fits).collect();
-        let (keys, sum, tag) = (write_all(&answers), self.sum.take()?, self.admission.close().to_bytes());
-        let parts: Vec<&[u8]> =
-            [&keys[..]].into_iter().chain(sum.iter().map(Vec::as_slice)).chain([&tag[..]]).collect();
-        header.build_from(&parts, place)
     }
 }
 

@@ -6,6 +6,7 @@ use super::sealed_share::{Envelope, NO_SHARE, OVERHEAD};
 use super::statement::share_info;
 use super::{Place, Setting, signed};
 use crate::codec::{Layout, Update};
+use crate::committee::Prekeys;
 use crate::keys::{ClientKey, KeyTag};
 use crate::mac::field::Element;
 use crate::mac::{Hash, TAG_LEN};
@@ -70,7 +71,7 @@ impl OneshotEncryptor {
         Ok(Fresh { round, secret, pad, shares, envelopes, process: std::process::id() })
     }
 
-    fn prekeys(&self) -> impl Iterator<Item = Option<&Published>> {
+    fn known(&self) -> impl Iterator<Item = Option<&Published>> {
         self.members.iter().map(|member| self.met.of(*member))
     }
 
@@ -82,12 +83,12 @@ impl OneshotEncryptor {
             };
             prekey.map(to).transpose()
         };
-        self.prekeys().collect::<Vec<_>>().into_par_iter().map(to).collect()
+        self.known().collect::<Vec<_>>().into_par_iter().map(to).collect()
     }
 
     /// Refuses to go on with prekeys of fewer members than must answer; `refused` are others.
     fn check_prekeys(&self, refused: &[Error]) -> Result<()> {
-        let (known, needed) = (self.prekeys().flatten().count(), self.setting.sharing.needed());
+        let (known, needed) = (self.known().flatten().count(), self.setting.sharing.needed());
         if known >= needed {
             return Ok(());
         }
@@ -98,7 +99,7 @@ impl OneshotEncryptor {
     /// Whether its envelopes are to the newest prekeys.
     fn is_current(&self, fresh: &Fresh) -> bool {
         let to = fresh.envelopes.iter().map(|envelope| envelope.as_ref().map(|e| e.number));
-        to.eq(self.prekeys().map(|prekey| prekey.map(|p| p.number)))
+        to.eq(self.known().map(|prekey| prekey.map(|p| p.number)))
     }
 
     fn begin(&mut self, terms: &Terms<'_>) -> Result<OneshotSealer> {
@@ -134,6 +135,12 @@ impl EncryptKernel for OneshotEncryptor {
         Ok(())
     }
 
+    fn prekeys(&mut self) -> Option<&mut dyn Prekeys> {
+        Some(self)
+    }
+}
+
+impl Prekeys for OneshotEncryptor {
     fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>> {
         self.met.renew();
         let read = Published::read_all(frames, &self.tag, &self.place.roster, &self.place.digest);

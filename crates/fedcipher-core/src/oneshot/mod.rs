@@ -31,9 +31,10 @@ pub mod sharing;
 pub mod statement;
 
 use crate::admission::Rules;
-use crate::bounds::{Bounds, LaneBits, Levels};
+use crate::bounds::Bounds;
 use crate::canonical::{Canonical, Fields};
 use crate::codec::Layout;
+use crate::committee::{Committee, Member};
 use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::ledger::Holder;
@@ -41,7 +42,7 @@ use crate::mac::{MacKey, Weighting};
 use crate::protocol::{Decryptor, Encryptor};
 use crate::rlwe::params::{Derived, Params as Ring, Preset};
 use crate::rlwe::ring::Binomial;
-use crate::scheme::{self, Aggregator, Member, ParamsDigest, Scheme};
+use crate::scheme::{self, Aggregator, ParamsDigest, Scheme, Values};
 use crate::sign::hybrid::SIGNATURE_LEN;
 use crate::statement::sha256;
 use crate::wire::Reader;
@@ -290,12 +291,8 @@ impl Scheme for Oneshot {
         ParamsDigest::of(self, &former::oneshot(params, &derived.ring.primes))
     }
 
-    fn levels(&self) -> Levels {
-        self.setting.params.rules().levels
-    }
-
-    fn lane_bits(&self) -> Option<LaneBits> {
-        Some(self.setting.derived.lanes)
+    fn values(&self) -> Values {
+        Values { levels: self.setting.params.rules().levels, lanes: Some(self.setting.derived.lanes) }
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {
@@ -322,11 +319,46 @@ impl Scheme for Oneshot {
         Ok(KeySet { clients, server: self.roster_key(&roster, epoch)? })
     }
 
-    fn corrupt_clients(&self) -> Option<u64> {
-        Some(self.setting.params.corrupt_clients as u64)
+    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Encryptor> {
+        Ok(Encryptor::new(encrypt::OneshotEncryptor::new(Arc::clone(&self.setting), self.place(key)?, key, state)?))
     }
 
-    fn committee(&self) -> usize {
+    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
+        let (roster, digest) = self.server_place(key)?;
+        Ok(Box::new(aggregate::OneshotAggregator::new(Arc::clone(&self.setting), roster, digest, key, round)))
+    }
+
+    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Decryptor> {
+        Ok(Decryptor::new(decrypt::OneshotDecryptor::new(Arc::clone(&self.setting), self.place(key)?, key, state)?))
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let (s, p) = (&self.setting.sharing, &self.setting.params);
+        let mut out = self.setting.derived.describe();
+        out.extend([
+            ("committee".into(), format!("{} of {} members answer", s.needed(), p.members)),
+            (
+                "withstands".into(),
+                format!("{} clients and {} members with the server", p.corrupt_clients, p.corrupt_members),
+            ),
+            ("shares modulo".into(), s.field.p().to_string()),
+            ("opened by".into(), format!("{:?}", p.reveal).to_lowercase()),
+        ]);
+        out.extend(p.bounds.describe());
+        out
+    }
+
+    fn committee(&self) -> Option<&dyn Committee> {
+        Some(self)
+    }
+}
+
+impl Committee for Oneshot {
+    fn corrupt_clients(&self) -> u64 {
+        self.setting.params.corrupt_clients as u64
+    }
+
+    fn members(&self) -> usize {
         self.setting.params.members
     }
 
@@ -374,19 +406,6 @@ impl Scheme for Oneshot {
         Ok(ServerKey { tag, cohort: Arc::new(roster.cohort()), public: roster.to_bytes().to_vec() })
     }
 
-    fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Encryptor> {
-        Ok(Encryptor::new(encrypt::OneshotEncryptor::new(Arc::clone(&self.setting), self.place(key)?, key, state)?))
-    }
-
-    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
-        let (roster, digest) = self.server_place(key)?;
-        Ok(Box::new(aggregate::OneshotAggregator::new(Arc::clone(&self.setting), roster, digest, key, round)))
-    }
-
-    fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Decryptor> {
-        Ok(Decryptor::new(decrypt::OneshotDecryptor::new(Arc::clone(&self.setting), self.place(key)?, key, state)?))
-    }
-
     fn server_decryptor(&self, key: &ServerKey) -> Result<Decryptor> {
         if self.setting.params.reveal != Reveal::Server {
             return Err(Error::Unsupported {
@@ -406,21 +425,5 @@ impl Scheme for Oneshot {
 
     fn addressed(&self, frame: &[u8], reader: u32) -> Result<Vec<u8>> {
         aggregate::addressed(&self.setting, frame, reader)
-    }
-
-    fn describe(&self) -> Vec<(String, String)> {
-        let (s, p) = (&self.setting.sharing, &self.setting.params);
-        let mut out = self.setting.derived.describe();
-        out.extend([
-            ("committee".into(), format!("{} of {} members answer", s.needed(), p.members)),
-            (
-                "withstands".into(),
-                format!("{} clients and {} members with the server", p.corrupt_clients, p.corrupt_members),
-            ),
-            ("shares modulo".into(), s.field.p().to_string()),
-            ("opened by".into(), format!("{:?}", p.reveal).to_lowercase()),
-        ]);
-        out.extend(p.bounds.describe());
-        out
     }
 }

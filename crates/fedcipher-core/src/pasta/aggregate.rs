@@ -7,7 +7,7 @@ use super::scheme::Shared;
 use super::transcipher::ServerKeys;
 use crate::admission::Admission;
 use crate::keys::ServerKey;
-use crate::scheme::{Aggregator, Parts, Progress};
+use crate::scheme::{Aggregator, PartedSum, Parts, Progress};
 use crate::wire::{Contribution, Header, Place, Reader};
 use crate::{Error, Result};
 use rayon::prelude::*;
@@ -82,21 +82,8 @@ impl Aggregator for PastaAggregator {
         Ok(self.admission.commit(admitted))
     }
 
-    fn parts(&self) -> Result<Option<Parts>> {
-        let common = self.common(self.admission.aggregate_header()?.round)?;
-        Ok(Some(piece::parts(&self.shared.context, &common, self.words()?, self.packed())))
-    }
-
-    fn finish_from(&mut self, results: &[Vec<u8>]) -> Result<Vec<u8>> {
-        let header = self.admission.aggregate_header()?;
-        let pieces = piece::count(&self.shared.context, self.words()?);
-        if results.len() != pieces {
-            return Err(Error::frame(format!("{} results of {pieces} parts", results.len())));
-        }
-        results.par_iter().try_for_each(|result| piece::check_result(&self.shared.context, result))?;
-        let mut frame = Vec::new();
-        self.sealed(&header, &results.concat(), &mut frame)?;
-        Ok(frame)
+    fn parted(&mut self) -> Option<&mut dyn PartedSum> {
+        Some(self)
     }
 
     /// Transciphers and adds; progress counts (client, chunk) pairs.
@@ -117,5 +104,24 @@ impl Aggregator for PastaAggregator {
             payload.extend(piece.compute(c, &self.keys, &common, &mut step)?);
         }
         self.sealed(&header, &payload, place)
+    }
+}
+
+impl PartedSum for PastaAggregator {
+    fn parts(&self) -> Result<Parts> {
+        let common = self.common(self.admission.aggregate_header()?.round)?;
+        Ok(piece::parts(&self.shared.context, &common, self.words()?, self.packed()))
+    }
+
+    fn finish_from(&mut self, results: &[Vec<u8>]) -> Result<Vec<u8>> {
+        let header = self.admission.aggregate_header()?;
+        let pieces = piece::count(&self.shared.context, self.words()?);
+        if results.len() != pieces {
+            return Err(Error::frame(format!("{} results of {pieces} parts", results.len())));
+        }
+        results.par_iter().try_for_each(|result| piece::check_result(&self.shared.context, result))?;
+        let mut frame = Vec::new();
+        self.sealed(&header, &results.concat(), &mut frame)?;
+        Ok(frame)
     }
 }

@@ -16,14 +16,14 @@ use super::piece;
 use super::secret::Secret;
 use super::transcipher::EvaluationKeys;
 use crate::admission::Rules;
-use crate::bounds::{Bounds, LaneBits, Levels};
+use crate::bounds::{Bounds, LaneBits};
 use crate::canonical::{Canonical, Fields};
 use crate::codec::Layout;
 use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
 use crate::protocol::{Decryptor, Encryptor, Receiver, Sender};
-use crate::scheme::{Aggregator, ParamsDigest, Scheme};
+use crate::scheme::{Aggregator, ParamsDigest, RoundPlan, Scheme, Values, Workers};
 use crate::wire;
 use crate::{Error, Result};
 use fhe::bfv::SecretKey;
@@ -191,12 +191,10 @@ impl Scheme for PastaBfv {
         ParamsDigest::of(self, &former::pasta(bounds, *variant, *prime, &self.shared.context.moduli))
     }
 
-    fn levels(&self) -> Levels {
-        self.shared.params.rules().levels
-    }
-
-    fn lane_bits(&self) -> Option<LaneBits> {
-        Some(LaneBits::widest(self.shared.params.bounds, self.levels(), |bits| self.shared.fits(bits)))
+    fn values(&self) -> Values {
+        let levels = self.shared.params.rules().levels;
+        let lanes = LaneBits::widest(self.shared.params.bounds, levels, |bits| self.shared.fits(bits));
+        Values { levels, lanes: Some(lanes) }
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {
@@ -238,22 +236,10 @@ impl Scheme for PastaBfv {
         Ok(Box::new(PastaAggregator::new(&self.shared, &self.known, key, round)?))
     }
 
-    fn work(&self, key: &ServerKey, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
-        key.tag.check_scheme(NAME, self.digest())?;
-        let c = &self.shared.context;
-        piece::work(c, &*self.known.evaluation_keys(c, key)?, common, piece)
-    }
-
     fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Decryptor> {
         let secret = self.secret(key)?;
         let receiver = Receiver::new(key, self.shared.params.rules(), state)?;
         Ok(Decryptor::new(PastaDecryptor::new(Arc::clone(&self.shared), receiver, secret)))
-    }
-
-    /// The sampled clients whose PASTA key the server already has, as u32 each: they need not send it.
-    fn plan(&self, key: &ServerKey, sampled: &[u32]) -> Result<Vec<u8>> {
-        let known = self.known.clients(key.tag.key_id);
-        Ok(sampled.iter().filter(|c| known.contains(c)).flat_map(|c| c.to_le_bytes()).collect())
     }
 
     fn describe(&self) -> Vec<(String, String)> {
@@ -272,6 +258,30 @@ impl Scheme for PastaBfv {
         .into_iter()
         .chain(self.shared.params.bounds.describe())
         .collect()
+    }
+
+    fn workers(&self) -> Option<&dyn Workers> {
+        Some(self)
+    }
+
+    fn round_plan(&self) -> Option<&dyn RoundPlan> {
+        Some(self)
+    }
+}
+
+impl Workers for PastaBfv {
+    fn work(&self, key: &ServerKey, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
+        key.tag.check_scheme(NAME, self.digest())?;
+        let c = &self.shared.context;
+        piece::work(c, &*self.known.evaluation_keys(c, key)?, common, piece)
+    }
+}
+
+impl RoundPlan for PastaBfv {
+    /// The sampled clients whose PASTA key the server already has, as u32 each: they need not send it.
+    fn plan(&self, key: &ServerKey, sampled: &[u32]) -> Result<Vec<u8>> {
+        let known = self.known.clients(key.tag.key_id);
+        Ok(sampled.iter().filter(|c| known.contains(c)).flat_map(|c| c.to_le_bytes()).collect())
     }
 }
 

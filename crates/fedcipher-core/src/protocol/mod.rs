@@ -23,6 +23,6 @@ pub(crate) use opening::{DecryptKernel, PieceOpener, open_pieces};
 pub use pieces::Piece;
 pub(crate) use receiving::CheckedHead;
 pub use receiving::{ClaimedSum, Opened, Proven, Receiver};
+pub use sealing::{CarriedResidual, Encryptor, SealingFrame};
 pub(crate) use sealing::{EncryptKernel, PieceSealer};
-pub use sealing::{Encryptor, SealingFrame};
 pub use sending::{ClaimedRound, Sender};

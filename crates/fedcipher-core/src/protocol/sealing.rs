@@ -3,6 +3,7 @@
 use super::pieces::{slots, whole};
 use super::{ClaimedRound, Digest, Piece};
 use crate::codec::{Layout, Update};
+use crate::committee::Prekeys;
 use crate::mac::Hash;
 use crate::scheme::{Request, Terms};
 use crate::statement::END_LEN;
@@ -24,9 +25,9 @@ pub(crate) trait EncryptKernel: Send {
     /// See [`Encryptor::precompute`].
     fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()>;
 
-    /// See [`Encryptor::take_prekeys`].
-    fn take_prekeys(&mut self, _frames: &[&[u8]]) -> Result<Vec<Error>> {
-        Ok(Vec::new())
+    /// See [`Encryptor::prekeys`].
+    fn prekeys(&mut self) -> Option<&mut dyn Prekeys> {
+        None
     }
 
     /// See [`Encryptor::setup_bytes`].
@@ -34,14 +35,17 @@ pub(crate) trait EncryptKernel: Send {
         0
     }
 
-    /// See [`Encryptor::export_state`].
-    fn export_state(&self) -> Vec<u8> {
-        Vec::new()
+    /// See [`Encryptor::residual`].
+    fn residual(&mut self) -> Option<&mut dyn CarriedResidual> {
+        None
     }
+}
 
-    fn import_state(&mut self, _state: &[u8]) -> Result<()> {
-        Ok(())
-    }
+/// Error feedback, which must follow the client across processes; secret to the client.
+pub trait CarriedResidual {
+    fn export_state(&self) -> Vec<u8>;
+
+    fn import_state(&mut self, state: &[u8]) -> Result<()>;
 }
 
 /// Client side, encrypting.
@@ -77,11 +81,14 @@ impl Encryptor {
         self.0.precompute(round, layout, plan)
     }
 
-    /// Takes the prekeys that members of the committee have published, as [`crate::scheme::Member::prekey`] made them: the
-    /// next updates' shares are sealed to these, and to none that were taken before. Those that are refused, each with its
-    /// reason, change nothing. Fails where too few members are known then.
+    /// What takes the committee's prekeys; none where the scheme has no committee.
+    pub fn prekeys(&mut self) -> Option<&mut dyn Prekeys> {
+        self.0.prekeys()
+    }
+
+    /// [`Prekeys::take_prekeys`]; nothing where the scheme has no committee.
     pub fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>> {
-        self.0.take_prekeys(frames)
+        self.prekeys().map_or(Ok(Vec::new()), |prekeys| prekeys.take_prekeys(frames))
     }
 
     /// Bytes of the last frame that are sent once a key epoch and not again.
@@ -90,14 +97,18 @@ impl Encryptor {
         self.0.setup_bytes()
     }
 
-    /// State that must follow the client across processes (error feedback); secret to the client.
-    #[must_use]
-    pub fn export_state(&self) -> Vec<u8> {
-        self.0.export_state()
+    /// What the client has kept back of its updates; none where it sends all of them.
+    pub fn residual(&mut self) -> Option<&mut dyn CarriedResidual> {
+        self.0.residual()
     }
 
-    pub fn import_state(&mut self, state: &[u8]) -> Result<()> {
-        self.0.import_state(state)
+    /// [`CarriedResidual::import_state`], of nothing where there is none.
+    pub fn import_residual(&mut self, state: &[u8]) -> Result<()> {
+        match self.residual() {
+            Some(residual) => residual.import_state(state),
+            None if state.is_empty() => Ok(()),
+            None => Err(Error::layout("state of a client that keeps part of its updates, and this one keeps none")),
+        }
     }
 }
 

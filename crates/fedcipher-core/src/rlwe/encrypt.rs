@@ -371,11 +371,4 @@ impl EncryptKernel for BfvEncryptor {
         self.ready = Some(Offline { seed, masks, process: std::process::id() });
         Ok(())
     }
-
-    fn import_state(&mut self, state: &[u8]) -> Result<()> {
-        if state.is_empty() {
-            return Ok(());
-        }
-        Err(Error::Unsupported { scheme: "bfv", operation: "client state", reason: "BFV clients keep none" })
-    }
 }

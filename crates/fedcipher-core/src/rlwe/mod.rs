@@ -16,14 +16,13 @@ pub mod ring;
 
 use crate::Result;
 use crate::admission::Rules;
-use crate::bounds::{LaneBits, Levels};
 use crate::canonical::{Canonical, Fields};
 use crate::codec::Layout;
 use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
 use crate::protocol::{Decryptor, Encryptor};
-use crate::scheme::{Aggregator, ParamsDigest, Scheme};
+use crate::scheme::{Aggregator, ParamsDigest, Scheme, Values};
 use accelerator::{Accelerators, Session};
 use params::{Derived, Params};
 use ring::Binomial;
@@ -90,12 +89,8 @@ impl Scheme for Bfv {
         ParamsDigest::of(self, &former::bfv(&self.derived.params, &self.derived.ring.primes))
     }
 
-    fn levels(&self) -> Levels {
-        self.derived.params.rules().levels
-    }
-
-    fn lane_bits(&self) -> Option<LaneBits> {
-        Some(self.derived.lanes)
+    fn values(&self) -> Values {
+        Values { levels: self.derived.params.rules().levels, lanes: Some(self.derived.lanes) }
     }
 
     fn check_layout(&self, layout: &Layout) -> Result<()> {

@@ -4,6 +4,7 @@
 
 use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
+use fedcipher_core::committee::Member;
 use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
 use fedcipher_core::keys::{ClientKey, KeySet};
 use fedcipher_core::plain::Plain;
@@ -11,7 +12,7 @@ use fedcipher_core::protocol::Digest;
 use fedcipher_core::protocol::Encryptor;
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params as BfvParams, Preset};
-use fedcipher_core::scheme::{Aggregator, Expect, Member, Request, Scheme};
+use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
 use fedcipher_core::sign::{SIGNATURE_LEN, SigningKey};
 use fedcipher_core::statement::{RoundContext, Signer, split};
 use fedcipher_core::wire;
@@ -96,8 +97,8 @@ type Members = BTreeMap<u32, Box<dyn Member>>;
 type Committee = Arc<(TempDir, Members)>;
 
 fn members_in(scheme: &dyn Scheme, keys: &[ClientKey], state: &Path) -> Members {
-    let is_member = |key: &&ClientKey| scheme.committee() > 0 && scheme.roles(key).unwrap().member;
-    let member = |key: &ClientKey| (key.client, scheme.member(key, Some(state)).unwrap());
+    let is_member = |key: &&ClientKey| scheme.members() > 0 && scheme.roles(key).unwrap().member;
+    let member = |key: &ClientKey| (key.client, scheme.require_committee().unwrap().member(key, Some(state)).unwrap());
     keys.iter().filter(is_member).map(member).collect()
 }
 
@@ -117,7 +118,7 @@ fn committee(scheme: &dyn Scheme, keys: &[ClientKey]) -> Committee {
 /// The same members with the same prekeys, which have answered nothing.
 fn forgetful(scheme: &dyn Scheme, keys: &[ClientKey]) -> (TempDir, Members) {
     let state = tempfile::tempdir().unwrap();
-    if scheme.committee() > 0 && !keys.is_empty() {
+    if scheme.members() > 0 && !keys.is_empty() {
         for file in std::fs::read_dir(committee(scheme, keys).0.path()).unwrap().map(|file| file.unwrap()) {
             if file.path().extension().is_some_and(|end| end == "prekeys") {
                 std::fs::copy(file.path(), state.path().join(file.file_name())).unwrap();
@@ -148,7 +149,7 @@ pub fn finished(
         let requests = aggregator.requests()?;
         let agreeing = aggregator.agreeing();
         for (number, request) in requests {
-            aggregator.answer(&members[&number].answer(&request)?)?;
+            aggregator.require_committee().unwrap().answer(&members[&number].answer(&request)?)?;
         }
         if !agreeing {
             return aggregator.finish();
