@@ -83,24 +83,24 @@ def many(reveal: str) -> dict[str, float]:
     made = oneshot(MANY, reveal=reveal)
     keys = made.keygen(MANY)
     dead = dropped(MANY, AWAY, 1)
-    aggregator, prekeys = made.aggregator(keys.server(), round=1), made.prekeys(keys)
+    aggregator, prekeys = made.aggregator(keys.server(), round=1), made.committee.prekeys(keys)
     for number in range(MANY):
         if number not in dead:
             encryptor = made.encryptor(keys.client(number))
             encryptor.take_prekeys(prekeys)
             aggregator.add(encryptor.encrypt(values, round=1))
-    members = {number: made.member(keys.client(number)) for number in range(5)}
+    members = {number: made.committee.member(keys.client(number)) for number in range(5)}
     began = time.perf_counter()
-    requests = aggregator.requests()
+    requests = aggregator.committee.requests()
     asked = time.perf_counter()
     answers = [members[member].answer(request) for member, request in requests.items()]
     answered = time.perf_counter()
     for answer in answers:
-        aggregator.answer(answer)
+        aggregator.committee.answer(answer)
     frame = aggregator.finish()
     done = time.perf_counter()
     # Equal updates: the sum is as many times one of them.
-    reader = made.decryptor(keys.client(7)) if reveal == "clients" else made.server_decryptor(keys.server())
+    reader = made.decryptor(keys.client(7)) if reveal == "clients" else made.committee.server_decryptor(keys.server())
     opening = time.perf_counter()
     sums = reader.sums(frame)
     opened = time.perf_counter() - opening
@@ -112,7 +112,7 @@ def many(reveal: str) -> dict[str, float]:
         "opened": opened,
         "exact": float(exact),
         "request": statistics.mean(len(r) for r in requests.values()),
-        "frame": len(made.addressed(frame, 7)),
+        "frame": len(made.committee.addressed(frame, 7)),
     }
 
 

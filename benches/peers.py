@@ -39,7 +39,7 @@ def ours(name: str, values: int, clients: int) -> dict[str, Any]:
     keys = made.keygen(clients)
     sealing, opening = [], []
     aggregator = made.aggregator(keys.server(), round=1)
-    server, prekeys = 0.0, made.prekeys(keys)
+    server, prekeys = 0.0, (made.committee.prekeys(keys) if made.committee else [])
     for number in range(clients):
         encryptor = made.encryptor(keys.client(number))
         began = time.perf_counter()
@@ -50,12 +50,12 @@ def ours(name: str, values: int, clients: int) -> dict[str, Any]:
         server += time.perf_counter() - sealed
         sealing.append(sealed - began)
     began = time.perf_counter()
-    requests = aggregator.requests()
+    requests = aggregator.committee.requests() if aggregator.committee else {}
     asked = time.perf_counter()
-    answers = [made.member(keys.client(member)).answer(request) for member, request in requests.items()]
+    answers = [made.committee.member(keys.client(member)).answer(request) for member, request in requests.items()]
     answered = time.perf_counter()
     for answer in answers:
-        aggregator.answer(answer)
+        aggregator.committee.answer(answer)
     total = aggregator.finish()
     server += asked - began + time.perf_counter() - answered
     for number in range(min(_READERS, clients)):

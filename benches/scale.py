@@ -69,7 +69,7 @@ def serve() -> None:
         aggregator.add(frame)
         added += time.perf_counter() - began
     began = time.perf_counter()
-    requests = aggregator.requests()
+    requests = aggregator.committee.requests() if aggregator.committee else {}
     ended = time.perf_counter() - began
     _send(given, str(len(requests)).encode())
     for member, request in requests.items():
@@ -78,7 +78,7 @@ def serve() -> None:
     for _ in requests:
         answer = _receive(taken)
         began = time.perf_counter()
-        aggregator.answer(answer)
+        aggregator.committee.answer(answer)
         ended += time.perf_counter() - began
     began = time.perf_counter()
     frame = aggregator.finish()
@@ -114,7 +114,7 @@ def measured(name: str, clients: int, values: int) -> Point:
         for part in (json.dumps(made.spec()).encode(), keys.server().to_bytes(), str(clients).encode()):
             _send(server.stdin, part)
         plan = made.plan(keys.server(), range(clients))
-        prekeys, encrypting, up = made.prekeys(keys), 0.0, 0
+        prekeys, encrypting, up = (made.committee.prekeys(keys) if made.committee else []), 0.0, 0
         for client in range(clients):
             encryptor = made.encryptor(keys.client(client))
             began = time.perf_counter()
@@ -126,7 +126,7 @@ def measured(name: str, clients: int, values: int) -> Point:
         members = 0.0
         answers: list[bytes] = []
         for _ in range(int(_receive(server.stdout))):
-            member = made.member(keys.client(int(_receive(server.stdout))))
+            member = made.committee.member(keys.client(int(_receive(server.stdout))))
             request = _receive(server.stdout)
             began = time.perf_counter()
             answers.append(member.answer(request))

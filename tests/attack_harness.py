@@ -10,6 +10,7 @@ from itertools import product
 import fedcipher
 import numpy as np
 import pytest
+import wire_tools
 from fedcipher import keys
 from fedcipher.federation.charter import Charter, Settings, arrays_digest
 from fedcipher.flower import SecureStrategy, client_mod, protocol
@@ -204,7 +205,7 @@ class Federation:
             index=number,
             steps=self.steps,
             last=self.last,
-            prekeys=self.scheme.prekeys(self.issued),
+            prekeys=wire_tools.prekeys(self.scheme, self.issued),
         ).to_record()
         changed = {**plain, **changes}
         return ConfigRecord({key: value for key, value in changed.items() if value is not None})

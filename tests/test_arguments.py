@@ -12,7 +12,6 @@ import wire_tools
 from fedcipher import Codec, errors, keys, schemes
 from fedcipher.dp import Privacy
 from fedcipher.schemes import from_spec
-from fedcipher.schemes.oneshot import Oneshot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -41,7 +40,7 @@ class Cohort:
     def updates(self, update, **more):
         number = next(self.rounds)
         if self.scheme.info.committee:
-            newest = self.scheme.prekeys(self.keys)
+            newest = wire_tools.prekeys(self.scheme, self.keys)
             for encryptor in self.encryptors:
                 encryptor.take_prekeys(newest)
         return number, [e.encrypt(update, round=number, **more) for e in self.encryptors]
@@ -51,8 +50,8 @@ class Cohort:
         for frame in frames:
             aggregator.add(frame)
         if self.scheme.info.committee:
-            for member, request in aggregator.requests().items():
-                aggregator.answer(self.scheme.member(self.keys.client(member)).answer(request))
+            for member, request in (aggregator.committee.requests() if aggregator.committee else {}).items():
+                aggregator.committee.answer(self.scheme.committee.member(self.keys.client(member)).answer(request))
         return aggregator, aggregator.finish()
 
     def mean(self, update, **more):
@@ -175,12 +174,12 @@ def test_a_members_request_and_answer_are_any_buffers_of_bytes(cohorts, buffer):
     aggregator = cohort.scheme.aggregator(cohort.keys.server(), round=number)
     for frame in frames:
         aggregator.add(frame)
-    for member, request in aggregator.requests().items():
-        held = cohort.scheme.member(cohort.keys.client(member))
+    for member, request in (aggregator.committee.requests() if aggregator.committee else {}).items():
+        held = cohort.scheme.committee.member(cohort.keys.client(member))
         for odd in (None, "request", 5, [1]):
             with pytest.raises(errors.ParameterError, match=r"request is of type .* and holds no bytes"):
                 held.answer(odd)
-        aggregator.answer(buffer(held.answer(buffer(request))))
+        aggregator.committee.answer(buffer(held.answer(buffer(request))))
     assert aggregator.finish()
 
 
@@ -307,7 +306,7 @@ def test_a_scheme_travels_as_its_spec(cohorts, name):
 
 def test_what_holds_keys_or_rounds_says_that_it_cannot_be_copied(cohorts):
     cohort = cohorts("bfv")
-    member = cohorts("oneshot").scheme.member(cohorts("oneshot").keys.client(0))
+    member = cohorts("oneshot").scheme.committee.member(cohorts("oneshot").keys.client(0))
     for held in (cohort.keys, cohort.encryptors[0], cohort.aggregator, cohort.decryptor, member):
         for copied in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(errors.UnsupportedError, match="spec"):
@@ -432,7 +431,7 @@ def valid(cohort):
     }
 
 
-SERVERS = {"aggregator", "readers", "work", "server_decryptor", "plan"}
+SERVERS = {"aggregator", "readers", "server_decryptor", "plan", "roster_in"}
 OBJECTS = {
     "Scheme": lambda cohort: cohort.scheme,
     "Codec": lambda cohort: cohort.scheme.codec,
@@ -440,7 +439,8 @@ OBJECTS = {
     "Encryptor": lambda cohort: cohort.encryptors[1],
     "Decryptor": lambda cohort: cohort.decryptor,
     "Aggregator": lambda cohort: cohort.scheme.aggregator(cohort.keys.server()),
-    "Oneshot": lambda cohort: cohort.scheme,
+    "Committee": lambda cohort: cohort.scheme.committee,
+    "CommitteeRound": lambda cohort: cohort.scheme.aggregator(cohort.keys.server()).committee,
     "Privacy": lambda cohort: Privacy(clip=1.0, noise_multiplier=1.0, rounds=5, delta=1e-5),
     "fedcipher": lambda cohort: fedcipher,
     "keys": lambda cohort: keys,
@@ -458,15 +458,14 @@ def public_functions():
             elif inspect.isclass(found) and found.__name__ in OBJECTS:
                 yield from methods_of(found)
     yield from methods_of(Privacy)
-    # What it has beside a Scheme's: rosters. Its constructor is fedcipher.scheme.
-    yield from (name for name in methods_of(Oneshot) if name != "Oneshot.")
 
 
 def methods_of(cls):
     for method, _ in inspect.getmembers(cls, inspect.isfunction):
         if not method.startswith("_"):
             yield f"{cls.__name__}.{method}"
-    if not inspect.isabstract(cls):
+    # A committee is a scheme's, and is made by it alone.
+    if not inspect.isabstract(cls) and not cls.__name__.startswith("Committee"):
         yield f"{cls.__name__}."
 
 
@@ -498,7 +497,7 @@ def called(name, cohort):
 
 @pytest.mark.parametrize("name", sorted(set(public_functions())))
 def test_each_odd_argument_alone_is_taken_or_refused(cohorts, name):
-    cohort = cohorts("oneshot" if name.startswith("Oneshot") else "flashe")
+    cohort = cohorts("oneshot" if name.startswith("Committee") else "flashe")
     for parameter in called(name, cohort)[1]:
         for value in ODD:
             # What the last call was given may be used up.
@@ -514,7 +513,7 @@ def test_each_odd_argument_alone_is_taken_or_refused(cohorts, name):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_public_function_ends_in_a_bare_error(cohorts, name, data):
-    chosen = st.just("oneshot") if name.startswith("Oneshot") else st.sampled_from(SCHEMES)
+    chosen = st.just("oneshot") if name.startswith("Committee") else st.sampled_from(SCHEMES)
     cohort = cohorts(data.draw(chosen, label="scheme"))
     function, given = called(name, cohort)
     changed = data.draw(st.lists(st.sampled_from(sorted(given) or [None]), max_size=2, unique=True), label="changed")
@@ -539,4 +538,4 @@ def test_the_walk_over_public_functions_finds_them():
     assert {"Codec.", "Codec.layout", "Scheme.keygen", "Encryptor.encrypt", "Decryptor.open"} <= found
     assert {"Aggregator.add", "KeySet.client", "KeySet.", "Privacy.", "Privacy.epsilon"} <= found
     assert {"fedcipher.scheme", "keys.save", "keys.load_client", "schemes.from_spec"} <= found
-    assert {"Oneshot.join", "Oneshot.with_joined"} <= found and len(found) > 60
+    assert {"Committee.join", "Committee.with_joined", "CommitteeRound.answer"} <= found and len(found) > 60

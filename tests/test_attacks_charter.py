@@ -11,6 +11,7 @@ from pathlib import Path
 import fedcipher
 import numpy as np
 import pytest
+import wire_tools
 from attack_harness import Federation
 from fedcipher import _native, errors, keys
 from fedcipher.federation.chain import Chain
@@ -74,7 +75,7 @@ class Attack:
             last=self.strategy._running.last,
             document=self.charter.encode(),
             indices=[self.strategy._running.folder.round_of(n) for n in range(1, self.strategy._running.steps + 1)],
-            prekeys=self.strategy.scheme.prekeys(self.issued),
+            prekeys=wire_tools.prekeys(self.strategy.scheme, self.issued),
         )
         return replace(plain, **changes)
 

@@ -357,8 +357,8 @@ class Committee:
         )
         identities = [_native.Identity.generate() for _ in range(3)]
         listed = rostered(with_half(odd.key), identities)
-        joined = {k: self.scheme.join(listed, identity) for k, identity in enumerate(identities)}
-        self.keys = base.KeySet(joined, self.scheme.roster_key(listed))
+        joined = {k: self.scheme.committee.join(listed, identity) for k, identity in enumerate(identities)}
+        self.keys = base.KeySet(joined, self.scheme.committee.roster_key(listed))
 
     def update(self, client):
         return wire_tools.encryptor(self.scheme, self.keys, client).encrypt(initial(), round=7)
@@ -385,12 +385,12 @@ class Committee:
             aggregator.add(held)
         for client in range(2):
             aggregator.add(self.update(client))
-        request = aggregator.requests()[0]
+        request = aggregator.committee.requests()[0]
         if not by_server:
             assert request.count(good) == 1
             request = wire_tools.sealed(request.replace(good, signature)[:-8])
         try:
-            answer = self.scheme.member(self.keys.client(0)).answer(request)
+            answer = self.scheme.committee.member(self.keys.client(0)).answer(request)
         except errors.SignatureError:
             return by_server, False
         assert _native.inspect(answer)[0] == COMPLAINT

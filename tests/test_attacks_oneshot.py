@@ -42,7 +42,7 @@ class Server:
     def begin(self):
         """All clients upload in one round more."""
         self.round += 1
-        prekeys = self.scheme.prekeys(self.keys)
+        prekeys = self.scheme.committee.prekeys(self.keys)
         for encryptor in self.encryptors:
             wire_tools.take_prekeys(encryptor, prekeys)
         self.updates[self.round] = [e.encrypt(initial(), round=self.round) for e in self.encryptors]
@@ -53,7 +53,7 @@ class Server:
         for client in clients:
             aggregator.add(self.updates[number][client])
         try:
-            return aggregator.requests()[member]
+            return aggregator.committee.requests()[member]
         except errors.TooFewContributionsError:
             return None
 

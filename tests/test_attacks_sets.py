@@ -53,7 +53,7 @@ class World:
     def asked(self, number, clients, memory=MEMORY):
         """An aggregator of their updates."""
         aggregator = self.scheme.aggregator(self.issued.server(), round=number)
-        prekeys = self.scheme.prekeys(self.issued)
+        prekeys = wire_tools.prekeys(self.scheme, self.issued)
         for k in clients:
             if (number, k) not in self.frames:
                 update = [np.full(3, k / 10, np.float32)]
@@ -122,15 +122,15 @@ def test_attack_32_sets_are_refused_by_members():
 
     def member(number):
         """As in a new process."""
-        return world.scheme.member(world.issued.client(number))
+        return world.scheme.committee.member(world.issued.client(number))
 
     def asked(number, clients, memory=MEMORY):
         """What member 1 is asked once all have agreed on the set."""
         aggregator = world.asked(number, clients, memory)
         members = {k: member(k) for k in range(3)}
-        for k, request in aggregator.requests().items():
-            aggregator.answer(members[k].answer(request))
-        return aggregator.requests()[1]
+        for k, request in aggregator.committee.requests().items():
+            aggregator.committee.answer(members[k].answer(request))
+        return aggregator.committee.requests()[1]
 
     def answered(*of):
         return member(1).answer(asked(*of))
@@ -216,11 +216,11 @@ class Five:
 
     def member(self, number):
         """As in a new process."""
-        return self.scheme.member(self.issued.client(number))
+        return self.scheme.committee.member(self.issued.client(number))
 
     def asking(self, number, clients, memory=MEMORY):
         aggregator = self.scheme.aggregator(self.issued.server(), round=number)
-        prekeys = self.scheme.prekeys(self.issued)
+        prekeys = wire_tools.prekeys(self.scheme, self.issued)
         for k in clients:
             wire_tools.take_prekeys(self.encryptors[k], prekeys)
             aggregator.add(self.encryptors[k].encrypt([np.full(3, k / 10, np.float32)], round=number, memory=memory))
@@ -229,15 +229,15 @@ class Five:
     def proposed(self, number, clients, asked, memory=MEMORY):
         """An aggregator whose set these members have agreed on, or not."""
         aggregator = self.asking(number, clients, memory)
-        for k, request in aggregator.requests().items():
+        for k, request in aggregator.committee.requests().items():
             if k in asked:
-                aggregator.answer(self.member(k).answer(request))
+                aggregator.committee.answer(self.member(k).answer(request))
         return aggregator
 
     def answered(self, number, clients, asked=range(5), memory=MEMORY):
         aggregator = self.asking(number, clients, memory)
         answered(aggregator, self.member, asked)
-        assert not aggregator.missing and not aggregator.agreeing
+        assert not aggregator.committee.missing and not aggregator.committee.agreeing
         opened = self.scheme.decryptor(self.issued.client(0), in_memory=True).decrypt(aggregator.finish())
         np.testing.assert_allclose(opened[0], np.mean(list(clients)) / 10, atol=0.01)
 
@@ -267,15 +267,15 @@ def test_attack_34_a_member_answers_for_no_set_that_too_few_have_agreed_on():
     """Without proposals, with signatures of too few, of one member twice, of another set, round or memory."""
     five = Five()
     plain = five.asking(1, range(3), b"")
-    asked = plain.requests()
-    assert not plain.agreeing and asked, "a sum that counts in no memory is the only one of its round"
+    asked = plain.committee.requests()
+    assert not plain.committee.agreeing and asked, "a sum that counts in no memory is the only one of its round"
     few = five.proposed(2, range(3), (0, 1))
-    assert few.missing == 1 and few.agreeing
+    assert few.committee.missing == 1 and few.committee.agreeing
     with pytest.raises(errors.CommitteeError):
         few.finish()
     agreed = five.proposed(3, range(3), range(5))
-    request = agreed.requests()[0]
-    assert not agreed.agreeing
+    request = agreed.committee.requests()[0]
+    assert not agreed.committee.agreeing
     begin, count = wire_tools.payload_start(request) + 32, struct.Struct("<I")
     assert count.unpack_from(request, begin) == (5,)
     one = 4 + wire_tools.HYBRID_LEN
@@ -288,8 +288,8 @@ def test_attack_34_a_member_answers_for_no_set_that_too_few_have_agreed_on():
         return wire_tools.sealed(body[: wire_tools.PAYLOAD] + struct.pack("<Q", size) + body[wire_tools.PAYLOAD + 8 :])
 
     assert sent(signed) == request
-    other = five.proposed(4, range(3), range(5)).requests()[0]
-    elsewhere = five.proposed(5, range(3), range(5), OTHER).requests()[0]
+    other = five.proposed(4, range(3), range(5)).committee.requests()[0]
+    elsewhere = five.proposed(5, range(3), range(5), OTHER).committee.requests()[0]
     wrong = [[], signed[:2], [signed[0]] * 3, signed[::-1], [*signed[:2], signed[2][:4] + signed[3][4:]]]
     for foreign in (other, elsewhere):
         at = wire_tools.payload_start(foreign) + 36
@@ -297,12 +297,12 @@ def test_attack_34_a_member_answers_for_no_set_that_too_few_have_agreed_on():
     for signatures in wrong:
         with pytest.raises((errors.CommitteeError, errors.SignatureError, errors.FrameError)):
             five.member(0).answer(sent(signatures))
-    answer = five.member(1).answer(agreed.requests()[1])
+    answer = five.member(1).answer(agreed.committee.requests()[1])
     # What it has agreed to since is another division, which nobody has signed.
     five.proposed(6, range(3, 6), range(5))
     with pytest.raises((errors.CommitteeError, errors.SignatureError)):
         five.member(0).answer(sent(signed))
-    assert five.member(1).answer(agreed.requests()[1]) == answer, "an answer that was lost is given again"
+    assert five.member(1).answer(agreed.committee.requests()[1]) == answer, "an answer that was lost is given again"
 
 
 def test_a_server_that_was_killed_while_members_agreed_goes_on():
@@ -319,14 +319,14 @@ def test_a_server_that_was_killed_while_members_agreed_goes_on():
 def test_a_member_that_says_it_remembers_what_is_not_so_stops_nobody():
     """Others are told of its sets only where without it too few agree."""
     five = Five(corrupt_members=1)
-    first = five.asking(1, (0, 1, 2)).requests()[4]
+    first = five.asking(1, (0, 1, 2)).committee.requests()[4]
     liar = wire_tools.forgetful(five.scheme, five.issued.client(4))
     liar.answer(first)
     made = five.asking(2, (5, 6, 7))
     answered(made, lambda k: liar if k == 4 else five.member(k))
-    assert not made.missing
+    assert not made.committee.missing
     # No honest member has heard of the first set, which this one breaks.
-    five.member(0).answer(five.asking(3, (0, 1, 3)).requests()[0])
+    five.member(0).answer(five.asking(3, (0, 1, 3)).committee.requests()[0])
 
 
 def test_a_set_that_no_more_members_say_than_may_lie_is_passed_on_only_where_it_has_to_be():
@@ -334,12 +334,12 @@ def test_a_set_that_no_more_members_say_than_may_lie_is_passed_on_only_where_it_
     five = Five(corrupt_members=1, clients=10)
     liar = five.scheme._native.member(five.issued.client(4), None)
     five.proposed(1, (5, 6, 7), (0, 1))
-    liar.answer(five.asking(2, (0, 1, 8)).requests()[4])
+    liar.answer(five.asking(2, (0, 1, 8)).committee.requests()[4])
     made = five.asking(3, range(2, 8))
     answered(made, lambda k: liar if k == 4 else five.member(k))
-    assert not made.missing
+    assert not made.committee.missing
     # With the liar's set, 0 and 1 would be a group of two.
-    five.member(0).answer(five.asking(4, (0, 1, 9)).requests()[0])
+    five.member(0).answer(five.asking(4, (0, 1, 9)).committee.requests()[0])
 
 
 def test_a_proposal_shows_the_updates_of_one_client_more_than_may_lie():
@@ -347,7 +347,7 @@ def test_a_proposal_shows_the_updates_of_one_client_more_than_may_lie():
     sizes = {}
     for clients, members in [(0, 0), (0, 1), (1, 0), (1, 1)]:
         five = Five(corrupt_clients=clients, corrupt_members=members)
-        proposal = five.asking(1, range(4)).requests()[0]
+        proposal = five.asking(1, range(4)).committee.requests()[0]
         sizes[clients, members] = len(proposal)
         five.member(0).answer(proposal)
     assert sizes[0, 0] == sizes[0, 1] < sizes[1, 0] == sizes[1, 1]
@@ -356,7 +356,7 @@ def test_a_proposal_shows_the_updates_of_one_client_more_than_may_lie():
 def test_proposals_are_of_updates_that_clients_have_signed():
     """Else whoever knows the root fills a member's memory with sets of its own."""
     five = Five()
-    frame = bytearray(five.asking(1, range(3)).requests()[0])
+    frame = bytearray(five.asking(1, range(3)).committee.requests()[0])
     for at in range(wire_tools.payload_start(frame), len(frame) - 12, 7):
         changed = bytearray(frame)
         changed[at] ^= 1
@@ -424,8 +424,8 @@ class Identities:
         self.join()
 
     def join(self):
-        self.server = self.scheme.roster_key(self._listed, epoch=self.epoch)
-        self.clients = [self.scheme.join(self._listed, own, epoch=self.epoch) for own in self._own]
+        self.server = self.scheme.committee.roster_key(self._listed, epoch=self.epoch)
+        self.clients = [self.scheme.committee.join(self._listed, own, epoch=self.epoch) for own in self._own]
         self._begin()
 
     def _begin(self):
@@ -435,7 +435,7 @@ class Identities:
     def asked(self, number, clients, memory):
         aggregator = self.scheme.aggregator(self.server, round=number)
         members = self.clients[:3] if self._own else []
-        prekeys = [self.scheme.member(key).prekey() for key in members]
+        prekeys = [self.scheme.committee.member(key).prekey() for key in members]
         for k in clients:
             if (number, k) not in self._frames:
                 update = [np.full(3, k / 10, np.float32)]
@@ -517,7 +517,7 @@ class AskedMember(Asked):
     """Member 1 of a committee. What it answers for is opened: the readers work with the server."""
 
     def open(self):
-        self.member = self.parties.scheme.member(self.parties.clients[1])
+        self.member = self.parties.scheme.committee.member(self.parties.clients[1])
 
     def ask(self, clients, memory):
         aggregator = self.parties.asked(self.number, clients, memory)
@@ -525,7 +525,7 @@ class AskedMember(Asked):
         # Two have to answer, and the other one works with the server.
         forgetful = wire_tools.forgetful(self.parties.scheme, self.parties.clients[0])
         answered(aggregator, lambda number: self.member if number == own else forgetful, (own, other))
-        assert not aggregator.missing
+        assert not aggregator.committee.missing
 
 
 class AskedOpener(Asked):

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 import fedcipher
 import numpy as np
 import pytest
+import wire_tools
 from attack_harness import TRIES, Interrupted, Left, in_parts, masked
 from fedcipher import _native, keys
 from fedcipher.federation.answers import Answer, Lanes, Tally
@@ -347,13 +348,14 @@ class Server:
                 last=last,
                 document=charter.encode(),
                 indices=indices,
-                prekeys=world.strategy.scheme.prekeys(world.key_sets)[:known],
+                prekeys=wire_tools.prekeys(world.strategy.scheme, world.key_sets)[:known],
             )
             content = RecordDict({"arrays": ArrayRecord(arrays), "config": ConfigRecord(config)})
             content[protocol.CONFIG] = said.to_record()
             if reports:
                 content[protocol.REPORT] = ConfigRecord({"purpose": kind})
-                frame = world.strategy.scheme.addressed(run.folder.evaluation(1), client)
+                frame, committee = run.folder.evaluation(1), world.strategy.scheme.committee
+                frame = committee.addressed(frame, client) if committee else frame
                 content[protocol.EVALUATION] = protocol.wire_record({protocol.EVALUATION: frame})
             return Message(content, dst_node_id=1000 + client, message_type=kind), client
 

@@ -291,8 +291,8 @@ def opened(made, updates, round=1):
     encryptors = [wire_tools.encryptor(made, issued, j) for j in range(len(updates))]
     for encryptor, update in zip(encryptors, updates, strict=True):
         aggregator.add(encryptor.encrypt(update, round=round))
-    for member, request in aggregator.requests().items():
-        aggregator.answer(made.member(issued.client(member)).answer(request))
+    for member, request in (aggregator.committee.requests() if aggregator.committee else {}).items():
+        aggregator.committee.answer(made.committee.member(issued.client(member)).answer(request))
     sums = made.decryptor(issued.client(0)).sums(aggregator.finish()).astype(np.int64)
     half = 2 ** (made.codec.bit_widths[0] - 1) - 1
     return sums - len(updates) * half, encryptors

@@ -247,7 +247,10 @@ def test_one_host_leaves_the_others_half_of_what_calls_may_hold(tmp_path):
 
         assert until(full) and held[-1].is_active()
         theirs_too = raw_call(theirs, "Engine", "ImportState")(iter([begin, field(2, bytes(3 << 20))]), timeout=60)
-        list(theirs_too)
+        with pytest.raises(grpc.RpcError):
+            list(theirs_too)
+        # It was read whole, and is no state of a client that keeps none.
+        assert error_class(theirs_too) == "LayoutError"
         held[-1].cancel()
 
 

@@ -59,7 +59,7 @@ def added(here, number, who=range(CLIENTS), key=None, members=MEMBERS):
     # By its epoch: an engine hears of a new one a second later, or when it is asked for it.
     prekeys = published(here, key.epoch, members)
     aggregator = here.scheme.aggregator(key, round=number)
-    assert aggregator.take_prekeys(prekeys) == []
+    assert aggregator.committee.take_prekeys(prekeys) == []
     for k in who:
         aggregator.add(encryptor(here, k, prekeys, key.epoch).encrypt(sent[k], round=number))
     return aggregator, [sent[k] for k in who]
@@ -84,8 +84,8 @@ def close(got, want):
 
 def test_a_round_whose_identities_never_leave_the_engine(running):
     aggregator, sent = added(running, 1, who=(0, 2, 3, 4))
-    for member, request in aggregator.requests().items():
-        aggregator.answer(running.parties[member].member().answer(request))
+    for member, request in aggregator.committee.requests().items():
+        aggregator.committee.answer(running.parties[member].member().answer(request))
     frame = aggregator.finish()
     want = [np.clip(np.mean([np.clip(u[i], -1, 1) for u in sent], axis=0), -1, 1) for i in range(2)]
     for party in running.parties:
@@ -101,7 +101,7 @@ def test_a_member_behind_a_host_answers_for_one_set_a_round(running):
         aggregator = running.scheme.aggregator(running.key, round=2)
         for k in who:
             aggregator.add(frames[k])
-        asked.append(aggregator.requests()[0])
+        asked.append(aggregator.committee.requests()[0])
     member = running.parties[0].member()
     member.answer(asked[0])
     member.answer(asked[0])
@@ -120,8 +120,8 @@ def test_a_client_behind_an_engine_seals_to_the_newest_prekeys_whatever_its_host
     bare = [wire_tools.payload(frame)[: -wire_tools.HYBRID_LEN] for frame in old]
     assert [wire_tools.payload(f)[: -wire_tools.HYBRID_LEN] for f in published(running)] == bare, "not used yet"
     aggregator, _ = added(running, 10)
-    for member, request in aggregator.requests().items():
-        aggregator.answer(running.parties[member].member().answer(request))
+    for member, request in aggregator.committee.requests().items():
+        aggregator.committee.answer(running.parties[member].member().answer(request))
     new = published(running)
     assert not set(new) & set(old)
     clients = [encryptor(running, k, new) for k in range(CLIENTS)]
@@ -135,11 +135,11 @@ def test_a_client_behind_an_engine_seals_to_the_newest_prekeys_whatever_its_host
         (why,) = client.take_prekeys([*new, b""])
         assert "shorter than any frame" in why
     aggregator = running.scheme.aggregator(running.key, round=11)
-    aggregator.take_prekeys(new)
+    aggregator.committee.take_prekeys(new)
     for client, update in zip(clients, updates(CLIENTS, seed=11), strict=True):
         aggregator.add(client.encrypt(update, round=11))
-    for member, request in aggregator.requests().items():
-        aggregator.answer(running.parties[member].member().answer(request))
+    for member, request in aggregator.committee.requests().items():
+        aggregator.committee.answer(running.parties[member].member().answer(request))
     aggregator.finish()
 
 
@@ -170,7 +170,7 @@ def test_a_client_without_a_committee_asks_its_engine_nothing_about_prekeys(tmp_
 def test_a_member_behind_an_engine_that_has_forgotten_opens_nothing(running):
     """After the end of a run nothing that was recorded of it opens, with all files of the engine."""
     aggregator, _ = added(running, 12)
-    requests, state = aggregator.requests(), running.folder / "run" / "engine"
+    requests, state = aggregator.committee.requests(), running.folder / "run" / "engine"
     assert secrets(state).keys() == set(MEMBERS) and all(secrets(state).values())
     for k in MEMBERS:
         running.parties[k].member().forget()
@@ -233,7 +233,7 @@ def test_who_has_shown_no_card_is_in_no_roster_and_the_committee_can_be_named(tm
         assert key.epoch == first.epoch + 1
         here.parties = [here.connect(k) for k in range(CLIENTS)]
         aggregator, _ = added(here, 3, key=key, members=(1, 2, 4))
-        assert list(aggregator.requests()) == [1, 2, 4]
+        assert list(aggregator.committee.requests()) == [1, 2, 4]
         for names, why in (("client-1,client-2", "2 members"), ("client-1,client-2,late", "late"), ("a,b,c", "a can")):
             with pytest.raises(errors.EngineError, match=why):
                 here.authority("rotate", "--force", "--members", names)
@@ -288,8 +288,8 @@ def test_an_engine_deletes_prekeys_that_are_too_old_though_nobody_asks(tmp_path)
         assert until(lambda: secrets(state) == {0: 0, 1: 1, 2: 0})
         # What is left works, and so does a new one in the place of each.
         aggregator, _ = added(here, 1)
-        for member, request in aggregator.requests().items():
-            aggregator.answer(here.parties[member].member().answer(request))
+        for member, request in aggregator.committee.requests().items():
+            aggregator.committee.answer(here.parties[member].member().answer(request))
         aggregator.finish()
 
 
@@ -298,7 +298,7 @@ def test_identities_survive_the_engine(tmp_path):
     with deployment(made(), CLIENTS, tmp_path) as here:
         here.parties, here.key = [here.connect(k) for k in range(CLIENTS)], here.keys().current()
         whole, _ = added(here, 5)
-        request = whole.requests()[0]
+        request = whole.committee.requests()[0]
         here.parties[0].member().answer(request)
         part, _ = added(here, 6)
         here.local.engine.stop()
@@ -306,6 +306,6 @@ def test_identities_survive_the_engine(tmp_path):
         again = here.engine("again", *folders, state=here.folder / "run" / "engine")
         party = connect(again.address, device="client-0")
         party.member().answer(request)
-        party.member().answer(part.requests()[0])
+        party.member().answer(part.committee.requests()[0])
         with pytest.raises(errors.FedcipherError):
             party.encryptor().encrypt(updates(1)[0], round=5)

@@ -64,7 +64,7 @@ def lost(folder, name, params, *, codec=None, clients=4, rounds=4, rate=lambda n
     scheme = fedcipher.scheme(name, clients=clients, **params, **({"codec": codec} if codec else {}))
     made = keys.save(scheme.keygen(clients), scheme, folder / "keys")
     inner = FedAvg(min_train_nodes=clients, min_available_nodes=clients, fraction_evaluate=0.0)
-    opener = None if scheme.reveals_to_server else made / "client-0.key"
+    opener = None if (scheme.committee and scheme.committee.reveals_to_server) else made / "client-0.key"
     strategy = SecureStrategy(inner, made, out=folder / "run", opener=opener)
     result = strategy.start(LocalGrid(app, clients, made), record(list(first.values()), list(first)), num_rounds=rounds)
     assert [r.unfinished for r in strategy.rounds] == [None] * rounds

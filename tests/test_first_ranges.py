@@ -58,9 +58,9 @@ class Federation:
         listed = roster([Card.of(own, party) for own, party in zip(identities, parties, strict=True)])
         shutil.rmtree(self.keys)
         self.keys.mkdir(mode=0o700)
-        store.save_server(self.scheme.roster_key(listed), self.scheme, self.keys / "server.key")
+        store.save_server(self.scheme.committee.roster_key(listed), self.scheme, self.keys / "server.key")
         for k, own in enumerate(identities):
-            store.save_client(self.scheme.join(listed, own), self.scheme, store.client_file(self.keys, k))
+            store.save_client(self.scheme.committee.join(listed, own), self.scheme, store.client_file(self.keys, k))
         _parties.clear()
 
     def train(self, msg, ctxt):

@@ -60,8 +60,8 @@ def test_keys_and_aggregates_open(golden, monkeypatch, tmp_path):
     for folder in variants(golden):
         scheme, key = keys.load_client(folder / "keys" / "client-0.key")
         opener = scheme.decryptor(key)
-        if scheme.reveals_to_server:
-            opener = scheme.server_decryptor(keys.load_server(folder / "keys")[1])
+        if scheme.committee and scheme.committee.reveals_to_server:
+            opener = scheme.committee.server_decryptor(keys.load_server(folder / "keys")[1])
         mean = opener.decrypt((folder / "frames" / "aggregate.fedc").read_bytes(), round=ROUND)
         for got, want in zip(mean, json.loads((folder / "opened.json").read_text()), strict=True):
             np.testing.assert_array_equal(got, np.array(want, got.dtype), err_msg=folder.name)
@@ -77,12 +77,12 @@ def test_updates_are_still_added_and_answered(golden, monkeypatch, tmp_path, rem
         aggregator = scheme.aggregator(server, round=ROUND)
         if scheme.info.committee:
             prekeys = [path.read_bytes() for path in sorted((folder / "frames").glob("prekey-*"))]
-            assert aggregator.take_prekeys(prekeys) == []
+            assert aggregator.committee.take_prekeys(prekeys) == []
         for path in sorted((folder / "frames").glob("update-*.fedc")):
             aggregator.add(path.read_bytes())
         for path in sorted((folder / "frames").glob("answer-*.fedc")):
-            aggregator.requests()
-            aggregator.answer(path.read_bytes())
+            aggregator.committee.requests()
+            aggregator.committee.answer(path.read_bytes())
         if not scheme.info.committee:
             assert aggregator.finish() == (folder / "frames" / "aggregate.fedc").read_bytes(), folder.name
         else:

@@ -45,8 +45,8 @@ def opened(scheme, lanes, tallies, update=()):
             update, round=1, plan=plan, lanes=lanes.encode(tally), counts=lanes.counts
         )
         aggregator.add(frame)
-    for member, request in aggregator.requests().items():
-        aggregator.answer(scheme.member(keys.client(member)).answer(request))
+    for member, request in (aggregator.committee.requests() if aggregator.committee else {}).items():
+        aggregator.committee.answer(scheme.committee.member(keys.client(member)).answer(request))
     found = scheme.decryptor(keys.client(0)).open(aggregator.finish())
     return found.arrays, lanes.decode(found.lanes, len(tallies))
 

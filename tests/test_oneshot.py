@@ -47,7 +47,7 @@ class Federation:
         self.goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
         app = make_app(self.goals, [10] * CLIENTS, **({} if mods is None else {"mods": mods}))
         self.grid = LocalGrid(app, CLIENTS, self.keys, tamper)
-        out = {} if self.scheme.reveals_to_server else {"out": folder / "run"}
+        out = {} if (self.scheme.committee and self.scheme.committee.reveals_to_server) else {"out": folder / "run"}
         self.strategy = SecureStrategy(inner or FedAvg(**ALL), self.keys, committee_timeout=5, may_lose=2, **out)
 
     def start(self, rounds, **options):
@@ -112,7 +112,7 @@ def test_the_server_opens_nothing_where_clients_read(tmp_path, rng):
     federation.start(1)
     _, server = keys.load_server(federation.keys)
     with pytest.raises(errors.UnsupportedError, match='reveal="server"'):
-        federation.scheme.server_decryptor(server)
+        federation.scheme.committee.server_decryptor(server)
 
 
 @pytest.mark.parametrize("inner", [FedAvg, FedAdam, FedYogi, FedAdagrad, FedAvgM])
@@ -161,7 +161,7 @@ def test_a_member_answers_nothing_but_requests(tmp_path, rng, caplog):
     told = dict(reply.content["fedcipher.committee"])
     assert told.pop("party") == 0 and set(told) == {"prekey"}
     aggregator = federation.scheme.aggregator(keys.load_server(federation.keys)[1])
-    assert aggregator.take_prekeys([told["prekey"]]) == []
+    assert aggregator.committee.take_prekeys([told["prekey"]]) == []
 
 
 def test_parties_of_a_roster_make_a_round_without_anybody_holding_all_keys():
@@ -183,23 +183,23 @@ def test_parties_of_a_roster_make_a_round_without_anybody_holding_all_keys():
     identities = {party.id: _native.Identity.generate() for party in parties}
     listed = roster([Card.of(identities[party.id], party) for party in parties])
     assert _native.Roster.from_bytes(listed.to_bytes()).parties() == listed.parties()
-    key = {party: scheme.join(listed, identity) for party, identity in identities.items()}
+    key = {party: scheme.committee.join(listed, identity) for party, identity in identities.items()}
     assert {k.client for k in key.values()} == set(identities)
-    all_keys = base.KeySet({k.client: k for k in key.values()}, scheme.roster_key(listed))
+    all_keys = base.KeySet({k.client: k for k in key.values()}, scheme.committee.roster_key(listed))
     aggregator = scheme.aggregator(all_keys.server(), round=1)
     for client in range(3):
         aggregator.add(wire_tools.encryptor(scheme, all_keys, client).encrypt(UPDATE, round=1))
-    for member, request in itertools.islice(aggregator.requests().items(), 2):
-        assert aggregator.answer(scheme.member(key[member]).answer(request)) == member
+    for member, request in itertools.islice(aggregator.committee.requests().items(), 2):
+        assert aggregator.committee.answer(scheme.committee.member(key[member]).answer(request)) == member
     (values, scalar) = scheme.decryptor(key[20]).decrypt(aggregator.finish(), round=1)
     np.testing.assert_allclose(values, UPDATE[0], atol=1e-3)
     assert scalar.shape == ()
     for role, party in (("client", 10), ("reader", 0), ("member", 20)):
-        make = {"client": scheme.encryptor, "reader": scheme.decryptor, "member": scheme.member}[role]
+        make = {"client": scheme.encryptor, "reader": scheme.decryptor, "member": scheme.committee.member}[role]
         with pytest.raises(errors.KeyFormatError, match=f"party {party} of the roster is no {role}"):
             make(key[party])
     with pytest.raises(errors.ParameterError, match="this identity is not in it"):
-        scheme.join(listed, _native.Identity.generate())
+        scheme.committee.join(listed, _native.Identity.generate())
 
 
 def test_rosters_that_cannot_be_are_refused_by_name():
@@ -222,7 +222,9 @@ def test_rosters_that_cannot_be_are_refused_by_name():
         with pytest.raises(errors.ParameterError, match='"b" has the keys of another party'):
             roster([Card(Party(0, "a"), verify, sealing), Card(Party(1, "b"), *keys_of_b)])
     with pytest.raises(errors.ParameterError, match=r"2 members, the scheme 5"):
-        made().roster_key(roster([Card.of(i, Party(k, str(k), member=True)) for k, i in enumerate(identities)]))
+        made().committee.roster_key(
+            roster([Card.of(i, Party(k, str(k), member=True)) for k, i in enumerate(identities)])
+        )
     for damaged in (b"", b"FEDROST3", roster([cards[0]]).to_bytes()[:-1], roster([cards[0]]).to_bytes() + b"x"):
         with pytest.raises(errors.ParameterError):
             _native.Roster.from_bytes(damaged)
@@ -278,9 +280,9 @@ def test_from_identities_to_a_round_with_commands(tmp_path, capsys):
     for name in ("ada", "bob", "cid"):
         own, mine = key[name]
         aggregator.add(wire_tools.encryptor(own, all_keys, mine.client).encrypt(UPDATE, round=1))
-    for member, request in aggregator.requests().items():
+    for member, request in aggregator.committee.requests().items():
         (holder,) = [k for _, k in key.values() if k.client == member]
-        aggregator.answer(scheme.member(holder).answer(request))
+        aggregator.committee.answer(scheme.committee.member(holder).answer(request))
     (values, _) = key["dot"][0].decryptor(key["dot"][1]).decrypt(aggregator.finish(), round=1)
     np.testing.assert_allclose(values, UPDATE[0], atol=1e-3)
     # An identity that has signed a roster signs no other by accident.
@@ -452,7 +454,7 @@ def test_what_a_maker_of_its_own_program_puts_into_a_roster_is_found(tmp_path, c
         listed = roster([Card.of(i, party) for i, party in zip(own, parties, strict=True)])
         few = fedcipher.scheme("oneshot", clients=4, members=3, min_contributions=3, codec=CODEC, preset="fast")
         path = tmp_path / f"{why}.key"
-        keys.store.save_server(few.roster_key(listed), few, path)
+        keys.store.save_server(few.committee.roster_key(listed), few, path)
         assert cli.main(["roster", "--check", str(path)]) == 1
         said = capsys.readouterr()
         assert why in said.err and "\u202e" not in said.out + said.err
@@ -478,7 +480,7 @@ def encrypts(key_file):
     scheme, key = keys.load_client(key_file)
     encryptor = scheme.encryptor(key)
     members = [keys.load_client(key_file.parent / f"site-{k}.key")[1] for k in range(3)]
-    wire_tools.take_prekeys(encryptor, [scheme.member(member).prekey() for member in members])
+    wire_tools.take_prekeys(encryptor, [scheme.committee.member(member).prekey() for member in members])
     return len(encryptor.encrypt(UPDATE, round=1)) > 0
 
 
@@ -638,18 +640,18 @@ class AdversaryC:
         self.number = 0
 
     def member(self, member):
-        make = wire_tools.forgetful if member in self.forgetful else type(self.scheme).member
-        return make(self.scheme, self.keys.client(member))
+        make = wire_tools.forgetful if member in self.forgetful else type(self.scheme.committee).member
+        return make(self.scheme.committee, self.keys.client(member))
 
     def aggregate(self, updates, members):
         """What the product's server makes of these updates and the answers it gets; None where these are too few."""
         aggregator = self.scheme.aggregator(self.keys.server(), round=self.number)
         for update in updates:
             aggregator.add(update)
-        for member, request in aggregator.requests().items():
+        for member, request in aggregator.committee.requests().items():
             with contextlib.suppress(errors.ReplayError):
                 if member in members:
-                    aggregator.answer(self.member(member).answer(request))
+                    aggregator.committee.answer(self.member(member).answer(request))
         with contextlib.suppress(errors.CommitteeError):
             return aggregator.finish()
         return None
@@ -763,16 +765,23 @@ def lied(scheme, held, liar, folder, monkeypatch):
         patch.setenv("FEDCIPHER_STATE_DIR", str(folder))
         for number in clients:
             other.add(wire_tools.encryptor(scheme, held, number).encrypt(UPDATE, round=1))
-        lie = scheme.member(held.client(liar)).answer(other.requests()[liar])
-    return aggregator, frame, scheme.member(held.client(liar)).answer(aggregator.requests()[liar]), lie
+        lie = scheme.committee.member(held.client(liar)).answer(other.committee.requests()[liar])
+    return (
+        aggregator,
+        frame,
+        scheme.committee.member(held.client(liar)).answer(aggregator.committee.requests()[liar]),
+        lie,
+    )
 
 
 def answered_beside(aggregator, scheme, held, liar, lie):
     """The aggregate where all answer, one of them so; and of how many members it has answers."""
-    for member, request in aggregator.requests().items():
-        aggregator.answer(lie if member == liar else scheme.member(held.client(member)).answer(request))
-    assert not aggregator.missing
-    accused, total = aggregator.accused, aggregator.finish()
+    for member, request in aggregator.committee.requests().items():
+        aggregator.committee.answer(
+            lie if member == liar else scheme.committee.member(held.client(member)).answer(request)
+        )
+    assert not aggregator.committee.missing
+    accused, total = aggregator.committee.accused, aggregator.finish()
     return accused, total, struct.unpack_from("<I", wire_tools.payload(total), 4)[0]
 
 
@@ -815,14 +824,14 @@ def test_an_answer_that_cannot_be_read_is_left_out_while_others_are_enough(lie, 
     aggregator = scheme.aggregator(held.server(), round=1)
     for number in range(CLIENTS):
         aggregator.add(wire_tools.encryptor(scheme, held, number).encrypt(UPDATE, round=1))
-    answers = {m: scheme.member(held.client(m)).answer(r) for m, r in aggregator.requests().items()}
+    answers = {m: scheme.committee.member(held.client(m)).answer(r) for m, r in aggregator.committee.requests().items()}
     answer = wire_tools.OneshotAnswer.read(answers[3], wire_tools.Sharing(scheme))
     assert answer.to_bytes() == answers[3] and [reader for reader, _ in answer.wraps] == list(range(CLIENTS))
     spoilt = {5: lambda key: key[:96] + bytes([key[96] ^ 1]) + key[97:]}
     wraps = [(reader, spoilt.get(reader, bytes)(key)) for reader, key in answer.wraps]
     answers[3] = replace(answer, wraps=() if lie == "no keys" else wraps).to_bytes()
     for member in sorted(answers, key=lambda m: m != 3)[: 5 - away]:
-        aggregator.answer(answers[member])
+        aggregator.committee.answer(answers[member])
     if away == 3:
         with pytest.raises(errors.CommitteeError):
             aggregator.finish()
@@ -846,7 +855,7 @@ class Liar:
         self.scheme, self.key = keys.load_client(folder / f"client-{party}.key")
         _, self.server = keys.load_server(folder)
         self.signing = wire_tools.signing_key(self.key)
-        self.members = sorted(self.scheme.members(self.server))
+        self.members = sorted(self.scheme.committee.members(self.server))
         self.sharing = wire_tools.Sharing(self.scheme)
 
     def resealed(self, update, share, ciphertexts):

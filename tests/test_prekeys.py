@@ -239,8 +239,8 @@ def test_without_enough_prekeys_the_app_is_not_called(tmp_path, rng):
     federation = Attacked(tmp_path, "oneshot", rng, mods=(client_mod, app_is_called), preset="fast")
     _, server = keys.load_server(federation.folder)
     own = {k: keys.load_client(federation.folder / f"client-{k}.key")[1] for k in MEMBERS}
-    good = federation.scheme.prekeys(KeySet(own, server))
-    foreign = federation.scheme.prekeys(federation.scheme.keygen(5))
+    good = federation.scheme.committee.prekeys(KeySet(own, server))
+    foreign = federation.scheme.committee.prekeys(federation.scheme.keygen(5))
     changed = [wire_tools.with_flip(prekey, 200, 1) for prekey in good]
     wrong = [
         None,
@@ -287,7 +287,7 @@ def test_a_question_to_a_member_that_is_two_or_none_is_refused_and_deletes_nothi
     scheme = fedcipher.scheme("oneshot", clients=6, members=3, preset="fast", codec=federation.scheme.codec)
     assert dict(told(federation.grid, 0, {"end": 1}).content[COMMITTEE]) == {"party": 0}
     assert published() != before
-    assert scheme.answers_needed == 3
+    assert scheme.committee.needed == 3
 
 
 def test_a_member_forgets_by_command_and_nothing_sealed_to_it_opens(tmp_path, capsys):
@@ -299,22 +299,22 @@ def test_a_member_forgets_by_command_and_nothing_sealed_to_it_opens(tmp_path, ca
     aggregator = scheme.aggregator(held.server(), round=1)
     for client in range(CLIENTS):
         aggregator.add(wire_tools.encryptor(scheme, held, client).encrypt(UPDATE, round=1))
-    requests = aggregator.requests()
+    requests = aggregator.committee.requests()
     # One that is none of a member's is found before anything is deleted.
     shared = fedcipher.scheme("flashe", clients=3)
     other = keys.save(shared.keygen(3), shared, tmp_path / "shared") / "client-0.key"
     assert "no committee" in run("forget", *files, other, capsys=capsys, status=2)
     refused = run("forget", files[4], folder / "client-5.key", capsys=capsys, status=2)
     assert "party 5, which is no member" in refused
-    aggregator.answer(scheme.member(held.client(4)).answer(requests[4]))
+    aggregator.committee.answer(scheme.committee.member(held.client(4)).answer(requests[4]))
     said = run("forget", *files[:4], capsys=capsys)
     assert said.count("nothing that was sealed to this member so far opens any more") == 4
     for member in range(4):
         with pytest.raises(errors.PrekeyError, match="prekeys that are gone"):
-            scheme.member(held.client(member)).answer(requests[member])
+            scheme.committee.member(held.client(member)).answer(requests[member])
     # It goes on with new ones.
     again = scheme.aggregator(held.server(), round=2)
     for client in range(CLIENTS):
         again.add(wire_tools.encryptor(scheme, held, client).encrypt(UPDATE, round=2))
-    wire_tools.answered(again, lambda member: scheme.member(held.client(member)))
-    assert not again.missing
+    wire_tools.answered(again, lambda member: scheme.committee.member(held.client(member)))
+    assert not again.committee.missing

@@ -46,8 +46,8 @@ class Mixed:
         self.place = second.Place(self.params, oneshot_bytes.Roster.make(chance, parties))
         self.roster = _native.Roster.from_bytes(self.place.roster.content)
         natives = [_native.Identity.from_bytes(own.content) for own in self.identities]
-        self.keys = [self.scheme.join(self.roster, own) for own in natives]
-        self.server_key = self.scheme.roster_key(self.roster)
+        self.keys = [self.scheme.committee.join(self.roster, own) for own in natives]
+        self.server_key = self.scheme.committee.roster_key(self.roster)
         self.native = self.scheme._native
         widths = [(1, bits, 1.0, [20, 15 + 2 * k]) for k, bits in enumerate(self.params.bits)]
         tensors = [*widths, (1, 16, 1.0, [more, 3]), (12, 2, 1.0, [400]), (12, self.scheme.lane_bits[1], 1.0, [5])]
@@ -236,12 +236,14 @@ def test_the_rule_of_sets_is_the_same_in_both(rng):
 
 def test_rosters_and_keys_are_the_same_bytes_in_both():
     mixed = Mixed()
-    assert mixed.place.roster.fingerprint(mixed.params, 1) == mixed.scheme.roster_fingerprint(mixed.roster, epoch=1)
+    assert mixed.place.roster.fingerprint(mixed.params, 1) == mixed.scheme.committee.roster_fingerprint(
+        mixed.roster, epoch=1
+    )
     assert mixed.place.server_key() == mixed.server_key.to_bytes()
     for own, key in zip(mixed.identities, mixed.keys, strict=True):
         assert mixed.place.client_key(own) == key.to_bytes()
     signatures = [(k, mixed.place.joined_signature(own)) for k, own in enumerate(mixed.identities)]
-    mixed.scheme.with_joined(mixed.keys[0], signatures)
+    mixed.scheme.committee.with_joined(mixed.keys[0], signatures)
     native = _native.Identity.from_bytes(mixed.identities[2].content)
     fingerprint = mixed.place.roster.fingerprint(mixed.params, 1)
     signed = native.sign_roster(fingerprint)
@@ -249,7 +251,7 @@ def test_rosters_and_keys_are_the_same_bytes_in_both():
     cards = [(k, f"party {k}", (True, k < 5, True), *_native.Identity.generate().public()) for k in range(6)]
     made = _native.Roster(cards)
     found = oneshot_bytes.Roster(made.to_bytes()).fingerprint(mixed.params, 3)
-    assert found == mixed.scheme.roster_fingerprint(made, epoch=3)
+    assert found == mixed.scheme.committee.roster_fingerprint(made, epoch=3)
 
 
 # Vectors
@@ -280,7 +282,8 @@ class Kept:
         self.place = second.Place.of_server_key(self.params, self.frames["server key"][0])
         self.identities = {int(n): raw(content) for n, content in said["identities"].items()}
         self.keys = {
-            n: self.scheme.join(self.roster, _native.Identity.from_bytes(c)) for n, c in self.identities.items()
+            n: self.scheme.committee.join(self.roster, _native.Identity.from_bytes(c))
+            for n, c in self.identities.items()
         }
         self.prekeys = {int(n): raw(secret) for n, secret in said["prekeys"].items()}
 
@@ -340,13 +343,13 @@ def test_the_vectors_are_what_their_seeds_give():
 
 def test_the_product_says_of_the_vectors_roster_what_they_say(kept):
     said = kept.said
-    assert kept.scheme.roster_fingerprint(kept.roster, epoch=1) == raw(said["roster"]["fingerprint"])
+    assert kept.scheme.committee.roster_fingerprint(kept.roster, epoch=1) == raw(said["roster"]["fingerprint"])
     assert kept.server_key.to_bytes() == kept.frames["server key"][0]
     assert kept.keys[20].to_bytes() == kept.frames["client key"][20]
     assert kept.frames["update"][10][24:40] == raw(said["parameters"])
     signatures = [(one["party"], raw(one["signature"])) for one in said["signed"] if "signature" in one]
     assert len(signatures) == 5
-    kept.scheme.with_joined(kept.keys[20], signatures)
+    kept.scheme.committee.with_joined(kept.keys[20], signatures)
 
 
 def test_the_product_takes_every_frame_of_the_vectors_and_makes_the_servers_alike(kept):
@@ -438,7 +441,7 @@ def readers(kept, what, party):
         )
     if what == "client key":
         return (
-            lambda f: kept.scheme.roster_of(_native.ClientKey.from_bytes(f)),
+            lambda f: kept.scheme.committee.roster_of(_native.ClientKey.from_bytes(f)),
             lambda f: second.Place.of_client_key(kept.params, f),
         )
     if what == "aggregate":

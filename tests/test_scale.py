@@ -23,7 +23,7 @@ scheme = schemes.from_spec(json.loads((folder / "spec").read_text()))
 key = _native.ServerKey.from_bytes((folder / "key").read_bytes())
 common = (folder / "common").read_bytes()
 for piece in sorted(folder.glob("piece-*")):
-    (folder / f"done-{piece.name}").write_bytes(scheme.work(key, common, piece.read_bytes()))
+    (folder / f"done-{piece.name}").write_bytes(scheme.workers.work(key, common, piece.read_bytes()))
 """
 
 
@@ -55,7 +55,7 @@ def summed():
 
 def test_another_process_does_the_work_and_the_aggregate_is_the_same(summed, tmp_path):
     aggregator = summed.aggregator()
-    parts = aggregator.parts()
+    parts = aggregator.parted.parts()
     assert len(parts.pieces) == 2
     given = {"key": summed.keys.server().to_bytes(), "common": parts.common}
     given |= {f"piece-{number}": piece for number, piece in enumerate(parts.pieces)}
@@ -66,23 +66,23 @@ def test_another_process_does_the_work_and_the_aggregate_is_the_same(summed, tmp
     results = [path.read_bytes() for path in sorted(tmp_path.glob("done-*"))]
     for wrong in (results[:1], [results[0], results[1][:-9]], [results[0], b""], [*results, results[0]]):
         with pytest.raises(errors.FrameError):
-            aggregator.finish_from(wrong)
+            aggregator.parted.finish_from(wrong)
     # What was refused has cost nothing.
-    assert aggregator.finish_from(results) == summed.aggregate
+    assert aggregator.parted.finish_from(results) == summed.aggregate
     with pytest.raises(errors.FedcipherError):
-        aggregator.finish_from(results)
+        aggregator.parted.finish_from(results)
 
 
 def test_results_that_are_not_in_order_do_not_open(summed):
     aggregator = summed.aggregator()
-    parts = aggregator.parts()
-    results = [summed.scheme.work(summed.keys.server(), parts.common, piece) for piece in parts.pieces]
+    parts = aggregator.parted.parts()
+    results = [summed.scheme.workers.work(summed.keys.server(), parts.common, piece) for piece in parts.pieces]
     with pytest.raises(errors.FedcipherError):
-        summed.scheme.decryptor(summed.keys.client(2)).decrypt(aggregator.finish_from(results[::-1]))
+        summed.scheme.decryptor(summed.keys.client(2)).decrypt(aggregator.parted.finish_from(results[::-1]))
 
 
 def test_damaged_work_is_refused(summed):
-    parts = summed.aggregator().parts()
+    parts = summed.aggregator().parted.parts()
     common, piece = parts.common, parts.pieces[0]
     most = (2**63).to_bytes(8, "little")
     pieces = [piece[:-1], piece + b"0", b"", piece[:8] + most + piece[16:], most + piece[8:]]
@@ -90,18 +90,14 @@ def test_damaged_work_is_refused(summed):
     damaged += [(bad, piece) for bad in (common[:-1], b"", common[:8] + b"\xff" * 4 + common[12:])]
     for bad in damaged:
         with pytest.raises(errors.FrameError):
-            summed.scheme.work(summed.keys.server(), *bad)
+            summed.scheme.workers.work(summed.keys.server(), *bad)
 
 
 def test_schemes_that_only_add_hand_out_nothing():
     scheme = fedcipher.scheme("flashe", codec=Codec(bits=12, clip=1.0), clients=2, min_contributions=2)
     server = scheme.keygen(2).server()
     aggregator = scheme.aggregator(server)
-    assert aggregator.parts() is None
-    with pytest.raises(errors.FrameError):
-        aggregator.finish_from([])
-    with pytest.raises(errors.UnsupportedError):
-        scheme.work(server, b"", b"")
+    assert aggregator.parted is None and scheme.workers is None
 
 
 def test_workers_are_checked_when_they_are_named():

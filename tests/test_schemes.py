@@ -51,6 +51,19 @@ def run_round(scheme, updates, weights, round_number=1, drop=()):
     return scheme.decryptor(keys.client(0)), aggregator.finish()
 
 
+@pytest.mark.parametrize("name", fedcipher.scheme_names())
+def test_what_one_scheme_needs_is_an_object_or_nothing(name):
+    try:
+        scheme = fedcipher.scheme(name, clients=5, codec=Codec(bits=12, clip=1.0))
+    except errors.DependencyError as error:
+        pytest.skip(str(error))
+    assert (scheme.committee is not None) == scheme.info.committee == (name == "oneshot")
+    assert (scheme.workers is not None) == (name == "pasta-bfv")
+    if name in ("plain", "flashe", "bfv", "oneshot"):
+        aggregator = scheme.aggregator(scheme.keygen(5).server())
+        assert (aggregator.committee is not None) == scheme.info.committee and aggregator.parted is None
+
+
 @pytest.mark.parametrize(("name", "params"), VARIANTS, ids=NAMES)
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -67,7 +67,7 @@ def means(folder, rounds, largest, name="flashe", values=VALUES):
     strategy = SecureStrategy(
         FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients),
         made,
-        opener=None if scheme.reveals_to_server else "client-0.key",
+        opener=None if (scheme.committee and scheme.committee.reveals_to_server) else "client-0.key",
         train_answers=["loss"],
     )
     models = [np.zeros(values, np.float32)]
@@ -136,8 +136,8 @@ def opened_sum(scheme, shown):
         update = [np.full(values_of(scheme.name), value, np.float32)]
         aggregator.add(wire_tools.encryptor(scheme, issued, client).encrypt(update, round=1, unbiased=True))
     if scheme.name == "oneshot":
-        for member, request in aggregator.requests().items():
-            aggregator.answer(scheme.member(issued.client(member)).answer(request))
+        for member, request in (aggregator.committee.requests() if aggregator.committee else {}).items():
+            aggregator.committee.answer(scheme.committee.member(issued.client(member)).answer(request))
     (mean_of,) = scheme.decryptor(issued.client(0)).decrypt(aggregator.finish())
     return mean_of.astype(np.float64)
 

@@ -92,8 +92,13 @@ def with_flip(frame, position, mask):
 def encryptor(scheme, issued, client):
     """A client's; where shares go to a committee, it has taken the members' newest prekeys."""
     made = scheme.encryptor(issued.client(client))
-    take_prekeys(made, scheme.prekeys(issued))
+    take_prekeys(made, prekeys(scheme, issued))
     return made
+
+
+def prekeys(scheme, issued):
+    """The newest of each member; none where the scheme has no committee."""
+    return scheme.committee.prekeys(issued) if scheme.committee else []
 
 
 def take_prekeys(encryptor, frames):
@@ -266,13 +271,15 @@ class OneshotUpdate:
 def answered(aggregator, member_of, asked=None):
     """The committee's part: members agree on the set, and answer. ``asked``: those of them that are there."""
     members = {}
+    if aggregator.committee is None:
+        return
     for _ in range(4):
-        requests = aggregator.requests()
-        agreeing = aggregator.agreeing
+        requests = aggregator.committee.requests()
+        agreeing = aggregator.committee.agreeing
         for number, request in requests.items():
             if asked is None or number in asked:
                 members.setdefault(number, member_of(number))
-                aggregator.answer(members[number].answer(request))
+                aggregator.committee.answer(members[number].answer(request))
         if not agreeing:
             return
 

@@ -89,7 +89,8 @@ def write(name: str, folder: Path) -> None:
         frames.mkdir()
         aggregate = summed(scheme, issued, frames)
         (frames / "aggregate.fedc").write_bytes(aggregate)
-        opens = scheme.server_decryptor(issued.server()) if scheme.reveals_to_server else None
+        opened = scheme.committee and scheme.committee.reveals_to_server
+        opens = scheme.committee.server_decryptor(issued.server()) if opened else None
         mean = (opens or scheme.decryptor(issued.client(0))).decrypt(aggregate, round=ROUND)
     (folder / "opened.json").write_text(json.dumps([x.tolist() for x in mean]))
 
@@ -97,7 +98,7 @@ def write(name: str, folder: Path) -> None:
 def summed(scheme: Scheme, issued: KeySet, frames: Path) -> bytes:
     """The aggregate of a round of equal updates; each frame on the way is kept in ``frames``."""
     aggregator = scheme.aggregator(issued.server(), round=ROUND)
-    prekeys = scheme.prekeys(issued) if scheme.info.committee else []
+    prekeys = scheme.committee.prekeys(issued) if scheme.committee else []
     for number, prekey in enumerate(prekeys):
         (frames / f"prekey-{number}.fedc").write_bytes(prekey)
     for client in range(CLIENTS):
@@ -107,11 +108,11 @@ def summed(scheme: Scheme, issued: KeySet, frames: Path) -> bytes:
         update = encryptor.encrypt(VALUES, round=ROUND)
         (frames / f"update-{client}.fedc").write_bytes(update)
         aggregator.add(update)
-    for member, request in aggregator.requests().items():
-        answer = scheme.member(issued.client(member)).answer(request)
+    for member, request in (aggregator.committee.requests() if aggregator.committee else {}).items():
+        answer = scheme.committee.member(issued.client(member)).answer(request)
         (frames / f"request-{member}.fedc").write_bytes(request)
         (frames / f"answer-{member}.fedc").write_bytes(answer)
-        aggregator.answer(answer)
+        aggregator.committee.answer(answer)
     return aggregator.finish()
 
 

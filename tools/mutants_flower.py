@@ -186,7 +186,10 @@ MUTANTS = (
         "if False:",
     ),
     flower(
-        "client_model", "reports under a common key", "if charter.reports and not self.scheme.fixes_sets:", "if False:"
+        "client_model",
+        "reports under a common key",
+        "if charter.reports and self.scheme.committee is None:",
+        "if False:",
     ),
     flower("client_model", "a missing step is skipped", "if number != self._chain.at.steps + 1:", "if False:"),
     flower(

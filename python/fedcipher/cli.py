@@ -675,16 +675,17 @@ def _forget(options: argparse.Namespace, __: list[str]) -> int:
 def _member_of(path: Path) -> Member:
     """The member that holds this key, where its prekeys are. Raises `ParameterError`."""
     made, key = keys.load_client(path)
-    if not made.info.committee:
+    committee = made.committee
+    if committee is None:
         raise ParameterError(f"{path} is a key of {made.name}, which has no committee and so no prekeys")
-    if key.client not in made.members(key):
+    if key.client not in committee.members(key):
         raise ParameterError(f"{path} is the key of party {key.client}, which is no member of the committee")
     if not (state_dir() / f"{key.fingerprint}-{key.client}.prekeys").exists():
         raise ParameterError(
             f"{path}: this member has no prekeys in {state_dir()}; run this as the user that the member runs as, "
             "with the same FEDCIPHER_STATE_DIR"
         )
-    return made.member(key)
+    return committee.member(key)
 
 
 def _join(options: argparse.Namespace, __: list[str]) -> int:

@@ -49,9 +49,10 @@ class RayWorkers:
 
         ``progress(done, total)`` counts ciphertexts. Raises as `Aggregator.finish`, and `WorkersError`.
         """
-        parts = aggregator.parts()
-        if parts is None:
+        parted = aggregator.parted
+        if parted is None:
             return aggregator.finish(progress)
+        parts = parted.parts()
         ray = load("ray")
         try:
             if not ray.is_initialized():
@@ -61,7 +62,7 @@ class RayWorkers:
             raise WorkersError(f"Ray did not do the round's work: {error}; it can be finished again") from error
         except ConnectionError as error:
             raise WorkersError(f"no Ray cluster at {self._address!r}: {error}") from error
-        return aggregator.finish_from(results)
+        return parted.finish_from(results)
 
     def _results(
         self,
@@ -93,7 +94,9 @@ class RayWorkers:
 
 
 def _work(spec: str, key: bytes, common: bytes, piece: bytes) -> bytes:
-    return _scheme(spec).work(_key(key), common, piece)
+    workers = _scheme(spec).workers
+    assert workers is not None
+    return workers.work(_key(key), common, piece)
 
 
 # A worker keeps both: parsing the server's key takes longer than some pieces.

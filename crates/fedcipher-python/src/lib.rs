@@ -523,11 +523,10 @@ impl Aggregator {
     }
 
     /// The work of `finish`, for others to do: (what all pieces need, each piece).
-    fn parts<'py>(&self, py: Python<'py>) -> PyResult<Option<Handed<'py>>> {
-        let parts =
-            at_work_on(py, &self.0, |object| object.parted().map(|sum| sum.parts()).transpose()).map_err(raise)?;
+    fn parts<'py>(&self, py: Python<'py>) -> PyResult<Handed<'py>> {
+        let parts = at_work_on(py, &self.0, |object| object.require_parts()?.parts()).map_err(raise)?;
         let bytes = |bytes: &Vec<u8>| PyBytes::new(py, bytes);
-        Ok(parts.map(|parts| (bytes(&parts.common), parts.pieces.iter().map(bytes).collect())))
+        Ok((bytes(&parts.common), parts.pieces.iter().map(bytes).collect()))
     }
 
     /// `finish` from the results of all parts, in their order.

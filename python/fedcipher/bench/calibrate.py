@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from fedcipher.bench.case import Case
 from fedcipher.bench.server import end_with_parent
 from fedcipher.codec import Array
 from fedcipher.errors import BenchError, FedcipherError
-from fedcipher.schemes import KeySet, Scheme
+from fedcipher.schemes import Committee, CommitteeRound, KeySet, Scheme
 
 __all__ = ["TERMS", "Point", "calibrated", "line", "sizes"]
 
@@ -194,7 +194,8 @@ def _round(made: Scheme, keys: KeySet, updates: list[list[Array]], number: int) 
     server = keys.server()
     plan = made.plan(server, range(len(updates)))
     frames: list[bytes] = []
-    prekeys = made.prekeys(keys)
+    committee = made.committee
+    prekeys = [] if committee is None else committee.prekeys(keys)
     for client, update in enumerate(updates):
         encryptor = made.encryptor(keys.client(client))
         encryptor.take_prekeys(prekeys)
@@ -204,15 +205,15 @@ def _round(made: Scheme, keys: KeySet, updates: list[list[Array]], number: int) 
         aggregator = made.aggregator(server, round=number)
         for frame in frames:
             aggregator.add(frame)
-        requests = aggregator.requests()
+        requests = {} if aggregator.committee is None else aggregator.committee.requests()
     answers = [b""]
     for member, request in requests.items():
-        holder = made.member(keys.client(member))
+        holder = cast(Committee, committee).member(keys.client(member))
         with clocks["answer"]:
             answers.append(holder.answer(request))
     with clocks["operate"]:
         for answer in answers[1:]:
-            aggregator.answer(answer)
+            cast(CommitteeRound, aggregator.committee).answer(answer)
         aggregate = aggregator.finish()
     decryptor = made.decryptor(keys.client(0))
     with clocks["decrypt"]:

@@ -84,12 +84,13 @@ def _run(
     update_bytes = aggregate_bytes = 0
     connection.send("run")
     with Sampler(connection.counters) as sampler:
+        committee = made.committee
         for number in range(1, case.sums + 1):
             connection.send("plan", sampled=case.clients)
             plan = connection.receive("plan").payload
-            if made.info.committee:
+            if committee is not None:
                 with sampler.phase("prekeys"):
-                    prekeys = made.prekeys(keys)
+                    prekeys = committee.prekeys(keys)
                     for encryptor in encryptors:
                         encryptor.take_prekeys(prekeys)
             for encryptor, update in zip(encryptors, updates, strict=True):
@@ -108,7 +109,9 @@ def _run(
                     break
                 member = int(message.facts["member"])
                 if member not in members:
-                    members[member] = made.member(keys.client(member))
+                    if committee is None:
+                        raise BenchError("the server asks a committee, which this scheme does not have")
+                    members[member] = committee.member(keys.client(member))
                 with sampler.phase("answer"):
                     answer = members[member].answer(message.payload)
                 connection.send("answer", answer)

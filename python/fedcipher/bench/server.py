@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import threading
-from typing import Any
+from typing import Any, cast
 
 from fedcipher import _native
 from fedcipher._addresses import host_and_port, joined, listening
@@ -16,7 +16,7 @@ from fedcipher._scratch import remove
 from fedcipher.bench.link import Connection, Link, Message
 from fedcipher.bench.sampler import Sampler
 from fedcipher.errors import BenchError, FedcipherError, PeerLostError
-from fedcipher.schemes import Aggregator, Scheme, from_spec
+from fedcipher.schemes import Aggregator, CommitteeRound, Scheme, from_spec
 
 __all__ = ["end_with_parent", "serve"]
 
@@ -119,14 +119,15 @@ def _run(connection: Connection, made: Scheme, key: _native.ServerKey) -> None:
             if aggregator is None:
                 raise BenchError("a sum is asked for before any frame")
             with sampler.phase("operate"):
-                requests = aggregator.requests()
+                committee = aggregator.committee
+                requests = {} if committee is None else committee.requests()
             for member, request in requests.items():
                 with sampler.phase("send"):
                     connection.send("request", request, member=member)
                 with sampler.phase("wait"):
                     answer = connection.receive("answer").payload
                 with sampler.phase("operate"):
-                    aggregator.answer(answer)
+                    cast(CommitteeRound, committee).answer(answer)
             with sampler.phase("operate"):
                 aggregate = aggregator.finish()
             with sampler.phase("send"):

@@ -38,7 +38,7 @@ from fedcipher.federation.fault_finder import no_part
 from fedcipher.federation.query import NoisyAnswers, Query, query_lanes
 from fedcipher.flower import protocol
 from fedcipher.flower.client import client_mod, take_prekeys, type_of
-from fedcipher.flower.committee import Committee
+from fedcipher.flower.committee import Committee, members_of, needed_of
 from fedcipher.flower.numbers import reserve
 from fedcipher.flower.outgoing import checked
 from fedcipher.flower.party import Party, party_of, spend
@@ -316,8 +316,8 @@ class _Asking:
                 f"{len(chosen)} nodes are asked, and a sum needs the answers of {least}; ask more nodes"
             )
         committee = Committee(committee_timeout, self._scheme, self._key)
-        members, needed = self._scheme.members(self._key), self._scheme.answers_needed
-        self._prekeys = committee.meet(grid, members, needed, self._asked.type)
+        members = members_of(self._scheme, self._key)
+        self._prekeys = committee.meet(grid, members, needed_of(self._scheme), self._asked.type)
         if committee.lacking:
             raise StrategyError(f"the answers cannot be added: {committee.lacking}")
         sums = RoundSums(self._empty_sum)
@@ -378,7 +378,8 @@ class _Asking:
 
     def _empty_sum(self) -> Aggregator:
         made = self._scheme.aggregator(self._key, round=self._asked.round)
-        made.take_prekeys(self._prekeys)
+        if made.committee is not None:
+            made.committee.take_prekeys(self._prekeys)
         return made
 
     def _take(self, reply: Message, sums: RoundSums) -> None:

@@ -74,7 +74,7 @@ class ClientModel:
         ours = (self._party.key_set(charter), _plain(self.scheme.spec()))
         if (charter.key_set, charter.scheme) != ours:
             raise CharterError("the charter is of other keys or another scheme than this client's")
-        if charter.reports and not self.scheme.fixes_sets:
+        if charter.reports and self.scheme.committee is None:
             raise CharterError("the charter wants reports, which under a common key tell of single clients")
         policy, signature = self._party.policy(), self._settings.signature
         self._store.accept(charter, policy, counts=not self._party.simulated, signature=signature)

@@ -22,7 +22,7 @@ from fedcipher.flower.party import Party, party_of
 from fedcipher.flower.refusal import reference_of
 from fedcipher.flower.replies import Gathering
 from fedcipher.foreign_text import quoted, quoting_log
-from fedcipher.schemes import Aggregator, Scheme
+from fedcipher.schemes import Aggregator, CommitteeRound, Scheme
 
 __all__ = ["Committee", "NoSum", "answer", "is_for_member"]
 
@@ -86,6 +86,16 @@ def _told(party: Party, record: ConfigRecord) -> dict[str, Any]:
         else:
             told[_PREKEY] = member.prekey()
     return told
+
+
+def members_of(scheme: Scheme, key: _native.ServerKey) -> frozenset[int]:
+    """The members of the committee; none where the scheme has no committee."""
+    return frozenset() if scheme.committee is None else scheme.committee.members(key)
+
+
+def needed_of(scheme: Scheme) -> int:
+    """How many members must answer for a sum; 0 where the scheme has no committee."""
+    return 0 if scheme.committee is None else scheme.committee.needed
 
 
 class Committee:
@@ -174,23 +184,24 @@ class Committee:
         Where the sum counts in a memory, members first agree that it may exist. Those that remember other sets say so,
         and all are asked again with these.
         """
-        requests = aggregator.requests()
-        if not requests:
+        of_round = aggregator.committee
+        if of_round is None:
             return None
+        requests = of_round.requests()
         self._nodes.update({party: node for party, node in known.items() if party in requests})
-        proposes, until, left = aggregator.agreeing, time.monotonic() + self._patience, _PROPOSALS
+        proposes, until, left = of_round.agreeing, time.monotonic() + self._patience, _PROPOSALS
         why: NoSum | None = None
-        while aggregator.agreeing:
+        while of_round.agreeing:
             if left == 0 or (why is not None and time.monotonic() >= until):
                 return why
-            why = self._exchange(grid, aggregator, message_type, requests)
-            requests, left = aggregator.requests(), left - 1
-        why = self._exchange(grid, aggregator, message_type, requests)
+            why = self._exchange(grid, of_round, message_type, requests)
+            requests, left = of_round.requests(), left - 1
+        why = self._exchange(grid, of_round, message_type, requests)
         # Who has agreed remembers the set.
         return why and replace(why, asked=why.asked or proposes)
 
     def _exchange(
-        self, grid: Grid, aggregator: Aggregator, message_type: str, requests: dict[int, bytes]
+        self, grid: Grid, of_round: CommitteeRound, message_type: str, requests: dict[int, bytes]
     ) -> NoSum | None:
         """Send ``requests`` and take the answers, until none is missing; why one is, if so."""
         began = time.monotonic()
@@ -199,12 +210,12 @@ class Committee:
         sent = {self._nodes[m]: (m, frame) for m, frame in requests.items() if m in self._nodes}
         asked = {node: protocol.wire_record({_REQUEST: frame}) for node, (_, frame) in sent.items()}
         messages = [_message(node, message_type, record) for node, record in asked.items()]
-        silent, refused, needed = set(requests), set[int](), aggregator.missing
+        silent, refused, needed = set(requests), set[int](), of_round.missing
         replies = Gathering(
             grid,
             messages,
             until=max(began + self._patience, time.monotonic() + _LEAST),
-            enough=lambda: not aggregator.missing,
+            enough=lambda: not of_round.missing,
             grace=lambda seconds: max(_LEAST, seconds),
         )
         # Whoever is not heard of may have used its prekey.
@@ -214,7 +225,7 @@ class Committee:
             member = sent.get(reply.metadata.src_node_id, (None, b""))[0]
             try:
                 frame, prekey = _frames_of(reply)
-                silent.discard(heard := aggregator.answer(frame))
+                silent.discard(heard := of_round.answer(frame))
                 self._keep(heard, prekey)
             except FedcipherError as error:
                 reference = reference_of(reply)
@@ -226,14 +237,14 @@ class Committee:
                     member,
                     f"it refused; its own log has the cause, reference {reference}" if reference else error,
                 )
-        if not aggregator.missing:
+        if not of_round.missing:
             return None
-        asked = aggregator.missing < needed or bool(silent - refused)
-        if aggregator.accused:
-            return NoSum(f"clients {aggregator.accused} have sealed to the committee what is no share of theirs", asked)
+        asked = of_round.missing < needed or bool(silent - refused)
+        if of_round.accused:
+            return NoSum(f"clients {of_round.accused} have sealed to the committee what is no share of theirs", asked)
         return NoSum(
             f"{len(requests) - len(silent)} of {len(requests)} members of the committee have answered within "
-            f"{self._patience:g} s, {aggregator.missing} more must; without: {sorted(silent)}",
+            f"{self._patience:g} s, {of_round.missing} more must; without: {sorted(silent)}",
             asked,
         )
 
@@ -265,7 +276,8 @@ class Committee:
         """
         try:
             *_, of, _, size, _ = _native.inspect(prekey)
-            refused = self._scheme.aggregator(self._key).take_prekeys([prekey])
+            of_round = self._scheme.aggregator(self._key).committee
+            refused = ["the scheme has no committee"] if of_round is None else of_round.take_prekeys([prekey])
         except FedcipherError as error:
             of, size, refused = [], 0, [str(error)]
         number = int.from_bytes(prekey[-8 - size :][:8], "little")

@@ -168,7 +168,10 @@ class Curves:
 
     def _own(self, frame: bytes) -> bytes:
         """A frame as the engine's client is sent it: an engine opens one form of it only."""
-        return self.scheme.addressed(frame, self._key.client) if isinstance(self._key, Engine) else frame
+        committee = self.scheme.committee
+        if committee is None or not isinstance(self._key, Engine):
+            return frame
+        return committee.addressed(frame, self._key.client)
 
     @staticmethod
     def _model(chain: Chain) -> str:

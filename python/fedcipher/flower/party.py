@@ -12,7 +12,7 @@ from flwr.app import Context
 
 from fedcipher._files import resolved
 from fedcipher.engine import Engine, connect
-from fedcipher.errors import AccessError, KeyFormatError, WrongEpochError
+from fedcipher.errors import AccessError, KeyFormatError, UnsupportedError, WrongEpochError
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.policy import SIMULATED, Policy, load_policy
 from fedcipher.federation.query import Query
@@ -96,7 +96,7 @@ class _EngineParty(_Site):
     @property
     def is_member(self) -> bool:
         try:
-            return bool(self.scheme.info.committee and self._engine.member().prekey())
+            return bool(self.scheme.committee and self._engine.member().prekey())
         except AccessError:
             return False
 
@@ -163,13 +163,17 @@ class _KeyFile(_Site):
 
     @property
     def is_member(self) -> bool:
-        return self.client in self.scheme.members(self._key)
+        committee = self.scheme.committee
+        return committee is not None and self.client in committee.members(self._key)
 
     def member(self, epoch: int) -> Member:
         if epoch != self._epoch:
             raise self._other_epoch(epoch)
         if self._member is None:
-            self._member = self.scheme.member(self._key)
+            committee = self.scheme.committee
+            if committee is None:
+                raise UnsupportedError(f"{self.scheme.name} has no committee: its clients share a key")
+            self._member = committee.member(self._key)
         return self._member
 
 

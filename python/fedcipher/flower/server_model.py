@@ -253,10 +253,10 @@ class ServerModel:
         if self.charter.sets_models:
             return Brought(protocol.named(self.names, self.arrays), [], document)
         arrays = {} if have is not None else dict(self._start.items())
-        steps = range((have or 0) + 1, self.folder.count + 1)
+        steps, committee = range((have or 0) + 1, self.folder.count + 1), self._scheme.committee
         for number in steps:
             for group, frame in enumerate(self.folder.step(number)):
-                addressed = frame if party is None else self._scheme.addressed(frame, party)
+                addressed = frame if party is None or committee is None else committee.addressed(frame, party)
                 arrays[protocol.aggregate_key(number, group)] = protocol.bytes_array(addressed)
         return Brought(ArrayRecord(arrays), [self.folder.round_of(number) for number in steps], document)
 

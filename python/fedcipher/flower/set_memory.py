@@ -26,7 +26,7 @@ class ServerSets:
     """
 
     def __init__(self, kind: str, scheme: Scheme, key: _native.ServerKey) -> None:
-        self._identified = scheme.fixes_sets
+        self._identified = scheme.committee is not None
         of = "identities" if self._identified else key.fingerprint
         self._path: Path = state_dir() / f"sets-{of}-{kind}.bin"
         self._names = key.names if self._identified else {client: client for client in key.cohort}

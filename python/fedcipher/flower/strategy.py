@@ -53,7 +53,7 @@ from fedcipher.federation.ranges import follows, measures
 from fedcipher.federation.widths import ADVICE, advice_answer
 from fedcipher.flower import protocol
 from fedcipher.flower.attendance import Attendance
-from fedcipher.flower.committee import Committee, NoSum
+from fedcipher.flower.committee import Committee, NoSum, members_of, needed_of
 from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.numbers import asked_after, clock_advice, reserve
@@ -325,8 +325,9 @@ class SecureStrategy(Strategy):
         return chosen
 
     def _opener_of(self, opener: Decryptor | str | Path | None) -> Decryptor | None:
-        if opener is None and self.scheme.reveals_to_server:
-            return self.scheme.server_decryptor(self._key)
+        committee = self.scheme.committee
+        if opener is None and committee is not None and committee.reveals_to_server:
+            return committee.server_decryptor(self._key)
         if not isinstance(opener, (str, Path)):
             said = "give a decryptor, or the path of a client's key file"
             return None if opener is None else instance_of(opener, Decryptor, "opener", said)
@@ -426,8 +427,8 @@ class SecureStrategy(Strategy):
             if self._journal is not None:
                 self._journal.close()
             if self._model is not None and self._committee_members:
-                members, needed = self._committee_members, self.scheme.answers_needed
-                self._committee.end(grid, members, needed, self._running.charter.types["train"])
+                members = self._committee_members
+                self._committee.end(grid, members, needed_of(self.scheme), self._running.charter.types["train"])
         self._with_past(result)
         finished = sum(record.unfinished is None for record in self.rounds)
         if num_rounds > 0 and finished == 0:
@@ -587,7 +588,7 @@ class SecureStrategy(Strategy):
             types=found.types,
             rounds=rounds if found.listed else _SPARE_ROUNDS * rounds,
             reader="server" if self._opener is not None else "clients",
-            reports=self._opener is None and self.scheme.fixes_sets and self._wants_reports,
+            reports=self._opener is None and self.scheme.committee is not None and self._wants_reports,
             sets_models=self._sets_models,
             settings=found.settings,
         )
@@ -864,8 +865,9 @@ class SecureStrategy(Strategy):
         """The messages of the frames of ``number``, each with what its node lacks of the model."""
         plan = self.scheme.plan(self._key, self._parties.clients(messages))
         if messages and self._grid is not None:
-            members, needed = self._committee_members, self.scheme.answers_needed
-            self._prekeys = self._committee.meet(self._grid, members, needed, self._running.charter.types["train"])
+            message_type = self._running.charter.types["train"]
+            needed = needed_of(self.scheme)
+            self._prekeys = self._committee.meet(self._grid, self._committee_members, needed, message_type)
         return self._one_by_one(messages, index, number, plan)
 
     def _one_by_one(self, messages: list[Message], index: int, number: int, plan: bytes) -> Iterator[Message]:
@@ -1061,7 +1063,8 @@ class SecureStrategy(Strategy):
         beside = [advice_answer()] if purpose == "train" and model.widths.bits else []
         if not model.charter.reports or not [*answers, *beside] or self._grid is None:
             return None
-        readers = self.scheme.readers(self._key)
+        committee = self.scheme.committee
+        readers = frozenset[int]() if committee is None else committee.readers(self._key)
         nodes = [reply.metadata.src_node_id for reply in accepted]
         asked = [node for node in nodes if self._parties.client_of[node] in readers][: self._reports.wanted]
         messages = [self._report_message(purpose, node, index, frame) for node in asked]
@@ -1074,7 +1077,8 @@ class SecureStrategy(Strategy):
 
     def _report_message(self, purpose: Purpose, node: int, index: int, frame: bytes | None) -> Message:
         charter, client = self._running.charter, self._parties.client_of[node]
-        content = request(purpose, None if frame is None else self.scheme.addressed(frame, client))
+        committee = self.scheme.committee
+        content = request(purpose, frame if frame is None or committee is None else committee.addressed(frame, client))
         brought = self._running.to_node(node, client)
         content[charter.record] = brought.arrays
         content[protocol.CONFIG] = self._settings(brought, index, self._number)
@@ -1161,13 +1165,13 @@ class SecureStrategy(Strategy):
 
     @property
     def _committee_members(self) -> frozenset[int]:
-        return self.scheme.members(self._key)
+        return members_of(self.scheme, self._key)
 
     def _empty_sum(self, number: int) -> Aggregator:
         """A sum of the frames of ``number``, which takes shares for the prekeys that clients were given only."""
         made = self.scheme.aggregator(self._key, round=number)
-        if self._committee_members:
-            for why in made.take_prekeys(self._prekeys):
+        if made.committee is not None:
+            for why in made.committee.take_prekeys(self._prekeys):
                 _log.warning("a prekey of the committee is not used: %s", why)
         return made
 
@@ -1200,7 +1204,8 @@ class SecureStrategy(Strategy):
         if self._grid is not None:
             message_type = self._running.charter.types[purpose]
             away = self._committee.ask(self._grid, aggregator, message_type, self._parties.node_of)
-            self._accuse(aggregator.accused, record)
+            if aggregator.committee is not None:
+                self._accuse(aggregator.committee.accused, record)
             if away is not None:
                 return away
         began = time.perf_counter()

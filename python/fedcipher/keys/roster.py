@@ -35,7 +35,7 @@ from fedcipher.keys.store import (
     write_new,
 )
 from fedcipher.schemes import Scheme
-from fedcipher.schemes.base import NativeScheme
+from fedcipher.schemes.committee import Committee
 from fedcipher.schemes.oneshot import Card, Party, roster
 
 __all__ = [
@@ -262,8 +262,7 @@ def add_joined(key_file: str | Path, files: Iterable[str | Path]) -> Listed:
     except OSError as error:
         raise KeyFormatError(f"cannot read key file {refusal(error)}") from error
     scheme, key = load_client(path)
-    made_by = _native_scheme(scheme)
-    replace_client_key(path, made_by.with_joined(key, who_joined(look(path), files)))
+    replace_client_key(path, _committee_of(scheme).with_joined(key, who_joined(look(path), files)))
     return look(path)
 
 
@@ -295,9 +294,8 @@ def make(
         return Party(number, name, client=name not in silent, member=name in members, reader=name not in blind)
 
     listed = roster([Card(party(k, name), *keys) for k, (name, *keys) in enumerate(read)])
-    made_by = _native_scheme(scheme)
-    key = made_by.roster_key(listed, epoch=epoch)
-    shown = _listed(made_by, listed, key)
+    key = _committee_of(scheme).roster_key(listed, epoch=epoch)
+    shown = _listed(scheme, listed, key)
     if shown.problems:
         raise ParameterError(f"nobody would join this roster: {'; '.join(shown.problems)}")
     return save_server(key, scheme, out, examples_per_weight=examples_per_weight), shown
@@ -323,38 +321,36 @@ def look(path: str | Path) -> Listed:
     """
     if role_of(path) == "client":
         scheme, key = load_client(path)
-        made_by = _native_scheme(scheme)
-        listed, joined = made_by.roster_of(key)
+        listed, joined = _committee_of(scheme).roster_of(key)
         known = None if joined is None else frozenset(joined)
-        return replace(_listed(made_by, listed, key), joined=known)
+        return replace(_listed(scheme, listed, key), joined=known)
     return _listed(*_roster_in(path))
 
 
-def _roster_in(path: str | Path) -> tuple[NativeScheme, _native.Roster, _native.ServerKey]:
+def _roster_in(path: str | Path) -> tuple[Scheme, _native.Roster, _native.ServerKey]:
     """Of a server's key file."""
     scheme, server = load_server(path)
-    made_by = _native_scheme(scheme)
     try:
-        return made_by, made_by.roster_in(server), server
+        return scheme, _committee_of(scheme).roster_in(server), server
     except FedcipherError as error:
         raise KeyFormatError(f"{path} holds no roster: {error}; take it again") from error
 
 
-def _listed(made_by: NativeScheme, listed: _native.Roster, key: _native.ServerKey | _native.ClientKey) -> Listed:
+def _listed(made_by: Scheme, listed: _native.Roster, key: _native.ServerKey | _native.ClientKey) -> Listed:
     parties = tuple(
         ListedParty(number, name, *roles, fingerprint_of(*keys))
         for (number, name, roles), keys in zip(listed.parties(), listed.keys(), strict=True)
     )
     return Listed(
         parties,
-        made_by.roster_fingerprint(listed, epoch=key.epoch, params=key.params),
+        _committee_of(made_by).roster_fingerprint(listed, epoch=key.epoch, params=key.params),
         (*_problems(made_by, listed),),
         {party.number: verify for party, (verify, _) in zip(parties, listed.keys(), strict=True)},
         made_by.params()["corrupt_clients"],
     )
 
 
-def _problems(made_by: NativeScheme, listed: _native.Roster) -> Iterable[str]:
+def _problems(made_by: Scheme, listed: _native.Roster) -> Iterable[str]:
     """Beyond what the core refuses: two parties of one number, name or key, and committees of another size."""
     try:
         listed.check_keys()
@@ -395,7 +391,8 @@ def join(
     """
     own = read_identity(identity)
     made_by, listed, server = _roster_in(roster_file)
-    if made_by.roster_key(listed, epoch=server.epoch).params != server.params:
+    committee = _committee_of(made_by)
+    if committee.roster_key(listed, epoch=server.epoch).params != server.params:
         raise WrongRosterError(
             f"an earlier version of Fedcipher has made the roster {roster_file}: parties that have joined it go on. "
             "Whoever joins now needs a roster that this version has made"
@@ -404,7 +401,7 @@ def join(
     accept(shown)
     if shown.problems:
         raise WrongRosterError(f"this roster is not to be joined: {'; '.join(shown.problems)}")
-    key = made_by.join(listed, own, epoch=server.epoch)
+    key = committee.join(listed, own, epoch=server.epoch)
     name = next(party.name for party in shown.parties if party.number == key.client)
     if trusts_maker:
         return save_client(key, made_by, out, coordinator=coordinator), None, name
@@ -415,7 +412,7 @@ def join(
         "roster": shown.fingerprint,
         "signature": base64.b64encode(own.sign_roster(shown.digest)).decode(),
     }
-    path = save_client(made_by.with_joined(key, []), made_by, out, coordinator=coordinator)
+    path = save_client(committee.with_joined(key, []), made_by, out, coordinator=coordinator)
     # Not the roster's name for the party: whoever made the roster chose it, and it could name a folder.
     signed = path.with_name(f"{Path(identity).stem}.joined")
     try:
@@ -431,7 +428,7 @@ def join(
     return path, signed, name
 
 
-def _native_scheme(scheme: Scheme) -> NativeScheme:
-    if not isinstance(scheme, NativeScheme):
+def _committee_of(scheme: Scheme) -> Committee:
+    if scheme.committee is None:
         raise ParameterError(f"scheme {scheme.name!r} has no roster: its clients share a key")
-    return scheme
+    return scheme.committee

@@ -18,11 +18,11 @@ from fedcipher.schemes.base import (
     Encryptor,
     EncryptStats,
     KeySet,
-    Member,
     Scheme,
     SchemeInfo,
 )
 from fedcipher.schemes.bfv import Bfv
+from fedcipher.schemes.committee import Committee, CommitteeRound, Member
 from fedcipher.schemes.flashe import Flashe
 from fedcipher.schemes.oneshot import Oneshot
 from fedcipher.schemes.paillier import Paillier
@@ -30,9 +30,12 @@ from fedcipher.schemes.pasta_bfv import PastaBfv
 from fedcipher.schemes.plain import Plain
 from fedcipher.schemes.seal import BfvLib, Ckks
 from fedcipher.schemes.tfhe import Tfhe
+from fedcipher.schemes.workers import PartedSum, Parts, Workers
 
 __all__ = [
     "Aggregator",
+    "Committee",
+    "CommitteeRound",
     "Contribution",
     "Decrypted",
     "Decryptor",
@@ -40,9 +43,12 @@ __all__ = [
     "Encryptor",
     "KeySet",
     "Member",
+    "PartedSum",
+    "Parts",
     "Scheme",
     "SchemeInfo",
     "SetMemory",
+    "Workers",
     "following_bits",
     "from_spec",
     "scheme",

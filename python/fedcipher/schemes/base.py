@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,10 +44,14 @@ from fedcipher.codec import (
     without_lanes,
     without_ranges,
 )
-from fedcipher.errors import FrameError, LayoutError, ParameterError, UnknownClientError, UnsupportedError
+from fedcipher.errors import LayoutError, ParameterError, UnknownClientError, UnsupportedError
 from fedcipher.foreign_text import MAX_NAME, quoted, quoting_log
 from fedcipher.schemes.noise import Mechanism
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
+
+if TYPE_CHECKING:
+    from fedcipher.schemes.committee import Committee, CommitteeRound
+    from fedcipher.schemes.workers import PartedSum, Workers
 
 __all__ = [
     "Aggregator",
@@ -61,26 +65,24 @@ __all__ = [
     "KernelDecryptor",
     "KernelEncryptor",
     "KeySet",
-    "Member",
+    "NativeAggregator",
     "NativeScheme",
-    "Parts",
     "Rescale",
     "Scheme",
     "SchemeInfo",
     "client_key",
     "cohort_of",
     "plain_params",
+    "refuse_copy",
     "round_of",
     "server_key",
     "state_dir",
 ]
 
 _log = quoting_log("fedcipher")
-_PARAMS_BYTES = 16
 _MAX_CLIENT, _MAX_COHORT = (1 << 32) - 1, 1 << 20
 _CLIENT_KEY = "give a client's, as from KeySet.client or fedcipher.keys.load_client"
 _SERVER_KEY = "give the server's, as from KeySet.server or fedcipher.keys.load_server"
-_ROSTER = "give one of fedcipher.schemes.oneshot.roster"
 _MAX_WEIGHT, _MAX_LANES = (1 << 32) - 1, 1 << 33
 _MOST_EXACT = 1 << 24
 """Float32 has all whole numbers of this magnitude: sums of lanes come out as such."""
@@ -168,10 +170,10 @@ class KeySet:
         return self.server_key
 
     def __reduce__(self) -> NoReturn:
-        _refuse_copy(self)
+        refuse_copy(self)
 
 
-def _refuse_copy(value: object) -> NoReturn:
+def refuse_copy(value: object) -> NoReturn:
     """Raise `UnsupportedError`: two copies would use a key or a round twice, and a pickle would hold a secret."""
     raise UnsupportedError(
         f"a {type(value).__name__} is neither copied nor pickled: write keys with fedcipher.keys.save, send a scheme's "
@@ -222,15 +224,6 @@ def plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _signed(joined: Iterable[tuple[object, object]]) -> list[tuple[int, bytes]]:
-    """Parties and their signatures. Raises `ParameterError`."""
-    try:
-        pairs = [(party, by) for party, by in joined]
-    except (TypeError, ValueError) as error:
-        raise ParameterError(f"joined is no list of parties with their signatures: {quoted(error)}") from error
-    return [(whole_number(party, "party", 0, _MAX_CLIENT), as_bytes(by, "signature")) for party, by in pairs]
-
-
 def client_key(key: object) -> _native.ClientKey:
     """``key``, where it is a client's. Raises `ParameterError`."""
     return instance_of(key, _native.ClientKey, "key", _CLIENT_KEY)
@@ -246,14 +239,6 @@ def round_of(number: object) -> int | None:
     return None if number is None else whole_number(number, "round")
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a server's own processes make an aggregate of: each of ``pieces``, with what they have in ``common``."""
-
-    common: bytes
-    pieces: list[bytes]
-
-
 Rescale = Callable[[Sequence[int], int], float]
 """From the exact sums of lanes, and the number of clients: the factor of the mean."""
 
@@ -264,7 +249,7 @@ class Encryptor(ABC):
     stats: EncryptStats
 
     def __reduce__(self) -> NoReturn:
-        _refuse_copy(self)
+        refuse_copy(self)
 
     @abstractmethod
     def encrypt(
@@ -341,7 +326,7 @@ class Aggregator(ABC):
     """Server side: one running sum, whatever the number of clients."""
 
     def __reduce__(self) -> NoReturn:
-        _refuse_copy(self)
+        refuse_copy(self)
 
     @abstractmethod
     def add(self, frame: bytes) -> Contribution:
@@ -351,56 +336,18 @@ class Aggregator(ABC):
         the sum as it was.
         """
 
-    def take_prekeys(self, frames: Sequence[bytes]) -> list[str]:
-        """Check the prekeys that the round's clients are given, and take what was sealed to these only.
-
-        Why each that is refused is.
-        """
-        return []
-
-    def requests(self) -> dict[int, bytes]:
-        """Fix who is in the sum: what to send next to each member of the committee; empty where there is none.
-
-        From here on nothing more is added. Where members are `agreeing`, these are proposals, and once no answer is
-        `missing` the requests for their sums come next. The same may be asked for again.
-        """
-        return {}
-
-    def answer(self, frame: bytes) -> int:
-        """Check a member's answer and keep it: whose it is.
-
-        Raises `SignatureError`, `FrameError`, and `FalseShareError` for a complaint: then see `accused`.
-        """
-        raise FrameError("an answer to a scheme without a committee")
-
     @property
-    def accused(self) -> list[int]:
-        """Clients that members have found to spoil the round: leave them out of the next."""
-        return []
-
-    @property
-    def agreeing(self) -> bool:
-        """Whether members agree that the sum may exist, before they are asked for theirs."""
-        return False
-
-    @property
-    def missing(self) -> int:
-        """How many more answers the next step needs."""
-        return 0
-
-    def parts(self) -> Parts | None:
-        """The work of `finish`, for other processes of the server to do with `Scheme.work`; none where it is no work.
-
-        Raises as `finish`. `fedcipher.scale` has it done on Ray.
-        """
+    def committee(self) -> CommitteeRound | None:
+        """The round's work with the committee; None where the scheme has no committee."""
         return None
 
-    def finish_from(self, results: Sequence[bytes]) -> bytes:
-        """`finish` from what `Scheme.work` made of all `parts`, in their order: the same frame, to the bit.
+    @property
+    def parted(self) -> PartedSum | None:
+        """The work of `finish`, for other processes of the server to do; None where it is no work.
 
-        Raises `FrameError` where results are missing or damaged, and as `finish`.
+        `fedcipher.scale` has it done on Ray.
         """
-        raise FrameError("results of a scheme that hands out no work")
+        return None
 
     @abstractmethod
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
@@ -412,32 +359,6 @@ class Aggregator(ABC):
         ``progress(done, total)`` is called as a long aggregation goes; what it raises cancels the work,
         which can then be finished again.
         """
-
-
-class Member(Protocol):
-    """One of a committee that holds shares of what a round's clients have drawn."""
-
-    def answer(self, request: bytes) -> bytes:
-        """The answer to a request of `Aggregator.requests`, once a client and round.
-
-        The same request again gets the same bytes. Another of the round is answered only where both count in a memory,
-        have no client in common and keep to the rule of sets. What was answered is remembered in `state_dir`. Raises
-        `SignatureError`, `TooFewContributionsError`, `SetRuleError`, `ReplayError` and what any frame may
-        raise, and `PrekeyError` for shares of a prekey that is gone. Clients that have sent no share are named in a
-        complaint in place of an answer; nothing is spent then.
-        """
-        ...
-
-    def prekey(self) -> bytes:
-        """The frame that publishes the key that shares of the next round are sealed to, under the member's signature.
-
-        The key is deleted once it has served ``prekey_rounds`` rounds, and ``prekey_hours`` after it was made.
-        """
-        ...
-
-    def forget(self) -> None:
-        """Delete all prekeys: nothing that was sealed to them opens any more. For the end of a run."""
-        ...
 
 
 class Decryptor(ABC):
@@ -453,7 +374,7 @@ class Decryptor(ABC):
     """
 
     def __reduce__(self) -> NoReturn:
-        _refuse_copy(self)
+        refuse_copy(self)
 
     @abstractmethod
     def open(
@@ -578,27 +499,14 @@ class Scheme(ABC):
         return max(1, self.min_contributions - 1)
 
     @property
-    def reveals_to_server(self) -> bool:
-        """Whether the server opens each round's sum itself, with `server_decryptor`."""
-        return False
+    def committee(self) -> Committee | None:
+        """Its rosters and its committee; None where clients share a key."""
+        return None
 
     @property
-    def fixes_sets(self) -> bool:
-        """Whether a committee fixes sets of clients, so that nobody opens two sums of a round that share a client."""
-        return False
-
-    def readers(self, key: _native.ServerKey) -> frozenset[int]:
-        """The parties that open sums, where `fixes_sets`."""
-        return frozenset()
-
-    def members(self, key: _native.ServerKey | _native.ClientKey) -> frozenset[int]:
-        """The parties of the committee in a key's roster, where there is one."""
-        return frozenset()
-
-    @property
-    def answers_needed(self) -> int:
-        """How many members of the committee must answer for a sum; 0 where there is none."""
-        return 0
+    def workers(self) -> Workers | None:
+        """Who does an aggregation's work; None where its sums are additions only."""
+        return None
 
     @property
     def sends_parts(self) -> bool:
@@ -629,27 +537,6 @@ class Scheme(ABC):
         ``in_memory``: what it opens is forgotten with it, and not written to `state_dir`. For a reader of a finished
         or growing run beside the client itself, whose own memory it must not change.
         """
-
-    def member(self, key: _native.ClientKey) -> Member:
-        """The member of the committee that holds ``key``. Raises `UnsupportedError` where there is no committee."""
-        raise UnsupportedError(f"{self.name} has no committee: its clients share a key")
-
-    def prekeys(self, keys: KeySet) -> list[bytes]:
-        """The newest prekey of each member of the committee, where one place has all keys, as in a simulation."""
-        keys = instance_of(keys, KeySet, "keys", "give a KeySet, as from keygen")
-        return [self.member(keys.client(member)).prekey() for member in sorted(self.members(keys.server()))]
-
-    def work(self, key: _native.ServerKey, common: bytes, piece: bytes) -> bytes:
-        """Do one of `Aggregator.parts`. Raises `UnsupportedError` where there are none, `FrameError`."""
-        raise UnsupportedError(f"{self.name} hands out no work: its sums are additions only")
-
-    def server_decryptor(self, key: _native.ServerKey) -> Decryptor:
-        """For a server that may see each round's sum. Raises `UnsupportedError` where opening takes a client's key."""
-        raise UnsupportedError(f"{self.name} opens for the holder of a client's key only")
-
-    def addressed(self, frame: bytes, reader: int) -> bytes:
-        """An aggregate with what ``reader`` needs of it, where it has more than that."""
-        return frame
 
     def plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
         """What the server tells the ``sampled`` clients before a round."""
@@ -694,60 +581,11 @@ class NativeScheme(Scheme):
         return KernelEncryptor(self._native.encryptor(client_key(key), state_dir()), self)
 
     def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
-        return _NativeAggregator(self._native.aggregator(server_key(key), round_of(round)))
+        return NativeAggregator(self._native.aggregator(server_key(key), round_of(round)))
 
     def decryptor(self, key: _native.ClientKey, *, in_memory: bool = False) -> Decryptor:
         state = None if truth(in_memory, "in_memory") else state_dir()
         return KernelDecryptor(self._native.decryptor(client_key(key), state), self.codec)
-
-    def member(self, key: _native.ClientKey) -> Member:
-        return _NativeMember(self._native.member(client_key(key), state_dir()))
-
-    def server_decryptor(self, key: _native.ServerKey) -> Decryptor:
-        return KernelDecryptor(self._native.server_decryptor(server_key(key)), self.codec)
-
-    def addressed(self, frame: bytes, reader: int) -> bytes:
-        return self._native.addressed(as_bytes(frame, "frame"), whole_number(reader, "reader", 0, _MAX_CLIENT))
-
-    def work(self, key: _native.ServerKey, common: bytes, piece: bytes) -> bytes:
-        return self._native.work(server_key(key), as_bytes(common, "common"), as_bytes(piece, "piece"))
-
-    def join(self, roster: _native.Roster, identity: _native.Identity, *, epoch: int = 1) -> _native.ClientKey:
-        """The key of the party that ``identity`` is in ``roster``. Raises `ParameterError`, `UnsupportedError`."""
-        roster = instance_of(roster, _native.Roster, "roster", _ROSTER)
-        identity = instance_of(identity, _native.Identity, "identity", "give a party's identity")
-        return self._native.join(roster, identity, whole_number(epoch, "epoch"))
-
-    def roster_key(self, roster: _native.Roster, *, epoch: int = 1) -> _native.ServerKey:
-        """The server's key to ``roster``. Raises as `join`."""
-        roster = instance_of(roster, _native.Roster, "roster", _ROSTER)
-        return self._native.roster_key(roster, whole_number(epoch, "epoch"))
-
-    def roster_fingerprint(self, roster: _native.Roster, *, epoch: int = 1, params: bytes | None = None) -> bytes:
-        """What names ``roster`` to people, and what its parties sign: of parties, keys, parameters and epoch.
-
-        ``params`` are those of the roster's keys, which an earlier version may have made. Raises as `join`.
-        """
-        roster = instance_of(roster, _native.Roster, "roster", _ROSTER)
-        params = None if params is None else as_bytes(params, "params")
-        if params is not None and len(params) != _PARAMS_BYTES:
-            raise ParameterError(f"params has {len(params)} bytes, and a key's have {_PARAMS_BYTES}")
-        return self._native.roster_fingerprint(roster, whole_number(epoch, "epoch"), params)
-
-    def roster_in(self, key: _native.ServerKey) -> _native.Roster:
-        """The roster in a server's key. Raises `KeyFormatError` where the key names another one, and as `join`."""
-        return self._native.roster_in(server_key(key))
-
-    def with_joined(self, key: _native.ClientKey, joined: Sequence[tuple[int, bytes]]) -> _native.ClientKey:
-        """``key``, which encrypts once enough parties have joined, with these parties' signatures of its roster.
-
-        Raises `SignatureError` for one that does not hold, and as `join`.
-        """
-        return self._native.with_joined(client_key(key), _signed(joined))
-
-    def roster_of(self, key: _native.ClientKey) -> tuple[_native.Roster, set[int] | None]:
-        """The roster in a party's key, and who has joined it as the key knows; None where it needs no signatures."""
-        return self._native.roster_of(client_key(key))
 
     def plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
         return self._native.plan(server_key(key), whole_numbers(sampled, "sampled", 0, _MAX_CLIENT))
@@ -1008,59 +846,28 @@ class KernelEncryptor(Encryptor):
             self._feedback.restore(state)
 
 
-class _NativeMember:
-    """A `Member` whose key is here."""
+class NativeAggregator(Aggregator):
+    """The core's, with what its scheme has beside additions."""
 
-    def __init__(self, native: _native.Member) -> None:
-        self._native = native
-
-    def answer(self, request: bytes) -> bytes:
-        return self._native.answer(as_bytes(request, "request"))
-
-    def prekey(self) -> bytes:
-        return self._native.prekey()
-
-    def forget(self) -> None:
-        self._native.forget()
-
-    def __reduce__(self) -> NoReturn:
-        _refuse_copy(self)
-
-
-class _NativeAggregator(Aggregator):
-    def __init__(self, native: _native.Aggregator) -> None:
-        self._native = native
+    def __init__(
+        self,
+        native: _native.Aggregator,
+        *,
+        committee: CommitteeRound | None = None,
+        parted: PartedSum | None = None,
+    ) -> None:
+        self._native, self._committee, self._parted = native, committee, parted
 
     def add(self, frame: bytes) -> Contribution:
         return Contribution(*self._native.add(as_bytes(frame, "frame")))
 
-    def take_prekeys(self, frames: Sequence[bytes]) -> list[str]:
-        return self._native.take_prekeys(as_frames(frames, "frames"))
-
-    def requests(self) -> dict[int, bytes]:
-        return dict(self._native.requests())
-
-    def answer(self, frame: bytes) -> int:
-        return self._native.answer(as_bytes(frame, "frame"))
+    @property
+    def committee(self) -> CommitteeRound | None:
+        return self._committee
 
     @property
-    def accused(self) -> list[int]:
-        return self._native.accused
-
-    @property
-    def agreeing(self) -> bool:
-        return self._native.agreeing
-
-    @property
-    def missing(self) -> int:
-        return self._native.missing
-
-    def parts(self) -> Parts | None:
-        parts = self._native.parts()
-        return None if parts is None else Parts(*parts)
-
-    def finish_from(self, results: Sequence[bytes]) -> bytes:
-        return self._native.finish_from(as_frames(results, "results"))
+    def parted(self) -> PartedSum | None:
+        return self._parted
 
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
         return self._native.finish(callable_or_none(progress, "progress"))

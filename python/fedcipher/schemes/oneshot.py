@@ -10,7 +10,17 @@ from fedcipher import _native
 from fedcipher._arguments import whole_number
 from fedcipher.codec import Codec, codec_or
 from fedcipher.errors import ParameterError
-from fedcipher.schemes.base import KeySet, NativeScheme, SchemeInfo, cohort_of, server_key
+from fedcipher.schemes.base import (
+    Aggregator,
+    KeySet,
+    NativeAggregator,
+    NativeScheme,
+    SchemeInfo,
+    cohort_of,
+    round_of,
+    server_key,
+)
+from fedcipher.schemes.committee import Committee, CommitteeRound
 
 __all__ = ["Card", "Oneshot", "Party", "roster"]
 
@@ -129,27 +139,17 @@ class Oneshot(NativeScheme):
         return max(1, self.min_contributions - max(1, self._params["corrupt_clients"]))
 
     @property
-    def reveals_to_server(self) -> bool:
-        return self._params["reveal"] == "server"
+    def committee(self) -> Committee:
+        return Committee(
+            self._native,
+            self.codec,
+            needed=self._params["threshold"] + self._params["pack"] - 1,
+            reveals_to_server=self._params["reveal"] == "server",
+        )
 
-    @property
-    def fixes_sets(self) -> bool:
-        return True
-
-    @property
-    def answers_needed(self) -> int:
-        return self._params["threshold"] + self._params["pack"] - 1
-
-    def readers(self, key: _native.ServerKey) -> frozenset[int]:
-        return frozenset(number for number, _, (_, _, reader) in self._parties(key) if reader)
-
-    def members(self, key: _native.ServerKey | _native.ClientKey) -> frozenset[int]:
-        return frozenset(number for number, _, (_, member, _) in self._parties(key) if member)
-
-    def _parties(self, key: _native.ServerKey | _native.ClientKey) -> list[tuple[int, str, tuple[bool, bool, bool]]]:
-        if isinstance(key, _native.ClientKey):
-            return self.roster_of(key)[0].parties()
-        return _native.Roster.from_bytes(server_key(key).public).parties()
+    def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
+        native = self._native.aggregator(server_key(key), round_of(round))
+        return NativeAggregator(native, committee=CommitteeRound(native))
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Card:
 
 
 def roster(cards: Sequence[Card]) -> _native.Roster:
-    """The roster of these parties, for `Scheme.join` and `Scheme.roster_key`.
+    """The roster of these parties, for `Committee.join` and `Committee.roster_key`.
 
     With the server's help, whoever makes it could forge aggregates towards readers: not to be made by the server.
     Raises `ParameterError` for two parties of one number, name or key.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fedcipher import _native
 from fedcipher.codec import Codec, codec_or
-from fedcipher.schemes.base import NativeScheme, SchemeInfo
+from fedcipher.schemes.base import Aggregator, NativeAggregator, NativeScheme, SchemeInfo, round_of, server_key
+from fedcipher.schemes.workers import PartedSum, Workers
 
 __all__ = ["PastaBfv"]
 
@@ -62,3 +64,11 @@ class PastaBfv(NativeScheme):
     @property
     def grain(self) -> int:
         return int(self.describe()["values per ciphertext up"])
+
+    @property
+    def workers(self) -> Workers:
+        return Workers(self._native)
+
+    def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
+        native = self._native.aggregator(server_key(key), round_of(round))
+        return NativeAggregator(native, parted=PartedSum(native))
