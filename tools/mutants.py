@@ -413,6 +413,8 @@ def reported(outcomes: Iterable[tuple[Mutant, str]], command: str, *, part: bool
     print(f"{caught} of {len(found)} mutants caught")
     marker, today = command.removeprefix("make "), str(datetime.date.today())
     rows = _kept(section(marker)) if part else {}
+    # What has moved is tried where it is now.
+    rows = {file: row for file, row in rows.items() if (ROOT / file).exists()}
     for file in {mutant.file for mutant, _ in found}:
         of_file = {mutant.what: outcome for mutant, outcome in found if mutant.file == file}
         before = rows[file].left if file in rows and len(of_file) < rows[file].tried else {}
