@@ -97,7 +97,7 @@ MUTANTS = (
     Mutant(
         "a round may be opened twice",
         CORE + "protocol/receiving.rs",
-        "openings.claim(&openings.sum(checked.header())?, digest)?;",
+        "openings.claim(&sum, &digest(checked.header())?)?;",
         "",
     ),
     Mutant(

@@ -120,7 +120,7 @@ pub trait CommitteeRound {
     fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>>;
 }
 
-/// A client's side of the committee: by [`crate::protocol::Encryptor::prekeys`].
+/// A client's side of the committee: by [`crate::protocol::Encryptor::take_prekeys`].
 pub trait Prekeys {
     /// Takes the prekeys that members have published, as [`Member::prekey`] made them: the next updates' shares are
     /// sealed to these, and to none that were taken before. Those that are refused, each with its reason, change nothing.

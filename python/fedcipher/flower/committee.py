@@ -98,6 +98,11 @@ def needed_of(scheme: Scheme) -> int:
     return 0 if scheme.committee is None else scheme.committee.needed
 
 
+def addressed(scheme: Scheme, frame: bytes, reader: int) -> bytes:
+    """An aggregate with what ``reader`` needs of it; all of it where the scheme has no committee."""
+    return frame if scheme.committee is None else scheme.committee.addressed(frame, reader)
+
+
 class Committee:
     """The server's side: which node each party is, and one exchange with the members a round."""
 

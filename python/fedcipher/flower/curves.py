@@ -21,6 +21,7 @@ from fedcipher.errors import DecryptError, FrameError, RoundError, RunError, Str
 from fedcipher.federation.answers import Sums
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import PURPOSES, Charter, Purpose, arrays_digest
+from fedcipher.flower.committee import addressed
 from fedcipher.flower.inner import metrics_of
 from fedcipher.flower.records import RoundRecord, counted_of, losses
 from fedcipher.flower.run_folder import StoredRun, read_run
@@ -168,10 +169,7 @@ class Curves:
 
     def _own(self, frame: bytes) -> bytes:
         """A frame as the engine's client is sent it: an engine opens one form of it only."""
-        committee = self.scheme.committee
-        if committee is None or not isinstance(self._key, Engine):
-            return frame
-        return committee.addressed(frame, self._key.client)
+        return addressed(self.scheme, frame, self._key.client) if isinstance(self._key, Engine) else frame
 
     @staticmethod
     def _model(chain: Chain) -> str:

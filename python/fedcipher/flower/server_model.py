@@ -18,6 +18,7 @@ from fedcipher.federation.optimiser_step import in_type_of
 from fedcipher.federation.ranges import measured_at, measures_at
 from fedcipher.federation.widths import Widths
 from fedcipher.flower import protocol
+from fedcipher.flower.committee import addressed
 from fedcipher.flower.records import RoundRecord
 from fedcipher.flower.run_folder import RunFolder
 from fedcipher.schemes import Decryptor, Scheme
@@ -253,11 +254,11 @@ class ServerModel:
         if self.charter.sets_models:
             return Brought(protocol.named(self.names, self.arrays), [], document)
         arrays = {} if have is not None else dict(self._start.items())
-        steps, committee = range((have or 0) + 1, self.folder.count + 1), self._scheme.committee
+        steps = range((have or 0) + 1, self.folder.count + 1)
         for number in steps:
             for group, frame in enumerate(self.folder.step(number)):
-                addressed = frame if party is None or committee is None else committee.addressed(frame, party)
-                arrays[protocol.aggregate_key(number, group)] = protocol.bytes_array(addressed)
+                needed = frame if party is None else addressed(self._scheme, frame, party)
+                arrays[protocol.aggregate_key(number, group)] = protocol.bytes_array(needed)
         return Brought(ArrayRecord(arrays), [self.folder.round_of(number) for number in steps], document)
 
     def delivered(self, node: int) -> None:

@@ -53,7 +53,7 @@ from fedcipher.federation.ranges import follows, measures
 from fedcipher.federation.widths import ADVICE, advice_answer
 from fedcipher.flower import protocol
 from fedcipher.flower.attendance import Attendance
-from fedcipher.flower.committee import Committee, NoSum, members_of, needed_of
+from fedcipher.flower.committee import Committee, NoSum, addressed, members_of, needed_of
 from fedcipher.flower.inner import Inner
 from fedcipher.flower.journal import Ended, Journal
 from fedcipher.flower.numbers import asked_after, clock_advice, reserve
@@ -957,9 +957,11 @@ class SecureStrategy(Strategy):
         """A part of a round has ended: what there is to say of it, also in the journal."""
         record.wall_seconds = time.monotonic() - self._round_began
         if metrics is not None:
-            # Who shows a record takes its whole numbers for floats.
-            large = {name: as_float(value) for name, value in metrics.items() if isinstance(value, int)}
-            record.metrics[part] = {**metrics, **{name: x for name, x in large.items() if not is_finite(x)}}
+            # Loggers and pages take whole numbers for floats.
+            record.metrics[part] = {
+                name: as_float(value) if isinstance(value, int) and not is_finite(value) else value
+                for name, value in metrics.items()
+            }
         if self._journal is not None:
             self._journal.end(record, self._ended, self._inner.export() if changed else None)
 
@@ -1077,8 +1079,7 @@ class SecureStrategy(Strategy):
 
     def _report_message(self, purpose: Purpose, node: int, index: int, frame: bytes | None) -> Message:
         charter, client = self._running.charter, self._parties.client_of[node]
-        committee = self.scheme.committee
-        content = request(purpose, frame if frame is None or committee is None else committee.addressed(frame, client))
+        content = request(purpose, None if frame is None else addressed(self.scheme, frame, client))
         brought = self._running.to_node(node, client)
         content[charter.record] = brought.arrays
         content[protocol.CONFIG] = self._settings(brought, index, self._number)

@@ -121,6 +121,8 @@ class Oneshot(NativeScheme):
             "prekey_hours": prekey_hours,
         }
         super().__init__(codec_or(codec, 12), params)
+        needed, reveals = self._params["threshold"] + self._params["pack"] - 1, self._params["reveal"] == "server"
+        self._committee = Committee(self._native, self.codec, needed=needed, reveals_to_server=reveals)
 
     def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
         ids, members = cohort_of(cohort, epoch), self._params["members"]
@@ -140,12 +142,7 @@ class Oneshot(NativeScheme):
 
     @property
     def committee(self) -> Committee:
-        return Committee(
-            self._native,
-            self.codec,
-            needed=self._params["threshold"] + self._params["pack"] - 1,
-            reveals_to_server=self._params["reveal"] == "server",
-        )
+        return self._committee
 
     def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
         native = self._native.aggregator(server_key(key), round_of(round))

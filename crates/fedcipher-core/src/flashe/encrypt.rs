@@ -178,7 +178,8 @@ impl EncryptKernel for FlasheEncryptor {
     }
 
     fn encrypt_whole(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
-        self.sparse(request, self.params.per_client_top.unwrap_or(1.0), place)
+        let top = self.params.per_client_top.ok_or_else(|| Error::layout("an update that is encrypted by pieces"))?;
+        self.sparse(request, top, place)
     }
 
     /// Masks are not made ahead: to read them again takes as long as to make them. What cannot be encrypted is refused

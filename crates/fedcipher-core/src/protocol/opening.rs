@@ -2,13 +2,13 @@
 
 use super::pieces::whole;
 use super::{CheckedHead, ClaimedSum, Digest, Opened, Piece, Proven, Receiver};
-use crate::codec::{self, Layout, SumSink};
+use crate::codec::{self, SumSink};
 use crate::mac::field::Element;
 use crate::mac::{Hash, TAG_LEN, Tag};
 use crate::prf::KeyStream;
 use crate::scheme::Expect;
 use crate::threads::Threads;
-use crate::wire::{self, CRC_LEN, Checksum, Frame, Head, Header};
+use crate::wire::{self, CRC_LEN, Checksum, Header};
 use crate::{Error, Result};
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -82,16 +82,12 @@ impl Decryptor {
     /// Decrypts a whole aggregate into `sink`, which comes back if the aggregate opens.
     pub fn decrypt<S: SumSink>(&self, frame: &[u8], expect: &Expect<'_>, mut sink: S) -> Result<Opened<S>> {
         let (kernel, receiver) = (self.0.as_ref(), self.0.receiver());
-        let Frame { header, payload } = wire::parse(frame)?;
-        let checked = receiver.check(Head { header, payload_len: payload.len() }, expect)?;
-        let opener = kernel.opener(&checked, payload)?;
-        let (payload, tag) = Tag::split(payload)?;
-        let digest = kernel.digest(frame, checked.header(), payload, tag)?;
-        let sum = receiver.claim(checked, &digest, tag)?;
-        let outcome = match opener {
+        let digest = |header: &Header, payload: &[u8], tag| kernel.digest(frame, header, payload, tag);
+        let (sum, payload) = receiver.admit_as(frame, expect, digest)?;
+        let outcome = kernel.opener(sum.checked(), payload).and_then(|opener| match opener {
             Some(opener) => open_pieces(sum, opener.as_ref(), payload, &mut sink),
             None => kernel.open_whole(sum, payload, &mut sink),
-        };
+        });
         receiver.settle(outcome, sink)
     }
 
@@ -268,11 +264,6 @@ impl OpeningFrame {
         self.checked.header()
     }
 
-    #[must_use]
-    pub fn layout(&self) -> &Layout {
-        self.checked.layout()
-    }
-
     /// Payload bytes before the first piece: those of `begin` that [`Self::start`] has taken.
     #[must_use]
     pub fn prefix(&self) -> usize {
@@ -341,7 +332,7 @@ impl OpeningFrame {
         self.checksum.check(crc)?;
         self.digest.update(end);
         let (_, tag) = Tag::split(tag)?;
-        let sum = self.receiver.claim(self.checked, &self.digest.finish(), tag)?;
+        let sum = self.receiver.claim(self.checked, |_| Ok(self.digest.finish()), tag)?;
         let outcome = self.hash.and_then(|hash| sum.verify(hash, self.opener.pads()));
         self.receiver.settle(outcome, self.cover.into_key())
     }

@@ -1,6 +1,7 @@
 //! Who opens aggregates: of no older round than the last, of one set of clients a round (with a memory, of disjoint sets
 //! that keep to its rule), and only what proves to be the sum of what the clients it names have sent.
 
+use super::Digest;
 use crate::admission::{Rules, check_weight, layout_of};
 use crate::bounds::Levels;
 use crate::codec::Layout;
@@ -140,11 +141,6 @@ impl<V> std::fmt::Debug for Opened<V> {
 
 impl<V> Opened<V> {
     #[must_use]
-    pub fn summary(&self) -> &Summary {
-        &self.summary
-    }
-
-    #[must_use]
     pub fn values(&self) -> &V {
         &self.values
     }
@@ -225,20 +221,36 @@ impl Receiver {
         self.tags.as_ref().map(|tags| tags.mac.coordinates(&verifier.mac))
     }
 
-    /// Spends the clients of an aggregate with this `digest` and `tag`, durably.
-    pub(crate) fn claim(&self, checked: CheckedHead, digest: &[u8; 32], tag: Tag) -> Result<ClaimedSum> {
+    /// Spends the clients of an aggregate with this `tag`, durably. `digest` says what "the same aggregate again" is.
+    pub(crate) fn claim(
+        &self,
+        checked: CheckedHead,
+        digest: impl FnOnce(&Header) -> Result<[u8; 32]>,
+        tag: Tag,
+    ) -> Result<ClaimedSum> {
         if let Some(Tags { openings, .. }) = &self.tags {
-            openings.claim(&openings.sum(checked.header())?, digest)?;
+            let sum = openings.sum(checked.header())?;
+            openings.claim(&sum, &digest(checked.header())?)?;
         }
         Ok(ClaimedSum { checked, tag })
     }
 
     /// A whole frame, checked and claimed, and its payload without the tag.
     pub fn admit<'a>(&self, frame: &'a [u8], expect: &Expect<'_>) -> Result<(ClaimedSum, &'a [u8])> {
+        self.admit_as(frame, expect, |_, _, _| Ok(Digest::of(frame)))
+    }
+
+    /// [`Self::admit`] with the `digest` of header, payload and tag.
+    pub(crate) fn admit_as<'a>(
+        &self,
+        frame: &'a [u8],
+        expect: &Expect<'_>,
+        digest: impl FnOnce(&Header, &[u8], Tag) -> Result<[u8; 32]>,
+    ) -> Result<(ClaimedSum, &'a [u8])> {
         let Frame { header, payload } = wire::parse(frame)?;
         let checked = self.check(Head { header, payload_len: payload.len() }, expect)?;
         let (payload, tag) = Tag::split(payload)?;
-        Ok((self.claim(checked, &super::Digest::of(frame), tag)?, payload))
+        Ok((self.claim(checked, |header| digest(header, payload, tag), tag)?, payload))
     }
 
     /// The `values` of a sum, if `outcome` is that they are proven. A refusal that could tell of the key closes it

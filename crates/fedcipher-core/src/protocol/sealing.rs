@@ -25,7 +25,7 @@ pub(crate) trait EncryptKernel: Send {
     /// See [`Encryptor::precompute`].
     fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()>;
 
-    /// See [`Encryptor::prekeys`].
+    /// What takes the committee's prekeys; none where the scheme has no committee.
     fn prekeys(&mut self) -> Option<&mut dyn Prekeys> {
         None
     }
@@ -81,14 +81,9 @@ impl Encryptor {
         self.0.precompute(round, layout, plan)
     }
 
-    /// What takes the committee's prekeys; none where the scheme has no committee.
-    pub fn prekeys(&mut self) -> Option<&mut dyn Prekeys> {
-        self.0.prekeys()
-    }
-
     /// [`Prekeys::take_prekeys`]; nothing where the scheme has no committee.
     pub fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>> {
-        self.prekeys().map_or(Ok(Vec::new()), |prekeys| prekeys.take_prekeys(frames))
+        self.0.prekeys().map_or(Ok(Vec::new()), |prekeys| prekeys.take_prekeys(frames))
     }
 
     /// Bytes of the last frame that are sent once a key epoch and not again.
@@ -230,8 +225,8 @@ impl SealingFrame {
 
     /// The whole frame in `place`, of an update that is all there.
     fn seal_all(self, update: &Update<'_>, place: &mut dyn Place) -> Result<()> {
+        let payload_len = self.payload_len();
         let SealingFrame { sealer, mut digest, .. } = self;
-        let payload_len = Piece::end(sealer.pieces(), sealer.prefix().len()) + sealer.end_len();
         sealer.claimed().header().build(payload_len, place, |payload| {
             let (head, rest) = payload.split_at_mut(sealer.prefix().len());
             head.copy_from_slice(sealer.prefix());

@@ -8,7 +8,7 @@ use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::Ledger;
 use crate::mac::coordinates::CoordinateMac;
 use crate::mac::field::Element;
-use crate::mac::{Hash, MacKey, Stamp};
+use crate::mac::{MacKey, Stamp};
 use crate::scheme::Terms;
 use crate::sign::SigningKey;
 use crate::statement::{RoundContext, Signer};
@@ -60,7 +60,7 @@ impl ClaimedRound {
     /// The frame of a payload that is all there, whose `integers` are those before weighting.
     #[must_use]
     pub fn frame(self, mut payload: Vec<u8>, integers: &[u32]) -> Vec<u8> {
-        let hash: Hash = self.stamp.weighed(self.stamp.mac.hash_fields(integers));
+        let hash = self.stamp.weighed(self.stamp.mac.hash_fields(integers));
         let end = self.stamp.end(hash, &Digest::of(&payload));
         payload.extend_from_slice(&end);
         self.header.frame(&payload)
