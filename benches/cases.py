@@ -130,7 +130,7 @@ def flashe_add() -> dict[str, float]:
 
 def flower_glue() -> dict[str, float]:
     """A frame of 1.2 M values (w = 20, 3 MB) into a Flower record and out of one, and as Flower does with an array."""
-    from fedcipher.flower.protocol import frame_bytes, wire_record
+    from fedcipher.federation.messages import frame_bytes, wire_record
     from flwr.app import Array
 
     frame = np.random.default_rng(0).bytes(3_000_162)

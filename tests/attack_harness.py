@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import wire_tools
 from fedcipher import keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod
+from fedcipher.federation import messages as protocol
 from fedcipher.federation.charter import Charter, Settings, arrays_digest
-from fedcipher.flower import SecureStrategy, client_mod, protocol
-from fedcipher.flower.refusal import TEXT, reference_of
-from fedcipher.flower.settings import RoundSettings
-from flower_harness import NAMES, LocalGrid, initial, make_app, record
+from fedcipher.federation.refusal import TEXT
+from fedcipher.federation.round_settings import RoundSettings
+from flower_harness import NAMES, LocalGrid, initial, make_app, record, reference_of
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.common.constant import MessageTypeLegacy
 from flwr.common.serde import message_to_proto
@@ -154,9 +155,9 @@ class Federation:
         grid = Interrupted(self.grid, rounds, self.held) if planned else self.grid
         with suppress(Left):
             made.start(grid, record(initial()), num_rounds=planned or rounds)
-        self.run, self.charter = made._base, made._model.charter
-        self.steps, self.last = made._model.steps, made._model.last
-        self.number = made._number
+        self.run, self.charter = made.run.base, made.run.model.charter
+        self.steps, self.last = made.run.model.steps, made.run.model.last
+        self.number = made.run.number
 
     def make_charter(self, **changes):
         """A charter of the server's own choice, for these keys and `initial`."""

@@ -21,8 +21,8 @@ from conftest import DATA
 from deployment_harness import BIN, processes
 from fault_counts import counted
 from fedcipher import errors
-from fedcipher.flower import open_run
-from fedcipher.flower.journal import read_journal
+from fedcipher.adapters.flower import open_run
+from fedcipher.federation.server.journal import read_journal
 
 CLIENTS, ROUNDS = 5, 14
 APP = Path(__file__).parent / "faults_app"

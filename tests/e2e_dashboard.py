@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fedcipher.flower import journal
-from fedcipher.flower.journal import Ended
-from fedcipher.flower.records import ClientRecord, RoundRecord
+from fedcipher.federation.records import ClientRecord, RoundRecord
+from fedcipher.federation.server import journal
+from fedcipher.federation.server.journal import Ended
 from playwright.sync_api import expect, sync_playwright
 from test_watch import Dashboard, Watched
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import DATA
 from deployment_harness import Federation
 from fedcipher import keys
-from fedcipher.flower import open_run
+from fedcipher.adapters.flower import open_run
 
 CLIENTS, PER_ROUND, ROUNDS = 12, 4, 10
 APP = Path(__file__).parent / "committee_app"

@@ -18,8 +18,8 @@ import pytest
 from deployment_harness import BIN, Federation
 from fault_counts import counted
 from fedcipher import errors, keys
-from fedcipher.flower import open_run
-from fedcipher.flower.journal import read_journal
+from fedcipher.adapters.flower import open_run
+from fedcipher.federation.server.journal import read_journal
 from resume_app.resume_app.client_app import SHAPE, goal
 
 CLIENTS, ROUNDS = 3, 40

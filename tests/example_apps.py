@@ -13,8 +13,8 @@ import joblib
 import numpy as np
 import tomli
 from fedcipher import Codec, cli
+from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.federation.ranges import exponent_of, power_of
-from fedcipher.flower import SecureStrategy
 from flower_harness import LocalGrid
 from flwr.app import Context, RecordDict
 

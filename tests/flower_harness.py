@@ -3,7 +3,10 @@
 import shutil
 
 import numpy as np
-from fedcipher.flower import client_mod
+from fedcipher.adapters.flower import client_mod
+from fedcipher.adapters.flower.records import array_record
+from fedcipher.federation import messages, refusal
+from fedcipher.federation.client.key_holder import key_holder_of
 from fedcipher.schemes.base import state_dir
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -137,3 +140,26 @@ class LocalGrid:
                 self.received.append((node - 1000, left))
                 replies.append(reply)
         return replies
+
+
+# --- the federation's records, for Flower's messages -----------------------------------------
+
+
+def wire_record(frames):
+    """Flower's record of frames."""
+    return array_record(messages.wire_record(frames))
+
+
+def bytes_array(frame):
+    """Flower's array of a frame."""
+    return wire_record({"frame": frame})["frame"]
+
+
+def reference_of(reply):
+    """The reference of a refusal; None where ``reply`` is anything else."""
+    return refusal.reference_of(reply.error.reason or "", reply.error.code) if reply.has_error() else None
+
+
+def party_of(context):
+    """The key's holder that a node of Flower's has."""
+    return key_holder_of(context.node_config, context.run_config)

@@ -8,17 +8,16 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import errors, keys
+from fedcipher.adapters.flower.analytics import EncryptedSum, query_mod, secure_sum
 from fedcipher.dp import Privacy
+from fedcipher.federation import messages as protocol
 from fedcipher.federation.answers import Answer
-from fedcipher.flower import protocol
-from fedcipher.flower.analytics import QUERY, EncryptedSum, query_mod, secure_sum
-from fedcipher.flower.party import _parties
-from fedcipher.flower.refusal import reference_of
-from fedcipher.flower.set_memory import ServerSets
+from fedcipher.federation.client.key_holder import _holders
+from fedcipher.federation.server.set_memory import ServerSets
 from fedcipher.keys.provider import server_keys
 from fedcipher.keys.store import home
 from fedcipher.schemes.base import state_dir
-from flower_harness import LocalGrid
+from flower_harness import LocalGrid, reference_of
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -87,7 +86,7 @@ def test_the_app_is_asked_what_the_server_asked_and_no_number_travels(tmp_path):
     grid, folder, asked = federation(tmp_path, answers)
     secure_sum(grid, QUESTION, folder, answers=[Answer("income", 2, 1.0, 2.0**63, "sum")])
     assert [dict(content["config"]) for content in asked] == [dict(QUESTION["config"])] * CLIENTS
-    assert all(QUERY not in content for content in asked)
+    assert all(protocol.QUERY not in content for content in asked)
     for _, reply in grid.received:
         assert not reply.content.metric_records
         assert list(reply.content.config_records) == [protocol.CONTEXT]
@@ -192,7 +191,7 @@ def test_too_few_answers_are_no_sum(tmp_path):
 
 def test_an_answer_in_the_clear_is_not_used(tmp_path):
     grid, folder, _ = federation(tmp_path, [{"n": 1}] * CLIENTS, mods=())
-    with pytest.raises(errors.StrategyError, match=r"add fedcipher\.flower\.analytics\.query_mod"):
+    with pytest.raises(errors.StrategyError, match=r"add fedcipher\.adapters\.flower\.query_mod"):
         secure_sum(grid, QUESTION, folder, answers=["n"])
 
 
@@ -219,7 +218,7 @@ def test_a_query_without_settings_is_refused_and_a_round_is_answered_once(tmp_pa
 )
 def test_malformed_settings_are_refused_before_the_app_is_asked(tmp_path, settings):
     grid, _, asked = federation(tmp_path, [{"n": 1}] * CLIENTS)
-    content = RecordDict({**QUESTION, QUERY: ConfigRecord(settings)})
+    content = RecordDict({**QUESTION, protocol.QUERY: ConfigRecord(settings)})
     (reply,) = grid.send_and_receive([Message(content, dst_node_id=1000, message_type="query")])
     assert reference_of(reply) and not asked
 
@@ -287,7 +286,7 @@ def test_attack_15_the_policy_says_how_many_queries_both_key_sets_have_also_afte
     for number in range(most or 20):
         grid, folder, _ = (one, two)[number % 2]
         assert secure_sum(grid, QUESTION, folder, answers=["n"]).clients == [0, 1, 2, 3]
-    _parties.clear()
+    _holders.clear()
     for site in (one, two):
         assert refused_everywhere(site, caplog, f"this site has had {most or 20} queries in key epoch 1")
     place.write_text(json.dumps({"fedcipher_policy": 1, "queries": (most or 20) + 1}))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from example_apps import APPS, CLIENTS, SAVED, STEP, arrays_of, assert_equal_models, keys_for, run
 from fedcipher import cli, errors, keys
-from fedcipher.flower import SecureStrategy
+from fedcipher.adapters.flower import SecureStrategy
 from flower_harness import LocalGrid, make_app
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedXgbBagging, FedXgbCyclic

@@ -331,7 +331,7 @@ def test_what_is_no_spec_is_refused(damage):
 )
 def test_what_is_no_path_is_refused_by_whatever_takes_one(tmp_path, monkeypatch, path):
     flower = pytest.importorskip("flwr.serverapp.strategy")
-    from fedcipher.flower import SecureStrategy, open_run
+    from fedcipher.adapters.flower import SecureStrategy, open_run
 
     monkeypatch.chdir(tmp_path)
     scheme = scheme_of("bfv")

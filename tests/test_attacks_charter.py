@@ -14,15 +14,15 @@ import pytest
 import wire_tools
 from attack_harness import Federation
 from fedcipher import _native, errors, keys
+from fedcipher.adapters.flower import SecureStrategy, open_run
+from fedcipher.federation import messages as protocol
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import Charter, Settings, arrays_digest
+from fedcipher.federation.client.key_holder import _holders
+from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.federation.store import Store
-from fedcipher.flower import SecureStrategy, open_run, protocol
-from fedcipher.flower.party import _parties
-from fedcipher.flower.refusal import reference_of
-from fedcipher.flower.settings import RoundSettings
 from fedcipher.schemes.base import state_dir
-from flower_harness import NAMES, LocalGrid, initial, make_app, record
+from flower_harness import NAMES, LocalGrid, bytes_array, initial, make_app, record, reference_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
@@ -54,7 +54,7 @@ class Attack:
 
     @property
     def charter(self):
-        return self.strategy._running.charter
+        return self.strategy.run.model.charter
 
     def last(self, client, kind):
         """The last message of ``kind`` that ``client`` was sent."""
@@ -66,31 +66,31 @@ class Attack:
 
     def settings(self, **changes):
         """Settings of a round after all that have been."""
-        self.strategy._number += 1
+        self.strategy.run.number += 1
         plain = RoundSettings(
             charter=self.charter.digest,
-            round=self.strategy._number,
+            round=self.strategy.run.number,
             index=self.strategy.rounds[-1].round,
-            steps=self.strategy._running.steps,
-            last=self.strategy._running.last,
+            steps=self.strategy.run.model.steps,
+            last=self.strategy.run.model.last,
             document=self.charter.encode(),
-            indices=[self.strategy._running.folder.round_of(n) for n in range(1, self.strategy._running.steps + 1)],
-            prekeys=wire_tools.prekeys(self.strategy.scheme, self.issued),
+            indices=[self.strategy.run.model.folder.round_of(n) for n in range(1, self.strategy.run.model.steps + 1)],
+            prekeys=wire_tools.prekeys(self.strategy.setup.scheme, self.issued),
         )
         return replace(plain, **changes)
 
     def arrays(self, first=None):
         """The first model and every sum of the run, as a client that lacks everything is sent them."""
-        folder = self.strategy._running.folder
+        folder = self.strategy.run.model.folder
         arrays = dict(record(folder.first() if first is None else first).items())
         for step in range(1, folder.count + 1):
             for group, frame in enumerate(folder.step(step)):
-                arrays[protocol.aggregate_key(step, group)] = protocol.bytes_array(frame)
+                arrays[protocol.aggregate_key(step, group)] = bytes_array(frame)
         return ArrayRecord(arrays)
 
     def send(self, settings, arrays, *, client=0, kind="evaluate", config=None):
         content = RecordDict({"arrays": arrays, "config": config or ConfigRecord({"server-round": settings.index})})
-        content[protocol.CONFIG] = settings.to_record()
+        content[protocol.CONFIG] = ConfigRecord(settings.to_record())
         message = Message(content, dst_node_id=1000 + client, message_type=kind)
         return self.grid.app(message, self.grid.contexts[1000 + client])
 
@@ -145,7 +145,7 @@ def test_attack_13_a_reply_has_no_metric_in_the_clear(tmp_path, rng):
 def test_attack_13_two_models_of_one_round_are_not_evaluated(tmp_path, rng, name):
     """A position is evaluated once, so that two servers' worlds cannot be compared on one client."""
     attack = Attack(tmp_path, name, rng, rounds=2)
-    folder = attack.strategy._running.folder
+    folder = attack.strategy.run.model.folder
     first = Chain.last_of(folder.step(1), folder.round_of(1))
     for client in range(CLIENTS):
         assert refused(attack.send(attack.settings(index=3), attack.arrays(), client=client)), "where it is"
@@ -201,7 +201,7 @@ def test_attack_14_an_app_that_makes_an_overflow_an_exception_makes_no_refusal(
     """A refusal by `numpy.seterr`, which an app may set for its own arithmetic, would compare a mean with a bound."""
     scheme = fedcipher.scheme("plain", clients=CLIENTS, codec=fedcipher.Codec(**{"bits": 16, **codec}))
     folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys", examples_per_weight=examples)
-    app = ClientApp(mods=[fedcipher.flower.client_mod])
+    app = ClientApp(mods=[fedcipher.adapters.flower.client_mod])
     shown = []
 
     @app.train()
@@ -248,7 +248,7 @@ def _opener(folder):
 
 
 def test_attack_17_a_second_first_model_ends_the_run_and_is_logged(tmp_path, rng, caplog):
-    caplog.set_level(logging.INFO, "fedcipher.flower")
+    caplog.set_level(logging.INFO, "fedcipher.federation")
     attack = Attack(tmp_path, "flashe", rng)
     assert attack.charter.digest.hex() in caplog.text and attack.charter.first in caplog.text
     caplog.clear()
@@ -259,14 +259,14 @@ def test_attack_17_a_second_first_model_ends_the_run_and_is_logged(tmp_path, rng
     assert not refused(reply), "a run of its own, at its first model"
     assert fresh.digest.hex() in caplog.text and fresh.first in caplog.text
     # The earlier run is over for this client, for ever, also in a new process.
-    _parties.clear()
+    _holders.clear()
     assert refused(attack.send(attack.settings(index=2), attack.arrays(), client=2))
     assert "ends an earlier one for ever" in caplog.text
 
 
 def settings_app(rng):
     """Clients whose update is their own number times the learning rate that they are told."""
-    app = ClientApp(mods=[fedcipher.flower.client_mod])
+    app = ClientApp(mods=[fedcipher.adapters.flower.client_mod])
 
     @app.train()
     def train(msg, ctxt):
@@ -330,7 +330,8 @@ def told_differently(tmp_path, folder, grid, honest_charter):
             own = {n: dict(r) for n, r in charter.settings["train"].values.items()}
             own["config:config"]["lr"] = {"is": {"float": (1.0).hex()}}
             other = replace(charter, settings={**charter.settings, "train": Settings(own)})
-            content[protocol.CONFIG] = replace(said, charter=other.digest, document=other.encode()).to_record()
+            changed = replace(said, charter=other.digest, document=other.encode())
+            content[protocol.CONFIG] = ConfigRecord(changed.to_record())
 
     tell(grid, 0, change)
     strategy.start(grid, record(initial()), num_rounds=1, train_config=ConfigRecord({"lr": 0.0}))
@@ -454,7 +455,7 @@ def test_under_a_charter_whose_server_sets_models_no_sum_is_applied(tmp_path, rn
 def test_models_of_the_servers_that_differ_in_one_place_count_as_one_position(tmp_path, rng):
     attack = Attack(tmp_path, "flashe", rng)
     charter = replace(attack.charter, sets_models=True)
-    chain = Chain(charter, attack.strategy.scheme, b"c" * 32, first=initial())
+    chain = Chain(charter, attack.strategy.setup.scheme, b"c" * 32, first=initial())
     near = initial()
     near[0][3, 4] = np.nextafter(np.float32(0), np.float32(1))
     found = []
@@ -496,7 +497,7 @@ def test_a_charter_of_an_earlier_run_is_refused_after_state_context_and_process_
     attack = Attack(tmp_path, "flashe", rng)
     second = SecureStrategy(FedAvg(**ALL), attack.keys, out=tmp_path / "second")
     second.start(attack.grid, record(initial()), num_rounds=1)
-    _parties.clear()
+    _holders.clear()
     for context in attack.grid.contexts.values():
         context.state = RecordDict()
         context.run_id = 2

@@ -23,18 +23,18 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcipher import cli, errors, keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod, open_run
+from fedcipher.adapters.flower.analytics import EncryptedSum, secure_sum
 from fedcipher.app.report import Report
 from fedcipher.cluster import access, local, programs
 from fedcipher.data import load
 from fedcipher.federation.charter import Charter
+from fedcipher.federation.curves import Curves
 from fedcipher.federation.policy import load_policy
+from fedcipher.federation.server.journal import Journal, read_journal
+from fedcipher.federation.server.liar_search import LiarSearch
+from fedcipher.federation.server.set_memory import ServerSets
 from fedcipher.federation.store import Store
-from fedcipher.flower import SecureStrategy, client_mod, open_run
-from fedcipher.flower.analytics import EncryptedSum, secure_sum
-from fedcipher.flower.curves import Curves
-from fedcipher.flower.journal import Journal, read_journal
-from fedcipher.flower.search import Search
-from fedcipher.flower.set_memory import ServerSets
 from fedcipher.keys import roster
 from fedcipher.keys.store import write_new
 from fedcipher.watch.run import WatchedRun
@@ -480,7 +480,7 @@ FILES = {
     "control.token": lambda folder: programs._token(folder / "control.token"),
     "trusted.yaml": lambda folder: programs._check_trusted(folder / "trusted.yaml"),
     "cluster.json": local.status,
-    "search.json": lambda folder: Search(folder, corrupt=1, minimum=3, seed=1),
+    "search.json": lambda folder: LiarSearch(folder, corrupt=1, minimum=3, seed=1),
     "server.key": lambda folder: keys.load_server(folder / "server.key"),
     "client.key": lambda folder: keys.load_client(folder / "client.key"),
     "a.identity": lambda folder: roster.join(
@@ -700,7 +700,7 @@ def test_attack_29_no_app_forges_a_line_of_a_clients_log(tmp_path, caplog, how):
 
 
 def test_attack_29_a_traceback_is_lines_of_its_own(caplog):
-    from fedcipher.flower.refusal import refuse
+    from fedcipher.adapters.flower.records import refuse
 
     try:
         raise OSError(EVIL)

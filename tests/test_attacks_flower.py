@@ -31,19 +31,19 @@ from attack_harness import (
     says_nothing,
 )
 from fedcipher import errors, keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod, make_client_mod, mod
+from fedcipher.federation import messages as protocol
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import Settings, arrays_digest
-from fedcipher.flower import SecureStrategy, client_mod, make_client_mod, protocol
-from fedcipher.flower import client as client_module
-from fedcipher.flower.client_model import ClientModel
-from fedcipher.flower.outgoing import checked
-from fedcipher.flower.party import _parties
-from fedcipher.flower.records import PHASES
-from fedcipher.flower.refusal import reference_of
-from fedcipher.flower.settings import RoundSettings
+from fedcipher.federation.client import session
+from fedcipher.federation.client.egress import checked
+from fedcipher.federation.client.key_holder import _holders
+from fedcipher.federation.client.model import ClientModel
+from fedcipher.federation.records import PHASES
+from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.schemes import base
-from flower_harness import NAMES, initial, make_app, record
+from flower_harness import NAMES, bytes_array, initial, make_app, record, reference_of, wire_record
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from hypothesis import HealthCheck, example, given, settings, strategies
@@ -217,7 +217,7 @@ SMUGGLED = {
     "a model as text": ConfigRecord({"model": "00" * 3000}),
     "a model as names": MetricRecord({"00" * 3000: 1.0}),
     "an array": record(initial()),
-    "a frame of its own": protocol.wire_record({protocol.UPDATE: bytes(8)}),
+    "a frame of its own": wire_record({protocol.UPDATE: bytes(8)}),
 }
 
 
@@ -268,7 +268,7 @@ def test_attack_01_only_this_rounds_update_of_this_scheme_leaves(federation):
     def reply(frames_=None, **more):
         content = {**dict(good.content.items()), **more}
         if frames_ is not None:
-            content["arrays"] = protocol.wire_record(frames_)
+            content["arrays"] = wire_record(frames_)
         return Message(RecordDict({k: v for k, v in content.items() if v is not None}), reply_to=good)
 
     wrong = {
@@ -288,7 +288,7 @@ def test_attack_01_only_this_rounds_update_of_this_scheme_leaves(federation):
     with pytest.raises(errors.FrameError):
         check(reply(arrays=record([W], [protocol.UPDATE])))
     phases, context = dict(good.content[protocol.METRICS]), dict(good.content[protocol.CONTEXT])
-    loss, updates = MetricRecord({"loss": 1.0}), protocol.wire_record({protocol.UPDATE: frame})
+    loss, updates = MetricRecord({"loss": 1.0}), wire_record({protocol.UPDATE: frame})
     beside = [
         {"metrics": loss},
         {"more": ConfigRecord({"a": 1})},
@@ -354,7 +354,7 @@ def test_attack_03_crafted_aggregates_bring_back_one_and_the_same_text(tmp_path,
         crafted = wire_tools.with_round(wire_tools.with_tags(crafted, update), number)
         last = Chain.last_of([crafted], 2)
         config = federation.settings(3, round=number, steps=2, last=last, indices=[2])
-        arrays = protocol.wire_record({protocol.aggregate_key(2): crafted})
+        arrays = wire_record({protocol.aggregate_key(2): crafted})
         reply = federation.send(federation.content(config, arrays), "evaluate")
         replies.add(masked(reply))
     assert len(replies) == 1
@@ -386,9 +386,9 @@ STAGES = ["key", "accept", "told", "open", "claim", "precompute", "encrypt", "ex
 def fail_at(stage, error, monkeypatch):
     """Let one stage of the mod fail with ``error``."""
     where = {
-        "key": (client_module, "party_of"),
-        "told": (client_module, "check_told"),
-        "check": (client_module, "checked"),
+        "key": (mod, "key_holder_of"),
+        "told": (session, "check_told"),
+        "check": (session, "checked"),
         "accept": (ClientModel, "_charter"),
         "claim": (ClientModel, "claim"),
         "open": (base.KernelDecryptor, "open"),
@@ -622,7 +622,7 @@ def test_attack_03_an_aggregate_has_one_name(key):
     ],
 )
 def test_attack_03_a_frame_is_a_row_of_bytes(changes):
-    made = protocol.bytes_array(b"8 bytes.")
+    made = bytes_array(b"8 bytes.")
     assert protocol.frame_bytes(made) == b"8 bytes."
     for key, value in changes.items():
         setattr(made, key, value)
@@ -658,14 +658,14 @@ BAD_ARRAYS = {
     "a negative length": {NAMES[0]: array(W), NAMES[1]: array(B, data=header("(-7,)") + bytes(28))},
     "no header": {NAMES[0]: array(W), NAMES[1]: array(B, data=b"")},
     "another serialisation": {NAMES[0]: array(W), NAMES[1]: array(B, data=b"\x80\x05N.", stype="pickle")},
-    "an unnumbered aggregate": {protocol.AGGREGATE_PREFIX + "one": protocol.bytes_array(bytes(8))},
-    "a number with a sign": {protocol.AGGREGATE_PREFIX + "-0000001.0000": protocol.bytes_array(bytes(8))},
-    "a number in Arabic digits": {protocol.AGGREGATE_PREFIX + "٠٠٠٠٠٠٠١.٠٠٠٠": protocol.bytes_array(bytes(8))},
+    "an unnumbered aggregate": {protocol.AGGREGATE_PREFIX + "one": bytes_array(bytes(8))},
+    "a number with a sign": {protocol.AGGREGATE_PREFIX + "-0000001.0000": bytes_array(bytes(8))},
+    "a number in Arabic digits": {protocol.AGGREGATE_PREFIX + "٠٠٠٠٠٠٠١.٠٠٠٠": bytes_array(bytes(8))},
     "an aggregate of floats": {protocol.aggregate_key(1): array(W)},
     "an aggregate and a model": {NAMES[0]: array(W), NAMES[1]: array(B), protocol.aggregate_key(1): array(W)},
-    "a step without a first group": {protocol.aggregate_key(1, 1): protocol.bytes_array(bytes(8))},
-    "a step that is not next": {protocol.aggregate_key(7): protocol.bytes_array(bytes(8))},
-    "nothing in an aggregate": {protocol.aggregate_key(1): protocol.bytes_array(b"")},
+    "a step without a first group": {protocol.aggregate_key(1, 1): bytes_array(bytes(8))},
+    "a step that is not next": {protocol.aggregate_key(7): bytes_array(bytes(8))},
+    "nothing in an aggregate": {protocol.aggregate_key(1): bytes_array(b"")},
 }
 
 
@@ -697,7 +697,7 @@ def test_attack_03_an_aggregate_opens_at_its_own_position_only(tmp_path, rng, ca
         keyed = {protocol.aggregate_key(step + k): f for k, f in enumerate(frames_)}
         said = {"steps": step + len(frames_) - 1, "last": Chain.last_of(frames_[-1:], indices[-1])}
         config = federation.settings(index, round=number, indices=list(indices), **said, **changes)
-        made = protocol.wire_record(keyed)
+        made = wire_record(keyed)
         made = ArrayRecord({**dict((arrays or {}).items()), **dict(made.items())})
         return federation.send(federation.content(config, made), "evaluate", client)
 
@@ -935,7 +935,7 @@ def test_attack_12_who_was_not_sampled_opens_at_the_same_position(tmp_path, rng,
 
 def test_attack_12_a_client_that_got_another_model_says_another_digest(tmp_path, rng, told, caplog):
     """Under the charter of the others it refuses that model; under one of its own its log says so, and nothing sums."""
-    caplog.set_level(logging.INFO, "fedcipher.flower")
+    caplog.set_level(logging.INFO, "fedcipher.federation")
     federation = Federation(tmp_path, "bfv", rng)
     other = record([W + 1, B])
     assert says_nothing(federation.send(federation.content(federation.settings(), other), client=2))
@@ -976,7 +976,7 @@ def test_attack_12_everything_sent_again_changes_no_clients_model(tmp_path, rng,
     federation = Federation(tmp_path, "bfv", rng, codec=codec, rounds=2)
     arrays = {NAMES[0]: array(W + 1), NAMES[1]: array(B)}
     for k in (1, 2):
-        arrays[protocol.aggregate_key(k)] = protocol.bytes_array(federation.aggregate(k))
+        arrays[protocol.aggregate_key(k)] = bytes_array(federation.aggregate(k))
     opened = len(told["open"])
     again = federation.settings(3, indices=[1, 2])
     reply = federation.send(federation.content(again, ArrayRecord(arrays)))
@@ -1025,7 +1025,7 @@ def test_attack_12_a_second_sum_in_one_steps_place_is_the_last(tmp_path, rng, na
         frame = sum_of(clients)
         changed = {"steps": 1, "last": Chain.last_of([frame], 1), "indices": [1]}
         config = federation.settings(2, round=next(numbers), **changed)
-        arrays = ArrayRecord({protocol.aggregate_key(1): protocol.bytes_array(frame)})
+        arrays = ArrayRecord({protocol.aggregate_key(1): bytes_array(frame)})
         caplog.clear()
         assert says_nothing(federation.send(federation.content(config, arrays)))
         return caplog.text
@@ -1195,7 +1195,7 @@ def array_records():
     framed = strategies.one_of(
         strategies.dictionaries(keys_, frames(), min_size=1, max_size=3),
         strategies.dictionaries(next_, frames(), min_size=1, max_size=1),
-    ).map(lambda held: lambda m, client: protocol.wire_record({key: frame(m) for key, frame in held.items()}))
+    ).map(lambda held: lambda m, client: wire_record({key: frame(m) for key, frame in held.items()}))
     latest = strategies.just(LATEST)
     plain = model.map(lambda arrays: lambda m, client: arrays)
     both = strategies.builds(
@@ -1209,7 +1209,7 @@ def array_records():
 
 
 def LATEST(material, client):
-    return protocol.wire_record({protocol.aggregate_key(2): material.latest[client]})
+    return wire_record({protocol.aggregate_key(2): material.latest[client]})
 
 
 def configurations():
@@ -1270,7 +1270,7 @@ def test_attack_any_randomised_server_gets_one_frame_a_round_or_a_refusal(
     tmp_path, rng, monkeypatch, name, target, part, caplog
 ):
     # Put back by pytest, however this ends.
-    caplog.set_level(logging.CRITICAL, "fedcipher.flower")
+    caplog.set_level(logging.CRITICAL, "fedcipher.federation")
     # A 17-bit prime holds no sum of five 16-bit values.
     codec = fedcipher.Codec(bits=12 if name == "pasta-bfv" else 16, clip=2.0, target=target)
     real, accepted, frames_opened = base.KernelDecryptor.open, {}, set()
@@ -1292,7 +1292,7 @@ def test_attack_any_randomised_server_gets_one_frame_a_round_or_a_refusal(
 
     def claimed(self, purpose):
         claim(self, purpose)
-        claims.append((self._party.client, purpose, self.charter.run, self.charter.digest, self._at.position))
+        claims.append((self._holder.client, purpose, self.charter.run, self.charter.digest, self._at.position))
 
     monkeypatch.setattr(ClientModel, "claim", claimed)
     federation = Federation(tmp_path, name, rng, codec=codec, held=(2,))
@@ -1323,7 +1323,7 @@ def test_attack_any_randomised_server_gets_one_frame_a_round_or_a_refusal(
     }
 
     def first_again(m, client):
-        return protocol.wire_record({protocol.aggregate_key(3): m.aggregates[0]})
+        return wire_record({protocol.aggregate_key(3): m.aggregates[0]})
 
     # Both targets are of one scheme. First three honest messages, a charter that a client takes and a sum that none
     # opens: few tries may hold none of them.
@@ -1370,7 +1370,7 @@ def test_attack_any_randomised_server_gets_one_frame_a_round_or_a_refusal(
         if fresh:
             # A new process, for which Flower has kept nothing.
             federation.grid.forget(client)
-            _parties.clear()
+            _holders.clear()
         for _ in range(1 + second):
             content = federation.content(None if config is None else ConfigRecord(dict(config)), brought)
             if told:

@@ -22,11 +22,12 @@ from attack_harness import ALL, CLIENTS, Federation
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fedcipher import _native, errors, keys
+from fedcipher.adapters.flower import SecureStrategy
+from fedcipher.federation import messages as protocol
 from fedcipher.federation.policy import Policy
-from fedcipher.flower import SecureStrategy, protocol
-from fedcipher.flower.sums import RoundSums
+from fedcipher.federation.server.round_sums import RoundSums
 from fedcipher.schemes import base
-from flower_harness import initial, record
+from flower_harness import initial, record, wire_record
 from flwr.serverapp.strategy import FedAvg
 
 SCHEMES = {
@@ -100,7 +101,7 @@ class Thief:
             frame = tamper(client, protocol.frame_bytes(reply.content[place][protocol.UPDATE]))
             if frame is None:
                 return None
-            reply.content[place] = protocol.wire_record({protocol.UPDATE: frame})
+            reply.content[place] = wire_record({protocol.UPDATE: frame})
             return reply
 
         grid = self.federation.grid
@@ -121,8 +122,8 @@ def test_attack_18_who_sends_anothers_number_first_is_not_that_client(thief, cap
     (refused,) = [c for c in made.clients if c.left_out]
     assert refused.node == THIEF
     assert refused.left_out.startswith("SignatureError")
-    assert strategy._parties.node_of == {k: 1000 + k for k in range(1, CLIENTS)}
-    assert THIEF not in strategy._parties.client_of
+    assert strategy.run.nodes.node_of == {k: 1000 + k for k in range(1, CLIENTS)}
+    assert THIEF not in strategy.run.nodes.client_of
     (aggregate,) = (thief.folder / "run").rglob("aggregate-*.fedc")
     assert [c for c, _ in fedcipher._native.inspect(aggregate.read_bytes())[4]] == [1, 2, 3, 4]
     assert f"node {THIEF} is left out of round 1: SignatureError: what party 2 is said to have sent" in caplog.text
@@ -142,7 +143,7 @@ def test_attack_18_one_key_file_on_three_nodes_fills_no_sum_of_three(thief, numb
     (made,) = strategy.rounds
     assert made.accepted == 1
     assert "1 usable updates" in made.unfinished
-    assert set(strategy._parties.node_of) == {0}
+    assert set(strategy.run.nodes.node_of) == {0}
     assert not made.aggregate_bytes
 
 
@@ -172,7 +173,7 @@ def test_attack_18_nodes_are_known_again_after_a_restart(tmp_path, rng, monkeypa
         return {0: None, 2: frames[0]}.get(client, frame)
 
     again = thief.start(tamper, rounds=2, resume=True)
-    assert again._parties.node_of == {k: 1000 + k for k in range(CLIENTS)}
+    assert again.run.nodes.node_of == {k: 1000 + k for k in range(CLIENTS)}
     assert [c.client for c in again.rounds[-1].clients if not c.left_out] == [1, 3, 4]
     assert "node 1002 (client 2) is left out of round 2: UnknownClientError" in caplog.text
 

@@ -4,11 +4,11 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import errors, keys
-from fedcipher.flower import SecureStrategy, open_run
-from fedcipher.flower.party import _parties, party_of
-from fedcipher.flower.records import ClientRecord
-from fedcipher.flower.search import Search
-from flower_harness import NAMES, LocalGrid, initial, make_app, record
+from fedcipher.adapters.flower import SecureStrategy, open_run
+from fedcipher.federation.client.key_holder import _holders
+from fedcipher.federation.records import ClientRecord
+from fedcipher.federation.server.liar_search import LiarSearch
+from flower_harness import NAMES, LocalGrid, initial, make_app, party_of, record
 from flwr.serverapp.strategy import FedAvg
 
 CLIENTS = 8
@@ -17,7 +17,7 @@ SCHEMES = ["flashe", "bfv", "oneshot"]
 
 def federation(tmp_path, rng, name, liars, *, clients=CLIENTS, lies=lambda number: True, counts_twice=False, **params):
     """Clients of which some make tags that are not those of what they send, or count twice in a histogram."""
-    _parties.clear()
+    _holders.clear()
     committee = {"members": 5} if name == "oneshot" else {}
     codec = fedcipher.Codec(bits=12 if name == "pasta-bfv" else 16)
     scheme = fedcipher.scheme(name, clients=clients, codec=codec, **committee, **params)
@@ -63,7 +63,7 @@ def test_attack_19_one_wrong_tag_ends_no_run(tmp_path, rng, name, sees):
     # The liar's groups count nothing, so the last steps are means of honest clients.
     assert np.abs(model[NAMES[0]]).max() > 0 and np.isfinite(model[NAMES[0]]).all()
     assert np.abs(model[NAMES[0]] - honest).max() < np.abs(honest).max()
-    assert set(strategy._searching.found) <= {liar}
+    assert set(strategy.run.search.found) <= {liar}
 
 
 @pytest.mark.parametrize("counts_twice", [False, True])
@@ -71,7 +71,7 @@ def test_attack_19_a_liar_is_found_and_left_out(tmp_path, rng, caplog, counts_tw
     liar = 5
     grid, folder, goals = federation(tmp_path, rng, "flashe", [liar], counts_twice=counts_twice)
     strategy = run(grid, folder, tmp_path / "run", 9, opener="client-0.key")
-    assert list(strategy._searching.found) == [liar] and "client 5 has lied" in caplog.text
+    assert list(strategy.run.search.found) == [liar] and "client 5 has lied" in caplog.text
     last = strategy.rounds[-1]
     assert liar not in [c.client for c in last.clients] and last.accepted == CLIENTS - 1
     model = open_run(tmp_path / "run", folder / "client-1.key")
@@ -99,17 +99,17 @@ def test_attack_32_no_two_sums_of_a_position_differ_by_fewer_than_the_minimum(tm
     strategy = SecureStrategy(
         FedAvg(min_train_nodes=CLIENTS, min_available_nodes=CLIENTS), folder, out=tmp_path / "run", may_lose=8
     )
-    real = strategy._summed_in_sets
+    real = strategy.run._summed_in_sets
 
     def watched(*given):
         frames = real(*given)
         if not isinstance(frames, str):
-            position = strategy._running.steps
+            position = strategy.run.model.steps
             sets = broadcast.setdefault(position, [])
             sets += [frozenset(c for c, _ in fedcipher._native.inspect(frame)[4]) for frame in frames]
         return frames
 
-    strategy._summed_in_sets = watched
+    strategy.run._summed_in_sets = watched
     strategy.start(grid, record(initial()), num_rounds=8)
     assert any(len(sets) > 1 for sets in broadcast.values()), "there was a search"
     for sets in broadcast.values():
@@ -129,7 +129,7 @@ def test_a_search_goes_on_after_the_server_was_killed(tmp_path, rng):
     grid, folder, _ = federation(tmp_path, rng, "flashe", [5])
     run(grid, folder, tmp_path / "run", 3, opener="client-0.key")
     again = run(grid, folder, tmp_path / "run", 9, opener="client-0.key", resume=True)
-    assert list(again._searching.found) == [5] and again.rounds[-1].accepted == CLIENTS - 1
+    assert list(again.run.search.found) == [5] and again.rounds[-1].accepted == CLIENTS - 1
 
 
 @pytest.mark.parametrize(("clients", "minimum", "share"), [(4, 4, 1.0), (10, 5, 0.5), (10, 8, 0.8)])
@@ -145,7 +145,7 @@ def test_as_few_as_a_sum_needs_say_that_it_opened(tmp_path, rng, clients, minimu
 
 def test_few_that_refuse_for_other_reasons_withdraw_no_sum(tmp_path):
     """With c = 1, a liar and a client of another policy refuse a good sum of ten; the others have not answered yet."""
-    search = Search(tmp_path, corrupt=1, minimum=3, seed=1)
+    search = LiarSearch(tmp_path, corrupt=1, minimum=3, seed=1)
     sums, _ = search.sets(range(10))
     refusals = [ClientRecord(k, k, {}, "no", refused=True) for k in (0, 1)]
     assert search.heard(refusals, {}) is None and search.pending == sums

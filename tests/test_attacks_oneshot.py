@@ -11,10 +11,9 @@ import fedcipher
 import wire_tools
 from attack_harness import CLIENTS, TRIES, Federation, in_parts, masked
 from fedcipher import _native, errors
-from fedcipher.flower import protocol
-from fedcipher.flower.refusal import reference_of
+from fedcipher.federation import messages as protocol
 from fedcipher.schemes.base import KeySet
-from flower_harness import initial
+from flower_harness import initial, reference_of, wire_record
 from flwr.app import Message, RecordDict
 from hypothesis import HealthCheck, given, settings, strategies
 
@@ -58,7 +57,7 @@ class Server:
             return None
 
     def ask(self, frame, member):
-        content = RecordDict({COMMITTEE: protocol.wire_record({"fedcipher.request": frame})})
+        content = RecordDict({COMMITTEE: wire_record({"fedcipher.request": frame})})
         sent = Message(content, dst_node_id=1000 + member, message_type="train")
         return self.federation.app(sent, self.federation.grid.contexts[1000 + member])
 
@@ -83,7 +82,7 @@ def without_the_last(frame, lengths):
 def test_attack_any_randomised_server_gets_one_set_a_round_of_a_member(tmp_path, rng, part, caplog):
     """Not of two sets, whose difference is somebody; not of too few; not of what no client has signed."""
     # Put back by pytest, however this ends.
-    caplog.set_level(logging.CRITICAL, "fedcipher.flower")
+    caplog.set_level(logging.CRITICAL, "fedcipher.federation")
     federation = Federation(tmp_path, "oneshot", rng, preset="fast")
     server = Server(federation)
     server.begin()

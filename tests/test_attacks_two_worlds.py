@@ -25,14 +25,15 @@ import pytest
 import wire_tools
 from attack_harness import TRIES, Interrupted, Left, in_parts, masked
 from fedcipher import _native, keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod
+from fedcipher.federation import messages as protocol
 from fedcipher.federation.answers import Answer, Lanes, Tally
 from fedcipher.federation.charter import Charter, Settings, arrays_digest
-from fedcipher.flower import SecureStrategy, client_mod, protocol
-from fedcipher.flower.party import _parties
-from fedcipher.flower.refusal import TEXT
-from fedcipher.flower.settings import RoundSettings
+from fedcipher.federation.client.key_holder import _holders
+from fedcipher.federation.refusal import TEXT
+from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.schemes.base import KernelEncryptor
-from flower_harness import NAMES, LocalGrid, initial, record
+from flower_harness import NAMES, LocalGrid, bytes_array, initial, record, wire_record
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
@@ -164,7 +165,7 @@ class World:
     def __init__(self, folder, world, key_sets, key_folder, monkeypatch):
         self.world, self.folder, self.key_sets = world, folder / world, key_sets
         self.enter(monkeypatch)
-        _parties.clear()
+        _holders.clear()
         self.grid = LocalGrid(app_of(world), CLIENTS, key_folder)
         for k, context in enumerate(self.grid.contexts.values()):
             context.node_config["fedcipher-key"] = str(key_folder / f"client-{k}.key")
@@ -193,7 +194,7 @@ class World:
 
     def begin_anew(self):
         """All clients are where the honest run has ended."""
-        _parties.clear()
+        _holders.clear()
         shutil.rmtree(self.folder / "state")
         shutil.copytree(self.folder / "ended", self.folder / "state")
         for node, context in self.grid.contexts.items():
@@ -201,11 +202,11 @@ class World:
 
     def steps(self, count):
         """Arrays of the first model and ``count`` steps, as this world's server has them."""
-        folder = self.strategy._running.folder
+        folder = self.strategy.run.model.folder
         arrays = dict(model_record(folder.first()).items())
         for step in range(1, min(count, folder.count) + 1):
             for group, frame in enumerate(folder.step(step)):
-                arrays[protocol.aggregate_key(step, group)] = protocol.bytes_array(frame)
+                arrays[protocol.aggregate_key(step, group)] = bytes_array(frame)
         return arrays
 
 
@@ -332,13 +333,13 @@ class Server:
 
         def make(world):
             if lost:
-                _parties.clear()
+                _holders.clear()
                 for context in world.grid.contexts.values():
                     context.state = RecordDict()
             arrays = world.steps(brings)
             if chosen:
                 arrays.update(model_record([np.full_like(a, 3) for a in MODEL]).items())
-            run = world.strategy._running
+            run = world.strategy.run.model
             last = run._steps[steps - 1][0] if 0 < steps <= len(run._steps) else b""
             said = RoundSettings(
                 charter=charter.digest,
@@ -348,15 +349,15 @@ class Server:
                 last=last,
                 document=charter.encode(),
                 indices=indices,
-                prekeys=wire_tools.prekeys(world.strategy.scheme, world.key_sets)[:known],
+                prekeys=wire_tools.prekeys(world.strategy.setup.scheme, world.key_sets)[:known],
             )
             content = RecordDict({"arrays": ArrayRecord(arrays), "config": ConfigRecord(config)})
-            content[protocol.CONFIG] = said.to_record()
+            content[protocol.CONFIG] = ConfigRecord(said.to_record())
             if reports:
                 content[protocol.REPORT] = ConfigRecord({"purpose": kind})
-                frame, committee = run.folder.evaluation(1), world.strategy.scheme.committee
+                frame, committee = run.folder.evaluation(1), world.strategy.setup.scheme.committee
                 frame = committee.addressed(frame, client) if committee else frame
-                content[protocol.EVALUATION] = protocol.wire_record({protocol.EVALUATION: frame})
+                content[protocol.EVALUATION] = wire_record({protocol.EVALUATION: frame})
             return Message(content, dst_node_id=1000 + client, message_type=kind), client
 
         return make
@@ -397,7 +398,7 @@ def tag_classes(frames):
 def two_worlds(folder, scheme, key_sets, seed, monkeypatch, ideal):
     """The clients of one world and of the other, after an honest run in each, and the server."""
     # Both worlds have the server's numbers alike.
-    monkeypatch.setattr("fedcipher.flower.strategy.reserve", lambda count: seed[-1] << 21)
+    monkeypatch.setattr("fedcipher.federation.server.run.reserve", lambda count: seed[-1] << 21)
     # A copy of the keys for each world, whose clients use them in a state folder of their own.
     one, other = (
         World(folder, world, key_sets, keys.save(key_sets, scheme, folder / f"keys-{world}"), monkeypatch)
@@ -407,8 +408,8 @@ def two_worlds(folder, scheme, key_sets, seed, monkeypatch, ideal):
     honest = [digest_of([reply for _, reply in world.grid.received], ideal) for world in (one, other)]
     assert honest[0] == honest[1], "the honest run's bytes"
     assert one.log.lines and logged(one, ideal) == logged(other, ideal)
-    charter = one.strategy._running.charter
-    assert charter.digest == other.strategy._running.charter.digest
+    charter = one.strategy.run.model.charter
+    assert charter.digest == other.strategy.run.model.charter.digest
     return one, other, Charter.decode(charter.encode())
 
 
@@ -444,7 +445,7 @@ def test_attack_two_worlds_look_alike_to_any_randomised_server(tmp_path, name, s
     for run in range(-(-TRIES // (A_RUN * RUNS))):
         folder = tmp_path / str(run)
         *worlds, charter = two_worlds(folder, scheme, key_sets, (name, part, 1 + run), monkeypatch, ideal)
-        base = max(w.strategy._number for w in worlds)
+        base = max(w.strategy.run.number for w in worlds)
         for again in range(-(-min(TRIES - run * A_RUN * RUNS, A_RUN * RUNS) // A_RUN)):
             for world in worlds:
                 world.begin_anew()

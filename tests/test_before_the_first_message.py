@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
 from fedcipher._files import refuse_to_replace
-from fedcipher.flower import SecureStrategy, open_run
+from fedcipher.adapters.flower import SecureStrategy, open_run
 from flower_harness import LocalGrid, make_app, record
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg

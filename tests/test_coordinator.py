@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from attack_harness import ALL, CLIENTS, Federation, says_nothing
 from fedcipher import cli, keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod, open_run
 from fedcipher.errors import KeyFormatError, ParameterError, RunError, StrategyError
 from fedcipher.federation.policy import Policy
-from fedcipher.flower import SecureStrategy, client_mod, open_run
-from fedcipher.flower.run_folder import read_run
+from fedcipher.federation.server.run_folder import read_run
 from fedcipher.keys.roster import coordinator_of, look, new_identity, read_identity
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg

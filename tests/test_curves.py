@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from engine_harness import deployment
 from fedcipher import errors, keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod
+from fedcipher.adapters.flower.wrapped_strategy import aggregate_by
 from fedcipher.federation.answers import Answer
-from fedcipher.flower import SecureStrategy, client_mod, journal
-from fedcipher.flower.curves import Curves
+from fedcipher.federation.curves import Curves
+from fedcipher.federation.server import journal
 from fedcipher.schemes.base import state_dir
 from flower_harness import LocalGrid, initial, record
 from flwr.app import Message, MetricRecord, RecordDict
@@ -78,7 +80,7 @@ def test_a_key_opens_what_a_server_with_an_opener_sees(tmp_path, scheme):
     blind = Run(tmp_path / "blind", scheme)
     seen = Run(tmp_path / "seen", scheme, opener="client-3.key")
     assert all(not r.metrics and not r.counted for r in blind.strategy.rounds)
-    curves = blind.curves(evaluate=pooled)
+    curves = blind.curves(evaluate=aggregate_by(pooled))
     assert sorted(curves.read()) == [1, 2, 3] and curves.notice() == ""
     for ours, theirs in zip(blind.strategy.rounds, seen.strategy.rounds, strict=True):
         opened = curves.filled(ours)
@@ -101,7 +103,11 @@ def test_a_run_is_read_as_it_grows(tmp_path):
     seen = []
 
     def watch(made):
-        curves = seen[0][0] if seen else Curves(tmp_path / "run", tmp_path / "keys" / "client-1.key", evaluate=pooled)
+        curves = (
+            seen[0][0]
+            if seen
+            else Curves(tmp_path / "run", tmp_path / "keys" / "client-1.key", evaluate=aggregate_by(pooled))
+        )
         curves.read()
         seen.append((curves, curves.filled(made)))
 

@@ -10,8 +10,8 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import Codec, errors, keys
-from fedcipher.flower import SecureStrategy
-from fedcipher.flower.journal import Journal, read_journal
+from fedcipher.adapters.flower import SecureStrategy
+from fedcipher.federation.server.journal import Journal, read_journal
 from fedcipher.keys.store import hold
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg
@@ -83,7 +83,7 @@ def test_a_key_file_that_was_let_go_of_is_not_used_beside_an_engine(tmp_path):
 def test_a_client_of_an_app_asks_for_its_key_file_again_in_each_round(tmp_path, monkeypatch):
     _, folder = saved("flashe", 4, tmp_path / "keys")
     asked = []
-    monkeypatch.setattr("fedcipher.flower.party.hold", lambda path, key: asked.append(key.client))
+    monkeypatch.setattr("fedcipher.federation.client.key_holder.hold", lambda path, key: asked.append(key.client))
     grid = LocalGrid(make_app([initial()] * 4, [10] * 4), 4, folder)
     SecureStrategy(FedAvg(), folder, opener="client-0.key").start(grid, record(initial()), num_rounds=2)
     assert {client: asked.count(client) >= 2 for client in range(4)} == dict.fromkeys(range(4), True)

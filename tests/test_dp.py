@@ -15,11 +15,12 @@ import pytest
 import wire_tools
 from attack_harness import Federation, says_nothing
 from fedcipher import Codec, _native, cli, errors, keys
+from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.dp import Privacy, grid
+from fedcipher.federation import messages as protocol
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.policy import Policy
-from fedcipher.flower import SecureStrategy, protocol
-from flower_harness import LocalGrid, initial, make_app, record
+from flower_harness import LocalGrid, initial, make_app, record, wire_record
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from hypothesis import example, given, settings
@@ -687,7 +688,7 @@ def test_rounds_with_noise_through_flower(tmp_path, caplog):
         models = [arrays for round_number, _, arrays in seen if round_number == number]
         assert all(np.array_equal(models[0][0], other[0]) for other in models)
     # A second run would go beyond the budget: every client refuses, to the server without a word of why.
-    with caplog.at_level(logging.WARNING, "fedcipher.flower"), pytest.raises(errors.StrategyError, match="no"):
+    with caplog.at_level(logging.WARNING, "fedcipher.federation"), pytest.raises(errors.StrategyError, match="no"):
         strategy.start(local, record(initial()), num_rounds=1)
     assert caplog.text.count("PrivacyBudgetError") == CLIENTS
     refusals = [reply.error.reason for _, reply in local.received if reply.has_error()]
@@ -705,7 +706,7 @@ def test_a_site_spends_one_budget_over_all_of_its_keys(tmp_path, caplog, monkeyp
     rounds("first", 2)
     rounds("second", 1)
     asked = len(seen)
-    with caplog.at_level(logging.WARNING, "fedcipher.flower"), pytest.raises(errors.StrategyError, match="no"):
+    with caplog.at_level(logging.WARNING, "fedcipher.federation"), pytest.raises(errors.StrategyError, match="no"):
         rounds("third", 1)
     assert caplog.text.count("has spent its 1 budgets") == CLIENTS and len(seen) == asked
     policy = tmp_path / "policy.json"
@@ -721,7 +722,7 @@ def test_nothing_that_is_sent_says_whether_an_update_was_clipped(tmp_path, caplo
     told = {}
     for far in (1e-3, 1e3):
         local, strategy = deployed(tmp_path / str(far), far=far)
-        with caplog.at_level(logging.INFO, "fedcipher.flower"):
+        with caplog.at_level(logging.INFO, "fedcipher.federation"):
             strategy.start(local, record(initial()), num_rounds=1)
         metrics = [
             r.content.metric_records[protocol.METRICS] for _, r in local.received if protocol.METRICS in r.content
@@ -745,8 +746,8 @@ def test_a_server_cannot_weight_by_examples(tmp_path, caplog):
     with pytest.raises(errors.StrategyError, match="weigh all clients the same"):
         SecureStrategy(FedAvg(), tmp_path / "keys", opener="client-0.key", examples_per_weight=10)
     # One that is not honest: its charter is refused before the app is asked, so by all clients alike.
-    strategy._unit = 1e9
-    with caplog.at_level(logging.WARNING, "fedcipher.flower"), pytest.raises(errors.StrategyError):
+    strategy.setup.unit = 1e9
+    with caplog.at_level(logging.WARNING, "fedcipher.federation"), pytest.raises(errors.StrategyError):
         strategy.start(local, record(initial()), num_rounds=1)
     assert caplog.text.count("it weights by examples, and the noise") == CLIENTS
     assert seen == []
@@ -763,14 +764,14 @@ def test_rounds_that_a_clients_frames_are_not_in_count_against_its_budget(tmp_pa
             return None
         frame = bytearray(protocol.frame_bytes(reply.content["arrays"][protocol.UPDATE]))
         frame[len(frame) // 2] ^= 1
-        content = RecordDict({**reply.content, "arrays": protocol.wire_record({protocol.UPDATE: bytes(frame)})})
+        content = RecordDict({**reply.content, "arrays": wire_record({protocol.UPDATE: bytes(frame)})})
         return Message(content, reply_to=message)
 
     local.tamper = tamper
     strategy.start(local, record(initial()), num_rounds=3)
     assert [made.accepted for made in strategy.rounds] == [CLIENTS - 1] * 3
     local.tamper = None
-    with caplog.at_level(logging.WARNING, "fedcipher.flower"), pytest.raises(errors.StrategyError, match="no"):
+    with caplog.at_level(logging.WARNING, "fedcipher.federation"), pytest.raises(errors.StrategyError, match="no"):
         strategy.start(local, record(initial()), num_rounds=1)
     assert caplog.text.count("PrivacyBudgetError") == CLIENTS
 

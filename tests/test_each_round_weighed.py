@@ -4,8 +4,8 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import _native, errors, keys
+from fedcipher.federation import messages as protocol
 from fedcipher.federation.chain import Chain
-from fedcipher.flower import protocol
 from test_first_ranges import Federation, Killed, sat_out, settings_of
 
 EXAMPLES = [60_000, *[60] * 9]
@@ -56,8 +56,8 @@ def test_attack_32_updates_of_fewer_clients_than_their_rounds_histograms_fit_the
     if name == "oneshot":
         return
     # No client opens the sum of the five beside that of the six histograms.
-    run, scheme, number = here.strategy._running.folder, here.strategy.scheme, here.strategy.rounds[1].number
-    aggregator = scheme.aggregator(here.strategy._key, round=number)
+    run, scheme, number = here.strategy.run.model.folder, here.strategy.setup.scheme, here.strategy.rounds[1].number
+    aggregator = scheme.aggregator(here.strategy.setup.key, round=number)
     for frame in (protocol.frame_bytes(r.content["arrays"][protocol.UPDATE]) for k, r in here.grid.received if k < 5):
         if _native.inspect(frame)[3] == number:
             aggregator.add(frame)
@@ -74,7 +74,7 @@ def test_attack_32_updates_of_fewer_clients_than_their_rounds_histograms_fit_the
 def test_a_server_that_dies_between_a_later_rounds_two_sums_goes_on_from_its_histograms(tmp_path, monkeypatch, sees):
     here = Federation(tmp_path, examples=[10, 20, 30, 40])
     given = {"weigh_each_round": True, **({"opener": "client-0.key"} if sees else {})}
-    real, steps = fedcipher.flower.run_folder.RunFolder.append, []
+    real, steps = fedcipher.federation.server.run_folder.RunFolder.append, []
 
     def dying(folder, frames, index):
         real(folder, frames, index)
@@ -83,11 +83,11 @@ def test_a_server_that_dies_between_a_later_rounds_two_sums_goes_on_from_its_his
             raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(fedcipher.flower.run_folder.RunFolder, "append", dying)
+        patch.setattr(fedcipher.federation.server.run_folder.RunFolder, "append", dying)
         here.run(3, **given)
     model = here.run(3, resume=True, **given)
     assert here.trained == [[1, 2, 3]] * 4, "what round 2 has told of itself is what it sends"
-    assert here.strategy._running.steps == 6
+    assert here.strategy.run.model.steps == 6
     for got, *updates in zip(model, *(zip(*made, strict=True) for made in here.updates), strict=True):
         mean = sum(np.average(of_round, axis=0, weights=here.examples) for of_round in zip(*updates, strict=True))
         np.testing.assert_allclose(got, mean, atol=1e-7)

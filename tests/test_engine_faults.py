@@ -33,10 +33,10 @@ from engine_harness import (
     values,
 )
 from fedcipher import errors
+from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.codec import Codec
 from fedcipher.engine import Authority, connect
 from fedcipher.engine.local import find_program, lock_arguments, started
-from fedcipher.flower import SecureStrategy
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAdam, FedAvg
 

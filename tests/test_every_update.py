@@ -4,7 +4,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import Codec, keys
-from fedcipher.flower import SecureStrategy, client_mod, open_run
+from fedcipher.adapters.flower import SecureStrategy, client_mod, open_run
 from flower_harness import LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import DATA
 from fedcipher import cli
-from fedcipher.flower import open_run
+from fedcipher.adapters.flower import open_run
 from fedcipher.watch.metrics import Metrics
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -34,7 +34,7 @@ def trained(name, tmp_path, monkeypatch, *needs, **config):
 def evaluations(grid, metric, key=None):
     """The clients' mean of each round's global model, in order: as its server saw it, or for the holder of a key."""
     (strategy,) = grid.strategies
-    rounds = strategy.rounds if key is None else Metrics(strategy._running.folder.folder, key).past().rounds
+    rounds = strategy.rounds if key is None else Metrics(strategy.run.model.folder.folder, key).past().rounds
     return [made.metrics["evaluate"][metric] for made in rounds]
 
 

@@ -14,7 +14,7 @@ import pytest
 from engine_harness import flashe
 from fedcipher import _files, cli
 from fedcipher.engine.local import find_program, new_authority
-from fedcipher.flower import journal
+from fedcipher.federation.server import journal
 from fedcipher.watch.run import WatchedRun
 from test_flower_resume import Federation
 
@@ -35,6 +35,9 @@ def lacking(tmp_path_factory):
         return {**os.environ, "PYTHONPATH": paths, "LD_PRELOAD": str(library), **{k: str(v) for k, v in said.items()}}
 
     return environment
+
+
+JOURNAL = "import sys; from pathlib import Path; from fedcipher.federation.server.journal import Journal"
 
 
 def python(code, *arguments, env):
@@ -66,7 +69,7 @@ def test_a_run_of_an_earlier_version_goes_on_without_shared_maps(lacking, tmp_pa
     here.close()
     with closing(sqlite3.connect(tmp_path / "journal.db")) as base:
         base.execute("PRAGMA journal_mode=WAL")
-    code = "import sys; from pathlib import Path; from fedcipher.flower.journal import *; Journal(Path(sys.argv[1]))"
+    code = f"{JOURNAL}; Journal(Path(sys.argv[1]))"
     done = python(code, tmp_path, env=lacking(LACKS="shared-maps"))
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -74,7 +77,7 @@ def test_a_run_of_an_earlier_version_goes_on_without_shared_maps(lacking, tmp_pa
 def test_without_locks_a_run_is_refused_with_the_file_system_and_readers_read(lacking, tmp_path):
     made = python(RUN, tmp_path, 1, env=lacking())
     assert made.returncode == 0, made.stderr[-2000:]
-    code = "import sys; from pathlib import Path; from fedcipher.flower.journal import *; Journal(Path(sys.argv[1]))"
+    code = f"{JOURNAL}; Journal(Path(sys.argv[1]))"
     done = python(code, tmp_path / "run", env=lacking(LACKS="locks"))
     said = done.stderr.splitlines()[-1]
     assert "RunError" in said and "has no file locks" in said and "use a local disk" in said, said
@@ -125,7 +128,7 @@ MAKE = """
 import sys
 from pathlib import Path
 from fedcipher.errors import RunError
-from fedcipher.flower.journal import Journal
+from fedcipher.federation.server.journal import Journal
 try:
     Journal(Path(sys.argv[1])).close()
 except RunError as error:

@@ -8,17 +8,18 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import _native, keys
+from fedcipher.adapters.flower import SecureStrategy, open_run
+from fedcipher.federation import messages as protocol
 from fedcipher.federation.chain import Chain, lanes_of
-from fedcipher.flower import SecureStrategy, open_run, protocol
-from fedcipher.flower.party import _parties, party_of
-from fedcipher.flower.run_folder import RunFolder
-from fedcipher.flower.search import Search
-from fedcipher.flower.set_memory import ServerSets
-from fedcipher.flower.settings import RoundSettings
+from fedcipher.federation.client.key_holder import _holders
+from fedcipher.federation.round_settings import RoundSettings
+from fedcipher.federation.server.liar_search import LiarSearch
+from fedcipher.federation.server.run_folder import RunFolder
+from fedcipher.federation.server.set_memory import ServerSets
 from fedcipher.keys import store
 from fedcipher.schemes.base import state_dir
 from fedcipher.schemes.oneshot import Card, Party, roster
-from flower_harness import NAMES, LocalGrid, record
+from flower_harness import NAMES, LocalGrid, bytes_array, party_of, record
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -35,11 +36,11 @@ class Federation:
     """Clients whose every training gives another update; ``trained`` has the rounds that their app was asked for."""
 
     def __init__(self, folder, *, clients=4, minimum=3, name="flashe", codec=None, lost=None, examples=None):
-        _parties.clear()
+        _holders.clear()
         self.examples = examples or [10] * clients
         self.trained = [[] for _ in range(clients)]
         self.updates = [[] for _ in range(clients)]
-        self.app = ClientApp(mods=[fedcipher.flower.client_mod])
+        self.app = ClientApp(mods=[fedcipher.adapters.flower.client_mod])
         self.app.train()(self.train)
         more = {"members": 3, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
         codec = codec or fedcipher.Codec(bits=12)
@@ -61,7 +62,7 @@ class Federation:
         store.save_server(self.scheme.committee.roster_key(listed), self.scheme, self.keys / "server.key")
         for k, own in enumerate(identities):
             store.save_client(self.scheme.committee.join(listed, own), self.scheme, store.client_file(self.keys, k))
-        _parties.clear()
+        _holders.clear()
 
     def train(self, msg, ctxt):
         k = ctxt.node_config["partition-id"]
@@ -86,7 +87,7 @@ class Federation:
         return list(open_run(self.out, self.keys / "client-1.key").values())
 
     def frames(self, step):
-        return [_native.inspect(f) for f in self.strategy._running.folder.step(step)]
+        return [_native.inspect(f) for f in self.strategy.run.model.folder.step(step)]
 
     def clients_of(self, step):
         return sorted(client for frame in self.frames(step) for client, _ in frame[4])
@@ -106,7 +107,7 @@ def test_a_run_begins_with_histograms_and_each_app_trains_once_a_round(tmp_path,
     assert here.trained == [[1, 2]] * here.clients
     (first,), (second,) = here.frames(1), here.frames(2)
     # The first frame has no values of the update.
-    charter, scheme = here.strategy._running.charter, here.strategy.scheme
+    charter, scheme = here.strategy.run.model.charter, here.strategy.setup.scheme
     lanes = [lanes_of(charter, scheme, "train", steps).count for steps in (0, 1)]
     assert [first[5], second[5]] == [lanes[0], 23 + lanes[1]] and len(first[4]) == len(second[4]) == 4
     assert [r.unfinished for r in here.strategy.rounds] == [None, None]
@@ -122,7 +123,7 @@ def test_a_start_that_is_given_is_the_first_range(tmp_path):
     here = Federation(tmp_path, codec=fedcipher.Codec(bits=12, start=4e-5))
     here.check(here.run(1), range(4))
     assert here.strategy.rounds[0].measured == 0 and len(here.frames(1)[0][4]) == 4
-    assert here.strategy._running.steps == 1
+    assert here.strategy.run.model.steps == 1
 
 
 def test_attack_32_updates_of_fewer_clients_than_the_histograms_fit_the_rule_of_sets(tmp_path, caplog):
@@ -138,8 +139,8 @@ def test_attack_32_updates_of_fewer_clients_than_the_histograms_fit_the_rule_of_
 def test_attack_32_no_client_opens_updates_of_one_fewer_than_the_histograms(tmp_path, name):
     here = Federation(tmp_path, clients=6, name=name)
     here.run(1)
-    run, scheme, number = here.strategy._running.folder, here.strategy.scheme, here.strategy.rounds[0].number
-    aggregator = scheme.aggregator(here.strategy._key, round=number)
+    run, scheme, number = here.strategy.run.model.folder, here.strategy.setup.scheme, here.strategy.rounds[0].number
+    aggregator = scheme.aggregator(here.strategy.setup.key, round=number)
     replies = [r for k, r in here.grid.received if k < 5]
     frames = [protocol.frame_bytes(r.content["arrays"][protocol.UPDATE]) for r in replies]
     for frame in (f for f in frames if _native.inspect(f)[3] == number):
@@ -249,14 +250,14 @@ def test_attack_32_a_run_under_a_roster_with_a_smaller_minimum_keeps_to_the_larg
 @pytest.mark.parametrize("name", ["flashe", "oneshot"])
 def test_attack_32_a_run_that_another_run_comes_before_makes_no_sum_and_goes_on(tmp_path, monkeypatch, name):
     """Another server remembers a sum when this one has chosen its own, of all six, which does not fit beside it."""
-    here, chosen = Federation(tmp_path, clients=6, name=name), Search.sets
+    here, chosen = Federation(tmp_path, clients=6, name=name), LiarSearch.sets
 
     def sets(search, *arguments, **options):
         found = chosen(search, *arguments, **options)
-        ServerSets("first", here.strategy.scheme, here.strategy._key).remember(range(5))
+        ServerSets("first", here.strategy.setup.scheme, here.strategy.setup.key).remember(range(5))
         return found
 
-    monkeypatch.setattr(Search, "sets", sets)
+    monkeypatch.setattr(LiarSearch, "sets", sets)
     here.run(2, may_lose=1)
     assert "another run has summed other clients meanwhile" in here.strategy.rounds[0].unfinished
     assert here.strategy.rounds[1].unfinished is None
@@ -293,7 +294,7 @@ def test_a_server_that_dies_between_the_two_goes_on_from_its_histograms(tmp_path
     killed_with_histograms(here, monkeypatch)
     here.check(here.run(1, resume=True), range(4))
     assert here.trained == [[1]] * 4, "the same training as its histograms"
-    assert here.strategy._running.steps == 2
+    assert here.strategy.run.model.steps == 2
 
 
 def test_work_that_cannot_be_kept_is_done_again(tmp_path, monkeypatch, caplog):
@@ -323,14 +324,14 @@ def test_damaged_work_is_done_again(tmp_path, monkeypatch, damage):
 
 def test_work_of_the_first_model_is_sent_from_no_later_one(tmp_path, monkeypatch):
     """Updates of the first model at the second position: a sum of another memory, which would set clients apart."""
-    monkeypatch.setattr("fedcipher.flower.client_model.ClientModel.drop_work", lambda model: None)
+    monkeypatch.setattr("fedcipher.federation.client.model.ClientModel.drop_work", lambda model: None)
     here = Federation(tmp_path)
     here.run(1)
     assert list(state_dir().rglob("work.bin"))
-    run = here.strategy._running
+    run = here.strategy.run.model
     said = RoundSettings(
         charter=run.charter.digest,
-        round=here.strategy._number + 1,
+        round=here.strategy.run.number + 1,
         index=1,
         steps=2,
         last=run.last,
@@ -338,9 +339,9 @@ def test_work_of_the_first_model_is_sent_from_no_later_one(tmp_path, monkeypatch
         document=run.charter.encode(),
     )
     arrays = dict(record(FIRST).items())
-    arrays |= {protocol.aggregate_key(n): protocol.bytes_array(run.folder.step(n)[0]) for n in (1, 2)}
+    arrays |= {protocol.aggregate_key(n): bytes_array(run.folder.step(n)[0]) for n in (1, 2)}
     content = RecordDict({"arrays": ArrayRecord(arrays), "config": ConfigRecord({"server-round": 1})})
-    content[protocol.CONFIG] = said.to_record()
+    content[protocol.CONFIG] = ConfigRecord(said.to_record())
     reply = here.app(Message(content, dst_node_id=1000, message_type="train"), here.grid.contexts[1000])
     assert not reply.has_error() and here.trained[0] == [1, 1], "the app has trained from the second model"
 
@@ -384,7 +385,7 @@ def test_false_histograms_of_a_server_that_died_are_withdrawn(tmp_path, monkeypa
     encryptor._seal = lambda layout, arrays, said, bound=b"": honest(layout, arrays, said, b"a lie")
     killed_with_histograms(here, monkeypatch, opener="client-0.key")
     here.run(6, opener="client-0.key", resume=True, may_lose=4)
-    assert here.strategy.rounds[-1].unfinished is None and set(here.strategy._searching.found) <= {7}
+    assert here.strategy.rounds[-1].unfinished is None and set(here.strategy.run.search.found) <= {7}
 
 
 def test_work_of_one_round_is_sent_in_no_other(tmp_path):
@@ -392,14 +393,14 @@ def test_work_of_one_round_is_sent_in_no_other(tmp_path):
     here = Federation(tmp_path, lost=(0, 1))
     here.run(2, may_lose=1)
     assert here.trained[0] == [1, 2]
-    assert here.strategy._running.folder.round_of(2) == 2
+    assert here.strategy.run.model.folder.round_of(2) == 2
 
 
 def test_histograms_are_no_update_and_an_update_is_no_histogram(tmp_path):
     """Their tags differ, whatever a server says that they are."""
     here = Federation(tmp_path)
     here.run(1)
-    run, scheme = here.strategy._running.folder, here.strategy.scheme
+    run, scheme = here.strategy.run.model.folder, here.strategy.setup.scheme
     key = keys.load_client(here.keys / "client-1.key")[1]
     (histograms,), (updates,) = run.step(1), run.step(2)
     chain = Chain(run.charter, scheme, run.context, first=run.first())
@@ -427,7 +428,7 @@ def test_infinity_and_a_client_that_counts_far_more_widen_no_first_range(tmp_pat
             reply.content["arrays"] = record(arrays)
         return reply
 
-    here.app = ClientApp(mods=[fedcipher.flower.client_mod])
+    here.app = ClientApp(mods=[fedcipher.adapters.flower.client_mod])
     here.app.train()(odd)
     here.grid.app = here.app
     model = here.run(1)

@@ -7,14 +7,14 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import errors, keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod, open_run
+from fedcipher.federation import messages as protocol
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.chain import Chain
-from fedcipher.flower import SecureStrategy, client_mod, open_run, protocol
-from fedcipher.flower.refusal import reference_of
-from fedcipher.flower.run_folder import replay
-from fedcipher.flower.settings import RoundSettings
+from fedcipher.federation.round_settings import RoundSettings
+from fedcipher.federation.server.run_folder import replay
 from fedcipher.schemes import base
-from flower_harness import LocalGrid, initial, make_app, record
+from flower_harness import LocalGrid, initial, make_app, record, reference_of, wire_record
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedProx, FedTrimmedAvg
@@ -89,8 +89,8 @@ def test_the_federation_computes_what_it_would_in_the_clear(tmp_path, rng, name,
     # Sums of answers are opened by whoever may open means, which this server is not; a committee's readers report them.
     told = name == "oneshot"
     assert bool(result.train_metrics_clientapp) is bool(result.evaluate_metrics_clientapp) is told
-    chain = replay(strategy._model.folder, strategy.scheme, decryptor)
-    sums = chain.open_answers(decryptor, strategy._model.folder.evaluation(4), 4)
+    chain = replay(strategy.run.model.folder, strategy.setup.scheme, decryptor)
+    sums = chain.open_answers(decryptor, strategy.run.model.folder.evaluation(4), 4)
     distance = np.mean([np.abs(chain.model[0] - goal[0]).mean() for goal in goals])
     assert sums.ratio(Answer("distance")) == [pytest.approx(distance, abs=1e-5)]
     if told:
@@ -223,7 +223,7 @@ def test_garbage_and_drop_outs_leave_the_others_right(tmp_path, rng, name, param
             frame = first
         elif client == 3:  # never answers
             return None
-        reply.content.array_records[key] = protocol.wire_record({protocol.UPDATE: frame})
+        reply.content.array_records[key] = wire_record({protocol.UPDATE: frame})
         return reply
 
     strategy, grid, goals, _, decryptor = setup(tmp_path, rng, name, params=params, tamper=tamper)
@@ -263,7 +263,7 @@ def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog, monkeypatch
                 return None
             if len(frames) == CLIENTS and client == 2 and message.content["config"]["server-round"] == 2:
                 other = make_frame()
-                reply.content.array_records[key] = protocol.wire_record({protocol.UPDATE: other})
+                reply.content.array_records[key] = wire_record({protocol.UPDATE: other})
         return reply
 
     def make_frame():
@@ -271,11 +271,11 @@ def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog, monkeypatch
         with monkeypatch.context() as thiefs:
             thiefs.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "thief"))
             scheme, key = keys.load_client(tmp_path / "keys" / "client-4.key")
-            return scheme.encryptor(key).encrypt(initial(), round=strategy._number, model=told[-1])
+            return scheme.encryptor(key).encrypt(initial(), round=strategy.run.number, model=told[-1])
 
     strategy, grid, *_ = setup(tmp_path, rng, "plain", tamper=tamper)
     # A ledger made now refuses rounds that were begun before it.
-    strategy._base = (int(time.time()) + 5) << 20
+    strategy.run.base = (int(time.time()) + 5) << 20
     strategy.start(grid, record(initial()), num_rounds=2)
     assert said in caplog.text
     assert [c.node for c in strategy.rounds[1].clients if c.left_out] == [1002]
@@ -307,14 +307,14 @@ def test_who_answers_first_decides_nothing_for_the_others(tmp_path, rng, monkeyp
                 number = RoundSettings.parse(grid.sent[-1][1]["fedcipher.round"]).round
                 forged = scheme.encryptor(key).encrypt(arrays, round=number, model=model or told[-1])
             (place,) = reply.content.array_records
-            reply.content[place] = protocol.wire_record({protocol.UPDATE: forged})
+            reply.content[place] = wire_record({protocol.UPDATE: forged})
         return reply
 
     strategy, grid, goals, *_ = setup(tmp_path, rng, name, tamper=tamper)
     # Replies come in the order of Flower's sample.
     monkeypatch.setattr("random.sample", lambda nodes, count: sorted(nodes)[:count])
     # A ledger made now refuses rounds that were begun before it.
-    strategy._base = (int(time.time()) + 5) << 20
+    strategy.run.base = (int(time.time()) + 5) << 20
     strategy.start(grid, record(initial()), num_rounds=2)
     for made in strategy.rounds:
         assert [c.client for c in made.clients if c.left_out is None] == [1, 2, 3, 4]
@@ -575,7 +575,7 @@ def test_extra_arrays_in_a_reply_are_not_sent_and_count_nothing(tmp_path, rng, c
         reply.content.array_records["spare"] = ArrayRecord({"copy": Array(np.ones(3))})
         return reply
 
-    grid.app = lambda msg, ctxt: fedcipher.flower.client_mod(msg, ctxt, leaky)
+    grid.app = lambda msg, ctxt: fedcipher.adapters.flower.client_mod(msg, ctxt, leaky)
     strategy.start(grid, record(initial()), num_rounds=1)
     assert strategy.rounds[0].accepted == CLIENTS
     for _, reply in grid.received:
@@ -629,8 +629,8 @@ def test_delta_mode_catches_up_and_recovers_lost_state(tmp_path, rng, caplog):
                 np.testing.assert_array_equal(a, b)
     np.testing.assert_allclose(strategy.open_model(decryptor)[0].shape, (20, 30))
     final = next(arrays for r, _, arrays in seen if r == 12)
-    run = strategy._model.folder
-    chain = Chain(run.charter, strategy.scheme, run.context, first=run.first())
+    run = strategy.run.model.folder
+    chain = Chain(run.charter, strategy.setup.scheme, run.context, first=run.first())
     for step in range(1, run.count):
         chain.step(decryptor, run.step(step), run.round_of(step))
     np.testing.assert_array_equal(chain.model[0], final[0])

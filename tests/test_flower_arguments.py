@@ -5,11 +5,11 @@ import inspect
 import fedcipher
 import pytest
 from fedcipher import errors, keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod, make_client_mod, numpy_client_app, open_run
+from fedcipher.adapters.flower.analytics import secure_sum
 from fedcipher.dp import grid as privacy_grid
 from fedcipher.engine import Authority, connect
 from fedcipher.federation.answers import Answer
-from fedcipher.flower import SecureStrategy, client_mod, make_client_mod, numpy_client_app, open_run
-from fedcipher.flower.analytics import secure_sum
 from fedcipher.scale import RayWorkers
 from fedcipher.watch import JsonLines, TensorBoard
 from flower_harness import LocalGrid, initial, make_app, record

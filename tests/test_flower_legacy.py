@@ -6,9 +6,9 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import keys
-from fedcipher.flower import SecureStrategy, numpy_client_app, open_run
-from fedcipher.flower.curves import Curves
-from fedcipher.flower.protocol import UPDATE, frame_bytes
+from fedcipher.adapters.flower import SecureStrategy, numpy_client_app, open_run
+from fedcipher.federation.curves import Curves
+from fedcipher.federation.messages import UPDATE, frame_bytes
 from flower_harness import NAMES, LocalGrid, initial, record
 from flwr.client import NumPyClient
 from flwr.serverapp.strategy import FedAvg

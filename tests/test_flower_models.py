@@ -10,8 +10,8 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
-from fedcipher.flower import SecureStrategy, client_mod, open_run
-from fedcipher.flower.sealed import SealedArrays
+from fedcipher.adapters.flower import SecureStrategy, client_mod, open_run
+from fedcipher.adapters.flower.records import SealedArrays
 from fedcipher.watch import JsonLines
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
@@ -213,7 +213,7 @@ def test_whole_numbers_stay_whole_in_whatever_order_replies_come(tmp_path, monke
     strategy, result = apps.start(training, opener=apps.auditor, rounds=len(orders))
     assert result.arrays["norm.num_batches_tracked"].numpy() == 5 + 9 * len(orders)
     # No model of the inner strategy's own was sent in the clear.
-    assert strategy._model.folder.set_model() is None
+    assert strategy.run.model.folder.set_model() is None
 
 
 @pytest.mark.parametrize(
@@ -771,7 +771,7 @@ def test_open_writes_where_it_was_told_or_says_why_not(tmp_path):
     done = subprocess.run([*command, "--out", "/proc/x/model.npz"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "RunError: /proc/x/model.npz cannot be written" in done.stderr
     # Names as apps have them, one of which is a parameter of numpy.savez.
-    from fedcipher.flower.run_folder import save_model
+    from fedcipher.federation.server.run_folder import save_model
 
     odd = {"file": np.ones(2), "a/b": np.array(3), "with space": np.zeros((0, 2), np.float32)}
     save_model(tmp_path / "no-suffix", odd)

@@ -12,18 +12,19 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import errors, keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod, numpy_client_app, open_run
+from fedcipher.adapters.flower.strategy_check import optimiser_of
+from fedcipher.federation import messages as protocol
 from fedcipher.federation import optimiser_step
 from fedcipher.federation.charter import Charter, digest_of
+from fedcipher.federation.curves import Curves
 from fedcipher.federation.optimiser_step import Optimiser, Steps, apply_delta, in_type_of, saturated
 from fedcipher.federation.ranges import Ranges
+from fedcipher.federation.refusal import TEXT
+from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.federation.store import Store
-from fedcipher.flower import SecureStrategy, client_mod, numpy_client_app, open_run, protocol
-from fedcipher.flower.curves import Curves
-from fedcipher.flower.optimiser import optimiser_of
-from fedcipher.flower.refusal import TEXT, reference_of
-from fedcipher.flower.settings import RoundSettings
 from fedcipher.schemes.base import state_dir
-from flower_harness import LocalGrid, record
+from flower_harness import LocalGrid, bytes_array, record, reference_of
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
@@ -77,7 +78,7 @@ class Grid(LocalGrid):
             if self.lie is not None and protocol.CONFIG in message.content:
                 said = RoundSettings.parse(message.content[protocol.CONFIG])
                 changed = self.lie(said, message.metadata.dst_node_id - 1000)
-                message.content[protocol.CONFIG] = changed.to_record()
+                message.content[protocol.CONFIG] = ConfigRecord(changed.to_record())
         return super().send_and_receive(messages, timeout=timeout)
 
 
@@ -138,11 +139,11 @@ class Federation:
 
     @property
     def run(self):
-        return self.strategy._model.folder.folder
+        return self.strategy.run.model.folder.folder
 
     @property
     def charter(self):
-        return self.strategy._model.charter
+        return self.strategy.run.model.charter
 
     def opened(self, client=0):
         return open_run(self.run, self.keys / f"client-{client}.key")
@@ -176,7 +177,7 @@ class Federation:
         """A message of the server's own, to train."""
         content = RecordDict({"arrays": self.first() if arrays is None else arrays})
         content["config"] = ConfigRecord({"server-round": settings.index})
-        content[protocol.CONFIG] = settings.to_record()
+        content[protocol.CONFIG] = ConfigRecord(settings.to_record())
         message = Message(content, dst_node_id=1000 + client, message_type="train")
         return self.grid.app(message, self.grid.contexts[1000 + client])
 
@@ -489,9 +490,9 @@ def test_a_message_that_is_refused_leaves_model_and_moments_as_they_were(tmp_pat
         strategy, charter = federation.strategy, federation.charter
         before = federation.remembered(0)
         assert {"standing.bin", "earlier.bin"} <= set(before) and len(federation.store(0).standing().moments) == 2
-        at = RoundSettings(charter.digest, strategy._number + 1, 3, 2, last=strategy._model.last)
+        at = RoundSettings(charter.digest, strategy.run.number + 1, 3, 2, last=strategy.run.model.last)
         junk = record([], [])
-        junk[protocol.aggregate_key(3)] = protocol.bytes_array(b"no frame")
+        junk[protocol.aggregate_key(3)] = bytes_array(b"no frame")
         another = replace(charter, optimiser=("yogi", charter.optimiser[1]))
         unruly = replace(charter, run=charter.run + 1, optimiser=("adam", (1e6, 0.9, 0.99, 1e-3)))
         for settings, arrays in (
@@ -646,7 +647,7 @@ def test_no_sum_of_any_charter_has_enough(tmp_path):
     federation.grid.lie = lie
     with pytest.raises(errors.StrategyError, match=r"[01] usable updates, 2 are needed"):
         federation.start(made("adam"), rounds=1)
-    assert federation.strategy._model.folder.count == 0
+    assert federation.strategy.run.model.folder.count == 0
     # Each has computed, under numbers of its own.
     assert len(federation.shown["train", 1]) == CLIENTS
 
@@ -737,7 +738,7 @@ def test_a_runs_folder_says_nothing_of_the_run_before(tmp_path):
     begun = {}
 
     def look(grid_send, messages):
-        if strategy._model.folder.count == 0:
+        if strategy.run.model.folder.count == 0:
             begun[federation.run.name] = {path.name for path in federation.run.iterdir()}
         return grid_send(messages)
 
@@ -803,7 +804,7 @@ def test_hostile_optimisers_are_refused_in_the_one_text(tmp_path):
     # Not in the past of the keys' ledgers, which are as old as this test.
     strategy = federation.server(made("adam"))
     strategy._begin(federation.first())
-    honest = RoundSettings(federation.charter.digest, strategy._base + 1, 1, 0, federation.charter.encode())
+    honest = RoundSettings(federation.charter.digest, strategy.run.base + 1, 1, 0, federation.charter.encode())
     said = json.loads(honest.document)
     assert documents(said, said["optimiser"]) == honest.document
     for what, hostile in HOSTILE.items():

@@ -19,9 +19,10 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
-from fedcipher.flower import SecureStrategy, journal, open_run, run_folder
-from fedcipher.flower.server_model import ServerModel
-from fedcipher.flower.settings import RoundSettings
+from fedcipher.adapters.flower import SecureStrategy, open_run
+from fedcipher.federation.round_settings import RoundSettings
+from fedcipher.federation.server import journal, run_folder
+from fedcipher.federation.server.model import ServerModel
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
@@ -254,7 +255,7 @@ def test_without_resume_a_run_is_a_new_one(tmp_path, rng):
     # Rounds are numbered by the second in which a run begins.
     time.sleep(1.1)
     here.run(1, resume=False)
-    assert here.strategy._model.folder.folder == here.folder.with_name("run-2")
+    assert here.strategy.run.model.folder.folder == here.folder.with_name("run-2")
     with pytest.raises(errors.StrategyError, match="say which, out="):
         here.server(out=None, opener="client-0.key")
     here.folder = tmp_path / "photographs"
@@ -490,8 +491,8 @@ def test_status_says_where_a_run_is(tmp_path, rng, capsys):
 MADE = """
 import os, signal, sys
 from pathlib import Path
-from fedcipher.flower import journal
-from fedcipher.flower.run_folder import RunFolder
+from fedcipher.federation.server import journal
+from fedcipher.federation.server.run_folder import RunFolder
 
 def killed_at(line):
     def trace(frame, event, _):
@@ -534,7 +535,7 @@ import time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 import numpy as np
-from fedcipher.flower import SecureStrategy
+from fedcipher.adapters.flower import SecureStrategy
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg
 from test_flower_resume import ALL, CLIENTS, ROUNDS
@@ -563,7 +564,7 @@ def test_a_server_that_is_killed_in_each_try_of_a_round_goes_on(tmp_path, rng, m
         with pytest.raises(Killed):
             here.run()
         # The system closes a process's files.
-        here.strategy._journal.close()
+        here.strategy.run.journal.close()
     monkeypatch.setattr(ServerModel, "append", real)
     here.run()
     assert [made.accepted for made in here.strategy.rounds if made.unfinished is None] == [CLIENTS] * ROUNDS

@@ -11,8 +11,10 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import errors, keys
-from fedcipher.flower import SecureStrategy, open_run, replies
-from fedcipher.flower.journal import read_journal
+from fedcipher.adapters.flower import SecureStrategy, open_run
+from fedcipher.adapters.flower.polling import Arrivals, FlowerLink
+from fedcipher.federation.server import polling as replies
+from fedcipher.federation.server.journal import read_journal
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import Error, Message
 from flwr.serverapp.strategy import FedAvg
@@ -155,7 +157,7 @@ def test_a_reply_is_seen_late_by_a_part_of_what_it_took(after, monkeypatch):
     monkeypatch.setattr(replies.time, "monotonic", lambda: grid.now)
     monkeypatch.setattr(replies.time, "sleep", grid.sleep)
     to = SimpleNamespace(metadata=SimpleNamespace(dst_node_id=7))
-    (reply,) = replies.Gathering(grid, [to], until=100.0)
+    (reply,) = Arrivals(FlowerLink(grid), lambda send, _: send(until=100.0)).send_and_receive([to])
     assert reply.metadata._src_node_id == 7
     assert after <= grid.now <= 1.1 * after + 0.05
     assert grid.looks <= 70
@@ -165,7 +167,7 @@ def test_a_server_that_waits_for_its_superlink_hears_an_interrupt_of_another_thr
     """As Flower tells an app to end whose parent has died."""
     code = """
 import signal, sys, threading, time
-from fedcipher.flower.replies import answered
+from fedcipher.federation.server.polling import answered
 # Ignored in what a shell has started in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.5, lambda: signal.raise_signal(signal.SIGINT)).start()
@@ -244,7 +246,7 @@ def test_an_evaluation_closes_at_the_deadline_too(tmp_path, rng, monkeypatch, ca
         assert closed == {1003: "no answer when the evaluation closed"}
     here.check_model(tmp_path)
     here.grid.now = 1000
-    here.strategy._attendance.collect_late()
+    here.strategy.setup.round_close.collect_late(here.strategy._link)
     assert rounds[0].late == rounds[1].late == []
     assert [text for text in caplog.messages if "1003 has" in text] == [
         f"node 1003 has evaluated round {n} after that closed; its answer is not used" for n in (1, 2)
@@ -305,22 +307,22 @@ def test_attack_a_reply_that_is_announced_and_never_sent_holds_up_nobody(tmp_pat
     # It comes in the end, and is late.
     assert rounds[0].late == []
     sent.set()
-    for made in list(here.strategy._attendance._pulls._calls.values()):
+    for made in list(here.strategy._link.pulls._calls.values()):
         made.result(60)
-    here.strategy._attendance.collect_late()
+    here.strategy.setup.round_close.collect_late(here.strategy._link)
     assert rounds[0].late == rounds[1].late == [1000]
 
 
 def test_the_superlinks_word_for_a_node_that_has_gone_is_no_late_answer(tmp_path, rng, monkeypatch, caplog):
     here = Federation(tmp_path, rng, monkeypatch, [1, 1, 1, 1, 1, 99], deadline=20)
     here.start(1)
-    (name,) = here.strategy._attendance._outstanding
+    (name,) = here.strategy.setup.round_close._outstanding
     reply = here.grid.pushed[name]
     reply.metadata.__dict__["_src_node_id"] = 1
     here.grid.due[name] = 0
-    here.strategy._attendance.collect_late()
+    here.strategy.setup.round_close.collect_late(here.strategy._link)
     assert here.strategy.rounds[0].late == [] and "has answered round" not in caplog.text
-    assert here.strategy._attendance._outstanding == {}
+    assert here.strategy.setup.round_close._outstanding == {}
 
 
 def test_what_the_superlink_answers_for_a_node_is_said_of_the_node(tmp_path, rng, monkeypatch, caplog):

@@ -6,12 +6,13 @@ import pytest
 from attack_harness import ALL, CLIENTS, Federation, says_nothing
 from fedcipher import keys
 from fedcipher._native import inspect
+from fedcipher.adapters.flower import SecureStrategy, client_mod
 from fedcipher.dp import Privacy
 from fedcipher.errors import StrategyError
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.chain import lanes_of
-from fedcipher.flower import SecureStrategy, client_mod, party
-from fedcipher.flower.protocol import AGGREGATE_PREFIX, CONFIG, METRICS, UPDATE, frame_bytes
+from fedcipher.federation.client import key_holder
+from fedcipher.federation.messages import AGGREGATE_PREFIX, CONFIG, METRICS, UPDATE, frame_bytes
 from flower_harness import NAMES, LocalGrid, initial, record
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -148,7 +149,7 @@ def test_what_was_not_sent_is_sent_later_also_by_a_client_that_was_restarted(tmp
     def model(folder, *, restarted):
         def restart(message, reply, client):
             if restarted:
-                monkeypatch.setattr(party, "_parties", {})
+                monkeypatch.setattr(key_holder, "_holders", {})
             return reply
 
         run = Run(folder, reply, one(), rounds=3, restarted=restart, per_client_top=0.1)
@@ -160,7 +161,7 @@ def test_what_was_not_sent_is_sent_later_also_by_a_client_that_was_restarted(tmp
     def forget(self, state):
         pass
 
-    monkeypatch.setattr("fedcipher.flower.client_model.ClientModel.keep_unsent", forget)
+    monkeypatch.setattr("fedcipher.federation.client.model.ClientModel.keep_unsent", forget)
     assert not np.array_equal(kept, model(tmp_path / "lost", restarted=False))
 
 
@@ -183,7 +184,7 @@ def test_an_aggregate_that_is_missing_is_named(tmp_path, rng, caplog):
         frames |= {k: v for k, v in content.get("arrays", {}).items() if k.startswith(AGGREGATE_PREFIX)}
     assert len(frames) == 3
     federation.grid.lose(0)
-    party._parties.clear()
+    key_holder._holders.clear()
     first, _, third = sorted(frames)
     arrays = ArrayRecord({**dict(record(initial()).items()), first: frames[first], third: frames[third]})
     settings = federation.settings(4, indices=[1, 3])
@@ -226,7 +227,7 @@ def test_an_app_without_the_mod_is_told_what_is_missing_also_with_one_array(tmp_
     strategy = SecureStrategy(FedAvg(**ALL), federation.folder, out=tmp_path / "run")
     with pytest.raises(StrategyError):
         strategy.start(federation.grid, record(initial()[:1], NAMES[:1]), num_rounds=1)
-    assert "not encrypted; add fedcipher.flower.client_mod" in caplog.text
+    assert "not encrypted; add fedcipher.adapters.flower.client_mod" in caplog.text
 
 
 def test_what_a_client_says_of_its_times_spoils_no_sum_of_them(tmp_path, rng):

@@ -53,11 +53,11 @@ OPENERS = {
     ("cluster/supervisor.py", "Path(f'/proc/self/task/{os.getpid()}/children').read_text"): KERNEL,
     ("data/idx.py", "gzip.GzipFile(fileobj=file"): "of a file that the helper has opened",
     (
-        "flower/journal.py",
+        "federation/server/journal.py",
         "sqlite3.connect(path",
     ): "a server's own journal, after a look at all its files, or its draft",
-    ("flower/run_folder.py", "zipfile.ZipFile(packed, 'w')"): "in memory",
-    ("flower/run_folder.py", "archive.open(f'{name}.npy', 'w'"): "in memory",
+    ("federation/server/run_folder.py", "zipfile.ZipFile(packed, 'w')"): "in memory",
+    ("federation/server/run_folder.py", "archive.open(f'{name}.npy', 'w'"): "in memory",
     ("keys/store.py", "os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)"): "a new file, which follows no link",
     ("published/__init__.py", "(_FOLDER / 'published.json').read_text"): OURS,
     ("published/__init__.py", "(_FOLDER / 'sections.json').read_text"): OURS,
@@ -85,7 +85,7 @@ BY_NAME = {
     "tomllib.load",
 }
 BY_NAME |= {"sqlite3.connect", "pickle.load", "pickle.loads", "tarfile.open", "shelve.open", "mmap.mmap"}
-OPEN_OF = {"decryptor", "self", "self._running", "opener", "model", "self._receiver", "decryptors[client]"}
+OPEN_OF = {"decryptor", "self", "self._run.model", "session", "opener", "model", "self._receiver", "decryptors[client]"}
 """What has an ``open`` that decrypts."""
 PRINTS = {
     ("foreign_text.py", "print(quoted(line, MAX_LINE)"): "the helper",
@@ -97,9 +97,8 @@ PRINTS = {
 LOGGERS = {
     ("foreign_text.py", "logging.getLogger(name)"): "the helper",
     ("app/backstage.py", "logging.getLogger(name)"): "what libraries say is kept for a file",
-    ("app/client_app.py", "logging.getLogger('fedcipher.flower')"): "its handler is set",
-    ("flower/probe.py", "logging.getLogger('flwr')"): "its level is set",
-    ("flower/probe.py", "logging.getLogger('fedcipher.flower')"): "its level is set",
+    ("app/client_app.py", "logging.getLogger('fedcipher.federation')"): "its handler is set",
+    ("federation/server/mean_check.py", "logging.getLogger(name)"): "its level is set",
 }
 TOOLS = ("bench/", "studies/", "published/")
 """Of whoever measures: what they print is their own."""

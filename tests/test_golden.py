@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedcipher import errors, keys
-from fedcipher.flower import open_run
-from fedcipher.flower.journal import read_journal
+from fedcipher.adapters.flower import open_run
+from fedcipher.federation.server.journal import read_journal
 from fedcipher.keys.roster import join, look, read_identity, who_joined
 
 GOLDEN = Path(__file__).parent / "golden"

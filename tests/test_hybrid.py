@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import wire_tools
 from fedcipher import Codec, errors, keys
-from fedcipher.flower import SecureStrategy
+from fedcipher.adapters.flower import SecureStrategy
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg
 from pasta_reference import VARIANTS, key_stream

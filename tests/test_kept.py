@@ -4,9 +4,9 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
+from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.codec import Codec, Levels
 from fedcipher.federation.kept import kept_parts
-from fedcipher.flower import SecureStrategy
 from flower_harness import NAMES, LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -45,7 +45,7 @@ def test_extreme_updates_have_a_part_that_is_a_number(values):
 
 
 def run(tmp_path, size, *, codec, name="flashe", rounds=2, examples=10, **given):
-    app = ClientApp(mods=[fedcipher.flower.client_mod])
+    app = ClientApp(mods=[fedcipher.adapters.flower.client_mod])
     rng = np.random.default_rng(3)
 
     @app.train()
@@ -106,7 +106,7 @@ def test_few_bits_round_without_bias_where_ranges_follow(tmp_path, name):
     """To the nearest, 4 bits keep a tenth less of normal values, and nothing of one that is small beside its array."""
     size, rounds = 1e-3, 8
     spread = np.where(np.arange(600) % 2, 1.0, 0.02).reshape(30, 20).astype(np.float32)
-    app = ClientApp(mods=[fedcipher.flower.client_mod])
+    app = ClientApp(mods=[fedcipher.adapters.flower.client_mod])
     rng = np.random.default_rng(5)
     moved = [np.zeros(x.shape) for x in FIRST]
 

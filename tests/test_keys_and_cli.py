@@ -147,7 +147,7 @@ from fedcipher.errors import DependencyError
 assert fedcipher.cli.main(["schemes"]) == 0
 assert fedcipher.cli.main(["train"]) == 2
 try:
-    import fedcipher.flower
+    import fedcipher.adapters.flower
 except DependencyError as error:
     assert "fedcipher[flower]" in str(error)
 """

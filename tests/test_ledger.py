@@ -26,7 +26,7 @@ CLIENT = (
 import sys, numpy as np
 from flwr.app import Context, RecordDict
 from fedcipher.errors import FedcipherError
-from fedcipher.flower.party import party_of
+
 path, *rounds = sys.argv[1:]
 context = Context(run_id=1, node_id=1, node_config={"fedcipher-key": path}, state=RecordDict(), run_config={})
 encrypt = lambda number: party_of(context).encryptor().encrypt([np.full(300, 0.5, np.float32)], round=number)

@@ -4,7 +4,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import keys
-from fedcipher.flower import SecureStrategy, client_mod
+from fedcipher.adapters.flower import SecureStrategy, client_mod
 from fedcipher.schemes import following_bits
 from flower_harness import NAMES, LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict

@@ -4,7 +4,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import keys
-from fedcipher.flower import SecureStrategy, client_mod
+from fedcipher.adapters.flower import SecureStrategy, client_mod
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import ConfigRecord
 from flwr.clientapp.mod import (

@@ -12,7 +12,8 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import errors, keys
-from fedcipher.flower import SecureStrategy, numbers
+from fedcipher.adapters.flower import SecureStrategy
+from fedcipher.federation.server import round_ids
 from fedcipher.schemes.base import state_dir
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg
@@ -42,7 +43,7 @@ def train(tmp_path, rng):
 @pytest.fixture
 def clock(monkeypatch):
     now = [time.time()]
-    monkeypatch.setattr(numbers.time, "time", lambda: now[0])
+    monkeypatch.setattr(round_ids.time, "time", lambda: now[0])
     return now
 
 
@@ -71,7 +72,7 @@ def test_two_runs_in_one_second(train, clock):
 def test_without_a_place_to_keep_it_the_clock_counts_and_a_warning_says_so(clock, monkeypatch, tmp_path, caplog):
     (tmp_path / "file").touch()
     monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path / "file" / "state"))
-    assert numbers.reserve(5) == numbers.reserve(5) == int(clock[0]) << 20
+    assert round_ids.reserve(5) == round_ids.reserve(5) == int(clock[0]) << 20
     assert "of the clock alone" in caplog.text
 
 
@@ -81,12 +82,12 @@ def test_without_a_place_to_keep_it_the_clock_counts_and_a_warning_says_so(clock
 def test_a_damaged_file_is_named(clock, caplog, content):
     state_dir().mkdir()
     (state_dir() / "round-numbers.json").write_text(content)
-    assert numbers.reserve(5) == int(clock[0]) << 20
+    assert round_ids.reserve(5) == int(clock[0]) << 20
     assert "round-numbers.json is damaged" in caplog.text
 
 
 def test_processes_share_no_number():
-    code = "from fedcipher.flower.numbers import reserve\nfor _ in range(100): print(reserve(3))"
+    code = "from fedcipher.federation.server.round_ids import reserve\nfor _ in range(100): print(reserve(3))"
     command = [sys.executable, "-c", code]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     got = [int(line) for process in running for line in process.communicate(timeout=120)[0].split()]
@@ -111,7 +112,7 @@ TRAINING = """
 import logging, sys
 import numpy as np
 from fedcipher.errors import FedcipherError
-from fedcipher.flower import SecureStrategy
+from fedcipher.adapters.flower import SecureStrategy
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg
 folder, out = sys.argv[1:]

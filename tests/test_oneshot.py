@@ -19,14 +19,17 @@ import pytest
 import wire_tools
 import xwing_reference
 from fedcipher import _native, cli, errors, keys
-from fedcipher.flower import SecureStrategy, client_mod, committee, open_run, protocol, replies
-from fedcipher.flower.journal import read_journal
-from fedcipher.flower.run_folder import RunFolder
-from fedcipher.flower.server_model import ServerModel
+from fedcipher.adapters.flower import SecureStrategy, client_mod, open_run
+from fedcipher.federation import messages as protocol
+from fedcipher.federation.server import committee
+from fedcipher.federation.server import polling as replies
+from fedcipher.federation.server.journal import read_journal
+from fedcipher.federation.server.model import ServerModel
+from fedcipher.federation.server.run_folder import RunFolder
 from fedcipher.keys.roster import add_joined, expected, fingerprint_of, join, look, make, new_identity, read_card
 from fedcipher.schemes import base
 from fedcipher.schemes.oneshot import Card, Party, roster
-from flower_harness import LocalGrid, initial, make_app, record
+from flower_harness import LocalGrid, initial, make_app, record, wire_record
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedYogi
 
@@ -140,7 +143,7 @@ def test_a_node_is_sent_its_own_keys_and_not_all_readers(tmp_path, rng):
     federation = Federation(tmp_path, rng)
     federation.start(2)
     brought = [a for _, c in federation.grid.sent if "arrays" in c for k, a in c["arrays"].items() if "aggregate" in k]
-    frame = federation.strategy._model.folder.step(1)[0]
+    frame = federation.strategy.run.model.folder.step(1)[0]
     # Five members' keys for five other readers, each of more than a kilobyte.
     assert brought and max(len(array.data) for array in brought) < len(frame) - 5 * 5 * 1024
 
@@ -152,7 +155,7 @@ def test_a_member_answers_nothing_but_requests(tmp_path, rng, caplog):
     for content in (
         {},
         {"fedcipher.committee": ArrayRecord({"x": Array(np.zeros(3))})},
-        {"fedcipher.committee": protocol.wire_record({"fedcipher.request": b"FEDC"})},
+        {"fedcipher.committee": wire_record({"fedcipher.request": b"FEDC"})},
         {"arrays": record(initial())},
     ):
         reply = federation.grid.app(query(content), context)
@@ -720,7 +723,7 @@ def test_adversary_c_reads_the_victim_where_members_forget(damage, monkeypatch):
 def test_a_member_that_is_away_is_not_waited_for_to_the_end(tmp_path, rng, monkeypatch):
     """With enough answers a round waits as long again as those took, and not for all of the committee's time."""
     federation = Federation(tmp_path, rng, lambda sent, reply, k: None if asks_member(sent) and k == 3 else reply)
-    federation.strategy._committee._patience, federation.grid.kept_silent = 10_000, True
+    federation.strategy.run.sums._committee._patience, federation.grid.kept_silent = 10_000, True
     clock = {"now": 0.0}
     monkeypatch.setattr(replies.time, "monotonic", lambda: clock["now"])
     monkeypatch.setattr(replies.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
@@ -743,7 +746,7 @@ def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path,
         return Message(Error(code=2, reason="broken"), reply_to=sent) if client == 0 else reply
 
     federation = Federation(tmp_path, rng, tamper)
-    federation.strategy._committee._patience, federation.grid.kept_silent = 10_000, True
+    federation.strategy.run.sums._committee._patience, federation.grid.kept_silent = 10_000, True
     clock = {"now": 0.0}
     monkeypatch.setattr(replies.time, "monotonic", lambda: clock["now"])
     monkeypatch.setattr(replies.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
@@ -895,9 +898,7 @@ def test_a_client_whose_shares_do_not_open_is_named_in_its_round_and_costs_that_
     def tamper(sent, reply, client):
         if client == liar and sent.metadata.message_type == "train" and not asks_member(sent) and not reply.has_error():
             frame = protocol.frame_bytes(reply.content["arrays"][protocol.UPDATE])
-            reply.content["arrays"] = protocol.wire_record(
-                {protocol.UPDATE: Liar(tmp_path / "keys", liar).garbled(frame)}
-            )
+            reply.content["arrays"] = wire_record({protocol.UPDATE: Liar(tmp_path / "keys", liar).garbled(frame)})
         return reply
 
     federation = Federation(
@@ -905,7 +906,7 @@ def test_a_client_whose_shares_do_not_open_is_named_in_its_round_and_costs_that_
     )
     federation.start(4)
     rounds, honest = read_journal(tmp_path / "run").rounds, sorted(set(range(CLIENTS)) - {liar})
-    assert federation.strategy._parties.accused == {liar} and not federation.strategy._searching.found
+    assert federation.strategy.run.nodes.accused == {liar} and not federation.strategy.run.search.found
     assert f"clients [{liar}] have sealed" in rounds[0].unfinished
     assert [record.unfinished for record in rounds[1:]] == [None] * 3
     assert f"round 1: clients [{liar}] have sealed false shares" in caplog.text
@@ -953,7 +954,7 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
         if client == liar and sent.metadata.message_type == "train" and not asks_member(sent) and not reply.has_error():
             frame = protocol.frame_bytes(reply.content["arrays"][protocol.UPDATE])
             changed = Liar(tmp_path / "keys", liar).changed(frame)
-            reply.content["arrays"] = protocol.wire_record({protocol.UPDATE: changed})
+            reply.content["arrays"] = wire_record({protocol.UPDATE: changed})
         return reply
 
     federation = Federation(
@@ -962,11 +963,11 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
     result = federation.start(16)
     strategy = federation.strategy
     honest = sorted(set(range(CLIENTS)) - {liar})
-    assert set(strategy._searching.found) == {liar} and not strategy._searching.under_way(honest)
+    assert set(strategy.run.search.found) == {liar} and not strategy.run.search.under_way(honest)
     good = [record for record in strategy.rounds if record.unfinished is None]
     # The first sum, and the round in which it was refused.
     assert [record.round for record in good] == list(range(3, 17))
-    folder = strategy._running.folder
+    folder = strategy.run.model.folder
     groups = [[[c for c, _ in _native.inspect(f)[4]] for f in folder.step(n)] for n in range(1, folder.count + 1)]
     assert len(groups) == len(good) and any(liar in clients for step in groups for clients in step)
     # Of a step only the sums without the liar count.
@@ -975,15 +976,15 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
     assert [c.client for c in good[-1].clients if c.left_out is None and c.client == liar] == []
     spoilt = [record.unfinished for record in strategy.rounds if record.unfinished and "withdrawn" in record.unfinished]
     assert spoilt and all(str(liar) in why for why in spoilt)
-    if strategy._journal is not None:
+    if strategy.run.journal is not None:
         # As a server that goes on with the run would read it.
-        kept = read_journal(strategy._model.folder.folder).rounds
+        kept = read_journal(strategy.run.model.folder.folder).rounds
         assert [record.unfinished for record in kept] == [record.unfinished for record in strategy.rounds]
     if reveal == "server":
         got = result.arrays.to_numpy_ndarrays()
         # A server that goes on with the run opens what the clients did.
         stored = RunFolder.reopen(folder.folder, federation.scheme, folder.count, folder.rounds)
-        again = ServerModel(stored, federation.scheme, strategy._opener, record(initial()))
+        again = ServerModel(stored, federation.scheme, strategy.setup.opener)
         assert all(np.array_equal(a, b) for a, b in zip(again.arrays, got, strict=True))
     else:
         got = open_run(tmp_path / "run", federation.keys / "client-0.key").values()
@@ -1003,7 +1004,7 @@ def test_a_round_in_which_everybodys_app_fails_takes_no_sum_back_and_accuses_nob
     federation.start(8)
     rounds = federation.strategy.rounds
     assert [record.unfinished for record in rounds] == [None] * 8
-    assert [record.accepted for record in rounds] == [CLIENTS] * 8 and not federation.strategy._searching.found
+    assert [record.accepted for record in rounds] == [CLIENTS] * 8 and not federation.strategy.run.search.found
     senders = [range(CLIENTS)] * 7
     close(open_run(tmp_path / "run", federation.keys / "client-1.key").values(), federation.expected(senders), 7)
 
@@ -1022,7 +1023,7 @@ def test_a_sum_that_nobody_goes_on_with_is_taken_back_and_costs_rounds_and_not_t
     rounds = federation.strategy.rounds
     assert "withdrawn" in rounds[1].unfinished and "0 usable updates" in rounds[2].unfinished
     good = [record for record in rounds if record.unfinished is None]
-    assert [record.round for record in good] == [1, 4, 5, 6, 7, 8] and not federation.strategy._searching.found
+    assert [record.round for record in good] == [1, 4, 5, 6, 7, 8] and not federation.strategy.run.search.found
     senders = [[c.client for c in record.clients if c.left_out is None] for record in good]
     assert sorted(senders[-1]) == list(range(CLIENTS))
     close(

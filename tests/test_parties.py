@@ -2,14 +2,14 @@
 
 import pytest
 from fedcipher import errors
-from fedcipher.flower.parties import Parties
-from fedcipher.flower.records import ClientRecord, RoundRecord
+from fedcipher.federation.records import ClientRecord, RoundRecord
+from fedcipher.federation.server.node_map import NodeMap
 
 NOBODY = frozenset()
 
 
 def met(**known):
-    parties = Parties()
+    parties = NodeMap()
     for node, client in known.items():
         parties.learn(int(node[1:]), client)
     return parties
@@ -41,7 +41,7 @@ def test_what_another_process_has_learnt_is_learnt_again():
     first, second = RoundRecord(1), RoundRecord(2)
     first.clients = [ClientRecord(10, 0, {}), ClientRecord(11, 1, {}), ClientRecord(12, 2, {}, "SignatureError: no")]
     second.evaluations = [ClientRecord(13, 1, {}), ClientRecord(14, None, {}, "no answer")]
-    parties = Parties()
+    parties = NodeMap()
     parties.remember([first, second])
     assert parties.node_of == {0: 10, 1: 13} and parties.client_of == {10: 0, 13: 1}
     with pytest.raises(errors.UnknownClientError, match="belongs to node 13"):

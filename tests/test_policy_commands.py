@@ -7,7 +7,7 @@ import stat
 import pytest
 from fedcipher import cli, errors
 from fedcipher.federation.policy import Policy, load_policy
-from fedcipher.flower.run_folder import read_run
+from fedcipher.federation.server.run_folder import read_run
 from test_curves import Run
 
 

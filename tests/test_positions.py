@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from fedcipher import errors
 from fedcipher.federation.chain import Standing
+from fedcipher.federation.client.key_holder import _EngineHolder
+from fedcipher.federation.client.model import ClientModel
 from fedcipher.federation.store import Store
-from fedcipher.flower.client_model import ClientModel
-from fedcipher.flower.party import _EngineParty
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -36,7 +36,7 @@ def test_attack_35_a_model_is_evaluated_once_also_after_a_sum_of_histograms(tmp_
     model = object.__new__(ClientModel)
     scheme = SimpleNamespace(codec=SimpleNamespace(privacy=None))
     model._store, model.charter = Store(tmp_path, "somebody"), None
-    model._party = SimpleNamespace(scheme=scheme, policy=lambda: SimpleNamespace(privacy_budgets=0))
+    model._holder = SimpleNamespace(scheme=scheme, policy=lambda: SimpleNamespace(privacy_budgets=0))
 
     def evaluate(number, position, moved):
         at = Standing([], None, [], b"", position, number, moved=moved)
@@ -54,7 +54,7 @@ def test_attack_35_a_model_is_evaluated_once_also_after_a_sum_of_histograms(tmp_
 def test_attack_35_a_charter_of_no_epoch_gives_an_engine_no_second_key(tmp_path, monkeypatch):
     """An engine takes epoch 0 for its newest key, so one position would have two keys."""
     monkeypatch.setenv("FEDCIPHER_STATE_DIR", str(tmp_path))
-    party = _EngineParty(SimpleNamespace(client=0, scheme=None), "here", clear=frozenset())
+    party = _EngineHolder(SimpleNamespace(client=0, scheme=None), "here", clear=frozenset())
     assert party.key_set(SimpleNamespace(epoch=1, key_set="ab")) == "ab"
     with pytest.raises(errors.WrongEpochError, match="names no key epoch"):
         party.key_set(SimpleNamespace(epoch=0, key_set="ab"))

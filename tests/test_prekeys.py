@@ -9,9 +9,11 @@ import xwing_reference
 from attack_harness import Federation as Attacked
 from attack_harness import masked, says_nothing
 from fedcipher import errors, keys
-from fedcipher.flower import client_mod, party, protocol
+from fedcipher.adapters.flower import client_mod
+from fedcipher.federation import messages as protocol
+from fedcipher.federation.client import key_holder
 from fedcipher.schemes.base import KeySet, state_dir
-from flower_harness import LocalGrid
+from flower_harness import LocalGrid, wire_record
 from flwr.app import ConfigRecord, Message, RecordDict
 from test_oneshot import CLIENTS, UPDATE, Federation, asks_member, made, run
 
@@ -91,7 +93,7 @@ def test_members_that_are_started_anew_at_every_message_go_on(tmp_path, rng):
     """What a member has published, it knows from its file."""
 
     def tamper(sent, reply, client):
-        party._parties.clear()
+        key_holder._holders.clear()
         return reply
 
     federation = Federation(tmp_path, rng, tamper)
@@ -168,21 +170,21 @@ def test_an_old_prekey_is_refused_and_the_round_goes_on_with_the_others(tmp_path
     federation = Federation(tmp_path, rng, recorder)
     grid, kept = federation.grid, []
     grid.__class__ = Giving
-    meet = federation.strategy._committee.meet
+    meet = federation.strategy.run.sums._committee.meet
 
     def given(index, prekeys):
         if index == 1:
             kept.extend(prekey for prekey in prekeys if member_of(prekey) == 2 and not kept)
             return prekeys
         # As in a new process: what they have seen is in their files.
-        party._parties.clear()
+        key_holder._holders.clear()
         return [*prekeys, *kept]
 
     def without(*asked):
         found = meet(*asked)
         return found if federation.strategy.rounds[-1].round == 1 else [p for p in found if member_of(p) != 2]
 
-    grid.given, federation.strategy._committee.meet = given, without
+    grid.given, federation.strategy.run.sums._committee.meet = given, without
     federation.start(2)
     assert [record.unfinished for record in federation.strategy.rounds] == [None] * 2
     assert "member 2 of the committee has published prekey" in caplog.text and "it is an old one" in caplog.text
@@ -219,7 +221,7 @@ def test_a_member_that_gives_an_old_prekey_of_its_own_costs_itself(tmp_path, rng
             frames = {key: protocol.frame_bytes(value) for key, value in reply.content[COMMITTEE].items()}
             own.append(frames["prekey"])
             # As it should at first, and then that of its first answer.
-            reply.content[COMMITTEE] = protocol.wire_record({**frames, "prekey": own[0] if len(own) > 4 else own[-1]})
+            reply.content[COMMITTEE] = wire_record({**frames, "prekey": own[0] if len(own) > 4 else own[-1]})
         return reply
 
     federation = Federation(tmp_path, rng, tamper)

@@ -7,9 +7,9 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher.federation import charter, query
-from fedcipher.flower import analytics, committee, protocol, reports
-from fedcipher.flower.records import PHASES
-from fedcipher.flower.settings import RoundSettings
+from fedcipher.federation import messages as protocol
+from fedcipher.federation.records import PHASES
+from fedcipher.federation.round_settings import RoundSettings
 from wire_tools import payload
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,7 +64,7 @@ def names(module, *given):
 
 def committee_fields():
     prekey = {"prekey.signature", *(f"prekey.{name}" for name in struct_fields("oneshot/prekeys.rs", "Published"))}
-    return {*names(committee, "_RECORD", "_REQUEST", "_ANSWER", "_PARTY", "_PREKEY"), "who", "end", *prekey}
+    return {*names(protocol, "COMMITTEE", "REQUEST", "ANSWER", "PARTY", "PREKEY"), "who", "end", *prekey}
 
 
 def proto_fields(name):
@@ -85,9 +85,9 @@ def proto_fields(name):
         ("A reply", {*PHASES, *names(protocol, "UPDATE", "METRICS", "CONTEXT", "CLEAR"), "digest", "unopened"}),
         ("A frame's head", header_fields()),
         ("A frame's end", end_fields()),
-        ("A report", {*names(protocol, "REPORT", "EVALUATION"), *names(reports, "_PURPOSE", "_REPORT")}),
+        ("A report", {*names(protocol, "REPORT", "EVALUATION"), "purpose", "report"}),
         ("A committee's messages", committee_fields()),
-        ("A query", {*query._FIELDS, "document", "plan", "prekeys", analytics.QUERY}),
+        ("A query", {*query._FIELDS, "document", "plan", "prekeys", protocol.QUERY}),
         *((title, proto_fields(name)) for title, name in CALLS.items()),
     ],
 )
@@ -101,6 +101,7 @@ def test_every_field_of_every_message_has_a_row(title, fields):
 def test_no_other_name_of_the_protocol_travels():
     """A constant of the protocol that no section covers would be a message of its own."""
     known = {"CONFIG", "METRICS", "CONTEXT", "CLEAR", "UPDATE", "REPORT", "EVALUATION", "AGGREGATE_PREFIX", "PREFIX"}
+    known |= {"COMMITTEE", "REQUEST", "ANSWER", "QUERY", "REFUSED"}
     found = {
         name for name, value in vars(protocol).items() if isinstance(value, str) and value.startswith("fedcipher.")
     }

@@ -6,10 +6,10 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod
 from fedcipher.codec import Codec
 from fedcipher.errors import ForgedAggregateError, StateError
 from fedcipher.federation.ranges import FIRST, MAGNITUDES, PEAKS, WEIGHTS, Ranges, exponent_of, power_of
-from fedcipher.flower import SecureStrategy, client_mod
 from flower_harness import NAMES, LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

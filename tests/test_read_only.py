@@ -11,7 +11,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import keys
-from fedcipher.flower import SecureStrategy
+from fedcipher.adapters.flower import SecureStrategy
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg
 

@@ -13,13 +13,14 @@ import pytest
 import wire_tools
 from attack_harness import ALL, CLIENTS, Federation, says_nothing
 from fedcipher import errors, keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod, open_run
 from fedcipher.errors import StrategyError
+from fedcipher.federation import messages as protocol
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.chain import Chain
-from fedcipher.flower import SecureStrategy, client_mod, open_run, protocol
-from fedcipher.flower.journal import read_journal
-from fedcipher.flower.run_folder import read_run
-from flower_harness import LocalGrid, initial, record
+from fedcipher.federation.server.journal import read_journal
+from fedcipher.federation.server.run_folder import read_run
+from flower_harness import LocalGrid, bytes_array, initial, record, wire_record
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
@@ -100,7 +101,7 @@ def test_a_server_without_a_key_has_the_curves_of_one_with_it(tmp_path):
 
 
 def test_a_report_that_is_too_long_is_named(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("fedcipher.flower.reports._MOST_BYTES", 10)
+    monkeypatch.setattr("fedcipher.federation.server.reports._MOST_BYTES", 10)
     run = Run(tmp_path, rounds=1)
     assert not run.result.train_metrics_clientapp
     assert "is left out: at most 10 are read" in caplog.text and "3 of 3 readers have reported" in caplog.text
@@ -217,7 +218,7 @@ def test_attack_13_a_reader_reports_the_committees_one_sum_of_its_position(tmp_p
     # With a checksum that is right again, so that the tag refuses it.
     flipped = wire_tools.with_flip(good, len(good) // 2, 1)
     frames = (protocol.frame_bytes(earlier[protocol.EVALUATION][protocol.EVALUATION]), update, flipped, b"")
-    others = [{"fedcipher_evaluation": protocol.wire_record({protocol.EVALUATION: frame})} for frame in frames]
+    others = [{"fedcipher_evaluation": wire_record({protocol.EVALUATION: frame})} for frame in frames]
     assert all(says_nothing(ask(**other)) for other in others)
     # After a restart too, whatever comes first.
     again = [asked(), *(asked(**other) for other in others), asked()]
@@ -299,7 +300,7 @@ def test_a_step_that_a_reader_has_opened_and_refused_is_not_reported(tmp_path):
     second, node = grid.held, first.metadata.dst_node_id
     # The later sum as it would have been sent to the same reader.
     frame = (tmp_path / "run" / "aggregate-00000001-0000.fedc").read_bytes()
-    sum_ = protocol.bytes_array(strategy.scheme.committee.addressed(frame, node - 1000))
+    sum_ = bytes_array(strategy.setup.scheme.committee.addressed(frame, node - 1000))
     here = first.content[protocol.CONFIG]["last"]
     assert second.content[protocol.CONFIG]["last"] != here
 
@@ -363,7 +364,7 @@ def test_an_opener_opens_and_reports_one_list_of_a_position_after_a_restart_too(
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(MEAN, abs=1e-6)
     sent = [protocol.frame_bytes(reply.content["arrays"][protocol.UPDATE]) for _, reply in grid.received]
     for number, clients in enumerate((range(CLIENTS), range(CLIENTS - 1), range(1, CLIENTS), range(CLIENTS))):
-        aggregator = scheme.aggregator(strategy._key, round=strategy.rounds[0].number)
+        aggregator = scheme.aggregator(strategy.setup.key, round=strategy.rounds[0].number)
         for client in clients:
             aggregator.add(sent[client])
         (tmp_path / f"sum-{number}").write_bytes(aggregator.finish())

@@ -8,7 +8,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import Codec, errors, keys
-from fedcipher.flower import SecureStrategy
+from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.scale import RayWorkers
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg

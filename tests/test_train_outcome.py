@@ -14,8 +14,8 @@ from fedcipher.app.memory import at_once, available, resident
 from fedcipher.app.outcome import failure
 from fedcipher.app.report import RoundResult
 from fedcipher.errors import ParameterError
-from fedcipher.flower.outcome import Outcome
-from fedcipher.flower.records import ClientRecord, RoundRecord
+from fedcipher.federation.records import ClientRecord, RoundRecord
+from fedcipher.federation.server.outcome import Outcome
 
 GOOD = {"train": {"loss": 0.3}, "evaluate": {"accuracy": 0.9, "loss": 0.2}}
 

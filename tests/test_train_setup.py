@@ -16,13 +16,12 @@ from fedcipher.app.settings import Settings
 from fedcipher.data import load
 from fedcipher.dp import Privacy
 from fedcipher.errors import ParameterError
-from fedcipher.federation.answers import Lanes, Tally
-from fedcipher.flower.curves import Curves
-from fedcipher.flower.inner import metrics_of
+from fedcipher.federation.answers import Lanes, Tally, part_of
+from fedcipher.federation.curves import Curves
 from fedcipher.models import Learner
 from fedcipher.watch.metrics import Metrics
 from flower_harness import LocalGrid
-from flwr.app import Context, RecordDict
+from flwr.app import Context, MetricRecord, RecordDict
 
 test_examples.__test__ = False
 
@@ -126,7 +125,7 @@ def test_the_evaluation_of_many_classes_is_pooled_as_one_from_its_encrypted_sums
         values = {"loss": [1.25], **{name: held.tolist() for name, held in counts.items()}}
         frames.append(lanes.encode(Tally(True, int(found.sum()), values)))
     sums = lanes.decode([int(x) for x in sum(frames)], 2)
-    part = metrics_of(sums, answers, "num-examples", 2)
+    part = MetricRecord(part_of(sums, answers, "num-examples", 2))
     pooled, whole = pool_evaluations([RecordDict({"metrics": part})] * 2, "num-examples"), sum(confusions)
     assert pooled["accuracy"] == pytest.approx(np.trace(whole) / whole.sum()) and pooled["loss"] == 1.25
     assert pooled["recall"] == pytest.approx(np.mean(np.diag(whole) / whole.sum(1)))

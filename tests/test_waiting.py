@@ -4,10 +4,10 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import keys
+from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.codec import Codec
+from fedcipher.federation.client.clip_feedback import ClipFeedback
 from fedcipher.federation.store import Store
-from fedcipher.flower import SecureStrategy
-from fedcipher.flower.waiting import Waiting
 from fedcipher.schemes.base import state_dir
 from flower_harness import LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
@@ -23,7 +23,7 @@ class Federation:
 
     def __init__(self, folder, sizes, *, away=(), examples=(10,) * CLIENTS, name="flashe", bits=16):
         self.sizes, self.away, self.examples = sizes, away, examples
-        app = ClientApp(mods=[fedcipher.flower.client_mod])
+        app = ClientApp(mods=[fedcipher.adapters.flower.client_mod])
         app.train()(self.train)
         scheme = fedcipher.scheme(name, clients=CLIENTS, codec=Codec(bits=bits))
         unit = {} if len(set(examples)) == 1 else {"examples_per_weight": 60_000}
@@ -82,7 +82,7 @@ def test_what_went_with_an_update_that_is_in_no_sum_goes_with_the_next(tmp_path)
 
 
 def test_a_round_that_is_asked_for_again_takes_the_same_along(tmp_path):
-    waiting, like = Waiting(Store(tmp_path, "somebody")), [np.zeros(3, np.float32)]
+    waiting, like = ClipFeedback(Store(tmp_path, "somebody")), [np.zeros(3, np.float32)]
     (tmp_path / "identities" / "somebody").mkdir(parents=True)
     waiting.keep([np.array([1.0, 2.0, 3.0], np.float32)], [4.0], 5)
     waiting.stepped(5, included=True)

@@ -19,8 +19,9 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
-from fedcipher.flower import SecureStrategy, journal
-from fedcipher.flower.records import ClientRecord, RoundRecord
+from fedcipher.adapters.flower import SecureStrategy
+from fedcipher.federation.records import ClientRecord, RoundRecord
+from fedcipher.federation.server import journal
 from fedcipher.watch import JsonLines, MLflow, TensorBoard, WandB, figures, follow
 from fedcipher.watch.app import _server, address, dashboard, listener
 from fedcipher.watch.metrics import Metrics

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import wire_tools
 from fedcipher import cli, keys
-from fedcipher.flower import SecureStrategy, client_mod
+from fedcipher.adapters.flower import SecureStrategy, client_mod
 from fedcipher.keys.provider import FileKeys
 from flower_harness import LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict

@@ -4,8 +4,8 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import keys
+from fedcipher.adapters.flower import SecureStrategy, open_run
 from fedcipher.federation.whole_numbers import LARGEST
-from fedcipher.flower import SecureStrategy, open_run
 from flower_harness import LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -23,7 +23,7 @@ FIRST = [
 def run(tmp_path, moves, examples, *, name="bfv", bits=12, rounds=1, inner=FedAvg, target="delta", **given):
     """A run whose clients' apps do ``moves(k, arrays)``."""
     clients = len(examples)
-    app = ClientApp(mods=[fedcipher.flower.client_mod])
+    app = ClientApp(mods=[fedcipher.adapters.flower.client_mod])
 
     @app.train()
     def train(msg, ctxt):
@@ -113,7 +113,7 @@ def test_what_is_no_counter_is_cut_and_said(tmp_path, caplog, odd, dtype):
 
 
 def test_a_model_of_counters_alone(tmp_path):
-    app = ClientApp(mods=[fedcipher.flower.client_mod])
+    app = ClientApp(mods=[fedcipher.adapters.flower.client_mod])
 
     @app.train()
     def train(msg, ctxt):
@@ -133,7 +133,7 @@ def test_many_whole_numbers_are_quantised_as_floats_are(tmp_path):
     def moves(k, arrays):
         return [arrays[0] + 3]
 
-    app = ClientApp(mods=[fedcipher.flower.client_mod])
+    app = ClientApp(mods=[fedcipher.adapters.flower.client_mod])
     app.train()(
         lambda msg, ctxt: Message(
             RecordDict(

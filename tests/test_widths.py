@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import wire_tools
 from fedcipher import _native, errors, keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod, open_run
 from fedcipher.codec import AUTO_BITS, Codec, value_bits
 from fedcipher.dp import Privacy
+from fedcipher.federation import messages as protocol
+from fedcipher.federation.client.key_holder import _holders
+from fedcipher.federation.round_settings import RoundSettings
+from fedcipher.federation.server.asking import Asking
 from fedcipher.federation.widths import Noise, Widths
-from fedcipher.flower import SecureStrategy, client_mod, open_run, protocol
-from fedcipher.flower.party import _parties
-from fedcipher.flower.refusal import reference_of
-from fedcipher.flower.settings import RoundSettings
 from fedcipher.schemes import scheme_class, scheme_names
-from flower_harness import LocalGrid, record
-from flwr.app import Message, MetricRecord, RecordDict
+from flower_harness import LocalGrid, record, reference_of
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
@@ -41,7 +42,7 @@ class Run:
     """A run of clients whose updates ``made`` makes; the bits that messages ask for, round by round."""
 
     def __init__(self, folder, made, *, name="flashe", clients=11, rounds=6, codec=None, **given):
-        _parties.clear()
+        _holders.clear()
         self.made, self.rng = made, np.random.default_rng(5)
         self.app = ClientApp(mods=[client_mod])
         self.app.train()(self.train)
@@ -73,7 +74,7 @@ class Run:
     @property
     def sent(self):
         """The bits that the values of the steps' sums have."""
-        folder = self.strategy._running.folder
+        folder = self.strategy.run.model.folder
         frames = [frame for step in range(1, folder.count + 1) for frame in folder.step(step)]
         return [bits for frame in frames for bits in value_bits(_native.layout_of(frame))]
 
@@ -199,7 +200,8 @@ def test_a_client_takes_no_bits_that_the_charter_does_not_leave(tmp_path, codec,
     before = len(run.sums[1])
     node, content = run.grid.sent[-1]
     settings = RoundSettings.parse(content[protocol.CONFIG])
-    content[protocol.CONFIG] = dataclasses.replace(settings, round=settings.round + 1, bits=bits).to_record()
+    changed = dataclasses.replace(settings, round=settings.round + 1, bits=bits)
+    content[protocol.CONFIG] = ConfigRecord(changed.to_record())
     message = Message(content, dst_node_id=1000 + node, message_type="train")
     reply = run.app(message, run.grid.contexts[1000 + node])
     assert reply.has_error() and reference_of(reply) is not None and len(run.sums[1]) == before
@@ -207,7 +209,7 @@ def test_a_client_takes_no_bits_that_the_charter_does_not_leave(tmp_path, codec,
 
 def test_a_client_of_other_bits_is_in_no_sum(tmp_path, monkeypatch):
     """A server that asks one client for other bits gets a frame that adds to no other."""
-    asked = SecureStrategy._settings
+    asked = Asking.settings
 
     def apart(self, *given):
         record = asked(self, *given)
@@ -216,6 +218,6 @@ def test_a_client_of_other_bits_is_in_no_sum(tmp_path, monkeypatch):
         record["bits"] = MANY if self.told == 8 else record["bits"]
         return record
 
-    monkeypatch.setattr(SecureStrategy, "_settings", apart)
+    monkeypatch.setattr(Asking, "settings", apart)
     with pytest.raises(errors.StrategyError, match="another model or layout than most"):
         Run(tmp_path, differing, clients=4, rounds=1)

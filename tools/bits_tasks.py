@@ -25,10 +25,10 @@ os.environ.setdefault("JAX_CPU_ENABLE_ASYNC_DISPATCH", "false")
 import fedcipher
 import flax.linen as nn
 import numpy as np
+from fedcipher.adapters.flower import RoundRecord, SecureStrategy, client_mod
 from fedcipher.app.client_app import make_client_app
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
-from fedcipher.flower import RoundRecord, SecureStrategy, client_mod
 from fedcipher.keys import client_file, save
 from fedcipher.models import MODELS, Learner
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict

@@ -24,8 +24,8 @@ def rounds() -> str:
     import fedcipher
     import numpy as np
     from fedcipher import keys
-    from fedcipher.flower import SecureStrategy
-    from fedcipher.flower.analytics import query_mod, secure_sum
+    from fedcipher.adapters.flower import SecureStrategy
+    from fedcipher.adapters.flower.analytics import query_mod, secure_sum
     from flower_harness import LocalGrid, initial, make_app, record
     from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp

@@ -22,8 +22,8 @@ import numpy as np
 from archive import bare
 from fedcipher import Codec, cli, keys
 from fedcipher._environment import variable
+from fedcipher.adapters.flower import SecureStrategy, open_run
 from fedcipher.dp import Privacy
-from fedcipher.flower import SecureStrategy, open_run
 from fedcipher.schemes import KeySet, Scheme
 from flwr.serverapp.strategy import FedAvg
 

@@ -50,7 +50,7 @@ TESTS = tuple(
         "attacks_two_worlds",
     )
 )
-SOURCES = ("python/fedcipher/flower", "python/fedcipher/federation")
+SOURCES = ("python/fedcipher/adapters/flower", "python/fedcipher/federation")
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider")
 LONGEST = 1800
 # What takes seconds to import, and starts no threads by being imported.
@@ -58,369 +58,470 @@ IMPORTED = ("flwr.app", "flwr.clientapp", "flwr.serverapp.strategy", "flwr.simul
 COMMAND = "make mutants-flower"
 
 
-def flower(file: str, what: str, old: str, new: str) -> Mutant:
-    """A mutant of ``FILE.py`` of the Flower layer."""
-    return Mutant(what, f"{SOURCES[0]}/{file}.py", old, new)
-
-
-def federation(file: str, what: str, old: str, new: str) -> Mutant:
-    """A mutant of ``FILE.py`` of what a client does apart from Flower."""
-    return Mutant(what, f"{SOURCES[1]}/{file}.py", old, new)
+def python(file: str, what: str, old: str, new: str) -> Mutant:
+    """A mutant of ``FILE.py`` of the package."""
+    return Mutant(what, f"python/fedcipher/{file}.py", old, new)
 
 
 MUTANTS = (
-    flower("client", "any message type reaches the app", "if (category, action) in allowed:", "if True:"),
-    flower("client", "an error travels with its text", "return refuse(msg, error)", "raise"),
-    flower(
-        "outgoing",
+    python(
+        "adapters/flower/mod",
+        "any message type reaches the app",
+        "if messages.split_type(message.type) in allowed:",
+        "if True:",
+    ),
+    python("adapters/flower/mod", "an error travels with its text", "return refuse(msg, error)", "raise"),
+    python(
+        "federation/client/egress",
         "an update leaves as numbers",
         "if numbers > _MOST_NUMBERS or text > _MOST_TEXT:",
         "if text > _MOST_TEXT:",
     ),
-    flower(
-        "outgoing",
+    python(
+        "federation/client/egress",
         "an update leaves as text",
         "if numbers > _MOST_NUMBERS or text > _MOST_TEXT:",
         "if numbers > _MOST_NUMBERS:",
     ),
-    flower("outgoing", "an error reply leaves", "if reply.has_error():", "if False:"),
-    flower("settings", "types are not checked", "if type(value) is not kind:", "if False:"),
+    python(
+        "adapters/flower/mod",
+        "an error reply leaves",
+        "    if reply.has_error():\n        raise",
+        "    if False:\n        raise",
+    ),
+    python("federation/round_settings", "types are not checked", "if type(value) is not kind:", "if False:"),
     Mutant(
         "ranges as small as the server likes",
         "python/fedcipher/codec.py",
         "float(np.float32(max(self.margin * spread, self._floor(bits))))",
         "float(np.float32(self.margin * spread))",
     ),
-    flower("parties", "a revoked client's update is used", "if client in revoked:", "if False:"),
-    flower("parties", "a node takes a second client", "if known != client and known not in revoked:", "if False:"),
-    flower("parties", "a node takes another's client", "if owner in there():", "if False:"),
-    flower("parties", "a restarted node is locked out", "if owner in there():", "if True:"),
-    flower(
-        "strategy",
-        "an update in the clear is taken",
-        "if len(arrays) != 1 or arrays[0][0] != protocol.UPDATE:",
-        "if len(arrays) != 1:",
+    python("federation/server/node_map", "a revoked client's update is used", "if client in revoked:", "if False:"),
+    python(
+        "federation/server/node_map",
+        "a node takes a second client",
+        "if known != client and known not in revoked:",
+        "if False:",
     ),
-    flower("strategy", "fewer updates than the minimum", "if len(accepted) < self._minimum:", "if False:"),
-    flower("strategy", "too few are asked", "if 0 < len(messages) < self._minimum:", "if False:"),
-    flower("strategy", "more are asked than fit", "if len(messages) > self._most:", "if False:"),
-    flower("strategy", "phases of any size", "if name in PHASES and 0 <= value < LARGEST_PHASE}", "if name in PHASES}"),
-    flower("strategy", "who is left out is not sent everything again", "        self._running.forget(node)\n", ""),
-    flower(
-        "server_model",
+    python("federation/server/node_map", "a node takes another's client", "if owner in there():", "if False:"),
+    python("federation/server/node_map", "a restarted node is locked out", "if owner in there():", "if True:"),
+    python(
+        "federation/server/intake",
+        "an update in the clear is taken",
+        'if len(arrays) != 1 or arrays[0][0] != UPDATE:\n        raise PlaintextError("the update',
+        'if len(arrays) != 1:\n        raise PlaintextError("the update',
+    ),
+    python(
+        "federation/server/accepting",
+        "fewer updates than the minimum",
+        "        if len(added.nodes) < self._run.setup.minimum:\n",
+        "        if False:\n",
+    ),
+    python("federation/server/asking", "too few are asked", "if 0 < len(able) < self._run.setup.minimum:", "if False:"),
+    python(
+        "federation/server/asking",
+        "more are asked than fit",
+        " if len(able) > self._run.setup.most else able",
+        " if False else able",
+    ),
+    python(
+        "federation/server/intake",
+        "phases of any size",
+        "if name in PHASES and 0 <= value < LARGEST_PHASE}",
+        "if name in PHASES}",
+    ),
+    python(
+        "federation/server/intake",
+        "who is left out is not sent everything again",
+        "            self._run.model.forget(node)\n",
+        "            pass\n",
+    ),
+    python(
+        "federation/server/run",
         "changed ciphertext goes on",
-        '        if not self._opens:\n            raise StrategyError(\n                "the arrays that',
+        '        if self.setup.opener is None:\n            raise StrategyError(\n                "the arrays that',
         '        if False:\n            raise StrategyError(\n                "the arrays that',
     ),
-    flower(
-        "attendance",
+    python(
+        "federation/server/round_close",
         "a deadline is not kept",
         "(most if self._deadline is None else min(most, self._deadline))",
         "most",
     ),
-    flower("attendance", "late answers are not told of", "            record.late.append(node)\n", ""),
-    flower(
-        "replies", "all replies are asked for in one call", "self._together = any(", "self._together = True or any("
-    ),
-    flower(
-        "replies",
-        "what the SuperLink answers for a node is its own",
-        '        reply.metadata.__dict__["_src_node_id"] = node\n',
+    python(
+        "federation/server/round_close",
+        "late answers are not told of",
+        "            record.late.append(reply.node)\n",
         "",
     ),
-    flower(
-        "replies", "a deadline closes a round whose SuperLink is away", "        if hanging:\n", "        if False:\n"
+    python(
+        "adapters/flower/polling",
+        "all replies are asked for in one call",
+        "self.together = any(",
+        "self.together = True or any(",
     ),
-    flower("refusal", "a refusal says why", "reason=TEXT + reference)", "reason=TEXT + reference + str(error))"),
-    flower(
-        "refusal",
+    python(
+        "adapters/flower/polling",
+        "what the SuperLink answers for a node is its own",
+        '            reply.metadata.__dict__["_src_node_id"] = node\n',
+        "",
+    ),
+    python(
+        "federation/server/polling",
+        "a deadline closes a round whose SuperLink is away",
+        "        if hanging:\n",
+        "        if False:\n",
+    ),
+    python(
+        "federation/refusal", "a refusal says why", "return TEXT + reference", "return TEXT + reference + str(error)"
+    ),
+    python(
+        "adapters/flower/records",
         "a refusal's code says why",
         "Error(code=CODE,",
         "Error(code=CODE if isinstance(error, FedcipherError) else 5,",
     ),
-    flower("numbers", "a number is used twice", '{"next": first + count, ', '{"next": first, '),
-    flower(
-        "client", "an allowed type's reply is not checked", "only_metrics(call_next(msg, ctxt))", "call_next(msg, ctxt)"
-    ),
-    flower(
-        "client",
-        "a message of another type reaches the app",
-        "if msg.metadata.message_type != charter.types[purpose] or record is None:",
-        "if record is None:",
-    ),
-    flower(
-        "client",
-        "nobody compares what an app is told with the charter",
-        "        check_told(msg.content, charter, purpose, settings.index, without=frozenset([charter.record]))\n",
+    python("federation/server/round_ids", "a number is used twice", '{"next": first + count, ', '{"next": first, '),
+    python(
+        "adapters/flower/mod",
+        "an allowed type's reply is not checked",
+        "    only_metrics(content_of(reply.content))\n",
         "",
     ),
-    flower("client", "a round is claimed after the app has computed", "        model.claim(purpose)\n", ""),
-    flower(
-        "client",
+    python(
+        "federation/client/session",
+        "a message of another type reaches the app",
+        "if message.type != charter.types[purpose] or record is None:",
+        "if record is None:",
+    ),
+    python(
+        "federation/client/session",
+        "nobody compares what an app is told with the charter",
+        "        check_told(message.content, charter, purpose, settings.index, "
+        "without=frozenset([charter.record, CONFIG]))\n",
+        "",
+    ),
+    python(
+        "federation/client/session",
+        "a round is claimed after the app has computed",
+        "        model.claim(purpose)\n",
+        "",
+    ),
+    python(
+        "federation/client/session",
         "metrics leave in the clear because the charter says so",
-        "allowed = {name: value for name, value in clear.items() if name in party.clear}",
+        "allowed = {name: value for name, value in clear.items() if name in self._holder.clear}",
         "allowed = clear",
     ),
-    flower(
-        "client", "updates are not bound to their position", "model=self._model.binding(self._purpose),", 'model=b"",'
+    python(
+        "federation/client/frame",
+        "updates are not bound to their position",
+        "model=self._model.binding(self._purpose),",
+        'model=b"",',
     ),
-    flower(
-        "client",
+    python(
+        "federation/client/frame",
         "an update counts with no weight",
         "share = self._lanes.weight(tally.examples) / self._charter.largest_weight",
         "share = 1.0",
     ),
-    flower(
-        "client",
+    python(
+        "federation/client/session",
         "an overflow is an exception where the app says so",
         '    return np.errstate(all="ignore")',
         "    return np.errstate()",
     ),
-    flower(
-        "client_model", "another charter's digest is taken", "if charter.digest != self._settings.charter:", "if False:"
+    python(
+        "federation/client/model",
+        "another charter's digest is taken",
+        "if charter.digest != self._settings.charter:",
+        "if False:",
     ),
-    flower(
-        "client_model",
+    python(
+        "federation/client/model",
         "a charter of other keys or of another scheme",
         "if (charter.key_set, charter.scheme) != ours:",
         "if False:",
     ),
-    flower(
-        "client_model",
+    python(
+        "federation/client/model",
         "reports under a common key",
         "if charter.reports and self.scheme.committee is None:",
         "if False:",
     ),
-    flower("client_model", "a missing step is skipped", "if number != self._chain.at.steps + 1:", "if False:"),
-    flower(
-        "client_model",
+    python(
+        "federation/client/model", "a missing step is skipped", "if number != self._chain.at.steps + 1:", "if False:"
+    ),
+    python(
+        "federation/client/model",
         "other sums than the message's chain",
         "if (self._chain.at.steps, self._chain.at.last) != (self._settings.steps, self._settings.last):",
         "if False:",
     ),
-    flower("client_model", "sums beside a model that the server sets", "if steps or not initial:", "if not initial:"),
-    flower(
-        "client_model",
+    python(
+        "federation/client/model",
+        "sums beside a model that the server sets",
+        "if steps or not initial:",
+        "if not initial:",
+    ),
+    python(
+        "federation/client/model",
         "a second step is taken back from one position",
         "if before and before[0] == now[0] and before != now:",
         "if False:",
     ),
-    flower(
-        "client_model",
+    python(
+        "federation/client/model",
         "two steps are taken back",
         "if earlier is None or earlier.steps != kept.steps - 1:",
         "if earlier is None:",
     ),
-    flower(
-        "client_model", "a round is answered twice", 'if settings.round <= int(facts.get("answered", 0)):', "if False:"
+    python(
+        "federation/client/model",
+        "a round is answered twice",
+        'if settings.round <= int(facts.get("answered", 0)):',
+        "if False:",
     ),
-    flower("client_model", "a position is evaluated twice", "if position in evaluated:", "if False:"),
-    flower("client_model", "what an update lost to NaN is no number", "        if any(odd):\n", "        if False:\n"),
-    flower("client_model", "a model of other names", "if initial and initial != self.charter.names:", "if False:"),
-    flower("outgoing", "arrays under any name leave", "fit = keys == {protocol.UPDATE}", "fit = True"),
-    flower(
-        "outgoing",
+    python("federation/client/model", "a position is evaluated twice", "if position in evaluated:", "if False:"),
+    python(
+        "federation/client/model",
+        "what an update lost to NaN is no number",
+        "        if any(odd):\n",
+        "        if False:\n",
+    ),
+    python(
+        "federation/client/model",
+        "a model of other names",
+        "if initial and initial != self.charter.names:",
+        "if False:",
+    ),
+    python("federation/client/egress", "arrays under any name leave", "fit = keys == {UPDATE}", "fit = True"),
+    python(
+        "federation/client/egress",
         "any metric leaves",
-        "fit = isinstance(record, MetricRecord) and keys <= PHASES",
-        "fit = isinstance(record, MetricRecord)",
+        "fit = isinstance(record, Metrics) and keys <= PHASES",
+        "fit = isinstance(record, Metrics)",
     ),
-    flower(
-        "outgoing",
+    python(
+        "federation/client/egress",
         "a frame of another round leaves",
         "if (kind, found, its, len(contributions)) != (_UPDATE_KIND, scheme, number, 1):",
         "if (kind, found, len(contributions)) != (_UPDATE_KIND, scheme, 1):",
     ),
-    flower(
-        "outgoing",
+    python(
+        "federation/client/egress",
         "an aggregate leaves as an update",
         "if (kind, found, its, len(contributions)) != (_UPDATE_KIND, scheme, number, 1):",
         "if (found, its, len(contributions)) != (scheme, number, 1):",
     ),
-    flower(
-        "outgoing",
+    python(
+        "federation/client/egress",
         "bytes leave",
         '        else:\n            raise PlaintextError(f"{key!r} of',
         '        elif not isinstance(value, bytes):\n            raise PlaintextError(f"{key!r} of',
     ),
-    flower("settings", "fields that there are not", "        if unknown:\n", "        if False:\n"),
-    flower("settings", "numbers out of range", "if not least <= value <= most:", "if False:"),
-    flower(
-        "settings",
+    python("federation/round_settings", "fields that there are not", "        if unknown:\n", "        if False:\n"),
+    python("federation/round_settings", "numbers out of range", "if not least <= value <= most:", "if False:"),
+    python(
+        "federation/round_settings",
         "digests of any length",
         "if len(made.charter) != _DIGEST or len(made.last) not in (0, _DIGEST):",
         "if False:",
     ),
-    flower(
-        "work",
+    python(
+        "adapters/flower/mod",
         "an app that raises is refused",
-        "    except BaseException as error:\n        _log.traceback",
-        "    except OSError as error:\n        _log.traceback",
+        "    except BaseException as error:\n        return AppResult.raised",
+        "    except OSError as error:\n        return AppResult.raised",
     ),
-    flower("work", "arrays of another shape", "if made.shape != given.shape:", "if False:"),
-    flower("work", "several ArrayRecords in a reply", "if len(records) != 1:", "if not records:"),
-    flower("reports", "a report that the charter has not", "if not charter.reports:", "if False:"),
-    flower("reports", "one reader's word is a report", "if count > self._corrupt]", "if count > 0]"),
-    flower("analytics", "a revoked client's answer is used", "if client in self._revoked:", "if False:"),
-    flower(
-        "analytics", "answers of any length", "            if elements != self._elements:\n", "            if False:\n"
+    python("federation/client/app_result", "arrays of another shape", "if made.shape != given.shape:", "if False:"),
+    python(
+        "federation/client/app_result", "several ArrayRecords in a reply", "if len(records) != 1:", "if not records:"
     ),
-    flower(
-        "strategy",
+    python("federation/client/reports", "a report that the charter has not", "if not charter.reports:", "if False:"),
+    python("federation/server/reports", "one reader's word is a report", "if count > self._corrupt]", "if count > 0]"),
+    python(
+        "federation/server/query_sum", "a revoked client's answer is used", "if client in self._revoked:", "if False:"
+    ),
+    python(
+        "federation/server/query_sum",
+        "answers of any length",
+        "            if elements != self._elements:\n",
+        "            if False:\n",
+    ),
+    python(
+        "federation/server/intake",
         "sizes are not checked",
-        "                self._running.check_size(elements, 0 if lanes is None else lanes.count, measured=measured)\n",
+        "                model.check_size(elements, counters, measured=measured)\n",
         "",
     ),
-    flower(
-        "strategy",
+    python(
+        "federation/server/intake",
         "parties are not checked",
-        "                self._parties.check(node, named, revoked, self._nodes)\n",
+        "                self._nodes.check(reply.node, named, revoked, self._there)\n",
         "",
     ),
-    flower("server_model", "an update of any size", "        if elements > values + lanes:\n", "        if False:\n"),
-    flower(
-        "attendance",
+    python(
+        "federation/server/model",
+        "an update of any size",
+        "        if elements > values + lanes:\n",
+        "        if False:\n",
+    ),
+    python(
+        "federation/server/round_close",
         "a quorum below the minimum",
         "max(math.ceil(self._quorum * len(made.asked)), self._minimum)",
         "math.ceil(self._quorum * len(made.asked))",
     ),
-    flower(
-        "attendance",
+    python(
+        "federation/server/round_close",
         "the SuperLink's word is a late answer",
-        "            if node != asked:\n",
+        "            if reply.node != asked:\n",
         "            if False:\n",
     ),
-    federation(
-        "store", "an earlier run's charter is taken", 'if charter.run <= int(facts.get("run", 0)):', "if False:"
+    python(
+        "federation/store",
+        "an earlier run's charter is taken",
+        'if charter.run <= int(facts.get("run", 0)):',
+        "if False:",
     ),
-    federation("store", "no policy judges a charter", "        policy.judge(charter, signature)\n", ""),
-    federation(
-        "store",
+    python("federation/store", "no policy judges a charter", "        policy.judge(charter, signature)\n", ""),
+    python(
+        "federation/store",
         "runs are not counted",
         "        if counts and policy.runs and not policy.vouched(charter, signature):\n",
         "        if False:\n",
     ),
-    federation("store", "a run of next year", "        _check_date(charter.run)\n", ""),
-    federation(
-        "policy",
+    python("federation/store", "a run of next year", "        _check_date(charter.run)\n", ""),
+    python(
+        "federation/policy",
         "the server sets models without leave",
         "(charter.sets_models and not self.server_sets_models,",
         "(False,",
     ),
-    federation("policy", "any optimiser", "(not self._optimiser_allowed(charter.optimiser),", "(False,"),
-    federation("policy", "any number of numbers", "(numbers > self.most_numbers,", "(False,"),
-    federation("policy", "any weights", "not {charter.weighted_by, ANY} & set(self.weighted_by),", "False,"),
-    federation("policy", "coordinates of each client", "(coordinates and not self.per_client_top,", "(False,"),
-    federation(
-        "policy",
+    python("federation/policy", "any optimiser", "(not self._optimiser_allowed(charter.optimiser),", "(False,"),
+    python("federation/policy", "any number of numbers", "(numbers > self.most_numbers,", "(False,"),
+    python("federation/policy", "any weights", "not {charter.weighted_by, ANY} & set(self.weighted_by),", "False,"),
+    python("federation/policy", "coordinates of each client", "(coordinates and not self.per_client_top,", "(False,"),
+    python(
+        "federation/policy",
         "anybody's signature",
         "_native.charter_signature_holds(base64.b64decode(key), charter.digest, signature)",
         "True",
     ),
-    federation("canonical", "another encoding", "    if encode(document) != content:\n", "    if False:\n"),
-    federation("canonical", "a field twice", "    if len(made) != len(pairs):\n", "    if False:\n"),
-    federation(
-        "chain", "another first model", "        if digest.hex() != self.charter.first:\n", "        if False:\n"
+    python("federation/canonical", "another encoding", "    if encode(document) != content:\n", "    if False:\n"),
+    python("federation/canonical", "a field twice", "    if len(made) != len(pairs):\n", "    if False:\n"),
+    python(
+        "federation/chain",
+        "another first model",
+        "        if digest.hex() != self.charter.first:\n",
+        "        if False:\n",
     ),
-    federation(
-        "chain",
+    python(
+        "federation/chain",
         "a client in two sums of a step",
         "        if len(set(clients)) != len(clients):\n",
         "        if False:\n",
     ),
-    federation(
-        "chain",
+    python(
+        "federation/chain",
         "a position does not know what led to it",
         "            before.position,\n            last,\n",
         "            before.position,\n",
     ),
-    federation(
-        "chain",
+    python(
+        "federation/chain",
         "a position does not know the moments",
         '            b"".join(arrays_digest([str(k)], [x]) for k, x in enumerate(flat)),\n',
         "",
     ),
-    federation(
-        "chain",
+    python(
+        "federation/chain",
         "sums at models of the server's count apart",
         '        if self.charter.sets_models:\n            return b"\\x01"',
         '        if False:\n            return b"\\x01"',
     ),
-    federation(
-        "chain",
+    python(
+        "federation/chain",
         "histograms and updates of one model count apart",
         "        if self.at_first_model:\n            return",
         "        if self.at.steps == 0:\n            return",
     ),
-    federation(
-        "chain",
+    python(
+        "federation/chain",
         "an aggregate opens at any position",
         '            model=self.binding("train", index),\n            memory',
         "            memory",
     ),
-    federation(
-        "answers",
+    python(
+        "federation/answers",
         "a lane's sum of any size",
         "        if not all(clients * least <= number <= clients * most for least, number, most in found):\n",
         "        if False:\n",
     ),
-    federation(
-        "answers",
+    python(
+        "federation/answers",
         "an answer out of range is refused, not cut",
         "    if abs(value) >= answer.largest:\n",
         "    if False:\n",
     ),
-    federation(
-        "ranges",
+    python(
+        "federation/ranges",
         "histograms of more clients than there are",
         "            if sum(histogram) != clients or min(histogram) < 0:\n",
         "            if False:\n",
     ),
-    federation(
-        "ranges",
+    python(
+        "federation/ranges",
         "one client of many sets the scale",
         "        return bins.ranked(histogram, min(clients // _LEFT_OUT, moved - 1))",
         "        return bins.ranked(histogram, 0)",
     ),
-    federation(
-        "coding",
+    python(
+        "federation/coding",
         "every value to the nearest step",
         "nearest = bool(self.rotated[t]) and not self.always_at_random and _unbiased(squares, step)",
         "nearest = True",
     ),
-    federation(
-        "coding",
+    python(
+        "federation/coding",
         "no look at the errors of the nearest steps",
         "return abs(along - square) <= _BIAS * square and abs(12 * error / (step * step) - 1) <= _EVEN",
         "return square > step * step / 2",
     ),
-    federation(
-        "coding",
+    python(
+        "federation/coding",
         "what is beyond a range is lost",
         "        if over is not None:\n            over = kernels.multiplied(over, self.scales[t])\n",
         "        over = None\n",
     ),
-    federation(
-        "coding",
+    python(
+        "federation/coding",
         "noise is applied as it is",
         "            1.0 if added <= _DROWNED *",
         "            1.0 if True or added <= _DROWNED *",
     ),
-    federation(
-        "coding",
+    python(
+        "federation/coding",
         "zeros are rotated with others",
         "peak <= most else 1 if moved else 2",
         "peak <= most else 1",
     ),
-    federation(
-        "coding",
+    python(
+        "federation/coding",
         "what stood still is not rotated",
         "peak <= most else 1 if moved else 2",
         "peak <= most or not moved else 1",
     ),
-    flower("client_model", "every key has a budget of privacy", "        spend(self._party, self.charter)\n", ""),
-    flower("analytics", "queries cost no privacy", "    spend(party, query)\n", ""),
-    flower(
-        "waiting",
+    python(
+        "federation/client/model",
+        "every key has a budget of privacy",
+        "        spend(self._holder, self.charter)\n",
+        "",
+    ),
+    python("federation/client/queries", "queries cost no privacy", "        spend(holder, query)\n", ""),
+    python(
+        "federation/client/clip_feedback",
         "what waits is gone when a round is asked for again",
         "            self._remember(ready, made)\n",
         "            self._remember(None, made)\n",

@@ -31,8 +31,8 @@ os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_paralleli
 import fedcipher
 import numpy as np
 from fedcipher import _native, keys
+from fedcipher.adapters.flower import SecureStrategy, client_mod
 from fedcipher.codec import value_bits
-from fedcipher.flower import SecureStrategy, client_mod
 from fedcipher.schemes import following_bits
 from flower_harness import LocalGrid, record
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -99,10 +99,10 @@ def under(name: str, bits: Bits, work: Workload, seed: int, first: Model) -> tup
         _, key = keys.load_client(made / "client-1.key")
         arrays = strategy.open_model(scheme.decryptor(key, in_memory=True))
         kept = [round_.counted["kept"] for round_ in strategy.rounds if "kept" in round_.counted]
-        folder = strategy._running.folder
+        folder = strategy.run.model.folder
         frames = [folder.step(step)[0] for step in range(1, folder.count + 1)]
         levels = [scheme.levels.of(b) for f in frames for b in value_bits(_native.layout_of(f))]
-    return dict(zip(strategy.names, arrays, strict=True)), {"levels": levels, "kept": kept}
+    return dict(zip(strategy.run.charter.names, arrays, strict=True)), {"levels": levels, "kept": kept}
 
 
 def away(first: Model, seed: int) -> Model:

@@ -722,7 +722,7 @@ def _confirm(listed: Listed) -> None:
 
 def _status(options: argparse.Namespace, __: list[str]) -> int:
     require("fedcipher status", "flower", "flwr")
-    from fedcipher.flower.outcome import Outcome
+    from fedcipher.federation.server.outcome import Outcome
     from fedcipher.watch.metrics import Metrics
 
     folder = locate_run(options.folder)
@@ -754,7 +754,7 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
 
 def _open(options: argparse.Namespace, __: list[str]) -> int:
     require("fedcipher open", "flower", "flwr")
-    from fedcipher.flower.run_folder import open_run, save_model
+    from fedcipher.federation.server.run_folder import open_run, save_model
 
     folder = locate_run(options.folder)
     refuse_to_replace(options.out, [folder])

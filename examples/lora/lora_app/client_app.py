@@ -1,7 +1,7 @@
 """Clients that fine-tune adapters; the base stays where it is. The one line that encrypts is marked."""
 
 import numpy as np
-from fedcipher.flower import client_mod
+from fedcipher.adapters.flower import client_mod
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 

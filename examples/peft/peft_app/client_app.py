@@ -1,6 +1,6 @@
 """Clients that fine-tune adapters with PEFT. The one line that encrypts is marked."""
 
-from fedcipher.flower import client_mod
+from fedcipher.adapters.flower import client_mod
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 

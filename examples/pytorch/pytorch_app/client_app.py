@@ -1,7 +1,7 @@
 """A usual PyTorch ClientApp on digits. The one line that encrypts is marked."""
 
 import torch
-from fedcipher.flower import client_mod
+from fedcipher.adapters.flower import client_mod
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 

@@ -1,6 +1,6 @@
 """A usual ServerApp, and the one call that encrypts."""
 
-from fedcipher.flower import SecureStrategy
+from fedcipher.adapters.flower import SecureStrategy
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg

@@ -1,6 +1,6 @@
 """A usual scikit-learn ClientApp. The one line that encrypts is marked."""
 
-from fedcipher.flower import client_mod
+from fedcipher.adapters.flower import client_mod
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 

@@ -1,7 +1,7 @@
 """A usual ServerApp. The lines that encrypt are marked."""
 
 import numpy as np
-from fedcipher.flower import SecureStrategy
+from fedcipher.adapters.flower import SecureStrategy
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg

@@ -12,10 +12,10 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
+from fedcipher.adapters.flower import client_mod
 from fedcipher.app.examples import examples, test_examples
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
-from fedcipher.flower import client_mod
 from fedcipher.models import Learner
 
 __all__ = ["app", "make_client_app"]
@@ -39,7 +39,7 @@ def make_client_app(settings: Settings | None = None, mods: Sequence[Mod] = (cli
     @made.lifespan()
     def show_log(context: Context) -> Iterator[None]:
         # Flower shows its own log only: without this an operator finds no cause of a refusal.
-        log = logging.getLogger("fedcipher.flower")
+        log = logging.getLogger("fedcipher.federation")
         if settings is None and not log.handlers:
             log.addHandler(logging.StreamHandler())
             log.setLevel(logging.INFO)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fedcipher.app.report import RoundResult
-from fedcipher.flower.outcome import Outcome
+from fedcipher.federation.server.outcome import Outcome
 
 __all__ = ["failure"]
 

@@ -13,10 +13,10 @@ from fedcipher._files import make_private_folder, refusal, write_whole
 from fedcipher._machine import machine, packages
 from fedcipher._terminal import print_table
 from fedcipher._units import seconds, share, size
+from fedcipher.adapters.flower import RoundRecord
 from fedcipher.dp import Privacy, grid
 from fedcipher.engine.accelerator import CLOCK_MHZ, Accelerator
 from fedcipher.errors import ReportError, RunError
-from fedcipher.flower import RoundRecord
 from fedcipher.foreign_files import MAX_REPORT, read_json
 from fedcipher.foreign_text import show
 from fedcipher.schemes import Scheme, from_spec, scheme_class

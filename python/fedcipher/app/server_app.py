@@ -10,11 +10,11 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from fedcipher.adapters.flower import RoundRecord, SecureStrategy
 from fedcipher.app.answers import evaluate_answers, pool_evaluations, train_answers
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
 from fedcipher.errors import LostRoundsError
-from fedcipher.flower import RoundRecord, SecureStrategy
 from fedcipher.keys.provider import ServerKeys, server_keys
 from fedcipher.models import Learner
 

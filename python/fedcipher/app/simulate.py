@@ -22,6 +22,8 @@ from fedcipher import keys as key_files
 from fedcipher._environment import variable
 from fedcipher._files import make_private_folder, resolved, write_whole
 from fedcipher._terminal import console, progress
+from fedcipher.adapters.flower import RoundRecord, SecureStrategy
+from fedcipher.adapters.flower.wrapped_strategy import aggregate_by
 from fedcipher.app.answers import evaluated, pool_evaluations
 from fedcipher.app.backstage import backstage
 from fedcipher.app.client_app import make_client_app
@@ -36,11 +38,10 @@ from fedcipher.engine import Authority, Engine, connect
 from fedcipher.engine.accelerator import Accelerator, usage
 from fedcipher.engine.local import start_engines
 from fedcipher.errors import FedcipherError, LostRoundsError, RunError
+from fedcipher.federation.curves import Curves
 from fedcipher.federation.policy import POLICY_FILE, SIMULATED
-from fedcipher.flower import RoundRecord, SecureStrategy
-from fedcipher.flower.curves import Curves
-from fedcipher.flower.journal import read_journal
-from fedcipher.flower.run_folder import free_folder, save_model
+from fedcipher.federation.server.journal import read_journal
+from fedcipher.federation.server.run_folder import free_folder, save_model
 from fedcipher.foreign_text import quoting_log, show
 from fedcipher.keys.provider import FileKeys, ServerKeys
 from fedcipher.schemes import Scheme
@@ -161,7 +162,7 @@ def _run(
     from flwr.simulation import run_simulation
 
     with _own_state(settings), _keys(settings, scheme, engine, accelerator) as (keys, reader, used):
-        curves = Curves(settings.out, reader, evaluate=pool_evaluations)
+        curves = Curves(settings.out, reader, evaluate=aggregate_by(pool_evaluations))
         show(curves)
         task = bar.add_task(f"{scheme.name}: starting clients", total=settings.rounds)
 
@@ -194,7 +195,7 @@ def _run(
 
         def on_end(strategy: SecureStrategy) -> None:
             # The keys go with this run: what stays is the model as a client sees it.
-            names, arrays = strategy.names, strategy.open_model(curves.decryptor())
+            names, arrays = strategy.run.charter.names, strategy.open_model(curves.decryptor())
             save_model(out / "model.npz", dict(zip(names, arrays, strict=True)))
 
         # The report is made of the rounds that were not lost, and then names the others.

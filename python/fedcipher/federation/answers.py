@@ -160,6 +160,16 @@ class Sums:
         return [_value(round(value / self.examples / answer.resolution), answer) for value in held]
 
 
+def part_of(sums: Sums | Report, answers: Sequence[Answer], weighted_by: str, clients: int) -> dict[str, Any]:
+    """One client's part of opened answers, so that weighted means and sums over ``clients`` such parts are right."""
+    made: dict[str, Any] = {weighted_by: max(sums.examples, 1) / clients}
+    for answer in answers:
+        held = sums.ratio(answer)
+        values = [value / clients for value in held] if answer.how == "sum" else held
+        made[answer.name] = values if answer.length else values[0]
+    return made
+
+
 @dataclass(frozen=True)
 class Report:
     """What readers tell of `Sums`: the ratios of the charter's answers, and nothing else."""

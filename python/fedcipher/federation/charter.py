@@ -122,7 +122,7 @@ class Charter:
     """One run; every field is public.
 
     ``run`` grows over the life of a key. ``key_set`` and ``epoch`` name the keys, ``scheme`` is `Scheme.spec`.
-    ``record`` names the ArrayRecord of the model, ``arrays`` its arrays as (name, NumPy type, shape), ``first`` the
+    ``record`` names the record of the model, ``arrays`` its arrays as (name, NumPy type, shape), ``first`` the
     digest of the first model. ``optimiser`` is (kind, numbers), none where the mean is the next model.
     ``weighted_by`` is the metric that counts examples, empty where all clients weigh the same; ``largest_weight`` is
     the largest number of examples that counts. ``weighs_each_round``: every round begins with a sum of histograms, of

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from fedcipher._files import make_private_folder, refusal
-from fedcipher._optional import require
 from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.policy import POLICY_FILE, Policy, load_policy, policy_place
 from fedcipher.foreign_text import show
@@ -67,8 +66,7 @@ def _write(place: Path) -> None:
 
 
 def _charter(run_folder: Callable[[Path], Path], options: argparse.Namespace, _: list[str]) -> int:
-    require("fedcipher charter", "flower", "flwr")
-    from fedcipher.flower.run_folder import read_run
+    from fedcipher.federation.server.run_folder import read_run
 
     run = read_run(run_folder(options.folder))
     charter = run.charter

@@ -18,7 +18,7 @@ from fedcipher.foreign_text import quoting_log
 
 __all__ = ["ADVICE", "Noise", "Widths", "advice_answer"]
 
-_log = quoting_log("fedcipher.flower")
+_log = quoting_log("fedcipher.federation")
 
 ADVICE = "fedcipher.bits"
 """Names the advice in a report."""

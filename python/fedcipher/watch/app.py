@@ -34,7 +34,7 @@ from fedcipher._addresses import host_and_port, joined, listening
 from fedcipher._files import refusal
 from fedcipher.app.report_page import content
 from fedcipher.errors import FedcipherError, ParameterError
-from fedcipher.flower.outcome import Outcome
+from fedcipher.federation.server.outcome import Outcome
 from fedcipher.foreign_text import MAX_LINE, quoted
 from fedcipher.watch.prometheus import CONTENT_TYPE, exposition
 from fedcipher.watch.run import WatchedRun

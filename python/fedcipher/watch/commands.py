@@ -42,7 +42,7 @@ def _dashboard(
     _: list[str],
 ) -> int:
     require_dashboard()
-    from fedcipher.flower.journal import read_journal
+    from fedcipher.federation.server.journal import read_journal
     from fedcipher.watch.app import address, check_host, listener, readers, serve
     from fedcipher.watch.run import WatchedRun
 

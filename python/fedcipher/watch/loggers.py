@@ -22,11 +22,11 @@ from fedcipher.foreign_text import quoting_log
 if TYPE_CHECKING:
     # The command line imports this package, also where there is no Flower.
     from fedcipher.engine import Engine
-    from fedcipher.flower.records import RoundRecord
+    from fedcipher.federation.records import RoundRecord
 
 __all__ = ["JsonLines", "MLflow", "TensorBoard", "WandB", "figures", "follow"]
 
-_log = quoting_log("fedcipher.flower")
+_log = quoting_log("fedcipher.watch")
 
 
 def figures(record: RoundRecord) -> dict[str, float]:
@@ -34,7 +34,7 @@ def figures(record: RoundRecord) -> dict[str, float]:
 
     ``clients/...`` how many updates were accepted, left out, refused by their own clients, and late; ``seconds/...``
     of the round, the server and, as a client's mean, each phase; ``bytes/...`` a client's mean, and the aggregate;
-    ``finished``, 1 where there is an aggregate. Of a round whose sums were opened (`fedcipher.flower.curves`):
+    ``finished``, 1 where there is an aggregate. Of a round whose sums were opened (`fedcipher.federation.curves`):
     ``clipped`` and ``kept``, shares; ``train/...`` and ``evaluate/...``, the metrics that are numbers.
     ``server/...``: what ``evaluate_fn`` has found.
     """
@@ -72,7 +72,7 @@ def follow(
 
     For the holder of a client's ``key``, a file or an engine: the server of a run without an opener has no metrics,
     and these records have them. Looks every so many seconds. Raises `RunError` for a folder that is no run, and what
-    `fedcipher.flower.curves.Curves` raises.
+    `fedcipher.federation.curves.Curves` raises.
     """
     from fedcipher.watch.metrics import Metrics
 

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from fedcipher.adapters.flower.wrapped_strategy import aggregate_by
 from fedcipher.app.answers import are_ours, pool_evaluations
 from fedcipher.engine import Engine
 from fedcipher.errors import RunError
 from fedcipher.federation.charter import Charter
-from fedcipher.flower.curves import Curves
-from fedcipher.flower.journal import Past, read_journal
-from fedcipher.flower.records import RoundRecord
-from fedcipher.flower.run_folder import read_run
+from fedcipher.federation.curves import Curves
+from fedcipher.federation.records import RoundRecord
+from fedcipher.federation.server.journal import Past, read_journal
+from fedcipher.federation.server.run_folder import read_run
 from fedcipher.foreign_text import MAX_NAME, quoted
 
 __all__ = ["Metrics"]
@@ -55,7 +56,7 @@ class Metrics:
             return None
         curves.read()
         if curves.charter is not None and curves.aggregates["evaluate"] is None and are_ours(curves.charter):
-            curves.aggregates["evaluate"] = pool_evaluations
+            curves.aggregates["evaluate"] = aggregate_by(pool_evaluations)
         return curves
 
     def model(self, record: RoundRecord) -> str:

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from prometheus_client.registry import Collector
 
-from fedcipher.flower.journal import Past
+from fedcipher.federation.server.journal import Past
 
 __all__ = ["CONTENT_TYPE", "exposition"]
 

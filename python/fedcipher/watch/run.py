@@ -11,9 +11,9 @@ from pathlib import Path
 from fedcipher.app.report import Report, RoundResult
 from fedcipher.engine import Engine
 from fedcipher.errors import FedcipherError, RunError
-from fedcipher.flower.curves import Curves
-from fedcipher.flower.journal import Past, journal_files, read_journal
-from fedcipher.flower.run_folder import read_scheme
+from fedcipher.federation.curves import Curves
+from fedcipher.federation.server.journal import Past, journal_files, read_journal
+from fedcipher.federation.server.run_folder import read_scheme
 from fedcipher.foreign_text import MAX_LINE, quoted, quoting_log
 from fedcipher.watch.metrics import Metrics
 

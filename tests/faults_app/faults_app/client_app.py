@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 from fedcipher import _native
+from fedcipher.adapters.flower import client_mod
 from fedcipher.data import load
-from fedcipher.flower import client_mod
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 

@@ -1,7 +1,7 @@
 """FedAvg that goes on with the run in its folder, and closes a round without those who have died."""
 
 import numpy as np
-from fedcipher.flower import SecureStrategy
+from fedcipher.adapters.flower import SecureStrategy
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg

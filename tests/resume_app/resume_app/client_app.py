@@ -1,7 +1,7 @@
 """A client goes half of the way to its goal."""
 
 import numpy as np
-from fedcipher.flower import client_mod
+from fedcipher.adapters.flower import client_mod
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 

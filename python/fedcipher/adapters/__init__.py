@@ -1,0 +1,1 @@
+"""Federated-learning frameworks that carry a federation's messages, one package each."""

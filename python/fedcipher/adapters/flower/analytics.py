@@ -1,0 +1,58 @@
+"""Federated analytics on a Flower grid: a query, and the sum of its encrypted answers.
+
+>>> app = ClientApp(mods=[query_mod])                                        # doctest: +SKIP
+>>> total = secure_sum(grid, query, "keys", answers=["count"]).open("keys/client-0.key")     # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from flwr.app import MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedcipher._arguments import as_text, instance_of, seconds, whole_numbers
+from fedcipher.adapters.flower.mod import query_mod
+from fedcipher.adapters.flower.polling import FlowerLink, check_grid
+from fedcipher.adapters.flower.records import content_of
+from fedcipher.federation.answers import Answer
+from fedcipher.federation.messages import type_of
+from fedcipher.federation.server.query_sum import EncryptedSum, QueryRun
+from fedcipher.keys.provider import ServerKeys, server_keys
+
+__all__ = ["EncryptedSum", "query_mod", "secure_sum"]
+
+
+def secure_sum(
+    grid: Grid,
+    query: RecordDict,
+    keys: str | Path | ServerKeys,
+    *,
+    answers: Iterable[Answer | str],
+    nodes: Iterable[int] | None = None,
+    message_type: str = MessageType.QUERY,
+    resolution: float = 1.0,
+    largest: float = 2.0**53,
+    timeout: float = 3600.0,
+    committee_timeout: float = 60.0,
+) -> EncryptedSum:
+    """Ask ``nodes`` (all by default) a ``query`` and add up their encrypted answers.
+
+    Every ClientApp needs `query_mod`. ``answers`` names the metrics that are summed: as `Answer` with ``how="sum"``,
+    or by name, for one number of ``resolution`` and at most ``largest``: clients round to the one and saturate at the
+    other. Keys with privacy give sums with noise, which grows with ``largest`` and with the root of how many numbers
+    are asked. ``keys`` are as in `SecureStrategy`. The server gets only the sum of the answers, and that encrypted.
+    Sums of nearly the same clients would show single answers, so clients remember of which sets sums were opened. Under
+    one key rounds increase with time: do not ask while a `SecureStrategy` made earlier is running.
+
+    Raises `ParameterError`, and `StrategyError` where too few nodes or members of a committee have answered.
+    """
+    listed = Answer.all_of(answers, "answers", resolution=resolution, largest=largest, how="sum")
+    chosen = None if nodes is None else whole_numbers(nodes, "nodes")
+    most, patience = seconds(timeout, "timeout"), seconds(committee_timeout, "committee_timeout")
+    check_grid(grid)
+    type_of(as_text(message_type, "message_type"))
+    instance_of(query, RecordDict, "query", "give a RecordDict of what the app is asked")
+    asked = QueryRun(server_keys(keys), content_of(query), listed, message_type)
+    return asked.run(FlowerLink(grid), chosen, most, patience)

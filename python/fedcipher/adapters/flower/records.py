@@ -1,0 +1,138 @@
+"""Flower's messages as a federation's, and back; arrays share their bytes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+
+from fedcipher.codec import Array as NumpyArray
+from fedcipher.errors import FrameError, LayoutError, SealedModelError
+from fedcipher.federation import messages
+from fedcipher.federation.messages import Arrays, Config, Content, Metrics, PackedArray, Reply
+from fedcipher.federation.refusal import CODE, reference_of, refusal
+from fedcipher.federation.told import digest_of_context
+
+__all__ = [
+    "SealedArrays",
+    "array_record",
+    "content_of",
+    "context_of",
+    "message_of",
+    "model_record",
+    "model_values",
+    "record_dict",
+    "refuse",
+    "reply_of",
+]
+
+
+def content_of(content: RecordDict) -> Content:
+    """The records of a message."""
+    made: Content = {}
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord):
+            made[name] = Arrays({k: PackedArray(a.dtype, a.shape, a.stype, a.data) for k, a in record.items()})
+        elif isinstance(record, MetricRecord):
+            made[name] = Metrics(record)
+        else:
+            made[name] = Config(record)
+    return made
+
+
+def array_record(arrays: Arrays) -> ArrayRecord:
+    """Arrays as Flower has them."""
+    return ArrayRecord({k: Array(dtype=a.dtype, shape=a.shape, stype=a.stype, data=a.data) for k, a in arrays.items()})
+
+
+def record_dict(content: Content) -> RecordDict:
+    """Records as Flower has them."""
+    made = RecordDict()
+    for name, record in content.items():
+        if isinstance(record, Arrays):
+            made[name] = array_record(record)
+        else:
+            made[name] = MetricRecord(record) if isinstance(record, Metrics) else ConfigRecord(record)
+    return made
+
+
+def message_of(msg: Message, node: int = 0) -> messages.Message:
+    """A message of Flower's."""
+    return messages.Message(node, msg.metadata.message_type, content_of(msg.content))
+
+
+def reply_of(msg: Message, node: int) -> Reply:
+    """A reply from ``node``."""
+    if msg.has_error():
+        reason = msg.error.reason or ""
+        return Reply(node, error=reason, reference=reference_of(reason, msg.error.code))
+    return Reply(node, content_of(msg.content))
+
+
+def refuse(msg: Message, error: BaseException) -> Message:
+    """The refusal of ``msg``: the same text for every cause, which goes to this client's log."""
+    return Message(Error(code=CODE, reason=refusal(error)), reply_to=msg)
+
+
+def model_record(arrays: Mapping[str, NumpyArray]) -> ArrayRecord:
+    """Arrays by their names."""
+    return array_record(messages.named(list(arrays), list(arrays.values())))
+
+
+def model_values(record: ArrayRecord) -> list[NumpyArray]:
+    """The values of a record's arrays, without a copy. Raises `LayoutError` for what cannot be averaged."""
+    values: list[NumpyArray] = []
+    for name, array in record.items():
+        try:
+            values.append(messages.to_numpy(cast(Any, array)))
+        except FrameError as error:
+            raise LayoutError(f"array {name!r} cannot be averaged: {error}") from error
+    return values
+
+
+def context_of(ctxt: Context) -> bytes:
+    """The digest of what no charter can list: the run's configuration and the installed app."""
+    return digest_of_context(ctxt.run_config, _app())
+
+
+def _app() -> str:
+    """Flower installs an app below ``FLWR_HOME/apps`` in a folder that its hash is part of; empty in a simulation."""
+    home = Path(os.environ.get("FLWR_HOME") or os.path.expanduser("~/.flwr")) / "apps"
+    found: set[str] = set()
+    for path in sys.path:
+        place = Path(path)
+        if home in place.parents:
+            found.add(place.relative_to(home).parts[0])
+    return "\n".join(sorted(found))
+
+
+class SealedArrays(ArrayRecord):
+    """An ArrayRecord that holds no model and says where the encrypted one is.
+
+    Whatever would read an array raises `SealedModelError`, so that no app saves ciphertext as its model.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__()
+        self.__dict__["folder"] = Path(folder)
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise SealedModelError(
+            f"this server has no key, so it has no model to read: it is encrypted in {self.__dict__['folder']}. "
+            "Whoever holds a client's key opens it with `fedcipher open RUN --key FILE --out model.npz`; a server that "
+            "may see it takes SecureStrategy(..., opener=...)"
+        )
+
+    __getitem__ = keys = items = __iter__ = to_numpy_ndarrays = to_torch_state_dict = _refuse
+
+    def values(self) -> Any:
+        """No arrays: Flower counts their bytes for its last lines."""
+        empty: dict[str, Array] = {}
+        return empty.values()
+
+    def __repr__(self) -> str:
+        return f"SealedArrays({str(self.__dict__['folder'])!r})"

@@ -1,0 +1,135 @@
+"""What a strategy of Flower's is: tried on made-up rounds, and which optimiser it has."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import flwr.serverapp.strategy as strategies
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+
+from fedcipher.adapters.flower.records import model_record
+from fedcipher.errors import StrategyError
+from fedcipher.federation.optimiser_step import KINDS, Optimiser
+from fedcipher.federation.server.mean_check import MadeUpNodes, MeanCheck, Values, quiet
+
+__all__ = ["copy_of", "made_up_nodes", "mean_check", "mean_part", "no_metrics", "optimiser_of"]
+
+# What Flower's strategies keep between rounds; a strategy that has some goes on from another run.
+_STATE = ("m_t", "v_t", "momentum_vector")
+_LEAST_NODES = ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")
+
+
+def made_up_nodes(strategy: Strategy, count: int = 2) -> Any:
+    """A grid of nodes that are there and are never sent anything: as many as ``strategy`` waits for."""
+    named = [getattr(strategy, name, 0) for name in _LEAST_NODES]
+    return MadeUpNodes(type(strategy), max(count, *(n for n in named if isinstance(n, int))))
+
+
+def copy_of(strategy: Strategy) -> Strategy:
+    """A copy whose rounds do not touch the original; shallow where a part cannot be copied."""
+    try:
+        made = copy.deepcopy(strategy)
+    except Exception:
+        made = copy.copy(strategy)
+    for hook in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
+        # An app's own aggregation of metrics would look for metrics that nobody made.
+        if hasattr(made, hook):
+            setattr(made, hook, no_metrics)
+    return made
+
+
+def no_metrics(*_: object) -> MetricRecord:
+    """In the place of an app's own aggregation of metrics."""
+    return MetricRecord()
+
+
+def mean_check(strategy: Strategy, key: str) -> MeanCheck:
+    """Tries ``strategy``, whose metric of sample counts is ``key``."""
+
+    def copied() -> Callable[[int, Values, Sequence[Values], Sequence[int]], Values]:
+        with quiet("flwr"):
+            tried = copy_of(strategy)
+
+        def one(number: int, model: Values, updates: Sequence[Values], weights: Sequence[int]) -> Values:
+            with quiet("flwr"):
+                return _round(tried, number, model, updates, weights, key)
+
+        return one
+
+    return MeanCheck(type(strategy).__name__, copied)
+
+
+def _round(
+    strategy: Strategy, number: int, model: Values, updates: Sequence[Values], weights: Sequence[int], key: str
+) -> Values:
+    """What one round of ``strategy`` makes of ``updates``. Raises `StrategyError`."""
+    try:
+        grid = made_up_nodes(strategy, len(updates))
+        sent = list(_configure_train(strategy)(number, model_record(model), ConfigRecord(), grid))
+        if not sent:
+            return model
+        # One message is as good as another: more replies than were sampled may be wanted.
+        replies: list[Message] = []
+        for update, weight in zip(updates, weights, strict=True):
+            metrics = MetricRecord({key: weight, "loss": 1.0})
+            replies.append(Message(RecordDict({"arrays": model_record(update), "metrics": metrics}), reply_to=sent[0]))
+        made, _ = strategy.aggregate_train(number, replies)
+    except Exception as error:
+        raise StrategyError(
+            f"{type(strategy).__name__} cannot aggregate arrays of floats: {type(error).__name__}: {error}. Only "
+            "strategies that average arrays work on ciphertexts, such as FedAvg or FedProx"
+        ) from error
+    return {} if made is None else {name: array.numpy() for name, array in made.items()}
+
+
+def _configure_train(strategy: Strategy) -> Callable[..., Any]:
+    """Flower's own part of the strategy's sampling: an app's may count its rounds where no copy reaches."""
+    for cls in type(strategy).__mro__:
+        found = vars(cls).get("configure_train")
+        if found is not None and cls.__module__.partition(".")[0] == "flwr" and cls is not Strategy:
+            return found.__get__(strategy)
+    return strategy.configure_train
+
+
+def optimiser_of(strategy: Strategy) -> Optimiser | None:
+    """The optimiser of a strategy whose aggregation is Flower's own of that name; None for any other.
+
+    None also for a FedAvgM that is switched off, which is FedAvg. Raises `StrategyError` for numbers out of range
+    and for a strategy that brings moments of an earlier run.
+    """
+    kind = _kind_of(strategy)
+    if kind is None or (kind == "avgm" and not getattr(strategy, "server_opt", True)):
+        return None
+    name, attributes = KINDS[kind]
+    if any(getattr(strategy, state, None) is not None for state in _STATE):
+        raise StrategyError(
+            f"{name} has moments of an earlier run, which clients do not have: make a new {name}(...) for this one"
+        )
+    try:
+        return Optimiser(kind, tuple(float(getattr(strategy, a)) for a in attributes))
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise StrategyError(f"{name} cannot run on the clients: {error}") from error
+
+
+def _kind_of(strategy: Strategy) -> str | None:
+    for kind, (name, _) in KINDS.items():
+        # FedAvgM is not in every Flower that works.
+        cls: Any = getattr(strategies, name, None)
+        own = "aggregate_train" in vars(strategy)
+        if cls is not None and not own and type(strategy).aggregate_train is cls.aggregate_train:
+            return kind
+    return None
+
+
+def mean_part(
+    strategy: Strategy,
+) -> Callable[[int, Iterable[Message]], tuple[ArrayRecord | None, MetricRecord | None]]:
+    """The aggregation of ``strategy`` without its optimiser's step: the mean, and its own metrics."""
+    kind = _kind_of(strategy)
+    if kind is None:
+        return strategy.aggregate_train
+    cls: Any = getattr(strategies, KINDS[kind][0])
+    return super(cls, strategy).aggregate_train

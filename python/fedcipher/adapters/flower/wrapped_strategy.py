@@ -1,0 +1,272 @@
+"""The wrapped strategy: it samples, sets configurations and aggregates metrics, and sees of updates what it may."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+
+from fedcipher.adapters.flower.records import content_of, model_record
+from fedcipher.adapters.flower.strategy_check import (
+    copy_of,
+    made_up_nodes,
+    mean_check,
+    mean_part,
+    no_metrics,
+    optimiser_of,
+)
+from fedcipher.errors import FedcipherError, StrategyError
+from fedcipher.federation import messages
+from fedcipher.federation.answers import Answer, Report, Sums, part_of
+from fedcipher.federation.charter import Purpose
+from fedcipher.federation.curves import Aggregate
+from fedcipher.federation.messages import PREFIX, to_numpy
+from fedcipher.federation.optimiser_step import Optimiser
+from fedcipher.federation.server.kept_state import KeptState
+from fedcipher.federation.server.mean_check import MeanCheck, check_probe, quiet
+from fedcipher.federation.server.setup import Plan
+from fedcipher.federation.server.survey import survey
+
+__all__ = ["WrappedStrategy", "aggregate_by"]
+
+_PROBE = PREFIX + "probe"
+_PROBE_SIZE = 4
+_ROBUST = frozenset({"Bulyan", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum"})
+"""Flower's strategies that choose among single updates. With some numbers and few clients they are a mean."""
+
+
+class WrappedStrategy:
+    """A Flower strategy inside `SecureStrategy`.
+
+    ``opens`` says whether the server sees the mean of each round, ``sets_models`` whether it makes the next model of
+    it. Raises `StrategyError` for what is no strategy of Flower's message API.
+    """
+
+    def __init__(self, strategy: Strategy, *, opens: bool, sets_models: bool) -> None:
+        if not isinstance(cast(object, strategy), Strategy):
+            raise StrategyError(
+                f"{type(strategy).__name__} is no flwr.serverapp.strategy.Strategy; strategies of flwr.server.strategy "
+                "are of Flower's older API: use the class of the same name from flwr.serverapp.strategy"
+            )
+        self.strategy = strategy
+        self._opens, self._sets_models = opens, sets_models
+        self.optimiser: Optimiser | None = None
+        """What clients make of a mean; known from `plan` on."""
+        self.state = KeptState(strategy, _arrays_of, model_record)
+        """What the strategy keeps from round to round."""
+
+    @property
+    def name(self) -> str:
+        """Of its class."""
+        return type(self.strategy).__name__
+
+    # --- before the first round --------------------------------------------------------------
+
+    def plan(self, rounds: int, shown: ArrayRecord, configs: Mapping[Purpose, ConfigRecord]) -> Plan:
+        """What it does in so many rounds, and what it tells clients then; ``shown`` stands for the model.
+
+        Raises `StrategyError` for what would not run, or would lose its model.
+        """
+        self._check_class()
+        weighted_by = str(getattr(self.strategy, "weighted_by_key", "num-examples"))
+        check = mean_check(self.strategy, weighted_by)
+        self.state = KeptState(self.strategy, _arrays_of, model_record)
+        with quiet("flwr"):
+            asked = copy_of(self.strategy)
+
+            def configure(purpose: Purpose, index: int) -> list[messages.Message]:
+                nodes = made_up_nodes(self.strategy)
+                try:
+                    sampled = _configured(asked, purpose, index, shown, ConfigRecord(dict(configs[purpose])), nodes)
+                except Exception as error:
+                    raise StrategyError(
+                        f"{self.name} does not configure round {index} ahead: {type(error).__name__}: {error}. The "
+                        "charter names every setting before the first round"
+                    ) from error
+                return [self._told(message, shown) for message in sampled]
+
+            try:
+                told = survey(self.name, configure, rounds)
+            except StrategyError:
+                # What it makes of updates says more, where that is no mean.
+                self._check_mean(check)
+                raise
+        if told.trains:
+            self._check_mean(check)
+        return replace(told, optimiser=self.optimiser, weighted_by=weighted_by)
+
+    def _check_class(self) -> None:
+        cls = type(self.strategy)
+        if cls.start is not Strategy.start:
+            raise StrategyError(
+                f"{self.name} has a start() of its own, which would not run under SecureStrategy: do its work in "
+                "on_round=, or in a class derived from SecureStrategy"
+            )
+        own = cls.aggregate_train.__module__.partition(".")[0] != "flwr"
+        if not own and cls.aggregate_train.__qualname__.partition(".")[0] in _ROBUST:
+            raise StrategyError(
+                f"{self.name} looks at single updates, which no server sees under encryption, so it could leave none "
+                "out. Use a strategy that needs the mean only (FedAvg, FedProx, FedAdam, ...)"
+            )
+        if not self._opens and own and not getattr(self.strategy, "fedcipher_blind", False):
+            raise StrategyError(
+                f"{self.name} has an aggregate_train() of its own. Without opener=... it would be given random "
+                "numbers in place of updates and models, and whatever it kept or saved of them would be lost: pass an "
+                "opener, or set fedcipher_blind = True on it if it touches metrics only"
+            )
+
+    def _check_mean(self, check: MeanCheck) -> None:
+        if self._sets_models:
+            check.check_sees_only_the_mean()
+            return
+        self.optimiser = optimiser_of(self.strategy)
+        if self.optimiser is None:
+            check.check_is_mean()
+        else:
+            check.check_step(self.optimiser)
+
+    def check_unchanged(self) -> None:
+        """Refuse, with `StrategyError`, another optimiser than at `plan`."""
+        if self.optimiser is not None and optimiser_of(self.strategy) != self.optimiser:
+            raise StrategyError(
+                f"the run began with {self.optimiser}, which {self.name} no longer is: clients hold "
+                "on to the first numbers. Where they are to change from round to round, the server has to set the "
+                "models: SecureStrategy(sets_models=True, opener=...)"
+            )
+
+    # --- in a round --------------------------------------------------------------------------
+
+    @staticmethod
+    def shown(model: ArrayRecord | None) -> ArrayRecord:
+        """The model where the server may see it, else numbers that stand for it."""
+        return ArrayRecord({_PROBE: Array(np.zeros(_PROBE_SIZE))}) if model is None else model
+
+    def sample(
+        self, purpose: Purpose, index: int, shown: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[tuple[messages.Message, Message]]:
+        """Its messages of a round, each as the run's, without the model, and as Flower's."""
+        sampled = _configured(self.strategy, purpose, index, shown, config, grid)
+        return [(self._told(message, shown), message) for message in sampled]
+
+    def _told(self, message: Message, shown: ArrayRecord) -> messages.Message:
+        """``message`` as the run has it; its model is what the strategy was ``shown``, and is left out."""
+        node, content = message.metadata.dst_node_id, content_of(message.content)
+        place = [key for key, record in message.content.array_records.items() if _equal(record, shown)]
+        if len(place) != 1:
+            raise StrategyError(
+                f"{self.name} sends node {node} something else than the arrays it was given: every client trains from "
+                "one model, whole and unchanged. Further arrays of the server's own go into an ArrayRecord beside it"
+            )
+        del content[place[0]]
+        return messages.Message(node, message.metadata.message_type, content, place[0])
+
+    def on_mean(
+        self,
+        server_round: int,
+        accepted: list[Message],
+        model: ArrayRecord,
+        sums: Sums | Report | None,
+        answers: Sequence[Answer],
+    ) -> tuple[ArrayRecord, MetricRecord | None]:
+        """What it makes of a round whose mean the server has opened: each reply has the ``model`` and mean answers."""
+        self._answer(accepted, sums, answers)
+        # One record each: a strategy may empty those that it has read.
+        records = [ArrayRecord(dict(model.items())) for _ in accepted]
+        made, metrics = self._aggregate(server_round, accepted, records)
+        if made is None or list(made.keys()) != list(model.keys()):
+            raise StrategyError(f"{self.name} did not aggregate a round with valid updates")
+        return made, metrics
+
+    def blind(
+        self, server_round: int, accepted: list[Message], said: Sums | Report | None, answers: Sequence[Answer]
+    ) -> MetricRecord | None:
+        """Run it on random numbers: proof that it still is a mean. Its metrics, where readers have reported answers."""
+        rng = np.random.default_rng()
+        probes = [rng.normal(size=_PROBE_SIZE) for _ in accepted]
+        self._answer(accepted, said, answers)
+        with contextlib.nullcontext() if said is not None else self._without_metrics():
+            made, metrics = self._aggregate(server_round, accepted, [ArrayRecord({_PROBE: Array(p)}) for p in probes])
+        if made is None or _PROBE not in made:
+            raise StrategyError(f"{self.name} did not aggregate a round with valid updates")
+        check_probe(self.name, made[_PROBE].numpy(), probes)
+        return None if said is None else metrics
+
+    @contextlib.contextmanager
+    def _without_metrics(self) -> Generator[None]:
+        """An app's own aggregation of metrics would look for metrics that this server does not see."""
+        hook = "train_metrics_aggr_fn"
+        before = getattr(self.strategy, hook, None)
+        if before is not None:
+            setattr(self.strategy, hook, no_metrics)
+        try:
+            yield
+        finally:
+            if before is not None:
+                setattr(self.strategy, hook, before)
+
+    def evaluated(
+        self, server_round: int, accepted: list[Message], sums: Sums | Report, answers: Sequence[Answer]
+    ) -> MetricRecord | None:
+        """Its aggregation of metrics, from one reply with the mean answers for each client."""
+        self._answer(accepted, sums, answers)
+        with self._failures("the answers of an evaluation"):
+            return self.strategy.aggregate_evaluate(server_round, accepted)
+
+    def _answer(self, accepted: list[Message], sums: Sums | Report | None, answers: Sequence[Answer]) -> None:
+        """Give each reply the same metrics: of a mean the mean, of a sum its part."""
+        clients, by = len(accepted), str(getattr(self.strategy, "weighted_by_key", "num-examples"))
+        for reply in accepted:
+            reply.content["metrics"] = MetricRecord({by: 1} if sums is None else part_of(sums, answers, by, clients))
+
+    def _aggregate(
+        self, server_round: int, accepted: list[Message], records: list[ArrayRecord]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Its aggregation, with other arrays in the replies."""
+        for reply, record in zip(accepted, records, strict=True):
+            key = next(iter(reply.content.array_records))
+            reply.content.array_records[key] = record
+        with self._failures("updates"):
+            aggregate = self.strategy.aggregate_train if self.optimiser is None else mean_part(self.strategy)
+            return aggregate(server_round, accepted)
+
+    @contextlib.contextmanager
+    def _failures(self, what: str) -> Generator[None]:
+        try:
+            yield
+        except FedcipherError:
+            raise
+        except Exception as error:
+            raise StrategyError(f"{self.name} cannot aggregate {what}: {error}") from error
+
+
+def _configured(
+    strategy: Strategy, purpose: Purpose, index: int, shown: ArrayRecord, config: ConfigRecord, grid: Grid
+) -> list[Message]:
+    configure = strategy.configure_train if purpose == "train" else strategy.configure_evaluate
+    return list(configure(index, shown, config, grid))
+
+
+def aggregate_by(function: Callable[[list[RecordDict], str], MetricRecord]) -> Aggregate:
+    """For `Curves`: what ``function``, a strategy's ``evaluate_metrics_aggr_fn``, makes of opened answers."""
+
+    def aggregated(sums: Sums, answers: Sequence[Answer], weighted_by: str) -> dict[str, Any]:
+        part = MetricRecord(part_of(sums, answers, weighted_by, sums.clients))
+        return dict(function([RecordDict({"metrics": part}) for _ in range(sums.clients)], weighted_by))
+
+    return aggregated
+
+
+def _equal(a: ArrayRecord, b: ArrayRecord) -> bool:
+    pairs = [[(name, x.dtype, x.shape, x.data) for name, x in record.items()] for record in (a, b)]
+    return a is b or pairs[0] == pairs[1]
+
+
+def _arrays_of(value: object) -> Mapping[str, NDArray[Any]] | None:
+    return {k: to_numpy(cast(Any, a)) for k, a in value.items()} if isinstance(value, ArrayRecord) else None

@@ -1,0 +1,191 @@
+"""One frame of a round: what is prepared before the app computes, and what the app's result becomes."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+import numpy as np
+
+from fedcipher.codec import Array
+from fedcipher.federation.answers import Lanes, Tally
+from fedcipher.federation.chain import lanes_of
+from fedcipher.federation.charter import Purpose
+from fedcipher.federation.client.app_result import AppResult, numbers_of
+from fedcipher.federation.client.model import ClientModel
+from fedcipher.federation.ranges import HISTOGRAMS
+from fedcipher.federation.round_settings import RoundSettings
+from fedcipher.federation.whole_numbers import LARGEST, WHOLE
+from fedcipher.foreign_text import quoting_log
+from fedcipher.schemes import Encryptor
+
+__all__ = ["RoundFrame"]
+
+_log = quoting_log("fedcipher.federation")
+_UNEQUAL = 1.05
+"""Numbers of examples beyond this ratio to their mean are unequal."""
+
+
+class RoundFrame:
+    """The frame of one message of a round, from `prepare` to `seal`."""
+
+    def __init__(self, model: ClientModel, encryptor: Encryptor, settings: RoundSettings, purpose: Purpose) -> None:
+        self._model, self._encryptor, self._settings = model, encryptor, settings
+        self._purpose: Purpose = purpose
+        self._scheme, self._charter = model.scheme, model.charter
+        self._measures = purpose == "train" and model.measuring
+        self._lanes: Lanes | None = (
+            model.lanes if purpose == "train" else lanes_of(model.charter, model.scheme, purpose)
+        )
+        self._counts = False
+        self.phases: dict[str, float | int] = {}
+
+    def prepare(self) -> None:
+        """What does not depend on the data, before the app computes."""
+        if self._purpose != "train" or self._measures:
+            return
+        began = time.perf_counter()
+        if self._scheme.sends_parts:
+            self._encryptor.import_state(self._model.unsent)
+        self._encryptor.precompute(
+            self._model.shaped,
+            round=self._settings.round,
+            reference=self._model.reference,
+            plan=self._settings.plan,
+            lanes=0 if self._lanes is None else self._lanes.count,
+            counts=0 if self._lanes is None else self._lanes.counts,
+            hide_ranges=self._model.hides_ranges,
+            bits=self._settings.bits,
+        )
+        self.phases["offline_seconds"] = time.perf_counter() - began
+
+    def seal(self, result: AppResult) -> bytes:
+        """The frame of the app's result, or one of zeros that counts nothing."""
+        charter = self._charter
+        values = {a.name: numbers_of(result.metrics.get(a.name)) for a in charter.answers[self._purpose]}
+        values["fedcipher.seconds"] = [result.seconds]
+        tally = Tally(not result.failed, self._examples(result), values)
+        trains = self._purpose == "train"
+        update = self._update(result, tally, values) if trains else []
+        if self._measures:
+            # Only how large it is leaves, in ``values``.
+            trains, update = False, []
+        lanes = None if self._lanes is None else self._lanes.encode(tally)
+        frame = self._encryptor.encrypt(
+            update,
+            round=self._settings.round,
+            reference=self._model.reference if trains else None,
+            plan=self._settings.plan,
+            model=self._model.binding(self._purpose),
+            memory=self._model.memory(self._purpose),
+            lanes=lanes,
+            counts=0 if self._lanes is None else self._lanes.counts,
+            unbiased=trains and self._model.at_random,
+            hide_ranges=self._model.hides_ranges,
+            bits=self._settings.bits,
+        )
+        # What a client that counts nothing did not send still waits.
+        if self._counts and self._scheme.sends_parts:
+            self._model.keep_unsent(self._encryptor.export_state())
+        stats = self._encryptor.stats
+        self.phases["encode_seconds"] = stats.encode_seconds
+        self.phases["encrypt_seconds"] = stats.encrypt_seconds
+        self.phases["upload_bytes"] = len(frame)
+        self.phases["setup_bytes"] = stats.setup_bytes
+        if stats.scaled < 1:
+            # Here only: how long an update is no noise covers.
+            _log.info(
+                "round %s: the update was multiplied by %.3g to keep the L2 norm of its privacy",
+                self._settings.index,
+                stats.scaled,
+            )
+        return frame
+
+    def _update(self, result: AppResult, tally: Tally, values: dict[str, list[float]]) -> list[Array]:
+        """What is encrypted: the change, times this client's share of the largest weight; ``values`` gets counts."""
+        model = self._model
+        share, cut = 1.0, 0
+        if self._lanes is not None and not self._charter.equal_weights:
+            share = self._lanes.weight(tally.examples) / self._charter.largest_weight
+        self._counts = not result.failed and share > 0
+        if not self._counts:
+            if self._scheme.sends_parts:
+                self._encryptor.import_state(b"")
+            update = [np.zeros_like(x) for x in model.shaped]
+        else:
+            update, odd = model.update(result.arrays)
+            values["fedcipher.saturated"] = [odd]
+            update = model.with_waiting(update)
+            values[WHOLE], cut = cast("tuple[list[float], int]", model.whole(result.arrays))
+        values[HISTOGRAMS] = cast("list[float]", model.counted(update, share))
+        if self._counts:
+            # Beside the largest weight of late, whatever the charter allows for.
+            share /= model.omega
+            if share != 1:
+                update = [np.asarray(x * np.float32(share)) for x in update]
+        if self._measures:
+            return update
+        update, counted = model.coded(update, share, counts=self._counts)
+        values.update(counted)
+        if cut:
+            values["fedcipher.clipped"][0] += cut
+            _log.warning("round %s: %s whole numbers were cut to %s", self._settings.index, cut, LARGEST)
+        return update
+
+    def _examples(self, result: AppResult) -> int | float:
+        held = numbers_of(result.metrics.get(self._charter.weighted_by))
+        return held[0] if held else 0.0
+
+    def without_odd_weight(self, result: AppResult) -> AppResult:
+        """``result``, or none where its number of examples is below 0 or no number: it has no weight."""
+        examples = self._examples(result)
+        if self._lanes is None or result.failed or examples >= 0:
+            return result
+        said = f"{self._charter.weighted_by!r} is {examples}; let the app count its examples from 0 on"
+        return AppResult(seconds=result.seconds, failed=said)
+
+    def warn(self, result: AppResult) -> None:
+        """Log what of the app's ``result`` does not count."""
+        charter, examples = self._charter, self._examples(result)
+        surplus = sorted(set(result.metrics) - charter.metrics(self._purpose))
+        if surplus:
+            _log.warning(
+                "round %s: the metrics %s stay on this client: the charter does not name them. Name them in "
+                "SecureStrategy(%s_answers=[...])",
+                self._settings.index,
+                surplus,
+                self._purpose,
+            )
+        if result.failed:
+            # Under differential privacy nothing says how many have failed: that is data, and no noise covers it.
+            counts = "count nothing" if self._lanes is not None else "count as an update, as privacy hides failures"
+            _log.warning("round %s: this client sends zeros that %s: %s", self._settings.index, counts, result.failed)
+        elif self._lanes is not None and not charter.equal_weights and self._lanes.weight(examples) == 0:
+            _log.warning(
+                "round %s: %r is %s, so this client's update counts nothing",
+                self._settings.index,
+                charter.weighted_by,
+                examples,
+            )
+        elif not charter.equal_weights and examples > charter.largest_weight:
+            _log.warning(
+                "round %s: %s examples count as %s, the largest weight of the charter; make keys with "
+                "`fedcipher keygen --examples %.0f`",
+                self._settings.index,
+                examples,
+                charter.largest_weight,
+                examples,
+            )
+        elif charter.equal_weights and self._purpose == "train":
+            self._warn_unequal(examples)
+
+    def _warn_unequal(self, examples: float) -> None:
+        """Where FedAvg would weigh by examples, and these keys do not."""
+        mean = self._model.mean_examples
+        if not mean or mean / _UNEQUAL <= examples <= mean * _UNEQUAL:
+            return
+        _log.warning(
+            "round %s: this client has %s examples, the clients of the last round had %.4g on average, and all weigh "
+            "the same; to weigh by examples make keys with `fedcipher keygen --examples N`, N of the largest client",
+            *(self._settings.index, examples, mean),
+        )

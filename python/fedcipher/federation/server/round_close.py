@@ -1,0 +1,93 @@
+"""When a round closes, and who has not been heard of by then."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from fedcipher._arguments import real_number, seconds
+from fedcipher.errors import ParameterError
+from fedcipher.federation.records import ClientRecord, RoundRecord
+from fedcipher.federation.server.link import Exchange, Link
+from fedcipher.foreign_text import quoting_log
+
+__all__ = ["RoundClose"]
+
+_Exchange = TypeVar("_Exchange", bound=Exchange)
+
+_log = quoting_log("fedcipher.federation")
+
+
+class RoundClose:
+    """The rules by which a round closes; `fedcipher.federation.server.setup.RunSetup` says what the numbers mean.
+
+    ``minimum`` is the least number of updates that a sum is opened of. Raises `ParameterError`.
+    """
+
+    def __init__(self, *, quorum: float, deadline: float | None, grace: float, minimum: int) -> None:
+        quorum, grace = real_number(quorum, "quorum", 0, 1), real_number(grace, "grace", 0)
+        deadline = None if deadline is None else seconds(deadline, "deadline")
+        if not quorum:
+            raise ParameterError("quorum=0 is no share of the sampled clients above 0 and up to 1")
+        self._quorum, self._deadline, self._grace, self._minimum = quorum, deadline, grace, minimum
+        self._exchange: Exchange | None = None
+        # Messages of what has closed without their answer: the round, its record where the answer would have been an
+        # update, and whom they were sent to.
+        self._outstanding: dict[str, tuple[int, RoundRecord | None, int]] = {}
+
+    def gather(
+        self, send: Callable[..., _Exchange], timeout: float | None, heard: Sequence[ClientRecord] | None
+    ) -> _Exchange:
+        """The replies to what ``send`` sends, until the deadline, or until there is a quorum of those ``heard``.
+
+        ``send`` is a `Link.exchange` with its messages. ``heard`` grows while replies are used; None: all are waited
+        for.
+        """
+        most = math.inf if timeout is None else timeout
+        until = time.monotonic() + (most if self._deadline is None else min(most, self._deadline))
+
+        def enough() -> bool:
+            if heard is None or self._quorum == 1:
+                return False
+            accepted = sum(client.left_out is None for client in heard)
+            return accepted >= max(math.ceil(self._quorum * len(made.asked)), self._minimum)
+
+        made = send(until=until, enough=enough, grace=self._seconds_left)
+        self._exchange = made
+        return made
+
+    def _seconds_left(self, _: float) -> float:
+        """Once the quorum is there."""
+        return self._grace
+
+    def silent(self, record: RoundRecord, heard: list[ClientRecord], *, training: bool) -> list[int]:
+        """The nodes of which nothing was ``heard`` when the round, or its evaluation, closed; they may still answer."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            return []
+        late = record if training else None
+        self._outstanding.update({name: (record.round, late, node) for name, node in exchange.waiting.items()})
+        nodes = {client.node for client in heard}
+        return [node for node in exchange.asked if node not in nodes]
+
+    def collect_late(self, link: Link | None) -> list[RoundRecord]:
+        """Answers to rounds that have closed: counted in their records, which are returned, and thrown away."""
+        if link is None or not self._outstanding:
+            return []
+        changed: dict[int, RoundRecord] = {}
+        for name, reply in link.late(list(self._outstanding), time.monotonic() + 1):
+            number, record, asked = self._outstanding.pop(name, (0, None, None))
+            # A framework's word for it that none comes is in its own name.
+            if reply.node != asked:
+                continue
+            if record is None:
+                _log.warning(
+                    "node %s has evaluated round %s after that closed; its answer is not used", reply.node, number
+                )
+                continue
+            record.late.append(reply.node)
+            changed[record.number] = record
+            _log.warning("node %s has answered round %s after it closed; its update is not used", reply.node, number)
+        return list(changed.values())

@@ -1,0 +1,423 @@
+"""A run on disk: its charter, the first model, and the encrypted sums that lead from it to the last one.
+
+A folder of ``run.json`` (scheme, charter, what clients were told beside it, steps), ``first.npz``, one
+``aggregate-<step>-<group>.fedc`` for each sum of a step and one ``evaluation-<round>.fedc`` for each sum of answers.
+Beside these, ``charter.signature`` where a coordinator has signed the charter.
+Each file is complete before it has its name. A key of a client opens the run with `open_run` or ``fedcipher open``;
+without one the sums are ciphertext.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import re
+import zipfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedcipher._files import make_private_folder, write_whole
+from fedcipher._native import Identity
+from fedcipher.codec import Array
+from fedcipher.engine import Engine
+from fedcipher.errors import CharterError, FrameError, ParameterError, RunError
+from fedcipher.federation.chain import Chain
+from fedcipher.federation.charter import SIGNATURE_BYTES, Charter
+from fedcipher.federation.ranges import measured_at, measures_at
+from fedcipher.federation.records import losses
+from fedcipher.foreign_files import MAX_FRAME, MAX_INDEX, MAX_MODEL, read_file, read_json, read_npz
+from fedcipher.foreign_text import quoted, quoting_log
+from fedcipher.keys.store import load_client, locate_run
+from fedcipher.schemes import Decryptor, Scheme, from_spec
+
+__all__ = ["RunFolder", "StoredRun", "free_folder", "open_run", "read_run", "read_scheme", "replay", "save_model"]
+
+_log = quoting_log("fedcipher.federation")
+
+_FORMAT = 4
+_INDEX, _FIRST, _SIGNED = "run.json", "first.npz", "charter.signature"
+_MOST_STEPS = 1 << 32
+# What a server has made of a folder before it has an index.
+_BEFORE_INDEX = r"lock|(\.)?journal\.db.*|first\.npz|\.(first\.npz|run\.json)\.[0-9a-f]+\.draft"
+
+
+class StoredRun:
+    """The run in ``folder``, as its index says. Raises `RunError` for a folder that is no run, or a damaged one."""
+
+    def __init__(self, folder: Path, index: dict[str, Any]) -> None:
+        self.folder, self._index = folder, index
+        self._first: list[Array] | None = None
+        try:
+            known = index["fedcipher"] == _FORMAT
+            self.charter = Charter.decode(str(index["charter"]).encode())
+            self.context = bytes.fromhex(index["context"])
+            self._steps = [
+                (_count(number, 1), _count(groups, 1), [_count(group) for group in out])
+                for number, groups, out in index["steps"]
+            ]
+            self._evaluations = {int(number): _count(step) for number, step in index["evaluations"].items()}
+            self._set = [_count(step) for step in index["set"]]
+        except (ValueError, KeyError, TypeError, AttributeError, CharterError) as error:
+            raise RunError(f"{folder / _INDEX} is damaged: {quoted(error)}; copy the run again") from error
+        if not known:
+            raise RunError(f"{folder} is no run of format {_FORMAT}")
+
+    @property
+    def scheme_spec(self) -> dict[str, Any]:
+        """Of the run's keys."""
+        return self._index["scheme"]
+
+    @property
+    def signature(self) -> bytes:
+        """The coordinator's signature of the charter; empty where there is none. Raises `RunError`."""
+        if not (self.folder / _SIGNED).exists():
+            return b""
+        try:
+            signature = read_file(self.folder / _SIGNED, SIGNATURE_BYTES)
+        except OSError:
+            signature = b""
+        if len(signature) != SIGNATURE_BYTES:
+            raise RunError(f"{self.folder / _SIGNED} is no signature: let the coordinator sign the charter again")
+        return signature
+
+    def sign(self, coordinator: Identity) -> None:
+        """Keep the coordinator's signature of the charter. Raises `RunError`."""
+        write_whole(self.folder / _SIGNED, coordinator.sign_charter(self.charter.digest))
+
+    @property
+    def count(self) -> int:
+        """Steps of the chain."""
+        return len(self._steps)
+
+    @property
+    def rounds(self) -> set[int]:
+        """The run's rounds that have a sum, of updates or of an evaluation's answers."""
+        return {number for number, _, _ in self._steps} | set(self._evaluations)
+
+    def round_of(self, step: int) -> int:
+        """The run's round that made ``step`` (from 1)."""
+        return self._steps[step - 1][0]
+
+    def first(self) -> list[Array]:
+        """The model that the run began with."""
+        if self._first is None:
+            self._first = _read_model(self.folder, len(self.charter.arrays))
+        return self._first
+
+    def step(self, number: int) -> list[bytes]:
+        """The sums of step ``number``, from 1."""
+        groups = self._steps[number - 1][1]
+        return [_read(self.folder / _aggregate_name(number, group)) for group in range(groups)]
+
+    def left_out(self, number: int) -> list[int]:
+        """Which sums of step ``number`` its clients do not open."""
+        return list(self._steps[number - 1][2])
+
+    def evaluations(self) -> dict[int, int]:
+        """Rounds whose evaluation has a sum, and the step after which they evaluated."""
+        return dict(self._evaluations)
+
+    def evaluation(self, number: int) -> bytes:
+        """The sum of the answers of round ``number``'s evaluation."""
+        return _read(self.folder / _evaluation_name(number))
+
+    def set_model(self, before: int | None = None) -> list[Array] | None:
+        """The last model that the server has set, or the last before step ``before``, where it has."""
+        steps = [step for step in self._set if before is None or step < before]
+        if not steps:
+            return None
+        if not self.charter.sets_models:
+            raise RunError(f"{self.folder} holds a model of its server's, which its charter does not allow")
+        return _read_model(self.folder, len(self.charter.arrays), _set_name(steps[-1]))
+
+
+def replay(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> Chain:
+    """The chain of ``run``, opened from its first model to its last; what its clients have lost is in the log.
+
+    Raises what a decryptor raises.
+    """
+    chain = Chain(run.charter, scheme, run.context, first=run.first())
+    elements = sum(x.size for x in chain.model)
+    for number in range(1, run.count + 1):
+        opened = chain.step(decryptor, run.step(number), run.round_of(number))
+        for lost in losses(opened.answers, "train", elements):
+            _log.warning("round %s: %s", run.round_of(number), lost)
+    return chain
+
+
+def _count(said: object, least: int = 0) -> int:
+    """A whole number of an index, which anybody may have written. Raises `ValueError`."""
+    if type(said) is not int or not least <= said <= _MOST_STEPS:
+        raise ValueError(f"{said!r} is no number of a step or a round")
+    return said
+
+
+class RunFolder(StoredRun):
+    """The run that a server writes: into ``folder``, or, where that is taken, into ``folder-2``, ``folder-3``.
+
+    ``begun``: ``folder`` is there, of a server that was killed before its run had a model (see `has_run`). Raises
+    `RunError` where it cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        scheme: Scheme,
+        charter: Charter,
+        model: Sequence[Array],
+        *,
+        begun: bool = False,
+    ) -> None:
+        place = Path(folder).absolute() if begun else _new_folder(Path(folder).absolute())
+        index: dict[str, Any] = {
+            "fedcipher": _FORMAT,
+            "scheme": scheme.spec(),
+            "charter": charter.encode().decode(),
+            "context": "",
+            "steps": [],
+            "evaluations": {},
+            "set": [],
+        }
+        super().__init__(place, index)
+        self._write_model(_FIRST, model)
+        self._write_index()
+
+    @staticmethod
+    def has_run(folder: Path) -> bool:
+        """Whether there is a run in ``folder`` to go on with; if not, nobody has been asked for anything."""
+        if (folder / _INDEX).exists():
+            return True
+        strange = [path.name for path in folder.iterdir() if not re.fullmatch(_BEFORE_INDEX, path.name)]
+        if strange:
+            raise RunError(f"{folder} holds no run, but {strange[0]}: name a new folder, or that of a run")
+        return False
+
+    @classmethod
+    def reopen(cls, folder: Path, scheme: Scheme, count: int, begun: Collection[int]) -> RunFolder:
+        """The run in ``folder``, to go on after step ``count``; what it has beyond that is dropped.
+
+        ``begun``: the rounds of which its journal knows. Raises `RunError`, also where the folder has sums of others.
+        """
+        stored = read_run(folder)
+        # A server that was killed has at most the steps of its last round beyond its journal.
+        beyond = {stored.round_of(step) for step in range(count + 1, stored.count + 1)}
+        unknown = sorted(stored.rounds - set(begun)) or sorted(beyond)[:-1]
+        if unknown:
+            raise RunError(
+                f"the journal of {folder} is older than the run: it lacks round {unknown[0]}, which has a sum. Copy "
+                "the whole folder of the run again, with journal.db-wal where there is one. Where there is no other "
+                "copy, begin a new run from the model of `fedcipher open`"
+            )
+        if stored.scheme_spec != json.loads(json.dumps(scheme.spec())):
+            raise RunError(f"the run {folder} is of other keys than the server's: scheme, parameters or codec differ")
+        made = cls.__new__(cls)
+        StoredRun.__init__(made, folder, stored._index)
+        if made.count > count and measures_at(scheme, made.charter, count):
+            # Its clients have the ranges of their next update from it.
+            count += 1
+        # One may be missing: a step that was withdrawn.
+        if made.count + 1 < count:
+            raise RunError(f"{folder / _INDEX} is older than the run's journal: the folder is not whole")
+        made._steps = made._steps[:count]
+        made._evaluations = {n: step for n, step in made._evaluations.items() if step <= count}
+        made._set = [step for step in made._set if step <= count]
+        made.first()
+        made._write_index()
+        return made
+
+    def know_context(self, context: bytes) -> None:
+        """What the clients of the first sum were told beside the charter."""
+        self.context = context
+        self._write_index()
+
+    def append(self, frames: Sequence[bytes], number: int) -> None:
+        """The next step: the sums of the run's round ``number``."""
+        step = self.count + 1
+        for group, frame in enumerate(frames):
+            self._write(_aggregate_name(step, group), frame)
+        self._steps.append((number, len(frames), []))
+        self._write_index()
+
+    def leave_out(self, groups: Collection[int]) -> None:
+        """The clients of the last step do not open its sums ``groups``."""
+        number, count, _ = self._steps[-1]
+        self._steps[-1] = (number, count, sorted(groups))
+        self._write_index()
+
+    def withdraw(self) -> None:
+        """Without the last step, whose sums do not open."""
+        step, groups = self.count, self._steps.pop()[1]
+        self._evaluations = {n: at for n, at in self._evaluations.items() if at < step}
+        self._set = [at for at in self._set if at < step]
+        self._write_index()
+        for group in range(groups):
+            (self.folder / _aggregate_name(step, group)).unlink(missing_ok=True)
+
+    def append_evaluation(self, frame: bytes, number: int) -> None:
+        """The sum of the answers of round ``number``'s evaluation, at the present step."""
+        self._write(_evaluation_name(number), frame)
+        self._evaluations[number] = self.count
+        self._write_index()
+
+    def keep_model(self, model: Sequence[Array]) -> None:
+        """A model that the server has set after the last step; that after the step before it stays beside it.
+
+        A server that is killed before the round has ended goes on from there.
+        """
+        step, known = self.count, self._set
+        self._write_model(_set_name(step), model)
+        self._set = [*[at for at in known if at < step][-1:], step]
+        self._write_index()
+        for at in set(known) - set(self._set):
+            (self.folder / _set_name(at)).unlink(missing_ok=True)
+
+    def _write_index(self) -> None:
+        self._index["context"] = self.context.hex()
+        self._index["steps"] = [list(step) for step in self._steps]
+        self._index["evaluations"] = {str(number): step for number, step in self._evaluations.items()}
+        self._index["set"] = self._set
+        self._write(_INDEX, json.dumps(self._index).encode())
+
+    def _write_model(self, name: str, model: Sequence[Array]) -> None:
+        packed = io.BytesIO()
+        np.savez(packed, *model)
+        self._write(name, packed.getvalue())
+
+    def _write(self, name: str, content: bytes) -> None:
+        write_whole(self.folder / name, content)
+
+
+def save_model(path: str | Path, model: Mapping[str, Array]) -> None:
+    """Write named arrays as an ``.npz``, whole or not at all. Raises `RunError`.
+
+    As `numpy.savez`, which takes no array of the name ``file`` and changes names without the suffix.
+    """
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, values in model.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(values), allow_pickle=False)
+    write_whole(Path(path), packed.getvalue(), follow=True)
+
+
+def free_folder(folder: Path) -> Path:
+    """What a new run in ``folder`` is going to be called: ``folder``, or with ``-2``, ``-3`` where that is taken."""
+    return next(tried for tried in _names(folder) if not tried.exists())
+
+
+def _names(folder: Path) -> Iterator[Path]:
+    yield folder
+    for number in itertools.count(2):
+        yield folder.with_name(f"{folder.name}-{number}")
+
+
+def _new_folder(folder: Path) -> Path:
+    for tried in _names(folder):
+        try:
+            make_private_folder(tried.parent)
+            tried.mkdir(mode=0o700)
+            return tried
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise RunError(f"the run cannot be written to {folder}: {error}; choose another folder") from error
+    raise AssertionError("unreachable")
+
+
+def _aggregate_name(step: int, group: int) -> str:
+    return f"aggregate-{step:08d}-{group:04d}.fedc"
+
+
+def _evaluation_name(number: int) -> str:
+    return f"evaluation-{number:08d}.fedc"
+
+
+def _set_name(step: int) -> str:
+    return f"set-{step:08d}.npz"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_file(path, MAX_FRAME)
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error}; copy the whole folder of the run") from error
+
+
+def open_run(folder: str | Path, key: str | Path | Engine) -> dict[str, Array]:
+    """The last global model of a run, by its arrays' names, for the holder of a client's key: its file, or its engine.
+
+    ``folder`` is the run's, its name under ``~/.fedcipher/runs``, or the folder of a training.
+
+    Raises `RunError` for a folder that is no run, that lacks files, or of which no round has an aggregate;
+    `KeyFormatError` for the key file; and what a decryptor raises where the key is not of the run's cohort or an
+    aggregate has been changed.
+    """
+    folder = locate_run(folder)
+    run = read_run(folder)
+    scheme, decryptor = _opener(key)
+    if run.scheme_spec != json.loads(json.dumps(scheme.spec())):
+        raise RunError(f"the run is of other keys than {key}: scheme, parameters or codec differ")
+    if run.count == int(measured_at(scheme, run.charter, run.count)):
+        raise RunError(f"no round of {folder} has an aggregate: its model is still the one that it began with")
+    try:
+        model = _last_set(run, scheme, decryptor) or replay(run, scheme, decryptor).model
+    except FrameError as error:
+        raise RunError(f"an aggregate of {folder} does not open: {error}") from error
+    return dict(zip(run.charter.names, model, strict=True))
+
+
+def _last_set(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> list[Array] | None:
+    """The last model that the server has set, where it has.
+
+    The newest sum has to open under the run's charter: without one, a folder's writer could let any server set models.
+    """
+    model = run.set_model()
+    if model is None:
+        return None
+    chain = Chain(run.charter, scheme, run.context, first=run.first())
+    chain.set_model(run.set_model(before=run.count) or run.first())
+    newest = run.count
+    chain.step(decryptor, run.step(newest), run.round_of(newest), without=run.left_out(newest))
+    chain.set_model(model)
+    return chain.model
+
+
+def _opener(key: str | Path | Engine) -> tuple[Scheme, Decryptor]:
+    if isinstance(key, Engine):
+        return key.scheme, key.decryptor()
+    scheme, secret = load_client(key)
+    return scheme, scheme.decryptor(secret)
+
+
+def read_scheme(folder: Path) -> Scheme:
+    """The scheme and codec of a run. Raises `RunError` as `open_run` does."""
+    try:
+        return from_spec(read_run(folder).scheme_spec)
+    except ParameterError as error:
+        raise RunError(f"{folder / _INDEX} is damaged: {quoted(error)}; copy the run again") from error
+
+
+def read_run(folder: Path) -> StoredRun:
+    """The run in ``folder``. Raises `RunError`."""
+    try:
+        index = read_json(folder / _INDEX, MAX_INDEX)
+    except OSError as error:
+        raise RunError(f"{folder / _INDEX} cannot be read: {error}; copy the whole folder of the run") from error
+    except ValueError as error:
+        raise RunError(f"{folder / _INDEX} is damaged: {quoted(error)}; copy the run again") from error
+    if not isinstance(index, dict):
+        raise RunError(f"{folder / _INDEX} is damaged; copy the run again")
+    return StoredRun(folder, index)
+
+
+def _read_model(folder: Path, arrays: int, name: str = _FIRST) -> list[Array]:
+    try:
+        names = [f"arr_{i}" for i in range(arrays)]
+        found = read_npz(folder / name, MAX_MODEL, names)
+        return [found[name] for name in names]
+    except (OSError, ValueError) as error:
+        raise RunError(f"a model of {folder} cannot be read: {error}; copy the run again") from error
