@@ -12,7 +12,7 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
-.PHONY: demo tfhe concrete test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom check-features test test-rust test-python test-long attack constant-time fuzz \
+.PHONY: demo tfhe concrete test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels reproducible wheel-sizes check-wheels sbom check-features test test-rust test-python test-long attack constant-time fuzz \
 	golden mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-second bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume e2e-signals results results-examples results-hhe results-lost results-study results-published results-train published scale limits docs build clean \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds prove maude
 
@@ -139,7 +139,8 @@ test-tfhe: tfhe $(TESTED)
 
 # Wheels of CPython's stable ABI, from 3.10 on: Linux with glibc from 2.17 and with musl, on two processors. This
 # machine's goes into dist/, the others into dist/cross/. macOS and Windows have machines of their own
-# (.github/workflows/release.yml). FEATURES=engine-client,hhe adds those.
+# (.github/workflows/release.yml). FEATURES=engine-client,hhe adds those. The same commit gives the same bytes in every
+# folder: `make reproducible`.
 WHEELS := x86_64-unknown-linux-gnu:manylinux2014 aarch64-unknown-linux-gnu:manylinux2014 \
 	x86_64-unknown-linux-musl:musllinux_1_2 aarch64-unknown-linux-musl:musllinux_1_2
 FEATURES ?=
@@ -148,9 +149,16 @@ wheels: $(BIN)/maturin
 	rustup target add $(foreach wheel,$(WHEELS),$(firstword $(subst :, ,$(wheel))))
 	. $(BIN)/activate && for wheel in $(WHEELS); do \
 		out=dist/cross; case $$wheel in "$$(uname -m)"-*-gnu:*) out=dist;; esac; \
-		maturin build --release --quiet --zig --target $${wheel%:*} --compatibility $${wheel#*:} --out $$out \
+		tools/reproducibly.sh maturin build --release --quiet --zig --target $${wheel%:*} \
+			--compatibility $${wheel#*:} --out $$out \
 			$(if $(FEATURES),--features $(FEATURES)) || exit 1; done
+	$(PYTHON) tools/wheel_paths.py dist
 	find dist -name '*.whl' -exec ls -l {} +
+
+# The wheel of this machine's Linux, built twice in two folders: the bytes must be equal. Ten minutes.
+reproducible: $(BIN)/maturin
+	$(PYTHON) tools/reproducible.py --venv $(VENV) \
+		--target "$(firstword $(filter $(shell uname -m)-%,$(WHEELS)))"
 
 wheel-sizes: $(BIN)/maturin
 	. $(BIN)/activate && tools/wheel_sizes.sh
