@@ -100,6 +100,7 @@ ZIG := 'cargo-zigbuild>=0.20,<1' 'ziglang>=0.13,<0.16'
 STATIC ?= x86_64-unknown-linux-musl aarch64-unknown-linux-musl
 engine-static: $(BIN)/maturin ## build: build both programs as static binaries, for x86-64 and aarch64
 	$(INSTALL) $(ZIG)
+	rustc --version
 	rustup target add $(STATIC)
 	. $(BIN)/activate && for target in $(STATIC); do \
 		cargo zigbuild --release --quiet -p fedcipher-engine --target $$target || exit 1; done
@@ -157,12 +158,13 @@ test-tfhe: tfhe $(TESTED) ## test: lint and test the TFHE baseline
 # Wheels of CPython's stable ABI, from 3.10 on: Linux with glibc from 2.17 and with musl, on two processors. This
 # machine's goes into dist/, the others into dist/cross/. macOS and Windows have machines of their own
 # (.github/workflows/release.yml). FEATURES=engine-client,hhe adds those. The same commit gives the same bytes in every
-# folder: `make reproducible`.
+# folder: `make reproducible`. rustc comes first: it has rustup install the compiler that the targets are added to.
 WHEELS := x86_64-unknown-linux-gnu:manylinux2014 aarch64-unknown-linux-gnu:manylinux2014 \
 	x86_64-unknown-linux-musl:musllinux_1_2 aarch64-unknown-linux-musl:musllinux_1_2
 FEATURES ?=
 wheels: $(BIN)/maturin ## release: build the Linux wheels, with glibc and musl, for x86-64 and aarch64
 	$(INSTALL) $(ZIG)
+	rustc --version
 	rustup target add $(foreach wheel,$(WHEELS),$(firstword $(subst :, ,$(wheel))))
 	. $(BIN)/activate && for wheel in $(WHEELS); do \
 		out=dist/cross; case $$wheel in "$$(uname -m)"-*-gnu:*) out=dist;; esac; \
