@@ -12,11 +12,28 @@ SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedc
 	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
-.PHONY: demo tfhe concrete test-tfhe engine engine-static containers test-containers test-dispatch test-static wheels wheel-sizes check-wheels sbom check-features test test-rust test-python test-long attack constant-time fuzz \
-	golden mutants mutants-core mutants-engine mutants-flower check bench bench-hhe bench-second bench-offload bench-train bench-lora bench-oneshot dp-table secagg-compare e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume e2e-signals results results-examples results-hhe results-lost results-study results-published results-train published scale limits docs build clean \
-	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds prove maude
+.DEFAULT_GOAL := help
 
-build: $(VENV)/.built $(VENV)/.engine
+.PHONY: help demo build test check docs clean \
+	engine engine-static containers tfhe concrete \
+	test-rust test-python test-long test-containers test-dispatch test-static test-tfhe check-features deny advisories \
+	prove maude constant-time \
+	attack fuzz mutants mutants-core mutants-engine mutants-flower \
+	e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume e2e-signals \
+	bench bench-hhe bench-second bench-train bench-offload bench-oneshot bench-lora secagg-compare dp-table scale limits \
+	results results-examples results-hhe results-study results-published results-bits results-lost results-train published \
+	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds \
+	wheels reproducible wheel-sizes check-wheels sbom golden
+
+# A target's text is what stands behind `##` on its line, and begins with the target's group.
+HELP_GROUPS := start build test campaign measure accelerator release
+help: ## start: list the targets
+	@for group in $(HELP_GROUPS); do \
+		printf '\n%s\n' "$$group"; \
+		awk -F ':.*## [a-z]+: ' -v mark="## $$group: " \
+			'/^[a-z]/ && index($$0, mark) { printf "  make %-20s %s\n", $$1, $$2 }' Makefile; done
+
+build: $(VENV)/.built $(VENV)/.engine ## start: build everything that development needs: native module, engine, authority, Python packages
 
 $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)
@@ -68,7 +85,7 @@ $(VENV)/.demo-native: $(SOURCES) | $(BIN)/maturin
 
 # The offload engine and the key authority, beside Python where `fedcipher train --engine auto` looks. This engine takes
 # accelerators (docs/accelerator.md); those that are deployed do not, unless somebody builds them so.
-engine: $(VENV)/.engine
+engine: $(VENV)/.engine ## build: build the offload engine and the key authority
 
 # A stamp, not the program: `make test` puts one with checks there.
 $(VENV)/.engine: $(SOURCES) | $(BIN)/maturin
@@ -81,8 +98,9 @@ ZIG := 'cargo-zigbuild>=0.20,<1' 'ziglang>=0.13,<0.16'
 
 # Both programs as static binaries, for servers and for the aarch64 of SmartNICs.
 STATIC ?= x86_64-unknown-linux-musl aarch64-unknown-linux-musl
-engine-static: $(BIN)/maturin
+engine-static: $(BIN)/maturin ## build: build both programs as static binaries, for x86-64 and aarch64
 	$(INSTALL) $(ZIG)
+	rustc --version
 	rustup target add $(STATIC)
 	. $(BIN)/activate && for target in $(STATIC); do \
 		cargo zigbuild --release --quiet -p fedcipher-engine --target $$target || exit 1; done
@@ -90,7 +108,7 @@ engine-static: $(BIN)/maturin
 # Images for a deployment, with whichever of podman and docker is there; docs/deploy.md has the commands to run them.
 CONTAINERS ?= $(firstword $(foreach runtime,podman docker,$(if $(shell command -v $(runtime)),$(runtime))))
 BASE ?= docker.io/library/debian:bookworm-slim
-containers: engine-static
+containers: engine-static ## build: build container images of the engine, the authority and Flower's programs
 	$(if $(CONTAINERS),,$(error neither podman nor docker is on the PATH))
 	rm -rf dist/image
 	. $(BIN)/activate && maturin build --release --quiet --zig --target x86_64-unknown-linux-gnu \
@@ -101,11 +119,11 @@ containers: engine-static
 	$(CONTAINERS) build --tag fedcipher-flower --build-arg BASE=$(BASE) --build-arg PIP_INDEX_URL \
 		--file deploy/flower.Containerfile dist/image
 
-test-containers: build containers
+test-containers: build containers ## test: build the images and run the tests that start them
 	FEDCIPHER_CONTAINERS=$(CONTAINERS) $(BIN)/python -m pytest tests/test_containers.py
 
 # Every path that is chosen at run time but AVX-512's, which is tested where it is.
-test-dispatch: build
+test-dispatch: build ## test: run the Rust tests as on processors without AVX-512, AVX2 and AES
 	tools/dispatch.sh --features $(WHOLE)
 
 # For tools/without_avx512.sh.
@@ -113,11 +131,11 @@ target/without_avx512.so: tools/without_avx512.c
 	mkdir -p target
 	$(CC) -O2 -Wall -Wextra -shared -fPIC -o $@ $<
 
-test-static: build engine-static
+test-static: build engine-static ## test: run the static binaries' tests
 	$(BIN)/python -m pytest tests/test_static.py
 
 # The TFHE baseline (tfhe-rs): minutes to build, so only where it is asked for.
-tfhe: $(VENV)/.tfhe
+tfhe: $(VENV)/.tfhe ## build: build the TFHE baseline; takes minutes
 
 $(VENV)/.tfhe: $(VENV)/.packages $(TFHE)/src/lib.rs $(TFHE)/Cargo.toml $(TFHE)/Cargo.lock $(TFHE)/pyproject.toml | $(BIN)/maturin
 	. $(BIN)/activate && CARGO_TARGET_DIR=target/tfhe maturin develop --release --quiet -m $(TFHE)/Cargo.toml
@@ -125,7 +143,7 @@ $(VENV)/.tfhe: $(VENV)/.packages $(TFHE)/src/lib.rs $(TFHE)/Cargo.toml $(TFHE)/C
 
 # Concrete, which needs an older NumPy and brings PyTorch with it: 6 GB.
 CONCRETE := 'concrete-python==2.11.*' 'setuptools<80'
-concrete: target/concrete/.installed
+concrete: target/concrete/.installed ## build: install the Concrete baseline; takes 6 GB
 
 target/concrete/.installed: | $(BIN)/maturin
 	rm -rf target/concrete
@@ -133,55 +151,64 @@ target/concrete/.installed: | $(BIN)/maturin
 	$(BIN)/uv pip install --quiet --python target/concrete/bin/python $(CONCRETE)
 	touch $@
 
-test-tfhe: tfhe $(TESTED)
+test-tfhe: tfhe $(TESTED) ## test: lint and test the TFHE baseline
 	CARGO_TARGET_DIR=target/tfhe cargo clippy --quiet --release --manifest-path $(TFHE)/Cargo.toml -- -D warnings
 	$(BIN)/python -m pytest tests/test_baselines.py -k tfhe
 
 # Wheels of CPython's stable ABI, from 3.10 on: Linux with glibc from 2.17 and with musl, on two processors. This
 # machine's goes into dist/, the others into dist/cross/. macOS and Windows have machines of their own
-# (.github/workflows/release.yml). FEATURES=engine-client,hhe adds those.
+# (.github/workflows/release.yml). FEATURES=engine-client,hhe adds those. The same commit gives the same bytes in every
+# folder: `make reproducible`. rustc comes first: it has rustup install the compiler that the targets are added to.
 WHEELS := x86_64-unknown-linux-gnu:manylinux2014 aarch64-unknown-linux-gnu:manylinux2014 \
 	x86_64-unknown-linux-musl:musllinux_1_2 aarch64-unknown-linux-musl:musllinux_1_2
 FEATURES ?=
-wheels: $(BIN)/maturin
+wheels: $(BIN)/maturin ## release: build the Linux wheels, with glibc and musl, for x86-64 and aarch64
 	$(INSTALL) $(ZIG)
+	rustc --version
 	rustup target add $(foreach wheel,$(WHEELS),$(firstword $(subst :, ,$(wheel))))
 	. $(BIN)/activate && for wheel in $(WHEELS); do \
 		out=dist/cross; case $$wheel in "$$(uname -m)"-*-gnu:*) out=dist;; esac; \
-		maturin build --release --quiet --zig --target $${wheel%:*} --compatibility $${wheel#*:} --out $$out \
+		tools/reproducibly.sh maturin build --release --quiet --zig --target $${wheel%:*} \
+			--compatibility $${wheel#*:} --out $$out \
 			$(if $(FEATURES),--features $(FEATURES)) || exit 1; done
+	$(PYTHON) tools/wheel_paths.py dist
 	find dist -name '*.whl' -exec ls -l {} +
 
-wheel-sizes: $(BIN)/maturin
+# The wheel of this machine's Linux, built twice in two folders: the bytes must be equal. Ten minutes.
+reproducible: $(BIN)/maturin ## release: build this machine's wheel in two folders and compare the bytes; takes ten minutes
+	$(PYTHON) tools/reproducible.py --venv $(VENV) \
+		--target "$(firstword $(filter $(shell uname -m)-%,$(WHEELS)))"
+
+wheel-sizes: $(BIN)/maturin ## release: measure the wheel's size by set of features
 	. $(BIN)/activate && tools/wheel_sizes.sh
 
 # The wheel of this machine in an environment of its own, with neither Rust nor a compiler on its path.
-check-wheels:
+check-wheels: ## release: try this machine's wheel in an environment without Rust or a compiler
 	$(PYTHON) tools/check_wheels.py dist
 
 # What is in the programs and the wheel, as CycloneDX, into dist/sbom/. A wheel also carries its own.
-sbom:
+sbom: ## release: list the crates in the programs and the wheel, as CycloneDX
 	cargo install --quiet --locked --root target/tools --version '^0.5' cargo-cyclonedx
 	PATH="$(CURDIR)/target/tools/bin:$$PATH" tools/sbom.sh dist/sbom
 
 # Uses what `make build` has made where it has, and otherwise makes only what it needs.
-demo:
+demo: ## start: train 12 clients for 10 rounds under BFV, with a report
 	$(MAKE) --no-print-directory -j2 \
 		$(if $(wildcard $(VENV)/.built),$(VENV)/.built,$(VENV)/.demo-built)
 	$(BIN)/fedcipher train --scheme bfv --dataset digits --clients 12 --rounds 10 --out runs/demo
 
-test: test-rust test-python
+test: test-rust test-python ## start: run all tests that every change must pass
 
-test-rust:
+test-rust: ## test: run the Rust tests
 	cargo test $(TESTED_CRATES) --quiet
 
 # Four files at a time, whatever the machine: half of what tests do is wait. What starts Ray is one file: two of it
 # at once do not start in time on two cores.
-test-python: $(TESTED)
+test-python: $(TESTED) ## test: run the Python tests, four files at a time
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 # Minutes more: every scheme and engine through `fedcipher train`, and resumed under every scheme; sums of PASTA-3.
-test-long: $(TESTED)
+test-long: $(TESTED) ## test: run the tests that take half a minute or more each
 	cargo test -p fedcipher-core --quiet --features hhe --test hybrid -- --ignored
 	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py tests/test_watch.py \
 		tests/test_deployment.py tests/test_baselines.py tests/test_scale.py tests/test_apps.py \
@@ -191,7 +218,7 @@ test-long: $(TESTED)
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, sets at memories of sets,
 # messages at a ClientApp, and the same messages at clients of two worlds with other data.
 TRIES ?= 100000
-attack: build
+attack: build ## campaign: attack decryptors, memories of sets and clients at random, TRIES times each
 	FEDCIPHER_ATTACK_TRIES=$(TRIES) cargo test --release -p fedcipher-core --features hhe --test attacks --test sets
 	FEDCIPHER_LONG=1 FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest -n auto --dist worksteal -k randomised \
 		tests/test_attacks_two_worlds.py tests/test_attacks_sets.py tests/test_attacks_flower.py tests/test_attacks_oneshot.py \
@@ -199,37 +226,37 @@ attack: build
 
 # A cluster with engines under each scheme, and every kind of process killed in mid-run: two clusters at a time, since
 # they mostly wait. A quarter of an hour.
-e2e: build
+e2e: build ## campaign: run clusters with engines and kill every kind of process
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rP tests/e2e.py
 	$(BIN)/python benches/faults.py
 
 # Flower's example apps against a SuperLink, in the clear and encrypted: their models must be equal. Minutes.
-e2e-apps: build
+e2e-apps: build ## campaign: run Flower's example apps in the clear and encrypted, and compare the models
 	$(INSTALL) xgboost-cpu
 	$(BIN)/python -m pytest tests/e2e_apps.py
 
 # Without a shared key on a SuperLink, with uploads lost and members killed. Minutes.
-e2e-oneshot: build
+e2e-oneshot: build ## campaign: run oneshot on a SuperLink with lost uploads and killed members
 	$(BIN)/python -m pytest -s tests/e2e_oneshot.py
 
 # A run's page in Chromium, on a phone's width and a desk's; its loggers read by their own libraries.
-e2e-dashboard: build
+e2e-dashboard: build ## campaign: open a run's page in Chromium
 	command -v chromium || { apt-get update -qq && apt-get install -qq -y chromium; }
 	$(INSTALL) playwright -r pyproject.toml --extra tensorboard --extra mlflow --extra wandb
 	$(BIN)/python -m pytest tests/e2e_dashboard.py tests/test_watch.py
 
 # A ServerApp on a SuperLink killed fifty times. Half an hour.
-e2e-resume: build
+e2e-resume: build ## campaign: kill a ServerApp fifty times; takes half an hour
 	$(BIN)/python -m pytest -s tests/e2e_resume.py
 	$(BIN)/python benches/faults.py
 
 # 200 trainings and 50 of each other long command, ended by signals at random moments. Two hours;
 # FEDCIPHER_TRAININGS and FEDCIPHER_OTHERS are the numbers.
-e2e-signals: build
+e2e-signals: build ## campaign: end long commands by signals at random; takes two hours
 	$(BIN)/python -m pytest -s tests/e2e_signals.py
 
 # What handles secrets, under valgrind: no branch and no index may depend on one. Minutes, most of them to compile.
-constant-time:
+constant-time: ## test: look under valgrind for branches and indices that depend on secrets
 	test "$$(uname -m)" = x86_64 || { echo "it asks valgrind by instructions of x86-64; run it there" >&2; exit 1; }
 	command -v valgrind || { apt-get update -qq && apt-get install -qq -y valgrind; }
 	tools/constant_time.sh
@@ -238,140 +265,156 @@ constant-time:
 # fuzz/artifacts. `make fuzz FUZZ=--minimise` packs of the corpora what is worth keeping.
 FUZZ_SECONDS ?= 600
 FUZZ ?=
-fuzz: $(BIN)/uv
+fuzz: $(BIN)/uv ## campaign: fuzz every parser of foreign bytes, FUZZ_SECONDS each
 	cargo install --quiet --locked --root target/tools --version '^0.13' cargo-fuzz
 	PATH="$(CURDIR)/target/tools/bin:$$PATH" $(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS) $(FUZZ)
 
 # Files of every scheme as this version writes them, for tests/test_golden.py: once a release.
-golden: build
+golden: build ## release: keep this version's files for the tests of later versions
 	$(BIN)/python tools/golden.py
 
 # Breaks one guard at a time and sees the attack tests go red. MUTANTS="prekeys sets": those of these files.
-mutants: $(BIN)/maturin
+mutants: $(BIN)/maturin ## campaign: remove guards of the core one by one; the attack tests must fail
 	$(BIN)/python tools/mutants.py $(MUTANTS)
 
 # What cargo-mutants makes of the core's guards. Hours; MUTANTS="--shard 0/5" tries a fifth.
-mutants-core: $(BIN)/maturin
+mutants-core: $(BIN)/maturin ## campaign: run cargo-mutants on the core's guards; takes hours
 	cargo install --quiet --locked --root target/tools --version '^27' cargo-mutants
 	PATH="$(CURDIR)/target/tools/bin:$$PATH" $(BIN)/python tools/mutants_core.py $(MUTANTS)
 
 # Guards of the engine and the key authority, taken out; half an hour. MUTANTS=--again: those not caught the last time.
-mutants-engine: build
+mutants-engine: build ## campaign: remove guards of the engine and the authority one by one
 	$(BIN)/python tools/mutants_engine.py $(MUTANTS)
 
 # The same of the Flower layer, in Python. An hour.
-mutants-flower: build
+mutants-flower: build ## campaign: remove guards of the Flower layer one by one
 	$(BIN)/python tools/mutants_flower.py $(MUTANTS)
 
-check: $(TESTED)
+check: $(TESTED) ## start: run formatters, linters, types, spelling, the list of licences and the proofs
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(TFHE)/Cargo.toml --check
 	cargo clippy --workspace --all-targets --quiet --features $(WHOLE) -- -D warnings
 	$(BIN)/ruff check python tests benches examples tools hardware
 	$(BIN)/ruff format --check python tests benches examples tools hardware
+	$(BIN)/typos
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python tools/licences.py --check
 	$(BIN)/python tools/prove.py
 
 # By z3, from the code: no committee of `oneshot` can be split, and sums come back. Then parameters against the dual
 # attack by coded sieving.
-prove: build
+prove: build ## test: prove properties of oneshot's committees by z3
 	$(BIN)/python tools/prove.py
 	$(BIN)/python tools/lattice_coded.py --check
 
 # By Maude (Debian's package `maude`): no shares that a server may not have, in small; with a guard taken out, the attack
 # is found. Minutes.
-maude:
+maude: ## test: search for attacks on oneshot by Maude; takes minutes
 	$(PYTHON) tools/maude_searches.py $(MAUDE)
 
 # The sets of features that `make check` does not have, and the fuzz targets. Each benchmark runs once: what nobody runs
 # breaks unseen.
-check-features:
+check-features: ## test: compile the sets of features and the benchmarks that `check` leaves out
 	cargo clippy -p fedcipher-python --quiet -- -D warnings
 	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
 	cargo clippy -p fedcipher-core --benches --features count --quiet -- -D warnings
 	cargo check --manifest-path fuzz/Cargo.toml --quiet
 	cargo bench -p fedcipher-core --profile dev --quiet --bench kernels --bench ntt -- --test
 
-bench: build
+# All features of the workspace, the TFHE baseline and the fuzz targets. Not in `make check`: the tool takes five minutes
+# to compile once.
+DENIED := Cargo.toml $(TFHE)/Cargo.toml fuzz/Cargo.toml
+DENY = for manifest in $(DENIED); do \
+	target/tools/bin/cargo-deny --locked --all-features --config deny.toml --manifest-path $$manifest \
+		check --allow unmatched-skip --allow unnecessary-skip --allow advisory-not-detected
+
+target/tools/bin/cargo-deny:
+	cargo install --quiet --locked --root target/tools --version '^0.20' cargo-deny
+
+deny: target/tools/bin/cargo-deny ## test: check licences, versions and sources of the Rust dependencies by deny.toml
+	$(DENY) licenses bans sources || exit 1; done
+
+advisories: target/tools/bin/cargo-deny ## test: look the Rust dependencies up in RustSec's database; needs GitHub
+	$(DENY) advisories || exit 1; done
+
+bench: build ## measure: run the benchmarks of FLASHE and BFV
 	cargo bench -p fedcipher-core --bench kernels --bench ntt -- --quick --noplot
 	cargo bench -p fedcipher-core --no-default-features --features ntt-fhe-math --bench ntt -- --quick --noplot
 	$(BIN)/python benches/report.py
 
-bench-hhe: build
+bench-hhe: build ## measure: run the benchmarks of hybrid HE
 	cargo bench -p fedcipher-core --features hhe --bench hybrid -- --quick --noplot
 	$(BIN)/python benches/hhe.py
 
 # Before both on another kind of machine: what they wrote goes to docs/benchmarks-second.md.
-bench-second:
+bench-second: ## measure: run `bench` and `bench-hhe` of another machine into their own page
 	$(BIN)/python tools/second_machine.py
 
 # `fedcipher train` beside Flower's own FedAvg: the table of docs/training.md. A quarter of an hour.
-bench-train: build
+bench-train: build ## measure: time `fedcipher train` beside Flower's own FedAvg
 	DATA=$(DATA) $(BIN)/python benches/training.py
 
-bench-offload: build
+bench-offload: build ## measure: time the offload engine
 	$(BIN)/python benches/offload.py
 
 # Secure aggregation without a shared key, Flower's SecAgg+ beside it: the table of docs/oneshot.md.
-bench-oneshot: build
+bench-oneshot: build ## measure: time oneshot beside Flower's SecAgg+
 	$(BIN)/python benches/oneshot.py
 
 # A mask's seed of Flower's SecAgg+ searched for: the table of docs/secagg-compare.md.
-secagg-compare: build
+secagg-compare: build ## measure: search for a mask's seed of Flower's SecAgg+
 	$(BIN)/python benches/secagg_seed.py
 
 # Epsilon against accuracy on MNIST, and the noise beside OpenDP's: the table of docs/dp.md. A quarter of an hour.
-dp-table: build
+dp-table: build ## measure: measure accuracy by epsilon on MNIST
 	DATA=$(DATA) $(BIN)/python tools/dp_table.py
 
 # Time and memory against clients and values, and what was killed and lost: the tables of docs/scale.md. An hour.
-scale: build
+scale: build ## measure: measure time and memory by clients and values; takes an hour
 	$(BIN)/python benches/scale.py
 	$(MAKE) --no-print-directory e2e e2e-resume
 
 # How far each path is from the processor's own limits: docs/limits.md.
-limits: build
+limits: build ## measure: measure how far each path is from the processor's limits
 	$(BIN)/python benches/limits.py
 
 # What the adapters of a 7 B model cost: the figures of docs/lora.md.
-bench-lora: build
+bench-lora: build ## measure: measure what the adapters of a 7 B model cost
 	$(BIN)/python benches/lora.py
 
 # The committed reports and the README's tables, made anew: two hours. Its parts can be made one by one; each study
 # alone is a command of its script.
-results: results-examples results-hhe results-study results-published results-train results-bits \
-	results-lost
+results: results-examples results-hhe results-study results-published results-train results-bits results-lost ## measure: make all committed reports and tables again; takes two hours
 	$(BIN)/python tools/readme_tables.py
 	$(BIN)/python tools/published_page.py
 
-results-examples: build
+results-examples: build ## measure: make the reports of the README's examples
 	DATA=$(DATA) tools/results.sh
 
-results-hhe: build
+results-hhe: build ## measure: make the reports of hybrid HE
 	DATA=$(DATA) tools/results_hhe.sh
 
-results-study: build tfhe
+results-study: build tfhe ## measure: make the reports of docs/study.md
 	tools/results_study.sh
 
-results-published: build concrete
+results-published: build concrete ## measure: make the reports of the published experiments
 	DATA=$(DATA) tools/results_published.sh
 
 # Accuracy by bits, and what a value costs on the wire: docs/bits.md. Goes on where it was stopped; two hours.
-results-bits: build
+results-bits: build ## measure: measure accuracy and bytes by bits; takes two hours
 	$(BIN)/python tools/results_bits.py --data $(DATA)
 
 # What training loses by coding, PyTorch's and JAX's: docs/bits.md. Goes on where it was stopped; half an hour, and the
 # gigabytes of PyTorch.
-results-lost: build
+results-lost: build ## measure: measure what training loses by coding
 	$(INSTALL) torch
 	$(BIN)/python tools/results_lost.py --data $(DATA)
 
-results-train: build
+results-train: build ## measure: make the reports of training
 	DATA=$(DATA) tools/results_train.sh
 
 # docs/published.md anew from the reports that are there; nothing is measured.
-published: build
+published: build ## measure: write docs/published.md from the reports that exist
 	$(BIN)/python tools/published_page.py
 
 # FedBit's accelerator (docs/accelerator.md): free tools of PyPI, in an environment of the project's.
@@ -388,32 +431,32 @@ $(FC)/tables: hardware/tools/constants.py
 	$(PYTHON) $< --tables $@
 
 # The simulated device, for `fedcipher-accel` and for whoever loads it.
-hardware-sim: $(VENV)/.hardware $(FC)/tables
+hardware-sim: $(VENV)/.hardware $(FC)/tables ## accelerator: build the simulated device
 	$(BIN)/python hardware/sim/build.py --lanes $(FC_LANES) --out $(dir $(FC_LIBRARY))
 
 # A device of FC_LANES lanes against the core.
-hardware-try: hardware-sim
+hardware-try: hardware-sim ## accelerator: compare a simulated device of FC_LANES lanes with the core
 	$(TRY_DEVICE) --release
 
 # The fast part: each module and the whole device against the core, and the proofs.
-hardware-test: hardware-sim
+hardware-test: hardware-sim ## accelerator: test each module and the device against the core, and run the proofs
 	$(BIN)/python hardware/tools/constants.py --check
 	$(TRY_DEVICE)
 	$(BIN)/python hardware/test/run.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/formal/proofs.py
 
 # All: a million products, a hundred whole ciphertexts each way and mode, devices of 2, 4 and 16 lanes, every mutant.
-hardware-test-all: hardware-test
+hardware-test-all: hardware-test ## accelerator: run all tests of the accelerator, on devices of 2 to 16 lanes
 	FC_PRODUCTS=1000000 $(BIN)/python hardware/test/run.py units
 	FC_SIM_TRIES=100 $(TRY_DEVICE) --release
 	for lanes in 2 4 16; do $(MAKE) --no-print-directory FC_LANES=$$lanes hardware-try || exit 1; done
 	$(MAKE) --no-print-directory hardware-mutants
 
-hardware-mutants: hardware-sim
+hardware-mutants: hardware-sim ## accelerator: break each module; the tests and the proofs must notice
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/test/mutants.py
 
 # Synthesis, place and route, cycles; hardware/synth/README.md has the tables.
-hardware: hardware-sim $(TESTED)
+hardware: hardware-sim $(TESTED) ## accelerator: synthesise, place and route the accelerator, and count its cycles
 	export PATH="$(CURDIR)/$(BIN):$$PATH"; for lanes in 2 4 8 16; do \
 		$(BIN)/python hardware/synth/synth.py xcup $$lanes || exit 1; done
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/synth/synth.py ecp5
@@ -424,12 +467,12 @@ hardware: hardware-sim $(TESTED)
 	cat hardware/synth/README.md
 
 # After it, the same netlist placed and routed from other seeds.
-hardware-seeds: $(VENV)/.hardware $(TESTED)
+hardware-seeds: $(VENV)/.hardware $(TESTED) ## accelerator: place and route the same netlist from other seeds
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python hardware/synth/synth.py seeds
 	$(BIN)/python hardware/synth/synth.py readme
 
 # The site, from docs/ and the docstrings; a link that leads nowhere is an error.
-docs: $(VENV)/.docs
+docs: $(VENV)/.docs ## start: build the documentation site into runs/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site: runs/site/index.html (its search needs a server: python3 -m http.server -d runs/site)"
 
@@ -437,5 +480,5 @@ $(VENV)/.docs: $(TESTED)
 	$(INSTALL) -r pyproject.toml --extra docs
 	touch $@
 
-clean:
+clean: ## start: remove everything that was built, the reports in runs/ too
 	rm -rf $(VENV) target runs dist

@@ -62,7 +62,12 @@ def test_every_cell_names_a_test_or_promises_nothing(names, cells):
         assert NAME.search(cell) or "not promised" in cell, f"{names}, adversary {adversary}: {cell}"
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("examples/*/README.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(path for room in ("adr", "contributor", "reference") for path in (ROOT / "docs" / room).glob("*.md")),
+    *sorted(ROOT.glob("examples/*/README.md")),
+]
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -15,6 +15,8 @@ import venv
 import zipfile
 from pathlib import Path
 
+from wheel_paths import NAMED
+
 ROOT = Path(__file__).resolve().parents[1]
 # The snippet's updates are the reader's own.
 PRELUDE = """
@@ -76,8 +78,12 @@ def snippet() -> str:
 
 
 def complete(wheel: Path) -> None:
-    """Both licences and the list of what the native module is made of are in it."""
-    names = zipfile.ZipFile(wheel).namelist()
+    """Both licences and the list of what the native module is made of are in it; the list names no folder."""
+    archive = zipfile.ZipFile(wheel)
+    names = archive.namelist()
+    for name in names:
+        named = archive.read(name).replace(NAMED, b"") if name.endswith(".cyclonedx.json") else b""
+        assert b"path+file://" not in named, f"{name} of {wheel.name} names a folder of the machine that built it"
     for part in ("licenses/LICENSE-MIT", "licenses/LICENSE-APACHE", ".cyclonedx.json", "_native.", "py.typed"):
         assert any(part in name for name in names), f"{wheel.name} has no {part}"
 
