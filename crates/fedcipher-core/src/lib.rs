@@ -43,5 +43,6 @@ pub(crate) mod threads;
 pub mod wire;
 
 pub use error::{Error, Result};
+pub use fedcipher_types::{ClientId, Epoch, RoundId, TotalWeight, Weight};
 /// Of the system, for files that the engine keeps itself.
 pub use os::{name_new, sync_folder};

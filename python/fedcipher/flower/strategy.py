@@ -83,7 +83,7 @@ __all__ = ["SecureStrategy"]
 _log = quoting_log("fedcipher.flower")
 # Flower shows its own log only; what a run is protected by belongs into it.
 _shown = quoting_log("flwr")
-_ROUNDS_OF_A_RUN = 1 << 20
+_ROUNDS_OF_A_RUN = 1 << _native.ROUND_INDEX_BITS
 _OVERTAKEN = (
     "another run or query of this user has begun since this run did, and its round numbers are later: clients whose "
     "keys had part in it refuse this run's as used. Then begin a run anew, from the model of `fedcipher open`"
