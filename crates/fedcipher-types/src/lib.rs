@@ -1,5 +1,5 @@
-//! The numbers that every part of Fedcipher passes on, each a type of its own: [`RoundId`], [`Epoch`], [`ClientId`],
-//! [`Weight`] and [`TotalWeight`].
+//! What every part of Fedcipher passes on: the numbers [`RoundId`], [`Epoch`], [`ClientId`], [`Weight`] and
+//! [`TotalWeight`], each a type of its own, and the one encoding of parameters ([`canonical`]).
 //!
 //! On the wire, in a ledger and in Python they are plain integers. A program makes the type once, where it reads such an
 //! integer, and reads the integer back with `get`, where it writes one. Between the two, the compiler refuses a round where
@@ -8,6 +8,7 @@
 
 #![warn(missing_docs)]
 
+pub mod canonical;
 mod round;
 mod weight;
 
