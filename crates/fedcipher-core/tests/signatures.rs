@@ -164,11 +164,7 @@ fn server(odd: &Odd) -> bool {
     match scheme.aggregator(&key, None).unwrap().add(&frame) {
         Ok(_) => true,
         Err(error) => {
-            assert!(
-                matches!(error, Error::Signature { party } if party == ClientId::new(ODD)),
-                "{}: {error}",
-                odd.name
-            );
+            assert!(matches!(error, Error::Signature { party } if party.get() == ODD), "{}: {error}", odd.name);
             false
         }
     }
@@ -232,11 +228,7 @@ fn member(odd: &Odd) -> Option<bool> {
     match answered {
         Ok(_) => Some(true),
         Err(error) => {
-            assert!(
-                matches!(error, Error::Signature { party } if party == ClientId::new(ODD)),
-                "{}: {error}",
-                odd.name
-            );
+            assert!(matches!(error, Error::Signature { party } if party.get() == ODD), "{}: {error}", odd.name);
             Some(false)
         }
     }

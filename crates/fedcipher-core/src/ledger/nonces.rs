@@ -172,7 +172,7 @@ mod tests {
         kept.reserve(RoundId::new(4)).unwrap();
         kept.process ^= 1;
         assert!(
-            matches!(kept.claim(RoundId::new(4)), Err(Error::NonceReuse { round, last, .. }) if round == RoundId::new(4) && last == RoundId::new(4))
+            matches!(kept.claim(RoundId::new(4)), Err(Error::NonceReuse { round, last, .. }) if round.get() == 4 && last.get() == 4)
         );
         kept.claim(RoundId::new(5)).unwrap();
     }
