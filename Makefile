@@ -8,8 +8,8 @@ DATA ?= ../shared/data
 export FLWR_TELEMETRY_ENABLED := 0
 # Where it is set, every process of a test or of Ray compiles Flower, Ray and JAX anew: 15 s each.
 unexport PYTHONDONTWRITEBYTECODE
-SOURCES := $(shell find crates/fedcipher-core crates/fedcipher-accel crates/fedcipher-engine crates/fedcipher-python \
-	-name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
+SOURCES := $(shell find crates/fedcipher-types crates/fedcipher-core crates/fedcipher-accel crates/fedcipher-engine \
+	crates/fedcipher-python -name '*.rs' -o -name '*.proto' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 TFHE := crates/fedcipher-tfhe
 
 .DEFAULT_GOAL := help

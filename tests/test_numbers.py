@@ -11,7 +11,7 @@ from pathlib import Path
 import fedcipher
 import numpy as np
 import pytest
-from fedcipher import errors, keys
+from fedcipher import _native, errors, keys
 from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.federation.server import round_ids
 from fedcipher.schemes.base import state_dir
@@ -92,6 +92,15 @@ def test_processes_share_no_number():
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     got = [int(line) for process in running for line in process.communicate(timeout=120)[0].split()]
     assert len(got) == 300 and len({number + k for number in got for k in range(3)}) == 900
+
+
+def test_the_native_module_alone_knows_how_a_number_is_made():
+    first = _native.first_round(1_700_000_000)
+    assert first == 1_700_000_000 << 20 and _native.first_round(1_700_000_001) - first == 1 << _native.ROUND_INDEX_BITS
+    assert _native.round_date(first + 7) == 1_700_000_000
+    assert _native.round_date(7) is _native.round_date((1 << 40) - 1) is None
+    with pytest.raises(OverflowError, match="no round is of second"):
+        _native.first_round(1 << 44)
 
 
 # --- every clock was ahead once ------------------------------------------------------------------

@@ -60,8 +60,8 @@ MUTANTS = (
     Mutant(
         "the round's key does not know the round",
         CORE + "wire.rs",
-        "[self.epoch, self.round, self.elements,",
-        "[self.epoch, 0, self.elements,",
+        "[self.epoch.get(), self.round.get(), self.elements,",
+        "[self.epoch.get(), 0, self.elements,",
     ),
     Mutant(
         "words of a group are not kept apart",
@@ -139,7 +139,7 @@ MUTANTS = (
         "clients are known by the numbers that a roster gives them",
         CORE + "ledger/openings.rs",
         "Some(name) => Ok(*name),",
-        "Some(_) => Ok(Name::from(of.client)),",
+        "Some(_) => Ok(Name::from(of.client.get())),",
         "ledger_sets",
     ),
     Mutant(
@@ -187,7 +187,7 @@ MUTANTS = (
     Mutant(
         "a memory is forgotten while its clients still send",
         CORE + "ledger/memories.rs",
-        "round.saturating_add(MOST_NUMBERS)",
+        "round.later_by(MOST_NUMBERS)",
         "*round",
         "ledger_sets",
     ),

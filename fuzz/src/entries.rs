@@ -1,6 +1,7 @@
 //! The targets, one function each: a panic, a sum that is not true, or more memory or time than a frame is worth is a
 //! finding. `fuzz/targets` has a program for each.
 
+use fedcipher_core::{ClientId, Epoch};
 use crate::{Frames, NUMBER, Round, of};
 use fedcipher_core::codec::Layout;
 use fedcipher_core::key_file;
@@ -31,7 +32,7 @@ const SEEDS: &[(&str, Seeds)] = &[
     ("keys", || [client_and_server("flashe"), client_and_server("oneshot")].concat()),
     ("key_file", || vec![key_file_of(of("flashe"))]),
     ("spec", || ["plain", "flashe", "sparse", "bfv", "oneshot", "pasta"].map(|s| crate::spec(s).into_bytes()).to_vec()),
-    ("plan", || vec![of("flashe").scheme.plan(&of("flashe").keys.server, &[0, 1, 2]).unwrap()]),
+    ("plan", || vec![of("flashe").scheme.plan(&of("flashe").keys.server, &ClientId::list([0, 1, 2])).unwrap()]),
     ("state", || vec![0u32, 1].into_iter().map(|n| [n.to_le_bytes(), [0; 4]].concat()).collect()),
     ("ledger", || vec![vec![0; 64], (0..=255).collect()]),
     ("roster", || vec![of("oneshot").keys.server.public.clone(), roster().to_bytes().to_vec()]),
@@ -60,7 +61,7 @@ const SEEDS: &[(&str, Seeds)] = &[
     ("signing_request", || vec![certificates::request("nic-1").unwrap().0.into_bytes()]),
     ("sealed_key", || {
         let (encapped, sealed) =
-            sealed_keys::seal(&Recipient::generate().unwrap().public(), "nic-1", 1, b"key").unwrap();
+            sealed_keys::seal(&Recipient::generate().unwrap().public(), "nic-1", Epoch::new(1), b"key").unwrap();
         vec![[encapped, sealed].concat()]
     }),
     ("messages", || {
@@ -101,7 +102,7 @@ fn key_file_of(round: &Round) -> Vec<u8> {
 fn roster() -> Roster {
     let roles = Roles { client: true, member: true, reader: true };
     let card = |id| Card::of(&Identity::generate().unwrap(), id, &format!("party-{id}"), roles);
-    Roster::new((0..4).map(card).collect()).unwrap()
+    Roster::new(ClientId::list(0..4).into_iter().map(card).collect()).unwrap()
 }
 
 fn root() -> &'static Root {
@@ -154,7 +155,7 @@ pub fn keys(data: &[u8]) {
         if let Ok(key) = ServerKey::from_bytes(&frame) {
             assert_eq!(key.to_bytes(), frame);
             let _ = of(name).scheme.aggregator(&key, None);
-            let _ = of(name).scheme.plan(&key, &[0, 1, 2]);
+            let _ = of(name).scheme.plan(&key, &ClientId::list([0, 1, 2]));
         }
     }
 }
@@ -222,11 +223,11 @@ pub fn roster_bytes(data: &[u8]) {
         assert_eq!(roster.to_bytes(), data);
         let scheme = &of("oneshot").scheme;
         let committee = scheme.require_committee().unwrap();
-        if let Ok(key) = committee.roster_key(&roster, 1) {
+        if let Ok(key) = committee.roster_key(&roster, Epoch::new(1)) {
             let _ = scheme.aggregator(&key, None);
         }
         static OWN: OnceLock<Identity> = OnceLock::new();
-        let _ = committee.join(&roster, OWN.get_or_init(|| Identity::generate().unwrap()), 1);
+        let _ = committee.join(&roster, OWN.get_or_init(|| Identity::generate().unwrap()), Epoch::new(1));
     }
 }
 
@@ -241,7 +242,7 @@ pub fn request(data: &[u8]) {
     let round = of("oneshot");
     let (member, honest) = round.request.as_ref().unwrap();
     let frame = Frames::of(round).frame(data);
-    let answered = round.answers(*member, &frame);
+    let answered = round.answers(member.get(), &frame);
     if frame != *honest
         && let Ok(answer) = answered
     {
@@ -257,7 +258,7 @@ fn among_answers(round: &Round, data: &[u8]) -> Box<dyn Aggregator> {
     let requests = aggregator.requests().unwrap();
     let _ = aggregator.require_committee().unwrap().answer(&Frames::of(round).frame(data));
     for (member, request) in requests {
-        aggregator.require_committee().unwrap().answer(&round.answers(member, &request).unwrap()).unwrap();
+        aggregator.require_committee().unwrap().answer(&round.answers(member.get(), &request).unwrap()).unwrap();
     }
     aggregator
 }
@@ -271,7 +272,7 @@ pub fn answer(data: &[u8]) {
 pub fn proposal(data: &[u8]) {
     let round = of("agreed");
     let (member, _) = round.request.as_ref().unwrap();
-    if let Ok(answer) = round.answers(*member, &Frames::of(round).frame(data)) {
+    if let Ok(answer) = round.answers(member.get(), &Frames::of(round).frame(data)) {
         let kind = wire::parse(&answer).unwrap().header.kind;
         assert_eq!(kind, wire::Kind::Agreement, "a member answered for what nobody has agreed on");
     }
@@ -313,7 +314,7 @@ pub fn add(name: &str, data: &[u8]) {
     if let Ok(requests) = aggregator.requests() {
         for (member, request) in requests {
             let _ = round
-                .answers(member, &request)
+                .answers(member.get(), &request)
                 .and_then(|answer| aggregator.require_committee().unwrap().answer(&answer));
         }
     }
@@ -342,8 +343,8 @@ pub fn sealed_key(data: &[u8]) {
     static ENGINE: OnceLock<Recipient> = OnceLock::new();
     let engine = ENGINE.get_or_init(|| Recipient::generate().unwrap());
     let (encapped, sealed) = data.split_at(data.len().min(ENCAPPED_LEN));
-    assert!(engine.open("nic-1", 1, encapped, sealed).is_err(), "a key that nobody sealed to this engine");
-    let _ = sealed_keys::seal(data, "nic-1", 1, b"key");
+    assert!(engine.open("nic-1", Epoch::new(1), encapped, sealed).is_err(), "a key that nobody sealed to this engine");
+    let _ = sealed_keys::seal(data, "nic-1", Epoch::new(1), b"key");
 }
 
 /// What a host says to an engine, and an engine to an authority.

@@ -1,5 +1,6 @@
 //! An honest round of three clients, and what must be true of whatever is opened after somebody meddled with it.
 
+use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::committee::Member;
 use fedcipher_core::keys::{KeySet, KeyTag};
@@ -11,7 +12,7 @@ use fedcipher_core::statement::{RoundContext, Signer, split};
 use fedcipher_core::wire::{self, FIXED_LEN};
 use std::sync::{Arc, OnceLock};
 
-pub(crate) const NUMBER: u64 = 9;
+pub(crate) const NUMBER: RoundId = RoundId::new(9);
 const MODEL: &[u8] = b"model";
 const COHORT: [u32; 4] = [0, 1, 2, 3];
 
@@ -22,12 +23,12 @@ pub struct Round {
     pub keys: KeySet,
     pub updates: Vec<Vec<u8>>,
     /// Each client's weight and integers.
-    ints: Vec<(u64, Vec<u32>)>,
+    ints: Vec<(Weight, Vec<u32>)>,
     pub aggregate: Vec<u8>,
     /// What the honest aggregate opens to where each value has contributors of its own: sums and counts.
     sparse: OnceLock<(Vec<u64>, Vec<u32>)>,
     /// To the first member of the committee, and its answer, where there is one.
-    pub request: Option<(u32, Vec<u8>)>,
+    pub request: Option<(ClientId, Vec<u8>)>,
     pub answer: Option<Vec<u8>>,
     /// The committee, and what each of it has published.
     members: Vec<Box<dyn Member>>,
@@ -71,7 +72,7 @@ impl Round {
         let scheme = registry::make(&spec(name)).unwrap();
         let tensor = |(bits, len)| Tensor { dtype: 1, bits, alpha: 1.0, shape: vec![len] };
         let layout = Layout::new(vec![tensor((12, 33)), tensor((8, 50)), tensor((12, 7))]).unwrap();
-        let keys = scheme.keygen(&COHORT, 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list(COHORT), Epoch::new(1)).unwrap();
         let memory = if name == "agreed" { MEMORY } else { &[] };
         let members: Vec<_> = keys
             .clients
@@ -88,7 +89,7 @@ impl Round {
             let update = Update::new(&layout, layout.split(&values).unwrap(), Rounding::Nearest).unwrap();
             let mut own = vec![0; layout.elements()];
             update.quantise(scheme.values().levels, 0, &mut own).unwrap();
-            let weight = u64::from(client) + 1;
+            let weight = Weight::new(u64::from(client) + 1);
             let request =
                 Request { round: NUMBER, weight, update: &update, plan: &[], model: MODEL, memory, bound: &[] };
             let mut encryptor = scheme.encryptor(&keys.clients[client as usize], None).unwrap();
@@ -104,7 +105,7 @@ impl Round {
         let mut aggregator = round.added();
         let requests = aggregator.requests().unwrap();
         for (member, request) in &requests {
-            let answer = round.answers(*member, request).unwrap();
+            let answer = round.answers(member.get(), request).unwrap();
             aggregator.require_committee().unwrap().answer(&answer).unwrap();
             round.request.get_or_insert((*member, request.clone()));
             round.answer.get_or_insert(answer);
@@ -160,9 +161,9 @@ impl Round {
         }
         let mut expected = vec![0u64; self.layout.elements()];
         for c in &summary.header.contributions {
-            let (weight, ints) = &self.ints[c.client as usize];
+            let (weight, ints) = &self.ints[c.client.get() as usize];
             assert_eq!(*weight, c.weight, "another weight than client {} has chosen", c.client);
-            expected.iter_mut().zip(ints).for_each(|(sum, value)| *sum += weight * u64::from(*value));
+            expected.iter_mut().zip(ints).for_each(|(sum, value)| *sum += weight.get() * u64::from(*value));
         }
         assert_eq!(sums.0, expected, "not the sum of the clients that it names");
         true

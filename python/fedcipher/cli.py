@@ -56,8 +56,8 @@ _LAYER_BITS, _DEFAULT_BITS = 6, {"flashe": 16}
 _DELTA, _CLIP = 1e-5, 1.0
 _CLIENTS = 2**20
 _EPOCHS = 2**63 - 1
-# A round's number has 20 bits for its place in a run.
-_ROUNDS = 2**20 - 1
+# As many as a round's number has places in a run.
+_ROUNDS = 2**_native.ROUND_INDEX_BITS - 1
 # As a shell reports a program that Ctrl-C, or a pipe without a reader, has ended.
 _INTERRUPTED, _NO_READER = 130, 141
 

@@ -16,6 +16,7 @@ use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params, Preset};
 use fedcipher_core::scheme::{Expect, Request, Scheme};
+use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ fn simulator(setup: Setup) -> Simulator {
 }
 
 fn scheme(preset: Preset) -> Bfv {
-    let bounds = Bounds::new(4, 2, Some(1)).unwrap();
+    let bounds = Bounds::new(4, Weight::new(2), Some(1)).unwrap();
     Bfv::new(Params { bounds, preset, bits: vec![12], server_weights: false }).unwrap()
 }
 
@@ -227,7 +228,7 @@ fn a_round(preset: Preset, ahead: bool) {
     let accelerators = Arc::new(SimAccelerators::new(simulator(Setup::default()), Link::PCIE3_X16, false));
     let plain = scheme(preset);
     let with = scheme(preset).with_accelerators(accelerators.clone());
-    let keys = plain.keygen(&[0, 1], 1).unwrap();
+    let keys = plain.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
     let layout = layout(13_000);
     let mut rng = StdRng::seed_from_u64(11);
     let values: Vec<Vec<f32>> = (0..2).map(|_| (0..13_000).map(|_| rng.random_range(-1.2..1.2)).collect()).collect();
@@ -235,16 +236,23 @@ fn a_round(preset: Preset, ahead: bool) {
     for (client, of) in [(0, &with), (1, &plain)] {
         let mut encryptor = of.encryptor(&keys.clients[client], None).unwrap();
         if ahead {
-            encryptor.precompute(3, &layout, &[]).unwrap();
+            encryptor.precompute(RoundId::new(3), &layout, &[]).unwrap();
         }
         let update = Update::new(&layout, vec![&values[client]], Rounding::Nearest).unwrap();
-        let request =
-            Request { round: 3, weight: 2, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
+        let request = Request {
+            round: RoundId::new(3),
+            weight: Weight::new(2),
+            update: &update,
+            plan: &[],
+            model: b"model",
+            memory: &[],
+            bound: &[],
+        };
         aggregator.add(&encryptor.encrypt(&request).unwrap()).unwrap();
     }
     let sum = aggregator.finish().unwrap();
     let opened = [&with, &plain].map(|of| {
-        let expect = Expect { round: Some(3), model: Some(b"model"), memory: None, bound: &[] };
+        let expect = Expect { round: Some(RoundId::new(3)), model: Some(b"model"), memory: None, bound: &[] };
         let decryptor = of.decryptor(&keys.clients[0], None).unwrap();
         decryptor.decrypt(&sum, &expect, Sums::default()).unwrap().into_parts().1.0
     });
@@ -703,7 +711,7 @@ fn a_device_that_fails_is_an_error_or_the_cores_work() {
     for fall_back in [false, true] {
         let accelerators = Arc::new(SimAccelerators::new(simulator(Setup::default()), Link::PCIE3_X16, fall_back));
         let with = scheme(Preset::Fast).with_accelerators(accelerators);
-        let keys = with.keygen(&[0], 1).unwrap();
+        let keys = with.keygen(&ClientId::list([0]), Epoch::new(1)).unwrap();
         let made = with.encryptor(&keys.clients[0], None);
         assert_eq!(made.is_ok(), fall_back, "preset fast has no device");
     }

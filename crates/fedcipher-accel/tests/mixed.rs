@@ -8,6 +8,7 @@ use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params, Preset};
 use fedcipher_core::scheme::{Expect, Request, Scheme};
+use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::sync::{Arc, Mutex};
@@ -38,11 +39,11 @@ fn layout(sizes: &[(u32, u32)]) -> Layout {
 
 /// A client with a device and one without; each opens the sum.
 fn a_round(preset: Preset, layout: &Layout, ahead: bool) {
-    let bounds = Bounds::new(100, 1, Some(1)).unwrap();
+    let bounds = Bounds::new(100, Weight::ONE, Some(1)).unwrap();
     let plain = Bfv::new(Params { bounds, preset, bits: vec![3, 12], server_weights: false }).unwrap();
     let counted = Arc::new(Counted::default());
     let with = plain.clone().with_accelerators(counted.clone());
-    let keys = plain.keygen(&[0, 1], 1).unwrap();
+    let keys = plain.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
     let mut rng = StdRng::seed_from_u64(11);
     let mut aggregator = plain.aggregator(&keys.server, None).unwrap();
     let mut want = vec![0; layout.elements()];
@@ -54,9 +55,17 @@ fn a_round(preset: Preset, layout: &Layout, ahead: bool) {
         want.iter_mut().zip(ints).for_each(|(sum, int)| *sum += u64::from(int));
         let mut encryptor = of.encryptor(&keys.clients[client], None).unwrap();
         if ahead {
-            encryptor.precompute(3, layout, &[]).unwrap();
+            encryptor.precompute(RoundId::new(3), layout, &[]).unwrap();
         }
-        let request = Request { round: 3, weight: 1, update: &update, plan: &[], model: b"", memory: &[], bound: &[] };
+        let request = Request {
+            round: RoundId::new(3),
+            weight: Weight::ONE,
+            update: &update,
+            plan: &[],
+            model: b"",
+            memory: &[],
+            bound: &[],
+        };
         aggregator.add(&encryptor.encrypt(&request).unwrap()).unwrap();
     }
     let sum = aggregator.finish().unwrap();

@@ -15,7 +15,7 @@ use fedcipher_core::rlwe::params::{Params, Preset};
 use fedcipher_core::rotation::Rotation;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::sign::{Purpose, Signed, SigningKey, refused};
-use fedcipher_core::{bits, steps, wire};
+use fedcipher_core::{ClientId, Epoch, RoundId, Weight, bits, steps, wire};
 use std::hint::black_box;
 
 /// Encrypts `values` as client 3; `each` sees them as they are taken.
@@ -25,8 +25,8 @@ fn encrypt(prf: &Prf, values: &[u32], width: u32, masking: Masking, out: &mut [u
         each(ints);
         Ok(())
     };
-    let mut maker = MaskMaker::new(prf, 1, width);
-    encrypt_run(&mut maker, &masking.terms(3), 0, values.len(), 1, source, out).unwrap();
+    let mut maker = MaskMaker::new(prf, RoundId::new(1), width);
+    encrypt_run(&mut maker, &masking.terms(ClientId::new(3)), 0, values.len(), 1, source, out).unwrap();
 }
 
 fn masks(c: &mut Criterion) {
@@ -96,21 +96,28 @@ fn ciphertexts(c: &mut Criterion) {
     let mut group = c.benchmark_group("bfv-lenet5-12bit-10");
     for preset in [Preset::Compact, Preset::Fast, Preset::FedbitPaper] {
         let scheme = Bfv::new(Params {
-            bounds: Bounds::new(10, 1, Some(1)).unwrap(),
+            bounds: Bounds::new(10, Weight::ONE, Some(1)).unwrap(),
             preset,
             bits: vec![12],
             server_weights: false,
         })
         .unwrap();
-        let keys = scheme.keygen(&(0..10).collect::<Vec<_>>(), 1).unwrap();
-        let request =
-            Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
+        let keys = scheme.keygen(&ClientId::list(0..10), Epoch::new(1)).unwrap();
+        let request = Request {
+            round: RoundId::new(1),
+            weight: Weight::ONE,
+            update: &update,
+            plan: &[],
+            model: b"model",
+            memory: &[],
+            bound: &[],
+        };
         let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
         let frame = encryptor.encrypt(&request).unwrap();
         let mut round = request.round;
         group.bench_function(format!("{preset:?} offline + online"), |b| {
             b.iter(|| {
-                round += 1;
+                round = round.later_by(1);
                 encryptor.encrypt(&Request { round, ..request }).unwrap()
             });
         });
@@ -132,14 +139,22 @@ fn rounds(c: &mut Criterion) {
     let values: Vec<f32> = (0..1_200_000).map(|i| (i as f32 * 0.37).sin()).collect();
     let update = Update::new(&layout, vec![&values], Rounding::Nearest).unwrap();
     let scheme = Flashe::new(FlasheParams {
-        bounds: Bounds::new(10, 1, Some(1)).unwrap(),
+        bounds: Bounds::new(10, Weight::ONE, Some(1)).unwrap(),
         key_bits: 128,
         policy: Policy::Fixed(Masking::Double),
         per_client_top: None,
     })
     .unwrap();
-    let keys = scheme.keygen(&(0..10).collect::<Vec<_>>(), 1).unwrap();
-    let request = Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
+    let keys = scheme.keygen(&ClientId::list(0..10), Epoch::new(1)).unwrap();
+    let request = Request {
+        round: RoundId::new(1),
+        weight: Weight::ONE,
+        update: &update,
+        plan: &[],
+        model: b"model",
+        memory: &[],
+        bound: &[],
+    };
     let aggregate = aggregate(&scheme, &keys, &request);
     let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
     let mut group = c.benchmark_group("flashe-1.2m-16bit-10");
@@ -153,7 +168,13 @@ fn signatures(c: &mut Criterion) {
     let message = [7u8; 200];
     let made: Vec<_> = (0..256).map(|_| SigningKey::generate().unwrap()).collect();
     let signed: Vec<_> = made.iter().map(|key| (key.verify_key(), key.sign(Purpose::Update, &message))).collect();
-    let of = |(key, signature)| Signed { party: 0, key, purpose: Purpose::Update, message: &message, signature };
+    let of = |(key, signature)| Signed {
+        party: ClientId::new(0),
+        key,
+        purpose: Purpose::Update,
+        message: &message,
+        signature,
+    };
     let all: Vec<_> = signed.iter().map(|(key, signature)| of((key, signature))).collect();
     let mut group = c.benchmark_group("ed25519");
     group.bench_function("sign", |b| b.iter(|| made[0].sign(Purpose::Update, black_box(&message))));

@@ -23,6 +23,7 @@ use fedcipher_core::rotation::Rotation;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::sign::SigningKey;
 use fedcipher_core::steps;
+use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -108,7 +109,7 @@ fn round(scheme: &dyn Scheme, sizes: &[(usize, u32)], ahead: bool) {
     let layout = Layout::new(sizes.iter().map(tensor).collect()).unwrap();
     let keys = keys(scheme);
     let is_member = |key: &&ClientKey| scheme.members() > 0 && scheme.roles(key).unwrap().member;
-    let members: BTreeMap<u32, Box<dyn Member>> = keys
+    let members: BTreeMap<ClientId, Box<dyn Member>> = keys
         .clients
         .iter()
         .filter(is_member)
@@ -116,18 +117,26 @@ fn round(scheme: &dyn Scheme, sizes: &[(usize, u32)], ahead: bool) {
         .collect();
     let prekeys: Vec<Vec<u8>> = members.values().map(|member| member.prekey().unwrap()).collect();
     prekeys.iter().for_each(|prekey| public(prekey));
-    let mut aggregator = scheme.aggregator(&keys.server, Some(1)).unwrap();
+    let mut aggregator = scheme.aggregator(&keys.server, Some(RoundId::new(1))).unwrap();
     for key in &keys.clients {
         let values = values(layout.elements());
-        let rounding = if key.client == 0 { Rounding::Nearest } else { Rounding::stochastic().unwrap() };
+        let rounding = if key.client == ClientId::new(0) { Rounding::Nearest } else { Rounding::stochastic().unwrap() };
         let update = Update::new(&layout, layout.split(&values).unwrap(), rounding).unwrap();
         let mut encryptor = scheme.encryptor(key, None).unwrap();
         encryptor.take_prekeys(&prekeys.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
         if ahead {
-            encryptor.precompute(1, &layout, &[]).unwrap();
+            encryptor.precompute(RoundId::new(1), &layout, &[]).unwrap();
         }
-        let weight = 1 + u64::from(key.client) % 2;
-        let request = Request { round: 1, weight, update: &update, plan: &[], model: b"", memory: b"m", bound: &[] };
+        let weight = 1 + u64::from(key.client.get()) % 2;
+        let request = Request {
+            round: RoundId::new(1),
+            weight: Weight::new(weight),
+            update: &update,
+            plan: &[],
+            model: b"",
+            memory: b"m",
+            bound: &[],
+        };
         let frame = encryptor.encrypt(&request).unwrap();
         public(&frame);
         aggregator.add(&frame).unwrap();
@@ -150,7 +159,7 @@ fn round(scheme: &dyn Scheme, sizes: &[(usize, u32)], ahead: bool) {
 /// Keys as they come from their files. Those of `oneshot` are made in the open and marked then: a roster is public.
 fn keys(scheme: &dyn Scheme) -> KeySet {
     DRAWS_ARE_SECRET.store(scheme.members() == 0, Relaxed);
-    let mut keys = scheme.keygen(&[0, 1, 2, 3, 4], 1).unwrap();
+    let mut keys = scheme.keygen(&ClientId::list([0, 1, 2, 3, 4]), Epoch::new(1)).unwrap();
     DRAWS_ARE_SECRET.store(true, Relaxed);
     for key in keys.clients.iter_mut().filter(|_| scheme.members() > 0) {
         let seed = key.sign.seed();
@@ -164,7 +173,7 @@ fn keys(scheme: &dyn Scheme) -> KeySet {
 }
 
 fn bfv() {
-    let bounds = Bounds::new(5, 2, Some(3)).unwrap();
+    let bounds = Bounds::new(5, Weight::new(2), Some(3)).unwrap();
     for preset in [Preset::Compact, Preset::Fast, Preset::FedbitPaper] {
         for server_weights in [false, true] {
             let params = Params { bounds, preset, bits: vec![8, 12], server_weights };
@@ -174,7 +183,7 @@ fn bfv() {
 }
 
 fn flashe() {
-    let bounds = Bounds::new(5, 2, Some(3)).unwrap();
+    let bounds = Bounds::new(5, Weight::new(2), Some(3)).unwrap();
     for masking in [Masking::Single, Masking::Double] {
         let policy = Policy::Fixed(masking);
         let scheme = Flashe::new(FlasheParams { bounds, policy, key_bits: 128, per_client_top: None }).unwrap();
@@ -185,7 +194,7 @@ fn flashe() {
 
 fn oneshot() {
     for (preset, threshold, pack) in [(Preset::Fast, 4, 1), (Preset::Compact, 4, 2)] {
-        let bounds = Bounds::new(5, 2, Some(3)).unwrap();
+        let bounds = Bounds::new(5, Weight::new(2), Some(3)).unwrap();
         let (bits, reveal) = (vec![8, 12], Reveal::Clients);
         let (corrupt_clients, corrupt_members, life) = (1, 1, Life { rounds: 1, hours: 24 });
         let params = OneshotParams {

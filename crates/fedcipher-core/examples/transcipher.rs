@@ -10,6 +10,7 @@ use fedcipher_core::keys::{ClientKey, ServerKey};
 use fedcipher_core::pasta::field::PRIMES;
 use fedcipher_core::pasta::scheme::{Params, PastaBfv};
 use fedcipher_core::scheme::{Expect, Request, Scheme};
+use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use std::fs::{read, write};
 use std::path::Path;
 use std::time::Instant;
@@ -31,23 +32,30 @@ fn main() {
     let prime = if bits == 17 { PRIMES[0] } else { PRIMES[1] };
 
     let began = Instant::now();
-    let bounds = Bounds::new(u64::from(clients), 1, Some(1)).unwrap();
+    let bounds = Bounds::new(u64::from(clients), Weight::ONE, Some(1)).unwrap();
     let scheme = PastaBfv::new(Params { bounds, variant, prime }).unwrap();
     let layout = Layout::new(vec![Tensor { dtype: 1, bits: 12, alpha: 0.5, shape: vec![values] }]).unwrap();
     let floats: Vec<f32> = (0..values).map(|i| (i % 1000) as f32 / 1000.0 - 0.5).collect();
     let encrypted = |id: u32| {
         let key = ClientKey::from_bytes(&read(client(id)).unwrap()).unwrap();
         let update = Update::new(&layout, vec![floats.as_slice()], Rounding::Nearest).unwrap();
-        let request =
-            Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
+        let request = Request {
+            round: RoundId::new(1),
+            weight: Weight::ONE,
+            update: &update,
+            plan: &[],
+            model: b"model",
+            memory: &[],
+            bound: &[],
+        };
         scheme.encryptor(&key, None).unwrap().encrypt(&request).unwrap()
     };
     let seconds = |since: Instant| since.elapsed().as_secs_f64();
     match place.as_str() {
         "authority" => {
-            let keys = scheme.keygen(&(0..clients).collect::<Vec<_>>(), 1).unwrap();
+            let keys = scheme.keygen(&ClientId::list(0..clients), Epoch::new(1)).unwrap();
             write(folder.join("server"), keys.server.to_bytes()).unwrap();
-            keys.clients.iter().for_each(|key| write(client(key.client), key.to_bytes()).unwrap());
+            keys.clients.iter().for_each(|key| write(client(key.client.get()), key.to_bytes()).unwrap());
             println!("authority: {:.3} s, {}", seconds(began), peak());
         }
         "client" => {
@@ -59,7 +67,7 @@ fn main() {
             let key = ServerKey::from_bytes(&read(folder.join("server")).unwrap()).unwrap();
             for round in 0..3 {
                 let began = Instant::now();
-                let mut aggregator = scheme.aggregator(&key, Some(1)).unwrap();
+                let mut aggregator = scheme.aggregator(&key, Some(RoundId::new(1))).unwrap();
                 for frame in &frames {
                     aggregator.add(frame).unwrap();
                 }

@@ -9,7 +9,7 @@ use crate::shown::shown;
 use crate::sign::{Purpose, SIGNATURE_LEN, Signed, VERIFY_LEN};
 use crate::statement::{self, RoundContext};
 use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag};
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId, TotalWeight, Weight};
 use multiversion::multiversion;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,9 +52,9 @@ pub struct Admission {
     /// See [`RoundContext`].
     scope: [u8; 32],
     rules: Rules,
-    round: Option<u64>,
+    round: Option<RoundId>,
     common: Option<Common>,
-    weights: BTreeMap<u32, u64>,
+    weights: BTreeMap<ClientId, Weight>,
     sum: Tag,
     /// The sum has been handed out.
     closed: bool,
@@ -97,7 +97,7 @@ impl Claim<'_, SIGNATURE_LEN> {
 
 impl Admission {
     #[must_use]
-    pub fn new(key: &ServerKey, rules: Rules, round: Option<u64>) -> Self {
+    pub fn new(key: &ServerKey, rules: Rules, round: Option<RoundId>) -> Self {
         Admission {
             tag: key.tag.clone(),
             cohort: Arc::clone(&key.cohort),
@@ -216,11 +216,11 @@ impl Admission {
 }
 
 /// A client's weight against the bound.
-pub fn check_weight(client: u32, weight: u64, max_weight: u64) -> Result<()> {
-    if (1..=max_weight).contains(&weight) {
+pub fn check_weight(client: ClientId, weight: Weight, max_weight: Weight) -> Result<()> {
+    if (Weight::ONE..=max_weight).contains(&weight) {
         return Ok(());
     }
-    Err(Error::Weight { client, weight, max_weight, divisor: weight.div_ceil(max_weight).max(1) })
+    Err(Error::Weight { client, weight, max_weight, divisor: weight.get().div_ceil(max_weight.get()).max(1) })
 }
 
 /// The layout of a header, if `payload_len` bytes can carry the share `density` of its elements. A value has at least
@@ -241,8 +241,8 @@ pub(crate) fn layout_of(header: &Header, payload_len: usize, density: f64) -> Re
 }
 
 /// No decrypted sum may exceed what its clients can have sent: a wrong key or damage shows here.
-pub fn check_sums(sums: &[u64], total_weight: u64, levels: u64) -> Result<()> {
-    let most = total_weight.saturating_mul(levels);
+pub fn check_sums(sums: &[u64], total_weight: TotalWeight, levels: u64) -> Result<()> {
+    let most = total_weight.get().saturating_mul(levels);
     // A refusal shows.
     if !shown(exceed(sums, most)) {
         return Ok(());

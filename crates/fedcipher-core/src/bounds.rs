@@ -2,7 +2,7 @@
 //! value, of which there are as many as these bits have room for.
 
 use crate::canonical::{Canonical, Fields};
-use crate::{Error, Result};
+use crate::{Error, Result, TotalWeight, Weight};
 
 /// A field of a sum never exceeds this many bits, so that every sum is a non-negative `i64`.
 pub const MAX_FIELD_BITS: u32 = 63;
@@ -24,7 +24,7 @@ pub struct Bounds {
     /// Most clients whose updates are added in one round.
     pub clients: u64,
     /// Largest weight of one client.
-    pub max_weight: u64,
+    pub max_weight: Weight,
     /// Fewest clients whose sum is opened.
     pub min_contributions: u64,
     pub privacy: Option<Privacy>,
@@ -35,7 +35,7 @@ impl Canonical for Bounds {
 
     fn fields(&self, to: &mut Fields) {
         to.number(1, self.clients);
-        to.number(2, self.max_weight);
+        to.number(2, self.max_weight.get());
         to.number(3, self.min_contributions);
         if let Some(privacy) = self.privacy {
             to.bytes(4, &privacy.digest);
@@ -51,11 +51,11 @@ const SHARE_SLACK: f64 = 1e-6;
 impl Bounds {
     /// `min_contributions` of none is 3, or 2 for rounds of two and three clients. A sum of one is that client's
     /// update, so 1 must be chosen.
-    pub fn new(clients: u64, max_weight: u64, min_contributions: Option<u64>) -> Result<Self> {
+    pub fn new(clients: u64, max_weight: Weight, min_contributions: Option<u64>) -> Result<Self> {
         if !(1..=1 << 20).contains(&clients) {
             return Err(Error::parameter("clients", format!("{clients} is outside 1..=1048576")));
         }
-        if !(1..=1 << 32).contains(&max_weight) {
+        if !(1..=1 << 32).contains(&max_weight.get()) {
             return Err(Error::parameter("max_weight", format!("{max_weight} is outside 1..=4294967296")));
         }
         let min_contributions = match min_contributions {
@@ -81,7 +81,7 @@ impl Bounds {
 
     /// [`Self::new`] where up to `corrupt` clients may work with the server: `min_contributions` of none is the larger of
     /// 3, two more than these and a tenth of the clients, as far as there are so many clients.
-    pub fn among(clients: u64, max_weight: u64, min_contributions: Option<u64>, corrupt: u64) -> Result<Self> {
+    pub fn among(clients: u64, max_weight: Weight, min_contributions: Option<u64>, corrupt: u64) -> Result<Self> {
         let usual = clients.div_ceil(10).max(USUAL_MINIMUM).max(corrupt.saturating_add(2)).min(clients);
         Self::new(clients, max_weight, min_contributions.or((clients > 1).then_some(usual)))
     }
@@ -110,7 +110,7 @@ impl Bounds {
 
     /// The same sums with noise in them.
     pub fn with_privacy(self, privacy: Option<Privacy>) -> Result<Self> {
-        if privacy.is_some() && self.max_weight > 1 {
+        if privacy.is_some() && self.max_weight > Weight::ONE {
             return Err(Error::parameter(
                 "max_weight",
                 format!(
@@ -141,8 +141,8 @@ impl Bounds {
 
     /// Largest total weight of a round.
     #[must_use]
-    pub fn total_weight(&self) -> u64 {
-        self.clients * self.max_weight
+    pub fn total_weight(&self) -> TotalWeight {
+        TotalWeight::of_equal(self.clients, self.max_weight)
     }
 
     /// Levels that fill the fields of these sums. With privacy they are those of the bits, which the noise is made for.
@@ -158,7 +158,7 @@ impl Bounds {
     /// Largest field of a sum of `bits`-bit values, of no more levels than their bits ask for.
     #[must_use]
     pub fn max_sum(&self, bits: u32) -> u128 {
-        u128::from(self.total_weight()) * u128::from(max_level(bits))
+        u128::from(self.total_weight().get()) * u128::from(max_level(bits))
     }
 
     /// Bits of a field that holds the sum of `bits`-bit values (FedBit theorem 1: beta + delta).
@@ -197,7 +197,7 @@ impl Bounds {
 /// A field has whole bits, so the sum of `2^b - 2` levels leaves up to half of it empty; it is paid for all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Levels {
-    total_weight: u64,
+    total_weight: TotalWeight,
     /// Sums stay below this number, where the field is a prime's.
     below: Option<u64>,
 }
@@ -205,7 +205,7 @@ pub struct Levels {
 /// Those of the bits alone: a single value fills its bits.
 impl Default for Levels {
     fn default() -> Self {
-        Levels { total_weight: 1, below: None }
+        Levels { total_weight: TotalWeight::new(1), below: None }
     }
 }
 
@@ -219,7 +219,7 @@ impl Levels {
     /// The largest value of `bits` bits: the largest even number whose sum has room in the field of such values.
     #[must_use]
     pub fn of(self, bits: u32) -> u64 {
-        let (weight, least) = (u128::from(self.total_weight), u128::from(max_level(bits)));
+        let (weight, least) = (u128::from(self.total_weight.get()), u128::from(max_level(bits)));
         let field = 1u128 << (128 - (weight * least).leading_zeros());
         let sums = self.below.map_or(field, |prime| field.min(u128::from(prime)));
         // Too many bits for the field are an error of `checked_field_bits`, not of this function.

@@ -10,7 +10,7 @@ use crate::prf::Prf;
 use crate::shown::shown;
 use crate::threads::Threads;
 use crate::wire::Reader;
-use crate::{Error, Result};
+use crate::{Error, Result, TotalWeight};
 use multiversion::multiversion;
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -370,7 +370,7 @@ pub type TakeSums<'a> = Box<dyn FnOnce(&[u64]) + Send + 'a>;
 /// Takes the decrypted sums of one round, in order.
 pub trait SumSink {
     /// Called once before the sums: the round's layout, its values' levels, and the total weight.
-    fn begin(&mut self, layout: &Layout, levels: Levels, total_weight: u64) -> Result<()>;
+    fn begin(&mut self, layout: &Layout, levels: Levels, total_weight: TotalWeight) -> Result<()>;
     /// Sums of elements `start..start + sums.len()`.
     fn put(&mut self, start: usize, sums: &[u64]) -> Result<()>;
     /// One taker for each run of elements, for several threads at once. The runs have these `lengths` and follow each
@@ -378,7 +378,7 @@ pub trait SumSink {
     fn split(&mut self, lengths: &mut dyn Iterator<Item = usize>) -> Result<Vec<TakeSums<'_>>>;
     /// [`Self::put`] where clients of the total weight `sent[k]` sent element `start + k`; from the others it is in
     /// its sum as zero.
-    fn put_sent(&mut self, start: usize, sums: &[u64], _sent: &[u64]) -> Result<()> {
+    fn put_sent(&mut self, start: usize, sums: &[u64], _sent: &[TotalWeight]) -> Result<()> {
         self.put(start, sums)
     }
 }
@@ -388,7 +388,7 @@ pub trait SumSink {
 pub struct Sums(pub Vec<u64>);
 
 impl SumSink for Sums {
-    fn begin(&mut self, layout: &Layout, _levels: Levels, _total_weight: u64) -> Result<()> {
+    fn begin(&mut self, layout: &Layout, _levels: Levels, _total_weight: TotalWeight) -> Result<()> {
         self.0 = zeros(layout.elements());
         Ok(())
     }
@@ -409,12 +409,12 @@ impl SumSink for Sums {
 #[derive(Debug, Default)]
 pub struct Means {
     layout: Option<(Layout, Levels)>,
-    weight: u64,
+    weight: TotalWeight,
     pub values: Vec<f32>,
 }
 
 impl SumSink for Means {
-    fn begin(&mut self, layout: &Layout, levels: Levels, total_weight: u64) -> Result<()> {
+    fn begin(&mut self, layout: &Layout, levels: Levels, total_weight: TotalWeight) -> Result<()> {
         self.values = zeros(layout.elements());
         self.layout = Some((layout.clone(), levels));
         self.weight = total_weight;
@@ -443,7 +443,7 @@ impl SumSink for Means {
     }
 
     /// The mean over those who sent an element (FLASHE algorithm 1, line 25), zero where nobody did.
-    fn put_sent(&mut self, start: usize, sums: &[u64], sent: &[u64]) -> Result<()> {
+    fn put_sent(&mut self, start: usize, sums: &[u64], sent: &[TotalWeight]) -> Result<()> {
         self.put(start, sums)?;
         let Some((layout, _)) = &self.layout else { return Ok(()) };
         let mut done = 0;
@@ -454,8 +454,8 @@ impl SumSink for Means {
                 continue;
             }
             for (value, sent) in values.iter_mut().zip(sent) {
-                let mean = || (f64::from(*value) * (self.weight as f64 / *sent as f64)) as f32;
-                *value = if *sent == 0 { 0.0 } else { mean() };
+                let mean = || (f64::from(*value) * (self.weight.get() as f64 / sent.get() as f64)) as f32;
+                *value = if sent.get() == 0 { 0.0 } else { mean() };
             }
         }
         Ok(())
@@ -463,13 +463,13 @@ impl SumSink for Means {
 }
 
 /// The weighted means behind the sums of elements `start..start + sums.len()`, of [`WHOLE`] the sums.
-pub fn means(layout: &Layout, levels: Levels, total_weight: u64, start: usize, sums: &[u64], out: &mut [f32]) {
+pub fn means(layout: &Layout, levels: Levels, total_weight: TotalWeight, start: usize, sums: &[u64], out: &mut [f32]) {
     let mut done = 0;
     for (i, _, len) in layout.pieces(start, sums.len()) {
         let tensor = &layout.tensors[i];
         let levels = levels.of(tensor.bits);
-        let zero = total_weight.wrapping_mul(levels / 2);
-        let divisor = if tensor.dtype == WHOLE { 1.0 } else { total_weight as f64 };
+        let zero = total_weight.get().wrapping_mul(levels / 2);
+        let divisor = if tensor.dtype == WHOLE { 1.0 } else { total_weight.get() as f64 };
         let step = 2.0 * f64::from(tensor.alpha) / (levels as f64 * divisor);
         dequantise(&sums[done..done + len], zero, step, &mut out[done..done + len]);
         done += len;

@@ -7,7 +7,7 @@ use crate::oneshot::roster::{Roles, Roster};
 use crate::protocol::Decryptor;
 use crate::scheme::Scheme;
 use crate::sign::hybrid::SIGNATURE_LEN;
-use crate::{Error, Result};
+use crate::{ClientId, Epoch, Error, Result};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -29,28 +29,28 @@ pub trait Committee {
     fn server_decryptor(&self, key: &ServerKey) -> Result<Decryptor>;
 
     /// An aggregate with what `reader` needs of it.
-    fn addressed(&self, frame: &[u8], reader: u32) -> Result<Vec<u8>>;
+    fn addressed(&self, frame: &[u8], reader: ClientId) -> Result<Vec<u8>>;
 
     /// The key of `identity`'s party in a roster.
-    fn join(&self, roster: &Roster, identity: &Identity, epoch: u64) -> Result<ClientKey>;
+    fn join(&self, roster: &Roster, identity: &Identity, epoch: Epoch) -> Result<ClientKey>;
 
     /// What names a roster to people, and what its parties sign: more than `KeyTag::key_id`, which two rosters of one
     /// maker could share.
     /// `params` are those of its keys; none: of keys that are made now.
-    fn roster_fingerprint(&self, roster: &Roster, epoch: u64, params: Option<[u8; 16]>) -> Result<[u8; 32]>;
+    fn roster_fingerprint(&self, roster: &Roster, epoch: Epoch, params: Option<[u8; 16]>) -> Result<[u8; 32]>;
 
     /// The roster in a server's key. Refuses a key that names another roster.
     fn roster_in(&self, key: &ServerKey) -> Result<Roster>;
 
     /// `key` of a party that trusts no maker of its roster, with the parties whose signatures `joined` are, beside those
     /// that it has: it encrypts only once these are enough. Refuses a signature that does not hold.
-    fn with_joined(&self, key: &ClientKey, joined: &[(u32, [u8; SIGNATURE_LEN])]) -> Result<ClientKey>;
+    fn with_joined(&self, key: &ClientKey, joined: &[(ClientId, [u8; SIGNATURE_LEN])]) -> Result<ClientKey>;
 
     /// The roster in a party's key, and who has joined it as this party knows: none where it trusts the roster's maker.
-    fn roster_of(&self, key: &ClientKey) -> Result<(Roster, Option<BTreeSet<u32>>)>;
+    fn roster_of(&self, key: &ClientKey) -> Result<(Roster, Option<BTreeSet<ClientId>>)>;
 
     /// The server's key to a roster.
-    fn roster_key(&self, roster: &Roster, epoch: u64) -> Result<ServerKey>;
+    fn roster_key(&self, roster: &Roster, epoch: Epoch) -> Result<ServerKey>;
 }
 
 impl dyn Scheme + '_ {
@@ -98,14 +98,14 @@ pub trait Member: Send + Sync {
 /// An aggregator's work with the committee: by [`crate::scheme::Aggregator::committee`].
 pub trait CommitteeRound {
     /// Fixes who is in the sum: what to send next to each member, whose answers [`Self::answer`] takes.
-    fn requests(&mut self) -> Result<Vec<(u32, Vec<u8>)>>;
+    fn requests(&mut self) -> Result<Vec<(ClientId, Vec<u8>)>>;
 
     /// Checks a member's answer and keeps it: whose it is. A refused one changes nothing.
-    fn answer(&mut self, frame: &[u8]) -> Result<u32>;
+    fn answer(&mut self, frame: &[u8]) -> Result<ClientId>;
 
     /// Clients that more members accuse of having sealed no share than there are corrupt members: one of them at least
     /// keeps to the protocol. Fewer may be lying, and are as members that have not answered.
-    fn accused(&self) -> Vec<u32>;
+    fn accused(&self) -> Vec<ClientId>;
 
     /// Whether [`Self::requests`] has more to send once no answer is missing: members agree on the set before they answer
     /// for it.

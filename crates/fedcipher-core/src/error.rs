@@ -1,6 +1,7 @@
 //! The one error type of the core: every variant says what was wrong and what to do about it.
 
 use crate::ledger;
+use crate::{ClientId, Epoch, RoundId, Weight};
 
 /// What can go wrong between a float update and a decrypted average.
 #[derive(Debug, thiserror::Error)]
@@ -13,13 +14,13 @@ pub enum Error {
         "aggregate bound exceeded: {clients} clients x weight {max_weight} x {bits}-bit values need \
          {needed_bits} bits but the modulus has {modulus_bits}; use {cure}"
     )]
-    Bound { clients: u64, max_weight: u64, bits: u32, needed_bits: u32, modulus_bits: u32, cure: String },
+    Bound { clients: u64, max_weight: Weight, bits: u32, needed_bits: u32, modulus_bits: u32, cure: String },
 
     #[error(
         "weight {weight} of client {client} is outside 1..={max_weight}; scale the weights down \
          (for example divide sample counts by {divisor}) or create the scheme with a larger max_weight"
     )]
-    Weight { client: u32, weight: u64, max_weight: u64, divisor: u64 },
+    Weight { client: ClientId, weight: Weight, max_weight: Weight, divisor: u64 },
 
     #[error(
         "tensor {tensor} holds {value} at flat index {index}; training diverged: lower the learning \
@@ -45,21 +46,21 @@ pub enum Error {
     Parameters { found: String, expected: String },
 
     #[error("frame belongs to key epoch {found}, this key is of epoch {expected}; fetch the current epoch's keys")]
-    Epoch { found: u64, expected: u64 },
+    Epoch { found: Epoch, expected: Epoch },
 
     #[error(
         "frame was made under another key set of epoch {epoch}; all clients of a round must hold keys of one keygen"
     )]
-    KeySet { epoch: u64 },
+    KeySet { epoch: Epoch },
 
     #[error("frame is of round {found}, expected round {expected}; it is late or replayed and was not added")]
-    Round { found: u64, expected: u64 },
+    Round { found: RoundId, expected: RoundId },
 
     #[error("client {client} has already been added to round {round}; the first contribution stands")]
-    DuplicateClient { client: u32, round: u64 },
+    DuplicateClient { client: ClientId, round: RoundId },
 
     #[error("client {client} is not in the cohort of this key epoch; enrol it and rotate the keys")]
-    UnknownClient { client: u32 },
+    UnknownClient { client: ClientId },
 
     #[error("round has no contribution to aggregate; wait for at least one client")]
     EmptyCohort,
@@ -79,13 +80,13 @@ pub enum Error {
         "updates of round {round} were trained from another global model or under another configuration than \
          expected; the server must give all clients of a round the same"
     )]
-    Model { round: u64 },
+    Model { round: RoundId },
 
     #[error(
         "updates of round {round} count in another memory of the rule of sets than expected; all sums at one position \
          of a run share one"
     )]
-    Memory { round: u64 },
+    Memory { round: RoundId },
 
     #[error(
         "the aggregate is not the sum of what the clients it names have sent: it was changed, mixed or relabelled on \
@@ -98,13 +99,13 @@ pub enum Error {
          was asked for round {round}; rounds must increase, rotate the key to start over{}",
         ledger::ahead(*last)
     )]
-    NonceReuse { client: u32, round: u64, last: u64 },
+    NonceReuse { client: ClientId, round: RoundId, last: RoundId },
 
     #[error(
         "privacy budget spent: client {client} has given {most} updates under this key set, the most that its epsilon \
          covers; stop here, or have new keys made (the epsilons of both key sets then add up)"
     )]
-    Budget { client: u32, most: u64 },
+    Budget { client: ClientId, most: u64 },
 
     #[error("ledger {path}: {reason}")]
     Ledger { path: String, reason: String },
@@ -113,20 +114,20 @@ pub enum Error {
         "round {round} is dated {days} days ahead of this machine's clock; set the clock of the server or of this \
          machine right, then start a new run"
     )]
-    RoundDate { round: u64, days: u64 },
+    RoundDate { round: RoundId, days: u64 },
 
     #[error(
         "aggregate refused: another one of round {round}, or a later one (round {last}), has been opened under this \
          key; the server must send the aggregate of a new round, or the one of round {round} as it was{}",
         ledger::ahead(*last)
     )]
-    Opened { round: u64, last: u64 },
+    Opened { round: RoundId, last: RoundId },
 
     #[error(
         "round {round} is refused: members may have forgotten sums that must agree with it, since far later rounds were \
          summed under this key; go on with newer rounds, or begin a new run from the model of `fedcipher open`"
     )]
-    Forgotten { round: u64 },
+    Forgotten { round: RoundId },
 
     #[error(
         "nothing is opened under this key any more: an aggregate under it was forged, and each further try could tell \
@@ -166,7 +167,7 @@ pub enum Error {
         "member {member} of the committee has published prekey {seen}, this one is {number}: it is an old one, and shares \
          sealed to it could open with old files"
     )]
-    OldPrekey { member: u32, number: u64, seen: u64 },
+    OldPrekey { member: ClientId, number: u64, seen: u64 },
 
     #[error(
         "{known} members of the committee have published a prekey where {needed} must: shares are sealed to prekeys only; \
@@ -175,27 +176,28 @@ pub enum Error {
     NoPrekeys { known: usize, needed: usize, refused: String },
 
     #[error(
-        "clients {clients:?} have sealed shares of round {round} to prekeys that are gone; a member keeps each for its rounds \
-         and its time only, so begin a new round with its newest prekey"
+        "clients {} have sealed shares of round {round} to prekeys that are gone; a member keeps each for its rounds \
+         and its time only, so begin a new round with its newest prekey",
+        bare(clients)
     )]
-    PrekeyGone { round: u64, clients: Vec<u32> },
+    PrekeyGone { round: RoundId, clients: Vec<ClientId> },
 
     #[error("what party {party} is said to have sent does not bear its signature")]
-    Signature { party: u32 },
+    Signature { party: ClientId },
 
     #[error(
-        "member {member} says that clients {clients:?} have sealed to it what is no share of theirs; it does not answer \
-         for them"
+        "member {member} says that clients {} have sealed to it what is no share of theirs; it does not answer for them",
+        bare(clients)
     )]
-    FalseShare { member: u32, clients: Vec<u32> },
+    FalseShare { member: ClientId, clients: Vec<ClientId> },
 
     #[error("the committee has been asked for round {round}; whoever comes now is in the next round")]
-    Asked { round: u64 },
+    Asked { round: RoundId },
 
     #[error(
         "the sum of round {round} has been handed out and takes no more; begin the next round with a new aggregator"
     )]
-    Finished { round: u64 },
+    Finished { round: RoundId },
 
     #[error("{operation} is not supported by {scheme}: {reason}")]
     Unsupported { scheme: &'static str, operation: &'static str, reason: &'static str },
@@ -211,6 +213,11 @@ pub enum Error {
 
     #[error("a fault of Fedcipher itself, or of a library it uses: {reason}; please report it")]
     Internal { reason: String },
+}
+
+/// `[1, 2]`.
+fn bare(clients: &[ClientId]) -> String {
+    format!("[{}]", clients.iter().map(ClientId::to_string).collect::<Vec<_>>().join(", "))
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -7,7 +7,7 @@ use crate::scheme::ParamsDigest;
 use crate::shown::shown;
 use crate::sign::{SEED_LEN, SigningKey, VERIFY_LEN, is_key};
 use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag, Reader, SchemeId};
-use crate::{Error, Result};
+use crate::{ClientId, Epoch, Error, Result, RoundId, Weight};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -18,19 +18,19 @@ pub struct KeyTag {
     pub scheme: SchemeId,
     pub params: [u8; 16],
     pub key_id: [u8; 16],
-    pub epoch: u64,
+    pub epoch: Epoch,
 }
 
 impl KeyTag {
     /// A new key set of `epoch`, with a fresh random id.
-    pub fn fresh(scheme: &str, params: [u8; 16], epoch: u64) -> Result<Self> {
+    pub fn fresh(scheme: &str, params: [u8; 16], epoch: Epoch) -> Result<Self> {
         let key_id = shown(*random_bytes::<16>()?);
         Ok(KeyTag { scheme: wire::scheme_id(scheme)?, params, key_id, epoch })
     }
 
     /// The header of a frame under this key set.
     #[must_use]
-    pub fn header(&self, kind: Kind, round: u64, contributions: Vec<Contribution>) -> Header {
+    pub fn header(&self, kind: Kind, round: RoundId, contributions: Vec<Contribution>) -> Header {
         Header {
             kind,
             scheme: self.scheme,
@@ -52,7 +52,7 @@ impl KeyTag {
     pub fn round_header(
         &self,
         kind: Kind,
-        round: u64,
+        round: RoundId,
         contributions: Vec<Contribution>,
         layout: &Layout,
         model: ModelTag,
@@ -115,7 +115,7 @@ const ROOT_LEN: usize = 32;
 #[derive(Clone)]
 pub struct ClientKey {
     pub tag: KeyTag,
-    pub client: u32,
+    pub client: ClientId,
     /// The cohort's secret for what is not the scheme's own business: tags.
     pub root: Zeroizing<[u8; ROOT_LEN]>,
     /// The client's signing key. No other party has a copy.
@@ -151,8 +151,8 @@ fn unreadable(error: Error) -> Error {
 
 /// Refuses a key that says more than its tag and whose it is: what one reader passes over another may go by.
 fn check_bare(tag: &KeyTag, header: &Header) -> Result<()> {
-    let holders = header.contributions.iter().map(|c| Contribution { weight: 1, ..*c }).collect();
-    if *header == tag.header(header.kind, 0, holders) {
+    let holders = header.contributions.iter().map(|c| Contribution { weight: Weight::ONE, ..*c }).collect();
+    if *header == tag.header(header.kind, RoundId::NONE, holders) {
         return Ok(());
     }
     Err(Error::Key { reason: "there is more than a key in it; get it again from whoever made it".into() })
@@ -167,10 +167,10 @@ impl ClientKey {
     /// Serialised form; it holds the secret. Payload: `root 32 | seed of the signing key 32 | the scheme's`.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
-        let holder = vec![Contribution { client: self.client, weight: 1 }];
+        let holder = vec![Contribution { client: self.client, weight: Weight::ONE }];
         let secret =
             Zeroizing::new([self.root.as_slice(), self.sign.seed().as_slice(), self.secret.as_slice()].concat());
-        Zeroizing::new(self.tag.header(Kind::ClientKey, 0, holder).frame(&secret))
+        Zeroizing::new(self.tag.header(Kind::ClientKey, RoundId::NONE, holder).frame(&secret))
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
@@ -194,7 +194,7 @@ impl ClientKey {
 }
 
 /// The number of each client, and the public key that checks its signatures.
-pub type Cohort = BTreeMap<u32, [u8; VERIFY_LEN]>;
+pub type Cohort = BTreeMap<ClientId, [u8; VERIFY_LEN]>;
 
 /// What the aggregator needs: the cohort and public material, no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,9 +209,9 @@ impl ServerKey {
     /// Payload: `each client's key to check signatures with 32 | the scheme's`.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let cohort = self.cohort.keys().map(|client| Contribution { client: *client, weight: 1 }).collect();
+        let cohort = self.cohort.keys().map(|client| Contribution { client: *client, weight: Weight::ONE }).collect();
         let keys: Vec<u8> = self.cohort.values().flatten().copied().collect();
-        self.tag.header(Kind::ServerKey, 0, cohort).frame(&[keys.as_slice(), &self.public].concat())
+        self.tag.header(Kind::ServerKey, RoundId::NONE, cohort).frame(&[keys.as_slice(), &self.public].concat())
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
@@ -245,9 +245,9 @@ impl KeySet {
     /// One key set for `cohort`, with a signing key a client; `secret` is called once per client.
     pub fn build(
         tag: KeyTag,
-        cohort: &[u32],
+        cohort: &[ClientId],
         public: Vec<u8>,
-        mut secret: impl FnMut(u32) -> Result<Zeroizing<Vec<u8>>>,
+        mut secret: impl FnMut(ClientId) -> Result<Zeroizing<Vec<u8>>>,
     ) -> Result<Self> {
         if cohort.is_empty() {
             return Err(Error::EmptyCohort);
@@ -259,7 +259,7 @@ impl KeySet {
             return Err(Error::parameter("cohort", "names a client twice"));
         }
         let root = random_bytes()?;
-        let client = |client: &u32| {
+        let client = |client: &ClientId| {
             let (sign, secret) = (SigningKey::generate()?, secret(*client)?);
             Ok(ClientKey { tag: tag.clone(), client: *client, root: root.clone(), sign, secret })
         };

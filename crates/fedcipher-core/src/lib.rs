@@ -6,7 +6,6 @@
 pub mod admission;
 pub mod bits;
 pub mod bounds;
-pub mod canonical;
 pub mod codec;
 pub mod committee;
 mod container;
@@ -43,5 +42,6 @@ pub(crate) mod threads;
 pub mod wire;
 
 pub use error::{Error, Result};
+pub use fedcipher_types::{ClientId, Epoch, RoundId, TotalWeight, Weight, canonical};
 /// Of the system, for files that the engine keeps itself.
 pub use os::{name_new, sync_folder};

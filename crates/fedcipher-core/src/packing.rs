@@ -16,17 +16,17 @@ pub struct Fields {
 }
 
 #[multiversion(targets("x86_64+bmi1+bmi2"))]
-fn pack<const N: usize>(of: Fields, values: &[u32], weight: u64, out: &mut [u128]) {
+fn pack<const N: usize>(of: Fields, values: &[u32], factor: u64, out: &mut [u128]) {
     let (whole, rest) = values.as_chunks::<N>();
     let both = out.iter_mut().zip(whole);
-    if weight == 1 {
+    if factor == 1 {
         // Most often, and then nothing is multiplied.
         both.for_each(|(out, fields)| *out = of.coefficient(fields, 1));
     } else {
-        both.for_each(|(out, fields)| *out = of.coefficient(fields, weight));
+        both.for_each(|(out, fields)| *out = of.coefficient(fields, factor));
     }
     if let (false, Some(out)) = (rest.is_empty(), out.get_mut(whole.len())) {
-        *out = of.coefficient(rest, weight);
+        *out = of.coefficient(rest, factor);
     }
 }
 
@@ -46,29 +46,29 @@ impl Fields {
         len.div_ceil(self.count)
     }
 
-    /// The coefficients of `values[..] * weight` into the first places of `out`; every product is below 2^width.
-    pub fn pack(&self, values: &[u32], weight: u64, out: &mut [u128]) {
+    /// The coefficients of `values[..] * factor` into the first places of `out`; every product is below 2^width.
+    pub fn pack(&self, values: &[u32], factor: u64, out: &mut [u128]) {
         // A constant number of fields lets the compiler unroll: these counts cover 12 to 24 bits.
         match self.count {
-            1 => pack::<1>(*self, values, weight, out),
-            2 => pack::<2>(*self, values, weight, out),
-            3 => pack::<3>(*self, values, weight, out),
-            4 => pack::<4>(*self, values, weight, out),
-            5 => pack::<5>(*self, values, weight, out),
-            6 => pack::<6>(*self, values, weight, out),
-            7 => pack::<7>(*self, values, weight, out),
-            8 => pack::<8>(*self, values, weight, out),
+            1 => pack::<1>(*self, values, factor, out),
+            2 => pack::<2>(*self, values, factor, out),
+            3 => pack::<3>(*self, values, factor, out),
+            4 => pack::<4>(*self, values, factor, out),
+            5 => pack::<5>(*self, values, factor, out),
+            6 => pack::<6>(*self, values, factor, out),
+            7 => pack::<7>(*self, values, factor, out),
+            8 => pack::<8>(*self, values, factor, out),
             count => {
                 for (out, fields) in out.iter_mut().zip(values.chunks(count)) {
-                    *out = self.coefficient(fields, weight);
+                    *out = self.coefficient(fields, factor);
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn coefficient(&self, fields: &[u32], weight: u64) -> u128 {
-        let field = |v: &u32| u64::from(*v).wrapping_mul(weight);
+    fn coefficient(&self, fields: &[u32], factor: u64) -> u128 {
+        let field = |v: &u32| u64::from(*v).wrapping_mul(factor);
         let (low, high) = fields.split_at(fields.len() / 2);
         if high.len() as u32 * self.width > 64 {
             return fields.iter().rev().fold(0, |packed, v| packed << self.width | u128::from(field(v)));
@@ -122,21 +122,21 @@ mod tests {
         for width in 2..=60u32 {
             for count in 1..=127 / width as usize {
                 let of = Fields { width, count };
-                for weight in [1, 5] {
-                    let most = (lane_mask(width) / weight).min(lane_mask(24));
+                for factor in [1, 5] {
+                    let most = (lane_mask(width) / factor).min(lane_mask(24));
                     let values: Vec<u32> =
                         (0..3 * count + count / 2).map(|_| (rng.random::<u64>() % (most + 1)) as u32).collect();
                     let mut out = vec![0; of.coefficients(values.len())];
-                    of.pack(&values, weight, &mut out);
+                    of.pack(&values, factor, &mut out);
                     for (fields, made) in values.chunks(count).zip(out) {
-                        let place = |(i, v): (usize, &u32)| (u128::from(*v) * u128::from(weight)) << (i as u32 * width);
+                        let place = |(i, v): (usize, &u32)| (u128::from(*v) * u128::from(factor)) << (i as u32 * width);
                         let wanted: u128 = fields.iter().enumerate().map(place).sum();
-                        assert_eq!(made, wanted, "{of:?} times {weight}");
+                        assert_eq!(made, wanted, "{of:?} times {factor}");
                         let mut back = vec![0; fields.len()];
                         of.unpack(made, &mut back);
                         assert!(
-                            back.iter().zip(fields).all(|(b, v)| *b == u64::from(*v) * weight),
-                            "{of:?} times {weight}"
+                            back.iter().zip(fields).all(|(b, v)| *b == u64::from(*v) * factor),
+                            "{of:?} times {factor}"
                         );
                         assert_eq!(of.above(made, fields.len()), 0);
                         assert_eq!(of.above(made | 1 << (fields.len() as u32 * width), fields.len()), 1);

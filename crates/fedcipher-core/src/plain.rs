@@ -1,6 +1,5 @@
 //! `plain`: no encryption, same codec, bounds, frames and tags. The yardstick, and nothing to deploy.
 
-use crate::Result;
 use crate::admission::{self, Admission, Rules};
 use crate::bits;
 use crate::bounds::{Bounds, LaneBits, Levels, MAX_FIELD_BITS};
@@ -18,6 +17,7 @@ use crate::protocol::{
 use crate::scheme::{Aggregator, ParamsDigest, Progress, Scheme, Terms, Values};
 use crate::threads::Threads;
 use crate::wire::{Contribution, Place};
+use crate::{ClientId, Epoch, Result, RoundId, TotalWeight};
 use std::path::Path;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -76,7 +76,7 @@ impl Scheme for Plain {
         lanes(self.bounds, layout).map(drop)
     }
 
-    fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet> {
+    fn keygen(&self, cohort: &[ClientId], epoch: Epoch) -> Result<KeySet> {
         let tag = KeyTag::fresh(NAME, self.digest().short(), epoch)?;
         KeySet::build(tag, cohort, Vec::new(), |_| Ok(Zeroizing::new(Vec::new())))
     }
@@ -87,7 +87,7 @@ impl Scheme for Plain {
         Ok(Encryptor::new(PlainEncryptor { bounds: self.bounds, sender }))
     }
 
-    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
+    fn aggregator(&self, key: &ServerKey, round: Option<RoundId>) -> Result<Box<dyn Aggregator>> {
         key.tag.check_scheme(NAME, self.digest())?;
         let admission = Admission::new(key, self.rules(), round);
         Ok(Box::new(PlainAggregator { bounds: self.bounds, admission, sum: Vec::new() }))
@@ -116,7 +116,7 @@ impl EncryptKernel for PlainEncryptor {
         Ok(Some(SealingFrame::new(PlainSealer { claimed, cuts })))
     }
 
-    fn precompute(&mut self, round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
+    fn precompute(&mut self, round: RoundId, _layout: &Layout, _plan: &[u8]) -> Result<()> {
         self.sender.reserve(round)
     }
 }
@@ -151,7 +151,7 @@ impl PieceSealer for PlainSealer {
             let n = (piece.len - k * CHUNK).min(CHUNK);
             update.quantise(stamp.levels, piece.start + k * CHUNK, &mut ints[..n])?;
             hasher.fields(&ints[..n]);
-            bits::pack_scaled(&ints[..n], stamp.weight(), width, chunk);
+            bits::pack_scaled(&ints[..n], stamp.factor(), width, chunk);
         }
         Ok(stamp.weighed(hasher.hash()))
     }
@@ -205,7 +205,7 @@ impl DecryptKernel for PlainDecryptor {
 
 struct PlainOpener {
     cuts: Cuts,
-    weight: u64,
+    weight: TotalWeight,
     levels: Levels,
 }
 

@@ -1,7 +1,7 @@
 //! AES in counter mode as pseudo-random function and generator (crate `aes`, hardware AES).
 
 use crate::shown::shown;
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId};
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use aes::{Aes128, Aes256};
 use hpke::rand_core::{TryCryptoRng, TryRng};
@@ -92,10 +92,16 @@ fn count_last_byte(first: [u8; 16], out: &mut [[u8; 16]]) {
 
 /// The prefix of FLASHE's PRF input `round || client` (FLASHE, section 3.3: The Base Cryptosystem).
 #[must_use]
-pub fn round_client(round: u64, client: u32) -> [u8; 12] {
+pub fn round_client(round: RoundId, client: ClientId) -> [u8; 12] {
+    prefix(round.get(), client.get())
+}
+
+/// The prefix `number || stream`.
+#[must_use]
+pub fn prefix(number: u64, stream: u32) -> [u8; 12] {
     let mut prefix = [0u8; 12];
-    prefix[..8].copy_from_slice(&round.to_be_bytes());
-    prefix[8..].copy_from_slice(&client.to_be_bytes());
+    prefix[..8].copy_from_slice(&number.to_be_bytes());
+    prefix[8..].copy_from_slice(&stream.to_be_bytes());
     prefix
 }
 

@@ -12,7 +12,7 @@ use crate::rlwe::Bfv;
 use crate::rlwe::accelerator::Accelerators;
 use crate::rlwe::params::{Params as BfvParams, Preset};
 use crate::scheme::{self, ParamsDigest, Scheme};
-use crate::{Error, Result};
+use crate::{Error, Result, Weight};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
@@ -243,7 +243,8 @@ pub fn make_on(spec: &str, accelerators: Option<Arc<dyn Accelerators>>) -> Resul
 
 fn build(spec: Spec, bits: Vec<u32>, accelerators: Option<Arc<dyn Accelerators>>) -> Result<Arc<dyn Scheme>> {
     let privacy = spec.codec.privacy.map(Privacy::from);
-    let bounded = |clients, max_weight, least| Bounds::new(clients, max_weight, least)?.with_privacy(privacy);
+    let bounded =
+        |clients, max_weight, least| Bounds::new(clients, Weight::new(max_weight), least)?.with_privacy(privacy);
     if accelerators.as_ref().is_some_and(|all| !all.fall_back()) && spec.scheme != "bfv" {
         return Err(Error::Device { reason: format!("it does the arithmetic of bfv, not of {}", spec.scheme) });
     }
@@ -287,8 +288,13 @@ fn build(spec: Spec, bits: Vec<u32>, accelerators: Option<Arc<dyn Accelerators>>
         "oneshot" => {
             let p: OneshotSpec = read(spec.params)?;
             Ok(Arc::new(Oneshot::new(OneshotParams {
-                bounds: Bounds::among(p.clients, p.max_weight, p.min_contributions, p.corrupt_clients as u64)?
-                    .with_privacy(privacy)?,
+                bounds: Bounds::among(
+                    p.clients,
+                    Weight::new(p.max_weight),
+                    p.min_contributions,
+                    p.corrupt_clients as u64,
+                )?
+                .with_privacy(privacy)?,
                 preset: p.preset.into(),
                 bits,
                 members: p.members,

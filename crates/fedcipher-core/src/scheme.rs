@@ -7,15 +7,15 @@ use crate::committee::{Committee, CommitteeRound};
 use crate::keys::{ClientKey, KeySet, ServerKey};
 use crate::protocol::{Decryptor, Encryptor};
 use crate::wire::{Contribution, Header, Place};
-use crate::{Error, Result};
+use crate::{ClientId, Epoch, Error, Result, RoundId, Weight};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 
 /// What a client is asked to encrypt.
 #[derive(Debug)]
 pub struct Request<'a> {
-    pub round: u64,
-    pub weight: u64,
+    pub round: RoundId,
+    pub weight: Weight,
     pub update: &'a Update<'a>,
     /// The server's plan of the round, as made by [`RoundPlan::plan`]; empty for the default.
     pub plan: &'a [u8],
@@ -48,8 +48,8 @@ impl<'a> Request<'a> {
 /// What is known of an update before its data: enough to claim its nonce and make its header.
 #[derive(Debug)]
 pub struct Terms<'a> {
-    pub round: u64,
-    pub weight: u64,
+    pub round: RoundId,
+    pub weight: Weight,
     pub layout: &'a Layout,
     pub plan: &'a [u8],
     pub model: &'a [u8],
@@ -60,7 +60,7 @@ pub struct Terms<'a> {
 /// What an aggregate must be, to be opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Expect<'a> {
-    pub round: Option<u64>,
+    pub round: Option<RoundId>,
     /// The global model that its updates must have been trained from, as in [`Request::model`].
     pub model: Option<&'a [u8]>,
     /// The memory that they must count in, as in [`Request::memory`].
@@ -104,7 +104,7 @@ impl dyn Aggregator + '_ {
     }
 
     /// [`CommitteeRound::requests`]; empty where there is no committee.
-    pub fn requests(&mut self) -> Result<Vec<(u32, Vec<u8>)>> {
+    pub fn requests(&mut self) -> Result<Vec<(ClientId, Vec<u8>)>> {
         self.committee().map_or(Ok(Vec::new()), CommitteeRound::requests)
     }
 
@@ -144,7 +144,7 @@ pub struct Summary {
     /// Per element, how many clients contributed; only for sparse updates.
     pub counts: Option<Vec<u32>>,
     /// Members of the committee whose answers do not agree with the others', which the sums were made of.
-    pub false_members: Vec<u32>,
+    pub false_members: Vec<ClientId>,
 }
 
 /// How many steps values have, and what fits beside them.
@@ -164,7 +164,7 @@ pub trait Workers {
 /// What the server tells the sampled clients before a round.
 pub trait RoundPlan {
     /// For the aggregator of `key`.
-    fn plan(&self, key: &ServerKey, sampled: &[u32]) -> Result<Vec<u8>>;
+    fn plan(&self, key: &ServerKey, sampled: &[ClientId]) -> Result<Vec<u8>>;
 }
 
 /// A scheme with validated parameters.
@@ -180,13 +180,13 @@ pub trait Scheme: Send + Sync {
     /// Fails, naming the cure, when a round of these values could overflow.
     fn check_layout(&self, layout: &Layout) -> Result<()>;
 
-    fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet>;
+    fn keygen(&self, cohort: &[ClientId], epoch: Epoch) -> Result<KeySet>;
 
     /// `state` is the folder of the nonce ledger; schemes without nonces ignore it.
     fn encryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Encryptor>;
 
     /// `round` fixes the round to accept; otherwise the first frame does.
-    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>>;
+    fn aggregator(&self, key: &ServerKey, round: Option<RoundId>) -> Result<Box<dyn Aggregator>>;
 
     /// `state` is the folder that remembers which aggregates were opened.
     fn decryptor(&self, key: &ClientKey, state: Option<&Path>) -> Result<Decryptor>;
@@ -221,7 +221,7 @@ impl dyn Scheme + '_ {
     }
 
     /// What the server tells the `sampled` clients before a round under `key`; empty where that is nothing.
-    pub fn plan(&self, key: &ServerKey, sampled: &[u32]) -> Result<Vec<u8>> {
+    pub fn plan(&self, key: &ServerKey, sampled: &[ClientId]) -> Result<Vec<u8>> {
         self.round_plan().map_or(Ok(Vec::new()), |round| round.plan(key, sampled))
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::prf::{Draws, Stream, random_bytes};
 use crate::shown::shown;
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result};
 use ed25519_dalek::Signer;
 use ed25519_zebra::batch::{Item, Verifier};
 use ed25519_zebra::{Signature, VerificationKey, VerificationKeyBytes};
@@ -164,7 +164,7 @@ pub fn is_key(key: &[u8; VERIFY_LEN]) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub struct Signed<'a> {
     /// Whose signature it is.
-    pub party: u32,
+    pub party: ClientId,
     pub key: &'a [u8; VERIFY_LEN],
     pub purpose: Purpose,
     pub message: &'a [u8],
@@ -189,7 +189,7 @@ impl Signed<'_> {
 }
 
 /// Whose signatures of `all` do not hold: nobody's, where all do. Many at once take half the time a signature.
-pub fn refused(all: &[Signed<'_>]) -> Result<Vec<u32>> {
+pub fn refused(all: &[Signed<'_>]) -> Result<Vec<ClientId>> {
     let holds = hold(all, Signed::item)?;
     Ok(all.iter().zip(holds).filter_map(|(signed, holds)| (!holds).then_some(signed.party)).collect())
 }

@@ -5,7 +5,7 @@
 //! every machine: no floating-point sum enters it, only comparisons.
 
 use crate::prf::Stream;
-use crate::{Error, Result};
+use crate::{Error, Result, RoundId};
 use sha2::{Digest, Sha256};
 
 /// Smaller tensors are sent whole. They cost next to nothing, and they hold biases and batch-norm
@@ -35,7 +35,7 @@ pub fn tensor_count(len: usize, top: f64) -> usize {
 /// The elements, increasing and numbered through all tensors, that everybody sends in `round`: of each tensor of
 /// `lengths` the share `top`, a quarter where `reference` is largest by magnitude (the lower index where two are
 /// equal, never a zero), the rest by a public generator seeded with the round. Without a reference all are random.
-pub fn common_set(lengths: &[usize], reference: Option<&[f32]>, round: u64, top: f64) -> Result<Vec<u32>> {
+pub fn common_set(lengths: &[usize], reference: Option<&[f32]>, round: RoundId, top: f64) -> Result<Vec<u32>> {
     check_top("top", top)?;
     let elements = lengths.iter().try_fold(0usize, |sum, len| sum.checked_add(*len));
     let elements = elements
@@ -111,9 +111,9 @@ mod tests {
                 x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 if sparse && x >> 60 > 0 { 0.0 } else { (x >> 40) as i32 as f32 - 8e6 }
             }).collect();
-            let set = common_set(&lengths, Some(&reference), round, top).unwrap();
+            let set = common_set(&lengths, Some(&reference), RoundId::new(round), top).unwrap();
             prop_assert!(set.windows(2).all(|w| w[0] < w[1]));
-            prop_assert_eq!(&set, &common_set(&lengths, Some(&reference), round, top).unwrap());
+            prop_assert_eq!(&set, &common_set(&lengths, Some(&reference), RoundId::new(round), top).unwrap());
             let mut start = 0;
             for len in &lengths {
                 let end = start + len;
@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn the_set_is_what_it_has_always_been() {
         let reference: Vec<f32> = (0..600).map(|k: i32| ((k * 37) % 101 - 50) as f32).collect();
-        let first = common_set(&[600], None, 7, 0.01).unwrap();
-        let later = common_set(&[600], Some(&reference), 7, 0.01).unwrap();
+        let first = common_set(&[600], None, RoundId::new(7), 0.01).unwrap();
+        let later = common_set(&[600], Some(&reference), RoundId::new(7), 0.01).unwrap();
         assert_eq!((first, later), (FIRST.to_vec(), LATER.to_vec()));
     }
 
@@ -151,7 +151,7 @@ mod tests {
         reference[..200].fill(1.0);
         let mut seen = vec![false; 1000];
         for round in 0..400 {
-            for d in common_set(&[1000], Some(&reference), round, 0.1).unwrap() {
+            for d in common_set(&[1000], Some(&reference), RoundId::new(round), 0.1).unwrap() {
                 seen[d as usize] = true;
             }
         }
@@ -160,11 +160,11 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        assert!(common_set(&[600], None, 1, 0.0).is_err());
-        assert!(common_set(&[600], None, 1, f64::NAN).is_err());
-        assert!(common_set(&[usize::MAX, 2], None, 1, 0.1).is_err());
-        assert!(common_set(&[1 << 33], None, 1, 0.1).is_err());
-        assert!(common_set(&[600], Some(&[0.0; 599]), 1, 0.1).is_err());
-        assert!(common_set(&[1], Some(&[f32::NAN]), 1, 0.1).is_err());
+        assert!(common_set(&[600], None, RoundId::new(1), 0.0).is_err());
+        assert!(common_set(&[600], None, RoundId::new(1), f64::NAN).is_err());
+        assert!(common_set(&[usize::MAX, 2], None, RoundId::new(1), 0.1).is_err());
+        assert!(common_set(&[1 << 33], None, RoundId::new(1), 0.1).is_err());
+        assert!(common_set(&[600], Some(&[0.0; 599]), RoundId::new(1), 0.1).is_err());
+        assert!(common_set(&[1], Some(&[f32::NAN]), RoundId::new(1), 0.1).is_err());
     }
 }

@@ -3,7 +3,7 @@
 use crate::mac::{TAG_LEN, Tag};
 use crate::sign::{Purpose, SIGNATURE_LEN, SigningKey};
 use crate::wire::{Contribution, Header};
-use crate::{Error, Result};
+use crate::{Error, Result, RoundId};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl Signer {
 pub struct RoundContext {
     /// Digest of the roster, which names parameters and epoch too; zeros where a cohort has a common key.
     scope: [u8; 32],
-    round: u64,
+    round: RoundId,
     model: [u8; 16],
     memory: [u8; 16],
     /// Digest of all that updates have in common: scheme, parameters, key set, epoch, round, model, memory, layout.

@@ -3,7 +3,7 @@
 //! Sums are added in one order, so that all machines have the same to the bit. Nothing here keeps a secret.
 
 use crate::memory::{SHARED, check_runs, runs, zeros};
-use crate::prf::{CHUNK_BLOCKS, Prf, round_client};
+use crate::prf::{CHUNK_BLOCKS, Prf, prefix};
 use crate::{Error, Result};
 use multiversion::multiversion;
 use rayon::prelude::*;
@@ -97,7 +97,7 @@ pub fn dot(x: &[f32], y: &[f32]) -> Result<f64> {
 pub fn whole_steps(values: &mut [f32], step: f64, at_random: bool, seed: [u8; 16], stream: u32) -> Result<()> {
     const LANES: usize = CHUNK_BLOCKS * 4;
     let prf = Prf::new(&seed)?;
-    let prefix = round_client(0, stream);
+    let prefix = prefix(0, stream);
     values.par_chunks_mut(LANES).enumerate().for_each(|(k, values)| {
         let mut blocks = [[0u8; 16]; CHUNK_BLOCKS];
         prf.blocks(prefix, (k * CHUNK_BLOCKS) as u32, &mut blocks);

@@ -11,7 +11,7 @@
 
 use crate::memory::zeros;
 use crate::shown::shown;
-use crate::{Error, Result};
+use crate::{ClientId, Epoch, Error, Result, RoundId, TotalWeight, Weight};
 
 const MAGIC: [u8; 4] = *b"FEDC";
 const VERSION: u8 = 5;
@@ -66,8 +66,8 @@ impl Kind {
 /// A client and its integer weight in the sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contribution {
-    pub client: u32,
-    pub weight: u64,
+    pub client: ClientId,
+    pub weight: Weight,
 }
 
 impl Contribution {
@@ -88,8 +88,8 @@ pub struct Header {
     pub scheme: SchemeId,
     pub params: [u8; 16],
     pub key_id: [u8; 16],
-    pub epoch: u64,
-    pub round: u64,
+    pub epoch: Epoch,
+    pub round: RoundId,
     pub elements: u64,
     pub model: ModelTag,
     pub memory: MemoryTag,
@@ -138,10 +138,10 @@ impl Header {
         Err(Error::Kind { found: self.kind as u8, expected: kind as u8 })
     }
 
-    /// Sum of the weights of all contributions; saturates, since every user checks it against a bound.
+    /// Sum of the weights of all contributions. Every user checks it against a bound.
     #[must_use]
-    pub fn total_weight(&self) -> u64 {
-        self.contributions.iter().fold(0, |sum, c| sum.saturating_add(c.weight))
+    pub fn total_weight(&self) -> TotalWeight {
+        TotalWeight::of(self.contributions.iter().map(|c| c.weight))
     }
 
     /// What all updates of a round and their aggregate have in common, as bytes.
@@ -151,7 +151,7 @@ impl Header {
         for part in [&self.scheme, &self.params, &self.key_id, &self.model, &self.memory] {
             out.extend_from_slice(part);
         }
-        for part in [self.epoch, self.round, self.elements, self.layout.len() as u64] {
+        for part in [self.epoch.get(), self.round.get(), self.elements, self.layout.len() as u64] {
             out.extend_from_slice(&part.to_le_bytes());
         }
         out.extend_from_slice(&self.layout);
@@ -294,6 +294,26 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// The number of a round.
+    pub fn round(&mut self) -> Result<RoundId> {
+        self.array().map(RoundId::from_le_bytes)
+    }
+
+    /// The number of a key epoch.
+    pub fn epoch(&mut self) -> Result<Epoch> {
+        self.array().map(Epoch::from_le_bytes)
+    }
+
+    /// The number of a client, or of another party.
+    pub fn client(&mut self) -> Result<ClientId> {
+        self.array().map(ClientId::from_le_bytes)
+    }
+
+    /// A client's weight, which nobody has checked yet.
+    pub fn weight(&mut self) -> Result<Weight> {
+        self.array().map(Weight::from_le_bytes)
+    }
+
     /// A 64-bit length that must fit the address space.
     pub fn length(&mut self) -> Result<usize> {
         let n = self.u64()?;
@@ -363,8 +383,8 @@ pub fn parse_head(bytes: &[u8]) -> Result<Head> {
     let scheme = r.array()?;
     let params = r.array()?;
     let key_id = r.array()?;
-    let epoch = r.u64()?;
-    let round = r.u64()?;
+    let epoch = r.epoch()?;
+    let round = r.round()?;
     let elements = r.u64()?;
     let (model, memory) = (r.array()?, r.array()?);
     let (clients, layout_len) = (r.u32()? as usize, r.u32()? as usize);
@@ -374,7 +394,7 @@ pub fn parse_head(bytes: &[u8]) -> Result<Head> {
     }
     let mut contributions = Vec::with_capacity(clients);
     for _ in 0..clients {
-        let next = Contribution { client: r.u32()?, weight: r.u64()? };
+        let next = Contribution { client: r.client()?, weight: r.weight()? };
         if contributions.last().is_some_and(|last: &Contribution| last.client >= next.client) {
             return Err(Error::frame("client ids are not strictly increasing"));
         }

@@ -5,7 +5,6 @@
 mod common;
 
 use common::{Client, bfv, expected, flashe, floats, layout};
-use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Sums};
 use fedcipher_core::flashe::{Masking, Policy};
@@ -18,6 +17,7 @@ use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::sign::{SIGNATURE_LEN, SigningKey};
 use fedcipher_core::wire::{self, Contribution, Header, Kind, MemoryTag, ModelTag};
+use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -27,7 +27,7 @@ const CLIENTS: u32 = 5;
 const MODELS: [&[u8]; 2] = [b"the global model", b"the model that the victim got"];
 
 fn bounds() -> Bounds {
-    Bounds::new(u64::from(CLIENTS), 3, None).unwrap()
+    Bounds::new(u64::from(CLIENTS), Weight::new(3), None).unwrap()
 }
 
 fn oneshot() -> OneshotParams {
@@ -96,11 +96,16 @@ fn worlds() -> &'static [(&'static str, World)] {
     })
 }
 
+fn is_of_client_2(error: &Error) -> bool {
+    matches!(error, Error::Signature { party } if party.get() == 2)
+}
+
 impl World {
     fn new(scheme: Box<dyn Scheme>, rng: &mut StdRng) -> Self {
         let layout = layout(&[(700, 12), (90, 8), (300, 12)]);
         let ids: Vec<u32> = (0..CLIENTS).collect();
-        let epochs: Vec<KeySet> = (1..=2).map(|epoch| scheme.keygen(&ids, epoch).unwrap()).collect();
+        let epochs: Vec<KeySet> =
+            (1..=2).map(|epoch| scheme.keygen(&ClientId::list(0..CLIENTS), Epoch::new(epoch)).unwrap()).collect();
         let mut world = World { scheme, layout, epochs, rounds: Vec::new(), aggregates: Vec::new() };
         for (epoch, number) in [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)] {
             // One client of the last epoch's rounds got another model: all updates but its own are predictable.
@@ -127,7 +132,15 @@ impl World {
     fn encrypt(&self, epoch: usize, round: u64, client: &Client, model: &[u8]) -> Vec<u8> {
         let key = &self.epochs[epoch].clients[client.0 as usize];
         let update = common::update(&self.layout, &client.2);
-        let request = Request { round, weight: client.1, update: &update, plan: &[], model, memory: &[], bound: &[] };
+        let request = Request {
+            round: RoundId::new(round),
+            weight: Weight::new(client.1),
+            update: &update,
+            plan: &[],
+            model,
+            memory: &[],
+            bound: &[],
+        };
         common::encryptor(self.scheme.as_ref(), key, &self.epochs[epoch].clients).encrypt(&request).unwrap()
     }
 
@@ -147,7 +160,7 @@ impl World {
             return self.add(server, frames);
         }
         let own = SigningKey::generate()?;
-        let cohort = (0..CLIENTS).map(|client| (client, own.verify_key())).collect();
+        let cohort = (0..CLIENTS).map(|client| (ClientId::new(client), own.verify_key())).collect();
         let frames: Vec<_> = frames.iter().map(|frame| common::resigned(&own, frame)).collect();
         self.add(&ServerKey { cohort: Arc::new(cohort), ..server.clone() }, &frames)
     }
@@ -166,16 +179,21 @@ impl World {
         let round = self.rounds.iter().find(|r| {
             self.epochs[r.epoch].server.tag.key_id == key.tag.key_id
                 && header.epoch == key.tag.epoch
-                && r.number == header.round
+                && r.number == header.round.get()
         });
         assert!(round.is_some(), "{name}: a round nobody answered was opened");
         let round = round.unwrap();
         let mut named = Vec::new();
         let mac = key.mac().unwrap();
         for c in &header.contributions {
-            let client = round.clients[c.client as usize].clone();
-            assert_eq!(client.1, c.weight, "{name}: client {} is counted with another weight than it chose", c.client);
-            let model = mac.model_tag(MODELS[round.models[c.client as usize]]);
+            let client = round.clients[c.client.get() as usize].clone();
+            assert_eq!(
+                client.1,
+                c.weight.get(),
+                "{name}: client {} is counted with another weight than it chose",
+                c.client
+            );
+            let model = mac.model_tag(MODELS[round.models[c.client.get() as usize]]);
             assert_eq!(model, header.model, "{name}: updates of different models were opened together");
             named.push(client);
         }
@@ -230,10 +248,13 @@ fn bend(world: &World, rng: &mut StdRng, frame: &[u8]) -> Vec<u8> {
         4 => drop(header.contributions.pop()),
         5 => {
             header.contributions = (0..rng.random_range(1..=CLIENTS))
-                .map(|client| Contribution { client, weight: rng.random_range(1..=3) })
+                .map(|client| Contribution {
+                    client: ClientId::new(client),
+                    weight: Weight::new(rng.random_range(1..=3)),
+                })
                 .collect()
         }
-        6 => header.contributions.iter_mut().for_each(|c| c.weight = rng.random_range(1..=3)),
+        6 => header.contributions.iter_mut().for_each(|c| c.weight = Weight::new(rng.random_range(1..=3))),
         7 => {
             (header.key_id, header.epoch) = (other_header.key_id, other_header.epoch);
         }
@@ -292,10 +313,10 @@ fn mixed(world: &World, rng: &mut StdRng) -> Option<Vec<u8>> {
                 (header.round, header.model) = (target.round, target.model);
                 (header.epoch, header.key_id) = (target.epoch, target.key_id);
                 if !keep_name {
-                    header.contributions[0].client = client;
+                    header.contributions[0].client = ClientId::new(client);
                 }
                 if !keep_weight {
-                    header.contributions[0].weight = rng.random_range(1..=3);
+                    header.contributions[0].weight = Weight::new(rng.random_range(1..=3));
                 }
             })
         })
@@ -355,13 +376,19 @@ fn attack_02_a_chosen_ciphertext_is_refused() {
     use fedcipher_core::rlwe::{Bfv, params::Params};
     let params = Params { bounds: bounds(), preset: Preset::Compact, bits: vec![12], server_weights: false };
     let bfv = Bfv::new(params).unwrap();
-    let keys = bfv.keygen(&[0, 1, 2], 1).unwrap();
+    let keys = bfv.keygen(&ClientId::list([0, 1, 2]), Epoch::new(1)).unwrap();
     let d = bfv.derived();
     let fields = d.packing(12).unwrap().fields;
     let layout = layout(&[(d.ring.n * fields.count, 12)]);
-    let three = (0..3).map(|client| Contribution { client, weight: 1 }).collect();
-    let header =
-        keys.server.tag.round_header(Kind::Aggregate, 1, three, &layout, ModelTag::default(), MemoryTag::default());
+    let three = (0..3).map(|client| Contribution { client: ClientId::new(client), weight: Weight::ONE }).collect();
+    let header = keys.server.tag.round_header(
+        Kind::Aggregate,
+        RoundId::new(1),
+        three,
+        &layout,
+        ModelTag::default(),
+        MemoryTag::default(),
+    );
     let polynomial = |bits: u32, value: &dyn Fn(usize) -> u128| {
         let mut out = vec![0; packed_len(d.ring.n, bits)];
         let mut writer = BitWriter::new(&mut out);
@@ -387,7 +414,7 @@ fn attack_03_no_change_of_a_ciphertext_is_too_small_to_be_seen() {
     use fedcipher_core::rlwe::{Bfv, params::Params};
     for (preset, server_weights) in [(Preset::Compact, false), (Preset::Fast, true), (Preset::FedbitPaper, false)] {
         let bfv = Bfv::new(Params { bounds: bounds(), preset, bits: vec![8], server_weights }).unwrap();
-        let keys = bfv.keygen(&[0, 1, 2], 1).unwrap();
+        let keys = bfv.keygen(&ClientId::list([0, 1, 2]), Epoch::new(1)).unwrap();
         let layout = layout(&[(9, 8)]);
         let clients: Vec<Client> = (0..3).map(|id| (id, 2, floats(&layout, u64::from(id)))).collect();
         let mut aggregator = bfv.aggregator(&keys.server, None).unwrap();
@@ -427,7 +454,8 @@ fn attack_03_no_change_of_a_ciphertext_is_too_small_to_be_seen() {
 fn attack_04_a_relabelled_upload_is_refused() {
     for (name, world) in worlds() {
         for upload in [world.rounds[0].updates[2].clone(), unsigned(&world.rounds[0].updates[2])] {
-            let three: Vec<Contribution> = (0..3).map(|client| Contribution { client, weight: 1 }).collect();
+            let three: Vec<Contribution> =
+                (0..3).map(|client| Contribution { client: ClientId::new(client), weight: Weight::ONE }).collect();
             for contributions in [header_of(&upload).contributions, three] {
                 let relabelled = reframe(&upload, |header, _| {
                     header.kind = Kind::Aggregate;
@@ -472,13 +500,13 @@ fn attack_12_updates_of_different_models_do_not_sum() {
         assert_eq!(round.models, [0, 0, 1, 0, 0]);
         let server = &world.epochs[1].server;
         let error = world.add(server, &round.updates[..4]).unwrap_err();
-        assert!(matches!(error, Error::Model { round: 3 }), "{name}: {error}");
+        assert!(matches!(error, Error::Model { round } if round.get() == 3), "{name}: {error}");
         // A server that lies about what the victim trained from.
         let model = header_of(&round.updates[0]).model;
         let mut frames = round.updates[..4].to_vec();
         frames[2] = reframe(&frames[2], |header, _| header.model = model);
         let error = world.add(server, &frames).unwrap_err();
-        assert!(matches!(error, Error::Signature { party: 2 }), "{name}: {error}");
+        assert!(is_of_client_2(&error), "{name}: {error}");
         if let Ok(aggregate) = world.add_unsigned(server, &frames) {
             let error = refused(world.scheme.as_ref(), &world.epochs[1].clients[0], &aggregate);
             assert!(matches!(error, Error::Tag), "{name}: {error}");
@@ -498,13 +526,20 @@ fn renamed(world: &World, client: u32) -> Vec<u8> {
     let (keys, own) = (&world.epochs[0], &world.rounds[0].clients[0]);
     if world.scheme.members() > 0 {
         let update = &world.rounds[0].updates[own.0 as usize];
-        return reframe(update, |header, _| header.contributions[0].client = client);
+        return reframe(update, |header, _| header.contributions[0].client = ClientId::new(client));
     }
     // Encrypted and tagged as that client's, by the product itself.
-    let key = ClientKey { client, ..keys.clients[own.0 as usize].clone() };
+    let key = ClientKey { client: ClientId::new(client), ..keys.clients[own.0 as usize].clone() };
     let update = common::update(&world.layout, &own.2);
-    let request =
-        Request { round: 1, weight: own.1, update: &update, plan: &[], model: MODELS[0], memory: &[], bound: &[] };
+    let request = Request {
+        round: RoundId::new(1),
+        weight: Weight::new(own.1),
+        update: &update,
+        plan: &[],
+        model: MODELS[0],
+        memory: &[],
+        bound: &[],
+    };
     world.scheme.encryptor(&key, None).unwrap().encrypt(&request).unwrap()
 }
 
@@ -517,13 +552,16 @@ fn attack_18_a_clients_number_is_its_signatures() {
         let mut aggregator = world.scheme.aggregator(server, None).unwrap();
         for client in [1, 2, 3] {
             let error = aggregator.add(&renamed(world, client)).unwrap_err();
-            assert!(matches!(error, Error::Signature { party } if party == client), "{name}: {error}");
+            assert!(matches!(error, Error::Signature { party } if party.get() == client), "{name}: {error}");
         }
         let error = aggregator.add(&renamed(world, CLIENTS)).unwrap_err();
-        assert!(matches!(error, Error::UnknownClient { client: CLIENTS }), "{name}: {error}");
+        assert!(matches!(error, Error::UnknownClient { client } if client.get() == CLIENTS), "{name}: {error}");
         // Its own: one of three.
         aggregator.add(&updates[0]).unwrap();
-        assert!(matches!(aggregator.add(&updates[0]), Err(Error::DuplicateClient { client: 0, .. })), "{name}");
+        assert!(
+            matches!(aggregator.add(&updates[0]), Err(Error::DuplicateClient { client, .. }) if client.get() == 0),
+            "{name}"
+        );
         assert!(
             matches!(aggregator.requests().and_then(|_| aggregator.finish()), Err(Error::TooFew { found: 1, .. })),
             "{name}"
@@ -533,7 +571,7 @@ fn attack_18_a_clients_number_is_its_signatures() {
         }
         let sum = common::finished(world.scheme.as_ref(), &world.epochs[0].clients, aggregator.as_mut()).unwrap();
         let opened = world.open(0, &sum).unwrap();
-        assert_eq!(opened.contributions.iter().map(|c| c.client).collect::<Vec<_>>(), [0, 1, 3], "{name}");
+        assert_eq!(opened.contributions.iter().map(|c| c.client.get()).collect::<Vec<_>>(), [0, 1, 3], "{name}");
     }
 }
 
@@ -553,20 +591,22 @@ fn a_frame_of_which_one_byte_was_changed_is_not_its_clients() {
             body[at] ^= 1;
             let error = aggregator.add(&wire::seal(body)).unwrap_err();
             // Tag and signature may be no field element or no point: then the frame is malformed.
-            let expected = at < head || matches!(error, Error::Signature { party: 2 } | Error::Frame { .. });
+            let expected = at < head || matches!(error, Error::Frame { .. }) || is_of_client_2(&error);
             assert!(expected, "{name}: byte {at}: {error}");
         }
         let fields: [(&str, Change); 5] = [
-            ("round", |header| header.round += 1),
+            ("round", |header| header.round = header.round.later_by(1)),
             ("model", |header| header.model[3] ^= 1),
             ("memory", |header| header.memory[3] ^= 1),
-            ("weight", |header| header.contributions[0].weight = header.contributions[0].weight % 3 + 1),
+            ("weight", |header| {
+                header.contributions[0].weight = Weight::new(header.contributions[0].weight.get() % 3 + 1)
+            }),
             ("layout", |header| header.layout[3] ^= 1),
         ];
         for (field, change) in fields {
             let error = aggregator.add(&reframe(update, |header, _| change(header))).unwrap_err();
             // Where the shares of `oneshot` lie follows from the layout.
-            let refused = matches!(error, Error::Signature { party: 2 })
+            let refused = is_of_client_2(&error)
                 || *name == "oneshot" && field == "layout" && matches!(error, Error::Parameter { .. });
             assert!(refused, "{name}: {field}: {error}");
         }
@@ -576,7 +616,7 @@ fn a_frame_of_which_one_byte_was_changed_is_not_its_clients() {
             let at = payload.len() - SIGNATURE_LEN;
             payload[at..].copy_from_slice(&other[other.len() - SIGNATURE_LEN..]);
         });
-        assert!(matches!(aggregator.add(&grafted), Err(Error::Signature { party: 2 })), "{name}");
+        assert!(matches!(aggregator.add(&grafted), Err(Error::Signature { party }) if party.get() == 2), "{name}");
         aggregator.add(update).unwrap();
     }
 }
@@ -585,20 +625,27 @@ fn a_frame_of_which_one_byte_was_changed_is_not_its_clients() {
 #[test]
 fn a_sum_counts_in_one_memory() {
     for (name, scheme) in schemes() {
-        let keys = scheme.keygen(&[0, 1, 2], 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list([0, 1, 2]), Epoch::new(1)).unwrap();
         let layout = layout(&[(90, 12)]);
         let (values, mac) = (floats(&layout, 1), keys.clients[0].mac().unwrap());
         let frame = |client: usize, memory: &[u8]| {
             let update = common::update(&layout, &values);
-            let request =
-                Request { round: 1, weight: 1, update: &update, plan: &[], model: MODELS[0], memory, bound: &[] };
+            let request = Request {
+                round: RoundId::new(1),
+                weight: Weight::ONE,
+                update: &update,
+                plan: &[],
+                model: MODELS[0],
+                memory,
+                bound: &[],
+            };
             common::encryptor(scheme.as_ref(), &keys.clients[client], &keys.clients).encrypt(&request).unwrap()
         };
         let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
         aggregator.add(&frame(0, b"here")).unwrap();
         for other in [b"".as_slice(), b"there"] {
             let error = aggregator.add(&frame(1, other)).unwrap_err();
-            assert!(matches!(error, Error::Memory { round: 1 }), "{name}: {error}");
+            assert!(matches!(error, Error::Memory { round } if round.get() == 1), "{name}: {error}");
         }
         for client in [1, 2] {
             aggregator.add(&frame(client, b"here")).unwrap();
@@ -613,7 +660,7 @@ fn a_sum_counts_in_one_memory() {
         };
         open(&sum, Some(b"here")).unwrap();
         for other in [b"".as_slice(), b"there"] {
-            assert!(matches!(open(&sum, Some(other)), Err(Error::Memory { round: 1 })), "{name}");
+            assert!(matches!(open(&sum, Some(other)), Err(Error::Memory { round }) if round.get() == 1), "{name}");
             let relabelled = reframe(&sum, |header, _| header.memory = mac.memory_tag(other));
             let error = open(&relabelled, Some(other)).unwrap_err();
             assert!(matches!(error, Error::Tag | Error::Signature { .. }), "{name}: {error}");
@@ -634,7 +681,7 @@ fn a_round_has_one_opening_also_after_a_restart() {
             decryptor.decrypt(frame, &Expect::default(), Sums::default()).map(drop)
         };
         let [first, other, second] = [0, 1, 2].map(|k| world.aggregates[k].clone());
-        assert_eq!([1, 1, 2], [&first, &other, &second].map(|f| header_of(f).round), "{name}");
+        assert_eq!([1, 1, 2], [&first, &other, &second].map(|f| header_of(f).round.get()), "{name}");
         open(&first).unwrap();
         open(&first).unwrap();
         let twice = open(&other).unwrap_err();
@@ -661,12 +708,14 @@ fn a_round_has_one_opening_also_after_a_restart() {
 fn attack_10_what_a_frame_cannot_carry_is_not_allocated() {
     let huge = common::layout(&[(1 << 31, 12), (1 << 31, 8)]);
     for (name, scheme) in schemes() {
-        let keys = scheme.keygen(&[0, 1, 2], 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list([0, 1, 2]), Epoch::new(1)).unwrap();
         let frame = |kind, clients: u32| {
-            let named = (0..clients).map(|client| Contribution { client, weight: 1 }).collect();
+            let named = (0..clients)
+                .map(|client| Contribution { client: ClientId::new(client), weight: Weight::ONE })
+                .collect();
             keys.server
                 .tag
-                .round_header(kind, 1, named, &huge, ModelTag::default(), MemoryTag::default())
+                .round_header(kind, RoundId::new(1), named, &huge, ModelTag::default(), MemoryTag::default())
                 .frame(&[1; 40])
         };
         let error = scheme.aggregator(&keys.server, None).unwrap().add(&frame(Kind::Update, 1)).unwrap_err();

@@ -4,7 +4,6 @@
 mod common;
 
 use common::{Client, bfv, dense_schemes, encrypt, expected, flashe, floats, layout};
-use fedcipher_core::Error;
 use fedcipher_core::admission::check_sums;
 use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
@@ -15,10 +14,11 @@ use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::statement::END_LEN;
 use fedcipher_core::wire::{self, Contribution, Header, Kind};
+use fedcipher_core::{ClientId, Epoch, Error, RoundId, TotalWeight, Weight};
 use proptest::prelude::*;
 
 fn bounds() -> Bounds {
-    Bounds::new(4, 2, Some(1)).unwrap()
+    Bounds::new(4, Weight::new(2), Some(1)).unwrap()
 }
 
 fn double() -> Box<dyn Scheme> {
@@ -34,14 +34,21 @@ fn all_schemes() -> Vec<Box<dyn Scheme>> {
 #[test]
 fn nan_and_infinity_name_tensor_and_index() {
     for scheme in all_schemes() {
-        let keys = scheme.keygen(&[0], 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list([0]), Epoch::new(1)).unwrap();
         let layout = layout(&[(5, 12), (4000, 12)]);
         for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut values = floats(&layout, 1);
             values[1][3999] = poison;
             let update = common::update(&layout, &values);
-            let request =
-                Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
+            let request = Request {
+                round: RoundId::new(1),
+                weight: Weight::ONE,
+                update: &update,
+                plan: &[],
+                model: b"model",
+                memory: &[],
+                bound: &[],
+            };
             let error = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap_err();
             assert!(matches!(error, Error::NotFinite { tensor: 1, index: 3999, .. }), "{error}");
         }
@@ -63,23 +70,23 @@ fn values_beyond_the_clip_are_clipped_and_counted() {
 
 #[test]
 fn the_bound_is_checked_before_the_round_and_names_what_fits() {
-    let error = bfv_result(Bounds::new(1000, 1 << 30, Some(1)).unwrap(), Preset::Fast, 24).unwrap_err();
+    let error = bfv_result(Bounds::new(1000, Weight::new(1 << 30), Some(1)).unwrap(), Preset::Fast, 24).unwrap_err();
     let Error::Bound { needed_bits, ref cure, .. } = error else { panic!("{error}") };
     assert!(needed_bits >= 63 && cure.contains("max_weight="), "{error}");
-    let wide = flashe(Bounds::new(1 << 20, 1 << 32, Some(1)).unwrap(), Policy::Adaptive, None);
+    let wide = flashe(Bounds::new(1 << 20, Weight::new(1 << 32), Some(1)).unwrap(), Policy::Adaptive, None);
     assert!(matches!(wide.check_layout(&layout(&[(3, 24)])), Err(Error::Bound { .. })));
     // The cure works.
     let text = error.to_string();
     let weight: u64 = text.split("max_weight=").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
-    assert!(bfv_result(Bounds::new(1000, weight, Some(1)).unwrap(), Preset::Fast, 24).is_ok());
-    assert!(bfv_result(Bounds::new(1000, weight + 1, Some(1)).unwrap(), Preset::Fast, 24).is_err());
+    assert!(bfv_result(Bounds::new(1000, Weight::new(weight), Some(1)).unwrap(), Preset::Fast, 24).is_ok());
+    assert!(bfv_result(Bounds::new(1000, Weight::new(weight + 1), Some(1)).unwrap(), Preset::Fast, 24).is_err());
 }
 
 /// The best that fits is named, and nothing that does not.
 #[test]
 fn each_cure_of_a_bound_fits() {
     let cure = |clients, max_weight, bits, limit| {
-        let bounds = Bounds::new(clients, max_weight, None).unwrap();
+        let bounds = Bounds::new(clients, Weight::new(max_weight), None).unwrap();
         match bounds.checked_field_bits(bits, limit) {
             Err(Error::Bound { cure, .. }) => cure,
             other => panic!("{other:?}"),
@@ -89,12 +96,12 @@ fn each_cure_of_a_bound_fits() {
     assert_eq!(cure(4, 2, 12, 13), "bits=10, or a modulus of 15 bits");
     assert_eq!(cure(4, 100, 2, 4), "max_weight=1, or a modulus of 10 bits");
     assert_eq!(cure(4, 100, 2, 3), "a modulus of 10 bits, or fewer clients");
-    assert_eq!(Bounds::new(4, 2, None).unwrap().checked_field_bits(12, 15).unwrap(), 15);
+    assert_eq!(Bounds::new(4, Weight::new(2), None).unwrap().checked_field_bits(12, 15).unwrap(), 15);
 }
 
 #[test]
 fn a_scheme_says_how_many_clients_it_is_for() {
-    let says = Bounds::new(7, 1, None).unwrap().describe();
+    let says = Bounds::new(7, Weight::ONE, None).unwrap().describe();
     let says: Vec<_> = says.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(says, [("clients", "7"), ("least contributions", "3")]);
 }
@@ -108,16 +115,26 @@ fn bfv_result(bounds: Bounds, preset: Preset, bits: u32) -> fedcipher_core::Resu
 fn a_weight_beyond_the_bound_is_refused_on_both_sides() {
     for scheme in all_schemes() {
         let layout = layout(&[(50, 12)]);
-        let keys = scheme.keygen(&[0], 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list([0]), Epoch::new(1)).unwrap();
         let values = floats(&layout, 1);
         let update = common::update(&layout, &values);
         for weight in [0, 3] {
-            let request =
-                Request { round: 1, weight, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
+            let request = Request {
+                round: RoundId::new(1),
+                weight: Weight::new(weight),
+                update: &update,
+                plan: &[],
+                model: b"model",
+                memory: &[],
+                bound: &[],
+            };
             let error = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap_err();
-            assert!(matches!(error, Error::Weight { client: 0, max_weight: 2, .. }), "{error}");
+            assert!(
+                matches!(error, Error::Weight { client, max_weight, .. } if client.get() == 0 && max_weight.get() == 2),
+                "{error}"
+            );
             let frame = encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, values.clone()), &[]);
-            let forged = reframe(&frame, |h| h.contributions[0].weight = weight);
+            let forged = reframe(&frame, |h| h.contributions[0].weight = Weight::new(weight));
             let error = scheme.aggregator(&keys.server, None).unwrap().add(&forged).unwrap_err();
             assert!(matches!(error, Error::Weight { .. }), "{error}");
         }
@@ -136,12 +153,12 @@ fn reframe(frame: &[u8], change: impl FnOnce(&mut Header)) -> Vec<u8> {
 fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
     for scheme in all_schemes().iter().filter(|s| s.name() != "flashe" || s.describe()[2].1 == "all") {
         let layout = layout(&[(3000, 12)]);
-        let keys = scheme.keygen(&[0, 1, 2, 3], 1).unwrap();
-        let foreign = scheme.keygen(&[0, 1, 2, 3], 1).unwrap();
-        let later = scheme.keygen(&[0, 1, 2, 3], 2).unwrap();
+        let keys = scheme.keygen(&ClientId::list([0, 1, 2, 3]), Epoch::new(1)).unwrap();
+        let foreign = scheme.keygen(&ClientId::list([0, 1, 2, 3]), Epoch::new(1)).unwrap();
+        let later = scheme.keygen(&ClientId::list([0, 1, 2, 3]), Epoch::new(2)).unwrap();
         let clients: Vec<Client> = (0..3).map(|id| (id, 1, floats(&layout, u64::from(id)))).collect();
         let frame = |keys, round, client: &Client| encrypt(scheme.as_ref(), keys, &layout, round, client, &[]);
-        let mut aggregator = scheme.aggregator(&keys.server, Some(7)).unwrap();
+        let mut aggregator = scheme.aggregator(&keys.server, Some(RoundId::new(7))).unwrap();
         assert!(matches!(aggregator.finish(), Err(Error::EmptyCohort)));
         let good = frame(&keys, 7, &clients[0]);
         aggregator.add(&good).unwrap();
@@ -157,9 +174,12 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
         let sound = frame(&keys, 7, &clients[1]);
         refuse(&reframe(&sound, |h| h.scheme = *b"other\0\0\0\0\0\0\0\0\0\0\0"), "WrongSchemeError");
         refuse(&reframe(&sound, |h| h.params[0] ^= 1), "WrongParametersError");
-        refuse(&reframe(&sound, |h| h.contributions[0].client = 99), "UnknownClientError");
+        refuse(&reframe(&sound, |h| h.contributions[0].client = ClientId::new(99)), "UnknownClientError");
         refuse(&reframe(&sound, |h| h.elements += 1), "FrameError");
-        refuse(&reframe(&sound, |h| h.contributions.push(Contribution { client: 2, weight: 1 })), "FrameError");
+        refuse(
+            &reframe(&sound, |h| h.contributions.push(Contribution { client: ClientId::new(2), weight: Weight::ONE })),
+            "FrameError",
+        );
         refuse(&reframe(&sound, |h| h.kind = Kind::Aggregate), "FrameError");
         let shorter = common::layout(&[(2999, 12)]);
         let odd: Client = (1, 1, floats(&shorter, 1));
@@ -185,10 +205,10 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
         let aggregate = aggregator.finish().unwrap();
         let decryptor = scheme.decryptor(&keys.clients[3], None).unwrap();
         let of = |round| Expect { round: Some(round), ..Expect::default() };
-        let opened = decryptor.decrypt(&aggregate, &of(7), Sums::default()).unwrap();
+        let opened = decryptor.decrypt(&aggregate, &of(RoundId::new(7)), Sums::default()).unwrap();
         assert_eq!(opened.values().0, expected(scheme.values().levels, &layout, &clients), "{}", scheme.name());
 
-        let wrong = decryptor.decrypt(&aggregate, &of(8), Sums::default()).unwrap_err();
+        let wrong = decryptor.decrypt(&aggregate, &of(RoundId::new(8)), Sums::default()).unwrap_err();
         assert_eq!(wrong.class(), "WrongRoundError");
         let error = scheme
             .decryptor(&foreign.clients[0], None)
@@ -204,8 +224,8 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
 fn a_wrong_key_under_the_right_name_yields_an_error() {
     let layout = layout(&[(2000, 12)]);
     for scheme in all_schemes() {
-        let keys = scheme.keygen(&[0, 1], 1).unwrap();
-        let mut impostor = scheme.keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        let keys = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
+        let mut impostor = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap().clients.remove(0);
         impostor.tag = keys.server.tag.clone();
         let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
         aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[])).unwrap();
@@ -223,11 +243,11 @@ fn a_wrong_key_under_the_right_name_yields_an_error() {
 fn sums_beyond_what_their_clients_can_have_sent_are_refused() {
     let most = 3 * 4094;
     let mut sums = vec![most; 40];
-    check_sums(&sums, 3, 4094).unwrap();
+    check_sums(&sums, TotalWeight::new(3), 4094).unwrap();
     // One of them, then another beside it, wherever a vector's lanes end.
     for at in 0..sums.len() {
         sums[at] = most + 1 + at as u64;
-        let error = check_sums(&sums, 3, 4094).unwrap_err();
+        let error = check_sums(&sums, TotalWeight::new(3), 4094).unwrap_err();
         let says = format!("a sum of {} exceeds the largest possible {most} for total weight 3", sums[at]);
         assert!(matches!(&error, Error::Decrypt { reason } if *reason == says), "{error}");
         if at > 0 {
@@ -269,9 +289,10 @@ fn a_checksum_in_parts_is_that_of_the_whole() {
 /// All fields at once are what they are piece by piece, and as sums.
 #[test]
 fn a_polynomial_is_of_every_field_of_every_segment() {
-    let (key, layout) = (&double().keygen(&[0, 1], 1).unwrap().clients[0], layout(&[(700, 12), (300, 8)]));
-    let own = Contribution { client: 0, weight: 1 };
-    let header = key.tag.round_header(Kind::Update, 1, vec![own], &layout, [0; 16], [0; 16]);
+    let (key, layout) =
+        (&double().keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap().clients[0], layout(&[(700, 12), (300, 8)]));
+    let own = Contribution { client: ClientId::new(0), weight: Weight::ONE };
+    let header = key.tag.round_header(Kind::Update, RoundId::new(1), vec![own], &layout, [0; 16], [0; 16]);
     let mac = key.mac().unwrap().round(&header, &layout, bounds(), b"");
     let mut fields: Vec<u32> = (0..1000).collect();
     let whole = |fields: &[u32]| mac.tag(mac.hash_fields(fields), &own);
@@ -294,10 +315,10 @@ fn a_polynomial_is_of_every_field_of_every_segment() {
 /// A key is of one scheme and of its parameters, for each of the three who use one.
 #[test]
 fn a_key_of_another_scheme_or_of_other_parameters_is_refused() {
-    let (ours, others) = (all_schemes(), dense_schemes(Bounds::new(4, 1, Some(1)).unwrap(), &[12]));
+    let (ours, others) = (all_schemes(), dense_schemes(Bounds::new(4, Weight::ONE, Some(1)).unwrap(), &[12]));
     for scheme in &ours {
         for other in ours.iter().chain(&others).filter(|o| (o.name(), o.digest()) != (scheme.name(), scheme.digest())) {
-            let keys = other.keygen(&[0, 1], 1).unwrap();
+            let keys = other.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
             let client = &keys.clients[0];
             let refusals = [
                 scheme.encryptor(client, None).err().unwrap(),
@@ -324,8 +345,8 @@ fn a_key_of_another_scheme_or_of_other_parameters_is_refused() {
 #[test]
 fn too_many_clients_for_the_modulus() {
     let layout = layout(&[(10, 12)]);
-    let scheme = bfv(Bounds::new(2, 1, Some(1)).unwrap(), Preset::Compact, &[12], false);
-    let keys = scheme.keygen(&[0, 1, 2], 1).unwrap();
+    let scheme = bfv(Bounds::new(2, Weight::ONE, Some(1)).unwrap(), Preset::Compact, &[12], false);
+    let keys = scheme.keygen(&ClientId::list([0, 1, 2]), Epoch::new(1)).unwrap();
     let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
     for id in 0..2 {
         aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(id, 1, floats(&layout, 1)), &[])).unwrap();
@@ -338,7 +359,7 @@ fn too_many_clients_for_the_modulus() {
 fn mixed_masking_in_one_round_is_refused() {
     let layout = layout(&[(10, 12)]);
     let scheme = flashe(bounds(), Policy::Adaptive, None);
-    let keys = scheme.keygen(&[0, 1], 1).unwrap();
+    let keys = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
     let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
     aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[1])).unwrap();
     let other = encrypt(scheme.as_ref(), &keys, &layout, 1, &(1, 1, floats(&layout, 1)), &[2]);
@@ -350,22 +371,29 @@ fn a_nonce_is_never_used_twice_even_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let layout = layout(&[(10, 12)]);
     let scheme = double();
-    let keys = scheme.keygen(&[0, 1], 1).unwrap();
+    let keys = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
     let values = floats(&layout, 1);
     let attempt = |key: &ClientKey, round| {
         let update = common::update(&layout, &values);
-        let request =
-            Request { round, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
+        let request = Request {
+            round,
+            weight: Weight::ONE,
+            update: &update,
+            plan: &[],
+            model: b"model",
+            memory: &[],
+            bound: &[],
+        };
         // A new encryptor each time: as after a restart.
         scheme.encryptor(key, Some(folder.path()))?.encrypt(&request).map(drop)
     };
-    attempt(&keys.clients[0], 5).unwrap();
+    attempt(&keys.clients[0], RoundId::new(5)).unwrap();
     for round in [5, 4, 0] {
-        let error = attempt(&keys.clients[0], round).unwrap_err();
-        assert!(matches!(error, Error::NonceReuse { last: 5, .. }), "{error}");
+        let error = attempt(&keys.clients[0], RoundId::new(round)).unwrap_err();
+        assert!(matches!(error, Error::NonceReuse { last, .. } if last.get() == 5), "{error}");
     }
-    attempt(&keys.clients[0], 6).unwrap();
-    attempt(&keys.clients[1], 5).unwrap();
+    attempt(&keys.clients[0], RoundId::new(6)).unwrap();
+    attempt(&keys.clients[1], RoundId::new(5)).unwrap();
     // A destroyed ledger refuses; tests/ledger.rs has every way to destroy one.
     let path = std::fs::read_dir(folder.path())
         .unwrap()
@@ -374,20 +402,20 @@ fn a_nonce_is_never_used_twice_even_after_a_restart() {
         .unwrap();
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, vec![0xaa; bytes.len()]).unwrap();
-    assert_eq!(attempt(&keys.clients[0], 7).unwrap_err().class(), "LedgerError");
+    assert_eq!(attempt(&keys.clients[0], RoundId::new(7)).unwrap_err().class(), "LedgerError");
     std::fs::write(&path, &bytes).unwrap();
-    attempt(&keys.clients[0], 7).unwrap();
+    attempt(&keys.clients[0], RoundId::new(7)).unwrap();
 }
 
 #[test]
 fn two_processes_with_one_key_cannot_both_claim_a_round() {
     let folder = tempfile::tempdir().unwrap();
-    let keys = double().keygen(&[0], 1).unwrap();
+    let keys = double().keygen(&ClientId::list([0]), Epoch::new(1)).unwrap();
     let claims: Vec<_> = (0..8)
         .map(|_| {
             let (key, path) = (keys.clients[0].clone(), folder.path().to_owned());
             std::thread::spawn(move || {
-                fedcipher_core::ledger::Ledger::open(&key, Some(&path)).unwrap().claim(1).is_ok()
+                fedcipher_core::ledger::Ledger::open(&key, Some(&path)).unwrap().claim(RoundId::new(1)).is_ok()
             })
         })
         .collect();
@@ -398,7 +426,7 @@ fn two_processes_with_one_key_cannot_both_claim_a_round() {
 #[test]
 fn secrets_do_not_show_in_debug_output_and_server_keys_hold_none() {
     for scheme in all_schemes() {
-        let keys = scheme.keygen(&[0, 1], 3).unwrap();
+        let keys = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(3)).unwrap();
         let text = format!("{:?}", keys.clients[0]);
         assert!(text.contains("client 0") && !text.contains("secret"), "{text}");
         let secret = &keys.clients[0].secret;
@@ -410,11 +438,11 @@ fn secrets_do_not_show_in_debug_output_and_server_keys_hold_none() {
             assert!(!public.windows(16).any(|w| w == &secret[..16]));
         }
         let again = ClientKey::from_bytes(&keys.clients[0].to_bytes()).unwrap();
-        assert_eq!((again.client, again.secret.as_slice()), (0, secret.as_slice()));
+        assert_eq!((again.client, again.secret.as_slice()), (ClientId::new(0), secret.as_slice()));
         assert_eq!(ServerKey::from_bytes(&keys.server.to_bytes()).unwrap(), keys.server);
         assert!(ServerKey::from_bytes(&keys.clients[0].to_bytes()).is_err());
-        assert!(matches!(scheme.keygen(&[], 1), Err(Error::EmptyCohort)));
-        assert!(scheme.keygen(&[1, 1], 1).is_err());
+        assert!(matches!(scheme.keygen(&ClientId::list([]), Epoch::new(1)), Err(Error::EmptyCohort)));
+        assert!(scheme.keygen(&ClientId::list([1, 1]), Epoch::new(1)).is_err());
     }
 }
 
@@ -424,7 +452,7 @@ fn ciphertexts_are_not_the_plaintext() {
     let layout = layout(&[(4000, 12)]);
     let zeros = vec![vec![0.0f32; 4000]];
     for scheme in all_schemes().iter().filter(|s| s.name() != "plain") {
-        let keys = scheme.keygen(&[0], 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list([0]), Epoch::new(1)).unwrap();
         let frame = encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, zeros.clone()), &[]);
         let payload = wire::parse(&frame).unwrap().payload;
         // A constant plaintext must look random: no 8-byte word repeats, bytes are spread evenly.
@@ -449,12 +477,15 @@ fn any_header() -> impl Strategy<Value = Header> {
             scheme: ids.0,
             params: ids.1,
             key_id: ids.2,
-            epoch: n.0,
-            round: n.1,
+            epoch: Epoch::new(n.0),
+            round: RoundId::new(n.1),
             elements: n.2,
             model: ids.2,
             memory: ids.1,
-            contributions: clients.into_iter().map(|(client, weight)| Contribution { client, weight }).collect(),
+            contributions: clients
+                .into_iter()
+                .map(|(client, weight)| Contribution { client: ClientId::new(client), weight: Weight::new(weight) })
+                .collect(),
             layout,
         },
     )
@@ -583,7 +614,7 @@ fn hostile_cases() -> &'static Vec<Hostile> {
             .enumerate()
             .map(|(k, scheme)| {
                 let layout = of(scheme.as_ref())[usize::from(k >= all_schemes().len())].clone();
-                let keys = scheme.keygen(&[0, 1], 1).unwrap();
+                let keys = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
                 let update = encrypt(scheme.as_ref(), &keys, &layout, 1, &(0, 1, floats(&layout, 1)), &[]);
                 let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
                 aggregator.add(&update).unwrap();
@@ -615,7 +646,7 @@ fn layouts_that_make_no_sense_are_refused() {
 fn nothing_is_added_to_a_sum_that_has_been_handed_out() {
     let layout = layout(&[(300, 12)]);
     for scheme in all_schemes() {
-        let keys = scheme.keygen(&[0, 1, 2], 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list([0, 1, 2]), Epoch::new(1)).unwrap();
         let clients: Vec<Client> = (0..3).map(|id| (id, 1, floats(&layout, 3))).collect();
         let frames: Vec<_> = clients.iter().map(|c| encrypt(scheme.as_ref(), &keys, &layout, 1, c, &[])).collect();
         let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
@@ -626,7 +657,7 @@ fn nothing_is_added_to_a_sum_that_has_been_handed_out() {
         aggregator.finish().unwrap();
         for result in [aggregator.add(&frames[2]).map(drop), aggregator.finish().map(drop)] {
             let error = result.unwrap_err();
-            assert!(matches!(error, Error::Finished { round: 1 }), "{}: {error}", scheme.name());
+            assert!(matches!(error, Error::Finished { round } if round.get() == 1), "{}: {error}", scheme.name());
         }
     }
 }
@@ -637,20 +668,21 @@ fn a_client_without_a_neighbour_is_refused() {
     let layout = layout(&[(300, 12)]);
     for top in [None, Some(0.2)] {
         let scheme = flashe(bounds(), Policy::Fixed(Masking::Double), top);
-        let keys = scheme.keygen(&[0, 1], 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
         let frames = [0, 1].map(|id| encrypt(scheme.as_ref(), &keys, &layout, 1, &(id, 1, floats(&layout, 3)), &[]));
         let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
         for frame in &frames {
             aggregator.add(frame).unwrap();
         }
-        let last = Contribution { client: u32::MAX, weight: 1 };
+        let last = Contribution { client: ClientId::new(u32::MAX), weight: Weight::ONE };
         let aggregate = reframe(&aggregator.finish().unwrap(), |header| header.contributions[1] = last);
         let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
         let error = decryptor.decrypt(&aggregate, &Expect::default(), Sums::default()).unwrap_err();
-        assert!(matches!(error, Error::UnknownClient { client: u32::MAX } | Error::Tag), "{error}");
+        let unknown = matches!(error, Error::UnknownClient { client } if client.get() == u32::MAX);
+        assert!(unknown || matches!(error, Error::Tag), "{error}");
         // And a key for it, from whoever makes keys otherwise.
         let mut key = keys.clients[0].clone();
-        key.client = u32::MAX;
+        key.client = ClientId::new(u32::MAX);
         assert!(matches!(scheme.encryptor(&key, None).err(), Some(Error::UnknownClient { .. })));
     }
 }
@@ -658,13 +690,13 @@ fn a_client_without_a_neighbour_is_refused() {
 /// Beside its own fields a key has nothing to say: what a reader passes over, another may go by.
 #[test]
 fn a_key_with_more_in_it_than_a_key_is_refused() {
-    let keys = double().keygen(&[3, 5], 1).unwrap();
+    let keys = double().keygen(&ClientId::list([3, 5]), Epoch::new(1)).unwrap();
     let changes: [fn(&mut Header); 5] = [
-        |header| header.round = 1,
+        |header| header.round = RoundId::new(1),
         |header| header.elements = 1,
         |header| header.model = [1; 16],
         |header| header.layout = vec![0],
-        |header| header.contributions[0].weight = 2,
+        |header| header.contributions[0].weight = Weight::new(2),
     ];
     for change in changes {
         let client = ClientKey::from_bytes(&reframe(&keys.clients[0].to_bytes(), change)).unwrap_err();

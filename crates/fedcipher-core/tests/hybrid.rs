@@ -5,7 +5,6 @@
 mod common;
 
 use common::{Client, encrypt, expected, floats, layout, run_round};
-use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::Sums;
 use fedcipher_core::keys::KeySet;
@@ -16,6 +15,7 @@ use fedcipher_core::pasta::scheme::{Params, PastaBfv, predicted_noise};
 use fedcipher_core::pasta::transcipher::{Diagonals, EvaluationKeys, ServerKeys, Transcipher};
 use fedcipher_core::scheme::{Expect, Request, RoundPlan, Scheme, Workers};
 use fedcipher_core::wire::{self, Contribution};
+use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight};
 use fhe::bfv::{BfvParametersBuilder, Ciphertext, SecretKey};
 use fhe_traits::{DeserializeParametrized, Serialize};
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -25,7 +25,8 @@ use std::sync::{Mutex, PoisonError};
 static HEAVY: Mutex<()> = Mutex::new(());
 
 fn scheme(variant: u32, prime: u64, clients: u64, max_weight: u64) -> PastaBfv {
-    PastaBfv::new(Params { bounds: Bounds::new(clients, max_weight, Some(1)).unwrap(), variant, prime }).unwrap()
+    PastaBfv::new(Params { bounds: Bounds::new(clients, Weight::new(max_weight), Some(1)).unwrap(), variant, prime })
+        .unwrap()
 }
 
 /// Deciphers part of a chunk and looks at everything a holder of the BFV key can see.
@@ -166,18 +167,22 @@ fn add(s: &PastaBfv, keys: &KeySet, frames: &[Vec<u8>]) -> Result<Vec<u8>, Error
 fn bad_input_is_refused_before_the_work_starts() {
     let s = scheme(4, PRIMES[0], 4, 2);
     let layout = layout(&[(50, 12)]);
-    let keys = s.keygen(&[0, 1, 2], 1).unwrap();
+    let keys = s.keygen(&ClientId::list([0, 1, 2]), Epoch::new(1)).unwrap();
     let client = |id: u32| -> Client { (id, 1, floats(&layout, u64::from(id))) };
     let first = encrypt(&s, &keys, &layout, 5, &client(0), &[]);
     let second = encrypt(&s, &keys, &layout, 5, &client(1), &[]);
 
     // The key travels once: the plan names who need not send it again.
-    assert!(s.plan(&keys.server, &[0, 1]).unwrap().is_empty());
+    assert!(s.plan(&keys.server, &ClientId::list([0, 1])).unwrap().is_empty());
     add(&s, &keys, std::slice::from_ref(&first)).unwrap();
-    let plan = s.plan(&keys.server, &[0, 1]).unwrap();
+    let plan = s.plan(&keys.server, &ClientId::list([0, 1])).unwrap();
     assert_eq!(plan, 0u32.to_le_bytes());
     // In the next epoch it is not known.
-    assert!(s.plan(&s.keygen(&[0, 1], 2).unwrap().server, &[0, 1]).unwrap().is_empty());
+    assert!(
+        s.plan(&s.keygen(&ClientId::list([0, 1]), Epoch::new(2)).unwrap().server, &ClientId::list([0, 1]))
+            .unwrap()
+            .is_empty()
+    );
     let short = encrypt(&s, &keys, &layout, 6, &client(0), &plan);
     assert!(short.len() < 400 && first.len() > 100 * short.len());
     add(&s, &keys, &[short]).unwrap();
@@ -203,7 +208,7 @@ fn bad_input_is_refused_before_the_work_starts() {
     assert_eq!(add(&s, &keys, &[by_one(&bad)]).unwrap_err().class(), "FrameError");
     let cut = [&ours.payload[..own], &ours.payload[own + 1..]].concat();
     assert_eq!(add(&s, &keys, &[by_one(&cut)]).unwrap_err().class(), "FrameError");
-    let mut aggregator = s.aggregator(&keys.server, Some(9)).unwrap();
+    let mut aggregator = s.aggregator(&keys.server, Some(RoundId::new(9))).unwrap();
     assert_eq!(aggregator.add(&first).unwrap_err().class(), "WrongRoundError");
 
     // A repeated nonce.
@@ -211,15 +216,31 @@ fn bad_input_is_refused_before_the_work_starts() {
     let update = common::update(&layout, &values);
     let mut encryptor = s.encryptor(&keys.clients[0], None).unwrap();
     encryptor
-        .encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] })
+        .encrypt(&Request {
+            round: RoundId::new(5),
+            weight: Weight::ONE,
+            update: &update,
+            plan: &[],
+            model: b"model",
+            memory: &[],
+            bound: &[],
+        })
         .unwrap();
     let again = encryptor
-        .encrypt(&Request { round: 5, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] })
+        .encrypt(&Request {
+            round: RoundId::new(5),
+            weight: Weight::ONE,
+            update: &update,
+            plan: &[],
+            model: b"model",
+            memory: &[],
+            bound: &[],
+        })
         .unwrap_err();
     assert_eq!(again.class(), "NonceReuseError");
 
     // Galois keys that are missing or damaged.
-    let mut crippled = s.keygen(&[0], 1).unwrap().server;
+    let mut crippled = s.keygen(&ClientId::list([0]), Epoch::new(1)).unwrap().server;
     crippled.public.truncate(3 * 32 + 1000);
     assert!(scheme(4, PRIMES[0], 4, 2).aggregator(&crippled, None).is_err());
 
@@ -244,7 +265,8 @@ fn bad_input_is_refused_before_the_work_starts() {
 
 #[test]
 fn a_noise_budget_that_would_run_out_is_an_error_beforehand() {
-    let params = Params { bounds: Bounds::new(1 << 20, 1 << 32, Some(1)).unwrap(), variant: 4, prime: PRIMES[0] };
+    let params =
+        Params { bounds: Bounds::new(1 << 20, Weight::new(1 << 32), Some(1)).unwrap(), variant: 4, prime: PRIMES[0] };
     let error = PastaBfv::new(params).err().unwrap();
     assert!(error.to_string().contains("exceeds the budget"), "{error}");
 }
@@ -253,7 +275,7 @@ fn a_noise_budget_that_would_run_out_is_an_error_beforehand() {
 fn the_work_can_be_watched_and_cancelled() {
     let s = scheme(4, PRIMES[0], 4, 1);
     let layout = layout(&[(9_000, 8)]);
-    let keys = s.keygen(&[0, 1, 2], 1).unwrap();
+    let keys = s.keygen(&ClientId::list([0, 1, 2]), Epoch::new(1)).unwrap();
     let clients: Vec<Client> = (0..3).map(|id| (id, 1, floats(&layout, u64::from(id)))).collect();
     let mut aggregator = s.aggregator(&keys.server, None).unwrap();
     for client in &clients {
@@ -276,7 +298,7 @@ fn the_work_can_be_watched_and_cancelled() {
     let work = |piece: &Vec<u8>| other.work(&keys.server, &parts.common, piece).unwrap();
     let results: Vec<Vec<u8>> = parts.pieces.iter().map(work).collect();
     let mut aggregator = s.aggregator(&keys.server, None).unwrap();
-    let plan = s.plan(&keys.server, &[0, 1, 2]).unwrap();
+    let plan = s.plan(&keys.server, &ClientId::list([0, 1, 2])).unwrap();
     for client in &clients {
         aggregator.add(&encrypt(&s, &keys, &layout, 1, client, &plan)).unwrap();
     }
@@ -288,5 +310,5 @@ fn the_work_can_be_watched_and_cancelled() {
     let decryptor = s.decryptor(&keys.clients[0], None).unwrap();
     let (summary, sums) = decryptor.decrypt(&frame, &Expect::default(), Sums::default()).unwrap().into_parts();
     assert_eq!(sums.0, expected(s.values().levels, &layout, &clients));
-    assert_eq!(summary.header.contributions[2], Contribution { client: 2, weight: 1 });
+    assert_eq!(summary.header.contributions[2], Contribution { client: ClientId::new(2), weight: Weight::ONE });
 }

@@ -1,9 +1,9 @@
 //! A hybrid signature holds where both halves do, and its predicate is the same alone as in a batch.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use fedcipher_core::Error;
 use fedcipher_core::sign::hybrid::{SIGNATURE_LEN, Signed, SigningKey, VERIFY_LEN, is_key, refused};
 use fedcipher_core::sign::{self, Purpose};
+use fedcipher_core::{ClientId, Error};
 
 /// Where the Ed25519 half starts, in a key and in a signature.
 const KEY_SPLIT: usize = VERIFY_LEN - sign::VERIFY_LEN;
@@ -16,7 +16,7 @@ fn key(seed: u8) -> SigningKey {
 }
 
 fn holds(key: &[u8], purpose: Purpose, message: &[u8], signature: &[u8]) -> bool {
-    Signed { party: 7, key, purpose, message, signature }.holds()
+    Signed { party: ClientId::new(7), key, purpose, message, signature }.holds()
 }
 
 /// The ML-DSA-65 half of the one, the Ed25519 half of the other.
@@ -109,9 +109,10 @@ fn a_key_whose_ed25519_half_is_of_small_order_is_refused() {
     zero[SPLIT] = 1;
     assert!(!is_key(&public));
     let signature = mixed(SPLIT, &own.sign(UPDATE, b"words").unwrap(), &zero);
-    let signed = Signed { party: 7, key: &public, purpose: UPDATE, message: b"words", signature: &signature };
+    let signed =
+        Signed { party: ClientId::new(7), key: &public, purpose: UPDATE, message: b"words", signature: &signature };
     assert!(!signed.holds());
-    assert_eq!(refused(&[signed]).unwrap(), [7]);
+    assert_eq!(refused(&[signed]).unwrap(), [ClientId::new(7)]);
 }
 
 /// More than two batches, in which each kind of false signature stands alone and beside others.
@@ -123,7 +124,7 @@ fn who_is_refused_alone_is_refused_in_a_batch() {
     let mut signatures: Vec<_> = (0..300).map(|k| own[k % 4].sign(UPDATE, &messages[k]).unwrap().to_vec()).collect();
     let all = |signatures: &[Vec<u8>]| -> Vec<u32> {
         let signed = |k: usize| Signed {
-            party: k as u32,
+            party: ClientId::new(k as u32),
             key: &publics[k % 4],
             purpose: UPDATE,
             message: &messages[k],
@@ -135,7 +136,7 @@ fn who_is_refused_alone_is_refused_in_a_batch() {
         let checked =
             all.iter().filter(|one| matches!(one.check(), Err(Error::Signature { party }) if party == one.party));
         assert_eq!(checked.count(), alone.len());
-        alone
+        alone.into_iter().map(ClientId::get).collect()
     };
     assert!(all(&signatures).is_empty());
     signatures[140][SPLIT + 40] ^= 1;

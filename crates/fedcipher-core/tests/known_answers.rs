@@ -14,7 +14,7 @@ use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params, Preset};
 use fedcipher_core::rlwe::ring::Binomial;
 use fedcipher_core::scheme::Scheme;
-use fedcipher_core::{bits, wire};
+use fedcipher_core::{ClientId, Epoch, RoundId, TotalWeight, Weight, bits, wire};
 use hpke::kem::XWing;
 use hpke::{Deserializable, Kem};
 use num_bigint::BigUint;
@@ -60,7 +60,7 @@ fn flashe_is_the_papers_formula() {
     let mask = |client: u32, d: usize, width: u32| -> u64 {
         let per = 128 / width as usize;
         let mut block = [0u8; 16];
-        block[..12].copy_from_slice(&round_client(round, client));
+        block[..12].copy_from_slice(&round_client(RoundId::new(round), ClientId::new(client)));
         block[12..].copy_from_slice(&((d / per) as u32).to_be_bytes());
         let mut block = block.into();
         aes.encrypt_block(&mut block);
@@ -77,8 +77,9 @@ fn flashe_is_the_papers_formula() {
                 ints.iter_mut().for_each(|v| *v &= bits::lane_mask(width) as u32);
                 Ok(())
             };
-            let mut maker = MaskMaker::new(&prf, round, width);
-            encrypt_run(&mut maker, &masking.terms(client), 0, values.len(), 3, source, &mut out).unwrap();
+            let mut maker = MaskMaker::new(&prf, RoundId::new(round), width);
+            encrypt_run(&mut maker, &masking.terms(ClientId::new(client)), 0, values.len(), 3, source, &mut out)
+                .unwrap();
             let used = values.len() * width as usize % 8;
             assert!(used == 0 || out[out.len() - 1] >> used == 0, "w={width}: bits behind the last lane");
             let mut lanes = vec![0u64; values.len()];
@@ -109,8 +110,8 @@ fn lanes_are_masked_as_one_by_one() {
                 ints.iter_mut().for_each(|v| *v &= bits::lane_mask(width) as u32);
                 Ok(())
             };
-            let mut maker = MaskMaker::new(&prf, 5, width);
-            encrypt_run(&mut maker, &masking.terms(7), 0, values.len(), 1, source, &mut out).unwrap();
+            let mut maker = MaskMaker::new(&prf, RoundId::new(5), width);
+            encrypt_run(&mut maker, &masking.terms(ClientId::new(7)), 0, values.len(), 1, source, &mut out).unwrap();
             masked.update(&out);
         }
     }
@@ -203,12 +204,16 @@ fn times_ternary(a: &[u64], s: &[u8], p: u64) -> Vec<u64> {
 #[test]
 fn bfv_ciphertext_matches_a_schoolbook_reference() {
     for preset in [Preset::FedbitPaper, Preset::Compact] {
-        let params =
-            Params { bounds: Bounds::new(10, 1, Some(1)).unwrap(), preset, bits: vec![12], server_weights: false };
+        let params = Params {
+            bounds: Bounds::new(10, Weight::ONE, Some(1)).unwrap(),
+            preset,
+            bits: vec![12],
+            server_weights: false,
+        };
         let scheme = Bfv::new(params).unwrap();
         let d = scheme.derived();
         let layout = layout(&[(4096, 12)]);
-        let keys = scheme.keygen(&[0], 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list([0]), Epoch::new(1)).unwrap();
         let client: Client = (0, 1, floats(&layout, 1));
         let frame = encrypt(&scheme, &keys, &layout, 1, &client, &[]);
         let payload = wire::parse(&frame).unwrap().payload;
@@ -255,7 +260,7 @@ fn fhe_rs_decrypts_a_fedbit_paper_ciphertext() {
     use fhe_traits::{DeserializeParametrized, FheDecoder, FheDecrypter};
 
     let params = Params {
-        bounds: Bounds::new(10, 1, Some(1)).unwrap(),
+        bounds: Bounds::new(10, Weight::ONE, Some(1)).unwrap(),
         preset: Preset::FedbitPaper,
         bits: vec![12],
         server_weights: false,
@@ -263,7 +268,7 @@ fn fhe_rs_decrypts_a_fedbit_paper_ciphertext() {
     let scheme = Bfv::new(params).unwrap();
     let d = scheme.derived();
     let layout = layout(&[(4096, 12)]);
-    let keys = scheme.keygen(&[0], 1).unwrap();
+    let keys = scheme.keygen(&ClientId::list([0]), Epoch::new(1)).unwrap();
     let client: Client = (0, 1, floats(&layout, 2));
     let frame = encrypt(&scheme, &keys, &layout, 1, &client, &[]);
     let (seed, c0) = wire::parse(&frame).unwrap().payload.split_at(32);
@@ -337,7 +342,7 @@ fn means_by_hand() {
     let sums = [35u64, 37, 0];
     assert_eq!(common::expected(Levels::default(), &layout, &clients), sums);
     let mut means = Means::default();
-    means.begin(&layout, Levels::default(), 4).unwrap();
+    means.begin(&layout, Levels::default(), TotalWeight::new(4)).unwrap();
     means.put(0, &sums).unwrap();
     let want = [(35.0 - 28.0) / 28.0, (37.0 - 28.0) / 28.0, -1.0f32];
     for (got, want) in means.values.iter().zip(want) {
@@ -349,7 +354,7 @@ fn means_by_hand() {
 #[test]
 fn error_distribution() {
     let scheme = Bfv::new(Params {
-        bounds: Bounds::new(2, 1, Some(1)).unwrap(),
+        bounds: Bounds::new(2, Weight::ONE, Some(1)).unwrap(),
         preset: Preset::Compact,
         bits: vec![12],
         server_weights: false,
@@ -381,9 +386,9 @@ fn error_distribution() {
 /// Two encryptions of the same update share nothing.
 #[test]
 fn bfv_never_repeats_a_seed() {
-    let scheme = bfv(Bounds::new(2, 1, Some(1)).unwrap(), Preset::Fast, &[8], false);
+    let scheme = bfv(Bounds::new(2, Weight::ONE, Some(1)).unwrap(), Preset::Fast, &[8], false);
     let layout: Layout = layout(&[(10, 8)]);
-    let keys = scheme.keygen(&[0], 1).unwrap();
+    let keys = scheme.keygen(&ClientId::list([0]), Epoch::new(1)).unwrap();
     let client: Client = (0, 1, floats(&layout, 1));
     let frames: Vec<_> = (0..2).map(|_| encrypt(scheme.as_ref(), &keys, &layout, 1, &client, &[])).collect();
     let payloads: Vec<_> = frames.iter().map(|f| wire::parse(f).unwrap().payload).collect();

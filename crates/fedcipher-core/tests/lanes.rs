@@ -17,6 +17,7 @@ use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{Params as BfvParams, Preset};
 use fedcipher_core::scheme::{Expect, Scheme};
 use fedcipher_core::wire;
+use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -32,7 +33,7 @@ fn whole(scheme: &dyn Scheme, len: usize, bits: u32) -> Tensor {
 
 fn oneshot(clients: u64, bits: &[u32]) -> Box<dyn Scheme> {
     let params = OneshotParams {
-        bounds: Bounds::new(clients, 1, Some(3)).unwrap(),
+        bounds: Bounds::new(clients, Weight::ONE, Some(3)).unwrap(),
         preset: Preset::Compact,
         bits: bits.to_vec(),
         members: 5,
@@ -48,10 +49,10 @@ fn oneshot(clients: u64, bits: &[u32]) -> Box<dyn Scheme> {
 
 /// Opens one round: the values that a reader gets, and the sums behind them.
 fn opened(scheme: &dyn Scheme, layout: &Layout, clients: &[Client]) -> (Vec<f32>, Vec<u64>) {
-    let ids: Vec<u32> = (0..clients.len().max(5) as u32).collect();
-    let keys = scheme.keygen(&ids, 1).unwrap();
+    let ids = ClientId::list(0..clients.len().max(5) as u32);
+    let keys = scheme.keygen(&ids, Epoch::new(1)).unwrap();
     let plan = scheme.plan(&keys.server, &ids[..clients.len()]).unwrap();
-    let mut aggregator = scheme.aggregator(&keys.server, Some(9)).unwrap();
+    let mut aggregator = scheme.aggregator(&keys.server, Some(RoundId::new(9))).unwrap();
     for client in clients {
         aggregator.add(&encrypt(scheme, &keys, layout, 9, client, &plan)).unwrap();
     }
@@ -89,7 +90,7 @@ fn extremes(scheme: &dyn Scheme, clients: usize, widths: &[u32]) {
 fn counts_and_the_largest_digits_come_out_exact() {
     let widths = [2, 3, 6, 12, 24];
     for clients in [1, 2, 100] {
-        for scheme in dense_schemes(Bounds::new(clients as u64, 1, Some(1)).unwrap(), &widths) {
+        for scheme in dense_schemes(Bounds::new(clients as u64, Weight::ONE, Some(1)).unwrap(), &widths) {
             extremes(scheme.as_ref(), clients, &widths);
         }
     }
@@ -101,7 +102,7 @@ fn counts_and_the_largest_digits_come_out_exact() {
 #[test]
 fn a_field_of_a_prime_has_digits_as_wide_as_it_holds() {
     use fedcipher_core::pasta::{field::PRIMES, scheme::Params, scheme::PastaBfv};
-    let bounds = Bounds::new(3, 1, Some(1)).unwrap();
+    let bounds = Bounds::new(3, Weight::ONE, Some(1)).unwrap();
     let scheme = PastaBfv::new(Params { bounds, variant: 4, prime: PRIMES[0] }).unwrap();
     assert_eq!(scheme.values().lanes.unwrap().digit, 14);
     extremes(&scheme, 3, &[2, 3, 6, 12]);
@@ -110,14 +111,14 @@ fn a_field_of_a_prime_has_digits_as_wide_as_it_holds() {
 /// A sparse scheme, whose clients choose their coordinates, has lanes of one width.
 #[test]
 fn sparse_updates_have_no_lanes_of_other_widths() {
-    let bounds = Bounds::new(4, 1, Some(1)).unwrap();
+    let bounds = Bounds::new(4, Weight::ONE, Some(1)).unwrap();
     assert!(flashe(bounds, Policy::Adaptive, Some(0.1)).values().lanes.is_none());
     assert!(flashe(bounds, Policy::Adaptive, None).values().lanes.is_some());
 }
 
 #[test]
 fn whole_numbers_of_sparse_updates_are_sums() {
-    let scheme = flashe(Bounds::new(3, 1, Some(1)).unwrap(), Policy::Adaptive, Some(0.1));
+    let scheme = flashe(Bounds::new(3, Weight::ONE, Some(1)).unwrap(), Policy::Adaptive, Some(0.1));
     let layout = Layout::new(vec![values(1000, 12), whole(scheme.as_ref(), 3, 12)]).unwrap();
     let most = (scheme.values().levels.of(12) / 2) as f32;
     let client = |id| (id, 1, vec![floats(&layout, 1).remove(0), vec![1.0, most, -most]]);
@@ -128,7 +129,7 @@ fn whole_numbers_of_sparse_updates_are_sums() {
 #[test]
 fn the_sum_of_the_largest_digits_is_a_float32_number() {
     for (clients, digit) in [(1, 16), (2, 16), (100, 16), (256, 16), (512, 16), (513, 15), (1 << 20, 5)] {
-        let bounds = Bounds::new(clients, 1, Some(1)).unwrap();
+        let bounds = Bounds::new(clients, Weight::ONE, Some(1)).unwrap();
         let scheme = flashe(bounds, Policy::Adaptive, None);
         let lanes = scheme.values().lanes.unwrap();
         assert_eq!((lanes.count, lanes.digit), (2, digit), "{clients} clients");
@@ -140,14 +141,14 @@ fn the_sum_of_the_largest_digits_is_a_float32_number() {
 /// Bytes of one client's frame.
 fn bytes(scheme: &dyn Scheme, tensors: Vec<Tensor>) -> usize {
     let layout = Layout::new(tensors).unwrap();
-    let keys = scheme.keygen(&(0..5).collect::<Vec<_>>(), 1).unwrap();
+    let keys = scheme.keygen(&ClientId::list(0..5), Epoch::new(1)).unwrap();
     encrypt(scheme, &keys, &layout, 9, &(0, 1, floats(&layout, 1)), &[]).len()
 }
 
 /// Four digits at 100 clients have more than the 2^64 + 1 numbers from -2^63 to 2^63, whatever bits values have.
 #[test]
 fn a_number_of_64_bits_is_four_digits() {
-    let bounds = Bounds::new(100, 1, Some(1)).unwrap();
+    let bounds = Bounds::new(100, Weight::ONE, Some(1)).unwrap();
     for bits in [2, 3, 6, 12, 24] {
         let schemes = [
             (flashe(bounds, Policy::Fixed(Masking::Double), None), 11.6, 1.01),
@@ -174,7 +175,7 @@ fn a_number_of_64_bits_is_four_digits() {
 /// all of these took as lanes of the values' width.
 #[test]
 fn a_small_model_is_no_larger_than_with_lanes_of_its_values() {
-    let bounds = Bounds::new(100, 1, Some(1)).unwrap();
+    let bounds = Bounds::new(100, Weight::ONE, Some(1)).unwrap();
     for scheme in [flashe(bounds, Policy::Adaptive, None), bfv(bounds, Preset::Compact, &[3], false)] {
         let lanes = scheme.values().lanes.unwrap();
         let beside = [whole(scheme.as_ref(), 560, lanes.count), whole(scheme.as_ref(), 30, lanes.digit)];
@@ -188,7 +189,7 @@ fn a_small_model_is_no_larger_than_with_lanes_of_its_values() {
 /// The masks of a frame of several widths, one AES call a lane: lanes of two segments never share a block.
 #[test]
 fn no_word_of_the_key_stream_is_used_twice() {
-    let scheme = flashe(Bounds::new(100, 1, Some(1)).unwrap(), Policy::Fixed(Masking::Single), None);
+    let scheme = flashe(Bounds::new(100, Weight::ONE, Some(1)).unwrap(), Policy::Fixed(Masking::Single), None);
     let lanes = scheme.values().lanes.unwrap();
     let tensors = vec![
         values(40_001, 3),
@@ -200,7 +201,7 @@ fn no_word_of_the_key_stream_is_used_twice() {
         values(5, 2),
     ];
     let layout = Layout::new(tensors).unwrap();
-    let keys = scheme.keygen(&[7, 8], 1).unwrap();
+    let keys = scheme.keygen(&ClientId::list([7, 8]), Epoch::new(1)).unwrap();
     let client = (7, 1, floats(&layout, 3));
     let frame = encrypt(scheme.as_ref(), &keys, &layout, 5, &client, &[]);
     let payload = &wire::parse(&frame).unwrap().payload[1..];
@@ -208,7 +209,7 @@ fn no_word_of_the_key_stream_is_used_twice() {
     key.copy_from_slice(&keys.clients[0].secret[..16]);
     let aes = aes::Aes128::new(&key.into());
     let ints = integers(scheme.values().levels, &layout, &client.2);
-    let bounds = Bounds::new(100, 1, Some(1)).unwrap();
+    let bounds = Bounds::new(100, Weight::ONE, Some(1)).unwrap();
     let (mut at, mut first, mut used) = (0, 0, BTreeSet::new());
     for segment in layout.segments() {
         let width = bounds.field_bits(segment.bits);
@@ -216,7 +217,7 @@ fn no_word_of_the_key_stream_is_used_twice() {
         for d in 0..segment.len {
             let number = (first + d / per) as u32;
             let mut block = [0u8; 16];
-            block[..12].copy_from_slice(&round_client(5, 7));
+            block[..12].copy_from_slice(&round_client(RoundId::new(5), ClientId::new(7)));
             block[12..].copy_from_slice(&number.to_be_bytes());
             let mut block = block.into();
             aes.encrypt_block(&mut block);
@@ -242,7 +243,7 @@ proptest! {
     fn segments_share_ciphertexts(
         sizes in prop::collection::vec((0u32..60_000, prop::sample::select(vec![2u32, 3, 12, 16, 24])), 1..9),
     ) {
-        let bounds = Bounds::new(100, 1, Some(1)).unwrap();
+        let bounds = Bounds::new(100, Weight::ONE, Some(1)).unwrap();
         let params = BfvParams { bounds, preset: Preset::Compact, bits: vec![3, 12, 24], server_weights: false };
         let bfv = Bfv::new(params).unwrap();
         let d = bfv.derived();
@@ -276,7 +277,7 @@ proptest! {
     ) {
         let layout = Layout::new(sizes.iter().map(|(len, bits)| values(*len, *bits)).collect()).unwrap();
         let clients: Vec<Client> = (0..3).map(|id| (id, 1, floats(&layout, u64::from(seed) + u64::from(id)))).collect();
-        let mut schemes = dense_schemes(Bounds::new(100, 1, Some(1)).unwrap(), &[3, 12]);
+        let mut schemes = dense_schemes(Bounds::new(100, Weight::ONE, Some(1)).unwrap(), &[3, 12]);
         schemes.push(oneshot(100, &[3, 12]));
         for scheme in schemes {
             let got = run_round(scheme.as_ref(), &layout, &(0..5).collect::<Vec<_>>(), &clients);

@@ -2,20 +2,20 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use fedcipher_core::Error;
 use fedcipher_core::key_file::{self, Sharing};
 use fedcipher_core::keys::ClientKey;
 use fedcipher_core::ledger::{self, Folder, Holder, Ledger, Openings, Sum};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::scheme::Scheme;
+use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 fn keys(clients: u32) -> Vec<ClientKey> {
-    let bounds = fedcipher_core::bounds::Bounds::new(4, 1, Some(1)).unwrap();
-    Plain::new(bounds).keygen(&(0..clients).collect::<Vec<_>>(), 1).unwrap().clients
+    let bounds = fedcipher_core::bounds::Bounds::new(4, Weight::ONE, Some(1)).unwrap();
+    Plain::new(bounds).keygen(&ClientId::list(0..clients), Epoch::new(1)).unwrap().clients
 }
 
 fn key() -> ClientKey {
@@ -42,7 +42,7 @@ fn answers(key: &ClientKey, state: &Path) -> Result<Openings, Error> {
 
 /// A claim as after a restart.
 fn claim(key: &ClientKey, state: &Path, round: u64) -> Result<(), Error> {
-    Ledger::open(key, Some(state))?.claim(round)
+    Ledger::open(key, Some(state))?.claim(RoundId::new(round))
 }
 
 fn lost(result: Result<(), Error>) -> String {
@@ -76,7 +76,9 @@ fn rounds_increase_across_restarts() {
     for round in [5, 6, 900, dated(0)] {
         claim(&key, state.path(), round).unwrap();
         for old in [round, round - 1, 0] {
-            assert!(matches!(claim(&key, state.path(), old), Err(Error::NonceReuse { last, .. }) if last == round));
+            assert!(
+                matches!(claim(&key, state.path(), old), Err(Error::NonceReuse { last, .. }) if last.get() == round)
+            );
         }
     }
 }
@@ -86,7 +88,9 @@ fn a_new_ledger_has_had_no_round_not_even_0() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());
     ledger::register(&key, state.path()).unwrap();
     claim(&key, state.path(), 0).unwrap();
-    assert!(matches!(claim(&key, state.path(), 0), Err(Error::NonceReuse { round: 0, last: 0, .. })));
+    assert!(
+        matches!(claim(&key, state.path(), 0), Err(Error::NonceReuse { round, last, .. }) if round.get() == 0 && last.get() == 0)
+    );
 }
 
 #[test]
@@ -131,9 +135,9 @@ fn a_ledger_that_is_shorter_longer_or_emptied_is_refused() {
 fn a_deleted_ledger_is_refused() {
     let (state, keys) = (tempfile::tempdir().unwrap(), keys(2));
     let mut open = Ledger::open(&keys[0], Some(state.path())).unwrap();
-    open.claim(1).unwrap();
+    open.claim(RoundId::new(1)).unwrap();
     fs::remove_file(file(state.path(), "-0.nonce")).unwrap();
-    lost(open.claim(2));
+    lost(open.claim(RoundId::new(2)));
     lost(claim(&keys[0], state.path(), 1));
     claim(&keys[1], state.path(), 1).unwrap();
     // With the list of ledgers gone too: the other ledgers show it.
@@ -145,16 +149,16 @@ fn a_deleted_ledger_is_refused() {
 fn a_ledger_that_is_put_back_or_is_anothers_is_refused() {
     let (state, other, keys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), keys(2));
     let mut open = Ledger::open(&keys[0], Some(state.path())).unwrap();
-    open.claim(1).unwrap();
+    open.claim(RoundId::new(1)).unwrap();
     let (own, old) = (file(state.path(), "-0.nonce"), fs::read(file(state.path(), "-0.nonce")).unwrap());
-    open.claim(2).unwrap();
+    open.claim(RoundId::new(2)).unwrap();
     let new = fs::read(&own).unwrap();
     fs::write(&own, &old).unwrap();
-    lost(open.claim(2));
+    lost(open.claim(RoundId::new(2)));
     // The newest slot alone put back: the two do not follow each other.
     fs::write(&own, &new).unwrap();
     open = Ledger::open(&keys[0], Some(state.path())).unwrap();
-    open.claim(3).unwrap();
+    open.claim(RoundId::new(3)).unwrap();
     let mut mixed = fs::read(&own).unwrap();
     mixed[96..].copy_from_slice(&old[96..]);
     fs::write(&own, &mixed).unwrap();
@@ -203,7 +207,7 @@ fn files_are_their_owners_alone() {
     let (root, key) = (tempfile::tempdir().unwrap(), key());
     let state = root.path().join("a/b/state");
     ledger::register(&key, &state).unwrap();
-    opener(&key, Some(&state)).unwrap().claim(&Sum::alone(1), &[1; 32]).unwrap();
+    opener(&key, Some(&state)).unwrap().claim(&Sum::alone(RoundId::new(1)), &[1; 32]).unwrap();
     assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
     let files: Vec<_> = fs::read_dir(&state).unwrap().map(|f| f.unwrap()).collect();
     assert_eq!(files.len(), 4, "{files:?}");
@@ -216,16 +220,16 @@ fn a_wrong_clock_does_not_brick_a_key() {
     ledger::register(&key, state.path()).unwrap();
     for round in [dated(2 * 86_400), u64::MAX] {
         assert!(matches!(claim(&key, state.path(), round), Err(Error::RoundDate { .. })));
-        assert!(matches!(Ledger::open(&key, None).unwrap().reserve(round), Err(Error::RoundDate { .. })));
+        assert!(matches!(Ledger::open(&key, None).unwrap().reserve(RoundId::new(round)), Err(Error::RoundDate { .. })));
         let openings = opener(&key, Some(state.path())).unwrap();
-        assert!(matches!(openings.claim(&Sum::alone(round), &[0; 32]), Err(Error::RoundDate { .. })));
+        assert!(matches!(openings.claim(&Sum::alone(RoundId::new(round)), &[0; 32]), Err(Error::RoundDate { .. })));
     }
     claim(&key, state.path(), dated(-3600)).unwrap();
     claim(&key, state.path(), dated(3600)).unwrap();
-    ledger::check_date((1 << 40) - 1).unwrap();
+    ledger::check_date(RoundId::new((1 << 40) - 1)).unwrap();
     // A day ahead is the last that is taken; what is refused says how far ahead it is.
-    ledger::check_date(dated(86_400)).unwrap();
-    let error = ledger::check_date(dated(3 * 86_400 + 3600)).unwrap_err();
+    ledger::check_date(RoundId::new(dated(86_400))).unwrap();
+    let error = ledger::check_date(RoundId::new(dated(3 * 86_400 + 3600))).unwrap_err();
     assert!(matches!(error, Error::RoundDate { days: 3, .. }), "{error}");
 }
 
@@ -245,18 +249,18 @@ fn a_reservation_is_durable_and_is_used_once() {
     for folder in [Some(tempfile::tempdir().unwrap()), None] {
         let (key, state) = (key(), folder.as_ref().map(|f| f.path()));
         let mut ledger = Ledger::open(&key, state).unwrap();
-        ledger.reserve(5).unwrap();
-        ledger.reserve(5).unwrap();
+        ledger.reserve(RoundId::new(5)).unwrap();
+        ledger.reserve(RoundId::new(5)).unwrap();
         if let Some(state) = state {
-            assert!(matches!(claim(&key, state, 5), Err(Error::NonceReuse { last: 5, .. })));
+            assert!(matches!(claim(&key, state, 5), Err(Error::NonceReuse { last, .. }) if last.get() == 5));
         }
-        assert!(ledger.claim(4).is_err());
-        ledger.claim(5).unwrap();
-        assert!(matches!(ledger.claim(5), Err(Error::NonceReuse { last: 5, .. })));
-        assert!(ledger.reserve(5).is_err());
-        ledger.reserve(6).unwrap();
-        ledger.claim(7).unwrap();
-        assert!(ledger.claim(6).is_err(), "a reservation outlived a later round");
+        assert!(ledger.claim(RoundId::new(4)).is_err());
+        ledger.claim(RoundId::new(5)).unwrap();
+        assert!(matches!(ledger.claim(RoundId::new(5)), Err(Error::NonceReuse { last, .. }) if last.get() == 5));
+        assert!(ledger.reserve(RoundId::new(5)).is_err());
+        ledger.reserve(RoundId::new(6)).unwrap();
+        ledger.claim(RoundId::new(7)).unwrap();
+        assert!(ledger.claim(RoundId::new(6)).is_err(), "a reservation outlived a later round");
     }
 }
 
@@ -266,19 +270,21 @@ fn one_aggregate_a_round_and_none_older() {
         let (key, state) = (key(), folder.as_ref().map(|f| f.path()));
         let openings = opener(&key, state).unwrap();
         for round in [3u64, 4, 9] {
-            openings.claim(&Sum::alone(round), &[round as u8; 32]).unwrap();
+            openings.claim(&Sum::alone(RoundId::new(round)), &[round as u8; 32]).unwrap();
         }
         let again = folder.as_ref().map(|f| opener(&key, Some(f.path())).unwrap());
         let openings = again.as_ref().unwrap_or(&openings);
         for round in [9u64, 3, 4] {
-            openings.claim(&Sum::alone(round), &[round as u8; 32]).unwrap();
-            assert!(matches!(openings.claim(&Sum::alone(round), &[0; 32]), Err(Error::Opened { last: 9, .. })));
+            openings.claim(&Sum::alone(RoundId::new(round)), &[round as u8; 32]).unwrap();
+            assert!(
+                matches!(openings.claim(&Sum::alone(RoundId::new(round)), &[0; 32]), Err(Error::Opened { last, .. }) if last.get() == 9)
+            );
         }
         for round in [0, 5, 8] {
-            let error = openings.claim(&Sum::alone(round), &[round as u8; 32]).unwrap_err();
+            let error = openings.claim(&Sum::alone(RoundId::new(round)), &[round as u8; 32]).unwrap_err();
             assert_eq!(error.class(), "ReplayError");
         }
-        openings.claim(&Sum::alone(10), &[0; 32]).unwrap();
+        openings.claim(&Sum::alone(RoundId::new(10)), &[0; 32]).unwrap();
     }
 }
 
@@ -289,13 +295,14 @@ fn openings_of_several_objects_agree() {
     let (a, b) = (open(), open());
     for round in 1..=50u64 {
         let (first, second) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
-        first.claim(&Sum::alone(round), &[1; 32]).unwrap();
-        assert!(second.claim(&Sum::alone(round), &[2; 32]).is_err());
-        second.claim(&Sum::alone(round), &[1; 32]).unwrap();
+        first.claim(&Sum::alone(RoundId::new(round)), &[1; 32]).unwrap();
+        assert!(second.claim(&Sum::alone(RoundId::new(round)), &[2; 32]).is_err());
+        second.claim(&Sum::alone(RoundId::new(round)), &[1; 32]).unwrap();
     }
     let wins: Vec<bool> = std::thread::scope(|scope| {
-        let tries: Vec<_> =
-            (0..8u8).map(|k| scope.spawn(move || open().claim(&Sum::alone(51), &[k; 32]).is_ok())).collect();
+        let tries: Vec<_> = (0..8u8)
+            .map(|k| scope.spawn(move || open().claim(&Sum::alone(RoundId::new(51)), &[k; 32]).is_ok()))
+            .collect();
         tries.into_iter().map(|t| t.join().unwrap()).collect()
     });
     assert_eq!(wins.into_iter().filter(|won| *won).count(), 1);
@@ -304,49 +311,50 @@ fn openings_of_several_objects_agree() {
 #[test]
 fn damaged_cut_or_deleted_openings_are_refused() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());
-    let claim = |round| opener(&key, Some(state.path()))?.claim(&Sum::alone(round), &[round as u8; 32]);
-    (1..=3).for_each(|round| claim(round).unwrap());
+    let claim =
+        |round: u64| opener(&key, Some(state.path()))?.claim(&Sum::alone(RoundId::new(round)), &[round as u8; 32]);
+    (1..=3).for_each(|round| claim(RoundId::new(round).get()).unwrap());
     let path = file(state.path(), ".opened");
     let whole = fs::read(&path).unwrap();
     assert_eq!(whole.len(), 64 + 3 * 64);
     for len in 0..whole.len() {
         fs::write(&path, &whole[..len]).unwrap();
-        lost(claim(4));
+        lost(claim(RoundId::new(4).get()));
     }
     // The last record and the stamp are read by every claim; an older record when it is looked for.
     for bit in (0..64 * 8).chain((64 + 128) * 8..whole.len() * 8) {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
         fs::write(&path, &bytes).unwrap();
-        lost(claim(4));
+        lost(claim(RoundId::new(4).get()));
     }
     let mut bytes = whole.clone();
     bytes[64 + 20] ^= 1;
     fs::write(&path, &bytes).unwrap();
-    lost(claim(1));
+    lost(claim(RoundId::new(1).get()));
     // What a crash in mid-write leaves: part of a record that was never released.
     for torn in 1..64 {
         fs::write(&path, [&whole[..], &vec![7; torn][..]].concat()).unwrap();
-        claim(3).unwrap();
+        claim(RoundId::new(3).get()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), whole);
     }
     // The last record in the place of that of another folder, where the key opened another round: no checksum shows it.
     let other = tempfile::tempdir().unwrap();
     for round in [1, 2, 5] {
-        opener(&key, Some(other.path())).unwrap().claim(&Sum::alone(round), &[round as u8; 32]).unwrap();
+        opener(&key, Some(other.path())).unwrap().claim(&Sum::alone(RoundId::new(round)), &[round as u8; 32]).unwrap();
     }
     let mut mixed = whole.clone();
     mixed[64 + 128..].copy_from_slice(&fs::read(file(other.path(), ".opened")).unwrap()[64 + 128..]);
     fs::write(&path, &mixed).unwrap();
-    assert!(lost(claim(6)).contains("does not end as ledgers.index says"));
+    assert!(lost(claim(RoundId::new(6).get())).contains("does not end as ledgers.index says"));
     // Put back whole, under an object that has seen more.
     fs::write(&path, &whole).unwrap();
     let open = opener(&key, Some(state.path())).unwrap();
-    open.claim(&Sum::alone(4), &[4; 32]).unwrap();
+    open.claim(&Sum::alone(RoundId::new(4)), &[4; 32]).unwrap();
     fs::write(&path, &whole).unwrap();
-    lost(open.claim(&Sum::alone(5), &[5; 32]));
+    lost(open.claim(&Sum::alone(RoundId::new(5)), &[5; 32]));
     fs::remove_file(&path).unwrap();
-    lost(claim(4));
+    lost(claim(RoundId::new(4).get()));
 }
 
 fn key_file(folder: &Path, key: &ClientKey) -> PathBuf {
@@ -488,8 +496,12 @@ type Kind = (&'static str, fn(&ClientKey, &Path, u64, u8) -> Result<(), Error>);
 
 const KINDS: [Kind; 3] = [
     ("-0.nonce", |key, state, round, _| claim(key, state, round)),
-    ("-0.opened", |key, state, round, digest| opener(key, Some(state))?.claim(&Sum::alone(round), &[digest; 32])),
-    ("-0.answered", |key, state, round, digest| answers(key, state)?.claim(&Sum::alone(round), &[digest; 32])),
+    ("-0.opened", |key, state, round, digest| {
+        opener(key, Some(state))?.claim(&Sum::alone(RoundId::new(round)), &[digest; 32])
+    }),
+    ("-0.answered", |key, state, round, digest| {
+        answers(key, state)?.claim(&Sum::alone(RoundId::new(round)), &[digest; 32])
+    }),
 ];
 
 /// In another file of the same name, as a backup program or an attacker puts it there.

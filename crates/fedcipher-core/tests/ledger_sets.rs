@@ -2,7 +2,6 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::keys::{ClientKey, Cohort};
 use fedcipher_core::ledger::{Holder, Openings, Sum};
@@ -11,17 +10,22 @@ use fedcipher_core::plain::Plain;
 use fedcipher_core::scheme::Scheme;
 use fedcipher_core::sets::Name;
 use fedcipher_core::wire::{Contribution, Header, Kind};
+use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 fn key() -> ClientKey {
-    Plain::new(Bounds::new(20, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0)
+    Plain::new(Bounds::new(20, Weight::ONE, None).unwrap())
+        .keygen(&ClientId::list([0, 1]), Epoch::new(1))
+        .unwrap()
+        .clients
+        .remove(0)
 }
 
 /// The sum of `clients` in `round`, which counts in the memory of this number; 0 for none.
 fn sum(key: &ClientKey, round: u64, memory: u8, clients: &[u32]) -> Sum {
     let memory = (memory > 0).then(|| MemoryId::of(&[1, memory]));
-    Sum::new(key.tag.key_id, round, 3, memory, clients.iter().map(|client| Name::from(*client)).collect())
+    Sum::new(key.tag.key_id, RoundId::new(round), 3, memory, clients.iter().map(|client| Name::from(*client)).collect())
 }
 
 fn digest(sum: &Sum) -> [u8; 32] {
@@ -96,16 +100,17 @@ fn sums_of_one_round_are_disjoint_and_none_is_older() {
 fn a_memory_outlives_keys_and_numbers_of_one_identity() {
     let (state, old, new) = (tempfile::tempdir().unwrap(), key(), key());
     // What client `n` signs with, and which number a roster gives it.
-    let roster = |first: u32| -> Cohort { (0..10u8).map(|n| ((u32::from(n) + first) % 10, [n; 32])).collect() };
+    let roster =
+        |first: u32| -> Cohort { (0..10u8).map(|n| (ClientId::new((u32::from(n) + first) % 10), [n; 32])).collect() };
     let (first, second) = (roster(0), roster(5));
     let open = |key: &ClientKey, own: u8, cohort: &Cohort, round: u64, memory: &[u8], clients: &[u8]| {
         let holder = Holder { key, roster: Some((&[own; 32], cohort)), minimum: 3 };
         let openings = Openings::open(&holder, Some(state.path())).unwrap();
         let number = |of: u8| *cohort.iter().find(|(_, signs)| **signs == [of; 32]).unwrap().0;
-        let mut named: Vec<u32> = clients.iter().map(|of| number(*of)).collect();
+        let mut named: Vec<ClientId> = clients.iter().map(|of| number(*of)).collect();
         named.sort_unstable();
-        let contributions = named.iter().map(|client| Contribution { client: *client, weight: 1 }).collect();
-        let header = key.tag.header(Kind::Aggregate, round, contributions);
+        let contributions = named.iter().map(|client| Contribution { client: *client, weight: Weight::ONE }).collect();
+        let header = key.tag.header(Kind::Aggregate, RoundId::new(round), contributions);
         let sum = openings.sum(&Header { memory: key.mac().unwrap().memory_tag(memory), ..header })?;
         openings.claim(&sum, &digest(&sum))
     };
@@ -128,7 +133,7 @@ fn attack_32_a_smaller_minimum_divides_no_group_that_a_larger_one_made() {
         let (strict, lax) = (of(3), of(2));
         let claim = |openings: &Openings, minimum: u64, round: u64, clients: &[u32]| {
             let clients = clients.iter().map(|client| Name::from(*client)).collect();
-            let sum = Sum::new(key.tag.key_id, round, minimum, Some(MemoryId::of(&[1, 1])), clients);
+            let sum = Sum::new(key.tag.key_id, RoundId::new(round), minimum, Some(MemoryId::of(&[1, 1])), clients);
             openings.claim(&sum, &digest(&sum))
         };
         // Without a folder only one object remembers. It is given sums of both minimums.
@@ -154,12 +159,12 @@ fn attack_32_a_smaller_minimum_divides_no_group_that_a_larger_one_made() {
 fn a_memory_of_another_secret_is_refused() {
     let (old, new) = (key(), key());
     let openings = Openings::open(&Holder { key: &new, roster: None, minimum: 3 }, None).unwrap();
-    let header = |memory| Header { memory, ..new.tag.header(Kind::Aggregate, 1, Vec::new()) };
+    let header = |memory| Header { memory, ..new.tag.header(Kind::Aggregate, RoundId::new(1), Vec::new()) };
     for foreign in [old.mac().unwrap().memory_tag(b"here"), [1; 16]] {
-        assert!(matches!(openings.sum(&header(foreign)), Err(Error::Memory { round: 1 })));
+        assert!(matches!(openings.sum(&header(foreign)), Err(Error::Memory { round }) if round.get() == 1));
     }
     let own = openings.sum(&header(new.mac().unwrap().memory_tag(b"here"))).unwrap();
-    assert_eq!(own, Sum::new(new.tag.key_id, 1, 3, Some(MemoryId::of(b"here")), Vec::new()));
+    assert_eq!(own, Sum::new(new.tag.key_id, RoundId::new(1), 3, Some(MemoryId::of(b"here")), Vec::new()));
     assert!(!openings.sum(&header([0; 16])).unwrap().has_memory());
 }
 
@@ -171,7 +176,7 @@ fn pinned_memories_are_never_forgotten_and_of_the_others_the_newest_stay() {
         let openings = Openings::open(&holder, folder).unwrap();
         let claim = |round: u64, id: &[u8], clients: &[u32]| {
             let clients = clients.iter().map(|client| Name::from(*client)).collect();
-            let sum = Sum::new(key.tag.key_id, round, 3, Some(MemoryId::of(id)), clients);
+            let sum = Sum::new(key.tag.key_id, RoundId::new(round), 3, Some(MemoryId::of(id)), clients);
             openings.claim(&sum, &digest(&sum))
         };
         let (all, fewer): (Vec<u32>, Vec<u32>) = ((0..10).collect(), (0..9).collect());
@@ -206,7 +211,7 @@ impl Remembering {
 
     fn sum(&self, key: usize, round: u64, position: u32, clients: &[Name]) -> Sum {
         let id = [&b"\0position "[..], &position.to_le_bytes()].concat();
-        Sum::new(self.keys[key].tag.key_id, round, 3, Some(MemoryId::of(&id)), clients.to_vec())
+        Sum::new(self.keys[key].tag.key_id, RoundId::new(round), 3, Some(MemoryId::of(&id)), clients.to_vec())
     }
 
     fn agree(&self, key: usize, round: u64, position: u32, clients: &[Name]) -> Result<(), Error> {

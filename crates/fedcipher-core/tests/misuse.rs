@@ -1,6 +1,6 @@
-//! Orders that would break the protocol do not compile.
+//! Orders that would break the protocol do not compile, and neither do numbers in another's place.
 
 #[test]
-fn no_other_order_of_claim_check_and_value_compiles() {
+fn no_misuse_compiles() {
     trybuild::TestCases::new().compile_fail("tests/misuse/*.rs");
 }

@@ -8,7 +8,7 @@ use fedcipher_core::noise::{DiscreteGaussian, Limits, noised};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::prf::Stream;
 use fedcipher_core::scheme::Scheme;
-use fedcipher_core::{Error, registry};
+use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight, registry};
 use proptest::prelude::*;
 
 fn layout(bits: u32, alpha: f32, lengths: &[usize]) -> Layout {
@@ -182,12 +182,12 @@ fn threads_change_nothing() {
 const PRIVACY: &str = r#"{"clip": 1.0, "noise_multiplier": 2.0, "rounds": 3, "delta": 1e-5}"#;
 
 fn private() -> Bounds {
-    Bounds::new(4, 1, None).unwrap().with_privacy(Some(registry::privacy(PRIVACY).unwrap())).unwrap()
+    Bounds::new(4, Weight::ONE, None).unwrap().with_privacy(Some(registry::privacy(PRIVACY).unwrap())).unwrap()
 }
 
 #[test]
 fn a_key_gives_as_many_updates_as_its_budget_also_after_restarts() {
-    let key = Plain::new(private()).keygen(&[0], 1).unwrap().clients.remove(0);
+    let key = Plain::new(private()).keygen(&ClientId::list([0]), Epoch::new(1)).unwrap().clients.remove(0);
     let state = tempfile::tempdir().unwrap();
     for folder in [Some(state.path()), None] {
         let open = || Ledger::open(&key, folder).unwrap().within(Some(3));
@@ -197,26 +197,26 @@ fn a_key_gives_as_many_updates_as_its_budget_also_after_restarts() {
                 ledger = open();
             }
             // A round reserved and then claimed is one, and a refusal is none.
-            ledger.reserve(round).unwrap();
-            ledger.claim(round).unwrap();
-            assert_eq!(ledger.claim(round).unwrap_err().class(), "NonceReuseError");
+            ledger.reserve(RoundId::new(round)).unwrap();
+            ledger.claim(RoundId::new(round)).unwrap();
+            assert_eq!(ledger.claim(RoundId::new(round)).unwrap_err().class(), "NonceReuseError");
         }
-        assert!(matches!(ledger.claim(4), Err(Error::Budget { client: 0, most: 3 })));
-        assert_eq!(ledger.reserve(5).unwrap_err().class(), "PrivacyBudgetError");
+        assert!(matches!(ledger.claim(RoundId::new(4)), Err(Error::Budget { client, most: 3 }) if client.get() == 0));
+        assert_eq!(ledger.reserve(RoundId::new(5)).unwrap_err().class(), "PrivacyBudgetError");
     }
     // Nor for another process, nor for an encryptor of the scheme.
     let mut other = Plain::new(private()).encryptor(&key, Some(state.path())).unwrap();
-    let error = other.precompute(9, &layout(8, 1.0, &[1]), &[]).unwrap_err();
+    let error = other.precompute(RoundId::new(9), &layout(8, 1.0, &[1]), &[]).unwrap_err();
     assert!(error.to_string().contains("new keys"), "{error}");
     // What was claimed without a budget counts once there is one.
-    Ledger::open(&key, Some(state.path())).unwrap().claim(6).unwrap();
-    assert!(Ledger::open(&key, Some(state.path())).unwrap().within(Some(4)).claim(7).is_err());
-    assert!(Ledger::open(&key, Some(state.path())).unwrap().within(Some(5)).claim(7).is_ok());
+    Ledger::open(&key, Some(state.path())).unwrap().claim(RoundId::new(6)).unwrap();
+    assert!(Ledger::open(&key, Some(state.path())).unwrap().within(Some(4)).claim(RoundId::new(7)).is_err());
+    assert!(Ledger::open(&key, Some(state.path())).unwrap().within(Some(5)).claim(RoundId::new(7)).is_ok());
 }
 
 #[test]
 fn privacy_is_in_digests_and_its_absence_is_not() {
-    let bounds = Bounds::new(4, 1, Some(2)).unwrap();
+    let bounds = Bounds::new(4, Weight::ONE, Some(2)).unwrap();
     let make = |privacy: &str| {
         let params = r#""params": {"clients": 4, "max_weight": 1, "min_contributions": 2}"#;
         registry::make(&format!(r#"{{"scheme": "plain", {params}, "codec": {{"bits": 8{privacy}}}}}"#))
@@ -234,7 +234,8 @@ fn privacy_is_in_digests_and_its_absence_is_not() {
 
 #[test]
 fn weights_do_not_go_with_privacy() {
-    let error = Bounds::new(4, 2, None).unwrap().with_privacy(registry::privacy(PRIVACY).ok()).unwrap_err();
+    let error =
+        Bounds::new(4, Weight::new(2), None).unwrap().with_privacy(registry::privacy(PRIVACY).ok()).unwrap_err();
     assert!(error.to_string().contains("--equal"), "{error}");
     assert!(registry::privacy(r#"{"clip": 1.0}"#).is_err());
 }

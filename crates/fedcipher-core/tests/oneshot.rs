@@ -4,7 +4,6 @@
 mod common;
 
 use common::{Client, expected, floats, layout, update};
-use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Sums};
 use fedcipher_core::committee::{Committee, Member};
@@ -26,6 +25,7 @@ use fedcipher_core::sign::Purpose;
 use fedcipher_core::sign::hybrid::SIGNATURE_LEN;
 use fedcipher_core::statement::{RoundContext, split};
 use fedcipher_core::wire::{self, Contribution, Header, Kind, Reader};
+use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 use sha2::{Digest, Sha256};
@@ -41,7 +41,7 @@ const MASKS: usize = 12;
 
 fn params(clients: u64) -> Params {
     Params {
-        bounds: Bounds::new(clients, 3, Some(3)).unwrap(),
+        bounds: Bounds::new(clients, Weight::new(3), Some(3)).unwrap(),
         preset: Preset::Fast,
         bits: vec![8, 12],
         members: 5,
@@ -60,7 +60,7 @@ fn clients(layout: &Layout, ids: &[u32]) -> Vec<Client> {
 
 fn opened(scheme: &Oneshot, keys: &KeySet, reader: usize, frame: &[u8]) -> Result<Vec<u64>, Error> {
     let decryptor = scheme.decryptor(&keys.clients[reader], None).unwrap();
-    let expect = Expect { round: Some(ROUND), ..Expect::default() };
+    let expect = Expect { round: Some(RoundId::new(ROUND)), ..Expect::default() };
     decryptor.decrypt(frame, &expect, Sums::default()).map(|opened| opened.into_parts().1.0)
 }
 
@@ -81,7 +81,7 @@ fn round(params: Params, ids: &[u32]) -> Round {
 
 fn round_of(params: Params, ids: &[u32], layout: &Layout) -> Round {
     let scheme = Oneshot::new(params.clone()).unwrap();
-    let keys = scheme.keygen(&(0..8).collect::<Vec<_>>(), 1).unwrap();
+    let keys = scheme.keygen(&ClientId::list(0..8), Epoch::new(1)).unwrap();
     let clients = clients(layout, ids);
     let state = tempfile::tempdir().unwrap();
     let mut round = Round { scheme, keys, layout: layout.clone(), clients, updates: Vec::new(), state, params };
@@ -105,7 +105,17 @@ impl Round {
         assert!(refused.is_empty(), "{refused:?}");
         let (update, weight) = (update(&self.layout, &client.2), client.1);
         let (plan, model, memory, bound) = (&[], b"model", &[], &[]);
-        encryptor.encrypt(&Request { round, weight, update: &update, plan, model, memory, bound }).unwrap()
+        encryptor
+            .encrypt(&Request {
+                round: RoundId::new(round),
+                weight: Weight::new(weight),
+                update: &update,
+                plan,
+                model,
+                memory,
+                bound,
+            })
+            .unwrap()
     }
 
     fn updates_of(&self, round: u64) -> Vec<Vec<u8>> {
@@ -116,8 +126,8 @@ impl Round {
     /// What members without `dead` answer, added.
     fn ask(&self, aggregator: &mut dyn Aggregator, dead: &[u32]) {
         for (member, request) in aggregator.requests().unwrap() {
-            if !dead.contains(&member) {
-                let answer = self.member(member).answer(&request).unwrap();
+            if !dead.contains(&member.get()) {
+                let answer = self.member(member.get()).answer(&request).unwrap();
                 assert_eq!(aggregator.require_committee().unwrap().answer(&answer).unwrap(), member);
             }
         }
@@ -159,7 +169,8 @@ impl Round {
         let share = &shares[self.share_at(member as usize)];
         let share = SealedShare::read(&mut Reader::new(share), share.len() - OVERHEAD).unwrap();
         let own = parsed.header.contributions[0];
-        let info = share_info(&self.roster_digest(), parsed.header.round, own.client, member, share.number);
+        let info =
+            share_info(&self.roster_digest(), parsed.header.round, own.client, ClientId::new(member), share.number);
         let x = secrets.get(&share.number).and_then(|secret| share.exported(secret, &info))?;
         let context = RoundContext::of(self.roster_digest(), &parsed.header);
         share.open(&x, &context.share_data(own, tag, blake3::hash(ciphertexts).as_bytes()))
@@ -175,11 +186,11 @@ impl Round {
     }
 
     fn roster_digest(&self) -> [u8; 32] {
-        self.roster().digest(self.scheme.digest().short(), 1)
+        self.roster().digest(self.scheme.digest().short(), Epoch::new(1))
     }
 
     fn added(&self) -> Box<dyn Aggregator> {
-        let mut aggregator = self.scheme.aggregator(&self.keys.server, Some(ROUND)).unwrap();
+        let mut aggregator = self.scheme.aggregator(&self.keys.server, Some(RoundId::new(ROUND))).unwrap();
         self.updates.iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
         aggregator
     }
@@ -216,7 +227,7 @@ proptest! {
 fn readers_open_what_is_addressed_to_them_and_nobody_elses() {
     let round = round(params(8), &[0, 2, 5, 6]);
     let frame = round.aggregate(&[]);
-    let mine = round.scheme.addressed(&frame, 6).unwrap();
+    let mine = round.scheme.addressed(&frame, ClientId::new(6)).unwrap();
     assert!(mine.len() < frame.len() - 5 * 7 * 1000);
     assert_eq!(opened(&round.scheme, &round.keys, 6, &mine).unwrap(), round.sums());
     assert!(matches!(opened(&round.scheme, &round.keys, 3, &mine), Err(Error::Decrypt { .. })));
@@ -227,7 +238,7 @@ fn the_same_aggregate_opens_again_however_it_is_addressed() {
     let round = round(params(8), &[0, 2, 5, 6]);
     let frame = round.aggregate(&[]);
     let decryptor = round.scheme.decryptor(&round.keys.clients[6], None).unwrap();
-    for frame in [&frame, &round.scheme.addressed(&frame, 6).unwrap(), &frame] {
+    for frame in [&frame, &round.scheme.addressed(&frame, ClientId::new(6)).unwrap(), &frame] {
         let opened = decryptor.decrypt(frame, &Expect::default(), Sums::default()).unwrap();
         assert_eq!(opened.values().0, round.sums());
     }
@@ -260,10 +271,10 @@ fn too_few_answers_are_no_aggregate_and_can_still_come() {
 #[test]
 fn who_comes_after_the_committee_was_asked_is_refused() {
     let round = round(params(8), &[0, 1, 2, 3]);
-    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND))).unwrap();
     round.updates[..3].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
     aggregator.requests().unwrap();
-    assert!(matches!(aggregator.add(&round.updates[3]), Err(Error::Asked { round: ROUND })));
+    assert!(matches!(aggregator.add(&round.updates[3]), Err(Error::Asked { round }) if round.get() == ROUND));
 }
 
 /// Two halves of the committee, each asked for another set: the difference of the two sums is one client's update.
@@ -273,11 +284,11 @@ fn a_member_answers_for_one_set_a_round() {
         let round = round(Params { pack, ..params(8) }, &[0, 1, 2, 3]);
         let member = round.member(0);
         let mut all = round.added();
-        let mut fewer = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+        let mut fewer = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND))).unwrap();
         round.updates[..3].iter().for_each(|update| fewer.add(update).map(drop).unwrap());
         let (first, second) = (all.requests().unwrap().swap_remove(0).1, fewer.requests().unwrap().swap_remove(0).1);
         member.answer(&first).unwrap();
-        assert!(matches!(member.answer(&second), Err(Error::Opened { round: ROUND, .. })));
+        assert!(matches!(member.answer(&second), Err(Error::Opened { round, .. }) if round.get() == ROUND));
         member.answer(&first).unwrap();
     }
 }
@@ -285,7 +296,8 @@ fn a_member_answers_for_one_set_a_round() {
 #[test]
 fn a_members_ledger_outlives_it() {
     let round = round(params(8), &[0, 1, 2, 3]);
-    let (mut all, mut fewer) = (round.added(), round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap());
+    let (mut all, mut fewer) =
+        (round.added(), round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND))).unwrap());
     round.updates[1..].iter().for_each(|update| fewer.add(update).map(drop).unwrap());
     let (first, second) = (all.requests().unwrap().swap_remove(2).1, fewer.requests().unwrap().swap_remove(2).1);
     round.member(2).answer(&first).unwrap();
@@ -313,7 +325,7 @@ fn what_a_server_changes_in_a_request_is_refused() {
     let member = || round.member(0);
     let (header, payload) = request(&round);
     let per_client = (payload.len() - 32) / 4;
-    let heavier = |c: &Contribution| Contribution { weight: c.weight % 3 + 1, ..*c };
+    let heavier = |c: &Contribution| Contribution { weight: Weight::new(c.weight.get() % 3 + 1), ..*c };
     let changed = [
         ("fewer than the minimum", Header { contributions: header.contributions[..2].to_vec(), ..header.clone() }, 2),
         (
@@ -321,9 +333,9 @@ fn what_a_server_changes_in_a_request_is_refused() {
             Header { contributions: header.contributions.iter().map(heavier).collect(), ..header.clone() },
             4,
         ),
-        ("another round", Header { round: ROUND + 1, ..header.clone() }, 4),
+        ("another round", Header { round: RoundId::new(ROUND + 1), ..header.clone() }, 4),
         ("another model", Header { model: [1; 16], ..header.clone() }, 4),
-        ("another epoch", Header { epoch: 2, ..header.clone() }, 4),
+        ("another epoch", Header { epoch: Epoch::new(2), ..header.clone() }, 4),
         ("another roster", Header { key_id: [7; 16], ..header.clone() }, 4),
     ];
     for (what, header, clients) in changed {
@@ -331,10 +343,12 @@ fn what_a_server_changes_in_a_request_is_refused() {
         assert!(member().answer(&header.frame(payload)).is_err(), "{what}");
     }
     let mut invented = header.clone();
-    invented.contributions[3].client = 7;
-    assert!(matches!(member().answer(&invented.frame(&payload)), Err(Error::Signature { party: 7 })));
-    invented.contributions[3].client = 70;
-    assert!(matches!(member().answer(&invented.frame(&payload)), Err(Error::UnknownClient { client: 70 })));
+    invented.contributions[3].client = ClientId::new(7);
+    assert!(matches!(member().answer(&invented.frame(&payload)), Err(Error::Signature { party }) if party.get() == 7));
+    invented.contributions[3].client = ClientId::new(70);
+    assert!(
+        matches!(member().answer(&invented.frame(&payload)), Err(Error::UnknownClient { client }) if client.get() == 70)
+    );
     for at in 0..payload.len().min(32 + per_client) {
         if at % 97 == 0 {
             let mut damaged = payload.clone();
@@ -364,10 +378,16 @@ fn shares_of_an_older_round_are_no_shares_of_this() {
 #[test]
 fn an_update_that_its_client_did_not_sign_is_not_added() {
     let round = round(params(8), &[0, 1, 2]);
-    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND))).unwrap();
     let parsed = wire::parse(&round.updates[0]).unwrap();
-    let heavier = Header { contributions: vec![Contribution { client: 0, weight: 3 }], ..parsed.header.clone() };
-    let other = Header { contributions: vec![Contribution { client: 4, weight: 1 }], ..parsed.header.clone() };
+    let heavier = Header {
+        contributions: vec![Contribution { client: ClientId::new(0), weight: Weight::new(3) }],
+        ..parsed.header.clone()
+    };
+    let other = Header {
+        contributions: vec![Contribution { client: ClientId::new(4), weight: Weight::ONE }],
+        ..parsed.header.clone()
+    };
     for header in [heavier, other] {
         assert!(matches!(aggregator.add(&header.frame(parsed.payload)), Err(Error::Signature { .. })));
     }
@@ -422,14 +442,14 @@ fn the_server_gets_no_sum_of_pads() {
         let digest = round.roster_digest();
         let (mut sums, mut shown) = (Vec::new(), Vec::new());
         for (member, request) in round.added().requests().unwrap() {
-            let secrets = round.secrets(member);
+            let secrets = round.secrets(member.get());
             let mut sum = Element::default();
             for update in &round.updates {
-                let share = round.opened_share(update, member, &secrets).unwrap();
+                let share = round.opened_share(update, member.get(), &secrets).unwrap();
                 sum += Element::from_wire(*share[..share.len() - TAG_LEN].last_chunk().unwrap()).unwrap();
             }
             sums.push(sum);
-            let answer = round.member(member).answer(&request).unwrap();
+            let answer = round.member(member.get()).answer(&request).unwrap();
             let answer = wire::parse(&answer).unwrap();
             let (secrets, rest) = answer.payload[4..].split_at(FIELD);
             let context = RoundContext::of(digest, &wire::parse(&round.updates[0]).unwrap().header);
@@ -488,7 +508,7 @@ fn committees_that_could_be_split_are_refused_with_the_cure() {
     );
     refused(Params { corrupt_clients: 2, ..params(8) }, "take 4");
     assert!(Oneshot::new(Params { corrupt_members: 2, ..params(8) }).is_ok());
-    let few = Bounds::new(3, 3, Some(3)).unwrap();
+    let few = Bounds::new(3, Weight::new(3), Some(3)).unwrap();
     refused(Params { corrupt_clients: 2, bounds: few, ..params(8) }, "take 4 with clients=4");
     refused(Params { pack: 3, ..params(8) }, "take members=5, threshold=4, pack=2");
     // Three members could open one set of clients, and as many others all but say another (attack 21).
@@ -499,7 +519,9 @@ fn committees_that_could_be_split_are_refused_with_the_cure() {
     refused(Params { pack: 0, ..params(8) }, "take members=5, threshold=4, pack=1");
     refused(Params { preset: Preset::FedbitPaper, ..params(8) }, "\"compact\"");
     let scheme = Oneshot::new(params(8)).unwrap();
-    assert!(scheme.keygen(&[0, 1, 2], 1).unwrap_err().to_string().contains("committee of 5"));
+    assert!(
+        scheme.keygen(&ClientId::list([0, 1, 2]), Epoch::new(1)).unwrap_err().to_string().contains("committee of 5")
+    );
 }
 
 /// A roster's maker that seals another secret to one party: that party would know memories of the rule of sets by other
@@ -509,14 +531,17 @@ fn attack_32_a_secret_that_is_not_the_rosters_is_not_joined() {
     let identities: Vec<Identity> = (0..5).map(|_| Identity::generate().unwrap()).collect();
     let roles = Roles { client: true, member: true, reader: true };
     let make = || {
-        let cards = identities.iter().zip(0u32..).map(|(own, id)| Card::of(own, id, &format!("site-{id}"), roles));
+        let cards = identities
+            .iter()
+            .zip(0u32..)
+            .map(|(own, id)| Card::of(own, ClientId::new(id), &format!("site-{id}"), roles));
         Roster::new(cards.collect()).unwrap().to_bytes().to_vec()
     };
     let (listed, other, sealed) = (make(), make(), 32 + sealing::OVERHEAD);
     let each = (listed.len() - 44) / 5;
     let scheme = Oneshot::new(params(8)).unwrap();
     for (party, own) in identities.iter().enumerate() {
-        let join = |bytes: &[u8]| scheme.join(&Roster::parse(bytes).unwrap(), own, 1);
+        let join = |bytes: &[u8]| scheme.join(&Roster::parse(bytes).unwrap(), own, Epoch::new(1));
         let end = 44 + (party + 1) * each;
         let mut spliced = listed.clone();
         spliced[end - sealed..end].copy_from_slice(&other[end - sealed..end]);
@@ -553,7 +578,7 @@ fn sealed_as(round: &Round, id: usize, member: u32, share: &[u8]) -> Vec<u8> {
     let ciphertexts = blake3::hash(&body[..body.len() - round.shares()]);
     let (own, context) = (parsed.header.contributions[0], RoundContext::of(round.roster_digest(), &parsed.header));
     let (number, secret) = round.secrets(member).pop_last().unwrap();
-    let info = share_info(&round.roster_digest(), ROUND, own.client, member, number);
+    let info = share_info(&round.roster_digest(), RoundId::new(ROUND), own.client, ClientId::new(member), number);
     let envelope = Envelope::to(number, &Public::parse(&secret.public()).unwrap(), &info).unwrap();
     envelope.seal(&context.share_data(own, tag, ciphertexts.as_bytes()), share).unwrap()
 }
@@ -564,7 +589,7 @@ fn a_false_share_spoils_the_round_and_opens_nothing() {
     let round = round(params(8), &[0, 1, 2, 3]);
     let false_share = sealed_as(&round, 3, 0, &[7; 32 + 2 * TAG_LEN]);
     let lie = resigned(&round, 3, |shares| shares[round.share_at(0)].copy_from_slice(&false_share));
-    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND))).unwrap();
     round.updates[..3].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
     aggregator.add(&lie).unwrap();
     round.ask(aggregator.as_mut(), &[4]);
@@ -591,7 +616,7 @@ fn a_client_is_accused_by_more_members_than_may_lie() {
                 Err(Error::FalseShare { .. })
             ));
         }
-        assert_eq!(aggregator.require_committee().unwrap().accused(), [3]);
+        assert_eq!(aggregator.require_committee().unwrap().accused(), [ClientId::new(3)]);
     }
 }
 
@@ -605,7 +630,7 @@ fn a_member_names_who_sealed_no_share_and_spends_nothing() {
     let requests = aggregator.requests().unwrap();
     let complaint = round.member(0).answer(&requests[0].1).unwrap();
     assert!(
-        matches!(aggregator.require_committee().unwrap().answer(&complaint), Err(Error::FalseShare { member: 0, clients }) if clients == [3])
+        matches!(aggregator.require_committee().unwrap().answer(&complaint), Err(Error::FalseShare { member, clients }) if member.get() == 0 && clients == [ClientId::new(3)])
     );
     // One may be lying: a corrupt member is reckoned with.
     assert!(aggregator.require_committee().unwrap().accused().is_empty());
@@ -613,12 +638,12 @@ fn a_member_names_who_sealed_no_share_and_spends_nothing() {
     for _ in 0..2 {
         assert!(matches!(
             aggregator.require_committee().unwrap().answer(&other),
-            Err(Error::FalseShare { member: 1, .. })
+            Err(Error::FalseShare { member, .. }) if member.get() == 1
         ));
     }
-    assert_eq!(aggregator.require_committee().unwrap().accused(), [3]);
+    assert_eq!(aggregator.require_committee().unwrap().accused(), [ClientId::new(3)]);
     // It has not spoken for any set yet.
-    let mut without = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+    let mut without = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND))).unwrap();
     round.updates[..3].iter().for_each(|update| without.add(update).map(drop).unwrap());
     let requests = without.requests().unwrap();
     round.ask(without.as_mut(), &[]);
@@ -628,7 +653,7 @@ fn a_member_names_who_sealed_no_share_and_spends_nothing() {
 
 /// All updates but client 3's, and its lie.
 fn with_lie(round: &Round, lie: &[u8]) -> Box<dyn Aggregator> {
-    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND))).unwrap();
     round.updates[..3].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
     aggregator.add(lie).unwrap();
     aggregator
@@ -651,9 +676,9 @@ fn a_share_that_is_none_is_proven_by_one_member() {
         let complaint = round.member(0).answer(&request).unwrap();
         assert!(matches!(
             aggregator.require_committee().unwrap().answer(&complaint),
-            Err(Error::FalseShare { member: 0, .. })
+            Err(Error::FalseShare { member, .. }) if member.get() == 0
         ));
-        assert_eq!(aggregator.require_committee().unwrap().accused(), [3]);
+        assert_eq!(aggregator.require_committee().unwrap().accused(), [ClientId::new(3)]);
     }
 }
 
@@ -669,13 +694,16 @@ fn an_accusation_of_an_honest_client_proves_nothing() {
     let (body, ..) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
     let sealed = &body[body.len() - round.shares()..][round.share_at(0)];
     let share = SealedShare::read(&mut Reader::new(sealed), sealed.len() - OVERHEAD).unwrap();
-    let x = share.exported(&secret, &share_info(&digest, ROUND, 3, 0, number)).unwrap();
+    let x = share
+        .exported(&secret, &share_info(&digest, RoundId::new(ROUND), ClientId::new(3), ClientId::new(0), number))
+        .unwrap();
     for (shown, good) in [(x.to_vec(), true), (vec![7; 32], false), (vec![0; 32], false)] {
         let mut aggregator = round.added();
         let (_, request) = aggregator.requests().unwrap().swap_remove(0);
         let header = Header { kind: Kind::Complaint, ..wire::parse(&request).unwrap().header };
         let listed = [&3u32.to_le_bytes()[..], &[1], &shown].concat();
-        let signature = round.identity(0).sign(Purpose::Complaint, &context.complaint(0, &listed)).unwrap();
+        let signature =
+            round.identity(0).sign(Purpose::Complaint, &context.complaint(ClientId::new(0), &listed)).unwrap();
         let frame = header.frame(&[&0u32.to_le_bytes()[..], &signature, &listed].concat());
         match aggregator.require_committee().unwrap().answer(&frame) {
             Err(Error::Frame { reason }) => assert!(good && reason.contains("good share"), "{reason}"),
@@ -699,7 +727,7 @@ fn a_share_under_another_statement_is_not_added() {
     let (_, request) = aggregator.requests().unwrap().swap_remove(0);
     let complaint = round.member(0).answer(&request).unwrap();
     assert!(
-        matches!(aggregator.require_committee().unwrap().answer(&complaint), Err(Error::FalseShare { clients, .. }) if clients == [3])
+        matches!(aggregator.require_committee().unwrap().answer(&complaint), Err(Error::FalseShare { clients, .. }) if clients == [ClientId::new(3)])
     );
 }
 
@@ -710,13 +738,13 @@ fn attack_22_no_file_of_a_member_opens_what_was_recorded_before() {
     let round = round(params(8), &[0, 1, 2, 3, 4]);
     let opens = |update: &[u8]| (0..5).filter(|m| round.opened_share(update, *m, &round.secrets(*m)).is_some()).count();
     assert!(round.updates.iter().all(|update| opens(update) == 5));
-    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND))).unwrap();
     round.updates[..4].iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
     round.ask(aggregator.as_mut(), &[]);
     // Within the round the other sets of the round are to be answered for.
     assert!(round.updates.iter().all(|update| opens(update) == 5));
     let next = round.updates_of(ROUND + 1);
-    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND + 1)).unwrap();
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND + 1))).unwrap();
     next.iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
     round.ask(aggregator.as_mut(), &[4]);
     // Member 4 was away: its file opens its own share, one of five where four are needed.
@@ -727,10 +755,10 @@ fn attack_22_no_file_of_a_member_opens_what_was_recorded_before() {
     let mut requests = aggregator.requests().unwrap();
     round.member(0).answer(&requests[0].1).unwrap();
     let refused = round.member(4).answer(&requests.pop().unwrap().1).unwrap_err();
-    assert!(matches!(refused, Error::PrekeyGone { round, .. } if round == ROUND + 1), "{refused}");
+    assert!(matches!(refused, Error::PrekeyGone { round, .. } if round == RoundId::new(ROUND + 1)), "{refused}");
     // And it goes on.
     let later = round.updates_of(ROUND + 2);
-    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND + 2)).unwrap();
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND + 2))).unwrap();
     later.iter().for_each(|update| aggregator.add(update).map(drop).unwrap());
     round.ask(aggregator.as_mut(), &[]);
     aggregator.finish().unwrap();
@@ -753,7 +781,15 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     let send = |encryptor: &mut Encryptor, round: u64| {
         let (update, weight) = (update(layout, &client.2), client.1);
         let (plan, model, memory, bound) = (&[], b"model", &[], &[]);
-        encryptor.encrypt(&Request { round, weight, update: &update, plan, model, memory, bound })
+        encryptor.encrypt(&Request {
+            round: RoundId::new(round),
+            weight: Weight::new(weight),
+            update: &update,
+            plan,
+            model,
+            memory,
+            bound,
+        })
     };
     let mut first = encryptor();
     assert!(matches!(send(&mut first, 20), Err(Error::NoPrekeys { known: 0, needed: 4, .. })));
@@ -762,7 +798,7 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     // Of a member that is away there is none: its share is left out, and it is not asked.
     assert!(take(&mut first, &new[..4]).unwrap().is_empty());
     let lacking = send(&mut first, 20).unwrap();
-    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(20)).unwrap();
+    let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(20))).unwrap();
     aggregator.add(&lacking).unwrap();
     // Another process of the client's knows the numbers.
     for error in [take(&mut first, &old), take(&mut encryptor(), &old)].map(|taken| taken.unwrap_err().to_string()) {
@@ -778,16 +814,22 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     for at in [0, 8, parsed.payload.len() - 1] {
         let damaged = [&new[1..], &[parsed.header.frame(&payload(at))]].concat();
         let refused = take(&mut first, &damaged).unwrap();
-        assert!(matches!(refused.as_slice(), [Error::Signature { party: 0 }]), "byte {at}: {refused:?}");
+        assert!(
+            matches!(refused.as_slice(), [Error::Signature { party }] if party.get() == 0),
+            "byte {at}: {refused:?}"
+        );
     }
     for client in [1, 7, 70] {
-        let header = Header { contributions: vec![Contribution { client, weight: 1 }], ..parsed.header.clone() };
+        let header = Header {
+            contributions: vec![Contribution { client: ClientId::new(client), weight: Weight::ONE }],
+            ..parsed.header.clone()
+        };
         let foreign = [&new[1..], &[header.frame(parsed.payload)]].concat();
         assert_eq!(take(&mut first, &foreign).unwrap().len(), 1);
     }
     // The server takes what was sealed to the prekeys that it gave.
     let given = |frames: &[Vec<u8>]| {
-        let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(20)).unwrap();
+        let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(20))).unwrap();
         let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         assert!(aggregator.require_committee().unwrap().take_prekeys(&frames).unwrap().is_empty());
         aggregator.add(&lacking).map(drop)
@@ -810,16 +852,16 @@ fn an_update_with_one_forged_half_is_added_by_no_server_and_no_member() {
     for half in [0..lattice, lattice..SIGNATURE_LEN] {
         let mut payload = parsed.payload.to_vec();
         payload[at..][half.clone()].copy_from_slice(&own[half.clone()]);
-        let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+        let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND))).unwrap();
         let refused = aggregator.add(&parsed.header.frame(&payload)).unwrap_err();
-        assert!(matches!(refused, Error::Signature { party: 3 }), "{refused}");
+        assert!(matches!(refused, Error::Signature { party } if party.get() == 3), "{refused}");
         let mut request = request.clone();
         let place =
             request.windows(64).position(|bytes| *bytes == parsed.payload[parsed.payload.len() - 64..]).unwrap();
         let place = place - lattice;
         request[place..][half.clone()].copy_from_slice(&own[half]);
         let refused = round.member(0).answer(&header.frame(&request)).unwrap_err();
-        assert!(matches!(refused, Error::Signature { party: 3 }), "{refused}");
+        assert!(matches!(refused, Error::Signature { party } if party.get() == 3), "{refused}");
     }
     round.member(0).answer(&header.frame(&request)).unwrap();
 }
@@ -858,7 +900,7 @@ fn lying(round: &Round, member: u32, request: &[u8], k: usize) -> Vec<u8> {
     let sum = 4..4 + FIELD + TAG_LEN;
     let digest = Sha256::digest(&combined);
     let context = RoundContext::of(round.roster_digest(), &wire::parse(&round.updates[0]).unwrap().header);
-    let of = context.answer(&parsed.header.contributions, member, &said[sum.clone()]);
+    let of = context.answer(&parsed.header.contributions, ClientId::new(member), &said[sum.clone()]);
     let signature = round.identity(member as usize).sign(Purpose::Answer, &[of.as_slice(), &digest].concat()).unwrap();
     let rest = &said[sum.end + 32 + SIGNATURE_LEN..];
     parsed.header.frame(&[&said[..sum.end], &digest, &signature, rest, &combined].concat())
@@ -900,24 +942,24 @@ proptest! {
         dead in subsequence((0..7).collect::<Vec<u32>>(), 0..=2),
     ) {
         let round = round(seven(), &[0, 1, 2, 3]);
-        let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(ROUND)).unwrap();
+        let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND))).unwrap();
         let lies = [Vec::new(), Vec::new(), first, second];
         for (id, members) in lies.iter().enumerate() {
             aggregator.add(&misfitting(&round, id, members)).unwrap();
         }
-        for (member, request) in aggregator.requests().unwrap().iter().filter(|(member, _)| !dead.contains(member)) {
+        for (member, request) in aggregator.requests().unwrap().iter().filter(|(member, _)| !dead.contains(&member.get())) {
             let answer = match about.first() {
-                Some(k) if *member == liar => lying(&round, *member, request, *k),
-                _ => round.member(*member).answer(request).unwrap(),
+                Some(k) if member.get() == liar => lying(&round, member.get(), request, *k),
+                _ => round.member(member.get()).answer(request).unwrap(),
             };
             aggregator.require_committee().unwrap().answer(&answer).unwrap();
         }
         let named = aggregator.require_committee().unwrap().accused();
-        prop_assert!(named.iter().all(|client| !lies[*client as usize].is_empty()), "{named:?}");
+        prop_assert!(named.iter().all(|client| !lies[client.get() as usize].is_empty()), "{named:?}");
         if dead.is_empty() {
             // More members than may lie, beside the one that does.
             let sure = (0..4u32).filter(|id| lies[*id as usize].iter().filter(|m| **m != liar).count() > 1);
-            prop_assert!(sure.into_iter().all(|client| named.contains(&client)), "{named:?}");
+            prop_assert!(sure.into_iter().all(|client| named.contains(&ClientId::new(client))), "{named:?}");
         }
         if let Ok(frame) = aggregator.finish()
             && dead.is_empty()

@@ -9,6 +9,7 @@ use fedcipher_core::codec::{Layout, Sums};
 use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request};
+use fedcipher_core::{ClientId, Epoch, RoundId, TotalWeight, Weight};
 use proptest::prelude::*;
 
 fn cohort_of(ids: &[(u32, u64)], layout: &Layout, seed: u64) -> Vec<Client> {
@@ -28,7 +29,7 @@ proptest! {
         let layout = layout(&sizes);
         let ids: Vec<(u32, u64)> = members.into_iter().collect();
         let clients = cohort_of(&ids, &layout, seed >> 8);
-        let bounds = Bounds::new(8, 5, Some(1)).unwrap();
+        let bounds = Bounds::new(8, Weight::new(5), Some(1)).unwrap();
         let want = expected(bounds.levels(), &layout, &clients);
         for scheme in dense_schemes(bounds, &[2, 3, 4, 8, 12]) {
             let got = run_round(scheme.as_ref(), &layout, &(0..20).collect::<Vec<_>>(), &clients);
@@ -39,12 +40,12 @@ proptest! {
     /// As many levels as a field holds sums of, and not one step more.
     #[test]
     fn levels_fill_the_field(clients in 1u64..2000, weight in 1u64..5000, bits in 2u32..=24, prime in any::<bool>()) {
-        let bounds = Bounds::new(clients, weight, Some(1)).unwrap();
+        let bounds = Bounds::new(clients, Weight::new(weight), Some(1)).unwrap();
         let field = 1u128 << bounds.field_bits(bits);
         // The largest sum that the bits need is below the prime too.
         let room = if prime { bounds.max_sum(bits) + 1 } else { field };
         let levels = if prime { bounds.levels().below(room as u64) } else { bounds.levels() }.of(bits);
-        let sum = |levels: u64| u128::from(bounds.total_weight()) * u128::from(levels);
+        let sum = |levels: u64| u128::from(bounds.total_weight().get()) * u128::from(levels);
         prop_assert!(levels % 2 == 0 && levels >= (1 << bits) - 2);
         prop_assert!(sum(levels) < room && sum(levels + 2) >= room.min(field));
         prop_assert!(levels < 1 << (bits + 1), "half of them are a float32 number");
@@ -62,7 +63,7 @@ proptest! {
         let layout = layout(&[(len, bits)]);
         let cohort = [(3, max_weight), (4, 1), (9, max_weight / 2 + 1)];
         let clients = cohort_of(&cohort[..=others], &layout, u64::from(seed));
-        let bounds = Bounds::new(others as u64 + 1, max_weight, Some(1)).unwrap();
+        let bounds = Bounds::new(others as u64 + 1, Weight::new(max_weight), Some(1)).unwrap();
         for masking in [Masking::Single, Masking::Double] {
             let scheme = flashe(bounds, Policy::Fixed(masking), None);
             let want = expected(scheme.values().levels, &layout, &clients);
@@ -75,7 +76,7 @@ proptest! {
 fn a_layer_larger_than_one_ciphertext_just_works() {
     let layout = layout(&[(100_000, 12), (1, 12), (50_001, 8)]);
     let clients = cohort_of(&[(0, 1), (1, 1)], &layout, 5);
-    for scheme in dense_schemes(Bounds::new(2, 1, Some(1)).unwrap(), &[8, 12]) {
+    for scheme in dense_schemes(Bounds::new(2, Weight::ONE, Some(1)).unwrap(), &[8, 12]) {
         let want = expected(scheme.values().levels, &layout, &clients);
         assert_eq!(run_round(scheme.as_ref(), &layout, &[0, 1], &clients), want);
     }
@@ -85,7 +86,7 @@ fn a_layer_larger_than_one_ciphertext_just_works() {
 fn largest_values_of_the_largest_cohort_do_not_overflow() {
     let layout = layout(&[(500, 12)]);
     let clients: Vec<Client> = (0..100).map(|id| (id, 3, vec![vec![1.0; 500]])).collect();
-    for scheme in dense_schemes(Bounds::new(100, 3, Some(1)).unwrap(), &[12]) {
+    for scheme in dense_schemes(Bounds::new(100, Weight::new(3), Some(1)).unwrap(), &[12]) {
         let got = run_round(scheme.as_ref(), &layout, &(0..100).collect::<Vec<_>>(), &clients);
         assert!(got.iter().all(|s| *s == 300 * scheme.values().levels.of(12)), "{}", scheme.name());
     }
@@ -98,14 +99,25 @@ fn a_plan_that_is_none_spends_no_round() {
     let values = floats(&layout, 1);
     let update = common::update(&layout, &values);
     for top in [None, Some(0.1)] {
-        let scheme = flashe(Bounds::new(2, 1, Some(1)).unwrap(), Policy::Adaptive, top);
-        let keys = scheme.keygen(&[0, 1], 1).unwrap();
+        let scheme = flashe(Bounds::new(2, Weight::ONE, Some(1)).unwrap(), Policy::Adaptive, top);
+        let keys = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
         let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
         for plan in [&[9][..], &[0, 0], &[1; 40]] {
-            assert_eq!(encryptor.precompute(6, &layout, plan).unwrap_err().class(), "FrameError", "{top:?} {plan:?}");
+            assert_eq!(
+                encryptor.precompute(RoundId::new(6), &layout, plan).unwrap_err().class(),
+                "FrameError",
+                "{top:?} {plan:?}"
+            );
         }
-        let request =
-            Request { round: 6, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
+        let request = Request {
+            round: RoundId::new(6),
+            weight: Weight::ONE,
+            update: &update,
+            plan: &[],
+            model: b"model",
+            memory: &[],
+            bound: &[],
+        };
         encryptor.encrypt(&request).unwrap();
     }
 }
@@ -116,22 +128,34 @@ fn what_is_precomputed_has_spent_its_round() {
     let layout = layout(&[(5000, 12)]);
     let values = floats(&layout, 1);
     let update = common::update(&layout, &values);
-    let of = |round| Request { round, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
-    let bounds = Bounds::new(2, 1, Some(1)).unwrap();
+    let of = |round| Request {
+        round,
+        weight: Weight::ONE,
+        update: &update,
+        plan: &[],
+        model: b"model",
+        memory: &[],
+        bound: &[],
+    };
+    let bounds = Bounds::new(2, Weight::ONE, Some(1)).unwrap();
     let sparse = flashe(bounds, Policy::Adaptive, Some(0.1));
     for scheme in dense_schemes(bounds, &[12]).into_iter().chain([sparse]) {
-        let (keys, state) = (scheme.keygen(&[0, 1], 1).unwrap(), tempfile::tempdir().unwrap());
+        let (keys, state) =
+            (scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap(), tempfile::tempdir().unwrap());
         let make = || scheme.encryptor(&keys.clients[0], Some(state.path())).unwrap();
         let (mut one, mut other) = (make(), make());
-        one.precompute(6, &layout, &[]).unwrap();
-        let refused =
-            [other.encrypt(&of(6)).map(drop), other.precompute(6, &layout, &[]), one.precompute(5, &layout, &[])];
+        one.precompute(RoundId::new(6), &layout, &[]).unwrap();
+        let refused = [
+            other.encrypt(&of(RoundId::new(6))).map(drop),
+            other.precompute(RoundId::new(6), &layout, &[]),
+            one.precompute(RoundId::new(5), &layout, &[]),
+        ];
         for refusal in refused {
             assert_eq!(refusal.unwrap_err().class(), "NonceReuseError", "{}", scheme.name());
         }
-        one.encrypt(&of(6)).unwrap();
-        other.encrypt(&of(7)).unwrap();
-        assert_eq!(one.encrypt(&of(7)).unwrap_err().class(), "NonceReuseError", "{}", scheme.name());
+        one.encrypt(&of(RoundId::new(6))).unwrap();
+        other.encrypt(&of(RoundId::new(7))).unwrap();
+        assert_eq!(one.encrypt(&of(RoundId::new(7))).unwrap_err().class(), "NonceReuseError", "{}", scheme.name());
     }
 }
 
@@ -139,8 +163,8 @@ fn what_is_precomputed_has_spent_its_round() {
 fn server_side_weights_multiply() {
     let layout = layout(&[(700, 12)]);
     let clients = cohort_of(&[(0, 9), (1, 4)], &layout, 8);
-    let scheme = bfv(Bounds::new(2, 9, Some(1)).unwrap(), Preset::Compact, &[12], true);
-    let keys = scheme.keygen(&[0, 1], 1).unwrap();
+    let scheme = bfv(Bounds::new(2, Weight::new(9), Some(1)).unwrap(), Preset::Compact, &[12], true);
+    let keys = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
     let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
     for client in &clients {
         aggregator.add(&encrypt(scheme.as_ref(), &keys, &layout, 1, client, &[])).unwrap();
@@ -151,17 +175,17 @@ fn server_side_weights_multiply() {
     let ints: Vec<Vec<u64>> = clients.iter().map(|c| integers(scheme.values().levels, &layout, &c.2)).collect();
     let want: Vec<u64> = ints[0].iter().zip(&ints[1]).map(|(a, b)| 9 * a + 4 * b).collect();
     assert_eq!(sums.0, want);
-    assert_eq!(summary.header.total_weight(), 13);
+    assert_eq!(summary.header.total_weight(), TotalWeight::new(13));
 }
 
 /// Top-s%: what was sent sums exactly, the rest counts as zero, and nothing is lost over rounds.
 #[test]
 fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
     let layout = layout(&[(2000, 12), (0, 12), (37, 8)]);
-    let bounds = Bounds::new(4, 3, Some(1)).unwrap();
+    let bounds = Bounds::new(4, Weight::new(3), Some(1)).unwrap();
     for policy in [Policy::Fixed(Masking::Single), Policy::Fixed(Masking::Double), Policy::Adaptive] {
         let scheme = flashe(bounds, policy, Some(0.1));
-        let keys = scheme.keygen(&[0, 1, 2, 5], 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list([0, 1, 2, 5]), Epoch::new(1)).unwrap();
         let mut encryptors: Vec<_> = keys.clients.iter().map(|k| scheme.encryptor(k, None).unwrap()).collect();
         let values: Vec<Vec<Vec<f32>>> = (0..4)
             .map(|seed| floats(&layout, seed).into_iter().map(|x| x.into_iter().map(|v| v * 0.04).collect()).collect())
@@ -170,12 +194,19 @@ fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
         let mut total = vec![0f64; layout.elements()];
         const ROUNDS: u64 = 40;
         for round in 1..=ROUNDS {
-            let plan = scheme.plan(&keys.server, &[0, 1, 2, 5]).unwrap();
-            let mut aggregator = scheme.aggregator(&keys.server, Some(round)).unwrap();
+            let plan = scheme.plan(&keys.server, &ClientId::list([0, 1, 2, 5])).unwrap();
+            let mut aggregator = scheme.aggregator(&keys.server, Some(RoundId::new(round))).unwrap();
             for ((encryptor, x), weight) in encryptors.iter_mut().zip(&values).zip(weights) {
                 let update = common::update(&layout, x);
-                let request =
-                    Request { round, weight, update: &update, plan: &plan, model: b"model", memory: &[], bound: &[] };
+                let request = Request {
+                    round: RoundId::new(round),
+                    weight: Weight::new(weight),
+                    update: &update,
+                    plan: &plan,
+                    model: b"model",
+                    memory: &[],
+                    bound: &[],
+                };
                 aggregator.add(&encryptor.encrypt(&request).unwrap()).unwrap();
             }
             let frame = aggregator.finish().unwrap();
@@ -207,18 +238,34 @@ fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
 #[test]
 fn error_feedback_survives_export_and_import() {
     let layout = layout(&[(300, 12)]);
-    let scheme = flashe(Bounds::new(2, 1, Some(1)).unwrap(), Policy::Fixed(Masking::Double), Some(0.05));
-    let keys = scheme.keygen(&[0, 1], 1).unwrap();
+    let scheme = flashe(Bounds::new(2, Weight::ONE, Some(1)).unwrap(), Policy::Fixed(Masking::Double), Some(0.05));
+    let keys = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
     let x = floats(&layout, 3);
     let update = common::update(&layout, &x);
     let mut first = scheme.encryptor(&keys.clients[0], None).unwrap();
     first
-        .encrypt(&Request { round: 1, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] })
+        .encrypt(&Request {
+            round: RoundId::new(1),
+            weight: Weight::ONE,
+            update: &update,
+            plan: &[],
+            model: b"model",
+            memory: &[],
+            bound: &[],
+        })
         .unwrap();
     let mut second = scheme.encryptor(&keys.clients[0], None).unwrap();
     let kept = first.residual().unwrap().export_state();
     second.residual().unwrap().import_state(&kept).unwrap();
-    let request = Request { round: 2, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
+    let request = Request {
+        round: RoundId::new(2),
+        weight: Weight::ONE,
+        update: &update,
+        plan: &[],
+        model: b"model",
+        memory: &[],
+        bound: &[],
+    };
     assert_eq!(first.encrypt(&request).unwrap(), second.encrypt(&request).unwrap());
     assert!(second.residual().unwrap().import_state(&[1, 2, 3]).is_err());
 }

@@ -6,7 +6,6 @@ mod common;
 use curve25519_dalek::constants::{ED25519_BASEPOINT_TABLE, EIGHT_TORSION};
 use curve25519_dalek::edwards::EdwardsPoint;
 use curve25519_dalek::scalar::Scalar;
-use fedcipher_core::Error;
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::committee::Committee;
 use fedcipher_core::keys::{ClientKey, KeySet, ServerKey};
@@ -24,6 +23,7 @@ use fedcipher_core::scheme::Scheme;
 use fedcipher_core::sign::{Purpose, SIGNATURE_LEN, Signed, SigningKey, hybrid, is_key, refused};
 use fedcipher_core::statement::{RoundContext, sha256, split};
 use fedcipher_core::wire::{self, Contribution, Kind};
+use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight};
 use sha2::{Digest as _, Sha512};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -126,25 +126,26 @@ impl Odd {
 fn alone_and_in_batches(odd: &Odd) -> Vec<bool> {
     let (key, message) = (odd.key(), b"a message");
     let signature = odd.sign(message);
-    let signed = Signed { party: ODD, key: &key, purpose: Purpose::Update, message, signature: &signature };
+    let signed =
+        Signed { party: ClientId::new(ODD), key: &key, purpose: Purpose::Update, message, signature: &signature };
     let others: Vec<SigningKey> = (0..9).map(|_| SigningKey::generate().unwrap()).collect();
     let keys: Vec<_> = others.iter().map(SigningKey::verify_key).collect();
     let signatures: Vec<_> = others.iter().map(|key| key.sign(Purpose::Update, message)).collect();
     let mut all = vec![signed];
     for (party, (key, signature)) in (10..).zip(keys.iter().zip(&signatures)) {
-        all.push(Signed { party, key, purpose: Purpose::Update, message, signature });
+        all.push(Signed { party: ClientId::new(party), key, purpose: Purpose::Update, message, signature });
     }
     let batch = refused(&all).unwrap();
-    assert!(batch.is_empty() || batch == [ODD], "{}: {batch:?}", odd.name);
+    assert!(batch.is_empty() || batch == [ClientId::new(ODD)], "{}: {batch:?}", odd.name);
     vec![signed.holds(), signed.check().is_ok(), batch.is_empty(), refused(&[signed]).unwrap().is_empty()]
 }
 
 fn keys() -> KeySet {
-    plain().keygen(&[0, ODD], 1).unwrap()
+    plain().keygen(&ClientId::list([0, ODD]), Epoch::new(1)).unwrap()
 }
 
 fn plain() -> Plain {
-    Plain::new(Bounds::new(5, 1, Some(1)).unwrap())
+    Plain::new(Bounds::new(5, Weight::ONE, Some(1)).unwrap())
 }
 
 /// The aggregator of a scheme with a common key.
@@ -156,13 +157,14 @@ fn server(odd: &Odd) -> bool {
     let own = parsed.header.contributions[0];
     let signature = odd.sign(&RoundContext::of([0; 32], &parsed.header).update(own, tag, &Digest::of(body)));
     let frame = parsed.header.frame(&[body, &tag.to_bytes(), &signature].concat());
-    let cohort: BTreeMap<_, _> = [(0, keys.clients[0].sign.verify_key()), (ODD, odd.key())].into();
+    let cohort: BTreeMap<_, _> =
+        [(ClientId::new(0), keys.clients[0].sign.verify_key()), (ClientId::new(ODD), odd.key())].into();
     let key = ServerKey { cohort: Arc::new(cohort), ..keys.server };
     assert_eq!(ServerKey::from_bytes(&key.to_bytes()).is_ok(), is_key(&odd.key()), "{}", odd.name);
     match scheme.aggregator(&key, None).unwrap().add(&frame) {
         Ok(_) => true,
         Err(error) => {
-            assert!(matches!(error, Error::Signature { party: ODD }), "{}: {error}", odd.name);
+            assert!(matches!(error, Error::Signature { party } if party.get() == ODD), "{}: {error}", odd.name);
             false
         }
     }
@@ -171,7 +173,7 @@ fn server(odd: &Odd) -> bool {
 /// A member of a committee, which checks all clients' signatures at once; none where nobody makes a roster of this key.
 fn member(odd: &Odd) -> Option<bool> {
     let scheme = Oneshot::new(Params {
-        bounds: Bounds::new(5, 3, Some(3)).unwrap(),
+        bounds: Bounds::new(5, Weight::new(3), Some(3)).unwrap(),
         preset: Preset::Fast,
         bits: vec![8],
         members: 3,
@@ -186,7 +188,7 @@ fn member(odd: &Odd) -> Option<bool> {
     let identities: Vec<Identity> = (0..5).map(|_| Identity::generate().unwrap()).collect();
     let card = |id: u32| {
         let roles = Roles { client: true, member: id < 3, reader: true };
-        let card = Card::of(&identities[id as usize], id, &format!("party-{id}"), roles);
+        let card = Card::of(&identities[id as usize], ClientId::new(id), &format!("party-{id}"), roles);
         let odd_key = [&card.signing[..hybrid::VERIFY_LEN - 32], &odd.key()].concat();
         Card { signing: if id == ODD { odd_key } else { card.signing.clone() }, ..card }
     };
@@ -197,10 +199,11 @@ fn member(odd: &Odd) -> Option<bool> {
             return None;
         }
     };
-    let key = scheme.join(&roster, &identities[0], 1).unwrap();
-    let scope = roster.digest(scheme.digest().short(), 1);
-    let asked: Vec<Contribution> = [1, 2, ODD].map(|client| Contribution { client, weight: 1 }).into();
-    let header = key.tag.header(Kind::Request, 7, asked.clone());
+    let key = scheme.join(&roster, &identities[0], Epoch::new(1)).unwrap();
+    let scope = roster.digest(scheme.digest().short(), Epoch::new(1));
+    let asked: Vec<Contribution> =
+        [1, 2, ODD].map(|client| Contribution { client: ClientId::new(client), weight: Weight::ONE }).into();
+    let header = key.tag.header(Kind::Request, RoundId::new(7), asked.clone());
     let context = RoundContext::given(scope, &header, [9; 32]);
     // No members' signatures: the sum counts in no memory.
     let mut payload = [[9; 32].as_slice(), &[0; 4]].concat();
@@ -208,14 +211,14 @@ fn member(odd: &Odd) -> Option<bool> {
     let published = member.prekey().unwrap();
     let prekey = Published::read(&published, &key.tag, &roster, &scope).unwrap();
     for of in asked {
-        let info = share_info(&scope, 7, of.client, 0, prekey.number);
+        let info = share_info(&scope, RoundId::new(7), of.client, ClientId::new(0), prekey.number);
         let data = context.share_data(of, Tag::default(), &[1; 32]);
         let envelope = Envelope::to(prekey.number, &prekey.public, &info).unwrap();
         let share = envelope.seal(&data, &[7; 32 + 2 * TAG_LEN]).unwrap();
         let signed = [[1; 32], sha256(&[&share]), [2; 32], [3; 32]].concat();
         let message = context.update(of, Tag::default(), &signed);
-        let signature = identities[of.client as usize].sign(Purpose::Update, &message).unwrap().to_vec();
-        let signature = match of.client {
+        let signature = identities[of.client.get() as usize].sign(Purpose::Update, &message).unwrap().to_vec();
+        let signature = match of.client.get() {
             ODD => odd.sign_beside(&signature[..hybrid::SIGNATURE_LEN - 64], &message),
             _ => signature,
         };
@@ -225,7 +228,7 @@ fn member(odd: &Odd) -> Option<bool> {
     match answered {
         Ok(_) => Some(true),
         Err(error) => {
-            assert!(matches!(error, Error::Signature { party: ODD }), "{}: {error}", odd.name);
+            assert!(matches!(error, Error::Signature { party } if party.get() == ODD), "{}: {error}", odd.name);
             Some(false)
         }
     }
@@ -249,7 +252,7 @@ fn a_batch_names_whose_signatures_do_not_hold() {
         keys.iter().zip(&messages).map(|(key, message)| key.sign(Purpose::Update, message)).collect();
     let bad = |signatures: &[[u8; 64]]| {
         let of = |k: usize| Signed {
-            party: k as u32,
+            party: ClientId::new(k as u32),
             key: &verify[k],
             purpose: Purpose::Update,
             message: &messages[k],
@@ -257,17 +260,17 @@ fn a_batch_names_whose_signatures_do_not_hold() {
         };
         let all: Vec<Signed<'_>> = (0..300).map(of).collect();
         let named = refused(&all).unwrap();
-        let alone: Vec<u32> = all.iter().filter(|signed| !signed.holds()).map(|signed| signed.party).collect();
+        let alone: Vec<ClientId> = all.iter().filter(|signed| !signed.holds()).map(|signed| signed.party).collect();
         assert_eq!(named, alone);
         named
     };
-    assert_eq!(bad(&signatures), [0; 0]);
+    assert_eq!(bad(&signatures), []);
     signatures[131][40] ^= 1;
-    assert_eq!(bad(&signatures), [131]);
+    assert_eq!(bad(&signatures), [ClientId::new(131)]);
     signatures.swap(7, 8);
     signatures[299][0] ^= 1;
-    assert_eq!(bad(&signatures), [7, 8, 131, 299]);
-    assert_eq!(refused(&[]).unwrap(), [0; 0]);
+    assert_eq!(bad(&signatures), ClientId::list([7, 8, 131, 299]));
+    assert_eq!(refused(&[]).unwrap(), []);
 }
 
 #[test]
@@ -278,7 +281,7 @@ fn a_signature_of_one_purpose_holds_for_no_other() {
         let signature = key.sign(made, message);
         for purpose in Purpose::ALL {
             for message in [message.as_slice(), &message[19..], &message[38..], b""] {
-                let signed = Signed { party: 0, key: &verify, purpose, message, signature: &signature };
+                let signed = Signed { party: ClientId::new(0), key: &verify, purpose, message, signature: &signature };
                 let same = purpose == made && message.len() == 38;
                 assert_eq!(signed.holds(), same, "{made:?} for {purpose:?}");
                 assert_eq!(refused(&[signed]).unwrap().is_empty(), same);
@@ -300,7 +303,8 @@ fn a_clients_key_holds_what_it_signs_with() {
     assert_ne!(keys.clients[0].sign.seed(), keys.clients[1].sign.seed());
     let read = ServerKey::from_bytes(&keys.server.to_bytes()).unwrap();
     assert_eq!(read, keys.server);
-    let same: BTreeMap<_, _> = keys.server.cohort.keys().map(|client| (*client, keys.server.cohort[&0])).collect();
+    let same: BTreeMap<_, _> =
+        keys.server.cohort.keys().map(|client| (*client, keys.server.cohort[&ClientId::new(0)])).collect();
     let shared = ServerKey { cohort: Arc::new(same), ..keys.server };
     let error = ServerKey::from_bytes(&shared.to_bytes()).unwrap_err();
     assert!(

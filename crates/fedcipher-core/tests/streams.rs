@@ -10,12 +10,12 @@ use fedcipher_core::keys::KeySet;
 use fedcipher_core::prf::KeyStream;
 use fedcipher_core::protocol::{Decryptor, Form, OpeningFrame};
 use fedcipher_core::scheme::{Expect, Scheme, Terms};
-use fedcipher_core::{Error, wire};
+use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight, wire};
 use proptest::prelude::*;
 
 /// A frame made from windows of the flat update, as the offload engine makes it: `step` values come at a time.
 fn sealed(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, client: &Client, step: usize) -> Vec<u8> {
-    let key = keys.clients.iter().find(|k| k.client == client.0).unwrap();
+    let key = keys.clients.iter().find(|k| k.client == ClientId::new(client.0)).unwrap();
     let mut encryptor = scheme.encryptor(key, None).unwrap();
     let mut sealing = encryptor.start(&terms(layout, client.1)).unwrap().unwrap();
     let flat = client.2.concat();
@@ -34,7 +34,15 @@ fn sealed(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, client: &Client, 
 }
 
 fn terms(layout: &Layout, weight: u64) -> Terms<'_> {
-    Terms { round: 1, weight, layout, plan: &[], model: b"model", memory: &[], bound: &[] }
+    Terms {
+        round: RoundId::new(1),
+        weight: Weight::new(weight),
+        layout,
+        plan: &[],
+        model: b"model",
+        memory: &[],
+        bound: &[],
+    }
 }
 
 /// The first bytes of an aggregate, as its reader needs them.
@@ -75,8 +83,8 @@ proptest! {
         prop_assume!(layout.elements() > 0);
         let clients: Vec<Client> =
             [(0, 2), (1, 1), (5, 5)].map(|(id, w)| (id, w, floats(&layout, u64::from(seed) + u64::from(id)))).into();
-        for scheme in dense_schemes(Bounds::new(8, 5, Some(1)).unwrap(), &[4, 8, 12]) {
-            let keys = scheme.keygen(&[0, 1, 5], 1).unwrap();
+        for scheme in dense_schemes(Bounds::new(8, Weight::new(5), Some(1)).unwrap(), &[4, 8, 12]) {
+            let keys = scheme.keygen(&ClientId::list([0, 1, 5]), Epoch::new(1)).unwrap();
             let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
             for client in &clients {
                 let frame = sealed(scheme.as_ref(), &keys, &layout, client, step);
@@ -112,9 +120,9 @@ proptest! {
 
 /// One client's update of one tensor, in each scheme that has pieces.
 fn one_update() -> impl Iterator<Item = (Box<dyn Scheme>, KeySet, Layout, Client)> {
-    dense_schemes(Bounds::new(2, 1, Some(1)).unwrap(), &[12]).into_iter().map(|scheme| {
+    dense_schemes(Bounds::new(2, Weight::ONE, Some(1)).unwrap(), &[12]).into_iter().map(|scheme| {
         let layout = layout(&[(200_000, 12)]);
-        let keys = scheme.keygen(&[0, 1], 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
         let client = (0, 1, floats(&layout, 1));
         (scheme, keys, layout, client)
     })
@@ -125,7 +133,7 @@ fn one_update() -> impl Iterator<Item = (Box<dyn Scheme>, KeySet, Layout, Client
 fn pieces_are_sealed_in_order_and_once() {
     for (scheme, keys, layout, client) in one_update() {
         let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
-        encryptor.precompute(1, &layout, &[]).unwrap();
+        encryptor.precompute(RoundId::new(1), &layout, &[]).unwrap();
         let mut sealing = encryptor.start(&terms(&layout, 1)).unwrap().unwrap();
         let flat = client.2.concat();
         let first = (1..flat.len()).find(|len| sealing.whole(*len) > 0).unwrap();

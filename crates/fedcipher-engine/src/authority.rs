@@ -13,7 +13,8 @@ use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::registry;
 use fedcipher_core::scheme::Scheme;
 use fedcipher_core::statement::sha256;
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use fedcipher_core::{ClientId, Epoch};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use std::fs::TryLockError;
 use std::io::ErrorKind;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -94,7 +95,7 @@ pub struct Authority {
 
 /// What a device is given of one epoch.
 pub struct DeviceKey {
-    pub epoch: u64,
+    pub epoch: Epoch,
     pub issue: Issue,
     /// Its engine has had it before.
     pub again: bool,
@@ -108,17 +109,17 @@ pub enum Issue {
 }
 
 /// Epoch, key and the instance that holds it.
-type IssuedRow = (u64, Zeroizing<Vec<u8>>, Option<Vec<u8>>);
+type IssuedRow = (Epoch, Zeroizing<Vec<u8>>, Option<Vec<u8>>);
 
 /// Client numbers and their keys.
-type IssuedKeys = Vec<(u32, Zeroizing<Vec<u8>>)>;
+type IssuedKeys = Vec<(ClientId, Zeroizing<Vec<u8>>)>;
 
 /// A party's line in `status`.
 #[derive(Debug)]
 pub struct Enrolled {
     pub name: String,
     pub role: String,
-    pub client: Option<u32>,
+    pub client: Option<ClientId>,
     pub revoked: bool,
     /// Of a host: the devices that its certificate names, as text.
     pub devices: Option<String>,
@@ -128,8 +129,8 @@ pub struct Enrolled {
 #[derive(Debug)]
 pub struct Status {
     pub parties: Vec<Enrolled>,
-    pub epochs: Vec<(u64, String, String, usize)>,
-    pub audit: Vec<(String, String, String, Option<u64>)>,
+    pub epochs: Vec<(Epoch, String, String, usize)>,
+    pub audit: Vec<(String, String, String, Option<Epoch>)>,
     pub refused: Vec<Refused>,
 }
 
@@ -327,7 +328,13 @@ impl Authority {
 
     /// Enrols `party` and writes its credentials to `out`. A request keeps the key where it was made.
     /// Returns a device's client id.
-    pub fn enrol(&mut self, party: &Party, terms: &Terms, request: Option<&str>, out: &Path) -> Result<Option<u32>> {
+    pub fn enrol(
+        &mut self,
+        party: &Party,
+        terms: &Terms,
+        request: Option<&str>,
+        out: &Path,
+    ) -> Result<Option<ClientId>> {
         if party.role == Role::Authority {
             return Err(Error::Configuration("the authority has its certificate from init".into()));
         }
@@ -338,13 +345,15 @@ impl Authority {
         if taken {
             return Err(Error::Configuration(format!("{} is enrolled already; names are not used twice", party.name)));
         }
-        let client: Option<u32> = match party.role {
-            Role::Device => Some(tx.query_row("SELECT COALESCE(MAX(client) + 1, 0) FROM parties", [], |r| r.get(0))?),
+        let client: Option<ClientId> = match party.role {
+            Role::Device => {
+                Some(tx.query_row("SELECT COALESCE(MAX(client) + 1, 0) FROM parties", [], |r| client_at(r, 0))?)
+            }
             _ => None,
         };
         tx.execute(
             "INSERT INTO parties (name, role, client) VALUES (?1, ?2, ?3)",
-            params![party.name, party.role.name(), client],
+            params![party.name, party.role.name(), client.map(ClientId::get)],
         )?;
         for device in &party.devices {
             let known = "SELECT EXISTS (SELECT 1 FROM parties WHERE name = ?1 AND role = 'device' AND revoked = 0)";
@@ -436,7 +445,7 @@ impl Authority {
     ///
     /// Refused, unless by `force`, while an aggregator that took the previous epoch has settled no round
     /// of the current one: its last aggregate would be under keys that nobody has any more.
-    pub fn rotate(&mut self, force: bool) -> Result<u64> {
+    pub fn rotate(&mut self, force: bool) -> Result<Epoch> {
         let keys = self.plan(force)?.make()?;
         self.begin_epoch(keys, force)
     }
@@ -450,7 +459,7 @@ impl Authority {
 
     /// [`Authority::rotate`] with `keys` that have been made already. They are made again where devices or epochs have
     /// changed since.
-    pub fn begin_epoch(&mut self, keys: NewKeys, force: bool) -> Result<u64> {
+    pub fn begin_epoch(&mut self, keys: NewKeys, force: bool) -> Result<Epoch> {
         let tx = self.begin()?;
         let epoch = rotate(&tx, keys, force)?;
         tx.commit()?;
@@ -459,18 +468,18 @@ impl Authority {
 
     /// Notes that the engine `instance` of `device` opens nothing more under its keys of the epochs `closed`, since a
     /// forgery was tried under them. Only the current epoch counts, and only where that engine holds the key.
-    pub fn report_closed(&mut self, device: &str, instance: &[u8], closed: &[u64]) -> Result<()> {
+    pub fn report_closed(&mut self, device: &str, instance: &[u8], closed: &[Epoch]) -> Result<()> {
         let tx = self.begin()?;
-        let current: Option<u64> = tx
+        let current: Option<Epoch> = tx
             .query_row(
                 "SELECT epoch FROM keys JOIN epochs USING (epoch)
                  WHERE state = 'current' AND device = ?1 AND instance = ?2",
                 params![device, instance],
-                |r| r.get(0),
+                |r| epoch_at(r, 0),
             )
             .optional()?;
         if let Some(epoch) = current.filter(|epoch| closed.contains(epoch))
-            && tx.execute("INSERT OR IGNORE INTO closed VALUES (?1, ?2)", params![epoch, device])? > 0
+            && tx.execute("INSERT OR IGNORE INTO closed VALUES (?1, ?2)", params![epoch.get(), device])? > 0
         {
             log(&tx, device, "closed", Some(epoch))?;
         }
@@ -482,7 +491,7 @@ impl Authority {
     /// most once an hour. None where that is not so, or the epoch that would end is still in use.
     ///
     /// The hour is counted by a clock that cannot be set, and begins anew when the machine has booted meanwhile.
-    pub fn replace_closed(&mut self, now: &BootTime) -> Result<Option<u64>> {
+    pub fn replace_closed(&mut self, now: &BootTime) -> Result<Option<Epoch>> {
         match self.plan_replacement(now)? {
             Some(plan) => self.replace_by(plan.make()?, now),
             None => Ok(None),
@@ -509,7 +518,7 @@ impl Authority {
     }
 
     /// [`Authority::replace_closed`] with `keys` that have been made already.
-    pub fn replace_by(&mut self, keys: NewKeys, now: &BootTime) -> Result<Option<u64>> {
+    pub fn replace_by(&mut self, keys: NewKeys, now: &BootTime) -> Result<Option<Epoch>> {
         let most = self.corrupt_clients()?;
         let tx = self.begin()?;
         if due(&tx, most, now)? != Due::Now {
@@ -526,9 +535,9 @@ impl Authority {
 
     /// Ends all epochs before `epoch`, which must be the current one or has ended itself, and makes the epoch
     /// that a revocation waits for. True if keys have ended.
-    pub fn settle(&mut self, epoch: u64) -> Result<bool> {
+    pub fn settle(&mut self, epoch: Epoch) -> Result<bool> {
         let tx = self.begin()?;
-        let ended = end_epochs(&tx, "state = 'previous' AND epoch < ?1", [epoch])? > 0;
+        let ended = end_epochs(&tx, "state = 'previous' AND epoch < ?1", [epoch.get()])? > 0;
         if ended {
             log(&tx, "authority", "settle", Some(epoch))?;
         }
@@ -536,7 +545,7 @@ impl Authority {
         tx.commit()?;
         if owed {
             match self.rotate(false) {
-                Ok(next) => tracing::info!(epoch = next, "rotated, as a revocation asked"),
+                Ok(next) => tracing::info!(epoch = next.get(), "rotated, as a revocation asked"),
                 // Of an older round: the next one settles the epoch in use.
                 Err(Error::EpochInUse { .. }) => {}
                 // The aggregator, which has settled its round, can mend nothing here.
@@ -575,14 +584,14 @@ impl Authority {
     }
 
     /// The keys of `device` in all usable epochs but the `held`, bound to `instance` from now on.
-    pub fn device_keys(&mut self, device: &str, instance: &[u8], held: &[u64]) -> Result<Vec<DeviceKey>> {
+    pub fn device_keys(&mut self, device: &str, instance: &[u8], held: &[Epoch]) -> Result<Vec<DeviceKey>> {
         let tx = self.begin()?;
         let rows: Vec<IssuedRow> = {
             let mut query = tx.prepare(
                 "SELECT epoch, key, instance FROM keys JOIN epochs USING (epoch)
                  WHERE device = ?1 AND state != 'ended' ORDER BY epoch",
             )?;
-            let rows = query.query_map([device], |r| Ok((r.get(0)?, Zeroizing::new(r.get(1)?), r.get(2)?)))?;
+            let rows = query.query_map([device], |r| Ok((epoch_at(r, 0)?, Zeroizing::new(r.get(1)?), r.get(2)?)))?;
             rows.collect::<rusqlite::Result<_>>()?
         };
         let other = |owner: &Option<Vec<u8>>| owner.as_deref().is_some_and(|o| o != instance);
@@ -596,7 +605,7 @@ impl Authority {
             }
             tx.execute(
                 "UPDATE keys SET instance = ?3 WHERE epoch = ?1 AND device = ?2",
-                params![epoch, device, instance],
+                params![epoch.get(), device, instance],
             )?;
             // Each of an engine's asks in vain is one of a count, not a row: see `AuthorityService`.
             if owner.is_none() {
@@ -604,7 +613,7 @@ impl Authority {
             }
             let issue = if key.is_empty() {
                 let query = "SELECT server_key FROM epochs WHERE epoch = ?1";
-                Issue::Roster(tx.query_row(query, [epoch], |r| r.get(0))?)
+                Issue::Roster(tx.query_row(query, [epoch.get()], |r| r.get(0))?)
             } else {
                 Issue::Key(key)
             };
@@ -615,19 +624,19 @@ impl Authority {
     }
 
     /// (epoch, server key) of all usable epochs but the `held`; they count as taken.
-    pub fn server_keys(&mut self, held: &[u64]) -> Result<Vec<(u64, Vec<u8>)>> {
+    pub fn server_keys(&mut self, held: &[Epoch]) -> Result<Vec<(Epoch, Vec<u8>)>> {
         self.connection.execute("UPDATE epochs SET taken = 1 WHERE state != 'ended' AND taken = 0", [])?;
         let mut query =
             self.connection.prepare("SELECT epoch, server_key FROM epochs WHERE state != 'ended' ORDER BY epoch")?;
-        let rows = query.query_map([], |r| Ok((r.get::<_, u64>(0)?, r.get(1)?)))?;
-        let keys: Vec<(u64, Vec<u8>)> = rows.collect::<rusqlite::Result<_>>()?;
+        let rows = query.query_map([], |r| Ok((epoch_at(r, 0)?, r.get(1)?)))?;
+        let keys: Vec<(Epoch, Vec<u8>)> = rows.collect::<rusqlite::Result<_>>()?;
         Ok(keys.into_iter().filter(|(epoch, _)| !held.contains(epoch)).collect())
     }
 
     /// Usable epochs, the newest last.
-    pub fn usable(&self) -> Result<Vec<u64>> {
+    pub fn usable(&self) -> Result<Vec<Epoch>> {
         let mut query = self.connection.prepare("SELECT epoch FROM epochs WHERE state != 'ended' ORDER BY epoch")?;
-        let rows = query.query_map([], |r| r.get(0))?;
+        let rows = query.query_map([], |r| epoch_at(r, 0))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
@@ -639,10 +648,10 @@ impl Authority {
     }
 
     /// Client ids of revoked devices.
-    pub fn revoked(&self) -> Result<Vec<u32>> {
+    pub fn revoked(&self) -> Result<Vec<ClientId>> {
         let mut query =
             self.connection.prepare("SELECT client FROM parties WHERE revoked = 1 AND client IS NOT NULL")?;
-        let rows = query.query_map([], |r| r.get(0))?;
+        let rows = query.query_map([], |r| client_at(r, 0))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
@@ -664,7 +673,7 @@ impl Authority {
             all("SELECT name, role, client, revoked, (SELECT group_concat(device, ', ') FROM uses WHERE host = name)
              FROM parties ORDER BY role, client, name")?;
         let parties = query.query_map([], |r| {
-            let (name, role, client) = (r.get(0)?, r.get(1)?, r.get(2)?);
+            let (name, role, client) = (r.get(0)?, r.get(1)?, r.get::<_, Option<u32>>(2)?.map(ClientId::new));
             Ok(Enrolled { name, role, client, revoked: r.get(3)?, devices: r.get(4)? })
         })?;
         let parties = parties.collect::<rusqlite::Result<_>>()?;
@@ -672,10 +681,11 @@ impl Authority {
             "SELECT epoch, state, made, (SELECT COUNT(*) FROM keys WHERE keys.epoch = epochs.epoch AND key IS NOT NULL)
              FROM epochs ORDER BY epoch",
         )?;
-        let epochs = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?;
+        let epochs = query.query_map([], |r| Ok((epoch_at(r, 0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?;
         let epochs = epochs.collect::<rusqlite::Result<_>>()?;
         let mut query = all("SELECT at, party, action, epoch FROM audit ORDER BY id")?;
-        let audit = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?;
+        let audit = query
+            .query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get::<_, Option<u64>>(3)?.map(Epoch::new))))?;
         let audit = audit.collect::<rusqlite::Result<_>>()?;
         let mut query = all("SELECT minute, party, what, count FROM refusals ORDER BY rowid")?;
         let refused = query.query_map([], |r| {
@@ -709,13 +719,23 @@ fn due(store: &Connection, most: u64, now: &BootTime) -> Result<Due> {
     })
 }
 
+/// The epoch in a column.
+fn epoch_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Epoch> {
+    row.get(column).map(Epoch::new)
+}
+
+/// The client's number in a column.
+fn client_at(row: &Row<'_>, column: usize) -> rusqlite::Result<ClientId> {
+    row.get(column).map(ClientId::new)
+}
+
 /// Client numbers and names of devices.
-type Cohort = Vec<(u32, String)>;
+type Cohort = Vec<(ClientId, String)>;
 
 /// What the keys of an epoch are to be made for.
 pub struct Plan {
     spec: String,
-    epoch: u64,
+    epoch: Epoch,
     devices: Cohort,
 }
 
@@ -735,24 +755,24 @@ impl Plan {
     }
 }
 
-fn keygen(scheme: &dyn Scheme, devices: &Cohort, epoch: u64) -> Result<(ServerKey, IssuedKeys)> {
-    let cohort: Vec<u32> = devices.iter().map(|(client, _)| *client).collect();
+fn keygen(scheme: &dyn Scheme, devices: &Cohort, epoch: Epoch) -> Result<(ServerKey, IssuedKeys)> {
+    let cohort: Vec<ClientId> = devices.iter().map(|(client, _)| *client).collect();
     let set = scheme.keygen(&cohort, epoch)?;
     Ok((set.server, set.clients.iter().map(|key| (key.client, key.to_bytes())).collect()))
 }
 
 /// The number of the next epoch, and its devices.
-fn next_epoch(store: &Connection) -> Result<(u64, Cohort)> {
+fn next_epoch(store: &Connection) -> Result<(Epoch, Cohort)> {
     let mut query = store.prepare("SELECT client, name FROM parties WHERE role = 'device' AND revoked = 0")?;
-    let rows = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?;
+    let rows = query.query_map([], |r| Ok((client_at(r, 0)?, r.get(1)?)))?;
     let devices = rows.collect::<rusqlite::Result<_>>()?;
-    Ok((store.query_row("SELECT COALESCE(MAX(epoch), 0) + 1 FROM epochs", [], |r| r.get(0))?, devices))
+    Ok((store.query_row("SELECT COALESCE(MAX(epoch), 0) + 1 FROM epochs", [], |r| epoch_at(r, 0))?, devices))
 }
 
 /// Refuses, unless by `force`, to end an epoch that a federation still needs.
 fn check_unused(store: &Connection, force: bool) -> Result<()> {
     let query = "SELECT epoch FROM epochs WHERE state = 'previous' AND taken = 1";
-    let in_use: Option<u64> = store.query_row(query, [], |r| r.get(0)).optional()?;
+    let in_use = store.query_row(query, [], |r| epoch_at(r, 0)).optional()?;
     match in_use.filter(|_| !force) {
         Some(epoch) => Err(Error::EpochInUse { epoch }),
         None => Ok(()),
@@ -765,7 +785,7 @@ fn note_replacement(tx: &Transaction<'_>, now: &BootTime) -> Result<()> {
 }
 
 /// See [`Authority::rotate`].
-fn rotate(tx: &Transaction<'_>, keys: NewKeys, force: bool) -> Result<u64> {
+fn rotate(tx: &Transaction<'_>, keys: NewKeys, force: bool) -> Result<Epoch> {
     check_unused(tx, force)?;
     let (epoch, devices) = next_epoch(tx)?;
     let NewKeys { plan, scheme, made } = keys;
@@ -778,14 +798,14 @@ fn rotate(tx: &Transaction<'_>, keys: NewKeys, force: bool) -> Result<u64> {
     tx.execute("UPDATE epochs SET state = 'previous' WHERE state = 'current'", [])?;
     tx.execute(
         "INSERT INTO epochs (epoch, state, made, server_key) VALUES (?1, 'current', ?2, ?3)",
-        params![epoch, now()?, server.to_bytes()],
+        params![epoch.get(), now()?, server.to_bytes()],
     )?;
     let digest = "INSERT INTO digests VALUES (?1, ?2, ?3)";
-    tx.execute(digest, params![epoch, SERVER, sha256(&[&server.to_bytes()])])?;
+    tx.execute(digest, params![epoch.get(), SERVER, sha256(&[&server.to_bytes()])])?;
     for (client, key) in &keys {
         let name = devices.iter().find(|(number, _)| number == client).map(|(_, name)| name);
-        tx.execute("INSERT INTO keys VALUES (?1, ?2, ?3, NULL)", params![epoch, name, key.as_slice()])?;
-        tx.execute(digest, params![epoch, name, sha256(&[key.as_slice()])])?;
+        tx.execute("INSERT INTO keys VALUES (?1, ?2, ?3, NULL)", params![epoch.get(), name, key.as_slice()])?;
+        tx.execute(digest, params![epoch.get(), name, sha256(&[key.as_slice()])])?;
     }
     tx.execute("DELETE FROM config WHERE name = ?1", [OWED])?;
     log(tx, "authority", "rotate", Some(epoch))?;
@@ -797,10 +817,10 @@ fn rotate(tx: &Transaction<'_>, keys: NewKeys, force: bool) -> Result<u64> {
 fn roster_of(
     tx: &Transaction<'_>,
     scheme: &dyn Scheme,
-    devices: &[(u32, String)],
-    epoch: u64,
+    devices: &[(ClientId, String)],
+    epoch: Epoch,
 ) -> Result<(ServerKey, IssuedKeys)> {
-    let card = |(id, name): &(u32, String)| -> Result<Option<Card>> {
+    let card = |(id, name): &(ClientId, String)| -> Result<Option<Card>> {
         let query = "SELECT verify, sealing FROM cards WHERE device = ?1";
         let found = tx.query_row(query, [name], |r| Ok((r.get::<_, Vec<u8>>(0)?, r.get::<_, Vec<u8>>(1)?)));
         let Some((verify, sealing)) = found.optional()? else { return Ok(None) };
@@ -842,10 +862,10 @@ fn roster_of(
     Ok((scheme.require_committee()?.roster_key(&Roster::new(cards)?, epoch)?, keys))
 }
 
-fn log(tx: &Transaction<'_>, party: &str, action: &str, epoch: Option<u64>) -> Result<()> {
+fn log(tx: &Transaction<'_>, party: &str, action: &str, epoch: Option<Epoch>) -> Result<()> {
     tx.execute(
         "INSERT INTO audit (at, party, action, epoch) VALUES (?1, ?2, ?3, ?4)",
-        params![now()?, party, action, epoch],
+        params![now()?, party, action, epoch.map(Epoch::get)],
     )?;
     Ok(())
 }

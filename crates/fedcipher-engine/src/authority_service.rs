@@ -8,6 +8,7 @@ use crate::listen::{self, caller};
 use crate::proto::{self, authority_server};
 use crate::refusals::Refusals;
 use crate::sealed_keys;
+use fedcipher_core::{ClientId, Epoch};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::block_in_place;
@@ -70,13 +71,13 @@ impl AuthorityService {
     }
 
     /// The next epoch. Its keys are made while others are served.
-    pub fn rotate(&self) -> Result<u64> {
+    pub fn rotate(&self) -> Result<Epoch> {
         let plan = self.with(|store| store.plan(false))?;
         let keys = block_in_place(|| plan.make())?;
         self.with(|store| store.begin_epoch(keys, false))
     }
 
-    fn replace_closed(&self) -> Result<Option<u64>> {
+    fn replace_closed(&self) -> Result<Option<Epoch>> {
         let now = BootTime::now()?;
         let Some(plan) = self.with(|store| store.plan_replacement(&now))? else { return Ok(None) };
         let keys = block_in_place(|| plan.make())?;
@@ -91,7 +92,9 @@ impl AuthorityService {
             tick.tick().await;
             match self.replace_closed() {
                 Ok(None) => {}
-                Ok(Some(epoch)) => tracing::warn!(epoch, "rotated: more devices than may lie report their key closed"),
+                Ok(Some(epoch)) => {
+                    tracing::warn!(epoch = epoch.get(), "rotated: more devices than may lie report their key closed")
+                }
                 Err(error) => tracing::warn!(class = error.class(), "closed keys are not replaced: {error}"),
             }
         }
@@ -163,13 +166,14 @@ impl authority_server::Authority for AuthorityService {
         // Before a key is bound to an engine that could not open it.
         sealed_keys::check(&request.hpke_public)?;
         if !request.closed.is_empty() {
-            self.with(|store| store.report_closed(&party.name, &request.instance, &request.closed))?;
+            let closed = Epoch::list(request.closed.iter().copied());
+            self.with(|store| store.report_closed(&party.name, &request.instance, &closed))?;
         }
         let issue = |store: &mut Authority| {
             if let Some(card) = &request.card {
                 store.show_card(&party.name, &card.verify, &card.sealing)?;
             }
-            store.device_keys(&party.name, &request.instance, &request.held)
+            store.device_keys(&party.name, &request.instance, &Epoch::list(request.held.iter().copied()))
         };
         let (issued, show_card, spec, usable, revoked_hosts) = self.with(|store| {
             // Nothing is issued, and so bound to an engine, before it has shown whose it is.
@@ -192,11 +196,13 @@ impl authority_server::Authority for AuthorityService {
         };
         let seal = |DeviceKey { epoch, issue, .. }: DeviceKey| {
             let issued = match issue {
-                Issue::Roster(key) => proto::IssuedKey { epoch, roster: key.into(), ..proto::IssuedKey::default() },
+                Issue::Roster(key) => {
+                    proto::IssuedKey { epoch: epoch.get(), roster: key.into(), ..proto::IssuedKey::default() }
+                }
                 Issue::Key(key) => {
                     let (encapped, sealed) = sealed_keys::seal(&request.hpke_public, &party.name, epoch, &key)?;
                     let (encapped, sealed) = (encapped.into(), sealed.into());
-                    proto::IssuedKey { epoch, encapped, sealed, ..proto::IssuedKey::default() }
+                    proto::IssuedKey { epoch: epoch.get(), encapped, sealed, ..proto::IssuedKey::default() }
                 }
             };
             Ok(issued)
@@ -204,6 +210,7 @@ impl authority_server::Authority for AuthorityService {
         for key in keys.iter().filter(|key| key.again) {
             self.note(&party, &format!("issue again epoch {}", key.epoch));
         }
+        let usable = usable.into_iter().map(Epoch::get).collect();
         let issued = keys.into_iter().map(seal).collect::<Result<Vec<_>>>()?;
         // Every engine asks every few seconds.
         if !issued.is_empty() {
@@ -217,14 +224,17 @@ impl authority_server::Authority for AuthorityService {
         request: Request<proto::ServerKeysRequest>,
     ) -> std::result::Result<Response<proto::ServerKeysReply>, Status> {
         self.enrolled(&request, Role::Server)?;
-        let held = request.into_inner().held;
+        let held = Epoch::list(request.into_inner().held);
         let reply = self.with(|store| {
             let issued = store.server_keys(&held)?;
             Ok(proto::ServerKeysReply {
                 spec: store.spec()?,
-                issued: issued.into_iter().map(|(epoch, key)| proto::EpochKey { epoch, key: key.into() }).collect(),
-                usable: store.usable()?,
-                revoked: store.revoked()?,
+                issued: issued
+                    .into_iter()
+                    .map(|(epoch, key)| proto::EpochKey { epoch: epoch.get(), key: key.into() })
+                    .collect(),
+                usable: store.usable()?.into_iter().map(Epoch::get).collect(),
+                revoked: store.revoked()?.into_iter().map(ClientId::get).collect(),
             })
         })?;
         Ok(Response::new(reply))
@@ -235,7 +245,7 @@ impl authority_server::Authority for AuthorityService {
         request: Request<proto::SettleRequest>,
     ) -> std::result::Result<Response<proto::SettleReply>, Status> {
         self.enrolled(&request, Role::Server)?;
-        let epoch = request.into_inner().epoch;
+        let epoch = Epoch::new(request.into_inner().epoch);
         self.with(|store| {
             if store.settle(epoch)? && store.forget(FORGET)? == Forgotten::LogInUse {
                 tracing::info!("another process reads the store: ended keys leave its log when it is done");

@@ -13,7 +13,8 @@ use fedcipher_core::codec::Layout;
 use fedcipher_core::memory::zeros;
 use fedcipher_core::prf::KeyStream;
 use fedcipher_core::scheme::Expect;
-use fedcipher_core::wire::{self, Place};
+use fedcipher_core::wire::{self, Contribution, Place};
+use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use hyper_util::rt::TokioIo;
 use std::cell::Cell;
 use std::future::Future;
@@ -243,8 +244,8 @@ fn runtime() -> Result<Runtime> {
 #[derive(Debug, Clone)]
 pub struct Description {
     pub spec: String,
-    pub client: u32,
-    pub epochs: Vec<u64>,
+    pub client: ClientId,
+    pub epochs: Vec<Epoch>,
 }
 
 /// What an aggregate decrypts to.
@@ -275,12 +276,12 @@ impl Values {
 #[derive(Debug)]
 pub struct Decrypted {
     pub layout: Layout,
-    pub round: u64,
-    pub contributions: Vec<(u32, u64)>,
+    pub round: RoundId,
+    pub contributions: Vec<Contribution>,
     pub values: Values,
     pub counts: Option<Vec<u32>>,
     /// Members of the committee whose answers are false.
-    pub false_members: Vec<u32>,
+    pub false_members: Vec<ClientId>,
 }
 
 /// A connection, and what it shares with the engine.
@@ -451,9 +452,9 @@ impl<'a> Download<'a> {
 /// What a host asks an engine to encrypt.
 #[derive(Debug)]
 pub struct Sealed<'a> {
-    pub epoch: u64,
-    pub round: u64,
-    pub weight: u64,
+    pub epoch: Epoch,
+    pub round: RoundId,
+    pub weight: Weight,
     pub layout: &'a Layout,
     pub plan: &'a [u8],
     pub model: &'a [u8],
@@ -513,7 +514,7 @@ impl EngineClient {
     pub fn describe(&mut self) -> Result<Description> {
         let request = proto::DescribeRequest { device: self.device.clone() };
         let reply = self.ask(|mut client| async move { client.describe(request).await })?;
-        Ok(Description { spec: reply.spec, client: reply.client, epochs: reply.epochs })
+        Ok(Description { spec: reply.spec, client: ClientId::new(reply.client), epochs: Epoch::list(reply.epochs) })
     }
 
     /// Streams `tensors` to the engine and its frame into `place`.
@@ -530,9 +531,9 @@ impl EngineClient {
         let ring = self.link.ring.as_deref();
         let begin = proto::EncryptBegin {
             device: self.device.clone(),
-            epoch: what.epoch,
-            round: what.round,
-            weight: what.weight,
+            epoch: what.epoch.get(),
+            round: what.round.get(),
+            weight: what.weight.get(),
             layout: what.layout.encode().into(),
             plan: Bytes::copy_from_slice(what.plan),
             model: Bytes::copy_from_slice(what.model),
@@ -600,7 +601,7 @@ impl EngineClient {
         let ring = self.link.ring.as_deref();
         let begin = proto::DecryptBegin {
             device: self.device.clone(),
-            round: expect.round,
+            round: expect.round.map(RoundId::get),
             sums,
             ring: ring.is_some(),
             model: expect.model.map(Bytes::copy_from_slice),
@@ -659,26 +660,26 @@ impl EngineClient {
     }
 
     /// Whether the engine made what it can make ahead.
-    pub fn precompute(&mut self, epoch: u64, round: u64, layout: &Layout, plan: &[u8]) -> Result<bool> {
+    pub fn precompute(&mut self, epoch: Epoch, round: RoundId, layout: &Layout, plan: &[u8]) -> Result<bool> {
         let request = proto::PrecomputeRequest {
             device: self.device.clone(),
-            epoch,
-            round,
+            epoch: epoch.get(),
+            round: round.get(),
             layout: layout.encode().into(),
             plan: Bytes::copy_from_slice(plan),
         };
         Ok(self.ask(|mut client| async move { client.precompute(request).await })?.made)
     }
 
-    fn state_request(&self, epoch: u64) -> proto::StateRequest {
-        proto::StateRequest { device: self.device.clone(), epoch }
+    fn state_request(&self, epoch: Epoch) -> proto::StateRequest {
+        proto::StateRequest { device: self.device.clone(), epoch: epoch.get() }
     }
 
-    pub fn export_state(&mut self, epoch: u64) -> Result<Vec<u8>> {
+    pub fn export_state(&mut self, epoch: Epoch) -> Result<Vec<u8>> {
         self.call(|this| this.runtime.block_on(this.try_export(epoch)))
     }
 
-    async fn try_export(&self, epoch: u64) -> Result<Vec<u8>> {
+    async fn try_export(&self, epoch: Epoch) -> Result<Vec<u8>> {
         let (mut client, most) = (self.link.client.clone(), self.patience.work);
         let mut chunks = self.peer.answer(most, client.export_state(self.state_request(epoch))).await?;
         let mut state = Vec::new();
@@ -693,7 +694,7 @@ impl EngineClient {
         }
     }
 
-    pub fn import_state(&mut self, epoch: u64, state: &[u8]) -> Result<()> {
+    pub fn import_state(&mut self, epoch: Epoch, state: &[u8]) -> Result<()> {
         use proto::import_state_request::Part;
         let begin = Part::Begin(self.state_request(epoch));
         let data = state.chunks(MESSAGE).map(|chunk| Part::Data(Bytes::copy_from_slice(chunk)));
@@ -714,9 +715,9 @@ impl EngineClient {
     }
 
     /// Gives the device prekeys of members of a committee: why each that is refused is.
-    pub fn take_prekeys(&mut self, epoch: u64, frames: &[Vec<u8>]) -> Result<Vec<String>> {
+    pub fn take_prekeys(&mut self, epoch: Epoch, frames: &[Vec<u8>]) -> Result<Vec<String>> {
         let given: Vec<Bytes> = frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect();
-        let request = proto::PrekeysRequest { device: self.device.clone(), epoch, frames: given };
+        let request = proto::PrekeysRequest { device: self.device.clone(), epoch: epoch.get(), frames: given };
         let reply = self.ask(|mut client| async move { client.take_prekeys(request).await })?;
         if reply.refused.len() > frames.len() {
             return Err(self.peer.absurd("more refusals than prekeys"));
@@ -725,14 +726,14 @@ impl EngineClient {
     }
 
     /// The prekey of the device, where it is a member of a committee.
-    pub fn prekey(&mut self, epoch: u64) -> Result<Vec<u8>> {
-        let request = proto::PrekeyRequest { device: self.device.clone(), epoch };
+    pub fn prekey(&mut self, epoch: Epoch) -> Result<Vec<u8>> {
+        let request = proto::PrekeyRequest { device: self.device.clone(), epoch: epoch.get() };
         Ok(self.ask(|mut client| async move { client.prekey(request).await })?.frame.to_vec())
     }
 
     /// Deletes the prekeys of the device in `epoch`, or (0) in all that the engine holds.
-    pub fn forget(&mut self, epoch: u64) -> Result<()> {
-        let request = proto::ForgetRequest { device: self.device.clone(), epoch };
+    pub fn forget(&mut self, epoch: Epoch) -> Result<()> {
+        let request = proto::ForgetRequest { device: self.device.clone(), epoch: epoch.get() };
         self.ask(|mut client| async move { client.forget(request).await }).map(drop)
     }
 
@@ -776,10 +777,13 @@ fn decrypted(opened: (proto::Opened, Layout, Values), done: &proto::DecryptDone,
     let key: [u8; 32] = done.key.as_ref().try_into().ok()?;
     KeyStream::new(key.into()).ok()?.apply(values.bytes());
     let counts: Vec<u32> = done.counts.as_chunks::<4>().0.iter().map(|c| u32::from_le_bytes(*c)).collect();
-    let contributions = said.contributions.iter().map(|c| (c.client, c.weight)).collect();
+    let contributions = said.contributions.iter();
+    let contributions = contributions
+        .map(|c| Contribution { client: ClientId::new(c.client), weight: Weight::new(c.weight) })
+        .collect();
     let counts = (!counts.is_empty()).then_some(counts);
-    let false_members = done.false_members.clone();
-    Some(Decrypted { layout, round: said.round, contributions, values, counts, false_members })
+    let false_members = ClientId::list(done.false_members.iter().copied());
+    Some(Decrypted { layout, round: RoundId::new(said.round), contributions, values, counts, false_members })
 }
 
 /// Numbers go as they lie in memory; the wire is little-endian.
@@ -790,9 +794,9 @@ const _: () = assert!(cfg!(target_endian = "little"));
 pub struct ServerKeys {
     pub spec: String,
     /// (epoch, server key), those not yet held.
-    pub issued: Vec<(u64, Vec<u8>)>,
-    pub usable: Vec<u64>,
-    pub revoked: Vec<u32>,
+    pub issued: Vec<(Epoch, Vec<u8>)>,
+    pub usable: Vec<Epoch>,
+    pub revoked: Vec<ClientId>,
 }
 
 /// The aggregator's connection to the authority.
@@ -841,20 +845,20 @@ impl AuthorityClient {
     }
 
     /// Keys of the usable epochs beyond those `held`.
-    pub fn server_keys(&mut self, held: &[u64]) -> Result<ServerKeys> {
-        let request = proto::ServerKeysRequest { held: held.to_vec() };
+    pub fn server_keys(&mut self, held: &[Epoch]) -> Result<ServerKeys> {
+        let request = proto::ServerKeysRequest { held: held.iter().map(|epoch| epoch.get()).collect() };
         let reply = self.ask(|mut client| async move { client.server_keys(request).await })?;
         Ok(ServerKeys {
             spec: reply.spec,
-            issued: reply.issued.into_iter().map(|k| (k.epoch, k.key.to_vec())).collect(),
-            usable: reply.usable,
-            revoked: reply.revoked,
+            issued: reply.issued.into_iter().map(|k| (Epoch::new(k.epoch), k.key.to_vec())).collect(),
+            usable: Epoch::list(reply.usable),
+            revoked: ClientId::list(reply.revoked),
         })
     }
 
     /// A round under `epoch` is done: the epochs before it end.
-    pub fn settle(&mut self, epoch: u64) -> Result<()> {
-        let request = proto::SettleRequest { epoch };
+    pub fn settle(&mut self, epoch: Epoch) -> Result<()> {
+        let request = proto::SettleRequest { epoch: epoch.get() };
         self.ask(|mut client| async move { client.settle(request).await }).map(drop)
     }
 }

@@ -13,6 +13,7 @@ use crate::{MAX_MESSAGE, MESSAGE};
 use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;
 use fedcipher_core::wire;
+use fedcipher_core::{Epoch, RoundId};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,6 +22,9 @@ use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
+
+/// In place of an epoch: the newest that is held.
+const NEWEST: Epoch = Epoch::new(0);
 
 /// Replies made but not yet taken by the connection.
 const AHEAD: usize = 2;
@@ -79,9 +83,9 @@ pub struct EngineService {
 type Replies<T> = Pin<Box<dyn Stream<Item = std::result::Result<T, Status>> + Send>>;
 
 impl EngineService {
-    /// The party of `device` in `epoch` (0: newest); asks the key source once for what is not here.
-    async fn party(&self, device: &Granted, epoch: u64) -> Result<Arc<Party>> {
-        let epoch = Some(epoch).filter(|e| *e != 0);
+    /// The party of `device` in `epoch`; asks the key source once for what is not here.
+    async fn party(&self, device: &Granted, epoch: Epoch) -> Result<Arc<Party>> {
+        let epoch = Some(epoch).filter(|epoch| *epoch != NEWEST);
         match self.keyring.party(device, epoch) {
             Err(Error::Core(fedcipher_core::Error::Epoch { .. }) | Error::Access(_)) => {
                 self.source.refresh(device.name()).await?;
@@ -118,7 +122,7 @@ impl EngineService {
             return Err(Error::Protocol("an Encrypt call starts with begin".into()));
         };
         pump.ring = ring.filter(|_| begin.ring).map(RingEnd::new);
-        let party = self.party(&self.device(grant, &begin.device)?, begin.epoch).await?;
+        let party = self.party(&self.device(grant, &begin.device)?, Epoch::new(begin.epoch)).await?;
         pump.encrypt(&party, begin).await
     }
 
@@ -159,7 +163,7 @@ impl EngineService {
                 _ => return Err(Error::Protocol("state is data after one begin, at most 1 GiB".into())),
             }
         }
-        let party = self.party(&device, begin.epoch).await?;
+        let party = self.party(&device, Epoch::new(begin.epoch)).await?;
         party.encryptor().await?.import_residual(&state)?;
         Ok(())
     }
@@ -171,7 +175,7 @@ impl EngineService {
         replies: &mpsc::Sender<std::result::Result<proto::StateChunk, Status>>,
     ) -> Result<()> {
         let device = self.device(grant, &request.device)?;
-        let mut encryptor = self.party(&device, request.epoch).await?.encryptor().await?;
+        let mut encryptor = self.party(&device, Epoch::new(request.epoch)).await?.encryptor().await?;
         let export = move || Ok(encryptor.residual().map(|residual| residual.export_state()).unwrap_or_default());
         let state = Bytes::from(compute(export).await?);
         let mut held = self.unfinished.call(&grant.owner);
@@ -212,7 +216,7 @@ impl EngineService {
     async fn run_take_prekeys(&self, grant: &Grant, request: proto::PrekeysRequest) -> Result<Vec<String>> {
         let device = self.device(grant, &request.device)?;
         check_prekeys(&request.frames)?;
-        let mut encryptor = self.party(&device, request.epoch).await?.encryptor().await?;
+        let mut encryptor = self.party(&device, Epoch::new(request.epoch)).await?.encryptor().await?;
         compute(move || {
             let frames: Vec<&[u8]> = request.frames.iter().map(AsRef::as_ref).collect();
             Ok(encryptor.take_prekeys(&frames)?.iter().map(ToString::to_string).collect())
@@ -221,14 +225,18 @@ impl EngineService {
     }
 
     async fn run_prekey(&self, grant: &Grant, request: proto::PrekeyRequest) -> Result<Vec<u8>> {
-        let party = self.party(&self.device(grant, &request.device)?, request.epoch).await?;
+        let party = self.party(&self.device(grant, &request.device)?, Epoch::new(request.epoch)).await?;
         compute(move || Ok(party.member()?.prekey()?)).await
     }
 
     async fn run_forget(&self, grant: &Grant, request: proto::ForgetRequest) -> Result<()> {
         let device = self.device(grant, &request.device)?;
-        let named = self.party(&device, request.epoch).await?;
-        let all = if request.epoch == 0 { self.keyring.parties(device.name()) } else { vec![Arc::clone(&named)] };
+        let named = self.party(&device, Epoch::new(request.epoch)).await?;
+        let all = if Epoch::new(request.epoch) == NEWEST {
+            self.keyring.parties(device.name())
+        } else {
+            vec![Arc::clone(&named)]
+        };
         compute(move || {
             let members: Vec<_> = all.iter().filter_map(|party| party.member().ok()).collect();
             if members.is_empty() {
@@ -291,9 +299,10 @@ impl engine_server::Engine for EngineService {
         request: Request<proto::DescribeRequest>,
     ) -> std::result::Result<Response<proto::DescribeReply>, Status> {
         let device = self.device(&grant(&request)?, &request.get_ref().device)?;
-        let party = self.party(&device, 0).await?;
-        let epochs = self.keyring.epochs(device.name());
-        Ok(Response::new(proto::DescribeReply { spec: party.spec.to_string(), client: party.client, epochs }))
+        let party = self.party(&device, NEWEST).await?;
+        let epochs = self.keyring.epochs(device.name()).into_iter().map(Epoch::get).collect();
+        let client = party.client.get();
+        Ok(Response::new(proto::DescribeReply { spec: party.spec.to_string(), client, epochs }))
     }
 
     async fn encrypt(
@@ -327,11 +336,11 @@ impl engine_server::Engine for EngineService {
         let device = self.device(&grant(&request)?, &request.get_ref().device)?;
         let request = request.into_inner();
         let layout = Layout::decode(&request.layout).map_err(Error::from)?;
-        let party = self.party(&device, request.epoch).await?;
+        let party = self.party(&device, Epoch::new(request.epoch)).await?;
         let made = layout.elements() <= self.ahead_elements;
         if made {
             let mut encryptor = party.encryptor().await?;
-            compute(move || Ok(encryptor.precompute(request.round, &layout, &request.plan)?)).await?;
+            compute(move || Ok(encryptor.precompute(RoundId::new(request.round), &layout, &request.plan)?)).await?;
         }
         Ok(Response::new(proto::PrecomputeReply { made }))
     }

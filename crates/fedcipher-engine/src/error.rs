@@ -2,6 +2,7 @@
 //! metadata names the class of `fedcipher.errors`.
 
 use crate::text::quoted;
+use fedcipher_core::Epoch;
 use fedcipher_core::Error as CoreError;
 use tonic::{Code, Status};
 
@@ -30,7 +31,7 @@ pub enum Error {
         "the key of device {device} in epoch {epoch} was issued to another engine; two engines with one identity \
          would use nonces twice: stop this one, or rotate to give it the next epoch"
     )]
-    IdentityInUse { device: String, epoch: u64 },
+    IdentityInUse { device: String, epoch: Epoch },
 
     #[error(
         "device {device} has shown another card before: its identity was made by another engine, or the state folder with \
@@ -42,7 +43,7 @@ pub enum Error {
         "epoch {epoch} is still in use: no round of the epoch after it has been settled; rotate after the next round, \
          or with --force, and a federation that runs loses its last aggregate"
     )]
-    EpochInUse { epoch: u64 },
+    EpochInUse { epoch: Epoch },
 
     /// The same for a device of other hosts and for one that does not exist.
     #[error(
@@ -260,7 +261,7 @@ mod tests {
 
     #[test]
     fn an_error_survives_the_wire_with_its_class() {
-        let sent: Status = Error::IdentityInUse { device: "nic-3".into(), epoch: 7 }.into();
+        let sent: Status = Error::IdentityInUse { device: "nic-3".into(), epoch: Epoch::new(7) }.into();
         let got = Error::of_status("unix:/x", &sent);
         assert_eq!(got.class(), "IdentityInUseError");
         assert!(got.to_string().contains("nic-3"));

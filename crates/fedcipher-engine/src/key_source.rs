@@ -15,7 +15,7 @@ use fedcipher_core::ledger::Folder;
 use fedcipher_core::oneshot::identity::Identity;
 use fedcipher_core::oneshot::roster::{Roles, Roster};
 use fedcipher_core::wire::hex;
-use fedcipher_core::{key_file, registry};
+use fedcipher_core::{Epoch, key_file, registry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,12 +33,18 @@ fn fingerprint(of: [u8; 32]) -> String {
     groups.join("-")
 }
 
-fn list_parties(epoch: u64, roster: &Roster) {
+fn list_parties(epoch: Epoch, roster: &Roster) {
     for party in roster.parties() {
         let Roles { client, member, reader } = party.roles;
-        let (number, name, keys) = (party.id, &party.name, fingerprint(party.fingerprint()));
+        let (epoch, number) = (epoch.get(), party.id.get());
+        let (name, keys) = (&party.name, fingerprint(party.fingerprint()));
         tracing::info!(epoch, number, name, client, member, reader, keys, "party of the roster");
     }
+}
+
+/// As the authority is told.
+fn numbers(epochs: Vec<Epoch>) -> Vec<u64> {
+    epochs.into_iter().map(Epoch::get).collect()
 }
 
 /// Where the identity of `device` lies. It must survive restarts, like the ledgers beside it.
@@ -144,8 +150,8 @@ impl AuthoritySource {
             device: device.to_owned(),
             instance: self.instance.clone().into(),
             hpke_public: recipient.public().into(),
-            held: self.keyring.epochs(device),
-            closed: tokio::task::block_in_place(|| self.keyring.closed(device)),
+            held: numbers(self.keyring.epochs(device)),
+            closed: numbers(tokio::task::block_in_place(|| self.keyring.closed(device))),
             card,
         };
         let mut client = line.client.clone();
@@ -158,34 +164,30 @@ impl AuthoritySource {
 
     /// The key that `issued` is to `device`.
     fn key(&self, device: &str, spec: &str, issued: &proto::IssuedKey, recipient: &Recipient) -> Result<ClientKey> {
+        let epoch = Epoch::new(issued.epoch);
         if issued.roster.is_empty() {
-            let bytes = recipient.open(device, issued.epoch, &issued.encapped, &issued.sealed)?;
+            let bytes = recipient.open(device, epoch, &issued.encapped, &issued.sealed)?;
             return Ok(ClientKey::from_bytes(&bytes)?);
         }
         let identity = self.identity(device).ok_or_else(|| Error::Protocol("a roster before a card".into()))?;
         let server = ServerKey::from_bytes(&issued.roster)?;
         let (scheme, roster) = (registry::make(spec)?, Roster::parse(&server.public)?);
-        let key = scheme.require_committee()?.join(&roster, &identity, issued.epoch)?;
+        let key = scheme.require_committee()?.join(&roster, &identity, epoch)?;
         if key.tag != server.tag {
-            return Err(Error::Protocol(format!("the roster of epoch {} is not the one that it names", issued.epoch)));
+            return Err(Error::Protocol(format!("the roster of epoch {epoch} is not the one that it names")));
         }
-        self.show(
-            device,
-            issued.epoch,
-            &roster,
-            scheme.require_committee()?.roster_fingerprint(&roster, issued.epoch, None)?,
-        );
+        self.show(device, epoch, &roster, scheme.require_committee()?.roster_fingerprint(&roster, epoch, None)?);
         Ok(key)
     }
 
     /// Logs which roster a device has joined and, of each roster once, who is in it: nobody else looks at what the
     /// authority has put into it.
-    fn show(&self, device: &str, epoch: u64, roster: &Roster, digest: [u8; 32]) {
+    fn show(&self, device: &str, epoch: Epoch, roster: &Roster, digest: [u8; 32]) {
         if self.shown.lock().unwrap_or_else(PoisonError::into_inner).insert(digest) {
             list_parties(epoch, roster);
         }
         let (parties, roster) = (roster.parties().count(), fingerprint(digest));
-        tracing::info!(device, epoch, parties, roster, "roster joined");
+        tracing::info!(device, epoch = epoch.get(), parties, roster, "roster joined");
     }
 
     /// Names of the devices.
@@ -207,7 +209,8 @@ impl KeySource for AuthoritySource {
         }
         // Whatever cannot be taken up: what has ended goes, and who is revoked is refused.
         self.hosts.revoked(reply.revoked_hosts);
-        tokio::task::block_in_place(|| self.keyring.keep(device, &reply.usable));
+        let usable = Epoch::list(reply.usable);
+        tokio::task::block_in_place(|| self.keyring.keep(device, &usable));
         let refused = reply.refused.map(|r| Err(Error::remote(&r.class, &r.message)));
         let taken = reply.issued.iter().map(|issued| {
             let key = self.key(device, &reply.spec, issued, &recipient)?;

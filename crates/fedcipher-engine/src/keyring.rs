@@ -7,7 +7,7 @@ use fedcipher_core::keys::ClientKey;
 use fedcipher_core::protocol::{Decryptor, Encryptor};
 use fedcipher_core::rlwe::accelerator::Accelerators;
 use fedcipher_core::scheme::Scheme;
-use fedcipher_core::{ledger, registry};
+use fedcipher_core::{ClientId, Epoch, ledger, registry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -43,8 +43,8 @@ impl Granted {
 
 /// One device in one epoch.
 pub struct Party {
-    pub epoch: u64,
-    pub client: u32,
+    pub epoch: Epoch,
+    pub client: ClientId,
     key_id: [u8; 16],
     pub spec: Arc<str>,
     /// What its key is for.
@@ -95,7 +95,7 @@ impl Party {
     /// What nobody waits for: an error goes to the log.
     fn tidy(&self, device: &str, work: impl FnOnce(&dyn Member) -> fedcipher_core::Result<()>) {
         if let Some(Err(error)) = self.member.as_deref().map(work) {
-            tracing::warn!(device, epoch = self.epoch, class = error.class(), "prekeys stay undeleted: {error}");
+            tracing::warn!(device, epoch = self.epoch.get(), class = error.class(), "prekeys stay undeleted: {error}");
         }
     }
 
@@ -107,7 +107,7 @@ impl Party {
 #[derive(Default)]
 struct Device {
     scheme: Option<(Arc<str>, Arc<dyn Scheme>)>,
-    parties: BTreeMap<u64, Arc<Party>>,
+    parties: BTreeMap<Epoch, Arc<Party>>,
 }
 
 /// Has prekeys end by the clock, though nobody calls their members: now, and after each `every`.
@@ -187,7 +187,7 @@ impl Keyring {
 
     /// Forgets all epochs of `device` that are not `usable`; streams under way end under their own. Nobody looks at the
     /// prekeys of these again, so they go at once.
-    pub fn keep(&self, device: &str, usable: &[u64]) {
+    pub fn keep(&self, device: &str, usable: &[Epoch]) {
         let ended = self.end(device, usable);
         ended.iter().for_each(|party| party.tidy(device, |member| member.forget()));
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(ended);
@@ -204,16 +204,16 @@ impl Keyring {
     fn is_retired(&self, party: &Party) -> bool {
         let gone = ledger::retire(&party.key_id, party.client, &self.state);
         if let Err(error) = &gone {
-            tracing::warn!(epoch = party.epoch, "ledgers of an ended epoch stay undeleted: {error}");
+            tracing::warn!(epoch = party.epoch.get(), "ledgers of an ended epoch stay undeleted: {error}");
         }
         gone.is_ok()
     }
 
     /// Takes the parties of `device` out whose epochs are not `usable`.
-    fn end(&self, device: &str, usable: &[u64]) -> Vec<Arc<Party>> {
+    fn end(&self, device: &str, usable: &[Epoch]) -> Vec<Arc<Party>> {
         let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
         let Some(device) = devices.get_mut(device) else { return Vec::new() };
-        let ended: Vec<u64> = device.parties.keys().copied().filter(|epoch| !usable.contains(epoch)).collect();
+        let ended: Vec<Epoch> = device.parties.keys().copied().filter(|epoch| !usable.contains(epoch)).collect();
         ended.iter().filter_map(|epoch| device.parties.remove(epoch)).collect()
     }
 
@@ -228,7 +228,7 @@ impl Keyring {
 
     /// Epochs held for `device`, the newest last.
     #[must_use]
-    pub fn epochs(&self, device: &str) -> Vec<u64> {
+    pub fn epochs(&self, device: &str) -> Vec<Epoch> {
         self.read().get(device).map(|d| d.parties.keys().copied().collect()).unwrap_or_default()
     }
 
@@ -240,7 +240,7 @@ impl Keyring {
 
     /// The epochs of `device` under whose key nothing is opened any more, since a forgery was tried.
     #[must_use]
-    pub fn closed(&self, device: &str) -> Vec<u64> {
+    pub fn closed(&self, device: &str) -> Vec<Epoch> {
         let closed = |party: &Arc<Party>| {
             let open = party.decryptor.as_ref().map(Decryptor::check_open);
             matches!(open, Some(Err(fedcipher_core::Error::Closed))).then_some(party.epoch)
@@ -249,7 +249,7 @@ impl Keyring {
     }
 
     /// The party of a device in `epoch`, or in the newest.
-    pub fn party(&self, device: &Granted, epoch: Option<u64>) -> Result<Arc<Party>> {
+    pub fn party(&self, device: &Granted, epoch: Option<Epoch>) -> Result<Arc<Party>> {
         let (devices, name) = (self.read(), device.name());
         let parties = devices.get(name).map(|d| &d.parties);
         let newest = parties.and_then(|p| p.last_key_value()).map(|(epoch, party)| (*epoch, Arc::clone(party)));

@@ -3,11 +3,12 @@
 //! quantum computer, as the ring-LWE schemes are.
 
 use crate::{Error, Result};
+use fedcipher_core::Epoch;
 use fedcipher_core::oneshot::sealing::{self, ENCAPPED_LEN, Public, Secret};
 use zeroize::Zeroizing;
 
 /// Binds a sealed key to its purpose.
-fn info(device: &str, epoch: u64) -> Vec<u8> {
+fn info(device: &str, epoch: Epoch) -> Vec<u8> {
     format!("fedcipher v1 key|{epoch}|{device}").into_bytes()
 }
 
@@ -29,7 +30,7 @@ impl Recipient {
         self.public.clone()
     }
 
-    pub fn open(&self, device: &str, epoch: u64, encapped: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
+    pub fn open(&self, device: &str, epoch: Epoch, encapped: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
         let opened = (encapped.len() == ENCAPPED_LEN)
             .then(|| self.secret.open(&info(device, epoch), &[encapped, sealed].concat()))
             .flatten();
@@ -44,7 +45,7 @@ pub fn check(public: &[u8]) -> Result<()> {
 }
 
 /// The authority's side: (encapsulated key, sealed bytes).
-pub fn seal(public: &[u8], device: &str, epoch: u64, key: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
+pub fn seal(public: &[u8], device: &str, epoch: Epoch, key: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
     let failed = |e| Error::Protocol(format!("cannot seal to the engine's public key: {e}"));
     let mut encapped = Public::parse(public).and_then(|to| to.seal(&info(device, epoch), key)).map_err(failed)?;
     let sealed = encapped.split_off(ENCAPPED_LEN);
@@ -59,14 +60,14 @@ mod tests {
     #[test]
     fn only_the_recipient_opens_and_only_for_the_purpose() {
         let (engine, other) = (Recipient::generate().unwrap(), Recipient::generate().unwrap());
-        let (encapped, sealed) = seal(&engine.public(), "nic-1", 3, b"secret").unwrap();
-        assert_eq!(engine.open("nic-1", 3, &encapped, &sealed).unwrap().as_slice(), b"secret");
-        assert!(other.open("nic-1", 3, &encapped, &sealed).is_err());
-        assert!(engine.open("nic-2", 3, &encapped, &sealed).is_err());
-        assert!(engine.open("nic-1", 4, &encapped, &sealed).is_err());
+        let (encapped, sealed) = seal(&engine.public(), "nic-1", Epoch::new(3), b"secret").unwrap();
+        assert_eq!(engine.open("nic-1", Epoch::new(3), &encapped, &sealed).unwrap().as_slice(), b"secret");
+        assert!(other.open("nic-1", Epoch::new(3), &encapped, &sealed).is_err());
+        assert!(engine.open("nic-2", Epoch::new(3), &encapped, &sealed).is_err());
+        assert!(engine.open("nic-1", Epoch::new(4), &encapped, &sealed).is_err());
         let mut damaged = sealed.clone();
         damaged[0] ^= 1;
-        assert!(engine.open("nic-1", 3, &encapped, &damaged).is_err());
-        assert!(seal(b"short", "nic-1", 3, b"secret").is_err());
+        assert!(engine.open("nic-1", Epoch::new(3), &encapped, &damaged).is_err());
+        assert!(seal(b"short", "nic-1", Epoch::new(3), b"secret").is_err());
     }
 }

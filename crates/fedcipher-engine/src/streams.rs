@@ -16,6 +16,7 @@ use fedcipher_core::prf::KeyStream;
 use fedcipher_core::protocol::{Decryptor, Encryptor, Form, OpeningFrame, SealingFrame};
 use fedcipher_core::scheme::{Expect, Request, Summary, Terms};
 use fedcipher_core::wire;
+use fedcipher_core::{ClientId, RoundId, Weight};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Sender;
@@ -366,8 +367,8 @@ impl Job {
     fn terms(&self) -> Terms<'_> {
         let begin = &self.begin;
         Terms {
-            round: begin.round,
-            weight: begin.weight,
+            round: RoundId::new(begin.round),
+            weight: Weight::new(begin.weight),
             layout: &self.layout,
             plan: &begin.plan,
             model: &begin.model,
@@ -468,8 +469,10 @@ where
         let contributions = header.contributions.iter();
         let opened = proto::Opened {
             layout: Bytes::copy_from_slice(&header.layout),
-            round: header.round,
-            contributions: contributions.map(|c| proto::Contribution { client: c.client, weight: c.weight }).collect(),
+            round: header.round.get(),
+            contributions: contributions
+                .map(|c| proto::Contribution { client: c.client.get(), weight: c.weight.get() })
+                .collect(),
         };
         self.send(decrypt_reply::Part::Opened(opened)).await
     }
@@ -533,7 +536,7 @@ where
         self.values(&values).await?;
         let counts = summary.counts.unwrap_or_default();
         let counts = Bytes::copy_from_slice(bytemuck::cast_slice(&counts));
-        let false_members = summary.false_members;
+        let false_members = summary.false_members.into_iter().map(ClientId::get).collect();
         Ok(proto::DecryptDone { counts, key: cover.into_key().to_vec().into(), false_members })
     }
 }
@@ -575,5 +578,5 @@ fn unopened(error: fedcipher_core::Error) -> fedcipher_core::Error {
 /// What the host says the aggregate must be.
 fn expected(begin: &proto::DecryptBegin) -> Expect<'_> {
     let (model, memory) = (begin.model.as_deref(), begin.memory.as_deref());
-    Expect { round: begin.round, model, memory, bound: &begin.bound }
+    Expect { round: begin.round.map(RoundId::new), model, memory, bound: &begin.bound }
 }

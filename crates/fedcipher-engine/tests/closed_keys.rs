@@ -2,6 +2,7 @@
 #![cfg(feature = "server")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use fedcipher_core::Epoch;
 use fedcipher_engine::authority::Authority;
 use fedcipher_engine::boot_time::BootTime;
 use fedcipher_engine::certificates::{Party, Role, Terms};
@@ -42,7 +43,7 @@ fn issue(authority: &mut Authority) {
 }
 
 fn newest(authority: &Authority) -> u64 {
-    *authority.usable().unwrap().last().unwrap()
+    authority.usable().unwrap().last().unwrap().get()
 }
 
 #[test]
@@ -50,16 +51,16 @@ fn one_client_that_reports_its_key_closed_each_round_brings_no_rotation() {
     let root = TempDir::new().unwrap();
     let mut authority = authority(&root, 1);
     for round in 0..1000 {
-        authority.report_closed("a", ENGINE, &[1]).unwrap();
+        authority.report_closed("a", ENGINE, &[Epoch::new(1)]).unwrap();
         assert_eq!(authority.replace_closed(&at(round * HOUR)).unwrap(), None);
     }
     // In every epoch that others make, too, and after a restart.
     for epoch in 2..5 {
-        assert_eq!(authority.rotate(true).unwrap(), epoch);
+        assert_eq!(authority.rotate(true).unwrap(), Epoch::new(epoch));
         issue(&mut authority);
         drop(authority);
         authority = Authority::open(&root.path().join("store")).unwrap();
-        authority.report_closed("a", ENGINE, &[1, 2, 3, 4, epoch]).unwrap();
+        authority.report_closed("a", ENGINE, &Epoch::list([1, 2, 3, 4, epoch])).unwrap();
         assert_eq!(authority.replace_closed(&at(5000 * HOUR)).unwrap(), None);
     }
     let noted = authority.status().unwrap().audit.into_iter().filter(|(_, _, action, _)| action == "closed").count();
@@ -75,7 +76,7 @@ fn more_clients_than_may_lie_bring_one_rotation_an_hour() {
         // All of them, every minute of three hours.
         for minute in 0..180 {
             for (k, name) in DEVICES.iter().enumerate() {
-                authority.report_closed(name, ENGINE, &[epoch]).unwrap();
+                authority.report_closed(name, ENGINE, &[Epoch::new(epoch)]).unwrap();
                 reported.insert(*name);
                 // Neither the store's life nor the process's is the clock.
                 if minute % 7 == k as u64 {
@@ -83,11 +84,11 @@ fn more_clients_than_may_lie_bring_one_rotation_an_hour() {
                     authority = Authority::open(&root.path().join("store")).unwrap();
                 }
                 if let Some(next) = authority.replace_closed(&at(50 + 60 * minute)).unwrap() {
-                    assert_eq!(next, epoch + 1);
+                    assert_eq!(next, Epoch::new(epoch + 1));
                     assert!(reported.len() > corrupt_clients as usize, "too few have said so");
                     reported.clear();
                     replaced.push(minute);
-                    epoch = next;
+                    epoch = next.get();
                     issue(&mut authority);
                 }
             }
@@ -104,11 +105,11 @@ fn a_clock_that_jumps_and_a_machine_that_boots_bring_no_rotation_sooner() {
         let epoch = newest(authority);
         issue(authority);
         for name in DEVICES {
-            authority.report_closed(name, ENGINE, &[epoch]).unwrap();
+            authority.report_closed(name, ENGINE, &[Epoch::new(epoch)]).unwrap();
         }
     };
     report(&mut authority);
-    assert_eq!(authority.replace_closed(&at(10 * HOUR)).unwrap(), Some(2));
+    assert_eq!(authority.replace_closed(&at(10 * HOUR)).unwrap(), Some(Epoch::new(2)));
     report(&mut authority);
     for back in [0, HOUR, 10 * HOUR + 3599] {
         assert_eq!(authority.replace_closed(&at(back)).unwrap(), None);
@@ -118,7 +119,7 @@ fn a_clock_that_jumps_and_a_machine_that_boots_bring_no_rotation_sooner() {
     for seconds in [99 * HOUR, 99 * HOUR + 1, 99 * HOUR + 3599] {
         assert_eq!(authority.replace_closed(&booted(seconds)).unwrap(), None);
     }
-    assert_eq!(authority.replace_closed(&booted(100 * HOUR)).unwrap(), Some(3));
+    assert_eq!(authority.replace_closed(&booted(100 * HOUR)).unwrap(), Some(Epoch::new(3)));
     // The first boot's clock says nothing any more either.
     report(&mut authority);
     assert_eq!(authority.replace_closed(&at(1000 * HOUR)).unwrap(), None);
@@ -133,23 +134,23 @@ fn reports_of_the_revoked_of_other_epochs_and_of_other_engines_count_nothing() {
     authority.rotate(false).unwrap();
     // Of the epoch before, of one to come, and of one whose key their engines do not have.
     for name in DEVICES {
-        authority.report_closed(name, ENGINE, &[1, 2, 3, u64::MAX]).unwrap();
+        authority.report_closed(name, ENGINE, &Epoch::list([1, 2, 3, u64::MAX])).unwrap();
     }
     assert_eq!(authority.replace_closed(&at(0)).unwrap(), None);
     issue(&mut authority);
     for name in DEVICES {
-        authority.report_closed(name, ENGINE, &[1, 3, u64::MAX]).unwrap();
-        authority.report_closed(name, &[8; 16], &[2]).unwrap();
-        authority.report_closed("nobody", ENGINE, &[2]).unwrap();
+        authority.report_closed(name, ENGINE, &Epoch::list([1, 3, u64::MAX])).unwrap();
+        authority.report_closed(name, &[8; 16], &[Epoch::new(2)]).unwrap();
+        authority.report_closed("nobody", ENGINE, &[Epoch::new(2)]).unwrap();
     }
     assert_eq!(authority.replace_closed(&at(0)).unwrap(), None);
     // One that was revoked after its report, and one that is not.
-    authority.report_closed("a", ENGINE, &[2]).unwrap();
+    authority.report_closed("a", ENGINE, &[Epoch::new(2)]).unwrap();
     authority.revoke("a", false).unwrap();
-    authority.report_closed("b", ENGINE, &[2]).unwrap();
+    authority.report_closed("b", ENGINE, &[Epoch::new(2)]).unwrap();
     assert_eq!(authority.replace_closed(&at(0)).unwrap(), None);
-    authority.report_closed("c", ENGINE, &[2]).unwrap();
-    assert_eq!(authority.replace_closed(&at(0)).unwrap(), Some(3));
+    authority.report_closed("c", ENGINE, &[Epoch::new(2)]).unwrap();
+    assert_eq!(authority.replace_closed(&at(0)).unwrap(), Some(Epoch::new(3)));
 }
 
 #[test]
@@ -160,9 +161,9 @@ fn an_epoch_that_a_federation_still_needs_is_not_rotated_away_for_closed_keys() 
     authority.rotate(false).unwrap();
     issue(&mut authority);
     for name in ["a", "b"] {
-        authority.report_closed(name, ENGINE, &[2]).unwrap();
+        authority.report_closed(name, ENGINE, &[Epoch::new(2)]).unwrap();
     }
     assert_eq!(authority.replace_closed(&at(0)).unwrap(), None);
-    authority.settle(2).unwrap();
-    assert_eq!(authority.replace_closed(&at(1)).unwrap(), Some(3), "what did not rotate has taken no hour");
+    authority.settle(Epoch::new(2)).unwrap();
+    assert_eq!(authority.replace_closed(&at(1)).unwrap(), Some(Epoch::new(3)), "what did not rotate has taken no hour");
 }

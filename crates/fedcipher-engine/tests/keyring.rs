@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use fedcipher_core::registry;
+use fedcipher_core::{ClientId, Epoch};
 use fedcipher_engine::Error;
 use fedcipher_engine::keyring::Keyring;
 
@@ -20,7 +21,12 @@ fn the_scheme_of_a_device_does_not_change() {
     let state = tempfile::tempdir().unwrap();
     let keyring = Keyring::new(state.path(), &["device".into()]);
     let key = |masking: &str, epoch| {
-        registry::make(&spec(masking)).unwrap().keygen(&[0, 1, 2], epoch).unwrap().clients.remove(0)
+        registry::make(&spec(masking))
+            .unwrap()
+            .keygen(&ClientId::list([0, 1, 2]), Epoch::new(epoch))
+            .unwrap()
+            .clients
+            .remove(0)
     };
     keyring.insert("device", &spec("double"), &key("double", 1)).unwrap();
     keyring.insert("device", &spec("double"), &key("double", 2)).unwrap();

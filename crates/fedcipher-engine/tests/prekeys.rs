@@ -7,6 +7,7 @@ use fedcipher_core::keys::KeySet;
 use fedcipher_core::registry;
 use fedcipher_core::scheme::{Expect, Scheme};
 use fedcipher_core::wire::hex;
+use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use fedcipher_engine::client::{EngineClient, Patience, Sealed, Values};
 use fedcipher_engine::door::Door;
 use fedcipher_engine::engine_service::{EngineService, NoSource};
@@ -49,9 +50,10 @@ fn held(epochs: u64) -> Held {
     let state = tempfile::tempdir().unwrap();
     let scheme = registry::make(SPEC).unwrap();
     let keyring = Arc::new(Keyring::new(state.path(), &DEVICES.map(String::from)));
-    let keys: Vec<KeySet> = (1..=epochs).map(|epoch| scheme.keygen(&[0, 1, 2, 3], epoch).unwrap()).collect();
+    let keys: Vec<KeySet> =
+        (1..=epochs).map(|epoch| scheme.keygen(&ClientId::list([0, 1, 2, 3]), Epoch::new(epoch)).unwrap()).collect();
     for key in keys.iter().flat_map(|keys| &keys.clients) {
-        keyring.insert(DEVICES[key.client as usize], SPEC, key).unwrap();
+        keyring.insert(DEVICES[key.client.get() as usize], SPEC, key).unwrap();
     }
     Held { state, scheme, keys, keyring }
 }
@@ -147,25 +149,35 @@ fn running() -> Running {
 
 impl Running {
     fn prekeys(&mut self) -> Vec<Vec<u8>> {
-        self.parties[..MEMBERS].iter_mut().map(|party| party.prekey(0).unwrap()).collect()
+        self.parties[..MEMBERS].iter_mut().map(|party| party.prekey(Epoch::new(0)).unwrap()).collect()
     }
 
     fn encrypt(&mut self, party: usize, round: u64) -> Result<Vec<u8>> {
         let values = vec![party as f32 / 4.0; 100];
         let (layout, mut frame) = (&self.layout, Vec::new());
         let (plan, model, memory, bound) = (&[], b"model", &[], &[]);
-        let what = Sealed { epoch: 0, round, weight: 1, layout, plan, model, memory, bound, stochastic: false };
+        let what = Sealed {
+            epoch: Epoch::new(0),
+            round: RoundId::new(round),
+            weight: Weight::ONE,
+            layout,
+            plan,
+            model,
+            memory,
+            bound,
+            stochastic: false,
+        };
         self.parties[party].encrypt(&what, &[&values], &mut frame)?;
         Ok(frame)
     }
 
     /// What the members are asked for a round of all, with `prekeys`.
     fn requests(&mut self, round: u64, prekeys: &[Vec<u8>]) -> Box<dyn fedcipher_core::scheme::Aggregator> {
-        let mut aggregator = self.held.scheme.aggregator(&self.held.keys[0].server, Some(round)).unwrap();
+        let mut aggregator = self.held.scheme.aggregator(&self.held.keys[0].server, Some(RoundId::new(round))).unwrap();
         let given: Vec<&[u8]> = prekeys.iter().map(Vec::as_slice).collect();
         assert!(aggregator.require_committee().unwrap().take_prekeys(&given).unwrap().is_empty());
         for party in 0..DEVICES.len() {
-            assert_eq!(self.parties[party].take_prekeys(0, prekeys).unwrap(), Vec::<String>::new());
+            assert_eq!(self.parties[party].take_prekeys(Epoch::new(0), prekeys).unwrap(), Vec::<String>::new());
             aggregator.add(&self.encrypt(party, round).unwrap()).unwrap();
         }
         aggregator
@@ -175,7 +187,7 @@ impl Running {
     fn round(&mut self, round: u64, prekeys: &[Vec<u8>]) -> f32 {
         let mut aggregator = self.requests(round, prekeys);
         for (member, request) in aggregator.requests().unwrap() {
-            let answer = self.parties[member as usize].answer(&request).unwrap();
+            let answer = self.parties[member.get() as usize].answer(&request).unwrap();
             aggregator.require_committee().unwrap().answer(&answer).unwrap();
         }
         let aggregate = aggregator.finish().unwrap();
@@ -194,7 +206,7 @@ fn devices_of_an_engine_run_rounds_with_the_prekeys_of_its_members() {
     let (few, other) = (all.prekeys().split_off(1), held(1));
     let other = other.keyring.parties("a").swap_remove(0).member().unwrap().prekey().unwrap();
     let frames: Vec<Vec<u8>> = few.into_iter().chain(vec![other; 62]).collect();
-    let refused = all.parties[0].take_prekeys(0, &frames).unwrap_err();
+    let refused = all.parties[0].take_prekeys(Epoch::new(0), &frames).unwrap_err();
     assert!(refused.class() == "PrekeyError" && refused.to_string().contains("2 members"), "{refused}");
     let mut before = Vec::new();
     for round in 2..5 {
@@ -207,11 +219,11 @@ fn devices_of_an_engine_run_rounds_with_the_prekeys_of_its_members() {
         assert!((all.round(round, &prekeys) - 0.375).abs() < 1e-2);
         before = prekeys;
     }
-    let refused = all.parties[3].prekey(0).unwrap_err();
+    let refused = all.parties[3].prekey(Epoch::new(0)).unwrap_err();
     assert!(refused.class() == "AccessError" && refused.to_string().contains("no member"), "{refused}");
-    let refused = all.parties[3].forget(0).unwrap_err();
+    let refused = all.parties[3].forget(Epoch::new(0)).unwrap_err();
     assert!(refused.class() == "AccessError" && refused.to_string().contains("no member"), "{refused}");
-    assert_eq!(all.parties[0].prekey(2).unwrap_err().class(), "WrongEpochError");
+    assert_eq!(all.parties[0].prekey(Epoch::new(2)).unwrap_err().class(), "WrongEpochError");
 }
 
 #[test]
@@ -221,19 +233,19 @@ fn a_host_that_gives_its_engine_old_or_foreign_prekeys_changes_nothing() {
     all.round(1, &old);
     let new = all.prekeys();
     for party in &mut all.parties {
-        assert!(party.take_prekeys(0, &new).unwrap().is_empty());
+        assert!(party.take_prekeys(Epoch::new(0), &new).unwrap().is_empty());
     }
-    let refused = all.parties[0].take_prekeys(0, &old).unwrap_err().to_string();
+    let refused = all.parties[0].take_prekeys(Epoch::new(0), &old).unwrap_err().to_string();
     assert_eq!(refused.matches("it is an old one").count(), MEMBERS, "{refused}");
     let foreign = held(1);
     let other = foreign.keyring.parties("a").swap_remove(0).member().unwrap().prekey().unwrap();
     let mut damaged = new[0].clone();
     *damaged.last_mut().unwrap() ^= 1;
     let bad = [other, damaged, Vec::new()];
-    let refused = all.parties[0].take_prekeys(0, &[&new[..], &bad[..]].concat()).unwrap();
+    let refused = all.parties[0].take_prekeys(Epoch::new(0), &[&new[..], &bad[..]].concat()).unwrap();
     assert_eq!(refused.len(), 3, "{refused:?}");
     // Sealed to the new ones all the same: the server takes it, and members open it.
-    let mut aggregator = all.held.scheme.aggregator(&all.held.keys[0].server, Some(2)).unwrap();
+    let mut aggregator = all.held.scheme.aggregator(&all.held.keys[0].server, Some(RoundId::new(2))).unwrap();
     let given: Vec<&[u8]> = new.iter().map(Vec::as_slice).collect();
     aggregator.require_committee().unwrap().take_prekeys(&given).unwrap();
     for party in 0..DEVICES.len() {
@@ -243,7 +255,7 @@ fn a_host_that_gives_its_engine_old_or_foreign_prekeys_changes_nothing() {
         aggregator
             .require_committee()
             .unwrap()
-            .answer(&all.parties[member as usize].answer(&request).unwrap())
+            .answer(&all.parties[member.get() as usize].answer(&request).unwrap())
             .unwrap();
     }
     aggregator.finish().unwrap();
@@ -256,11 +268,11 @@ fn more_or_larger_prekeys_than_a_committee_has_are_refused_before_any_is_kept() 
     let many: Vec<Vec<u8>> = prekeys.iter().cycle().take(65).cloned().collect();
     let long: Vec<Vec<u8>> = prekeys.iter().cloned().chain([vec![0; 8193]]).collect();
     for (frames, said) in [(&many, "65 prekeys"), (&long, "8193 bytes")] {
-        let refused = all.parties[0].take_prekeys(0, frames).unwrap_err();
+        let refused = all.parties[0].take_prekeys(Epoch::new(0), frames).unwrap_err();
         assert!(refused.class() == "EngineError" && refused.to_string().contains(said), "{refused}");
     }
     assert_eq!(all.encrypt(0, 1).unwrap_err().class(), "PrekeyError");
-    assert!(all.parties[0].take_prekeys(0, &many[..64]).unwrap().is_empty());
+    assert!(all.parties[0].take_prekeys(Epoch::new(0), &many[..64]).unwrap().is_empty());
     all.encrypt(0, 1).unwrap();
 }
 
@@ -272,8 +284,8 @@ fn a_device_that_has_forgotten_opens_nothing_that_was_sealed_before() {
     let requests = aggregator.requests().unwrap();
     assert_eq!((0..MEMBERS).map(|member| all.held.secrets(1, member)).sum::<usize>(), MEMBERS);
     for party in &mut all.parties[..MEMBERS] {
-        party.forget(0).unwrap();
-        party.forget(1).unwrap();
+        party.forget(Epoch::new(0)).unwrap();
+        party.forget(Epoch::new(1)).unwrap();
     }
     assert_eq!((0..MEMBERS).map(|member| all.held.secrets(1, member)).sum::<usize>(), 0);
     let refused = all.parties[0].answer(&requests[0].1).unwrap_err();
@@ -382,7 +394,7 @@ fn an_epoch_that_has_ended_leaves_no_prekey() {
     let held = held(3);
     (1..=3).for_each(|epoch| held.prekey(epoch, 0));
     held.prekey(1, 1);
-    held.keyring.keep("a", &[2, 3]);
+    held.keyring.keep("a", &[Epoch::new(2), Epoch::new(3)]);
     assert_eq!([1, 2, 3].map(|epoch| held.secrets(epoch, 0)), [0, 1, 1]);
     assert_eq!(held.secrets(1, 1), 1, "another device's");
     held.keyring.keep("a", &[]);
@@ -397,8 +409,11 @@ fn a_service_that_lacks_the_calls_is_named_with_the_cure() {
         server.add_service(health)
     });
     let mut host = client(&target, "a");
-    let refused =
-        [host.take_prekeys(0, &[vec![1]]).unwrap_err(), host.prekey(0).unwrap_err(), host.forget(0).unwrap_err()];
+    let refused = [
+        host.take_prekeys(Epoch::new(0), &[vec![1]]).unwrap_err(),
+        host.prekey(Epoch::new(0)).unwrap_err(),
+        host.forget(Epoch::new(0)).unwrap_err(),
+    ];
     for error in refused {
         assert!(error.class() == "EngineError", "{error:?}");
         assert!(error.to_string().contains(&target) && error.to_string().contains("upgrade it"), "{error}");

@@ -2,6 +2,7 @@
 #![cfg(feature = "server")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use fedcipher_core::Epoch;
 use fedcipher_engine::authority::Authority;
 use fedcipher_engine::certificates::{Party, Role, Terms};
 
@@ -12,7 +13,7 @@ const SPEC: &str = r#"{"scheme": "flashe", "params": {"clients": 4, "max_weight"
 
 /// The epochs and how many keys each has.
 fn epochs(authority: &Authority) -> Vec<(u64, usize)> {
-    authority.status().unwrap().epochs.into_iter().map(|(epoch, _, _, keys)| (epoch, keys)).collect()
+    authority.status().unwrap().epochs.into_iter().map(|(epoch, _, _, keys)| (epoch.get(), keys)).collect()
 }
 
 #[test]
@@ -26,12 +27,12 @@ fn a_revocation_that_was_killed_before_its_rotation_still_gets_it() {
             let party = Party::new(Role::Device, name);
             authority.enrol(&party, &Terms::days(1, vec![]), None, &root.path().join(name)).unwrap();
         }
-        assert_eq!(authority.rotate(false).unwrap(), 1);
+        assert_eq!(authority.rotate(false).unwrap(), Epoch::new(1));
         authority.revoke("goes", rotation).unwrap();
         drop(authority);
         let mut authority = Authority::open(&store).unwrap();
         assert_eq!(epochs(&authority), [(1, 2)]);
-        authority.settle(1).unwrap();
+        authority.settle(Epoch::new(1)).unwrap();
         assert_eq!(epochs(&authority), expected);
     }
 }

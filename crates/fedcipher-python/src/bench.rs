@@ -4,7 +4,7 @@ use super::raise;
 use fedcipher_core::flashe::{Masking, mask};
 use fedcipher_core::mac::{field::Element, hash};
 use fedcipher_core::rlwe::{ntt::Ntt, params::PRIMES_4096};
-use fedcipher_core::{bits, prf};
+use fedcipher_core::{ClientId, RoundId, bits, prf};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -30,10 +30,10 @@ pub fn bench_flashe(
         let key = prf::random_bytes::<16>()?;
         let prf = prf::Prf::new(key.as_slice())?;
         let mut out = vec![0u8; bits::packed_len(values.len(), width)];
-        let terms = if masked { Masking::Double.terms(3) } else { Vec::new() };
+        let terms = if masked { Masking::Double.terms(ClientId::new(3)) } else { Vec::new() };
         let start = std::time::Instant::now();
         for round in 0..repeats {
-            let mut maker = mask::MaskMaker::new(&prf, u64::from(round), width);
+            let mut maker = mask::MaskMaker::new(&prf, RoundId::new(u64::from(round)), width);
             let powers = hash::Powers::new(Element::from_random(*prf::random_bytes::<16>()?));
             let mut hasher = hash::Hasher::new(&powers, width, 0);
             let source = |d: usize, ints: &mut [u32]| {

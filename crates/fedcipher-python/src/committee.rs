@@ -1,7 +1,9 @@
 //! Parties without a shared key: identities, rosters, and members of a committee.
 
 use crate::forked::at_work;
+use crate::numbers::Int;
 use crate::raise;
+use fedcipher_core::ClientId;
 use fedcipher_core::oneshot::{identity, roster};
 use fedcipher_core::sign::Purpose;
 use fedcipher_core::sign::hybrid::Signed;
@@ -50,20 +52,26 @@ impl Identity {
     }
 }
 
+/// In place of a party's number, where no error names one.
+const NOBODY: ClientId = ClientId::new(0);
+
 /// Whether `signature` is that of `Identity.sign_charter` by the holder of the key `verify`.
 #[pyfunction]
 pub fn charter_signature_holds(verify: &[u8], digest: [u8; 32], signature: &[u8]) -> bool {
-    Signed { party: 0, key: verify, purpose: Purpose::Charter, message: &digest, signature }.holds()
+    Signed { party: NOBODY, key: verify, purpose: Purpose::Charter, message: &digest, signature }.holds()
 }
 
 /// Whether `signature` is that of `Identity.sign_roster` by the holder of the key `verify`.
 #[pyfunction]
 pub fn roster_signature_holds(verify: &[u8], fingerprint: [u8; 32], signature: &[u8]) -> bool {
-    Signed { party: 0, key: verify, purpose: Purpose::Roster, message: &fingerprint, signature }.holds()
+    Signed { party: NOBODY, key: verify, purpose: Purpose::Roster, message: &fingerprint, signature }.holds()
 }
 
 /// Number, name, roles (client, member, reader), verify key, sealing key.
-type Card = (u32, String, (bool, bool, bool), Vec<u8>, Vec<u8>);
+type Card = (Int<ClientId>, String, (bool, bool, bool), Vec<u8>, Vec<u8>);
+
+/// Number, name, roles (client, member, reader).
+type Listed = (Int<ClientId>, String, (bool, bool, bool));
 
 /// All parties, as everybody of a round has them.
 #[pyclass(frozen, module = "fedcipher._native")]
@@ -74,7 +82,7 @@ impl Roster {
     #[new]
     fn new(py: Python<'_>, cards: Vec<Card>) -> PyResult<Self> {
         let card = |(id, name, (client, member, reader), signing, sealing): Card| roster::Card {
-            id,
+            id: id.0,
             name,
             roles: roster::Roles { client, member, reader },
             signing,
@@ -94,8 +102,8 @@ impl Roster {
     }
 
     /// (number, name, (client, member, reader)) of each party.
-    fn parties(&self) -> Vec<(u32, String, (bool, bool, bool))> {
-        let of = |p: &roster::Party| (p.id, p.name.clone(), (p.roles.client, p.roles.member, p.roles.reader));
+    fn parties(&self) -> Vec<Listed> {
+        let of = |p: &roster::Party| (Int(p.id), p.name.clone(), (p.roles.client, p.roles.member, p.roles.reader));
         self.0.parties().map(of).collect()
     }
 

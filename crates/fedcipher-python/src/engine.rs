@@ -1,7 +1,9 @@
 //! The host's side of the offload engine and of the authority.
 
-use crate::{Contributions, Layout, Opened, PlaceInPython, raise_as, slices};
+use crate::numbers::{Int, bare, ints};
+use crate::{Contributions, Layout, Opened, PlaceInPython, contributions, raise_as, slices};
 use fedcipher_core::scheme::Expect;
+use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use fedcipher_engine::client::{self, Patience, Sealed, Values};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -34,9 +36,9 @@ impl EngineClient {
     }
 
     /// (scheme's JSON, client id, key epochs held).
-    fn describe(&self, py: Python<'_>) -> PyResult<(String, u32, Vec<u64>)> {
+    fn describe(&self, py: Python<'_>) -> PyResult<(String, Int<ClientId>, Vec<Int<Epoch>>)> {
         let said = py.detach(|| locked(&self.0).describe()).map_err(raise)?;
-        Ok((said.spec, said.client, said.epochs))
+        Ok((said.spec, Int(said.client), ints(said.epochs)))
     }
 
     /// One update to one frame: (bytes, values clipped, set-up bytes, seconds quantising, seconds encrypting).
@@ -46,9 +48,9 @@ impl EngineClient {
         py: Python<'py>,
         layout: &Layout,
         arrays: Vec<PyReadonlyArray1<'py, f32>>,
-        epoch: u64,
-        round: u64,
-        weight: u64,
+        epoch: Int<Epoch>,
+        round: Int<RoundId>,
+        weight: Int<Weight>,
         plan: &[u8],
         model: &[u8],
         memory: &[u8],
@@ -57,7 +59,17 @@ impl EngineClient {
     ) -> PyResult<(Bound<'py, PyBytes>, u64, u64, f64, f64)> {
         let tensors = slices(&arrays)?;
         let mut place = PlaceInPython(None);
-        let what = Sealed { epoch, round, weight, layout: &layout.0, plan, model, memory, bound, stochastic };
+        let what = Sealed {
+            epoch: epoch.0,
+            round: round.0,
+            weight: weight.0,
+            layout: &layout.0,
+            plan,
+            model,
+            memory,
+            bound,
+            stochastic,
+        };
         let done = py.detach(|| locked(&self.0).encrypt(&what, &tensors, &mut place)).map_err(raise)?;
         Ok((place.frame(py)?, done.clipped, done.setup_bytes, done.encode_seconds, done.encrypt_seconds))
     }
@@ -69,19 +81,20 @@ impl EngineClient {
         &self,
         py: Python<'py>,
         frame: &[u8],
-        round: Option<u64>,
+        round: Option<Int<RoundId>>,
         model: Option<&[u8]>,
         memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<Opened<'py>> {
-        let expect = Expect { round, model, memory, bound: bound.unwrap_or_default() };
+        let expect = Expect { round: round.map(|round| round.0), model, memory, bound: bound.unwrap_or_default() };
         let got = py.detach(|| locked(&self.0).decrypt(frame, &expect, false)).map_err(raise)?;
         let Values::Means(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent sums for means"));
         };
         let counts = got.counts.map(|c| c.into_pyarray(py));
         let values = values.into_pyarray(py);
-        Ok((Layout(got.layout), got.round, got.contributions, values, counts, got.false_members))
+        let added = contributions(&got.contributions);
+        Ok((Layout(got.layout), Int(got.round), added, values, counts, ints(got.false_members)))
     }
 
     /// The integer sums themselves: (contributions, flat uint64 sums).
@@ -98,21 +111,28 @@ impl EngineClient {
         let Values::Sums(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent means for sums"));
         };
-        Ok((got.contributions, values.into_pyarray(py)))
+        Ok((contributions(&got.contributions), values.into_pyarray(py)))
     }
 
     /// Whether the engine made ahead what it can.
-    fn precompute(&self, py: Python<'_>, epoch: u64, round: u64, layout: &Layout, plan: &[u8]) -> PyResult<bool> {
-        py.detach(|| locked(&self.0).precompute(epoch, round, &layout.0, plan)).map_err(raise)
+    fn precompute(
+        &self,
+        py: Python<'_>,
+        epoch: Int<Epoch>,
+        round: Int<RoundId>,
+        layout: &Layout,
+        plan: &[u8],
+    ) -> PyResult<bool> {
+        py.detach(|| locked(&self.0).precompute(epoch.0, round.0, &layout.0, plan)).map_err(raise)
     }
 
-    fn export_state<'py>(&self, py: Python<'py>, epoch: u64) -> PyResult<Bound<'py, PyBytes>> {
-        let state = py.detach(|| locked(&self.0).export_state(epoch)).map_err(raise)?;
+    fn export_state<'py>(&self, py: Python<'py>, epoch: Int<Epoch>) -> PyResult<Bound<'py, PyBytes>> {
+        let state = py.detach(|| locked(&self.0).export_state(epoch.0)).map_err(raise)?;
         Ok(PyBytes::new(py, &state))
     }
 
-    fn import_state(&self, py: Python<'_>, epoch: u64, state: &[u8]) -> PyResult<()> {
-        py.detach(|| locked(&self.0).import_state(epoch, state)).map_err(raise)
+    fn import_state(&self, py: Python<'_>, epoch: Int<Epoch>, state: &[u8]) -> PyResult<()> {
+        py.detach(|| locked(&self.0).import_state(epoch.0, state)).map_err(raise)
     }
 
     /// A committee member's answer to a request.
@@ -122,19 +142,19 @@ impl EngineClient {
     }
 
     /// Gives the device the committee's prekeys: why each that is refused is.
-    fn take_prekeys(&self, py: Python<'_>, epoch: u64, frames: Vec<Vec<u8>>) -> PyResult<Vec<String>> {
-        py.detach(|| locked(&self.0).take_prekeys(epoch, &frames)).map_err(raise)
+    fn take_prekeys(&self, py: Python<'_>, epoch: Int<Epoch>, frames: Vec<Vec<u8>>) -> PyResult<Vec<String>> {
+        py.detach(|| locked(&self.0).take_prekeys(epoch.0, &frames)).map_err(raise)
     }
 
     /// The frame that publishes a committee member's prekey for what comes next.
-    fn prekey<'py>(&self, py: Python<'py>, epoch: u64) -> PyResult<Bound<'py, PyBytes>> {
-        let frame = py.detach(|| locked(&self.0).prekey(epoch)).map_err(raise)?;
+    fn prekey<'py>(&self, py: Python<'py>, epoch: Int<Epoch>) -> PyResult<Bound<'py, PyBytes>> {
+        let frame = py.detach(|| locked(&self.0).prekey(epoch.0)).map_err(raise)?;
         Ok(PyBytes::new(py, &frame))
     }
 
     /// Deletes all prekeys of `epoch`, or (0) of all epochs that the engine holds.
-    fn forget(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
-        py.detach(|| locked(&self.0).forget(epoch)).map_err(raise)
+    fn forget(&self, py: Python<'_>, epoch: Int<Epoch>) -> PyResult<()> {
+        py.detach(|| locked(&self.0).forget(epoch.0)).map_err(raise)
     }
 }
 
@@ -157,15 +177,15 @@ impl AuthorityClient {
     fn server_keys<'py>(
         &self,
         py: Python<'py>,
-        held: Vec<u64>,
-    ) -> PyResult<(String, Vec<(u64, Bound<'py, PyBytes>)>, Vec<u64>, Vec<u32>)> {
-        let said = py.detach(|| locked(&self.0).server_keys(&held)).map_err(raise)?;
-        let issued = said.issued.into_iter().map(|(epoch, key)| (epoch, PyBytes::new(py, &key))).collect();
-        Ok((said.spec, issued, said.usable, said.revoked))
+        held: Vec<Int<Epoch>>,
+    ) -> PyResult<(String, Vec<(Int<Epoch>, Bound<'py, PyBytes>)>, Vec<Int<Epoch>>, Vec<Int<ClientId>>)> {
+        let said = py.detach(|| locked(&self.0).server_keys(&bare(held))).map_err(raise)?;
+        let issued = said.issued.into_iter().map(|(epoch, key)| (Int(epoch), PyBytes::new(py, &key))).collect();
+        Ok((said.spec, issued, ints(said.usable), ints(said.revoked)))
     }
 
     /// A round under `epoch` is done: the epochs before it end.
-    fn settle(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
-        py.detach(|| locked(&self.0).settle(epoch)).map_err(raise)
+    fn settle(&self, py: Python<'_>, epoch: Int<Epoch>) -> PyResult<()> {
+        py.detach(|| locked(&self.0).settle(epoch.0)).map_err(raise)
     }
 }

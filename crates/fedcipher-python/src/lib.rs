@@ -7,6 +7,7 @@ mod engine;
 mod forked;
 mod key_files;
 mod library;
+mod numbers;
 mod sets;
 
 use fedcipher_core::bounds::{Bounds, Levels as Core};
@@ -16,8 +17,11 @@ use fedcipher_core::rotation::Rotation;
 use fedcipher_core::scheme::{self, Expect, Request};
 use fedcipher_core::sets::Name;
 use fedcipher_core::sign::hybrid::SIGNATURE_LEN;
-use fedcipher_core::{Error, keys, memory, noise, prf, registry, sparse, steps, wire};
+use fedcipher_core::{
+    ClientId, Epoch, Error, RoundId, Weight, keys, memory, noise, prf, registry, sparse, steps, wire,
+};
 use forked::{at_work, at_work_on};
+use numbers::{Int, bare, ints};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -138,13 +142,13 @@ impl ClientKey {
     }
 
     #[getter]
-    fn client(&self) -> u32 {
-        self.0.client
+    fn client(&self) -> Int<ClientId> {
+        Int(self.0.client)
     }
 
     #[getter]
-    fn epoch(&self) -> u64 {
-        self.0.tag.epoch
+    fn epoch(&self) -> Int<Epoch> {
+        Int(self.0.tag.epoch)
     }
 
     /// The digest of the scheme's parameters that the key set was made for.
@@ -185,19 +189,19 @@ impl ServerKey {
     }
 
     #[getter]
-    fn cohort(&self) -> Vec<u32> {
-        self.0.cohort.keys().copied().collect()
+    fn cohort(&self) -> Vec<Int<ClientId>> {
+        ints(self.0.cohort.keys().copied())
     }
 
     /// The name of each client in a `SetMemory`, by its number: it follows from the client's key for signatures alone.
     #[getter]
-    fn names(&self) -> BTreeMap<u32, Name> {
-        self.0.cohort.iter().map(|(client, key)| (*client, fedcipher_core::sets::name(key))).collect()
+    fn names(&self) -> BTreeMap<Int<ClientId>, Name> {
+        self.0.cohort.iter().map(|(client, key)| (Int(*client), fedcipher_core::sets::name(key))).collect()
     }
 
     #[getter]
-    fn epoch(&self) -> u64 {
-        self.0.tag.epoch
+    fn epoch(&self) -> Int<Epoch> {
+        Int(self.0.tag.epoch)
     }
 
     /// The digest of the scheme's parameters that the key set was made for.
@@ -262,8 +266,13 @@ impl Scheme {
         self.0.check_layout(&layout.0).map_err(raise)
     }
 
-    fn keygen(&self, py: Python<'_>, cohort: Vec<u32>, epoch: u64) -> PyResult<(Vec<ClientKey>, ServerKey)> {
-        let set = at_work(py, || self.0.keygen(&cohort, epoch)).map_err(raise)?;
+    fn keygen(
+        &self,
+        py: Python<'_>,
+        cohort: Vec<Int<ClientId>>,
+        epoch: Int<Epoch>,
+    ) -> PyResult<(Vec<ClientKey>, ServerKey)> {
+        let set = at_work(py, || self.0.keygen(&bare(cohort), epoch.0)).map_err(raise)?;
         Ok((set.clients.into_iter().map(ClientKey).collect(), ServerKey(set.server)))
     }
 
@@ -273,8 +282,8 @@ impl Scheme {
     }
 
     #[pyo3(signature = (key, round = None))]
-    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> PyResult<Aggregator> {
-        self.0.aggregator(&key.0, round).map(|a| Aggregator(Mutex::new(a))).map_err(raise)
+    fn aggregator(&self, key: &ServerKey, round: Option<Int<RoundId>>) -> PyResult<Aggregator> {
+        self.0.aggregator(&key.0, round.map(|round| round.0)).map(|a| Aggregator(Mutex::new(a))).map_err(raise)
     }
 
     #[pyo3(signature = (key, state = None))]
@@ -288,8 +297,13 @@ impl Scheme {
     }
 
     /// The key of the party that `identity` is in the roster.
-    fn join(&self, roster: &committee::Roster, identity: &committee::Identity, epoch: u64) -> PyResult<ClientKey> {
-        self.0.require_committee().and_then(|of| of.join(&roster.0, &identity.0, epoch)).map(ClientKey).map_err(raise)
+    fn join(
+        &self,
+        roster: &committee::Roster,
+        identity: &committee::Identity,
+        epoch: Int<Epoch>,
+    ) -> PyResult<ClientKey> {
+        self.0.require_committee().and_then(|of| of.join(&roster.0, &identity.0, epoch.0)).map(ClientKey).map_err(raise)
     }
 
     /// Names the roster to people; its parties sign it. `params` are those of its keys.
@@ -298,12 +312,12 @@ impl Scheme {
         &self,
         py: Python<'py>,
         roster: &committee::Roster,
-        epoch: u64,
+        epoch: Int<Epoch>,
         params: Option<[u8; 16]>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         self.0
             .require_committee()
-            .and_then(|of| of.roster_fingerprint(&roster.0, epoch, params))
+            .and_then(|of| of.roster_fingerprint(&roster.0, epoch.0, params))
             .map(|digest| PyBytes::new(py, &digest))
             .map_err(raise)
     }
@@ -314,19 +328,20 @@ impl Scheme {
     }
 
     /// The key with the parties whose signatures these are.
-    fn with_joined(&self, key: &ClientKey, joined: Vec<(u32, [u8; SIGNATURE_LEN])>) -> PyResult<ClientKey> {
+    fn with_joined(&self, key: &ClientKey, joined: Vec<(Int<ClientId>, [u8; SIGNATURE_LEN])>) -> PyResult<ClientKey> {
+        let joined: Vec<_> = joined.into_iter().map(|(client, signature)| (client.0, signature)).collect();
         self.0.require_committee().and_then(|of| of.with_joined(&key.0, &joined)).map(ClientKey).map_err(raise)
     }
 
     /// The roster of a party's key, and who has joined it as the key knows; None where it needs no signatures.
-    fn roster_of(&self, key: &ClientKey) -> PyResult<(committee::Roster, Option<BTreeSet<u32>>)> {
+    fn roster_of(&self, key: &ClientKey) -> PyResult<(committee::Roster, Option<BTreeSet<Int<ClientId>>>)> {
         let (roster, joined) = self.0.require_committee().and_then(|of| of.roster_of(&key.0)).map_err(raise)?;
-        Ok((committee::Roster(roster), joined))
+        Ok((committee::Roster(roster), joined.map(|joined| joined.into_iter().map(Int).collect())))
     }
 
     /// The server's key to the roster.
-    fn roster_key(&self, roster: &committee::Roster, epoch: u64) -> PyResult<ServerKey> {
-        self.0.require_committee().and_then(|of| of.roster_key(&roster.0, epoch)).map(ServerKey).map_err(raise)
+    fn roster_key(&self, roster: &committee::Roster, epoch: Int<Epoch>) -> PyResult<ServerKey> {
+        self.0.require_committee().and_then(|of| of.roster_key(&roster.0, epoch.0)).map(ServerKey).map_err(raise)
     }
 
     #[pyo3(signature = (key, state = None))]
@@ -339,9 +354,9 @@ impl Scheme {
     }
 
     /// An aggregate with what `reader` needs of it.
-    fn addressed<'py>(&self, py: Python<'py>, frame: &[u8], reader: u32) -> PyResult<Bound<'py, PyBytes>> {
+    fn addressed<'py>(&self, py: Python<'py>, frame: &[u8], reader: Int<ClientId>) -> PyResult<Bound<'py, PyBytes>> {
         let frame = at_work(py, || match self.0.committee() {
-            Some(committee) => committee.addressed(frame, reader),
+            Some(committee) => committee.addressed(frame, reader.0),
             None => Ok(frame.to_vec()),
         })
         .map_err(raise)?;
@@ -360,8 +375,13 @@ impl Scheme {
         Ok(PyBytes::new(py, &result))
     }
 
-    fn plan<'py>(&self, py: Python<'py>, key: &ServerKey, sampled: Vec<u32>) -> PyResult<Bound<'py, PyBytes>> {
-        self.0.plan(&key.0, &sampled).map(|plan| PyBytes::new(py, &plan)).map_err(raise)
+    fn plan<'py>(
+        &self,
+        py: Python<'py>,
+        key: &ServerKey,
+        sampled: Vec<Int<ClientId>>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.0.plan(&key.0, &bare(sampled)).map(|plan| PyBytes::new(py, &plan)).map_err(raise)
     }
 }
 
@@ -420,8 +440,8 @@ impl Encryptor {
         py: Python<'py>,
         layout: &Layout,
         arrays: Vec<PyReadonlyArray1<'py, f32>>,
-        round: u64,
-        weight: u64,
+        round: Int<RoundId>,
+        weight: Int<Weight>,
         plan: &[u8],
         model: &[u8],
         memory: &[u8],
@@ -432,7 +452,7 @@ impl Encryptor {
         let mut place = PlaceInPython(None);
         let (clipped, seconds) = at_work_on(py, &self.0, |encryptor| {
             let update = Update::new(&layout.0, slices, rounding(stochastic)?)?;
-            let request = Request { round, weight, update: &update, plan, model, memory, bound };
+            let request = Request { round: round.0, weight: weight.0, update: &update, plan, model, memory, bound };
             encryptor.encrypt_into(&request, &mut place)?;
             Ok((update.clipped(), update.seconds()))
         })
@@ -445,8 +465,8 @@ impl Encryptor {
         at_work_on(py, &self.0, |object| object.take_prekeys(&borrowed(&frames))).map(in_words).map_err(raise)
     }
 
-    fn precompute(&self, py: Python<'_>, round: u64, layout: &Layout, plan: &[u8]) -> PyResult<()> {
-        at_work_on(py, &self.0, |object| object.precompute(round, &layout.0, plan)).map_err(raise)
+    fn precompute(&self, py: Python<'_>, round: Int<RoundId>, layout: &Layout, plan: &[u8]) -> PyResult<()> {
+        at_work_on(py, &self.0, |object| object.precompute(round.0, &layout.0, plan)).map_err(raise)
     }
 
     /// Bytes of the last frame that are sent once a key epoch.
@@ -476,9 +496,9 @@ struct Aggregator(Mutex<Box<dyn scheme::Aggregator>>);
 #[pymethods]
 impl Aggregator {
     /// Checks and adds a frame: (client, weight it counts with).
-    fn add(&self, py: Python<'_>, frame: &[u8]) -> PyResult<(u32, u64)> {
+    fn add(&self, py: Python<'_>, frame: &[u8]) -> PyResult<(Int<ClientId>, Int<Weight>)> {
         let added = at_work_on(py, &self.0, |object| object.add(frame)).map_err(raise)?;
-        Ok((added.client, added.weight))
+        Ok((Int(added.client), Int(added.weight)))
     }
 
     /// Takes the prekeys that the round's clients are given: why each that is refused is.
@@ -492,20 +512,21 @@ impl Aggregator {
     }
 
     /// Fixes who is in the sum: (member, what to send to it).
-    fn requests<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u32, Bound<'py, PyBytes>)>> {
+    fn requests<'py>(&self, py: Python<'py>) -> PyResult<Vec<(Int<ClientId>, Bound<'py, PyBytes>)>> {
         let requests = at_work_on(py, &self.0, |object| object.requests()).map_err(raise)?;
-        Ok(requests.into_iter().map(|(member, frame)| (member, PyBytes::new(py, &frame))).collect())
+        Ok(requests.into_iter().map(|(member, frame)| (Int(member), PyBytes::new(py, &frame))).collect())
     }
 
     /// Checks and keeps a member's answer: whose it is.
-    fn answer(&self, py: Python<'_>, frame: &[u8]) -> PyResult<u32> {
-        at_work_on(py, &self.0, |object| object.require_committee()?.answer(frame)).map_err(raise)
+    fn answer(&self, py: Python<'_>, frame: &[u8]) -> PyResult<Int<ClientId>> {
+        at_work_on(py, &self.0, |object| object.require_committee()?.answer(frame)).map(Int).map_err(raise)
     }
 
     /// Clients that more than `corrupt_members` members accuse.
     #[getter]
-    fn accused(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+    fn accused(&self, py: Python<'_>) -> PyResult<Vec<Int<ClientId>>> {
         at_work_on(py, &self.0, |object| Ok(object.committee().map(|round| round.accused()).unwrap_or_default()))
+            .map(ints)
             .map_err(raise)
     }
 
@@ -569,12 +590,19 @@ impl Aggregator {
 #[pyclass(frozen, module = "fedcipher._native")]
 struct Decryptor(protocol::Decryptor);
 
-type Contributions = Vec<(u32, u64)>;
+type Contributions = Vec<(Int<ClientId>, Int<Weight>)>;
 /// Layout, round, contributions, flat means, counts of a sparse round, and members whose answers are false.
-type Opened<'py> = (Layout, u64, Contributions, Bound<'py, PyArray1<f32>>, Option<Bound<'py, PyArray1<u32>>>, Vec<u32>);
+type Opened<'py> = (
+    Layout,
+    Int<RoundId>,
+    Contributions,
+    Bound<'py, PyArray1<f32>>,
+    Option<Bound<'py, PyArray1<u32>>>,
+    Vec<Int<ClientId>>,
+);
 
-fn contributions(header: &wire::Header) -> Contributions {
-    header.contributions.iter().map(|c| (c.client, c.weight)).collect()
+fn contributions(of: &[wire::Contribution]) -> Contributions {
+    of.iter().map(|c| (Int(c.client), Int(c.weight))).collect()
 }
 
 #[pymethods]
@@ -586,18 +614,18 @@ impl Decryptor {
         &self,
         py: Python<'py>,
         frame: &[u8],
-        round: Option<u64>,
+        round: Option<Int<RoundId>>,
         model: Option<&[u8]>,
         memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<Opened<'py>> {
-        let expect = Expect { round, model, memory, bound: bound.unwrap_or_default() };
+        let expect = Expect { round: round.map(|round| round.0), model, memory, bound: bound.unwrap_or_default() };
         let opened = at_work(py, || self.0.decrypt(frame, &expect, Means::default())).map_err(raise)?;
         let (summary, means) = opened.into_parts();
-        let added = contributions(&summary.header);
+        let added = contributions(&summary.header.contributions);
         let counts = summary.counts.map(|c| c.into_pyarray(py));
-        let (values, wrong) = (means.values.into_pyarray(py), summary.false_members);
-        Ok((Layout(summary.layout), summary.header.round, added, values, counts, wrong))
+        let (values, wrong) = (means.values.into_pyarray(py), ints(summary.false_members));
+        Ok((Layout(summary.layout), Int(summary.header.round), added, values, counts, wrong))
     }
 
     /// The integer sums themselves: (contributions, flat uint64 sums).
@@ -612,7 +640,7 @@ impl Decryptor {
         let expect = Expect { memory, bound: bound.unwrap_or_default(), ..Expect::default() };
         let opened = at_work(py, || self.0.decrypt(frame, &expect, Sums::default())).map_err(raise)?;
         let (summary, sums) = opened.into_parts();
-        Ok((contributions(&summary.header), sums.0.into_pyarray(py)))
+        Ok((contributions(&summary.header.contributions), sums.0.into_pyarray(py)))
     }
 }
 
@@ -634,8 +662,8 @@ fn min_contributions(clients: u64, chosen: Option<Fewest>, corrupt_clients: Opti
             None => None,
         };
         match corrupt_clients {
-            Some(corrupt) => Bounds::among(clients, 1, count, corrupt),
-            None => Bounds::new(clients, 1, count),
+            Some(corrupt) => Bounds::among(clients, Weight::ONE, count, corrupt),
+            None => Bounds::new(clients, Weight::ONE, count),
         }
     };
     Ok(bounds().map_err(raise)?.min_contributions)
@@ -648,11 +676,11 @@ fn common_set<'py>(
     py: Python<'py>,
     lengths: Vec<usize>,
     reference: Option<PyReadonlyArray1<'py, f32>>,
-    round: u64,
+    round: Int<RoundId>,
     top: f64,
 ) -> PyResult<Bound<'py, PyArray1<u32>>> {
     let reference = reference.as_ref().map(|r| r.as_slice()).transpose()?;
-    let set = py.detach(|| sparse::common_set(&lengths, reference, round, top)).map_err(raise)?;
+    let set = py.detach(|| sparse::common_set(&lengths, reference, round.0, top)).map_err(raise)?;
     Ok(set.into_pyarray(py))
 }
 
@@ -823,15 +851,15 @@ fn nearest_squares(py: Python<'_>, values: PyReadonlyArray1<'_, f32>, step: f64)
 fn inspect<'py>(
     py: Python<'py>,
     frame: &[u8],
-) -> PyResult<(u8, String, u64, u64, Contributions, u64, usize, Bound<'py, PyBytes>)> {
+) -> PyResult<(u8, String, Int<Epoch>, Int<RoundId>, Contributions, u64, usize, Bound<'py, PyBytes>)> {
     let frame = wire::parse(frame).map_err(raise)?;
     let h = frame.header;
     Ok((
         h.kind as u8,
         wire::scheme_name(&h.scheme),
-        h.epoch,
-        h.round,
-        contributions(&h),
+        Int(h.epoch),
+        Int(h.round),
+        contributions(&h.contributions),
         h.elements,
         frame.payload.len(),
         PyBytes::new(py, &h.memory),
@@ -901,6 +929,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(bench::bench_flashe, m)?)?;
     m.add_function(wrap_pyfunction!(bench::bench_aes, m)?)?;
     m.add_function(wrap_pyfunction!(bench::bench_ntt, m)?)?;
+    m.add_function(wrap_pyfunction!(numbers::first_round, m)?)?;
+    m.add_function(wrap_pyfunction!(numbers::round_date, m)?)?;
+    m.add("ROUND_INDEX_BITS", RoundId::INDEX_BITS)?;
     m.add("features", FEATURES)?;
     m.add("version", env!("CARGO_PKG_VERSION"))
 }

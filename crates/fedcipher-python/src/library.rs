@@ -2,6 +2,7 @@
 //! around payloads it does not understand.
 
 use crate::forked::at_work;
+use crate::numbers::{Int, bare};
 use crate::{ClientKey, Contributions, Layout, ServerKey, contributions, raise};
 use fedcipher_core::admission::{self, Admission as Core, Rules};
 use fedcipher_core::bounds::{Bounds, Levels};
@@ -9,7 +10,7 @@ use fedcipher_core::keys::{KeySet, KeyTag};
 use fedcipher_core::mac::Weighting;
 use fedcipher_core::protocol::{self, ClaimedSum};
 use fedcipher_core::scheme::{Expect, ParamsDigest, Terms};
-use fedcipher_core::{Error, codec, registry};
+use fedcipher_core::{ClientId, Epoch, Error, RoundId, TotalWeight, Weight, codec, registry};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -55,13 +56,13 @@ impl Library {
         name: &str,
         params: &str,
         clients: u64,
-        max_weight: u64,
+        max_weight: Int<Weight>,
         min_contributions: Option<u64>,
         privacy: Option<&str>,
     ) -> PyResult<Self> {
         let bounded = || {
             let privacy = privacy.map(registry::privacy).transpose()?;
-            Bounds::new(clients, max_weight, min_contributions)?.with_privacy(privacy)
+            Bounds::new(clients, max_weight.0, min_contributions)?.with_privacy(privacy)
         };
         let bounds = bounded().map_err(raise)?;
         let digest = registry::library(name, params, &bounds).map_err(raise)?;
@@ -80,13 +81,14 @@ impl Library {
     /// Every client of `cohort` gets `secret`, the server `public`.
     fn keygen(
         &self,
-        cohort: Vec<u32>,
-        epoch: u64,
+        cohort: Vec<Int<ClientId>>,
+        epoch: Int<Epoch>,
         secret: &[u8],
         public: &[u8],
     ) -> PyResult<(Vec<ClientKey>, ServerKey)> {
+        let cohort = bare(cohort);
         let build = || {
-            let tag = KeyTag::fresh(&self.name, self.digest.short(), epoch)?;
+            let tag = KeyTag::fresh(&self.name, self.digest.short(), epoch.0)?;
             KeySet::build(tag, &cohort, public.to_vec(), |_| Ok(Zeroizing::new(secret.to_vec())))
         };
         let set = build().map_err(raise)?;
@@ -113,9 +115,9 @@ impl Library {
     }
 
     #[pyo3(signature = (key, round = None))]
-    fn admission(&self, key: &ServerKey, round: Option<u64>) -> PyResult<Admission> {
+    fn admission(&self, key: &ServerKey, round: Option<Int<RoundId>>) -> PyResult<Admission> {
         self.own_server(key)?;
-        Ok(Admission(Mutex::new(Some(Core::new(&key.0, self.rules(), round)))))
+        Ok(Admission(Mutex::new(Some(Core::new(&key.0, self.rules(), round.map(|round| round.0))))))
     }
 
     /// A client that opens aggregates; `state` is the folder that remembers which.
@@ -134,8 +136,8 @@ pub struct Sender(Mutex<protocol::Sender>);
 #[pymethods]
 impl Sender {
     /// Claims `round` ahead.
-    fn reserve(&self, py: Python<'_>, round: u64) -> PyResult<()> {
-        py.detach(|| locked(&self.0).reserve(round)).map_err(raise)
+    fn reserve(&self, py: Python<'_>, round: Int<RoundId>) -> PyResult<()> {
+        py.detach(|| locked(&self.0).reserve(round.0)).map_err(raise)
     }
 
     /// Claims the round, has `seal(integers * weight)` encrypt, and makes the frame: `integers` are the quantised
@@ -146,8 +148,8 @@ impl Sender {
         py: Python<'py>,
         layout: &Layout,
         integers: PyReadonlyArray1<'py, u32>,
-        round: u64,
-        weight: u64,
+        round: Int<RoundId>,
+        weight: Int<Weight>,
         model: &[u8],
         memory: &[u8],
         bound: &[u8],
@@ -158,7 +160,7 @@ impl Sender {
             let reason = format!("{} integers for {} elements", integers.len(), layout.0.elements());
             return Err(raise(Error::Layout { reason }));
         }
-        let terms = Terms { round, weight, layout: &layout.0, plan: &[], model, memory, bound };
+        let terms = Terms { round: round.0, weight: weight.0, layout: &layout.0, plan: &[], model, memory, bound };
         let claimed = py.detach(|| locked(&self.0).claim(&terms, &layout.0)).map_err(raise)?;
         let factor = claimed.factor();
         let weighted: Vec<u64> = integers.iter().map(|v| u64::from(*v) * factor).collect();
@@ -181,16 +183,16 @@ impl Receiver {
         &self,
         py: Python<'py>,
         frame: &[u8],
-        round: Option<u64>,
+        round: Option<Int<RoundId>>,
         model: Option<&[u8]>,
         memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<(Opened, Bound<'py, PyBytes>)> {
-        let expect = Expect { round, model, memory, bound: bound.unwrap_or_default() };
+        let expect = Expect { round: round.map(|round| round.0), model, memory, bound: bound.unwrap_or_default() };
         let (sum, payload) = py.detach(|| self.0.admit(frame, &expect)).map_err(raise)?;
         let opened = Opened {
-            round: sum.header().round,
-            contributions: contributions(sum.header()),
+            round: Int(sum.header().round),
+            contributions: contributions(&sum.header().contributions),
             layout: sum.layout().clone(),
             sum: Mutex::new(Some(sum)),
             receiver: Arc::clone(&self.0),
@@ -203,7 +205,7 @@ impl Receiver {
 #[pyclass(frozen, module = "fedcipher._native")]
 pub struct Opened {
     #[pyo3(get)]
-    round: u64,
+    round: Int<RoundId>,
     #[pyo3(get)]
     contributions: Contributions,
     layout: codec::Layout,
@@ -227,9 +229,9 @@ impl Opened {
 
     /// Means of the decrypted `sums`, if they are what the clients have sent. Once.
     fn means<'py>(&self, py: Python<'py>, sums: PyReadonlyArray1<'py, u64>) -> PyResult<Bound<'py, PyArray1<f32>>> {
-        let (sums, weight) = (sums.as_slice()?, self.contributions.iter().map(|(_, weight)| weight).sum());
+        let sums = sums.as_slice()?;
         let claimed = locked(&self.sum).take().ok_or_else(|| PyRuntimeError::new_err("its sums have been tried"))?;
-        let levels = claimed.levels();
+        let (levels, weight) = (claimed.levels(), claimed.header().total_weight());
         let opened = py.detach(|| {
             let mut means = vec![0f32; self.layout.elements()];
             let outcome = check(&self.layout, levels, weight, sums).and_then(|()| claimed.verify_sums(sums));
@@ -242,7 +244,7 @@ impl Opened {
     }
 }
 
-fn check(layout: &codec::Layout, levels: Levels, weight: u64, sums: &[u64]) -> Result<(), Error> {
+fn check(layout: &codec::Layout, levels: Levels, weight: TotalWeight, sums: &[u64]) -> Result<(), Error> {
     if sums.len() != layout.elements() {
         return Err(Error::Decrypt { reason: format!("{} sums for {} elements", sums.len(), layout.elements()) });
     }
@@ -272,12 +274,12 @@ impl Admission {
 #[pymethods]
 impl Admission {
     /// Checks `frame`, calls `add(payload, layout)`, and counts the frame only if that returns.
-    fn admit(&self, py: Python<'_>, frame: &[u8], add: &Bound<'_, PyAny>) -> PyResult<(u32, u64)> {
+    fn admit(&self, py: Python<'_>, frame: &[u8], add: &Bound<'_, PyAny>) -> PyResult<(Int<ClientId>, Int<Weight>)> {
         self.with(|core| {
             let admitted = at_work(py, || core.check(frame)).map_err(raise)?;
             add.call1((PyBytes::new(py, admitted.payload), Layout(admitted.layout.clone())))?;
             let added = core.commit(admitted);
-            Ok((added.client, added.weight))
+            Ok((Int(added.client), Int(added.weight)))
         })
     }
 

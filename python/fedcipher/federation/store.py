@@ -33,8 +33,8 @@ from fedcipher.foreign_files import MAX_MODEL, parse_json, read_file
 __all__ = ["Store"]
 
 _WAIT_SECONDS = 600.0
-_DATED, _MOST_AHEAD = 1 << 40, 86_400
-"""Of a run's number, as of a round's (``ledger::DATED``, ``ledger::MOST_AHEAD``)."""
+_MOST_AHEAD = 86_400
+"""Of a run's number, as of a round's (``ledger::MOST_AHEAD``)."""
 _FACTS, _STANDING, _EARLIER, _SITE = "facts.json", "standing.bin", "earlier.bin", "site.json"
 _WORK, _CUT = "work.bin", ("cut-0.bin", "cut-1.bin")
 Arrays = list[NDArray[Any]]
@@ -218,7 +218,7 @@ class Store:
 
 def _check_date(run: int) -> None:
     """Refuse a run that is dated ahead, as the core refuses such rounds: it would shut out every later one."""
-    seconds = run >> 20 if run >= _DATED else 0
+    seconds = _native.round_date(run) or 0
     if seconds > datetime.now(timezone.utc).timestamp() + _MOST_AHEAD:
         raise CharterError(
             f"the charter's run {run} is dated more than a day ahead of this machine's clock: set the server's clock, "

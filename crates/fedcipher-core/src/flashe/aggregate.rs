@@ -9,7 +9,7 @@ use crate::mac::coordinates;
 use crate::memory::zeros;
 use crate::scheme::{Aggregator, Progress};
 use crate::wire::{Contribution, Place, Reader};
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId};
 use std::collections::BTreeMap;
 
 fn same_masking(expected: &mut Option<Masking>, found: Masking) -> Result<()> {
@@ -30,7 +30,7 @@ pub struct Dense {
 }
 
 impl Dense {
-    pub fn new(params: Params, key: &ServerKey, round: Option<u64>) -> Self {
+    pub fn new(params: Params, key: &ServerKey, round: Option<RoundId>) -> Self {
         let admission = Admission::new(key, params.rules(), round);
         Dense { params, admission, masking: None, sum: Vec::new() }
     }
@@ -77,11 +77,11 @@ pub struct Sparse {
     masking: Option<Masking>,
     /// Increasing by position.
     sites: Vec<Site>,
-    sets: BTreeMap<u32, Vec<u32>>,
+    sets: BTreeMap<ClientId, Vec<u32>>,
 }
 
 impl Sparse {
-    pub fn new(params: Params, key: &ServerKey, round: Option<u64>) -> Self {
+    pub fn new(params: Params, key: &ServerKey, round: Option<RoundId>) -> Self {
         let admission = Admission::new(key, params.rules(), round);
         Sparse { params, admission, masking: None, sites: Vec::new(), sets: BTreeMap::new() }
     }

@@ -5,7 +5,6 @@
 use super::mask::Masking;
 use super::positions::{self, SparseSum};
 use super::{Flashe, Params, Policy};
-use crate::Error;
 use crate::bits;
 use crate::bounds::Bounds;
 use crate::codec::{Layout, Means, Rounding, Sums, Tensor, Update};
@@ -14,6 +13,7 @@ use crate::mac::{TAG_LEN, coordinates};
 use crate::prf::Stream;
 use crate::scheme::{Aggregator, Expect, Request, Scheme};
 use crate::wire::{self, Header};
+use crate::{ClientId, Epoch, Error, RoundId, Weight};
 use proptest::prelude::*;
 
 const CLIENTS: u32 = 5;
@@ -23,7 +23,7 @@ fn layout(len: usize) -> Layout {
 }
 
 fn scheme(minimum: u64, masking: Masking) -> Flashe {
-    let bounds = Bounds::new(u64::from(CLIENTS), 3, Some(minimum)).unwrap();
+    let bounds = Bounds::new(u64::from(CLIENTS), Weight::new(3), Some(minimum)).unwrap();
     Flashe::new(Params { bounds, policy: Policy::Fixed(masking), key_bits: 128, per_client_top: Some(0.2) }).unwrap()
 }
 
@@ -40,13 +40,20 @@ fn weight(id: u32) -> u64 {
 }
 
 fn round(scheme: &Flashe, keys: &KeySet, layout: &Layout, seed: u64) -> Vec<u8> {
-    let mut aggregator = scheme.aggregator(&keys.server, Some(9)).unwrap();
+    let mut aggregator = scheme.aggregator(&keys.server, Some(RoundId::new(9))).unwrap();
     for key in &keys.clients {
-        let flat = values(layout.elements(), key.client, seed);
+        let flat = values(layout.elements(), key.client.get(), seed);
         let update = Update::new(layout, vec![&flat], Rounding::Nearest).unwrap();
-        let weight = weight(key.client);
-        let request =
-            Request { round: 9, weight, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
+        let weight = weight(key.client.get());
+        let request = Request {
+            round: RoundId::new(9),
+            weight: Weight::new(weight),
+            update: &update,
+            plan: &[],
+            model: b"model",
+            memory: &[],
+            bound: &[],
+        };
         aggregator.add(&scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
     }
     aggregator.finish().unwrap()
@@ -94,7 +101,7 @@ fn sparse_broadcasts_attribute_no_value_to_one_client() {
     let layout = layout(2000);
     for (minimum, expected) in [(1, true), (3, false)] {
         let scheme = scheme(minimum, Masking::Double);
-        let keys = scheme.keygen(&(0..CLIENTS).collect::<Vec<_>>(), 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list(0..CLIENTS), Epoch::new(1)).unwrap();
         let parts = Parts::of(&scheme, &round(&scheme, &keys, &layout, 1), &layout);
         let alone = parts.sum.counts.iter().filter(|n| **n == 1).count();
         assert_eq!(alone > 0, expected, "{alone} values of one client");
@@ -109,7 +116,7 @@ fn what_remains_is_the_mean_of_those_who_sent_it() {
     let layout = layout(2000);
     for masking in [Masking::Single, Masking::Double] {
         let scheme = scheme(3, masking);
-        let keys = scheme.keygen(&(0..CLIENTS).collect::<Vec<_>>(), 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list(0..CLIENTS), Epoch::new(1)).unwrap();
         let frame = round(&scheme, &keys, &layout, 2);
         let (sums, counts) = open(&scheme, &keys, &frame).unwrap();
         let decryptor = scheme.decryptor(&keys.clients[1], None).unwrap();
@@ -152,7 +159,7 @@ proptest! {
     fn altered_sparse_aggregates_are_refused(kind in 0usize..8, pick in any::<prop::sample::Index>(), noise in 1u64..1 << 40) {
         let layout = layout(600);
         let scheme = scheme(3, Masking::Double);
-        let keys = scheme.keygen(&(0..CLIENTS).collect::<Vec<_>>(), 1).unwrap();
+        let keys = scheme.keygen(&ClientId::list(0..CLIENTS), Epoch::new(1)).unwrap();
         let frame = round(&scheme, &keys, &layout, noise);
         prop_assert!(open(&scheme, &keys, &frame).is_ok());
         let mut parts = Parts::of(&scheme, &frame, &layout);
@@ -221,13 +228,21 @@ proptest! {
 fn sums_of_too_few_are_refused_also_where_the_server_keeps_them() {
     let layout = layout(2000);
     let strict = scheme(3, Masking::Double);
-    let keys = strict.keygen(&(0..CLIENTS).collect::<Vec<_>>(), 1).unwrap();
-    let mut server = super::aggregate::Sparse::new(scheme(1, Masking::Double).params, &keys.server, Some(9));
+    let keys = strict.keygen(&ClientId::list(0..CLIENTS), Epoch::new(1)).unwrap();
+    let mut server =
+        super::aggregate::Sparse::new(scheme(1, Masking::Double).params, &keys.server, Some(RoundId::new(9)));
     for key in &keys.clients {
-        let flat = values(2000, key.client, 4);
+        let flat = values(2000, key.client.get(), 4);
         let update = Update::new(&layout, vec![&flat], Rounding::Nearest).unwrap();
-        let request =
-            Request { round: 9, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
+        let request = Request {
+            round: RoundId::new(9),
+            weight: Weight::ONE,
+            update: &update,
+            plan: &[],
+            model: b"model",
+            memory: &[],
+            bound: &[],
+        };
         server.add(&strict.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
     }
     let error = open(&strict, &keys, &server.finish().unwrap()).unwrap_err();
@@ -239,7 +254,7 @@ fn sums_of_too_few_are_refused_also_where_the_server_keeps_them() {
 fn a_coordinate_left_out_for_all_is_unsent() {
     let layout = layout(600);
     let scheme = scheme(3, Masking::Double);
-    let keys = scheme.keygen(&(0..CLIENTS).collect::<Vec<_>>(), 1).unwrap();
+    let keys = scheme.keygen(&ClientId::list(0..CLIENTS), Epoch::new(1)).unwrap();
     let frame = round(&scheme, &keys, &layout, 3);
     let (before, counts) = open(&scheme, &keys, &frame).unwrap();
     let mut parts = Parts::of(&scheme, &frame, &layout);
@@ -259,7 +274,7 @@ fn a_coordinate_left_out_for_all_is_unsent() {
 fn announced_elements_are_authenticated_before_memory_is_taken() {
     let layout = layout(600);
     let scheme = scheme(1, Masking::Double);
-    let keys = scheme.keygen(&(0..CLIENTS).collect::<Vec<_>>(), 1).unwrap();
+    let keys = scheme.keygen(&ClientId::list(0..CLIENTS), Epoch::new(1)).unwrap();
     let frame = round(&scheme, &keys, &layout, 3);
     let mut parts = Parts::of(&scheme, &frame, &layout);
     let huge = super::attacks::layout(u32::MAX as usize);
@@ -272,7 +287,15 @@ fn announced_elements_are_authenticated_before_memory_is_taken() {
     // An update that cannot carry its share is refused by its size.
     let flat = values(600, 0, 1);
     let update = Update::new(&layout, vec![&flat], Rounding::Nearest).unwrap();
-    let request = Request { round: 9, weight: 1, update: &update, plan: &[], model: b"model", memory: &[], bound: &[] };
+    let request = Request {
+        round: RoundId::new(9),
+        weight: Weight::ONE,
+        update: &update,
+        plan: &[],
+        model: b"model",
+        memory: &[],
+        bound: &[],
+    };
     let sent = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap();
     let parsed = wire::parse(&sent).unwrap();
     let header = Header { layout: huge.encode(), elements: huge.elements() as u64, ..parsed.header };

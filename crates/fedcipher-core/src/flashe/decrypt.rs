@@ -15,7 +15,7 @@ use crate::prf::CHUNK_BLOCKS;
 use crate::protocol::{CheckedHead, ClaimedSum, DecryptKernel, Piece, PieceOpener, Proven, Receiver};
 use crate::threads::Threads;
 use crate::wire::{Header, Reader};
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId, TotalWeight};
 use std::sync::Arc;
 
 /// Elements of a sparse sum that are put in order at a time.
@@ -37,7 +37,7 @@ impl FlasheDecryptor {
         let masking = Masking::parse(Reader::new(prefix).u8()?)?;
         let lanes = self.params.lanes(checked.layout())?;
         lanes.check_len(checked.payload_len().saturating_sub(1 + TAG_LEN))?;
-        let clients: Vec<u32> = header.contributions.iter().map(|c| c.client).collect();
+        let clients: Vec<ClientId> = header.contributions.iter().map(|c| c.client).collect();
         clients.iter().try_for_each(|client| check_client(*client))?;
         Ok(DenseOpener {
             secret: Arc::clone(&self.secret),
@@ -73,7 +73,7 @@ impl FlasheDecryptor {
         let order = permutation(&self.secret.permutation, header.round, layout.elements())?;
         let ranks = Ranks::of(&sum.union, layout.elements());
         let mut counts = vec![0u32; layout.elements()];
-        let (mut sums, mut sent) = (vec![0u64; RUN], vec![0u64; RUN]);
+        let (mut sums, mut sent) = (vec![0u64; RUN], vec![TotalWeight::default(); RUN]);
         sink.begin(layout, levels, weight)?;
         for (run, (order, counts)) in order.chunks(RUN).zip(counts.chunks_mut(RUN)).enumerate() {
             let (sums, sent) = (&mut sums[..order.len()], &mut sent[..order.len()]);
@@ -82,11 +82,11 @@ impl FlasheDecryptor {
                 let most = levels.of(layout.tensors()[tensor].bits);
                 let zero = most / 2;
                 for d in d..d + len {
-                    (sums[d], sent[d]) = (weight * zero, 0);
+                    (sums[d], sent[d]) = (weight.get() * zero, TotalWeight::default());
                     if let Some(k) = ranks.of_site(order[d]) {
                         check_sums(&sum.lanes[k..=k], sum.weights[k], most)?;
                         (sent[d], counts[d]) = (sum.weights[k], sum.counts[k]);
-                        sums[d] = sum.lanes[k] + (weight - sent[d]) * zero;
+                        sums[d] = sum.lanes[k] + weight.without(sent[d]).get() * zero;
                     }
                 }
                 d += len;
@@ -98,22 +98,22 @@ impl FlasheDecryptor {
 
     /// Removes `+F(j)` where j sent and, when double, `-F(j+1)`; what neighbours share cancels and
     /// is never computed.
-    fn unmask_sparse(&self, round: u64, sum: &mut SparseSum, masking: Masking, width: u32) {
+    fn unmask_sparse(&self, round: RoundId, sum: &mut SparseSum, masking: Masking, width: u32) {
         let mut maker = MaskMaker::new(&self.secret.mask, round, width);
         let SparseSum { senders, union, lanes, .. } = sum;
-        let set_of = |id: Option<u32>| -> &[u32] {
+        let set_of = |id: Option<ClientId>| -> &[u32] {
             let found = id.and_then(|id| senders.binary_search_by_key(&id, |(c, _)| c.client).ok());
             found.map_or(&[], |k| senders[k].1.as_slice())
         };
-        let mut terms: Vec<u32> = senders.iter().map(|(c, _)| c.client).collect();
+        let mut terms: Vec<ClientId> = senders.iter().map(|(c, _)| c.client).collect();
         if masking == Masking::Double {
-            terms.extend(senders.iter().map(|(c, _)| c.client + 1));
+            terms.extend(senders.iter().filter_map(|(c, _)| c.client.next()));
             terms.sort_unstable();
             terms.dedup();
         }
         for id in terms {
             let plus = set_of(Some(id));
-            let minus = if masking == Masking::Double { set_of(id.checked_sub(1)) } else { &[] };
+            let minus = if masking == Masking::Double { set_of(id.previous()) } else { &[] };
             let (mut positive, mut negative) = (Vec::new(), Vec::new());
             for (site, in_plus, in_minus) in positions::merge(plus, minus) {
                 match (in_plus, in_minus) {
@@ -141,8 +141,8 @@ struct DenseOpener {
     elements: usize,
     pieces: Pieces,
     terms: Vec<Term>,
-    round: u64,
-    weight: u64,
+    round: RoundId,
+    weight: TotalWeight,
     levels: Levels,
 }
 

@@ -12,7 +12,7 @@ use crate::protocol::{CarriedResidual, ClaimedRound, Digest, EncryptKernel, Piec
 use crate::scheme::{Request, Terms};
 use crate::threads::Threads;
 use crate::wire::Place;
-use crate::{Error, Result};
+use crate::{Error, Result, RoundId};
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -79,7 +79,7 @@ impl FlasheEncryptor {
             selection.chosen.iter().map(|d| (order[*d as usize], ints[*d as usize])).collect();
         sent.sort_unstable_by_key(|(position, _)| *position);
         let sites: Vec<u32> = sent.iter().map(|(position, _)| *position).collect();
-        let weighted = sent.iter().map(|(_, q)| u64::from(*q).wrapping_mul(stamp.weight()));
+        let weighted = sent.iter().map(|(_, q)| u64::from(*q).wrapping_mul(stamp.factor()));
         let mut lanes = Zeroizing::new(weighted.collect::<Vec<u64>>());
         let tags = self.sender.coordinates(stamp).tags(&stamp.own, &sites, &lanes)?;
         let mut maker = MaskMaker::new(&self.prf, request.round, width);
@@ -117,7 +117,7 @@ struct DenseSealer {
     claimed: ClaimedRound,
     elements: usize,
     masking: [u8; 1],
-    round: u64,
+    round: RoundId,
     prf: Arc<Prf>,
     terms: Vec<Term>,
     pieces: Pieces,
@@ -150,7 +150,7 @@ impl PieceSealer for DenseSealer {
             hasher.fields(ints);
             Ok(())
         };
-        let weight = stamp.weight();
+        let weight = stamp.factor();
         encrypt_run(&mut maker, &self.terms, self.pieces.blocks[index], piece.len, weight, source, out)?;
         Ok(stamp.weighed(hasher.hash()))
     }
@@ -184,7 +184,7 @@ impl EncryptKernel for FlasheEncryptor {
 
     /// Masks are not made ahead: to read them again takes as long as to make them. What cannot be encrypted is refused
     /// here, before anybody trains and before the round is spent.
-    fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()> {
+    fn precompute(&mut self, round: RoundId, layout: &Layout, plan: &[u8]) -> Result<()> {
         self.masking(plan)?;
         match self.params.per_client_top {
             None => self.params.lanes(layout).map(drop)?,

@@ -3,7 +3,7 @@
 use crate::bits;
 use crate::lanes::{Cuts, Lanes};
 use crate::prf::{CHUNK_BLOCKS, Prf, round_client, wipe};
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId};
 use aligned_vec::{AVec, avec};
 use zeroize::Zeroize;
 
@@ -29,24 +29,24 @@ impl Masking {
 
     /// The terms that hide one client's value.
     #[must_use]
-    pub fn terms(self, client: u32) -> Vec<Term> {
-        let own = Term { client, negative: false };
-        match self {
-            Masking::Single => vec![own],
-            Masking::Double => vec![own, Term { client: client + 1, negative: true }],
+    pub fn terms(self, client: ClientId) -> Vec<Term> {
+        let mut terms = vec![Term { client, negative: false }];
+        if self == Masking::Double {
+            terms.extend(client.next().map(|client| Term { client, negative: true }));
         }
+        terms
     }
 }
 
 /// Client j's masks are of j and j + 1, so the last number there is has none.
-pub fn check_client(client: u32) -> Result<()> {
-    if client == u32::MAX { Err(Error::UnknownClient { client }) } else { Ok(()) }
+pub fn check_client(client: ClientId) -> Result<()> {
+    client.next().map(drop).ok_or(Error::UnknownClient { client })
 }
 
 /// `+F(client)` or `-F(client)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Term {
-    pub client: u32,
+    pub client: ClientId,
     pub negative: bool,
 }
 
@@ -90,7 +90,7 @@ impl Pieces {
 /// Scratch for mask generation: a chunk of each key stream and of lanes, wiped when dropped.
 pub struct MaskMaker<'a> {
     prf: &'a Prf,
-    round: u64,
+    round: RoundId,
     width: u32,
     blocks: AVec<[u8; 16]>,
     /// For widths that fill one: the key stream that is taken away, where two are joined at once.
@@ -102,7 +102,7 @@ pub struct MaskMaker<'a> {
 
 impl<'a> MaskMaker<'a> {
     #[must_use]
-    pub fn new(prf: &'a Prf, round: u64, width: u32) -> Self {
+    pub fn new(prf: &'a Prf, round: RoundId, width: u32) -> Self {
         let (streams, used) = if fills(width) { (CHUNK_BLOCKS, 0) } else { (0, CHUNK_BLOCKS) };
         MaskMaker {
             prf,
@@ -138,11 +138,11 @@ impl<'a> MaskMaker<'a> {
         bits::add_assign(acc, packed, width);
     }
 
-    /// Writes `values[k] * weight` (at most one chunk) under their masks, as a stream; what `values` hold then is open.
-    fn encrypt(&mut self, terms: &[Term], first: u32, values: &mut [u32], weight: u64, out: &mut [u8]) {
+    /// Writes `values[k] * factor` (at most one chunk) under their masks, as a stream; what `values` hold then is open.
+    fn encrypt(&mut self, terms: &[Term], first: u32, values: &mut [u32], factor: u64, out: &mut [u8]) {
         if fills(self.width) {
             let [Term { client: plus, negative: false }, Term { client: minus, negative: true }] = *terms else {
-                bits::pack_scaled(values, weight, self.width, out);
+                bits::pack_scaled(values, factor, self.width, out);
                 return self.apply(terms, false, first, values.len(), out);
             };
             let count = values.len().div_ceil(per_block(self.width));
@@ -150,11 +150,11 @@ impl<'a> MaskMaker<'a> {
                 self.prf.blocks(round_client(self.round, client), first, &mut blocks[..count]);
                 &blocks.as_flattened()[..out.len()]
             });
-            return bits::pack_masked(values, weight, self.width, streams, out);
+            return bits::pack_masked(values, factor, self.width, streams, out);
         }
         // Values join the masks where these are made, and all move once.
         let count = values.len().div_ceil(per_block(self.width));
-        bits::group_scaled(values, weight, self.width, &mut self.total[..count]);
+        bits::group_scaled(values, factor, self.width, &mut self.total[..count]);
         self.sum(terms, false, first, count);
         bits::pack_groups(&self.total[..count], self.width, values.len(), out);
     }
@@ -173,7 +173,7 @@ impl<'a> MaskMaker<'a> {
     }
 
     /// The masks of `client` at `positions` (increasing coordinates): calls `put(index, mask)`.
-    pub fn at(&mut self, client: u32, positions: &[u32], mut put: impl FnMut(usize, u64)) {
+    pub fn at(&mut self, client: ClientId, positions: &[u32], mut put: impl FnMut(usize, u64)) {
         let per = per_block(self.width) as u32;
         let mut done = 0;
         while done < positions.len() {
@@ -228,7 +228,7 @@ pub fn encrypt_run(
     terms: &[Term],
     base: u32,
     len: usize,
-    weight: u64,
+    factor: u64,
     mut source: impl FnMut(usize, &mut [u32]) -> Result<()>,
     out: &mut [u8],
 ) -> Result<()> {
@@ -238,7 +238,7 @@ pub fn encrypt_run(
     for (k, chunk) in out.chunks_mut(bits::packed_len(step, width)).enumerate() {
         let lanes = (len - k * step).min(step);
         source(k * step, &mut ints[..lanes])?;
-        maker.encrypt(terms, base.wrapping_add((k * CHUNK_BLOCKS) as u32), &mut ints[..lanes], weight, chunk);
+        maker.encrypt(terms, base.wrapping_add((k * CHUNK_BLOCKS) as u32), &mut ints[..lanes], factor, chunk);
     }
     ints.zeroize();
     Ok(())

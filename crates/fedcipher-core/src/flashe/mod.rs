@@ -28,7 +28,7 @@ use crate::prf::{Prf, random_bytes};
 use crate::protocol::{Decryptor, Encryptor, Receiver, Sender};
 use crate::scheme::{Aggregator, ParamsDigest, RoundPlan, Scheme, Values};
 use crate::sparse::{check_top, tensor_count};
-use crate::{Error, Result};
+use crate::{ClientId, Epoch, Error, Result, RoundId};
 pub use mask::Masking;
 use std::path::Path;
 use zeroize::Zeroizing;
@@ -188,8 +188,8 @@ impl Scheme for Flashe {
         }
     }
 
-    fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet> {
-        if cohort.contains(&u32::MAX) {
+    fn keygen(&self, cohort: &[ClientId], epoch: Epoch) -> Result<KeySet> {
+        if cohort.contains(&ClientId::new(u32::MAX)) {
             return Err(Error::parameter("cohort", "client id 4294967295 has no neighbour j + 1"));
         }
         let tag = KeyTag::fresh(NAME, self.digest().short(), epoch)?;
@@ -204,7 +204,7 @@ impl Scheme for Flashe {
         Ok(Encryptor::new(encrypt::FlasheEncryptor::new(self.params.clone(), sender, secret)))
     }
 
-    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
+    fn aggregator(&self, key: &ServerKey, round: Option<RoundId>) -> Result<Box<dyn Aggregator>> {
         key.tag.check_scheme(NAME, self.digest())?;
         Ok(match self.params.per_client_top {
             None => Box::new(aggregate::Dense::new(self.params.clone(), key, round)),
@@ -240,7 +240,7 @@ impl Scheme for Flashe {
 
 impl RoundPlan for Flashe {
     /// One byte, the cheaper masking for `sampled`; with sparse updates the one that is cheaper on average.
-    fn plan(&self, _key: &ServerKey, sampled: &[u32]) -> Result<Vec<u8>> {
+    fn plan(&self, _key: &ServerKey, sampled: &[ClientId]) -> Result<Vec<u8>> {
         if sampled.is_empty() {
             return Ok(Vec::new());
         }

@@ -1,30 +1,32 @@
 //! Which masks remain in a sum over a set of clients, and what they cost.
 
 use super::mask::{Masking, Term};
+use crate::ClientId;
 
 /// The masks left in a sum over `clients` (increasing): for double masking one pair for each
 /// maximal run of consecutive ids (FLASHE, section 3.4: Cost Analysis), for single masking one a client.
 #[must_use]
-pub fn residual(clients: &[u32], masking: Masking) -> Vec<Term> {
+pub fn residual(clients: &[ClientId], masking: Masking) -> Vec<Term> {
     let single = clients.iter().map(|c| Term { client: *c, negative: false });
     if masking == Masking::Single {
         return single.collect();
     }
-    let present = |id: u32| clients.binary_search(&id).is_ok();
-    let starts = single.filter(|t| t.client == 0 || !present(t.client - 1));
-    let ends = clients.iter().map(|c| c + 1).filter(|c| !present(*c)).map(|client| Term { client, negative: true });
+    let present = |id: Option<ClientId>| id.is_some_and(|id| clients.binary_search(&id).is_ok());
+    let starts = single.filter(|t| !present(t.client.previous()));
+    let ends = clients.iter().filter_map(|c| c.next()).filter(|c| !present(Some(*c)));
+    let ends = ends.map(|client| Term { client, negative: true });
     starts.chain(ends).collect()
 }
 
 /// Masks per coordinate that one client computes in a dense round: its own and those of the sum.
 #[must_use]
-pub fn dense_cost(clients: &[u32], masking: Masking) -> usize {
+pub fn dense_cost(clients: &[ClientId], masking: Masking) -> usize {
     masking as usize + residual(clients, masking).len()
 }
 
 /// The masking with fewer masks for a round of `sampled` clients.
 #[must_use]
-pub fn cheaper_dense(sampled: &[u32]) -> Masking {
+pub fn cheaper_dense(sampled: &[ClientId]) -> Masking {
     let mut ids = sampled.to_vec();
     ids.sort_unstable();
     cheaper(dense_cost(&ids, Masking::Single), dense_cost(&ids, Masking::Double))
@@ -35,10 +37,10 @@ pub fn cheaper_dense(sampled: &[u32]) -> Masking {
 /// independent choices share, `top` of what either sends: per coordinate sent, single masking costs the client's own
 /// mask and one a client of the sum, double masking twice that less what neighbours share.
 #[must_use]
-pub fn cheaper_sparse(sampled: &[u32], top: f64) -> Masking {
+pub fn cheaper_sparse(sampled: &[ClientId], top: f64) -> Masking {
     let mut ids = sampled.to_vec();
     ids.sort_unstable();
-    let neighbours = ids.windows(2).filter(|w| w[0].checked_add(1) == Some(w[1])).count() as f64;
+    let neighbours = ids.windows(2).filter(|w| w[0].next() == Some(w[1])).count() as f64;
     let clients = ids.len() as f64;
     cheaper(1.0 + clients, 2.0 + 2.0 * (clients - top * neighbours))
 }
@@ -51,25 +53,33 @@ fn cheaper<T: PartialOrd>(single: T, double: T) -> Masking {
 mod tests {
     use super::*;
 
+    fn clients(ids: impl IntoIterator<Item = u32>) -> Vec<ClientId> {
+        ClientId::list(ids)
+    }
+
     #[test]
     fn runs_cancel() {
-        let plus = |client| Term { client, negative: false };
-        let minus = |client| Term { client, negative: true };
-        assert_eq!(residual(&[0, 1, 2], Masking::Double), [plus(0), minus(3)]);
-        assert_eq!(residual(&[0, 2, 3, 7], Masking::Double), [plus(0), plus(2), plus(7), minus(1), minus(4), minus(8)]);
-        assert_eq!(residual(&[4, 9], Masking::Single), [plus(4), plus(9)]);
+        let term = |client, negative| Term { client: ClientId::new(client), negative };
+        let (plus, minus) = (|client| term(client, false), |client| term(client, true));
+        assert_eq!(residual(&clients([0, 1, 2]), Masking::Double), [plus(0), minus(3)]);
+        assert_eq!(
+            residual(&clients([0, 2, 3, 7]), Masking::Double),
+            [plus(0), plus(2), plus(7), minus(1), minus(4), minus(8)]
+        );
+        assert_eq!(residual(&clients([4, 9]), Masking::Single), [plus(4), plus(9)]);
     }
 
     #[test]
     fn adaptive_counts_masks() {
-        assert_eq!(cheaper_dense(&(0..10).collect::<Vec<_>>()), Masking::Double);
-        assert_eq!(cheaper_dense(&[1, 5, 9, 20]), Masking::Single);
+        assert_eq!(cheaper_dense(&clients(0..10)), Masking::Double);
+        assert_eq!(cheaper_dense(&clients([1, 5, 9, 20])), Masking::Single);
         // Whole updates: as dense ones. A tenth of each: neighbours share too little for double masking.
         for ids in [&[0, 1, 2, 3, 4, 5][..], &[1, 5, 9, 20], &[3, 2], &[7, 8, 9, 11]] {
-            assert_eq!(cheaper_sparse(ids, 1.0), cheaper_dense(ids));
-            assert_eq!(cheaper_sparse(ids, 0.1), Masking::Single);
+            let ids = clients(ids.iter().copied());
+            assert_eq!(cheaper_sparse(&ids, 1.0), cheaper_dense(&ids));
+            assert_eq!(cheaper_sparse(&ids, 0.1), Masking::Single);
         }
-        assert_eq!(cheaper_sparse(&(0..10).collect::<Vec<_>>(), 0.7), Masking::Double);
-        assert_eq!(cheaper_sparse(&(0..10).step_by(2).collect::<Vec<_>>(), 0.7), Masking::Single);
+        assert_eq!(cheaper_sparse(&clients(0..10), 0.7), Masking::Double);
+        assert_eq!(cheaper_sparse(&clients((0..10).step_by(2)), 0.7), Masking::Single);
     }
 }

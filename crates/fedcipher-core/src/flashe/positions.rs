@@ -6,7 +6,7 @@
 use crate::bits;
 use crate::mac::coordinates;
 use crate::wire::{Contribution, Header, Reader};
-use crate::{Error, Result};
+use crate::{Error, Result, TotalWeight};
 
 const MAX_RICE: u32 = 32;
 
@@ -97,7 +97,7 @@ pub struct SparseSum {
     pub union: Vec<u32>,
     /// How many clients sent each of `union`, and what they weigh together.
     pub counts: Vec<u32>,
-    pub weights: Vec<u64>,
+    pub weights: Vec<TotalWeight>,
     /// Still masked.
     pub lanes: Vec<u64>,
     pub tags: Vec<u64>,
@@ -114,11 +114,11 @@ impl SparseSum {
         let mut union: Vec<u32> = senders.iter().flat_map(|(_, set)| set).copied().collect();
         union.sort_unstable();
         union.dedup();
-        let (mut counts, mut weights) = (vec![0u32; union.len()], vec![0u64; union.len()]);
+        let (mut counts, mut weights) = (vec![0u32; union.len()], vec![TotalWeight::default(); union.len()]);
         for (contribution, set) in &senders {
             for at in coordinates::places(&union, set) {
                 counts[at] += 1;
-                weights[at] += contribution.weight;
+                weights[at] = weights[at].with(contribution.weight);
             }
         }
         let packed = r.bytes(bits::packed_len(union.len(), width))?;

@@ -6,7 +6,7 @@
 use crate::codec::Update;
 use crate::prf::Stream;
 use crate::sparse::tensor_count;
-use crate::{Error, Result};
+use crate::{Error, Result, RoundId};
 use zeroize::Zeroizing;
 
 /// Elements whose order is drawn by swaps all over them: a megabyte, which a processor's cache holds.
@@ -15,9 +15,9 @@ const IN_CACHE: usize = 1 << 18;
 const PARTS: usize = 256;
 
 /// A permutation of `0..len` for `round`, from the cohort's shared secret. Every one is as likely.
-pub fn permutation(secret: &[u8; 32], round: u64, len: usize) -> Result<Zeroizing<Vec<u32>>> {
+pub fn permutation(secret: &[u8; 32], round: RoundId, len: usize) -> Result<Zeroizing<Vec<u32>>> {
     let mut prefix = [0u8; 12];
-    prefix[..8].copy_from_slice(&round.to_be_bytes());
+    prefix[..8].copy_from_slice(&round.get().to_be_bytes());
     let mut order = Zeroizing::new((0..len as u32).collect::<Vec<_>>());
     shuffle(&mut order, IN_CACHE, &mut Stream::new(secret, prefix)?);
     Ok(order)
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn known_permutations() {
         for (len, first, digest) in KNOWN {
-            let order = permutation(&std::array::from_fn(|k| k as u8), 9, len).unwrap();
+            let order = permutation(&std::array::from_fn(|k| k as u8), RoundId::new(9), len).unwrap();
             let bytes: Vec<u8> = order.iter().flat_map(|k| k.to_le_bytes()).collect();
             let mut all = order.to_vec();
             all.sort_unstable();

@@ -3,11 +3,11 @@
 use super::slots::{BYTES, Counter, Newest};
 use super::stamp::{self, LEN, Magic, Stamp};
 use super::{disk, failed, lost};
-use crate::Result;
 use crate::key_file::changeable;
 use crate::keys::ClientKey;
 use crate::prf::random_bytes;
 use crate::wire::hex;
+use crate::{ClientId, Result};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -44,7 +44,8 @@ impl Folder {
                 }
                 Err(e) if e.kind() == ErrorKind::NotFound => {
                     let folder = *random_bytes::<16>()?;
-                    let fresh = Stamp { magic: MAGIC, folder, key_id: [0; 16], client: 0, born: super::now() };
+                    let fresh =
+                        Stamp { magic: MAGIC, folder, key_id: [0; 16], client: ClientId::new(0), born: super::now() };
                     stamp::publish(&index, &Counter::born(&fresh)).map_err(|e| failed(&index, e))?;
                 }
                 Err(e) => return Err(stamp::unopened(&index, &e)),

@@ -3,7 +3,7 @@
 use crate::mac::memory::MemoryId;
 use crate::sets::{Name, SetMemory};
 use crate::wire::Reader;
-use crate::{Error, Result};
+use crate::{Error, Result, RoundId};
 use std::collections::{BTreeMap, HashMap};
 
 /// How many round numbers after its first update from a position a client sends others from there
@@ -24,7 +24,7 @@ const NONE: [u8; 32] = [0; 32];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sum {
     pub key: [u8; 16],
-    pub round: u64,
+    pub round: RoundId,
     /// Clients that every group of the rule of sets must have, if one of `clients` is in it.
     minimum: u64,
     /// None where it counts in no memory.
@@ -35,14 +35,14 @@ pub struct Sum {
 
 impl Sum {
     #[must_use]
-    pub fn new(key: [u8; 16], round: u64, minimum: u64, memory: Option<MemoryId>, mut clients: Vec<Name>) -> Self {
+    pub fn new(key: [u8; 16], round: RoundId, minimum: u64, memory: Option<MemoryId>, mut clients: Vec<Name>) -> Self {
         clients.sort_unstable();
         Sum { key, round, minimum, memory, clients }
     }
 
     /// Of a round, in no memory.
     #[must_use]
-    pub fn alone(round: u64) -> Self {
+    pub fn alone(round: RoundId) -> Self {
         Sum::new([0; 16], round, 1, None, Vec::new())
     }
 
@@ -96,7 +96,7 @@ impl Entry {
     }
 
     fn read(mut r: Reader<'_>) -> Result<Self> {
-        let (key, round, minimum) = (r.array()?, r.u64()?, r.u64()?);
+        let (key, round, minimum) = (r.array()?, r.round()?, r.u64()?);
         let (memory, digest) = (r.array()?, r.array()?);
         let damaged = || Error::frame("a memory that nobody names so");
         let memory = (memory != [0; 16]).then(|| MemoryId::parse(memory).ok_or_else(damaged)).transpose()?;
@@ -122,7 +122,7 @@ pub enum Record {
     /// Up to this round of a key, sums may be missing in memories: these were forgotten.
     Forgotten {
         key: [u8; 16],
-        round: u64,
+        round: RoundId,
     },
 }
 
@@ -141,7 +141,7 @@ impl Record {
         let mut r = Reader::new(bytes);
         match r.array::<1>()? {
             [ENTRY] => Entry::read(r).map(Record::Entry),
-            [FORGOTTEN] => Ok(Record::Forgotten { key: r.array()?, round: r.u64()? }),
+            [FORGOTTEN] => Ok(Record::Forgotten { key: r.array()?, round: r.round()? }),
             _ => Err(Error::frame("a record of memories that nobody makes")),
         }
     }
@@ -153,7 +153,7 @@ struct Memory {
     /// Each with the largest minimum that it was admitted under.
     sets: BTreeMap<Vec<Name>, u64>,
     /// By key, its last round.
-    rounds: BTreeMap<[u8; 16], u64>,
+    rounds: BTreeMap<[u8; 16], RoundId>,
     /// Number of its last entry.
     newest: u64,
 }
@@ -165,13 +165,13 @@ pub struct Memories {
     /// By key, the entries of its newest round; and the number of the last.
     rounds: BTreeMap<[u8; 16], (u64, Vec<Entry>)>,
     /// By key, the last round that counts in no memory which may be forgotten.
-    forgotten: BTreeMap<[u8; 16], u64>,
+    forgotten: BTreeMap<[u8; 16], RoundId>,
     entries: u64,
 }
 
 /// A later round than that of `key` so far.
-fn later(rounds: &mut BTreeMap<[u8; 16], u64>, key: [u8; 16], round: u64) {
-    let last = rounds.entry(key).or_default();
+fn later(rounds: &mut BTreeMap<[u8; 16], RoundId>, key: [u8; 16], round: RoundId) {
+    let last = rounds.entry(key).or_insert(round);
     *last = round.max(*last);
 }
 
@@ -279,11 +279,11 @@ impl Memories {
     }
 
     /// Of the keys that were used last, the newest rounds that count in memories which may be forgotten.
-    fn newest_rounds(&self) -> BTreeMap<[u8; 16], u64> {
-        let mut keys = BTreeMap::<[u8; 16], (u64, u64)>::new();
+    fn newest_rounds(&self) -> BTreeMap<[u8; 16], RoundId> {
+        let mut keys = BTreeMap::<[u8; 16], (u64, RoundId)>::new();
         for memory in self.memories.iter().filter(|(id, _)| !id.pinned()).map(|(_, memory)| memory) {
             for (key, round) in &memory.rounds {
-                let (number, newest) = keys.entry(*key).or_default();
+                let (number, newest) = keys.entry(*key).or_insert((0, *round));
                 (*number, *newest) = (memory.newest.max(*number), round.max(newest).to_owned());
             }
         }
@@ -296,9 +296,8 @@ impl Memories {
     #[allow(clippy::type_complexity, reason = "two lists of the same")]
     fn divided(&self) -> (Vec<(&MemoryId, &Memory)>, Vec<(&MemoryId, &Memory)>) {
         let newest = self.newest_rounds();
-        let fresh = |(key, round): (&[u8; 16], &u64)| {
-            newest.get(key).is_some_and(|newest| round.saturating_add(KEPT) > *newest)
-        };
+        let fresh =
+            |(key, round): (&[u8; 16], &RoundId)| newest.get(key).is_some_and(|newest| round.later_by(KEPT) > *newest);
         let mut memories: Vec<(&MemoryId, &Memory)> = self.memories.iter().collect();
         memories.sort_by_key(|(_, memory)| memory.newest);
         memories.into_iter().partition(|(id, memory)| id.pinned() || memory.rounds.iter().any(fresh))
@@ -310,7 +309,7 @@ impl Memories {
         let (kept, dropped) = self.divided();
         let mut forgotten = self.forgotten.clone();
         for (key, round) in dropped.iter().flat_map(|(_, memory)| &memory.rounds) {
-            later(&mut forgotten, *key, round.saturating_add(MOST_NUMBERS));
+            later(&mut forgotten, *key, round.later_by(MOST_NUMBERS));
         }
         let mut rounds: Vec<&(u64, Vec<Entry>)> = self.rounds.values().collect();
         rounds.sort_by_key(|(number, _)| *number);

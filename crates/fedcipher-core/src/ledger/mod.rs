@@ -23,7 +23,7 @@ pub use openings::{Holder, Openings};
 
 use crate::keys::ClientKey;
 use crate::wire::hex;
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -31,17 +31,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) const CURE: &str = "what this key has been used for is no longer known, and a second use of a round would \
      reveal updates: rotate the keys (`fedcipher-authority rotate`, or new key files by `fedcipher keygen`)";
 
-/// A round from here on is *dated*: `unix seconds << 20 | n`, as the Flower strategy counts. Below are 12 days
-/// of 1970, which no clock in use shows: plain counters.
-const DATED: u64 = 1 << 40;
-
 /// Furthest that a dated round may be ahead of this machine's clock, seconds.
 const MOST_AHEAD: u64 = 86_400;
-
-/// When a dated round was begun, unix seconds.
-fn date(round: u64) -> Option<u64> {
-    (round >= DATED).then_some(round >> 20)
-}
 
 /// This machine's clock, unix seconds.
 pub(crate) fn now() -> u64 {
@@ -50,8 +41,8 @@ pub(crate) fn now() -> u64 {
 
 /// Refuses a round dated more than a day ahead of this machine's clock: rounds must increase, so one server
 /// with a wrong clock would make a key useless until that date.
-pub fn check_date(round: u64) -> Result<()> {
-    match date(round).map(|date| date.saturating_sub(now())) {
+pub fn check_date(round: RoundId) -> Result<()> {
+    match round.date().map(|date| date.saturating_sub(now())) {
         Some(ahead) if ahead > MOST_AHEAD => Err(Error::RoundDate { round, days: ahead / 86_400 }),
         _ => Ok(()),
     }
@@ -59,10 +50,10 @@ pub fn check_date(round: u64) -> Result<()> {
 
 /// What to do where the `last` round of a key is dated ahead of this machine's clock: a clock was wrong at that round.
 /// Empty where it is not.
-pub(crate) fn ahead(last: u64) -> String {
-    let days = date(last).map_or(0, |date| date.saturating_sub(now()) / 86_400);
+pub(crate) fn ahead(last: RoundId) -> String {
+    let days = last.date().map_or(0, |date| date.saturating_sub(now()) / 86_400);
     // What closes a key for good is dated as no round is.
-    if days == 0 || last == u64::MAX {
+    if days == 0 || last == RoundId::LAST {
         return String::new();
     }
     format!(
@@ -83,7 +74,7 @@ pub fn register(key: &ClientKey, state: &Path) -> Result<()> {
 
 /// Deletes the files of a key that has ended, which are named by its `key_id` and `client`. Its entries in the folder's
 /// index stay, and so the key is refused from now on as one whose ledgers are lost.
-pub fn retire(key_id: &[u8; 16], client: u32, state: &Path) -> std::io::Result<()> {
+pub fn retire(key_id: &[u8; 16], client: ClientId, state: &Path) -> std::io::Result<()> {
     let start = format!("{}-{client}.", hex(key_id));
     for entry in std::fs::read_dir(state)? {
         let path = entry?.path();
@@ -127,22 +118,23 @@ mod tests {
     use crate::mac::memory::MemoryId;
     use crate::plain::Plain;
     use crate::scheme::Scheme;
+    use crate::{Epoch, Weight};
 
     type Claim = fn(&ClientKey, &Path, u64) -> Result<()>;
 
     /// A claim, and one of the same round that must be refused after it.
     const CLAIMS: [(Claim, Claim); 3] = [
         (
-            |key, state, round| Ledger::open(key, Some(state))?.claim(round),
-            |key, state, round| Ledger::open(key, Some(state))?.claim(round),
+            |key, state, round| Ledger::open(key, Some(state))?.claim(RoundId::new(round)),
+            |key, state, round| Ledger::open(key, Some(state))?.claim(RoundId::new(round)),
         ),
         (
-            |key, state, round| openings(key, state)?.claim(&Sum::alone(round), &[round as u8; 32]),
-            |key, state, round| openings(key, state)?.claim(&Sum::alone(round), &[99; 32]),
+            |key, state, round| openings(key, state)?.claim(&Sum::alone(RoundId::new(round)), &[round as u8; 32]),
+            |key, state, round| openings(key, state)?.claim(&Sum::alone(RoundId::new(round)), &[99; 32]),
         ),
         (
-            |key, state, round| openings(key, state)?.claim(&of_all(round), &[round as u8; 32]),
-            |key, state, round| openings(key, state)?.claim(&of_all(round), &[99; 32]),
+            |key, state, round| openings(key, state)?.claim(&of_all(RoundId::new(round)), &[round as u8; 32]),
+            |key, state, round| openings(key, state)?.claim(&of_all(RoundId::new(round)), &[99; 32]),
         ),
     ];
 
@@ -151,8 +143,8 @@ mod tests {
     }
 
     /// A sum of both clients that counts in the memory of its round.
-    fn of_all(round: u64) -> Sum {
-        Sum::new([0; 16], round, 2, Some(MemoryId::of(&[round as u8])), vec![0, 1])
+    fn of_all(round: RoundId) -> Sum {
+        Sum::new([0; 16], round, 2, Some(MemoryId::of(&[round.get() as u8])), vec![0, 1])
     }
 
     /// The most steps that a claim takes, after one that was broken off.
@@ -170,8 +162,8 @@ mod tests {
         Same,
     }
 
-    fn end(claim: Claim, key: &ClientKey, state: &Path, round: u64, (steps, undone): End) -> Claimed {
-        let done = ends::within(steps, || claim(key, state, round));
+    fn end(claim: Claim, key: &ClientKey, state: &Path, round: RoundId, (steps, undone): End) -> Claimed {
+        let done = ends::within(steps, || claim(key, state, round.get()));
         match undone.map(|undone| undone >> ends::power_cut(undone)) {
             Some(1..) => Claimed::Same,
             _ if done => Claimed::Yes,
@@ -192,7 +184,11 @@ mod tests {
     /// more. What was claimed stays so, and the ledger goes on.
     #[test]
     fn attack_25_a_claim_broken_off_at_any_step_loses_nothing_and_bricks_nothing() {
-        let key = Plain::new(Bounds::new(2, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        let key = Plain::new(Bounds::new(2, Weight::ONE, None).unwrap())
+            .keygen(&ClientId::list([0, 1]), Epoch::new(1))
+            .unwrap()
+            .clients
+            .remove(0);
         for (claim, refused) in CLAIMS {
             let once = tempfile::tempdir().unwrap();
             register(&key, once.path()).unwrap();
@@ -203,11 +199,11 @@ mod tests {
                 'second: for steps in 0..STEPS {
                     for undone in 0..16 {
                         let state = copied(once.path());
-                        let one = end(claim, &key, state.path(), 2, first);
+                        let one = end(claim, &key, state.path(), RoundId::new(2), first);
                         if one == Claimed::Same {
                             break 'second;
                         }
-                        let two = end(claim, &key, state.path(), 3, (steps, Some(undone)));
+                        let two = end(claim, &key, state.path(), RoundId::new(3), (steps, Some(undone)));
                         if two == Claimed::Same {
                             break;
                         }
@@ -231,7 +227,11 @@ mod tests {
     /// Two claims of one ledger at the same time, each with a lock of a file that the other does not have.
     #[test]
     fn attack_25_a_ledger_replaced_during_a_claim_is_seen() {
-        let key = Plain::new(Bounds::new(2, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        let key = Plain::new(Bounds::new(2, Weight::ONE, None).unwrap())
+            .keygen(&ClientId::list([0, 1]), Epoch::new(1))
+            .unwrap()
+            .clients
+            .remove(0);
         let state = tempfile::tempdir().unwrap();
         let place = nonces::place(&Folder::open(state.path()).unwrap(), &key, 0).unwrap();
         let (mut first, mut second) = (place.indexed().unwrap(), place.indexed().unwrap());
@@ -243,7 +243,11 @@ mod tests {
     /// The same as a ledger comes into being.
     #[test]
     fn attack_25_a_ledger_whose_making_was_broken_off_goes_on() {
-        let key = Plain::new(Bounds::new(2, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        let key = Plain::new(Bounds::new(2, Weight::ONE, None).unwrap())
+            .keygen(&ClientId::list([0, 1]), Epoch::new(1))
+            .unwrap()
+            .clients
+            .remove(0);
         for (claim, _) in CLAIMS {
             let state = tempfile::tempdir().unwrap();
             Folder::open(state.path()).unwrap();

@@ -3,9 +3,9 @@
 use super::folder::{Folder, Place, check_stamp};
 use super::slots::{BYTES, Counter};
 use super::stamp::{Magic, Stamp};
-use super::{check_date, date, disk, failed, locked, lost};
+use super::{check_date, disk, failed, locked, lost};
 use crate::keys::ClientKey;
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId};
 use std::path::Path;
 
 pub(super) const MAGIC: Magic = *b"FEDNONC3";
@@ -19,15 +19,15 @@ pub(super) fn place(folder: &Folder, key: &ClientKey, born: u64) -> Result<Place
 /// Refuses any round that is not greater than the last one.
 #[derive(Debug)]
 pub struct Ledger {
-    client: u32,
+    client: ClientId,
     file: Option<Place>,
-    last: Option<u64>,
+    last: Option<RoundId>,
     /// Most rounds that are claimed, ever.
     most: Option<u64>,
     /// Without a file: how many were.
     claimed: u64,
     /// A round that is claimed and not used yet.
-    reserved: Option<u64>,
+    reserved: Option<RoundId>,
     /// Who holds this object: what it remembers is void in a process forked off.
     process: u32,
 }
@@ -50,7 +50,7 @@ impl Ledger {
 
     /// Claims `round`, durably, or refuses it; a refusal changes nothing. Processes with one key and one folder
     /// are kept apart by a lock.
-    pub fn claim(&mut self, round: u64) -> Result<()> {
+    pub fn claim(&mut self, round: RoundId) -> Result<()> {
         self.check_process()?;
         if self.reserved == Some(round) {
             self.reserved = None;
@@ -71,7 +71,7 @@ impl Ledger {
     /// Claims `round` ahead of time, durably: the next [`Ledger::claim`] of it in this process costs nothing.
     /// A reservation is used once, is lost with this object or a claim of a later round, and is not inherited
     /// by a process forked off.
-    pub fn reserve(&mut self, round: u64) -> Result<()> {
+    pub fn reserve(&mut self, round: RoundId) -> Result<()> {
         self.check_process()?;
         if self.reserved != Some(round) {
             self.claim(round)?;
@@ -98,7 +98,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn check_increase(&self, round: u64) -> Result<()> {
+    fn check_increase(&self, round: RoundId) -> Result<()> {
         match self.last {
             Some(last) if round <= last => Err(Error::NonceReuse { client: self.client, round, last }),
             _ => Ok(()),
@@ -112,7 +112,7 @@ impl Ledger {
         }
     }
 
-    fn claim_on_disk(&mut self, round: u64) -> Result<()> {
+    fn claim_on_disk(&mut self, round: RoundId) -> Result<()> {
         let Some(place) = &self.file else { return Ok(()) };
         let path = place.path.as_path();
         let io = |e: std::io::Error| failed(path, e);
@@ -124,12 +124,13 @@ impl Ledger {
         check_stamp(&counter.stamp, path, &place.stamp)?;
         let mut indexed = place.indexed()?;
         indexed.check(&file, counter.newest)?;
-        if counter.newest.value() < self.last {
+        let last = counter.newest.value().map(RoundId::new);
+        if last < self.last {
             return Err(lost(path, "is older than what this process has written, it has been put back"));
         }
-        self.last = counter.newest.value();
+        self.last = last;
         self.check_increase(round)?;
-        if date(round).is_some_and(|date| date < counter.stamp.born) {
+        if round.date().is_some_and(|date| date < counter.stamp.born) {
             return Err(lost(
                 path,
                 "the round was begun before this ledger was made, so it may have been encrypted under another one \
@@ -138,7 +139,7 @@ impl Ledger {
         }
         // Every claim is one write, so the file counts them already.
         self.check_budget(counter.newest.count())?;
-        counter.write(&file, counter.newest.next(round)).and_then(|()| disk::sync(&file)).map_err(io)?;
+        counter.write(&file, counter.newest.next(round.get())).and_then(|()| disk::sync(&file)).map_err(io)?;
         indexed.advance(counter.newest)
     }
 }
@@ -150,22 +151,29 @@ mod tests {
     use crate::bounds::Bounds;
     use crate::plain::Plain;
     use crate::scheme::Scheme;
+    use crate::{Epoch, Weight};
 
     /// As in a process forked off, where this object's memory is a copy of its parent's.
     #[test]
     fn what_a_fork_remembers_is_void() {
-        let key = Plain::new(Bounds::new(2, 1, None).unwrap()).keygen(&[0, 1], 1).unwrap().clients.remove(0);
+        let key = Plain::new(Bounds::new(2, Weight::ONE, None).unwrap())
+            .keygen(&ClientId::list([0, 1]), Epoch::new(1))
+            .unwrap()
+            .clients
+            .remove(0);
         let mut alone = Ledger::open(&key, None).unwrap();
-        alone.reserve(4).unwrap();
+        alone.reserve(RoundId::new(4)).unwrap();
         alone.process ^= 1;
-        for refused in [alone.claim(4), alone.claim(9), alone.reserve(10)] {
+        for refused in [alone.claim(RoundId::new(4)), alone.claim(RoundId::new(9)), alone.reserve(RoundId::new(10))] {
             assert!(refused.unwrap_err().to_string().contains("make the encryptor after the fork"));
         }
         let state = tempfile::tempdir().unwrap();
         let mut kept = Ledger::open(&key, Some(state.path())).unwrap();
-        kept.reserve(4).unwrap();
+        kept.reserve(RoundId::new(4)).unwrap();
         kept.process ^= 1;
-        assert!(matches!(kept.claim(4), Err(Error::NonceReuse { round: 4, last: 4, .. })));
-        kept.claim(5).unwrap();
+        assert!(
+            matches!(kept.claim(RoundId::new(4)), Err(Error::NonceReuse { round, last, .. }) if round.get() == 4 && last.get() == 4)
+        );
+        kept.claim(RoundId::new(5)).unwrap();
     }
 }

@@ -11,7 +11,7 @@ use crate::keys::{ClientKey, Cohort};
 use crate::mac::memory::MemoryKey;
 use crate::sets::{self, Name, SetMemory};
 use crate::wire::{Contribution, Header};
-use crate::{Error, Result, os};
+use crate::{ClientId, Error, Result, RoundId, os};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
@@ -36,11 +36,11 @@ fn place_as(folder: &Folder, key: &ClientKey, suffix: &str, magic: Magic) -> Res
 }
 
 /// After every round: nothing is opened any more.
-const CLOSED: Opening = Opening { round: u64::MAX, digest: [u8::MAX; 32], memory: false };
+const CLOSED: Opening = Opening { round: RoundId::LAST, digest: [u8::MAX; 32], memory: false };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Opening {
-    round: u64,
+    round: RoundId,
     digest: [u8; 32],
     /// Whether it counts in a memory.
     memory: bool,
@@ -65,7 +65,8 @@ impl Opening {
 
     fn decode(bytes: &[u8; RECORD], index: u64) -> Option<Self> {
         let digest = bytes[8..40].try_into().ok()?;
-        let found = Opening { round: stamp::word(bytes, 0)?, digest, memory: stamp::word(bytes, 48)? == 1 };
+        let found =
+            Opening { round: RoundId::new(stamp::word(bytes, 0)?), digest, memory: stamp::word(bytes, 48)? == 1 };
         (*bytes == found.encode(index)).then_some(found)
     }
 }
@@ -91,7 +92,7 @@ pub struct Openings {
     /// None where nothing is claimed.
     memory: Option<MemoryKey>,
     /// The name of each client; empty where clients are known by their numbers.
-    names: BTreeMap<u32, Name>,
+    names: BTreeMap<ClientId, Name>,
     minimum: u64,
     /// Whether each is kept with what was answered.
     answers: bool,
@@ -127,7 +128,7 @@ impl Openings {
             let mut stamp = Stamp::of(sets_magic, folder.identity(), holder.key, 0);
             if let Some((identity, _)) = holder.roster {
                 let name = blake3::derive_key("fedcipher ledger of an identity", identity);
-                (stamp.key_id, stamp.client) = (name.first_chunk().copied().unwrap_or_default(), 0);
+                (stamp.key_id, stamp.client) = (name.first_chunk().copied().unwrap_or_default(), ClientId::new(0));
             }
             Ok((place_as(&folder, holder.key, suffix, magic)?, Journal::open(&folder, sets, stamp)?))
         };
@@ -144,7 +145,7 @@ impl Openings {
         let memory = self.memory.as_ref().map(|key| key.read(header.memory, header.round)).transpose()?.flatten();
         let name = |of: &Contribution| match self.names.get(&of.client) {
             Some(name) => Ok(*name),
-            None if self.names.is_empty() => Ok(Name::from(of.client)),
+            None if self.names.is_empty() => Ok(Name::from(of.client.get())),
             None => Err(Error::UnknownClient { client: of.client }),
         };
         let clients = header.contributions.iter().map(name).collect::<Result<_>>()?;

@@ -4,7 +4,7 @@ use crate::keys::ClientKey;
 use crate::os::{self, Unopened};
 use crate::prf::random_bytes;
 use crate::wire::hex;
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct Stamp {
     pub magic: Magic,
     pub folder: [u8; 16],
     pub key_id: [u8; 16],
-    pub client: u32,
+    pub client: ClientId,
     /// Rounds begun before are refused, unix seconds; 0 where the key was known to be unused.
     pub born: u64,
 }
@@ -56,7 +56,7 @@ impl Stamp {
             magic,
             folder: bytes.get(8..24)?.try_into().ok()?,
             key_id: bytes.get(24..40)?.try_into().ok()?,
-            client: u32::from_le_bytes(bytes.get(40..44)?.try_into().ok()?),
+            client: ClientId::from_le_bytes(bytes.get(40..44)?.try_into().ok()?),
             born: word(bytes, 48)?,
         };
         (bytes == stamp.encode()).then_some(stamp)

@@ -13,7 +13,7 @@
 use super::derive;
 use crate::shown::shown;
 use crate::wire::MemoryTag;
-use crate::{Error, Result};
+use crate::{Error, Result, RoundId};
 use aes::Aes256;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 
@@ -85,7 +85,7 @@ impl MemoryKey {
 
     /// The memory that a header's tag deciphers to, or None for zeros. `Error::Memory` names `round` where it deciphers
     /// to no memory.
-    pub fn read(&self, tag: MemoryTag, round: u64) -> Result<Option<MemoryId>> {
+    pub fn read(&self, tag: MemoryTag, round: RoundId) -> Result<Option<MemoryId>> {
         if tag == MemoryTag::default() {
             return Ok(None);
         }

@@ -25,7 +25,7 @@ use crate::codec::{Layout, Segment};
 use crate::shown::shown;
 use crate::statement::{END_LEN, Signer};
 use crate::wire::{Contribution, Header, MemoryTag, ModelTag};
-use crate::{Error, Result};
+use crate::{Error, Result, Weight};
 use field::Element;
 use hash::{Hasher, Powers};
 use hkdf::Hkdf;
@@ -51,19 +51,19 @@ pub enum Weighting {
 impl Weighting {
     /// What the client multiplies an update of this weight by.
     #[must_use]
-    pub fn before(self, weight: u64) -> u64 {
+    pub fn before(self, weight: Weight) -> u64 {
         match self {
-            Weighting::Client => weight,
+            Weighting::Client => weight.get(),
             Weighting::Server => 1,
         }
     }
 
     /// What the server multiplies it by.
     #[must_use]
-    pub fn factor(self, weight: u64) -> u64 {
+    pub fn factor(self, weight: Weight) -> u64 {
         match self {
             Weighting::Client => 1,
-            Weighting::Server => weight,
+            Weighting::Server => weight.get(),
         }
     }
 }
@@ -338,12 +338,12 @@ impl Stamp {
     /// The polynomial of integers as that of what is sent, this client's weight times as much.
     #[must_use]
     pub fn weighed(&self, hash: Hash) -> Hash {
-        Hash(hash.0 * Element::new(u128::from(self.weight())))
+        Hash(hash.0 * Element::new(u128::from(self.factor())))
     }
 
     /// What this client multiplies its integers by.
     #[must_use]
-    pub fn weight(&self) -> u64 {
+    pub fn factor(&self) -> u64 {
         self.weighting.before(self.own.weight)
     }
 }

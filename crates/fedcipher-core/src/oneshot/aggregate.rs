@@ -21,7 +21,7 @@ use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::statement::sha256;
 use crate::wire::{self, Contribution, Header, Kind, Place, Reader};
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -33,10 +33,10 @@ pub struct OneshotAggregator {
     digest: [u8; 32],
     admission: Admission,
     /// By member, the number of the prekey that clients were given; none where nobody has said.
-    given: Option<BTreeMap<u32, u64>>,
+    given: Option<BTreeMap<ClientId, u64>>,
     sum: CipherSum,
     /// By client.
-    shares: BTreeMap<u32, Kept>,
+    shares: BTreeMap<ClientId, Kept>,
     /// Set when the committee was asked: nobody joins the sum after that.
     asked: Option<Header>,
     agreements: Agreements,
@@ -45,13 +45,13 @@ pub struct OneshotAggregator {
     /// Whether members were asked for their sums.
     requested: bool,
     /// With the combination of each client's share.
-    answers: BTreeMap<u32, (Answer, Vec<Combination>)>,
+    answers: BTreeMap<ClientId, (Answer, Vec<Combination>)>,
     /// What the combinations have shown so far.
     judged: Judged,
     /// Clients, and the members that accuse them without proof.
-    accused: BTreeMap<u32, BTreeSet<u32>>,
+    accused: BTreeMap<ClientId, BTreeSet<ClientId>>,
     /// Clients that have sealed no share, as a member has proven.
-    proven: BTreeSet<u32>,
+    proven: BTreeSet<ClientId>,
 }
 
 /// The tag of a header whose sum counts in no memory.
@@ -78,9 +78,9 @@ impl Kept {
 #[derive(Debug, Default)]
 struct Judged {
     /// Clients whose shares fit for too few members, whichever of these lie.
-    liars: BTreeSet<u32>,
+    liars: BTreeSet<ClientId>,
     /// Members whose shares of some client do not fit the others', by that client's doing or their own.
-    odd: BTreeSet<u32>,
+    odd: BTreeSet<ClientId>,
     /// Whether shares of a client fit for nobody.
     spoilt: bool,
 }
@@ -108,7 +108,13 @@ impl<'a> Body<'a> {
 }
 
 impl OneshotAggregator {
-    pub fn new(setting: Arc<Setting>, roster: Roster, digest: [u8; 32], key: &ServerKey, round: Option<u64>) -> Self {
+    pub fn new(
+        setting: Arc<Setting>,
+        roster: Roster,
+        digest: [u8; 32],
+        key: &ServerKey,
+        round: Option<RoundId>,
+    ) -> Self {
         let admission = Admission::new(key, setting.params.rules(), round).of_roster(digest);
         let sum = CipherSum::new(Arc::clone(&setting.derived));
         OneshotAggregator {
@@ -131,12 +137,12 @@ impl OneshotAggregator {
         }
     }
 
-    fn member(&self, id: u32) -> Result<&Party> {
+    fn member(&self, id: ClientId) -> Result<&Party> {
         let party = self.roster.get(id).filter(|party| party.roles.member);
         party.ok_or_else(|| Error::frame(format!("party {id} is no member of the committee")))
     }
 
-    fn proposals(&mut self, header: &Header, common: &[u8]) -> Vec<(u32, Vec<u8>)> {
+    fn proposals(&mut self, header: &Header, common: &[u8]) -> Vec<(ClientId, Vec<u8>)> {
         let Params { corrupt_clients, corrupt_members, .. } = self.setting.params;
         let mut payload = common.to_vec();
         self.shares.values().take(corrupt_clients + 1).for_each(|kept| payload.extend(kept.statement()));
@@ -146,7 +152,7 @@ impl OneshotAggregator {
     }
 
     /// Keeps what a member says of a proposal.
-    fn agree(&mut self, context: &RoundContext, said: Agreement) -> Result<u32> {
+    fn agree(&mut self, context: &RoundContext, said: Agreement) -> Result<ClientId> {
         let (party, member) = (self.member(said.member)?, said.member);
         let message = context.sets(member, &said.digest);
         let (key, signature) = (&party.signing, &said.signature);
@@ -186,7 +192,7 @@ impl OneshotAggregator {
 
     /// Whether `member` proves that a client has sealed no share to it. Refuses the accusation of a client whose share is
     /// good, as everybody with the shown secret can see.
-    fn judge(&self, context: &RoundContext, member: u32, accused: &Accused) -> Result<bool> {
+    fn judge(&self, context: &RoundContext, member: ClientId, accused: &Accused) -> Result<bool> {
         let of = |(place, party): (usize, &Party)| (party.id == member).then_some(place);
         let place = self.roster.members().enumerate().find_map(of);
         let (Some(place), Some(kept)) = (place, self.shares.get(&accused.client)) else {
@@ -236,7 +242,7 @@ impl OneshotAggregator {
             return judged;
         }
         let there = |(_, member): &(usize, &Party)| self.answers.contains_key(&member.id);
-        let (places, ids): (Vec<usize>, Vec<u32>) =
+        let (places, ids): (Vec<usize>, Vec<ClientId>) =
             self.roster.members().enumerate().filter(there).map(|(place, member)| (place, member.id)).unzip();
         for (k, client) in self.shares.keys().enumerate() {
             let said: Vec<&Combination> = ids.iter().map(|id| &self.answers[id].1[k]).collect();
@@ -261,7 +267,7 @@ impl OneshotAggregator {
     }
 
     /// Refuses shares that were sealed to other prekeys than clients were given.
-    fn check_given(&self, client: u32, sealed: &[SealedShare<'_>]) -> Result<()> {
+    fn check_given(&self, client: ClientId, sealed: &[SealedShare<'_>]) -> Result<()> {
         let Some(given) = &self.given else { return Ok(()) };
         let other = |(member, share): &(&Party, &SealedShare<'_>)| {
             given.get(&member.id).copied().unwrap_or_default() != share.number
@@ -300,7 +306,7 @@ impl Aggregator for OneshotAggregator {
             return Err(Error::Committee { answers: self.fitting(), needed: self.setting.sharing.needed() });
         }
         let odd = std::mem::take(&mut self.judged.odd);
-        let fits = |(member, (answer, _)): (u32, (Answer, _))| (!odd.contains(&member)).then_some(answer);
+        let fits = |(member, (answer, _)): (ClientId, (Answer, _))| (!odd.contains(&member)).then_some(answer);
         let answers: Vec<Answer> = std::mem::take(&mut self.answers).into_iter().filter_map(fits).collect();
         let (keys, sum, tag) = (write_all(&answers), self.sum.take()?, self.admission.close().to_bytes());
         let parts: Vec<&[u8]> =
@@ -310,7 +316,7 @@ impl Aggregator for OneshotAggregator {
 }
 
 impl CommitteeRound for OneshotAggregator {
-    fn requests(&mut self) -> Result<Vec<(u32, Vec<u8>)>> {
+    fn requests(&mut self) -> Result<Vec<(ClientId, Vec<u8>)>> {
         let aggregate = self.admission.aggregate_header()?;
         let common = sha256(&[&aggregate.common()]);
         let header = Header { kind: Kind::Request, layout: Vec::new(), ..aggregate.clone() };
@@ -336,7 +342,7 @@ impl CommitteeRound for OneshotAggregator {
         Ok(self.roster.members().enumerate().filter(asked).map(request).collect())
     }
 
-    fn answer(&mut self, frame: &[u8]) -> Result<u32> {
+    fn answer(&mut self, frame: &[u8]) -> Result<ClientId> {
         let asked = self.asked.as_ref().ok_or_else(|| Error::frame("an answer to what nobody has asked"))?;
         let found = wire::parse(frame)?;
         let kind = found.header.kind;
@@ -369,8 +375,8 @@ impl CommitteeRound for OneshotAggregator {
         Ok(member)
     }
 
-    fn accused(&self) -> Vec<u32> {
-        let sure = |members: &BTreeSet<u32>| members.len() > self.setting.params.corrupt_members;
+    fn accused(&self) -> Vec<ClientId> {
+        let sure = |members: &BTreeSet<ClientId>| members.len() > self.setting.params.corrupt_members;
         let many = self.accused.iter().filter(|(_, members)| sure(members)).map(|(client, _)| *client);
         many.chain(self.proven.union(&self.judged.liars).copied()).collect::<BTreeSet<_>>().into_iter().collect()
     }
@@ -402,7 +408,7 @@ impl CommitteeRound for OneshotAggregator {
 }
 
 /// `frame`, an aggregate, with the keys for `reader` only: what each of many readers needs.
-pub(super) fn addressed(setting: &Setting, frame: &[u8], reader: u32) -> Result<Vec<u8>> {
+pub(super) fn addressed(setting: &Setting, frame: &[u8], reader: ClientId) -> Result<Vec<u8>> {
     let found = wire::parse_kind(frame, Kind::Aggregate)?;
     if setting.params.reveal == Reveal::Server {
         return Ok(frame.to_vec());

@@ -15,7 +15,7 @@ use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed, refused};
 use crate::statement::sha256;
 use crate::wire::Reader;
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result};
 use std::collections::BTreeMap;
 
 /// Sets of one memory, each with the least that a group of its clients may have.
@@ -58,7 +58,7 @@ fn sets_of(memory: &SetMemory) -> Sets {
 /// What a member says of a proposal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreement {
-    pub member: u32,
+    pub member: ClientId,
     /// Of the groups.
     pub digest: [u8; 32],
     pub signature: [u8; SIGNATURE_LEN],
@@ -69,7 +69,7 @@ pub struct Agreement {
 impl Agreement {
     /// By `member`, whose signatures `sign` makes, which remembers these `groups`; `minimum` is the committee's.
     pub fn make(
-        member: u32,
+        member: ClientId,
         context: &RoundContext,
         groups: &SetMemory,
         minimum: u64,
@@ -88,7 +88,7 @@ impl Agreement {
 
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new(bytes);
-        let (member, digest, signature) = (r.u32()?, r.array()?, r.array()?);
+        let (member, digest, signature) = (r.client()?, r.array()?, r.array()?);
         let sets = read_sets(&mut r)?;
         r.finish()?;
         Ok(Agreement { member, digest, signature, sets })
@@ -102,7 +102,7 @@ pub fn digest_of(groups: &SetMemory) -> [u8; 32] {
 
 /// Enough members' signatures under one division into groups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Certificate(pub BTreeMap<u32, [u8; SIGNATURE_LEN]>);
+pub struct Certificate(pub BTreeMap<ClientId, [u8; SIGNATURE_LEN]>);
 
 impl Certificate {
     /// `signatures u32 | of each: member u32 | signature`, by member.
@@ -118,7 +118,7 @@ impl Certificate {
         }
         let mut made = BTreeMap::new();
         for _ in 0..count {
-            let (member, signature) = (r.u32()?, r.array()?);
+            let (member, signature) = (r.client()?, r.array()?);
             if made.last_key_value().is_some_and(|(last, _)| *last >= member) {
                 return Err(Error::frame("a member has signed twice, or out of order"));
             }
@@ -150,7 +150,7 @@ impl Certificate {
 /// At the server: the members' agreements to the present proposal.
 #[derive(Debug, Default)]
 pub struct Agreements {
-    said: BTreeMap<u32, Agreement>,
+    said: BTreeMap<ClientId, Agreement>,
     /// Sets that were proposed beside the round's own.
     others: Sets,
 }
@@ -162,7 +162,7 @@ impl Agreements {
 
     /// The signatures under the groups that most members have signed.
     pub fn certificate(&self) -> Certificate {
-        let mut by_digest = BTreeMap::<[u8; 32], BTreeMap<u32, [u8; SIGNATURE_LEN]>>::new();
+        let mut by_digest = BTreeMap::<[u8; 32], BTreeMap<ClientId, [u8; SIGNATURE_LEN]>>::new();
         for (member, said) in &self.said {
             by_digest.entry(said.digest).or_default().insert(*member, said.signature);
         }

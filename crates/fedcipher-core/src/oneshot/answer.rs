@@ -14,7 +14,7 @@ use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::statement::sha256;
 use crate::wire::{Contribution, Reader};
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result};
 use rayon::prelude::*;
 use zeroize::Zeroizing;
 
@@ -25,13 +25,13 @@ const WRAP_LEN: usize = 4 + KEY_LEN + OVERHEAD;
 /// A member's answer as it travels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    pub member: u32,
+    pub member: ClientId,
     sum: Vec<u8>,
     /// Of the combinations of each client's share, which only the server is sent.
     pub combined: [u8; 32],
     signature: [u8; SIGNATURE_LEN],
     /// The sum's key for each reader; none where the sum is in the clear.
-    wraps: Vec<(u32, Vec<u8>)>,
+    wraps: Vec<(ClientId, Vec<u8>)>,
 }
 
 impl Answer {
@@ -39,7 +39,7 @@ impl Answer {
     pub fn make(
         setting: &Setting,
         place: &Place,
-        member: u32,
+        member: ClientId,
         context: &RoundContext,
         of: &[Contribution],
         sum: &Shares,
@@ -77,14 +77,14 @@ impl Answer {
     }
 
     pub fn read(setting: &Setting, r: &mut Reader<'_>) -> Result<Self> {
-        let member = r.u32()?;
+        let member = r.client()?;
         let sum = r.bytes(setting.sharing.sum_bytes())?.to_vec();
         let (combined, signature) = (r.array()?, r.array()?);
         let count = r.u32()? as usize;
         let mut wraps = Vec::new();
         for bytes in r.bytes(count.saturating_mul(WRAP_LEN))?.chunks(WRAP_LEN) {
             let mut wrap = Reader::new(bytes);
-            wraps.push((wrap.u32()?, wrap.rest().to_vec()));
+            wraps.push((wrap.client()?, wrap.rest().to_vec()));
         }
         Ok(Answer { member, sum, combined, signature, wraps })
     }
@@ -109,7 +109,7 @@ impl Answer {
         setting: &Setting,
         context: &RoundContext,
         of: &[Contribution],
-        own: Option<(&Place, u32)>,
+        own: Option<(&Place, ClientId)>,
     ) -> Result<Shares> {
         let mut sum = Zeroizing::new(self.sum.clone());
         if let Some((place, reader)) = own.filter(|_| setting.params.reveal == Reveal::Clients) {
@@ -129,27 +129,27 @@ impl Answer {
 
     /// Without other readers' keys.
     #[must_use]
-    pub fn addressed(mut self, reader: u32) -> Self {
+    pub fn addressed(mut self, reader: ClientId) -> Self {
         self.wraps.retain(|(id, _)| *id == reader);
         self
     }
 }
 
 /// What a member signs of its answer.
-fn signed(context: &RoundContext, of: &[Contribution], member: u32, sum: &[u8], combined: &[u8; 32]) -> Vec<u8> {
+fn signed(context: &RoundContext, of: &[Contribution], member: ClientId, sum: &[u8], combined: &[u8; 32]) -> Vec<u8> {
     [context.answer(of, member, sum).as_slice(), combined].concat()
 }
 
 /// What hides the sum of pads beside this sum of secrets from the server. A member answers for a client once a round, so
 /// nothing else is hidden by it.
-fn veil(place: &Place, context: &RoundContext, of: &[Contribution], member: u32, secrets: &[u8]) -> Element {
+fn veil(place: &Place, context: &RoundContext, of: &[Contribution], member: ClientId, secrets: &[u8]) -> Element {
     place.mac.veil(&context.answer(of, member, secrets))
 }
 
 /// A client that has sealed to a member what is no share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accused {
-    pub client: u32,
+    pub client: ClientId,
     /// The secret that the share was sealed with, as proof; none where the client has signed another.
     pub shown: Option<Exported>,
 }
@@ -162,7 +162,7 @@ impl Accused {
     }
 
     fn read(r: &mut Reader<'_>) -> Result<Self> {
-        let (client, shown, secret) = (r.u32()?, r.u8()?, Zeroizing::new(r.array()?));
+        let (client, shown, secret) = (r.client()?, r.u8()?, Zeroizing::new(r.array()?));
         match shown {
             0 if secret.iter().all(|byte| *byte == 0) => Ok(Accused { client, shown: None }),
             1 => Ok(Accused { client, shown: Some(secret) }),
@@ -174,14 +174,14 @@ impl Accused {
 /// What a member sends in place of an answer where clients have sealed to it what is no share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
-    pub member: u32,
+    pub member: ClientId,
     pub clients: Vec<Accused>,
     pub signature: [u8; SIGNATURE_LEN],
 }
 
 impl Complaint {
     /// By `member`, whose place this is.
-    pub fn make(place: &Place, member: u32, context: &RoundContext, clients: Vec<Accused>) -> Result<Self> {
+    pub fn make(place: &Place, member: ClientId, context: &RoundContext, clients: Vec<Accused>) -> Result<Self> {
         let signature = place.identity.sign(Purpose::Complaint, &context.complaint(member, &listed(&clients)))?;
         Ok(Complaint { member, clients, signature })
     }
@@ -201,7 +201,7 @@ impl Complaint {
 
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new(bytes);
-        let (member, signature) = (r.u32()?, r.array()?);
+        let (member, signature) = (r.client()?, r.array()?);
         let mut clients = Vec::new();
         while clients.is_empty() || !r.clone().rest().is_empty() {
             clients.push(Accused::read(&mut r)?);

@@ -10,7 +10,7 @@ use crate::mac::Tag;
 use crate::protocol::{CheckedHead, ClaimedSum, DecryptKernel, Digest, PieceOpener, Proven, Receiver, open_pieces};
 use crate::rlwe::decrypt::CipherOpener;
 use crate::wire::Header;
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct OneshotDecryptor {
     setting: Arc<Setting>,
     place: Place,
-    own: u32,
+    own: ClientId,
     receiver: Arc<Receiver>,
 }
 
@@ -35,10 +35,10 @@ impl OneshotDecryptor {
 fn opener(
     setting: &Setting,
     (roster, digest): (&Roster, [u8; 32]),
-    own: Option<(&Place, u32)>,
+    own: Option<(&Place, ClientId)>,
     checked: &CheckedHead,
     payload: &[u8],
-) -> Result<(CipherOpener, Vec<u32>)> {
+) -> Result<(CipherOpener, Vec<ClientId>)> {
     let header = checked.header();
     let (answers, prefix) = read_all(setting, payload)?;
     let context = RoundContext::of(digest, header);

@@ -19,7 +19,7 @@ use crate::scheme::Terms;
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, SigningKey};
 use crate::statement::sha256;
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId};
 use rayon::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct OneshotEncryptor {
     place: Place,
     tag: KeyTag,
     /// The number of each member, in the order of shares.
-    members: Vec<u32>,
+    members: Vec<ClientId>,
     met: Met,
     sender: Sender,
     ready: Option<Fresh>,
@@ -40,7 +40,7 @@ type Shares = Vec<Zeroizing<Vec<u8>>>;
 
 /// A secret and a pad for one update, and what their shares travel in.
 struct Fresh {
-    round: u64,
+    round: RoundId,
     secret: Arc<SecretNtt>,
     pad: Zeroizing<Element>,
     shares: Shares,
@@ -55,12 +55,12 @@ impl OneshotEncryptor {
         place.check_role(key.client, "client", |roles| roles.client)?;
         place.joined.iter().try_for_each(|joined| joined.check(&place.roster, setting.params.corrupt_clients))?;
         let sender = Sender::new(key, setting.params.rules(), state)?.of_roster(place.digest);
-        let members: Vec<u32> = place.roster.members().map(|member| member.id).collect();
+        let members: Vec<ClientId> = place.roster.members().map(|member| member.id).collect();
         let met = Met::open(key, members.len(), state)?;
         Ok(OneshotEncryptor { setting, place, tag: key.tag.clone(), members, met, sender, ready: None })
     }
 
-    fn fresh(&self, round: u64) -> Result<Fresh> {
+    fn fresh(&self, round: RoundId) -> Result<Fresh> {
         let d = &self.setting.derived;
         let mut draws = Stream::from_os()?;
         let secret = d.error.draws(&mut draws, d.ring.n);
@@ -75,7 +75,7 @@ impl OneshotEncryptor {
         self.members.iter().map(|member| self.met.of(*member))
     }
 
-    fn envelopes(&self, round: u64) -> Result<Vec<Option<Envelope>>> {
+    fn envelopes(&self, round: RoundId) -> Result<Vec<Option<Envelope>>> {
         let (roster, client) = (&self.place.digest, self.sender.client());
         let to = |prekey: Option<&Published>| {
             let to = |Published { member, number, public }: &Published| {
@@ -129,7 +129,7 @@ impl EncryptKernel for OneshotEncryptor {
     }
 
     /// The secret, the pad, their shares and what these travel in.
-    fn precompute(&mut self, round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
+    fn precompute(&mut self, round: RoundId, _layout: &Layout, _plan: &[u8]) -> Result<()> {
         self.sender.reserve(round)?;
         self.ready = Some(self.fresh(round)?);
         Ok(())

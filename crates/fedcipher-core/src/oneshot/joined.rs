@@ -7,7 +7,7 @@ use super::roster::{Party, Roster};
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::wire::Reader;
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result};
 use std::collections::BTreeSet;
 
 const MAGIC: [u8; 8] = *b"FEDJOIN1";
@@ -16,7 +16,7 @@ const MOST_NAMES: usize = 8;
 
 /// The numbers of parties whose signatures of the roster's fingerprint have been checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Joined(pub BTreeSet<u32>);
+pub struct Joined(pub BTreeSet<ClientId>);
 
 impl Joined {
     /// What follows the roster in a party's key: nothing, where the party trusts the roster's maker.
@@ -29,7 +29,7 @@ impl Joined {
             return Err(damaged(Error::frame("")));
         }
         let count = r.u32().map_err(damaged)?;
-        let ids = (0..count).map(|_| r.u32()).collect::<Result<_>>().map_err(damaged)?;
+        let ids = (0..count).map(|_| r.client()).collect::<Result<_>>().map_err(damaged)?;
         r.finish().map_err(damaged)?;
         Ok(Some(Joined(ids)))
     }
@@ -45,8 +45,8 @@ impl Joined {
         mut self,
         roster: &Roster,
         fingerprint: &[u8; 32],
-        own: u32,
-        more: &[(u32, [u8; SIGNATURE_LEN])],
+        own: ClientId,
+        more: &[(ClientId, [u8; SIGNATURE_LEN])],
     ) -> Result<Self> {
         self.0.insert(own);
         for (id, signature) in more {
@@ -93,13 +93,17 @@ mod tests {
     use crate::oneshot::identity::Identity;
     use crate::oneshot::roster::{Card, Roles};
 
+    fn ids(numbers: impl IntoIterator<Item = u32>) -> BTreeSet<ClientId> {
+        ClientId::list(numbers).into_iter().collect()
+    }
+
     fn read(bytes: &[u8]) -> Result<Option<Joined>> {
         Joined::read(Reader::new(bytes))
     }
 
     #[test]
     fn who_has_joined_is_read_whole_or_not_at_all() {
-        let joined = Joined([3, 1, 1 << 31].into());
+        let joined = Joined(ids([3, 1, 1 << 31]));
         let bytes = joined.to_bytes();
         assert_eq!(read(&bytes).unwrap(), Some(joined));
         assert_eq!(read(&[]).unwrap(), None);
@@ -116,14 +120,14 @@ mod tests {
         for clients in 2..=8_u32 {
             let roles = Roles { client: true, member: false, reader: true };
             let card = |id| Card::of(&Identity::generate().unwrap(), id, &format!("site-{id}"), roles);
-            let roster = Roster::new((0..clients).map(card).collect()).unwrap();
+            let roster = Roster::new(ClientId::list(0..clients).into_iter().map(card).collect()).unwrap();
             for corrupt in 0..clients.min(4) {
-                let enough = |ids: BTreeSet<u32>| Joined(ids).check(&roster, corrupt as usize).is_ok();
+                let enough = |ids: BTreeSet<ClientId>| Joined(ids).check(&roster, corrupt as usize).is_ok();
                 for first in corrupt..=clients {
-                    let (a, b) = ((0..first).collect(), (0..corrupt).chain(first..clients).collect());
+                    let (a, b) = (ids(0..first), ids((0..corrupt).chain(first..clients)));
                     assert!(!(enough(a) && enough(b)), "{clients} clients, {corrupt} corrupt, {first} in one");
                 }
-                assert!(enough((0..clients).collect()));
+                assert!(enough(ids(0..clients)));
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::mac::{TAG_LEN, Tag};
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed, refused};
 use crate::wire::{self, Contribution, Frame, Header, Kind, Reader};
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub struct CommitteeMember {
     setting: Arc<Setting>,
     place: Place,
     tag: KeyTag,
-    own: u32,
+    own: ClientId,
     /// Own place in the committee.
     index: usize,
     answered: Openings,
@@ -171,17 +171,17 @@ impl CommitteeMember {
     }
 
     /// The secrets that the clients' shares were sealed to. Refuses a set with a client whose share is sealed to none.
-    fn secrets(&self, round: u64, given: &[Given<'_>]) -> Result<BTreeMap<u64, Secret>> {
+    fn secrets(&self, round: RoundId, given: &[Given<'_>]) -> Result<BTreeMap<u64, Secret>> {
         let secrets = self.prekeys.serve(round, &given.iter().map(|given| given.share.number).collect())?;
         let gone = given.iter().filter(|given| !secrets.contains_key(&given.share.number));
-        let gone: Vec<u32> = gone.map(|given| given.asked.of.client).collect();
+        let gone: Vec<ClientId> = gone.map(|given| given.asked.of.client).collect();
         if gone.is_empty() { Ok(secrets) } else { Err(Error::PrekeyGone { round, clients: gone }) }
     }
 
     /// A client's share; or that it is none, with what proves it.
     fn opened(
         &self,
-        (context, round): (&RoundContext, u64),
+        (context, round): (&RoundContext, RoundId),
         secrets: &BTreeMap<u64, Secret>,
         Given { asked, share }: &Given<'_>,
     ) -> std::result::Result<Share, Accused> {

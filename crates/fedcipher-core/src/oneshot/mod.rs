@@ -46,7 +46,7 @@ use crate::scheme::{self, Aggregator, ParamsDigest, Scheme, Values};
 use crate::sign::hybrid::SIGNATURE_LEN;
 use crate::statement::sha256;
 use crate::wire::Reader;
-use crate::{Error, Result, wire};
+use crate::{ClientId, Epoch, Error, Result, RoundId, wire};
 use identity::Identity;
 use joined::Joined;
 use prekeys::Life;
@@ -159,7 +159,7 @@ impl Oneshot {
 
     /// The tag of the roster's keys: a party refuses what belongs to another roster. `params` is the parameters' digest that
     /// these keys have.
-    fn tag(&self, roster: &Roster, epoch: u64, params: [u8; 16]) -> Result<KeyTag> {
+    fn tag(&self, roster: &Roster, epoch: Epoch, params: [u8; 16]) -> Result<KeyTag> {
         self.setting.check_roster(roster)?;
         let key_id = scheme::short(&roster.digest(params, epoch));
         Ok(KeyTag { scheme: wire::scheme_id(NAME)?, params, key_id, epoch })
@@ -200,7 +200,7 @@ struct Place {
 
 impl Place {
     /// Whether party `own` of the roster does what is asked of it.
-    fn check_role(&self, own: u32, name: &str, has: impl Fn(Roles) -> bool) -> Result<()> {
+    fn check_role(&self, own: ClientId, name: &str, has: impl Fn(Roles) -> bool) -> Result<()> {
         if self.roster.get(own).is_some_and(|party| has(party.roles)) {
             return Ok(());
         }
@@ -300,7 +300,7 @@ impl Scheme for Oneshot {
     }
 
     /// Everybody's identity in one place, for a simulation; the first `members` clients are the committee.
-    fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet> {
+    fn keygen(&self, cohort: &[ClientId], epoch: Epoch) -> Result<KeySet> {
         if cohort.len() < self.setting.params.members {
             return Err(Error::parameter(
                 "members",
@@ -310,7 +310,7 @@ impl Scheme for Oneshot {
         let mut ids = cohort.to_vec();
         ids.sort_unstable();
         let identities = ids.iter().map(|_| Identity::generate()).collect::<Result<Vec<_>>>()?;
-        let card = |(place, (id, identity)): (usize, (&u32, &Identity))| {
+        let card = |(place, (id, identity)): (usize, (&ClientId, &Identity))| {
             let roles = Roles { client: true, member: place < self.setting.params.members, reader: true };
             Card::of(identity, *id, &format!("client-{id}"), roles)
         };
@@ -323,7 +323,7 @@ impl Scheme for Oneshot {
         Ok(Encryptor::new(encrypt::OneshotEncryptor::new(Arc::clone(&self.setting), self.place(key)?, key, state)?))
     }
 
-    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
+    fn aggregator(&self, key: &ServerKey, round: Option<RoundId>) -> Result<Box<dyn Aggregator>> {
         let (roster, digest) = self.server_place(key)?;
         Ok(Box::new(aggregate::OneshotAggregator::new(Arc::clone(&self.setting), roster, digest, key, round)))
     }
@@ -367,7 +367,7 @@ impl Committee for Oneshot {
         Ok(place.roster.get(key.client).map(|party| party.roles).unwrap_or_default())
     }
 
-    fn join(&self, roster: &Roster, identity: &Identity, epoch: u64) -> Result<ClientKey> {
+    fn join(&self, roster: &Roster, identity: &Identity, epoch: Epoch) -> Result<ClientKey> {
         let tag = self.tag(roster, epoch, self.digest().short())?;
         let (client, root) = roster.join(identity)?;
         let sign = identity.signing.clone();
@@ -375,7 +375,7 @@ impl Committee for Oneshot {
         Ok(ClientKey { tag, client, root, sign, secret })
     }
 
-    fn roster_fingerprint(&self, roster: &Roster, epoch: u64, params: Option<[u8; 16]>) -> Result<[u8; 32]> {
+    fn roster_fingerprint(&self, roster: &Roster, epoch: Epoch, params: Option<[u8; 16]>) -> Result<[u8; 32]> {
         self.setting.check_roster(roster)?;
         let params = params.unwrap_or_else(|| self.digest().short());
         // All bits of the parameters' digest too: of frames' 128 two could be found that agree.
@@ -388,7 +388,7 @@ impl Committee for Oneshot {
         self.server_place(key).map(|(roster, _)| roster)
     }
 
-    fn with_joined(&self, key: &ClientKey, joined: &[(u32, [u8; SIGNATURE_LEN])]) -> Result<ClientKey> {
+    fn with_joined(&self, key: &ClientKey, joined: &[(ClientId, [u8; SIGNATURE_LEN])]) -> Result<ClientKey> {
         let Place { identity, roster, joined: before, .. } = self.place(key)?;
         let fingerprint = self.roster_fingerprint(&roster, key.tag.epoch, Some(key.tag.params))?;
         let now = before.unwrap_or_default().with(&roster, &fingerprint, key.client, joined)?;
@@ -396,12 +396,12 @@ impl Committee for Oneshot {
         Ok(ClientKey { secret: Zeroizing::new(secret), ..key.clone() })
     }
 
-    fn roster_of(&self, key: &ClientKey) -> Result<(Roster, Option<BTreeSet<u32>>)> {
+    fn roster_of(&self, key: &ClientKey) -> Result<(Roster, Option<BTreeSet<ClientId>>)> {
         let place = self.place(key)?;
         Ok((place.roster, place.joined.map(|joined| joined.0)))
     }
 
-    fn roster_key(&self, roster: &Roster, epoch: u64) -> Result<ServerKey> {
+    fn roster_key(&self, roster: &Roster, epoch: Epoch) -> Result<ServerKey> {
         let tag = self.tag(roster, epoch, self.digest().short())?;
         Ok(ServerKey { tag, cohort: Arc::new(roster.cohort()), public: roster.to_bytes().to_vec() })
     }
@@ -423,7 +423,7 @@ impl Committee for Oneshot {
         Ok(Box::new(member::CommitteeMember::new(Arc::clone(&self.setting), self.place(key)?, key, state)?))
     }
 
-    fn addressed(&self, frame: &[u8], reader: u32) -> Result<Vec<u8>> {
+    fn addressed(&self, frame: &[u8], reader: ClientId) -> Result<Vec<u8>> {
         aggregate::addressed(&self.setting, frame, reader)
     }
 }

@@ -13,7 +13,7 @@ use crate::ledger::now;
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::wire::{self, Contribution, Header, Kind, Reader};
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId, Weight};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -35,18 +35,18 @@ pub struct Life {
 }
 
 /// What a member signs of a prekey.
-fn statement(roster: &[u8; 32], member: u32, number: u64, public: &[u8]) -> Vec<u8> {
+fn statement(roster: &[u8; 32], member: ClientId, number: u64, public: &[u8]) -> Vec<u8> {
     [roster.as_slice(), &member.to_le_bytes(), &number.to_le_bytes(), public].concat()
 }
 
-fn head(tag: &KeyTag, member: u32) -> Header {
-    tag.header(Kind::Prekey, 0, vec![Contribution { client: member, weight: 1 }])
+fn head(tag: &KeyTag, member: ClientId) -> Header {
+    tag.header(Kind::Prekey, RoundId::NONE, vec![Contribution { client: member, weight: Weight::ONE }])
 }
 
 /// A prekey as others see it.
 #[derive(Debug, Clone)]
 pub struct Published {
-    pub member: u32,
+    pub member: ClientId,
     /// Grows with each prekey of the member.
     pub number: u64,
     pub public: Public,
@@ -89,7 +89,7 @@ struct Prekey {
     number: u64,
     /// Unix seconds.
     made: u64,
-    last: u64,
+    last: RoundId,
     used: u64,
     secret: Zeroizing<[u8; sealing::SECRET_LEN]>,
 }
@@ -98,14 +98,14 @@ impl Prekey {
     fn decode(content: &Content) -> Option<Self> {
         let mut r = Reader::new(&**content);
         let mut word = || r.u64().ok();
-        let (number, made, last, used) = (word()?, word()?, word()?, word()?);
+        let (number, made, last, used) = (word()?, word()?, RoundId::new(word()?), word()?);
         let secret = Zeroizing::new(r.array().ok()?);
         (number > 0).then_some(Prekey { number, made, last, used, secret })
     }
 
     fn encode(&self) -> Content {
         let mut out = Zeroizing::new([0; CONTENT]);
-        let words = [self.number, self.made, self.last, self.used];
+        let words = [self.number, self.made, self.last.get(), self.used];
         out.as_chunks_mut::<8>().0.iter_mut().zip(words).for_each(|(slot, word)| *slot = word.to_le_bytes());
         out[32..64].copy_from_slice(&*self.secret);
         out
@@ -117,7 +117,7 @@ impl Prekey {
 
     /// What is left of it once it is deleted.
     fn deleted(&self) -> Self {
-        Prekey { number: self.number, made: 0, last: 0, used: 0, secret: Zeroizing::default() }
+        Prekey { number: self.number, made: 0, last: RoundId::NONE, used: 0, secret: Zeroizing::default() }
     }
 }
 
@@ -155,7 +155,7 @@ impl Prekeys {
 
     /// The frame that publishes the prekey for what comes next: the newest, where it can still serve, else a new one. In
     /// the second half of its time it is replaced, so that it does not end before the round that it is given for.
-    pub fn publish(&self, tag: &KeyTag, roster: &[u8; 32], member: u32, identity: &Identity) -> Result<Vec<u8>> {
+    pub fn publish(&self, tag: &KeyTag, roster: &[u8; 32], member: ClientId, identity: &Identity) -> Result<Vec<u8>> {
         let half = self.life.hours.saturating_mul(1800);
         let (number, secret) = self.change(|all| {
             let newest = all.iter().max_by_key(|prekey| prekey.number);
@@ -169,7 +169,7 @@ impl Prekeys {
             let number = newest.map_or(0, |prekey| prekey.number.saturating_add(1)).max(now());
             let mut secret = Zeroizing::new([0; sealing::SECRET_LEN]);
             secret.copy_from_slice(&sealing::generate()?.0);
-            all.push(Prekey { number, made: now(), last: 0, used: 0, secret: secret.clone() });
+            all.push(Prekey { number, made: now(), last: RoundId::NONE, used: 0, secret: secret.clone() });
             Ok((number, secret))
         })?;
         let public = Secret::parse(&*secret)?.public();
@@ -182,7 +182,7 @@ impl Prekeys {
     /// that have served their rounds are deleted, and those that are older than all of `numbers`: an update that was sealed
     /// to one of these comes too late. Once a prekey has served, each further round counts for it: whatever prekeys its
     /// requests name, and also where it is an earlier one, since the server chooses the order of rounds.
-    pub fn serve(&self, round: u64, numbers: &BTreeSet<u64>) -> Result<BTreeMap<u64, Secret>> {
+    pub fn serve(&self, round: RoundId, numbers: &BTreeSet<u64>) -> Result<BTreeMap<u64, Secret>> {
         self.change(|all| {
             let oldest = numbers.first().copied().unwrap_or_default();
             let another = |prekey: &Prekey| prekey.used > 0 && prekey.last != round;
@@ -248,8 +248,8 @@ fn store(records: &mut [Content], mut all: Vec<Prekey>) {
 #[derive(Debug)]
 pub struct Met {
     file: Option<Erasable>,
-    seen: BTreeMap<u32, u64>,
-    given: BTreeMap<u32, Published>,
+    seen: BTreeMap<ClientId, u64>,
+    given: BTreeMap<ClientId, Published>,
 }
 
 impl Met {
@@ -283,7 +283,7 @@ impl Met {
         file.change(false, |records| {
             for content in records.iter() {
                 let mut r = Reader::new(&**content);
-                let (number, member) = (r.u64()?, r.u32()?);
+                let (number, member) = (r.u64()?, r.client()?);
                 if number > 0 {
                     let seen = seen.entry(member).or_default();
                     *seen = number.max(*seen);
@@ -300,7 +300,7 @@ impl Met {
 
     /// The prekey of `member`, if it was given.
     #[must_use]
-    pub fn of(&self, member: u32) -> Option<&Published> {
+    pub fn of(&self, member: ClientId) -> Option<&Published> {
         self.given.get(&member)
     }
 }
@@ -317,7 +317,7 @@ mod tests {
         let new = |number| Prekey {
             number,
             made: now(),
-            last: 0,
+            last: RoundId::NONE,
             used: 0,
             secret: Zeroizing::new([number as u8; sealing::SECRET_LEN]),
         };
@@ -344,15 +344,15 @@ mod tests {
     #[test]
     fn attack_22_no_order_of_rounds_keeps_a_prekey() {
         let prekeys = prekeys(1, 1..=1);
-        prekeys.serve(1000, &BTreeSet::from([0, 1])).unwrap();
-        assert!(prekeys.serve(1, &BTreeSet::from([1])).unwrap().is_empty() && held(&prekeys).is_empty());
+        prekeys.serve(RoundId::new(1000), &BTreeSet::from([0, 1])).unwrap();
+        assert!(prekeys.serve(RoundId::new(1), &BTreeSet::from([1])).unwrap().is_empty() && held(&prekeys).is_empty());
     }
 
     /// An update that was sealed to an older one comes too late: nothing waits for it.
     #[test]
     fn prekeys_older_than_all_that_a_request_names_are_deleted() {
         let prekeys = prekeys(1, 1..=4);
-        prekeys.serve(7, &BTreeSet::from([3, 4])).unwrap();
+        prekeys.serve(RoundId::new(7), &BTreeSet::from([3, 4])).unwrap();
         assert_eq!(held(&prekeys), [3, 4]);
     }
 
@@ -370,7 +370,7 @@ mod tests {
                 for (last, changes) in served.values_mut().filter(|(last, _)| *last != round) {
                     (*last, *changes) = (round, *changes + 1);
                 }
-                let found = prekeys.serve(round, &numbers).unwrap();
+                let found = prekeys.serve(RoundId::new(round), &numbers).unwrap();
                 for number in found.keys() {
                     served.entry(*number).or_insert((round, 1));
                 }

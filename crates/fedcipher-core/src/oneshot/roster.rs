@@ -11,7 +11,7 @@ use crate::prf::random_bytes;
 use crate::sign::{VERIFY_LEN, hybrid};
 use crate::statement::sha256;
 use crate::wire::Reader;
-use crate::{Error, Result};
+use crate::{ClientId, Epoch, Error, Result};
 use std::collections::BTreeSet;
 use zeroize::Zeroizing;
 
@@ -45,7 +45,7 @@ impl Roles {
 /// One party as the others see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Party {
-    pub id: u32,
+    pub id: ClientId,
     pub name: String,
     pub roles: Roles,
     /// The Ed25519 half of `signing`, which names the party.
@@ -78,7 +78,7 @@ impl Party {
 /// What a party says of itself, to whoever makes the roster.
 #[derive(Debug, Clone)]
 pub struct Card {
-    pub id: u32,
+    pub id: ClientId,
     pub name: String,
     pub roles: Roles,
     /// As [`Identity::verify_keys`].
@@ -97,7 +97,7 @@ impl Card {
     }
 
     #[must_use]
-    pub fn of(identity: &Identity, id: u32, name: &str, roles: Roles) -> Self {
+    pub fn of(identity: &Identity, id: ClientId, name: &str, roles: Roles) -> Self {
         let (signing, sealing) = (identity.verify_keys().to_vec(), identity.secret.public());
         Card { id, name: name.into(), roles, signing, sealing }
     }
@@ -126,7 +126,7 @@ fn curve_half(signing: &[u8]) -> [u8; VERIFY_LEN] {
     signing.last_chunk().copied().unwrap_or_default()
 }
 
-fn root_info(id: u32) -> Vec<u8> {
+fn root_info(id: ClientId) -> Vec<u8> {
     [b"fedcipher oneshot v1 root".as_slice(), &id.to_le_bytes()].concat()
 }
 
@@ -189,7 +189,7 @@ impl Roster {
     }
 
     fn party(r: &mut Reader<'_>) -> Result<Party> {
-        let id = r.u32()?;
+        let id = r.client()?;
         let roles = Roles::parse(r.u8()?).ok_or_else(|| Error::frame("a party has no role, or an unknown one"))?;
         let length = usize::from(r.u8()?);
         let name = std::str::from_utf8(r.bytes(length)?).map_err(|_| Error::frame("a name is no text"))?;
@@ -233,7 +233,7 @@ impl Roster {
 
     /// What names it in signatures: with the scheme's parameters and the epoch, so that these are agreed on too.
     #[must_use]
-    pub fn digest(&self, params: [u8; 16], epoch: u64) -> [u8; 32] {
+    pub fn digest(&self, params: [u8; 16], epoch: Epoch) -> [u8; 32] {
         sha256(&[b"fedcipher oneshot v1 roster", &params, &epoch.to_le_bytes(), &self.bytes])
     }
 
@@ -243,7 +243,7 @@ impl Roster {
 
     /// The party of this number.
     #[must_use]
-    pub fn get(&self, id: u32) -> Option<&Party> {
+    pub fn get(&self, id: ClientId) -> Option<&Party> {
         self.parties.binary_search_by_key(&id, |party| party.id).ok().map(|at| &self.parties[at])
     }
 
@@ -263,7 +263,7 @@ impl Roster {
     }
 
     /// The number of the party of `identity`, and the cohort's secret as it was sealed to this party.
-    pub fn join(&self, identity: &Identity) -> Result<(u32, Zeroizing<[u8; ROOT_LEN]>)> {
+    pub fn join(&self, identity: &Identity) -> Result<(ClientId, Zeroizing<[u8; ROOT_LEN]>)> {
         let own = identity.verify_keys();
         let party =
             self.parties.iter().find(|party| party.signing == own).ok_or_else(|| {

@@ -4,6 +4,7 @@ use crate::mac::Tag;
 pub use crate::statement::RoundContext;
 use crate::statement::sha256;
 use crate::wire::Contribution;
+use crate::{ClientId, RoundId};
 
 impl RoundContext {
     fn labelled(&self, label: &str) -> Vec<u8> {
@@ -18,14 +19,14 @@ impl RoundContext {
 
     /// The context of the key that `member` seals to `reader`.
     #[must_use]
-    pub fn key_info(&self, member: u32, reader: u32) -> Vec<u8> {
+    pub fn key_info(&self, member: ClientId, reader: ClientId) -> Vec<u8> {
         [self.labelled("key").as_slice(), &member.to_le_bytes(), &reader.to_le_bytes()].concat()
     }
 
     /// For whom a member has summed shares, and the sum: as it leaves, in what the member signs; as it is, in what hides
     /// the sum of pads.
     #[must_use]
-    pub fn answer(&self, of: &[Contribution], member: u32, sum: &[u8]) -> Vec<u8> {
+    pub fn answer(&self, of: &[Contribution], member: ClientId, sum: &[u8]) -> Vec<u8> {
         let mut out = self.bytes();
         out.extend_from_slice(&member.to_le_bytes());
         out.extend_from_slice(&sha256(&[&contributions(of)]));
@@ -57,13 +58,13 @@ impl RoundContext {
     /// What a member signs of the sets that it has remembered, with this round's among them, by the digest of their
     /// groups.
     #[must_use]
-    pub fn sets(&self, member: u32, groups: &[u8; 32]) -> Vec<u8> {
+    pub fn sets(&self, member: ClientId, groups: &[u8; 32]) -> Vec<u8> {
         [self.bytes().as_slice(), &member.to_le_bytes(), groups].concat()
     }
 
     /// What a member signs to accuse clients.
     #[must_use]
-    pub fn complaint(&self, member: u32, clients: &[u8]) -> Vec<u8> {
+    pub fn complaint(&self, member: ClientId, clients: &[u8]) -> Vec<u8> {
         [self.bytes().as_slice(), &member.to_le_bytes(), clients].concat()
     }
 }
@@ -71,7 +72,7 @@ impl RoundContext {
 /// The context of the share that `client` seals to prekey `number` of `member`. Which update it belongs to is in the data
 /// beside it, so that the encapsulation need not wait for the model.
 #[must_use]
-pub fn share_info(roster: &[u8; 32], round: u64, client: u32, member: u32, number: u64) -> Vec<u8> {
+pub fn share_info(roster: &[u8; 32], round: RoundId, client: ClientId, member: ClientId, number: u64) -> Vec<u8> {
     let (round, number) = (round.to_le_bytes(), number.to_le_bytes());
     let parts: [&[u8]; 6] =
         [b"fedcipher oneshot v2 share", roster, &round, &client.to_le_bytes(), &member.to_le_bytes(), &number];

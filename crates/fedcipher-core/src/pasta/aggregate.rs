@@ -9,7 +9,7 @@ use crate::admission::Admission;
 use crate::keys::ServerKey;
 use crate::scheme::{Aggregator, PartedSum, Parts, Progress};
 use crate::wire::{Contribution, Header, Place, Reader};
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId, Weight};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,18 +22,18 @@ pub struct PastaAggregator {
     keys: Arc<ServerKeys>,
     key_id: [u8; 16],
     admission: Admission,
-    digests: BTreeMap<u32, [u8; 32]>,
+    digests: BTreeMap<ClientId, [u8; 32]>,
     updates: Vec<Update>,
 }
 
 struct Update {
-    client: u32,
-    weight: u64,
+    client: ClientId,
+    weight: Weight,
     packed: Vec<u8>,
 }
 
 impl PastaAggregator {
-    pub fn new(shared: &Arc<Shared>, known: &Arc<Known>, key: &ServerKey, round: Option<u64>) -> Result<Self> {
+    pub fn new(shared: &Arc<Shared>, known: &Arc<Known>, key: &ServerKey, round: Option<RoundId>) -> Result<Self> {
         Ok(PastaAggregator {
             keys: known.evaluation_keys(&shared.context, key)?,
             shared: Arc::clone(shared),
@@ -45,7 +45,7 @@ impl PastaAggregator {
         })
     }
 
-    fn common(&self, round: u64) -> Result<Common> {
+    fn common(&self, round: RoundId) -> Result<Common> {
         let summand = |u: &Update| Ok(Summand { weight: u.weight, key: self.known.of(self.key_id, u.client)? });
         Ok(Common { round, summands: self.updates.iter().map(summand).collect::<Result<_>>()? })
     }

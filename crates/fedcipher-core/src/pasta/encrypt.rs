@@ -3,13 +3,13 @@
 use super::cipher::Pasta;
 use super::scheme::Shared;
 use super::secret::Secret;
-use crate::Result;
 use crate::bits::{BitWriter, packed_len};
 use crate::codec::Layout;
 use crate::protocol::{Digest, EncryptKernel, SealingFrame, Sender};
 use crate::scheme::{Request, Terms};
 use crate::statement::END_LEN;
 use crate::wire::Place;
+use crate::{ClientId, Result, RoundId};
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -41,7 +41,7 @@ impl EncryptKernel for PastaEncryptor {
         let claimed = self.sender.claim(&request.terms(), layout)?;
         let stamp = claimed.stamp();
         let client = self.sender.client();
-        let known = request.plan.as_chunks::<4>().0.iter().any(|id| u32::from_le_bytes(*id) == client);
+        let known = request.plan.as_chunks::<4>().0.iter().any(|id| ClientId::from_le_bytes(*id) == client);
         let key: &[u8] = if known { &[] } else { &self.encrypted_key };
         self.setup_bytes = key.len();
 
@@ -51,7 +51,7 @@ impl EncryptKernel for PastaEncryptor {
         let mut words: Zeroizing<Vec<u64>> = Zeroizing::new(ints.iter().map(|v| u64::from(*v)).collect());
         ints.zeroize();
         words.resize(shared.padded(layout.elements()), 0);
-        self.pasta.encrypt(request.round, &mut words);
+        self.pasta.encrypt(request.round.get(), &mut words);
 
         let bits = shared.context.field.bits();
         claimed.header().build(8 + key.len() + packed_len(words.len(), bits) + END_LEN, place, |payload| {
@@ -67,7 +67,7 @@ impl EncryptKernel for PastaEncryptor {
         })
     }
 
-    fn precompute(&mut self, round: u64, _layout: &Layout, _plan: &[u8]) -> Result<()> {
+    fn precompute(&mut self, round: RoundId, _layout: &Layout, _plan: &[u8]) -> Result<()> {
         self.sender.reserve(round)
     }
 

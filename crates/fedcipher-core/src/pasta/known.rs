@@ -6,7 +6,7 @@ use super::scheme::locked;
 use super::transcipher::ServerKeys;
 use crate::keys::ServerKey;
 use crate::wire::Reader;
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ impl EncryptedKey {
 #[derive(Default)]
 pub struct Known {
     evaluation: Mutex<Option<(KeyId, Arc<ServerKeys>)>>,
-    clients: Mutex<HashMap<(KeyId, u32), Arc<EncryptedKey>>>,
+    clients: Mutex<HashMap<(KeyId, ClientId), Arc<EncryptedKey>>>,
 }
 
 /// A server key's public part: `cohort x SHA-256 of the encrypted PASTA key | length u64 | Galois keys |
@@ -41,7 +41,7 @@ pub fn pack(digests: &[u8], galois: &[u8], relinearisation: &[u8]) -> Vec<u8> {
 }
 
 /// Of each client's encrypted PASTA key.
-pub fn digests(key: &ServerKey) -> Result<BTreeMap<u32, [u8; 32]>> {
+pub fn digests(key: &ServerKey) -> Result<BTreeMap<ClientId, [u8; 32]>> {
     let mut r = Reader::new(&key.public);
     key.cohort.keys().map(|client| Ok((*client, r.array()?))).collect()
 }
@@ -69,7 +69,14 @@ impl Known {
     }
 
     /// Takes up a client's encrypted PASTA key, if it is the one the authority made for it.
-    pub fn learn(&self, c: &Context, id: KeyId, client: u32, bytes: &[u8], digest: Option<&[u8; 32]>) -> Result<()> {
+    pub fn learn(
+        &self,
+        c: &Context,
+        id: KeyId,
+        client: ClientId,
+        bytes: &[u8],
+        digest: Option<&[u8; 32]>,
+    ) -> Result<()> {
         let found: [u8; 32] = Sha256::digest(bytes).into();
         if digest != Some(&found) {
             return Err(Error::Key {
@@ -81,7 +88,7 @@ impl Known {
         Ok(())
     }
 
-    pub fn of(&self, id: KeyId, client: u32) -> Result<Arc<EncryptedKey>> {
+    pub fn of(&self, id: KeyId, client: ClientId) -> Result<Arc<EncryptedKey>> {
         locked(&self.clients).get(&(id, client)).cloned().ok_or_else(|| Error::Key {
             reason: format!(
                 "client {client} has not sent its encrypted PASTA key in this epoch; it must send it again"
@@ -90,7 +97,7 @@ impl Known {
     }
 
     /// Clients whose key is known.
-    pub fn clients(&self, id: KeyId) -> BTreeSet<u32> {
+    pub fn clients(&self, id: KeyId) -> BTreeSet<ClientId> {
         locked(&self.clients).keys().filter(|(of, _)| *of == id).map(|(_, client)| *client).collect()
     }
 }

@@ -8,7 +8,7 @@ use super::transcipher::{Diagonals, ServerKeys, Transcipher};
 use crate::bits::{check_stream, packed_len, read_bits};
 use crate::scheme::Parts;
 use crate::wire::Reader;
-use crate::{Error, Result};
+use crate::{Error, Result, RoundId, Weight};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ const CHUNKS: usize = 2;
 /// A client in the sum.
 #[derive(Clone)]
 pub struct Summand {
-    pub weight: u64,
+    pub weight: Weight,
     /// Its PASTA key under BFV.
     pub key: Arc<EncryptedKey>,
 }
 
 /// What all pieces of an aggregate have in common.
 pub struct Common {
-    pub round: u64,
+    pub round: RoundId,
     pub summands: Vec<Summand>,
 }
 
@@ -92,14 +92,14 @@ impl<'a> Piece<'a> {
     ) -> Result<Pair> {
         let ring = &c.server()?.ring;
         let number = self.index * CHUNKS + range.start / c.capacity();
-        let diagonals = Diagonals::new(c, common.round, number, range.len() / c.variant.t)?;
+        let diagonals = Diagonals::new(c, common.round.get(), number, range.len() / c.variant.t)?;
         let transcipher = Transcipher::new(c, keys)?;
         let bits = c.field.bits();
         let one = |(summand, packed): (&Summand, &&[u8])| {
             let words: Vec<u64> = range.clone().map(|k| read_bits(packed, k * bits as usize, bits) as u64).collect();
             let mut result = transcipher.decipher(&words, &summand.key.pair, &diagonals)?;
-            if summand.weight != 1 {
-                result.iter_mut().for_each(|element| ring.scale(element, summand.weight));
+            if summand.weight != Weight::ONE {
+                result.iter_mut().for_each(|element| ring.scale(element, summand.weight.get()));
             }
             Ok(result)
         };
@@ -147,7 +147,7 @@ impl Common {
         let mut out = self.round.to_le_bytes().to_vec();
         out.extend_from_slice(&(self.summands.len() as u32).to_le_bytes());
         for Summand { weight, key } in &self.summands {
-            out.extend_from_slice(&[*weight, key.bytes.len() as u64].map(u64::to_le_bytes).concat());
+            out.extend_from_slice(&[weight.get(), key.bytes.len() as u64].map(u64::to_le_bytes).concat());
             out.extend_from_slice(&key.bytes);
         }
         out
@@ -155,10 +155,10 @@ impl Common {
 
     fn parse(c: &Context, bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new(bytes);
-        let (round, count) = (r.u64()?, r.u32()?);
+        let (round, count) = (r.round()?, r.u32()?);
         let mut summands = Vec::new();
         for _ in 0..count {
-            let (weight, length) = (r.u64()?, r.length()?);
+            let (weight, length) = (r.weight()?, r.length()?);
             summands.push(Summand { weight, key: EncryptedKey::parse(c, r.bytes(length)?)? });
         }
         r.finish()?;

@@ -25,7 +25,7 @@ use crate::mac::Weighting;
 use crate::protocol::{Decryptor, Encryptor, Receiver, Sender};
 use crate::scheme::{Aggregator, ParamsDigest, RoundPlan, Scheme, Values, Workers};
 use crate::wire;
-use crate::{Error, Result};
+use crate::{ClientId, Epoch, Error, Result, RoundId};
 use fhe::bfv::SecretKey;
 use fhe_traits::Serialize;
 use rand::SeedableRng;
@@ -139,7 +139,7 @@ impl Shared {
         let c = &self.context;
         // Noise must stay below q / 2p.
         let q = c.log_q(c.plan.end());
-        let weight = 64 - self.params.bounds.total_weight().leading_zeros();
+        let weight = 64 - self.params.bounds.total_weight().get().leading_zeros();
         let fold = if c.field.bits() <= 17 { FOLD_NOISE_17 } else { FOLD_NOISE_33 };
         let used = c.plan.noise + c.field.bits() + 1 + weight + MARGIN;
         i64::from(q) - i64::from(used) - if folded { i64::from(fold) } else { 0 }
@@ -201,7 +201,7 @@ impl Scheme for PastaBfv {
         self.shared.check_layout(layout)
     }
 
-    fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet> {
+    fn keygen(&self, cohort: &[ClientId], epoch: Epoch) -> Result<KeySet> {
         let c = &self.shared.context;
         // Not the thread's generator: since rand 0.9 it goes on in a process forked off where its parent's does.
         let mut rng = StdRng::try_from_os_rng().map_err(|e| Error::Rng(e.to_string()))?;
@@ -231,7 +231,7 @@ impl Scheme for PastaBfv {
         Ok(Encryptor::new(PastaEncryptor::new(Arc::clone(&self.shared), sender, secret)))
     }
 
-    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
+    fn aggregator(&self, key: &ServerKey, round: Option<RoundId>) -> Result<Box<dyn Aggregator>> {
         key.tag.check_scheme(NAME, self.digest())?;
         Ok(Box::new(PastaAggregator::new(&self.shared, &self.known, key, round)?))
     }
@@ -279,7 +279,7 @@ impl Workers for PastaBfv {
 
 impl RoundPlan for PastaBfv {
     /// The sampled clients whose PASTA key the server already has, as u32 each: they need not send it.
-    fn plan(&self, key: &ServerKey, sampled: &[u32]) -> Result<Vec<u8>> {
+    fn plan(&self, key: &ServerKey, sampled: &[ClientId]) -> Result<Vec<u8>> {
         let known = self.known.clients(key.tag.key_id);
         Ok(sampled.iter().filter(|c| known.contains(c)).flat_map(|c| c.to_le_bytes()).collect())
     }

@@ -9,7 +9,7 @@ use crate::prf::KeyStream;
 use crate::scheme::Expect;
 use crate::threads::Threads;
 use crate::wire::{self, CRC_LEN, Checksum, Header};
-use crate::{Error, Result};
+use crate::{Error, Result, TotalWeight};
 use rayon::prelude::*;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -186,7 +186,7 @@ impl Form {
     }
 
     /// The values of `sums`, from element `start` on, into `place`.
-    fn write(self, checked: &CheckedHead, weight: u64, start: usize, sums: &[u64], place: &mut [u8]) {
+    fn write(self, checked: &CheckedHead, weight: TotalWeight, start: usize, sums: &[u64], place: &mut [u8]) {
         match self {
             Form::Sums => place.copy_from_slice(bytemuck::cast_slice(sums)),
             Form::Means => {

@@ -12,7 +12,7 @@ use crate::mac::field::Element;
 use crate::mac::{Hash, MacKey, Tag, Verifier};
 use crate::scheme::{Expect, Summary};
 use crate::wire::{self, Frame, Head, Header, Kind};
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId};
 use std::path::Path;
 
 /// Who opens aggregates: a client of the cohort, or the server of `reveal="server"`.
@@ -108,7 +108,7 @@ impl ClaimedSum {
 pub struct Proven {
     sum: ClaimedSum,
     counts: Option<Vec<u32>>,
-    false_members: Vec<u32>,
+    false_members: Vec<ClientId>,
 }
 
 impl Proven {
@@ -122,7 +122,7 @@ impl Proven {
     }
 
     /// See [`Summary::false_members`].
-    pub(crate) fn with_false_members(self, false_members: Vec<u32>) -> Self {
+    pub(crate) fn with_false_members(self, false_members: Vec<ClientId>) -> Self {
         Proven { false_members, ..self }
     }
 }
@@ -152,7 +152,7 @@ impl<V> Opened<V> {
 }
 
 /// What of an aggregate's head takes no secret to check.
-fn check_aggregate(head: &Head, tag: &KeyTag, rules: &Rules, round: Option<u64>) -> Result<Layout> {
+fn check_aggregate(head: &Head, tag: &KeyTag, rules: &Rules, round: Option<RoundId>) -> Result<Layout> {
     let (header, bounds) = (&head.header, rules.bounds);
     header.check_kind(Kind::Aggregate)?;
     tag.check(header)?;
@@ -295,13 +295,14 @@ mod tests {
     use crate::plain::Plain;
     use crate::scheme::Scheme;
     use crate::wire::Contribution;
+    use crate::{Epoch, Weight};
 
     fn bounds() -> Bounds {
-        Bounds::new(4, 2, Some(1)).unwrap()
+        Bounds::new(4, Weight::new(2), Some(1)).unwrap()
     }
 
     fn key() -> ClientKey {
-        Plain::new(bounds()).keygen(&[0, 1], 1).unwrap().clients.remove(0)
+        Plain::new(bounds()).keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap().clients.remove(0)
     }
 
     fn openings(receiver: &Receiver) -> &Openings {
@@ -314,8 +315,8 @@ mod tests {
         let tag = &key().tag;
         let header = tag.round_header(
             Kind::Aggregate,
-            1,
-            vec![Contribution { client: 0, weight: 1 }],
+            RoundId::new(1),
+            vec![Contribution { client: ClientId::new(0), weight: Weight::ONE }],
             &layout,
             [0; 16],
             [0; 16],
@@ -340,7 +341,7 @@ mod tests {
                 let receiver = Receiver::new(key, rules, None).unwrap();
                 let class = error.class();
                 assert_eq!(receiver.settled::<()>(Err(error)).unwrap_err().class(), class);
-                let next = openings(&receiver).claim(&Sum::alone(1), &[0; 32]);
+                let next = openings(&receiver).claim(&Sum::alone(RoundId::new(1)), &[0; 32]);
                 assert_eq!(matches!(next, Err(Error::Closed)), closes && tells, "{class}");
             }
         }
@@ -359,7 +360,7 @@ mod tests {
             let [first, second] = &receivers;
             let of = |k: usize| if state.is_some() && k % 2 == 1 { second } else { first };
             for round in 1..=16 {
-                openings(first).claim(&Sum::alone(round), &[0; 32]).unwrap();
+                openings(first).claim(&Sum::alone(RoundId::new(round)), &[0; 32]).unwrap();
             }
             of(0).settled(Ok(())).unwrap();
             let told: Vec<&str> = std::thread::scope(|scope| {

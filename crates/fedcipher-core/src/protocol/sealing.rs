@@ -9,7 +9,7 @@ use crate::scheme::{Request, Terms};
 use crate::statement::END_LEN;
 use crate::threads::Threads;
 use crate::wire::{Checksum, Place};
-use crate::{Error, Result};
+use crate::{Error, Result, RoundId};
 use rayon::prelude::*;
 
 /// What a scheme does of an update's encryption. [`Encryptor`] drives it.
@@ -23,7 +23,7 @@ pub(crate) trait EncryptKernel: Send {
     }
 
     /// See [`Encryptor::precompute`].
-    fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()>;
+    fn precompute(&mut self, round: RoundId, layout: &Layout, plan: &[u8]) -> Result<()>;
 
     /// What takes the committee's prekeys; none where the scheme has no committee.
     fn prekeys(&mut self) -> Option<&mut dyn Prekeys> {
@@ -77,7 +77,7 @@ impl Encryptor {
     }
 
     /// Does what does not depend on the data ahead of time: claims `round`, and what else the scheme can.
-    pub fn precompute(&mut self, round: u64, layout: &Layout, plan: &[u8]) -> Result<()> {
+    pub fn precompute(&mut self, round: RoundId, layout: &Layout, plan: &[u8]) -> Result<()> {
         self.0.precompute(round, layout, plan)
     }
 

@@ -1,7 +1,6 @@
 //! A client that sends: it claims a round before anything of its update exists.
 
 use super::Digest;
-use crate::Result;
 use crate::admission::{Rules, check_weight};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeyTag};
@@ -13,6 +12,7 @@ use crate::scheme::Terms;
 use crate::sign::SigningKey;
 use crate::statement::{RoundContext, Signer};
 use crate::wire::{Contribution, Header, Kind};
+use crate::{ClientId, Result, RoundId};
 use std::path::Path;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 /// A client that sends updates.
 pub struct Sender {
     tag: KeyTag,
-    client: u32,
+    client: ClientId,
     rules: Rules,
     mac: MacKey,
     sign: Arc<SigningKey>,
@@ -54,7 +54,7 @@ impl ClaimedRound {
     /// What the client multiplies its integers by.
     #[must_use]
     pub fn factor(&self) -> u64 {
-        self.stamp.weight()
+        self.stamp.factor()
     }
 
     /// The frame of a payload that is all there, whose `integers` are those before weighting.
@@ -80,7 +80,7 @@ impl Sender {
         Sender { scope, ..self }
     }
 
-    pub(crate) fn client(&self) -> u32 {
+    pub(crate) fn client(&self) -> ClientId {
         self.client
     }
 
@@ -106,13 +106,13 @@ impl Sender {
     }
 
     /// Claims `round` ahead, so that its encryption need not wait for the disk.
-    pub fn reserve(&mut self, round: u64) -> Result<()> {
+    pub fn reserve(&mut self, round: RoundId) -> Result<()> {
         self.ledger.reserve(round)
     }
 
     /// As [`Self::reserve`], during `work`: a claim waits for the disk and takes no processor. Neither leaves alone:
     /// where one fails nothing is returned.
-    pub(crate) fn reserve_during<T>(&mut self, round: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn reserve_during<T>(&mut self, round: RoundId, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let ledger = &mut self.ledger;
         let (claimed, made) = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().spawn_scoped(scope, || ledger.reserve(round));

@@ -9,7 +9,7 @@ use crate::mac::Weighting;
 use crate::scheme::{Aggregator, Progress};
 use crate::threads::Threads;
 use crate::wire::{Contribution, Place, Reader};
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result, RoundId};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use std::sync::Arc;
 pub struct BfvAggregator {
     admission: Admission,
     sum: CipherSum,
-    seeds: BTreeMap<u32, [u8; 32]>,
+    seeds: BTreeMap<ClientId, [u8; 32]>,
 }
 
 impl BfvAggregator {
-    pub fn new(derived: Arc<Derived>, key: &ServerKey, round: Option<u64>) -> Self {
+    pub fn new(derived: Arc<Derived>, key: &ServerKey, round: Option<RoundId>) -> Self {
         let admission = Admission::new(key, derived.params.rules(), round);
         BfvAggregator { admission, sum: CipherSum::new(derived), seeds: BTreeMap::new() }
     }

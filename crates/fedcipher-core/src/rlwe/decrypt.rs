@@ -12,7 +12,7 @@ use crate::mac::field::Element;
 use crate::mac::{Hash, RoundMac};
 use crate::protocol::{CheckedHead, DecryptKernel, Piece, PieceOpener, Receiver};
 use crate::shown::shown;
-use crate::{Error, Result};
+use crate::{Error, Result, TotalWeight};
 use std::path::Path;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -39,7 +39,7 @@ pub(crate) struct CipherOpener {
     /// What c1 is made of, and how often each counts.
     seeds: Vec<([u8; 32], u64)>,
     prefix: usize,
-    weight: u64,
+    weight: TotalWeight,
     /// Ciphertexts in the sum.
     terms: u128,
 }

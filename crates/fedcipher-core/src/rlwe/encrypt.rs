@@ -14,7 +14,7 @@ use crate::protocol::{ClaimedRound, EncryptKernel, Piece, PieceSealer, SealingFr
 use crate::scheme::Terms;
 use crate::shown::shown;
 use crate::threads::Threads;
-use crate::{Error, Result};
+use crate::{Error, Result, RoundId};
 use multiversion::multiversion;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -200,7 +200,7 @@ impl CipherSealer {
         out: &mut [u8],
     ) -> Result<Hash> {
         let (fields, modulus) = (part.packing.fields, &part.packing.modulus);
-        let (weight, wire_bits, step) = (self.stamp().weight(), modulus.up_bits, fields.count * RUN);
+        let (weight, wire_bits, step) = (self.stamp().factor(), modulus.up_bits, fields.count * RUN);
         let mut hasher = self.stamp().mac.hasher(part.start);
         let mut ints = Zeroizing::new(vec![0u32; step.min(part.len)]);
         let mut packed = Zeroizing::new([0u128; RUN]);
@@ -262,7 +262,7 @@ impl CipherSealer {
                 let mut ints = Zeroizing::new(vec![0u32; part.len]);
                 update.quantise(self.stamp().levels, part.start, &mut ints)?;
                 hasher.fields(&ints);
-                part.packing.fields.pack(&ints, self.stamp().weight(), &mut plain[part.first..]);
+                part.packing.fields.pack(&ints, self.stamp().factor(), &mut plain[part.first..]);
                 fields += hasher.hash();
             }
             Ok((errors, fields, plain))
@@ -343,7 +343,7 @@ impl EncryptKernel for BfvEncryptor {
     }
 
     /// The offline phase for the next update of this layout.
-    fn precompute(&mut self, round: u64, layout: &Layout, _plan: &[u8]) -> Result<()> {
+    fn precompute(&mut self, round: RoundId, layout: &Layout, _plan: &[u8]) -> Result<()> {
         let seed = fresh_seed()?;
         let blocks = self.derived.shape(layout)?;
         let (d, secret) = (&self.derived, &self.secret);

@@ -14,7 +14,6 @@ pub mod ntt;
 pub mod params;
 pub mod ring;
 
-use crate::Result;
 use crate::admission::Rules;
 use crate::canonical::{Canonical, Fields};
 use crate::codec::Layout;
@@ -23,6 +22,7 @@ use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
 use crate::protocol::{Decryptor, Encryptor};
 use crate::scheme::{Aggregator, ParamsDigest, Scheme, Values};
+use crate::{ClientId, Epoch, Result, RoundId};
 use accelerator::{Accelerators, Session};
 use params::{Derived, Params};
 use ring::Binomial;
@@ -97,7 +97,7 @@ impl Scheme for Bfv {
         self.derived.shape(layout).map(drop)
     }
 
-    fn keygen(&self, cohort: &[u32], epoch: u64) -> Result<KeySet> {
+    fn keygen(&self, cohort: &[ClientId], epoch: Epoch) -> Result<KeySet> {
         let tag = KeyTag::fresh(NAME, self.digest().short(), epoch)?;
         let secret = self.derived.ring.secret()?;
         KeySet::build(tag, cohort, Vec::new(), |_| Ok(secret.clone()))
@@ -108,7 +108,7 @@ impl Scheme for Bfv {
         Ok(Encryptor::new(encrypt::BfvEncryptor::new(Arc::clone(&self.derived), key, state, self.session(key)?)?))
     }
 
-    fn aggregator(&self, key: &ServerKey, round: Option<u64>) -> Result<Box<dyn Aggregator>> {
+    fn aggregator(&self, key: &ServerKey, round: Option<RoundId>) -> Result<Box<dyn Aggregator>> {
         key.tag.check_scheme(NAME, self.digest())?;
         Ok(Box::new(aggregate::BfvAggregator::new(Arc::clone(&self.derived), key, round)))
     }

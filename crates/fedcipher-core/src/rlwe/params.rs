@@ -123,7 +123,7 @@ impl Derived {
         };
         let bounds = params.bounds;
         // S of the proof above.
-        let terms = u128::from(if params.server_weights { bounds.total_weight() } else { bounds.clients });
+        let terms = u128::from(if params.server_weights { bounds.total_weight().get() } else { bounds.clients });
         let (paper, room) = (params.preset == Preset::FedbitPaper, || noise_error(&params));
         let most =
             if paper { FEDBIT_T.ilog2() } else { most_capacity(&ring, terms * error.bound()).ok_or_else(room)? };
@@ -420,6 +420,7 @@ fn best_drop(terms: u128, error: Binomial, half: u128, log_q: u32) -> u32 {
 #[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 mod tests {
     use super::*;
+    use crate::Weight;
     use proptest::prelude::*;
 
     /// By division and comparisons.
@@ -438,7 +439,7 @@ mod tests {
             preset in prop::sample::select(vec![Preset::Compact, Preset::Fast, Preset::FedbitPaper]),
             place in 0..5usize, x: u128, near in -2i128..=2,
         ) {
-            let bounds = Bounds::new(10, 1, None).unwrap();
+            let bounds = Bounds::new(10, Weight::ONE, None).unwrap();
             let params = Params { bounds, preset, bits: vec![12], server_weights: false };
             let of = Derived::new(params, Binomial::ERROR).unwrap().values;
             let half = of.delta / 2;

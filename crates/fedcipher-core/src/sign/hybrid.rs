@@ -11,7 +11,7 @@
 use super::{Purpose, hold, holds_alone, item};
 use crate::prf::random_bytes;
 use crate::shown::shown;
-use crate::{Error, Result};
+use crate::{ClientId, Error, Result};
 use ed25519_zebra::batch::Item;
 use libcrux_ml_dsa::ml_dsa_65::{self, MLDSA65Signature, MLDSA65SigningKey, MLDSA65VerificationKey};
 use rayon::prelude::*;
@@ -157,7 +157,7 @@ pub fn is_key(key: &[u8]) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub struct Signed<'a> {
     /// Whose signature it is.
-    pub party: u32,
+    pub party: ClientId,
     pub key: &'a [u8],
     pub purpose: Purpose,
     pub message: &'a [u8],
@@ -200,7 +200,7 @@ fn lattice_holds(
 }
 
 /// Whose signatures of `all` do not hold: nobody's, where all do. The Ed25519 halves are checked in batches.
-pub fn refused(all: &[Signed<'_>]) -> Result<Vec<u32>> {
+pub fn refused(all: &[Signed<'_>]) -> Result<Vec<ClientId>> {
     let items: Vec<_> = all.par_iter().map(Signed::item).collect();
     let holds = hold(&items, Option::clone)?;
     Ok(all.iter().zip(holds).filter_map(|(signed, holds)| (!holds).then_some(signed.party)).collect())
@@ -260,8 +260,13 @@ mod tests {
             let [seed, message, key, signature] = v.try_into().unwrap();
             let own = SigningKey::from_seed(&seed.try_into().unwrap());
             assert_eq!(own.verify_key()[..], key);
-            let signed =
-                Signed { party: 1, key: &key, purpose: Purpose::Update, message: &message, signature: &signature };
+            let signed = Signed {
+                party: ClientId::new(1),
+                key: &key,
+                purpose: Purpose::Update,
+                message: &message,
+                signature: &signature,
+            };
             assert!(signed.holds());
             seen += 1;
         }
@@ -333,7 +338,13 @@ mod tests {
             }
             for purpose in Purpose::ALL {
                 for message in [&b"words"[..], &bytes] {
-                    let plain = super::super::Signed { party: 1, key: &curve_key, purpose, message, signature: curve };
+                    let plain = super::super::Signed {
+                        party: ClientId::new(1),
+                        key: &curve_key,
+                        purpose,
+                        message,
+                        signature: curve,
+                    };
                     assert!(!plain.holds());
                 }
             }

@@ -16,6 +16,7 @@ use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
 use fedcipher_core::sign::{SIGNATURE_LEN, SigningKey};
 use fedcipher_core::statement::{RoundContext, Signer, split};
 use fedcipher_core::wire;
+use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -77,9 +78,17 @@ pub fn encrypt(
     client: &Client,
     plan: &[u8],
 ) -> Vec<u8> {
-    let key = keys.clients.iter().find(|k| k.client == client.0).unwrap();
+    let key = keys.clients.iter().find(|k| k.client == ClientId::new(client.0)).unwrap();
     let update = update(layout, &client.2);
-    let request = Request { round, weight: client.1, update: &update, plan, model: b"model", memory: &[], bound: &[] };
+    let request = Request {
+        round: RoundId::new(round),
+        weight: Weight::new(client.1),
+        update: &update,
+        plan,
+        model: b"model",
+        memory: &[],
+        bound: &[],
+    };
     encryptor(scheme, key, &keys.clients).encrypt(&request).unwrap()
 }
 
@@ -92,7 +101,7 @@ pub fn encryptor(scheme: &dyn Scheme, key: &ClientKey, keys: &[ClientKey]) -> En
     encryptor
 }
 
-type Members = BTreeMap<u32, Box<dyn Member>>;
+type Members = BTreeMap<ClientId, Box<dyn Member>>;
 /// Members, and the folder of their files.
 type Committee = Arc<(TempDir, Members)>;
 
@@ -159,15 +168,15 @@ pub fn finished(
 
 /// Encrypts, adds, broadcasts, decrypts; the integer sums.
 pub fn run_round(scheme: &dyn Scheme, layout: &Layout, cohort: &[u32], clients: &[Client]) -> Vec<u64> {
-    let keys = scheme.keygen(cohort, 1).unwrap();
-    let plan = scheme.plan(&keys.server, &clients.iter().map(|c| c.0).collect::<Vec<_>>()).unwrap();
-    let mut aggregator = scheme.aggregator(&keys.server, Some(9)).unwrap();
+    let keys = scheme.keygen(&ClientId::list(cohort.iter().copied()), Epoch::new(1)).unwrap();
+    let plan = scheme.plan(&keys.server, &ClientId::list(clients.iter().map(|c| c.0))).unwrap();
+    let mut aggregator = scheme.aggregator(&keys.server, Some(RoundId::new(9))).unwrap();
     for client in clients {
         aggregator.add(&encrypt(scheme, &keys, layout, 9, client, &plan)).unwrap();
     }
     let aggregate = finished(scheme, &keys.clients, aggregator.as_mut()).unwrap();
     let decryptor = scheme.decryptor(keys.clients.last().unwrap(), None).unwrap();
-    let expect = Expect { round: Some(9), ..Expect::default() };
+    let expect = Expect { round: Some(RoundId::new(9)), ..Expect::default() };
     decryptor.decrypt(&aggregate, &expect, Sums::default()).unwrap().into_parts().1.0
 }
 

@@ -326,7 +326,7 @@ async fn rotate_on_schedule(service: AuthorityService, every: Duration) {
         match rotated {
             // As soon as the round under way is settled.
             Ok(None) | Err(Error::EpochInUse { .. }) => {}
-            Ok(Some(epoch)) => tracing::info!(epoch, "rotated on schedule"),
+            Ok(Some(epoch)) => tracing::info!(epoch = epoch.get(), "rotated on schedule"),
             Err(error) => tracing::warn!(class = error.class(), "rotation: {error}"),
         }
     }

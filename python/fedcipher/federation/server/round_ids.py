@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedcipher import _native
 from fedcipher._files import drop_drafts, make_private_folder, wait_locked, write_whole
 from fedcipher.errors import FedcipherError, RunError
 from fedcipher.foreign_files import MAX_NOTE, read_json
@@ -22,9 +23,7 @@ __all__ = ["asked_after", "clock_advice", "reserve"]
 
 _log = quoting_log("fedcipher.federation")
 _FILE = "round-numbers.json"
-_A_SECOND = 20
-"""Bits: more rounds than a server can ask for in one."""
-_A_DAY = 86_400 << _A_SECOND
+_A_DAY = _native.first_round(86_400)
 _MOST_AHEAD = _A_DAY
 """Clients refuse rounds further ahead of their own clocks (``ledger::MOST_AHEAD``), and none of those was used."""
 
@@ -34,7 +33,7 @@ def reserve(count: int) -> int:
 
     Where nothing can be kept, a warning says so, and the numbers are of the clock alone.
     """
-    now = int(time.time()) << _A_SECOND
+    now = _native.first_round(int(time.time()))
     try:
         return _reserved(state_dir(), now, count)
     except (FedcipherError, OSError) as error:
@@ -53,7 +52,7 @@ def asked_after(end: int) -> bool:
 def clock_advice() -> str:
     """What to do where clients refuse all rounds because a clock was ahead once; empty where none is known of."""
     try:
-        ahead = _said(state_dir() / _FILE)["ahead"] - (int(time.time()) << _A_SECOND)
+        ahead = _said(state_dir() / _FILE)["ahead"] - _native.first_round(int(time.time()))
     except (FedcipherError, OSError):
         return ""
     if ahead <= _MOST_AHEAD:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from fedcipher import _native
 from fedcipher._arguments import as_float, is_finite
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.records import RoundRecord
@@ -24,7 +25,7 @@ from fedcipher.foreign_text import quoting_log
 __all__ = ["OVERTAKEN", "ROUNDS_OF_A_RUN", "RunState"]
 
 _log = quoting_log("fedcipher.federation")
-ROUNDS_OF_A_RUN = 1 << 20
+ROUNDS_OF_A_RUN = 1 << _native.ROUND_INDEX_BITS
 OVERTAKEN = (
     "another run or query of this user has begun since this run did, and its round numbers are later: clients whose "
     "keys had part in it refuse this run's as used. Then begin a run anew, from the model of `fedcipher open`"

@@ -12,6 +12,7 @@ pub trait Canonical {
     /// Values of two kinds have never the same encoding.
     const DOMAIN: &'static str;
 
+    /// Writes the fields of this value, by ascending tags.
     fn fields(&self, to: &mut Fields);
 }
 
@@ -23,6 +24,7 @@ pub struct Fields {
 }
 
 impl Fields {
+    /// A field of bytes. Every other kind is written as this one.
     pub fn bytes(&mut self, tag: u16, value: &[u8]) {
         debug_assert!(tag > self.last, "tags ascend, and each is there once");
         self.last = tag;
@@ -31,18 +33,22 @@ impl Fields {
         self.written.extend_from_slice(value);
     }
 
+    /// A whole number, in 8 bytes.
     pub fn number(&mut self, tag: u16, value: u64) {
         self.bytes(tag, &value.to_le_bytes());
     }
 
+    /// A real number, in the 8 bytes of IEEE 754.
     pub fn real(&mut self, tag: u16, value: f64) {
         self.bytes(tag, &value.to_le_bytes());
     }
 
+    /// A text, in UTF-8.
     pub fn text(&mut self, tag: u16, value: &str) {
         self.bytes(tag, value.as_bytes());
     }
 
+    /// Whole numbers in a row, in 8 bytes each.
     pub fn numbers(&mut self, tag: u16, values: impl IntoIterator<Item = u64>) {
         let bytes: Vec<u8> = values.into_iter().flat_map(u64::to_le_bytes).collect();
         self.bytes(tag, &bytes);
@@ -59,6 +65,7 @@ impl Fields {
         self.bytes(tag, &bytes);
     }
 
+    /// A value that has an encoding itself.
     pub fn part<T: Canonical>(&mut self, tag: u16, value: &T) {
         self.bytes(tag, &encoded(value));
     }
