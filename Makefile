@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Downloads and unpacks side by side. Behind a mirror of PyPI: UV_DEFAULT_INDEX.
 INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python
+# Beside the Fedcipher that has just been installed, which it is measured and compared with.
+RESEARCH = $(INSTALL) --no-deps --editable research
 DATA ?= ../shared/data
 export FLWR_TELEMETRY_ENABLED := 0
 # Where it is set, every process of a test or of Ray compiles Flower, Ray and JAX anew: 15 s each.
@@ -31,10 +33,12 @@ $(BIN)/maturin: | $(BIN)/uv
 # To develop: every extra, and the native module with every feature.
 $(VENV)/.built: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
 	. $(BIN)/activate && maturin develop --release --quiet --uv --features engine-client,hhe
+	$(RESEARCH)
 	touch $@
 
-$(VENV)/.packages: pyproject.toml | $(BIN)/uv
+$(VENV)/.packages: pyproject.toml research/pyproject.toml | $(BIN)/uv
 	$(INSTALL) -r pyproject.toml --extra flower --extra demo --extra bench --extra dp --extra dashboard --extra dev
+	$(INSTALL) -r research/pyproject.toml
 	touch $@
 
 # To test, where nothing has been built to develop: native module and programs of the crates that `cargo test` has
@@ -45,6 +49,7 @@ $(VENV)/.built-to-test: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
 	install target/debug/fedcipher-engine target/debug/fedcipher-authority $(BIN)
 	rm -f $(VENV)/.engine
 	. $(BIN)/activate && maturin develop --quiet --uv --features whole
+	$(RESEARCH)
 	touch $@
 
 WHOLE := fedcipher-python/whole,fedcipher-engine/accelerator
@@ -267,8 +272,8 @@ check: $(TESTED)
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(TFHE)/Cargo.toml --check
 	cargo clippy --workspace --all-targets --quiet --features $(WHOLE) -- -D warnings
-	$(BIN)/ruff check python tests benches examples tools hardware
-	$(BIN)/ruff format --check python tests benches examples tools hardware
+	$(BIN)/ruff check python research tests benches examples tools hardware
+	$(BIN)/ruff format --check python research tests benches examples tools hardware
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python tools/licences.py --check
 	$(BIN)/python tools/prove.py

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 
-from fedcipher import published
+from fedcipher_research import published
 from measure import ROOT, in_own_process, machine
 from report import ms, sec, table, verdict
 

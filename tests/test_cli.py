@@ -107,13 +107,6 @@ def test_a_report_that_has_no_place_to_go_is_refused_before_anything_runs(capsys
     assert "with --out" in refused(capsys, *command, "--out", tmp_path / place)
 
 
-def test_results_that_are_not_there(capsys, tmp_path):
-    assert "check the path" in refused(capsys, "bench", "report", "--out", tmp_path)
-    for content in ("[]", "{}", "3", "no JSON"):
-        (tmp_path / "results.json").write_text(content)
-        assert "run the study again" in refused(capsys, "bench", "report", "--out", tmp_path)
-
-
 def test_files_that_may_not_be_read(capsys, open_path):
     made = fedcipher.scheme("flashe", clients=2)
     folder = keys.save(made.keygen(2), made, open_path / "keys")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "python" / "fedcipher" / "published"
+PACKAGE = ROOT / "research" / "fedcipher_research" / "published"
 SMALL = {"a", "an", "and", "at", "for", "from", "in", "of", "on", "or", "the", "to", "with"}
 
 

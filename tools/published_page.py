@@ -3,7 +3,7 @@
     python tools/published_page.py
 
 Verdicts come from the reports under docs/results: those of presets, those of training, and `outcomes.json` of any other
-experiment (`fedcipher.published.record`). A place that none of them reaches is "not run", and remaining work.
+experiment (`fedcipher_research.published.record`). A place that none of them reaches is "not run", and remaining work.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedcipher.bench import report
-from fedcipher.bench.presets import preset, preset_names
-from fedcipher.published import PAPERS, Published, cell, doubt, doubts, everything_of, figure, places, sections
-from fedcipher.published.record import Record
-from fedcipher.published.tables import beside, markdown_table
-from fedcipher.published.verdict import RULE, Outcome, judged
+from fedcipher.bench import results
+from fedcipher_research.bench.presets import preset, preset_names
+from fedcipher_research.published import PAPERS, Published, cell, doubt, doubts, everything_of, figure, places, sections
+from fedcipher_research.published.record import Record
+from fedcipher_research.published.tables import beside, markdown_table
+from fedcipher_research.published.verdict import RULE, Outcome, judged
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -75,11 +75,11 @@ def place_of(machine: dict[str, str]) -> str:
 
 
 def presets() -> Iterator[Run]:
-    """Studies of `fedcipher bench`."""
+    """Studies of `fedcipher-research bench`."""
     for name in preset_names():
         path = RESULTS / name / "results.json"
         if path.exists():
-            study, chosen = report.load(path), preset(name)
+            study, chosen = results.load(path), preset(name)
             commit = study.machine.get("commit") or committed(path)
             outcomes = tuple(chosen.outcomes(study))
             yield Run(name, Record(study.command, commit, place_of(study.machine), outcomes, tuple(chosen.differs)))
@@ -311,8 +311,8 @@ def page() -> str:
     ]
     parts = [
         "# The published experiments beside ours",
-        "Written by `python tools/published_page.py`; what is published comes from `fedcipher.published` "
-        "(`python/fedcipher/published/published.json`), what is ours from the reports under `docs/results`. "
+        "Written by `python tools/published_page.py`; what is published comes from `fedcipher_research.published` "
+        "(`research/fedcipher_research/published/published.json`), what is ours from the reports under `docs/results`. "
         f"{every} tables and figures: {len(WORDS)} with nothing to measure, {len(left)} not run yet. "
         f"{single} of {numbers} single numbers, those in the text included, have nothing of ours beside them: each "
         "paper's part lists them. Fashion-MNIST, CIFAR-100 and FEMNIST were not at hand: nothing here was trained on "

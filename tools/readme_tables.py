@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from fedcipher.published import cell, doubt, doubts
+from fedcipher_research.published import cell, doubt, doubts
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ["mnist-plain", "mnist-flashe", "mnist-bfv", "mnist-flashe-top10"]

@@ -2,7 +2,7 @@
 # The committed reports of the resource study: half an hour on two cores, with nothing else running.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-fedcipher=.venv/bin/fedcipher
+fedcipher=.venv/bin/fedcipher-research
 # As the resource study's machines: needs root, or control groups of one's own.
 held=(--cpus 2 --memory 2GiB)
 "$fedcipher" bench phe-vs-fhe --runs 10 "${held[@]}" --out docs/results/phe-vs-fhe
