@@ -140,7 +140,7 @@ target/concrete/.installed: | $(BIN)/maturin
 
 test-tfhe: tfhe $(TESTED)
 	CARGO_TARGET_DIR=target/tfhe cargo clippy --quiet --release --manifest-path $(TFHE)/Cargo.toml -- -D warnings
-	$(BIN)/python -m pytest tests/test_baselines.py -k tfhe
+	$(BIN)/python -m pytest tests/research/test_baselines.py -k tfhe
 
 # Wheels of CPython's stable ABI, from 3.10 on: Linux with glibc from 2.17 and with musl, on two processors. This
 # machine's goes into dist/, the others into dist/cross/. macOS and Windows have machines of their own
@@ -189,7 +189,7 @@ test-python: $(TESTED)
 test-long: $(TESTED)
 	cargo test -p fedcipher-core --quiet --features hhe --test hybrid -- --ignored
 	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py tests/test_watch.py \
-		tests/test_deployment.py tests/test_baselines.py tests/test_scale.py tests/test_apps.py \
+		tests/test_deployment.py tests/research tests/test_scale.py tests/test_apps.py \
 		tests/test_hybrid.py tests/test_flower_models.py tests/test_engine.py tests/test_flower.py \
 		tests/test_data_and_models.py tests/test_weights.py
 
@@ -200,7 +200,7 @@ attack: build
 	FEDCIPHER_ATTACK_TRIES=$(TRIES) cargo test --release -p fedcipher-core --features hhe --test attacks --test sets
 	FEDCIPHER_LONG=1 FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest -n auto --dist worksteal -k randomised \
 		tests/test_attacks_two_worlds.py tests/test_attacks_sets.py tests/test_attacks_flower.py tests/test_attacks_oneshot.py \
-		tests/test_attacks_baselines.py
+		tests/research/test_attacks_baselines.py
 
 # A cluster with engines under each scheme, and every kind of process killed in mid-run: two clusters at a time, since
 # they mostly wait. A quarter of an hour.

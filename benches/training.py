@@ -108,7 +108,14 @@ def one(kind: str, data_dir: str, out: Path) -> Run:
     if kind == _BARE:
         command = [sys.executable, __file__, "bare", data_dir, str(out / "bare.json")]
     else:
-        command = [str(Path(sys.executable).with_name("fedcipher")), "train", "--scheme", kind, "--dataset", "mnist"]
+        command = [
+            str(Path(sys.executable).with_name("fedcipher-research")),
+            "train",
+            "--scheme",
+            kind,
+            "--dataset",
+            "mnist",
+        ]
         command += ["--data-dir", data_dir, "--rounds", str(_ROUNDS), "--clients", str(_CLIENTS)]
         command += ["--per-round", str(_PER_ROUND), "--out", str(out)]
     began = time.perf_counter()

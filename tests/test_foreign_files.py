@@ -58,8 +58,6 @@ OPENERS = {
     ("flower/run_folder.py", "zipfile.ZipFile(packed, 'w')"): "in memory",
     ("flower/run_folder.py", "archive.open(f'{name}.npy', 'w'"): "in memory",
     ("keys/store.py", "os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)"): "a new file, which follows no link",
-    ("schemes/apart.py", "pickle.loads(_exactly(source, size))"): "a pipe from the process that started this one",
-    ("schemes/apart.py", "os.open(os.devnull"): NULL,
 }
 """Calls that open a file elsewhere than in `fedcipher.foreign_files`, by how they begin, each with its reason."""
 BY_ATTRIBUTE = {"read_bytes", "read_text", "write_bytes", "write_text", "fromfile", "memmap", "genfromtxt", "loadtxt"}

@@ -12,10 +12,10 @@ study=("${mnist[@]}" --test-share 0.2 --validation-share 0.2)
 seal=(--set degree=16384)
 int8=(--target weights --bits 8 --clip 5)
 fedcipher train --scheme pasta-bfv "${study[@]}" "${int8[@]}" --out docs/results/hhe-pasta-study
-fedcipher train --scheme bfv-lib "${seal[@]}" "${study[@]}" "${int8[@]}" --out docs/results/hhe-bfv-study
+fedcipher-research train --scheme bfv-lib "${seal[@]}" "${study[@]}" "${int8[@]}" --out docs/results/hhe-bfv-study
 fedcipher train --scheme plain "${study[@]}" --target delta --bits 24 --out docs/results/hhe-plain-study
 # The study does not say how patient its early stopping is: one pass above, all ten here.
 whole=("${study[@]}" --patience 10)
 fedcipher train --scheme pasta-bfv "${whole[@]}" "${int8[@]}" --out docs/results/hhe-pasta-patient
-fedcipher train --scheme bfv-lib "${seal[@]}" "${whole[@]}" "${int8[@]}" --out docs/results/hhe-bfv-patient
+fedcipher-research train --scheme bfv-lib "${seal[@]}" "${whole[@]}" "${int8[@]}" --out docs/results/hhe-bfv-patient
 fedcipher train --scheme plain "${whole[@]}" --target delta --bits 24 --out docs/results/hhe-plain-patient

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, cast
 
 from fedcipher import __version__, _native, keys
 from fedcipher._files import refusal, refuse_to_replace, resolved, writable_folder
-from fedcipher._optional import build, built, install, missing, require
+from fedcipher._optional import build, built, missing, require
 from fedcipher._options import positive, whole
 from fedcipher._scratch import scratch_folder
 from fedcipher._signals import Terminated, raise_on_termination, restore_defaults
@@ -437,7 +437,9 @@ def _coordinator(options: argparse.Namespace) -> str:
 def _scheme_options(
     parser: argparse.ArgumentParser, target: str = "delta", scheme: str = "flashe", *, layers: bool = False
 ) -> None:
-    parser.add_argument("--scheme", default=scheme, choices=scheme_names(), help=f"default: {scheme}")
+    parser.add_argument(
+        "--scheme", type=_scheme_name, default=scheme, choices=scheme_names(), help=f"default: {scheme}"
+    )
     usual = (
         "bits of a value, or auto: a run chooses 3, 5 or 8 by the noise of its sums (default where ranges follow the "
         "updates: auto for flashe, bfv, oneshot and plain, else 6; elsewhere 16 for flashe, else 12)"
@@ -468,6 +470,14 @@ def _scheme_options(
         metavar="NAME=VALUE",
         help="a parameter of the scheme, as masking=adaptive, preset=fast",
     )
+
+
+def _scheme_name(text: str) -> str:
+    try:
+        scheme_class(text)
+    except ParameterError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _made(options: argparse.Namespace, clients: int, max_weight: int, privacy: Privacy | None = None) -> Scheme:
@@ -540,7 +550,7 @@ def _schemes(_: argparse.Namespace, __: list[str]) -> int:
         ):
             show(f"  {label + ': ' if label else ''}{text}")
         if missing(*info.packages):
-            show(f"  not installed: {install(info.extra)}")
+            show(f"  not installed: {info.install}")
         if not built(info.feature):
             show(f"  not built in: {build(info.feature)}")
     return 0

@@ -1,4 +1,4 @@
-"""`fedcipher-research`: every command of `fedcipher`, with presets, studies and reports in its `bench`."""
+"""`fedcipher-research`: every command of `fedcipher`, for the baselines too, and a `bench` with presets and studies."""
 
 from __future__ import annotations
 
@@ -13,4 +13,7 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``fedcipher-research``; returns the exit status, as `fedcipher.cli.main` does."""
+    from fedcipher_research.baselines.registered import pass_on
+
+    pass_on()
     return cli.main(argv, program="fedcipher-research", add_bench=add_bench)

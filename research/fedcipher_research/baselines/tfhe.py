@@ -32,7 +32,7 @@ class Tfhe(LibraryScheme):
         cost="about 160x up, 74,000x down; bootstrappings on the server",
         source="TFHE; tfhe-rs",
         packages=("fedcipher_tfhe",),
-        extra="tfhe",
+        install="in a checkout of Fedcipher: make tfhe",
     )
 
     def __init__(

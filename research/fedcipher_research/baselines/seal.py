@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-
 from fedcipher._optional import load
 from fedcipher.codec import Codec, codec_or
 from fedcipher.errors import DecryptError, FrameError, KeyFormatError, ParameterError
-from fedcipher.schemes.apart import Apart
 from fedcipher.schemes.base import SchemeInfo
 from fedcipher.schemes.library import Adder, Arithmetic, LibraryScheme, Numbers
+
+from fedcipher_research._optional import INSTALL
+from fedcipher_research.baselines.apart import Apart
 
 __all__ = ["BfvLib", "Ckks"]
 
@@ -45,7 +46,7 @@ class BfvLib(LibraryScheme):
         cost="about 13x up and down",
         source="BFV; SEAL",
         packages=("tenseal", "gmpy2"),
-        extra="baselines",
+        install=INSTALL,
     )
 
     def __init__(
@@ -81,7 +82,7 @@ class Ckks(LibraryScheme):
         cost="about 34x up and down",
         source="CKKS; SEAL",
         packages=("tenseal",),
-        extra="baselines",
+        install=INSTALL,
     )
 
     def __init__(
@@ -130,7 +131,7 @@ class _Seal(Arithmetic):
             return tenseal.context_from(key)
         except (ValueError, RuntimeError, TypeError):
             raise KeyFormatError(
-                "this is no key of this scheme and version; make keys with `fedcipher keygen`"
+                "this is no key of this scheme and version; make keys with `fedcipher-research keygen`"
             ) from None
 
     def sealer(self, secret: bytes) -> Callable[[Numbers], bytes]:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
-
 from fedcipher._optional import load
 from fedcipher.codec import Codec, codec_or
 from fedcipher.errors import DecryptError, FrameError, KeyFormatError, ParameterError
 from fedcipher.foreign_files import parse_json
 from fedcipher.schemes.base import SchemeInfo
 from fedcipher.schemes.library import Adder, Arithmetic, LibraryScheme, Numbers
+
+from fedcipher_research._optional import INSTALL
 
 __all__ = ["Paillier"]
 
@@ -44,7 +45,7 @@ class Paillier(LibraryScheme):
         cost="about 2x batched, about 200x without packing; milliseconds a ciphertext",
         source="Paillier 1999; BatchCrypt",
         packages=("phe", "gmpy2"),
-        extra="baselines",
+        install=INSTALL,
         post_quantum=False,
     )
 
@@ -97,7 +98,9 @@ class _Paillier(Arithmetic):
             p, q = int(said["p"], 16), int(said["q"], 16)
             return paillier.PaillierPrivateKey(paillier.PaillierPublicKey(p * q), p, q)
         except (ValueError, KeyError, TypeError):
-            raise KeyFormatError("this is no Paillier key of this version; make keys with `fedcipher keygen`") from None
+            raise KeyFormatError(
+                "this is no Paillier key of this version; make keys with `fedcipher-research keygen`"
+            ) from None
 
     def sealer(self, secret: bytes) -> Callable[[Numbers], bytes]:
         gmpy2 = load("gmpy2")

@@ -4,6 +4,7 @@ import os
 import random
 import threading
 from importlib.util import find_spec
+from pathlib import Path
 
 import fedcipher
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import wire_tools
 from fedcipher import Codec, errors
 from fedcipher.schemes.library import _DecryptKernel
+from fedcipher_research.baselines.apart import running
 from test_schemes import reference_integers
 
 CLIENTS = 4
@@ -210,3 +212,13 @@ def test_attack_23_r_altered_aggregates_tell_one_of_r_plus_one_things(name):
     for k in again:
         with pytest.raises(errors.KeyClosedError):
             scheme.decryptor(issued.client(k)).open(frame)
+
+
+def test_attack_30_a_librarys_process_gets_no_secrets_of_the_environment(monkeypatch):
+    monkeypatch.setenv("SUPER_SECRET_TOKEN", "hunter2")
+    scheme = fedcipher.scheme("bfv-lib", clients=2, codec=Codec(bits=12, clip=2.0))
+    made = scheme.keygen(2)
+    sums = scheme.aggregator(made.server())
+    sums.add(scheme.encryptor(made.client(0)).encrypt([np.zeros(3, np.float32)], round=1))
+    found = [Path(f"/proc/{pid}/environ").read_bytes() for pid in running()]
+    assert found and not any(b"hunter2" in content for content in found)

@@ -23,9 +23,9 @@ from collections.abc import Callable
 from typing import IO, Any, TypeVar
 
 import numpy as np
-
 from fedcipher import errors
 from fedcipher._files import refusal
+from fedcipher.bench.sampler import also_measure
 from fedcipher.errors import FedcipherError, FrameError, InternalError, RunError
 from fedcipher.schemes.library import Adder, Arithmetic, Numbers
 
@@ -44,7 +44,7 @@ _ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "OMP_NUM_THREADS", "TMPD
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from fedcipher.schemes import apart
+from fedcipher_research.baselines import apart
 apart.main()
 """
 
@@ -56,6 +56,9 @@ _running: weakref.WeakSet[Apart] = weakref.WeakSet()
 def running() -> list[int]:
     """The ids of the processes that work for this one: what they use counts as its own."""
     return [pid for pid in (worker.pid for worker in list(_running)) if pid is not None]
+
+
+also_measure(running)
 
 
 def _ready(pipe: int, event: int, seconds: float) -> bool:

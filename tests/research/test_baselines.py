@@ -18,7 +18,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import Codec, _native, cli, errors, keys
-from fedcipher.schemes import seal
+from fedcipher_research.baselines import seal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_schemes import reference_integers
@@ -248,9 +248,9 @@ def test_a_library_that_does_not_answer_is_given_up(monkeypatch):
     aggregator.add(frames[0])
     process = scheme._arithmetic.pid
     os.kill(process, signal.SIGSTOP)
-    monkeypatch.setattr("fedcipher.schemes.apart._PATIENCE", 1.0)
+    monkeypatch.setattr("fedcipher_research.baselines.apart._PATIENCE", 1.0)
     # One that cannot be started again: the test is of the one that is silent.
-    monkeypatch.setattr("fedcipher.schemes.apart._PROGRAM", "")
+    monkeypatch.setattr("fedcipher_research.baselines.apart._PROGRAM", "")
     with pytest.raises(errors.FedcipherError):
         aggregator.add(frames[1])
     assert not os.path.exists(f"/proc/{process}")
@@ -306,19 +306,6 @@ def test_twenty_thousand_damaged_payloads(variant):
     assert sum(outcomes.values()) == 20_000 and outcomes["FrameError"] > 1000
 
 
-@pytest.mark.parametrize("code", [13, 200, 255])
-def test_an_element_type_that_nobody_knows_is_a_refusal(code):
-    """A cohort's clients may all send it; it is opaque to the core."""
-    scheme = fedcipher.scheme("plain", clients=2, min_contributions=1, codec=Codec(bits=11, clip=1.25))
-    issued = scheme.keygen(2)
-    encryptor, aggregator = scheme.encryptor(issued.client(0)), scheme.aggregator(issued.server())
-    layout = _native.Layout([(code, 11, 1.25, [3])])
-    frame, *_ = encryptor._native.encrypt(layout, [np.ones(3, np.float32)], 1, 1, b"", b"", b"", b"", False)
-    aggregator.add(frame)
-    with pytest.raises(errors.LayoutError, match=f"element type {code}"):
-        scheme.decryptor(issued.client(1)).decrypt(aggregator.finish())
-
-
 @pytest.mark.parametrize("variant", ONE_EACH)
 def test_key_files_and_headers(variant, tmp_path):
     name, params = variant
@@ -339,8 +326,8 @@ def test_key_files_and_headers(variant, tmp_path):
 @pytest.mark.parametrize(
     ("name", "package", "cure"),
     [
-        ("paillier", "phe", "pip install 'fedcipher[baselines]'"),
-        ("ckks", "tenseal", "pip install 'fedcipher[baselines]'"),
+        ("paillier", "phe", "in a checkout of Fedcipher: pip install -e research"),
+        ("ckks", "tenseal", "in a checkout of Fedcipher: pip install -e research"),
         # In no index: nobody is told to ask one for it.
         ("tfhe", "fedcipher_tfhe", "in a checkout of Fedcipher: make tfhe"),
     ],
